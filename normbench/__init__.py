@@ -1,0 +1,3 @@
+"""normbench: normalizers compared across images per worker."""
+
+__version__ = "0.1.0"

@@ -1,0 +1,88 @@
+"""The command line: Hydra composes cells, the sweep gives each its row, the report prints the table.
+
+    python -m normbench -m norm=evonorm_s0,bn batch=4,8,128 seed=0,1,2
+
+Exit codes: 0 every cell has its row; 1 a run failed; 2 the command line cannot be used and nothing
+was trained; 128 + n stopped by signal n, as 130 for Ctrl-C.
+"""
+
+import signal
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+
+from normbench import children, results, sweep
+from normbench.cells import Cell, Settings
+from normbench.compose import compose
+from normbench.errors import BadInput
+from normbench.report import build, render
+from normbench.report.table import tables
+from normbench.sweep import Interrupted, Summary
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run a command line; its exit code."""
+    try:
+        with _signals():
+            cells, settings = compose(list(arguments))
+            if settings is None:
+                return 0
+            summary = sweep.run(cells, settings, lambda line: print(line, flush=True))
+            _conclude(cells, settings, summary)
+    except BadInput as error:
+        print(f"normbench: {error}", file=sys.stderr)
+        return 2
+    except Interrupted as stop:
+        return 128 + stop.number
+    if summary.interrupted:
+        return 128 + summary.interrupted
+    return 1 if summary.failed else 0
+
+
+def _conclude(cells: list[Cell], settings: Settings, summary: Summary) -> None:
+    """The table of the settings that were touched, what failed, and what to do next."""
+    root = Path(settings.runs)
+    rows = results.read(root)
+    touched = {cell.id for cell in cells}
+    made = tables(build.specs(), rows, touched)
+    for table in made:
+        print(f"\n{render.markdown(table)}")
+    for path in build.write(made, Path("reports")):
+        print(f"wrote {path}")
+    for line in summary.failed:
+        print(f"failed: {line}")
+    if summary.left:
+        print(f"{summary.left} of {len(cells)} cells have no row; the same command goes on from here")
+    offline = [row for row in rows if row.id in touched and "offline-run" in row.wandb]
+    if offline and summary.trained:
+        print(f"W&B: {len(offline)} offline runs; `wandb sync {root}/*/*/wandb/offline-run-*` uploads")
+
+
+@contextmanager
+def _signals() -> Iterator[None]:
+    """Ctrl-C and termination become an exception that says which of them it was."""
+
+    def stop(number: int, _frame: FrameType | None) -> None:
+        raise Interrupted(number)
+
+    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def entry() -> None:
+    """The console script `normbench`."""
+    try:
+        code = main(sys.argv[1:])
+    finally:
+        children.stop_server()
+    sys.exit(code)
+
+
+if __name__ == "__main__":
+    entry()

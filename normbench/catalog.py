@@ -1,0 +1,129 @@
+"""Names in conf/ become objects here, and nowhere else.
+
+    python -m normbench.catalog norms|models|data|recipes|regs|sweeps
+
+lists the names with what each is. A yaml's `_target_` names a class; its other keys are arguments
+of that class, and an argument that the class does not know, or of another type, is an error.
+"""
+
+import inspect
+import sys
+from collections.abc import Mapping
+from importlib import import_module
+from typing import Any, get_type_hints
+
+from pydantic import TypeAdapter, ValidationError
+from torch import nn
+
+from normbench.data.dataset import Dataset
+from normbench.errors import BadInput, choose_from
+from normbench.home import CONF, SWEEPS, headline, load, names
+from normbench.norms.layer import Normalizer
+
+LISTS = {
+    "norms": CONF / "norm",
+    "models": CONF / "model",
+    "data": CONF / "data",
+    "recipes": CONF / "recipe",
+    "regs": CONF / "reg",
+    "sweeps": SWEEPS,
+}
+
+
+def normalizers() -> list[str]:
+    """The sorted names of all normalizers."""
+    return names(CONF / "norm")
+
+
+def normalizer(name: str, **overrides: Any) -> Normalizer:
+    """The normalizer `name` with the options of its yaml, some of them overridden."""
+    made: Normalizer = build("norm", options("norm", name, overrides))
+    return made
+
+
+def models() -> list[str]:
+    """The sorted names of all architectures of our own."""
+    return names(CONF / "model")
+
+
+def model(
+    name: str, *, norm: Normalizer, num_classes: int, in_chans: int = 3, **overrides: Any
+) -> nn.Module:
+    """The architecture `name` with the normalizer `norm`: (N, in_chans, H, W) -> (N, num_classes)."""
+    chosen = options("model", name, overrides)
+    made: nn.Module = build(
+        "model", chosen, norm=norm, num_classes=num_classes, in_chans=in_chans
+    )
+    return made
+
+
+def datasets() -> list[str]:
+    """The sorted names of all data sets."""
+    return names(CONF / "data")
+
+
+def dataset(name: str, **overrides: Any) -> Dataset:
+    """The data set `name`; its files are read when its splits are asked for."""
+    made: Dataset = build("data", options("data", name, overrides))
+    return made
+
+
+def options(group: str, name: str, overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """What conf/<group>/<name>.yaml says, with `overrides`.
+
+    Raises:
+        BadInput: there is no such yaml, or it has no such option.
+    """
+    known = names(CONF / group)
+    if name not in known:
+        raise BadInput(f"{group}={name} is unknown; {choose_from(name, known)}")
+    chosen = load(CONF / group / f"{name}.yaml")
+    for key in overrides:
+        if key not in chosen:
+            own = [option for option in chosen if option != "_target_"]
+            raise BadInput(f"{group}.{key} is no option of {name}; {choose_from(key, own)}")
+    return {**chosen, **overrides}
+
+
+def build(group: str, chosen: Mapping[str, Any], **given: Any) -> Any:
+    """The object that `chosen` describes: its `_target_`, called with its other keys and `given`.
+
+    Raises:
+        BadInput: an option is unknown to the target or its value does not fit; `group` is named.
+    """
+    module, _, attribute = chosen["_target_"].rpartition(".")
+    target = getattr(import_module(module), attribute)
+    accepted = inspect.signature(target).parameters.keys() - given.keys()
+    hints = get_type_hints(target.__init__)
+    arguments = {key: value for key, value in chosen.items() if key != "_target_"}
+    for key, value in arguments.items():
+        if key not in accepted:
+            raise BadInput(f"{group}.{key} is unknown; {choose_from(key, accepted)}")
+        arguments[key] = _fitted(f"{group}.{key}", value, hints[key])
+    try:
+        return target(**arguments, **given)
+    except ValueError as error:
+        raise BadInput(f"{group}.{error}") from error
+
+
+def _fitted(option: str, value: Any, hint: Any) -> Any:
+    try:
+        return TypeAdapter(hint).validate_python(value)
+    except ValidationError as error:
+        wish = error.errors()[0]["msg"]
+        raise BadInput(f"{option}={value}: {wish[:1].lower()}{wish[1:]}") from None
+
+
+def main(arguments: list[str]) -> int:
+    """Print the names of one list, each with the headline of its yaml."""
+    if len(arguments) != 1 or arguments[0] not in LISTS:
+        print(f"usage: python -m normbench.catalog {'|'.join(LISTS)}", file=sys.stderr)
+        return 2
+    folder = LISTS[arguments[0]]
+    for name in names(folder):
+        print(f"{name:<20} {headline(folder / f'{name}.yaml')}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,250 @@
+"""A cell: one fully described training run, and the id that follows from the description.
+
+Checks here need no torch and no data; what needs them is checked in `normbench.check`.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from normbench.errors import BadInput, choose_from
+
+GROUPS = ("norm", "model", "data", "reg", "recipe")
+#: Options of a group that say where something lies: they change no number, so they are no part of the id.
+PATHS = frozenset({"root"})
+
+Accelerator = Literal["auto", "cpu", "gpu"]
+PRECISIONS = ("32-true", "bf16-mixed", "16-mixed")
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A yaml of a group by its name, with its options as resolved."""
+
+    name: str
+    options: Mapping[str, Any]
+    changed: Mapping[str, Any]  # those that differ from the yaml
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """Name and options as far as they change numbers."""
+        kept = {k: v for k, v in self.options.items() if k not in PATHS and k != "_target_"}
+        return {"name": self.name, **kept}
+
+
+@dataclass(frozen=True)
+class Hardware:
+    """conf/trainer: what decides how fast, never what is computed."""
+
+    accelerator: Accelerator
+    threads: int
+    chunk: int | None
+    log_every: int
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What holds for all cells of a command line."""
+
+    runs: str
+    jobs: int | None
+    force: bool
+    sweep: str
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One run to be. `batch` images per worker, `global_batch` = batch * workers."""
+
+    norm: Choice
+    model: Choice
+    data: Choice
+    reg: Choice
+    recipe: Choice
+    batch: int
+    workers: int
+    global_batch: int
+    protocol: str
+    seed: int
+    precision: str
+    trainer: Hardware
+    logger: Choice
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """All that changes the numbers of a run on purpose."""
+        plain = ("batch", "workers", "global_batch", "protocol", "seed", "precision")
+        chosen = {group: getattr(self, group).identity for group in GROUPS}
+        return chosen | {name: getattr(self, name) for name in plain}
+
+    @cached_property
+    def id(self) -> str:
+        """Twelve digits of the hash of the identity."""
+        canonical = json.dumps(self.identity, sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(canonical.encode()).hexdigest()[:12]
+
+    @property
+    def options(self) -> str:
+        """Scientific options that differ from their yaml, as one would type them."""
+        return " ".join(
+            f"{group}.{key}={_typed(value)}"
+            for group in GROUPS
+            for key, value in sorted(getattr(self, group).changed.items())
+            if key not in PATHS
+        )
+
+    @property
+    def title(self) -> str:
+        """What tells this cell from its neighbours, for a line on the screen."""
+        return " ".join(
+            [self.norm.name, f"batch={self.batch}", f"seed={self.seed}", *self.options.split()]
+        )
+
+    def asked(self, sweep: str) -> dict[str, Any]:
+        """The part of a row that says what was asked."""
+        plain = ("id", "batch", "workers", "global_batch", "protocol", "seed", "precision", "options")
+        chosen = {group: getattr(self, group).name for group in GROUPS}
+        values = {name: getattr(self, name) for name in plain}
+        return {**chosen, **values, "sweep": sweep, "config": self.identity}
+
+    def on(self, accelerator: Accelerator) -> "Cell":
+        """This cell on hardware that is there."""
+        return replace(self, trainer=replace(self.trainer, accelerator=accelerator))
+
+
+@dataclass(frozen=True)
+class Request:
+    """A cell to train, and where to leave what comes out of it."""
+
+    cell: Cell
+    folder: Path
+    sweep: str
+    commit: str
+    force: bool
+
+
+def parse(
+    config: Mapping[str, Any], choices: Mapping[str, str], defaults: Mapping[str, Mapping[str, Any]]
+) -> tuple[Cell, Settings]:
+    """The cell that a resolved configuration describes.
+
+    Args:
+        config: the configuration; every one of its keys is read here.
+        choices: the name chosen in each group.
+        defaults: the content of the chosen yaml of each group.
+
+    Raises:
+        BadInput: a key is unknown or a value cannot be used; the sentence says what would.
+    """
+    rest = dict(config)
+    groups = {
+        group: _choice(group, choices, rest.pop(group, None), defaults)
+        for group in (*GROUPS, "trainer", "logger")
+    }
+    protocol = choices["protocol"]
+    batch = whole("batch", rest.pop("batch", None), 1, "images per worker")
+    workers, global_batch = lay_out(
+        protocol, batch, rest.pop("workers", None), rest.pop("global_batch", None)
+    )
+    trainer = _hardware(groups.pop("trainer").options)
+    seed = whole("seed", rest.pop("seed", None), 0, "the seed")
+    precision = one_of("precision", rest.pop("precision", None), PRECISIONS)
+    settings = _settings(rest, choices.get("sweeps"))
+    for key in rest:
+        raise BadInput(f"{key}={rest[key]} is unknown; {choose_from(key, config.keys() - rest)}")
+    cell = Cell(
+        batch=batch, workers=workers, global_batch=global_batch, protocol=protocol, seed=seed,
+        precision=precision, trainer=trainer, **groups,
+    )  # fmt: skip
+    return cell, settings
+
+
+def lay_out(protocol: str, batch: int, workers: Any, global_batch: Any) -> tuple[int, int]:
+    """Workers and global batch, one of which is given and the other follows.
+
+    Raises:
+        BadInput: the wrong one is given, or `batch` does not divide the global batch.
+    """
+    if global_batch is None:
+        count = whole("workers", workers, 1, f"under protocol={protocol} the number of workers")
+        return count, batch * count
+    if workers is not None:
+        raise BadInput(
+            f"workers={workers}: under protocol={protocol} the workers follow from global_batch / "
+            f"batch; protocol=fixed_workers workers={workers} fixes them"
+        )
+    total = whole("global_batch", global_batch, 1, "images of an optimizer step")
+    if total % batch:
+        divisors = [d for d in range(1, total + 1) if total % d == 0]
+        near = sorted(sorted(divisors, key=lambda d: abs(d - batch))[:2])
+        raise BadInput(
+            f"batch={batch} does not divide the global batch of {total} images; "
+            f"{' or '.join(f'batch={d}' for d in near)} does, or choose global_batch={batch * 8} "
+            "or protocol=fixed_workers"
+        )
+    return total // batch, total
+
+
+def whole(name: str, value: Any, least: int, meaning: str) -> int:
+    """`value` if it is a whole number of at least `least`."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise BadInput(
+            f"{name}={value}: {meaning} must be a whole number of at least {least}, "
+            f"as in {name}={max(least, 8)}"
+        )
+    return value
+
+
+def one_of(name: str, value: Any, known: tuple[str, ...]) -> str:
+    """`value` if it is one of `known`."""
+    if value not in known:
+        raise BadInput(f"{name}={value} is unknown; {choose_from(str(value), known)}")
+    return str(value)
+
+
+def _choice(
+    group: str,
+    choices: Mapping[str, str],
+    options: Mapping[str, Any] | None,
+    defaults: Mapping[str, Mapping[str, Any]],
+) -> Choice:
+    options, own = options or {}, defaults[group]
+    for key in options:
+        if key not in own:
+            known = [option for option in own if option != "_target_"]
+            raise BadInput(f"{group}.{key} is unknown; {choose_from(key, known)}")
+    changed = {key: value for key, value in options.items() if value != own[key]}
+    return Choice(choices[group], options, changed)
+
+
+def _hardware(options: Mapping[str, Any]) -> Hardware:
+    accelerator = one_of("trainer.accelerator", options["accelerator"], get_args(Accelerator))
+    chunk = options["chunk"]
+    if chunk is not None:
+        whole("trainer.chunk", chunk, 1, "optimizer steps of a chunk")
+    return Hardware(
+        accelerator,  # type: ignore[arg-type]
+        whole("trainer.threads", options["threads"], 1, "CPU threads of a run"),
+        chunk,
+        whole("trainer.log_every", options["log_every"], 1, "steps between two records"),
+    )
+
+
+def _settings(rest: dict[str, Any], sweep: str | None) -> Settings:
+    """Takes the keys of `Settings` out of `rest`."""
+    runs, jobs, force = (rest.pop(key, None) for key in ("runs", "jobs", "force"))
+    if not isinstance(runs, str) or not runs:
+        raise BadInput(f"runs={runs}: it names the root folder of all runs, as in runs=runs")
+    if jobs is not None:
+        whole("jobs", jobs, 1, "runs beside each other")
+    if not isinstance(force, bool):
+        raise BadInput(f"force={force}: it is true or false")
+    return Settings(runs, jobs, force, sweep or "default")
+
+
+def _typed(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) or value is None else str(value)

@@ -1,0 +1,222 @@
+"""Processes for work: forked from a server that has imported torch once.
+
+The process that reads the command line never imports torch. It starts a fork server, which does, and
+asks it for one child for each piece of work: 0.02 s a child instead of 15 s of imports. A child
+
+    leads a session of its own, so that Ctrl-C at the terminal reaches the parent alone,
+    writes what it prints to a log file,
+    reports by a pipe,
+    and kills itself when its parent is gone.
+
+This module is imported by every child first and stays light: multiprocessing pickles `_enter` by name.
+"""
+
+import multiprocessing
+import os
+import signal
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from importlib import import_module
+from multiprocessing import connection, forkserver
+from multiprocessing.connection import Connection
+from multiprocessing.context import ForkServerProcess
+from pathlib import Path
+from typing import Any, Literal
+
+from normbench.errors import BadInput
+
+GRACE = 15.0  # seconds that an interrupted child has to write its state
+_CONTEXT = multiprocessing.get_context("forkserver")
+
+
+@dataclass(frozen=True)
+class Message:
+    """What a child reports: how far it is, its result, or why there is none."""
+
+    kind: Literal["progress", "result", "refused", "failed"]
+    content: Any = None
+    trace: str = ""
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a child ended: its exit code, negative for a signal, and the last thing that it said."""
+
+    code: int
+    last: Message | None
+
+
+class Child:
+    """A running process and the pipe to it."""
+
+    def __init__(self, process: ForkServerProcess, pipe: Connection) -> None:
+        self.process = process
+        self.pipe = pipe
+        self.last: Message | None = None
+
+    @property
+    def handles(self) -> list[Any]:
+        """What becomes ready when there is something to read or the child is gone."""
+        return [self.pipe, self.process.sentinel]
+
+    def messages(self) -> Iterable[Message]:
+        """What it has said since the last call."""
+        with suppress(EOFError, OSError):
+            while self.pipe.poll():
+                message: Message = self.pipe.recv()
+                if message.kind != "progress":
+                    self.last = message
+                yield message
+
+    def ended(self) -> Ended | None:
+        """How it ended; None while it runs. Call after `messages`, which it outlives."""
+        if self.process.is_alive():
+            return None
+        for _ in self.messages():  # the last words may have come after the last look
+            pass
+        self.process.join()
+        self.pipe.close()
+        return Ended(self.process.exitcode or 0, self.last)
+
+    def signal(self, number: int) -> None:
+        with suppress(ProcessLookupError):
+            os.kill(self.process.pid or 0, number)
+
+    def kill(self) -> None:
+        """The child and all that is in its session."""
+        with suppress(ProcessLookupError):
+            os.killpg(self.process.pid or 0, signal.SIGKILL)
+
+
+def start(
+    target: str, request: Any, *, log: Path | None = None, environment: Mapping[str, str] | None = None
+) -> Child:
+    """Run `target` ("module:function") on (request, tell) in a child.
+
+    Args:
+        target: imported inside the child.
+        request: pickled and handed over.
+        log: file that takes what the child prints; None throws it away.
+        environment: variables of this child; the server's environment is frozen at its start.
+    """
+    reader, writer = _CONTEXT.Pipe(duplex=False)
+    arguments = (target, request, writer, log, dict(environment or {}))
+    process = _CONTEXT.Process(target=_enter, args=arguments)
+    process.start()
+    writer.close()
+    return Child(process, reader)
+
+
+def wait(children: Iterable[Child], seconds: float) -> None:
+    """Until one of `children` has something to say or is gone, at most `seconds`."""
+    connection.wait([handle for child in children for handle in child.handles], timeout=seconds)
+
+
+def stop(children: Iterable[Child], number: int = signal.SIGINT) -> None:
+    """Ask all to stop, wait for a while, kill the rest."""
+    children = list(children)
+    for child in children:
+        child.signal(number)
+    deadline = time.monotonic() + GRACE
+    try:
+        for child in children:
+            child.process.join(max(0.0, deadline - time.monotonic()))
+    finally:  # also when the user loses patience and interrupts the waiting
+        for child in children:
+            child.kill()
+            child.process.join()
+
+
+def start_server(preload: Iterable[str]) -> None:
+    """Start the fork server, if none runs; it imports `preload` in the background.
+
+    Until Python 3.12 the server does not inherit sys.path and passes over what it cannot import, so
+    the path goes along in the environment. It ignores Ctrl-C only once it has imported, so it is
+    started with the signal ignored.
+    """
+    os.environ.setdefault("OMP_NUM_THREADS", "1")  # read once, when torch is imported
+    # torch would otherwise create a CUDA context while counting devices, and no child could fork.
+    os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
+    before = os.environ.get("PYTHONPATH")
+    os.environ["PYTHONPATH"] = os.pathsep.join(path or os.getcwd() for path in sys.path)
+    handler = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        _CONTEXT.set_forkserver_preload(list(preload))
+        forkserver.ensure_running()
+    finally:
+        signal.signal(signal.SIGINT, handler)
+        if before is None:
+            del os.environ["PYTHONPATH"]
+        else:
+            os.environ["PYTHONPATH"] = before
+
+
+def stop_server() -> None:
+    """End the fork server now: left alone it would hold the terminal's output for a second or more."""
+    server = forkserver._forkserver  # type: ignore[attr-defined]
+    if server._forkserver_pid is not None:
+        with suppress(ProcessLookupError):
+            os.kill(server._forkserver_pid, signal.SIGTERM)
+
+
+def _enter(
+    target: str, request: Any, pipe: Connection, log: Path | None, environment: dict[str, str]
+) -> None:
+    """The life of a child."""
+    os.setsid()
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    threading.Thread(target=_die_with_parent, daemon=True).start()
+    os.environ.update(environment)
+    _redirect(log)
+    say = _Speaker(pipe)
+    try:
+        module, _, function = target.partition(":")
+        work = getattr(import_module(module), function)
+        say(Message("result", work(request, lambda content: say(Message("progress", content)))))
+    except KeyboardInterrupt:
+        sys.exit(130)
+    except BadInput as error:
+        say(Message("refused", str(error)))
+        sys.exit(2)
+    except BaseException as error:
+        traceback.print_exc()
+        say(Message("failed", one_line(error), traceback.format_exc()))
+        sys.exit(1)
+
+
+class _Speaker:
+    """Sends messages; a parent that is gone hears nothing, and that is no error of the child's."""
+
+    def __init__(self, pipe: Connection) -> None:
+        self.pipe = pipe
+
+    def __call__(self, message: Message) -> None:
+        with suppress(BrokenPipeError):
+            self.pipe.send(message)
+
+
+def one_line(error: BaseException) -> str:
+    """An exception as one line for the screen."""
+    text = str(error).strip().partition("\n")[0]
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def _redirect(log: Path | None) -> None:
+    file = os.open(log or os.devnull, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os.dup2(file, 1)
+    os.dup2(file, 2)
+    os.close(file)
+
+
+def _die_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    connection.wait([parent.sentinel])
+    os.killpg(0, signal.SIGKILL)

@@ -1,0 +1,108 @@
+"""Fashion-MNIST (Xiao, Rasul and Vollgraf 2017): 70,000 grey images of 28x28 pixels, 10 classes.
+
+Read from the four official idx files, gzipped as they are published.
+"""
+
+import gzip
+import math
+import struct
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from normbench.data.augment import crop, flip
+from normbench.data.dataset import Dataset, Split
+from normbench.draws import Draws
+from normbench.errors import BadInput
+
+HOW_TO_GET = (
+    "on Debian `apt-get install dataset-fashion-mnist` puts the four files into "
+    "/usr/share/datasets/fashion-mnist; elsewhere take them from the data set's page "
+    "(github.com/zalandoresearch/fashion-mnist) and say data.root=FOLDER"
+)
+MEAN, STD = 0.2860, 0.3530  # of the training pixels, white being 1
+
+
+@dataclass(frozen=True)
+class FashionMNIST(Dataset):
+    """60,000 training and 10,000 test images, as the official files have them.
+
+    Args:
+        val: fraction of the training images that is held out for validation.
+        root: folder of the four `*-ubyte.gz` files.
+        padding: pixels of zeros around a training image before a random crop; 0 crops nothing.
+        flip: exchange left and right in half of the training images.
+    """
+
+    root: str = "/usr/share/datasets/fashion-mnist"
+    padding: int = 2
+    flip: bool = True
+
+    classes: ClassVar[int] = 10
+    image: ClassVar[tuple[int, int, int]] = (1, 28, 28)
+    limits: ClassVar[str] = (
+        "Grey images of 28x28 pixels in a small network and a short training: a demonstration, "
+        "no evidence about photographs or ImageNet."
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.padding < 0:
+            raise ValueError(f"padding={self.padding}: pixels are not below 0")
+
+    def load(self) -> tuple[Split, Split]:
+        return _split(Path(self.root), "train"), _split(Path(self.root), "t10k")
+
+    def augment(self, images: Tensor, draws: Draws) -> Tensor:
+        images = crop(images, draws, self.padding)
+        return _standardize(flip(images, draws) if self.flip else images)
+
+    def present(self, images: Tensor, indices: Tensor) -> Tensor:  # noqa: ARG002 (nothing is drawn)
+        return _standardize(images)
+
+
+def _standardize(images: Tensor) -> Tensor:
+    return images.float().div_(255).sub_(MEAN).div_(STD)
+
+
+def _split(root: Path, name: str) -> Split:
+    images = read_idx(root / f"{name}-images-idx3-ubyte.gz", axes=3)
+    path = root / f"{name}-labels-idx1-ubyte.gz"
+    labels = read_idx(path, axes=1)
+    if len(labels) != len(images):
+        raise _unusable(path, f"has {len(labels)} labels for {len(images)} images")
+    return Split(images[:, None], labels.long())
+
+
+def read_idx(path: Path, axes: int) -> Tensor:
+    """The unsigned bytes of a gzipped idx file as a tensor with `axes` axes.
+
+    The format: two zero bytes, 8 for unsigned bytes, the number of axes; their lengths as big-endian
+    32-bit integers; the values.
+
+    Raises:
+        BadInput: no such file, no whole gzip file, or no idx file with so many axes.
+    """
+    try:
+        content = gzip.decompress(path.read_bytes())
+    except FileNotFoundError:
+        raise _unusable(path, "is missing") from None
+    except (OSError, EOFError, zlib.error) as error:
+        raise _unusable(path, f"cannot be read ({error})") from None
+    magic, start = bytes([0, 0, 8, axes]), 4 + 4 * axes
+    if content[:4] != magic or len(content) < start:
+        raise _unusable(
+            path, f"begins with {content[:4].hex(' ')}, an idx file like it with {magic.hex(' ')}"
+        )
+    shape = struct.unpack_from(f">{axes}I", content, 4)
+    if len(content) - start != math.prod(shape):
+        raise _unusable(path, f"holds {len(content) - start} values, its header says {shape}")
+    return torch.frombuffer(bytearray(content[start:]), dtype=torch.uint8).view(shape)
+
+
+def _unusable(path: Path, problem: str) -> BadInput:
+    return BadInput(f"data=fashion_mnist: {path} {problem}; {HOW_TO_GET}")

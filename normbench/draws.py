@@ -1,0 +1,68 @@
+"""Random numbers by counter: the same for one image in one epoch on whatever device, in any order.
+
+A run may lay its workers on one GPU or on eight; an image must meet the same noise, crop or mask in
+either case. So nothing here keeps a state: a number is a hash of (seed, epoch, stream, image,
+position). The hash is the finalizer of SplitMix64 (Steele, Lea, Flood 2014), chained once per word.
+"""
+
+import math
+import zlib
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+_GOLDEN = 0x9E3779B97F4A7C15 - 2**64
+_FIRST = 0xBF58476D1CE4E5B9 - 2**64
+_SECOND = 0x94D049BB133111EB - 2**64
+
+
+@dataclass(frozen=True)
+class Draws:
+    """Random numbers of the images `images` (int64, shape (N,)) in one epoch of one seed."""
+
+    seed: int
+    epoch: int
+    images: Tensor
+
+    def uniform(self, stream: str, *shape: int) -> Tensor:
+        """(N, *shape) numbers in [0, 1), fp32; each `stream` is independent of every other."""
+        bits = self._bits(stream, math.prod(shape))
+        # 24 bits are what fp32 resolves below 1.
+        return ((bits >> 40) & 0xFFFFFF).float().div_(2.0**24).view(-1, *shape)
+
+    def integers(self, stream: str, high: int) -> Tensor:
+        """(N,) integers in [0, high), int64."""
+        return (self.uniform(stream) * high).long()
+
+    def normal(self, stream: str, *shape: int) -> Tensor:
+        """(N, *shape) standard normal numbers, fp32, by Box and Muller."""
+        radius = torch.sqrt(-2 * torch.log1p(-self.uniform(f"{stream} radius", *shape)))
+        return radius * torch.cos(2 * math.pi * self.uniform(f"{stream} angle", *shape))
+
+    def _bits(self, stream: str, numbers: int) -> Tensor:
+        """(N, numbers) hashed 64-bit words."""
+        start = self.images.new_tensor(self.seed)
+        for word in (self.epoch, zlib.crc32(stream.encode())):
+            start = _mix(start + word)
+        images = _mix(start + self.images)[:, None]
+        positions = torch.arange(1, numbers + 1, device=self.images.device)
+        return _mix(images + positions * _GOLDEN)
+
+
+def permutation(seed: int, epoch: int, count: int) -> Tensor:
+    """The order of `count` images in an epoch: int64, shape (count,), on the CPU."""
+    key = Draws(seed, epoch, torch.arange(count))._bits("permutation", 1)[:, 0]
+    return torch.argsort(key, stable=True)
+
+
+def _mix(word: Tensor) -> Tensor:
+    word = word + _GOLDEN
+    word = (word ^ _shift(word, 30)) * _FIRST
+    word = (word ^ _shift(word, 27)) * _SECOND
+    return word ^ _shift(word, 31)
+
+
+def _shift(word: Tensor, bits: int) -> Tensor:
+    # torch shifts int64 arithmetically; the mask makes it the logical shift that the hash needs.
+    return (word >> bits) & ((1 << (64 - bits)) - 1)

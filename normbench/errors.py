@@ -1,0 +1,21 @@
+"""The two ways in which a request can be refused, and the hint that goes with a misspelt word."""
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+
+class BadInput(Exception):  # noqa: N818 (a word of the user's, not a defect of the program)
+    """What was typed cannot be used by any run: one sentence with option, value and remedy."""
+
+
+class Impossible(Exception):  # noqa: N818
+    """A well-formed cell that cannot work, say batch normalization of a single value."""
+
+
+def choose_from(word: str, known: Iterable[str]) -> str:
+    """The end of a sentence about an unknown `word`: the nearest known one, or all of them."""
+    known = sorted(known)
+    near = get_close_matches(word, known, n=1, cutoff=0.6)
+    if near:
+        return f"did you mean {near[0]}? (known: {', '.join(known)})"
+    return f"known: {', '.join(known)}"

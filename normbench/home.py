@@ -1,0 +1,32 @@
+"""Where conf/, sweeps/ and reports/tables/ lie: beside the package in a checkout, inside it in a wheel."""
+
+from pathlib import Path
+from typing import Any
+
+from omegaconf import OmegaConf
+
+_PACKAGE = Path(__file__).parent
+ROOT = _PACKAGE if (_PACKAGE / "conf").is_dir() else _PACKAGE.parent
+
+CONF = ROOT / "conf"
+SWEEPS = ROOT / "sweeps"
+TABLES = ROOT / "reports" / "tables"
+
+
+def names(folder: Path) -> list[str]:
+    """The sorted names of the yaml files of `folder`: folders are the only registry."""
+    return sorted(path.stem for path in folder.glob("*.yaml"))
+
+
+def load(path: Path) -> dict[str, Any]:
+    """The content of a yaml file; {} if it holds comments alone."""
+    content = OmegaConf.to_container(OmegaConf.load(path))
+    if not isinstance(content, dict):
+        raise TypeError(f"{path} holds no mapping of names to values")
+    return {str(key): value for key, value in content.items()}
+
+
+def headline(path: Path) -> str:
+    """The first line of the comment at the head of a yaml file: what it is."""
+    first = path.read_text().partition("\n")[0]
+    return first.removeprefix("#").strip()

@@ -1,0 +1,1 @@
+"""Architectures as plain modules that take the normalizer as an argument."""

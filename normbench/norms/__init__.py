@@ -1,0 +1,1 @@
+"""Normalizers: one file per family, each layer a page with formula, forward and reference."""

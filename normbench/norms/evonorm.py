@@ -1,0 +1,89 @@
+"""EvoNorm (Liu, Brock, Simonyan and Le 2020): normalization and activation found as one expression.
+
+    S0    z = x * sigmoid(v * x) / sqrt(var + eps) * weight + bias
+
+(appendix A of the paper) with the biased var of each image over the C/G channels of a group and all
+positions, axes (c/g, h, w), and a learned v per channel, at first 1. The numerator is not centered.
+Nothing differs in evaluation.
+
+Where no activation follows, as before a residual addition, the layer is `weight * x + bias` alone:
+it does not normalize (appendix A: nonlinearity=False).
+"""
+
+from dataclasses import dataclass, replace
+from typing import ClassVar, Self
+
+import torch
+from torch import Tensor, nn
+
+from normbench.norms.layer import NormAct, Normalizer, Role, largest_divisor, per_channel, wide
+
+
+@dataclass(frozen=True)
+class EvoNormS0(Normalizer):
+    """EvoNorm-S0, whose statistics are those of one image.
+
+    Args:
+        groups: number of groups G; a layer uses the largest divisor of its channels up to it.
+        eps: added to the variance, inside the square root.
+    """
+
+    groups: int = 32
+    eps: float = 1e-5
+    batch_independent: ClassVar[bool] = True
+
+    def layer(self, channels: int, act: str | None = "relu") -> NormAct:
+        if act is None:
+            return Affine(channels)
+        return EvoNormS0Act(channels, act, largest_divisor(channels, self.groups), self.eps)
+
+    def capped(self, max_groups: int | None) -> Self:
+        return self if max_groups is None else replace(self, groups=min(self.groups, max_groups))
+
+
+class EvoNormS0Act(NormAct):
+    """The layer; `act` only says that an activation stood here. It has no `normalize`."""
+
+    batch_independent = True
+    roles: ClassVar[dict[str, Role]] = {**NormAct.roles, "v": "gain"}
+
+    def __init__(self, channels: int, act: str, groups: int, eps: float) -> None:
+        super().__init__(channels, act)
+        self.groups = groups
+        self.eps = eps
+        self.v = nn.Parameter(torch.ones(channels))
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = wide(x)
+        var = y.unflatten(1, (self.groups, -1)).var(dim=(2, 3, 4), unbiased=False)
+        scale = torch.rsqrt(var + self.eps).repeat_interleave(self.channels // self.groups, dim=1)
+        # Gain and divisor meet on (N, C), so the map itself is multiplied only once by both.
+        gain = (scale * self.weight)[:, :, None, None]
+        z = y * torch.sigmoid(per_channel(self.v) * y) * gain + per_channel(self.bias)
+        return z.to(x.dtype)
+
+    def reference(self, x: Tensor) -> Tensor:
+        x = x.double()
+        grouped = x.unflatten(1, (self.groups, -1))
+        mean = grouped.mean(dim=(2, 3, 4), keepdim=True)
+        var = ((grouped - mean) ** 2).mean(dim=(2, 3, 4), keepdim=True)
+        std = torch.sqrt(var + self.eps).expand_as(grouped).flatten(1, 2)
+        return self.affine(x * torch.sigmoid(per_channel(self.v) * x) / std)
+
+    def extra_repr(self) -> str:
+        return f"{super().extra_repr()}, groups={self.groups}"
+
+
+class Affine(NormAct):
+    """Gain and shift alone: what EvoNorm leaves of a layer that no activation follows."""
+
+    batch_independent = True
+
+    def __init__(self, channels: int) -> None:
+        super().__init__(channels, None)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.affine(x).to(x.dtype)
+
+    def reference(self, x: Tensor) -> Tensor:
+        return self.affine(x.double())

@@ -1,0 +1,46 @@
+"""How the W workers of an experiment are laid on its hardware: W = devices * per_forward * accumulation.
+
+Image k of a global batch belongs to worker k mod W. Device d takes the images k with k mod D = d,
+the order of DistributedSampler; of those, pass a of A takes every A-th; in a pass, image i belongs
+to its worker i mod P. Every plan so gives each worker the same images.
+"""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Plan:
+    """W workers on D devices, P in one forward pass, in A passes for one optimizer step."""
+
+    devices: int
+    per_forward: int
+    accumulation: int
+
+    def __post_init__(self) -> None:
+        if min(self.devices, self.per_forward, self.accumulation) < 1:
+            raise ValueError(f"{self}: every factor is at least 1")
+
+    @property
+    def workers(self) -> int:
+        return self.devices * self.per_forward * self.accumulation
+
+    def share(self, device: int, turn: int) -> slice:
+        """Which images of a global batch `device` sees in forward pass `turn` of a step."""
+        return slice(device + self.devices * turn, None, self.devices * self.accumulation)
+
+    def __str__(self) -> str:
+        return (
+            f"{self.workers} workers = {self.devices} devices x {self.per_forward} per forward "
+            f"x {self.accumulation} passes"
+        )
+
+
+def automatic(workers: int, devices: int = 1) -> Plan:
+    """The plan of fewest passes: all workers of a device in one forward pass.
+
+    Raises:
+        ValueError: the workers do not fall evenly on the devices.
+    """
+    if workers % devices:
+        raise ValueError(f"{workers} workers do not fall evenly on {devices} devices")
+    return Plan(devices, workers // devices, 1)

@@ -1,0 +1,107 @@
+"""The training protocol: how long, optimizer, learning rate, what is decayed."""
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+from torch import nn
+from torch.optim import SGD, Optimizer
+from torch.optim.lr_scheduler import LambdaLR, LRScheduler, OneCycleLR
+
+from normbench import decay
+from normbench.errors import choose_from
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """SGD under a schedule that is counted in optimizer steps.
+
+    Args:
+        epochs: passes over the training images; give this or `images`.
+        images: training images seen in all, whatever the size of the data set.
+        lr: peak learning rate at a global batch of `lr_batch`; it grows linearly with that batch.
+        lr_batch: images to which `lr` belongs.
+        momentum: of SGD.
+        nesterov: Nesterov's form of it.
+        weight_decay: added to the gradient, times the parameter.
+        decayed: roles of the parameters that it applies to (`normbench.decay`).
+        schedule: after the warm-up: down a cosine to 0; down by `drop` at each of `milestones`;
+            or both up and down on cosines (Smith and Topin 2018).
+        warmup: fraction of all steps in which the rate rises.
+        milestones: of multistep, as fractions of all steps.
+        drop: of multistep, the factor at each milestone.
+    """
+
+    epochs: float | None = None
+    images: int | None = None
+    lr: float
+    lr_batch: int
+    momentum: float = 0.9
+    nesterov: bool = True
+    weight_decay: float = 0.0
+    decayed: tuple[str, ...] = ("weight", "bias")
+    schedule: Literal["cosine", "multistep", "onecycle"] = "cosine"
+    warmup: float = 0.0
+    milestones: tuple[float, ...] = ()
+    drop: float = 0.1
+
+    def __post_init__(self) -> None:
+        if (self.epochs is None) == (self.images is None):
+            raise ValueError(
+                f"epochs={self.epochs} and images={self.images}: one of them says how long to "
+                "train, the other is null"
+            )
+        for name in ("epochs", "images", "lr", "lr_batch"):
+            value = getattr(self, name)
+            if value is not None and value <= 0:
+                raise ValueError(f"{name}={value}: it must be above 0")
+        for name in ("momentum", "weight_decay"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name}={getattr(self, name)}: it must not be below 0")
+        for fraction in (self.warmup, *self.milestones):
+            if not 0 <= fraction < 1:
+                raise ValueError(f"{fraction}: warmup and milestones are fractions of all steps")
+        for role in self.decayed:
+            if role not in decay.ROLES:
+                raise ValueError(f"decayed={role}: {choose_from(role, decay.ROLES)}")
+        if self.nesterov and self.momentum == 0:
+            raise ValueError("momentum=0: Nesterov's form needs momentum, or nesterov=false")
+
+    def steps(self, train_images: int, global_batch: int) -> int:
+        """Optimizer steps of a run whose epochs have `train_images // global_batch` steps each."""
+        if self.epochs is not None:
+            return max(1, round(self.epochs * (train_images // global_batch)))
+        assert self.images is not None
+        return max(1, round(self.images / global_batch))
+
+    def peak(self, global_batch: int) -> float:
+        """The highest learning rate, by the linear rule."""
+        return self.lr * global_batch / self.lr_batch
+
+    def optimizer(self, model: nn.Module, global_batch: int) -> Optimizer:
+        """SGD over the parameters of `model`, decayed by role."""
+        return SGD(
+            decay.groups(model, self.weight_decay, self.decayed),
+            lr=self.peak(global_batch),
+            momentum=self.momentum,
+            nesterov=self.nesterov,
+        )
+
+    def scheduler(self, optimizer: Optimizer, steps: int) -> LRScheduler:
+        """The schedule over `steps` optimizer steps; step it after each."""
+        if self.schedule == "onecycle":
+            peaks = [group["lr"] for group in optimizer.param_groups]
+            # At least one step up: the rate of step 0 would otherwise divide by a length of 0.
+            rise = max(self.warmup, 1.5 / steps) if steps > 2 else 0.5
+            return OneCycleLR(optimizer, peaks, steps, pct_start=rise, cycle_momentum=False)
+        return LambdaLR(optimizer, lambda step: self.factor(step, steps))
+
+    def factor(self, step: int, steps: int) -> float:
+        """Learning rate over peak at optimizer step `step` of `steps`, cosine and multistep."""
+        rise = self.warmup * steps
+        if step < rise:
+            return (step + 1) / (rise + 1)
+        if self.schedule == "multistep":
+            passed = sum(step >= milestone * steps for milestone in self.milestones)
+            return float(self.drop**passed)
+        return 0.5 * (1 + math.cos(math.pi * (step - rise) / max(1.0, steps - rise)))

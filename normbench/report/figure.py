@@ -1,0 +1,63 @@
+"""Accuracy over images per worker, one line a normalizer.
+
+A normalizer has the same colour, marker and dashes in every figure: they follow from its name, so
+no figure needs to know which others there are.
+"""
+
+import io
+import zlib
+from typing import Any
+
+import matplotlib as mpl
+from matplotlib.figure import Figure
+from matplotlib.ticker import FixedLocator, NullLocator
+
+from normbench.report.statistics import mean_and_std
+from normbench.report.table import Table
+
+# Okabe and Ito's colours, which stay apart for colour-blind readers, without yellow.
+_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+_MARKERS = "osD^vP*Xp<>h"
+_DASHES: tuple[Any, ...] = ("-", "--", "-.", (0, (1, 1)), (0, (5, 1, 1, 1, 1, 1)))
+
+
+def style(name: str) -> dict[str, Any]:
+    """Colour, marker and dashes of the normalizer `name`; its options do not change them."""
+    number = zlib.crc32(name.encode())
+    number, marker = divmod(number, len(_MARKERS))
+    number, dash = divmod(number, len(_DASHES))
+    return {
+        "color": _COLOURS[number % len(_COLOURS)],
+        "marker": _MARKERS[marker],
+        "linestyle": _DASHES[dash],
+    }
+
+
+def draw(table: Table, form: str) -> bytes:
+    """The figure of `table` as "png" or "pdf"; the same table gives the same bytes."""
+    with mpl.rc_context({"svg.hashsalt": "normbench", "font.size": 9}):
+        figure = Figure(figsize=(5.0, 3.4), layout="constrained")
+        axes = figure.add_subplot()
+        for label, cells in table.lines.items():
+            points = [
+                (column, *mean_and_std(list(cell.values.values())))
+                for column, cell in zip(table.columns, cells, strict=True)
+                if cell.values
+            ]
+            if points:
+                x, y, error = zip(*points, strict=True)
+                bars = [each or 0.0 for each in error]
+                axes.errorbar(x, y, bars, label=label, capsize=3, **style(label.split(" ")[0]))
+        axes.set_xscale("log", base=2)
+        axes.xaxis.set_major_locator(FixedLocator(list(table.columns)))
+        axes.xaxis.set_minor_locator(NullLocator())
+        axes.set_xticklabels([str(column) for column in table.columns])
+        axes.set_xlabel("images per worker")
+        axes.set_ylabel(table.spec.label)
+        axes.set_title(table.heading.partition(": ")[2], fontsize=7)
+        axes.grid(alpha=0.3)
+        axes.legend(frameon=False)
+        out = io.BytesIO()
+        dated = "Software" if form == "png" else "CreationDate"
+        figure.savefig(out, format=form, dpi=160, metadata={dated: None})
+    return out.getvalue()

@@ -1,0 +1,61 @@
+"""What has to stand below a table for its numbers to be read rightly."""
+
+from collections.abc import Sequence
+
+from normbench.report.statistics import paired_difference
+from normbench.report.table import Cell, Table
+
+MARK = "†"
+
+
+def notes(table: Table) -> list[str]:
+    """The sentences below `table`, most important first."""
+    found = [
+        f"{table.spec.label} after the last epoch: mean ± sample standard deviation (number of seeds)."
+    ]
+    if same := one_computation(table):
+        found.append(
+            f"{MARK} {', '.join(same)}: under protocol=fixed_global_batch one and the same "
+            "computation in every column, because no statistic of it sees the batch; that such a "
+            "row is flat proves nothing."
+        )
+    found += differences(table)
+    found += sorted({row.limits for row in table.runs if row.limits})
+    commits = sorted({row.commit[:12] + "+" * row.commit.endswith("+") for row in table.runs if row.commit})
+    sweeps = ", ".join(sorted({row.sweep for row in table.runs}))
+    found.append(f"{len(table.runs)} runs of sweep {sweeps}, commit {', '.join(commits) or 'unknown'}.")
+    return found
+
+
+def one_computation(table: Table) -> list[str]:
+    """Rows of the table whose columns are one computation by construction."""
+    if table.setting["protocol"] != "fixed_global_batch" or table.spec.columns != "batch":
+        return []
+    return [
+        label
+        for label, cells in table.lines.items()
+        if len(_filled(cells)) > 1 and all(row.batch_independent for cell in cells for row in cell.runs)
+    ]
+
+
+def differences(table: Table) -> list[str]:
+    """The widest column minus the narrowest, for rows where the columns are different computations."""
+    same = one_computation(table)
+    found = []
+    for label, cells in table.lines.items():
+        filled = _filled(cells)
+        if label in same or len(filled) < 2:
+            continue
+        low, high = filled[0], filled[-1]
+        if difference := paired_difference(cells[high].values, cells[low].values):
+            mean, least, most, count = difference
+            axis, columns = table.spec.columns, table.columns
+            found.append(
+                f"{label}: {axis}={columns[high]} minus {axis}={columns[low]} is {mean:+.1f}, 95 % "
+                f"interval [{least:+.1f}, {most:+.1f}] (t interval of {count} pairs by seed)."
+            )
+    return found
+
+
+def _filled(cells: Sequence[Cell]) -> list[int]:
+    return [index for index, cell in enumerate(cells) if cell.values]

@@ -1,0 +1,227 @@
+"""The row: what a run leaves behind, and the only thing that reports ever read.
+
+A run owns the folder `<root>/<sweep>/<run id>/`. In it lie
+
+    row.json      the typed record, written last and atomically: the run is finished
+    state.json    the state of a run that is not: running, failed or interrupted
+    history.csv   the training curve
+    log.txt       everything that the run printed
+    lock          held by the process that trains it
+"""
+
+import csv
+import fcntl
+import json
+import os
+import types
+import typing
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any, Literal, get_args, get_origin, get_type_hints
+
+from normbench.errors import BadInput
+
+SCHEMA = 1
+
+Status = Literal["ok", "diverged", "impossible", "oom"]
+Phase = Literal["running", "failed", "interrupted"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """One run. Accuracies are percentages, sizes bytes, times seconds; None means not measured."""
+
+    # What was asked: all that the id is a hash of, and the sweep that asked first.
+    id: str
+    sweep: str
+    norm: str
+    batch: int  # images per worker
+    workers: int
+    global_batch: int
+    protocol: str
+    model: str
+    data: str
+    reg: str
+    recipe: str
+    seed: int
+    precision: str
+    options: str  # options that differ from their yaml, as typed: "norm.groups=8 recipe.lr=0.1"
+    config: dict[str, Any]  # every scientific option with its value
+
+    # How it ended.
+    status: Status
+    reason: str = ""  # why diverged, impossible or oom, in one sentence
+    train_loss: float | None = None  # means of the last epoch
+    train_top1: float | None = None
+    val_top1: float | None = None  # after the last epoch
+    test_top1: float | None = None
+    test_top5: float | None = None
+    test_loss: float | None = None
+
+    # What the network was.
+    params: int | None = None
+    macs: int | None = None  # convolutions and linear layers, one image, forward
+    groups: list[int] = field(default_factory=list)  # group counts in use
+    batch_independent: bool = False
+    limits: str = ""  # what numbers on this data set cannot show
+
+    # What it took. Recorded, and no part of the id.
+    seconds: float | None = None  # training and evaluation
+    images_per_second: float | None = None  # training steps alone
+    peak_memory: int | None = None
+    memory: int | None = None  # of the device
+    devices: str = ""
+    plan: str = ""
+    threads: int = 0
+    shared_with: str | None = None  # id of the run whose computation this row reuses
+    wandb: str = ""  # folder or address of its W&B run
+    finished: str = ""  # UTC, ISO 8601
+    versions: dict[str, str] = field(default_factory=dict)
+    commit: str = ""
+    kind: Literal["run", "probe"] = "run"
+    schema: int = SCHEMA
+
+
+_HINTS = get_type_hints(Row)
+
+
+def write(folder: Path, row: Row) -> None:
+    """Finish a run: its row appears in one piece, then its state goes."""
+    folder.mkdir(parents=True, exist_ok=True)
+    _replace(folder / "row.json", asdict(row))
+    (folder / "state.json").unlink(missing_ok=True)
+
+
+def load(path: Path) -> Row:
+    """The row in `path`.
+
+    Raises:
+        BadInput: the file is no row of this schema; the sentence names it and the remedy.
+    """
+    try:
+        raw = json.loads(path.read_text())
+        problem = _problem(raw)
+    except ValueError as error:
+        problem = f"is not JSON: {error}"
+    if problem:
+        raise BadInput(f"{path} {problem}; move it away and the run will be trained again")
+    return Row(**raw)
+
+
+def read(root: Path | str = "runs") -> list[Row]:
+    """All rows below `root`, one a run id: the one finished last if several sweeps trained it."""
+    latest: dict[str, Row] = {}
+    for path in sorted(Path(root).glob("*/*/row.json")):
+        row = load(path)
+        if row.id not in latest or latest[row.id].finished <= row.finished:
+            latest[row.id] = row
+    return sorted(latest.values(), key=lambda row: (row.norm, row.batch, row.seed, row.id))
+
+
+def finished(root: Path) -> dict[str, Path]:
+    """Folder of every run below `root` that has a row, by run id, whatever sweep trained it."""
+    return {path.parent.name: path.parent for path in sorted(root.glob("*/*/row.json"))}
+
+
+def write_state(folder: Path, phase: Phase, error: str = "", **more: Any) -> None:
+    """Say what becomes of an unfinished run; a row that is already there stays."""
+    folder.mkdir(parents=True, exist_ok=True)
+    _replace(folder / "state.json", {"phase": phase, "error": error, **more})
+
+
+def read_state(folder: Path) -> dict[str, Any]:
+    """The content of state.json, empty if there is none."""
+    try:
+        state: dict[str, Any] = json.loads((folder / "state.json").read_text())
+    except FileNotFoundError:
+        return {}
+    return state
+
+
+class Busy(Exception):  # noqa: N818 (no error: somebody else does the work)
+    """Another process trains this run."""
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Hold the folder of a run. The lock goes with the process, however that ends.
+
+    Raises:
+        Busy: another process holds it.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "lock").open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise Busy from None
+        yield
+
+
+def is_busy(folder: Path) -> bool:
+    """Whether another process holds the folder of a run."""
+    try:
+        with locked(folder):
+            return False
+    except Busy:
+        return True
+
+
+class History:
+    """The curve of one run, a line a record, columns fixed by the first one."""
+
+    columns = ("step", "epoch", "lr", "train_loss", "train_top1", "val_loss", "val_top1")
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / "history.csv"
+        with self.path.open("w", newline="") as file:
+            csv.writer(file).writerow(self.columns)
+
+    def add(self, record: Mapping[str, float]) -> None:
+        """Append `record`; columns that it lacks stay empty."""
+        with self.path.open("a", newline="") as file:
+            csv.writer(file).writerow([record.get(column, "") for column in self.columns])
+
+
+def read_history(folder: Path) -> Iterator[dict[str, float]]:
+    """The records of history.csv, without their empty columns."""
+    with (folder / "history.csv").open(newline="") as file:
+        for line in csv.DictReader(file):
+            yield {column: float(value) for column, value in line.items() if value}
+
+
+def _replace(path: Path, content: Mapping[str, Any]) -> None:
+    # One temporary name per process: two sweeps may finish the same run at the same moment.
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary.write_text(json.dumps(content, indent=1, allow_nan=False) + "\n")
+    temporary.replace(path)
+
+
+def _problem(raw: Any) -> str:
+    """Why `raw` is no row, or nothing."""
+    if not isinstance(raw, dict) or raw.get("schema") != SCHEMA:
+        return f"has no row of schema {SCHEMA}"
+    names = {field.name for field in fields(Row)}
+    if unknown := sorted(raw.keys() - names):
+        return f"has keys that no row has: {', '.join(unknown)}"
+    if missing := sorted(names - raw.keys()):
+        return f"lacks {', '.join(missing)}"
+    wrong = [name for name in sorted(names) if not _fits(raw[name], _HINTS[name])]
+    return f"has values of the wrong type: {', '.join(wrong)}" if wrong else ""
+
+
+def _fits(value: Any, hint: Any) -> bool:
+    if hint is Any:
+        return True
+    if isinstance(hint, types.UnionType):
+        return any(_fits(value, option) for option in get_args(hint))
+    if get_origin(hint) is Literal:
+        return value in get_args(hint)
+    if hint is float:
+        return isinstance(value, int | float) and not isinstance(value, bool)
+    if hint is int:
+        return isinstance(value, int) and not isinstance(value, bool)
+    origin: Any = typing.get_origin(hint) or hint
+    return isinstance(value, origin)

@@ -1,0 +1,188 @@
+"""Training and evaluation of one network: loss, metrics, optimizer, as a LightningModule.
+
+Optimization is manual: one `training_step` takes all optimizer steps of a chunk and asks the device
+for their losses once. How many steps a chunk has changes no number.
+"""
+
+import math
+import time
+from collections.abc import Callable
+from statistics import fmean
+
+import torch
+from pytorch_lightning import LightningModule
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torchmetrics import MeanMetric, MetricCollection
+from torchmetrics.classification import MulticlassAccuracy
+
+from normbench.errors import Impossible
+from normbench.loaders import Chunk, Images
+from normbench.norms.workers import PerWorker, set_workers
+from normbench.plan import Plan
+from normbench.recipe import Recipe
+from normbench.reg import Regularization
+
+Record = dict[str, float]
+
+
+class Diverged(Exception):  # noqa: N818 (a result, not an error)
+    """The loss of an optimizer step was not finite."""
+
+
+class Task(LightningModule):
+    """One network under one recipe.
+
+    Args:
+        model: images (N, C, H, W) -> logits (N, classes).
+        recipe: optimizer and schedule.
+        reg: what is asked of the loss.
+        plan: how the workers are laid on the hardware.
+        classes: classes to tell apart.
+        global_batch: images of an optimizer step.
+        steps: optimizer steps of the whole training.
+        steps_per_epoch: of them, in one pass over the training images.
+        log_every: optimizer steps between two records of the curve within an epoch.
+        curve: takes each record: step, epoch, lr, training loss and accuracy, at the end of an
+            epoch those of the validation images too. Accuracies in percent.
+        progress: takes the steps done and the latest loss, once a chunk.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        recipe: Recipe,
+        reg: Regularization,
+        plan: Plan,
+        *,
+        classes: int,
+        global_batch: int,
+        steps: int,
+        steps_per_epoch: int,
+        log_every: int,
+        curve: Callable[[Record], None] = lambda record: None,
+        progress: Callable[[int, float], None] = lambda step, loss: None,
+    ) -> None:
+        super().__init__()
+        self.automatic_optimization = False
+        self.model = model
+        self.recipe, self.reg, self.plan = recipe, reg, plan
+        self.global_batch, self.steps, self.steps_per_epoch = global_batch, steps, steps_per_epoch
+        self.log_every, self.curve, self.progress = log_every, curve, progress
+        self.done = 0
+        self.training_seconds = 0.0
+        self.losses: list[float] = []  # of the running epoch, a step each
+        self.hits: list[float] = []
+        self.recorded = 0  # steps of this epoch that the curve has
+        self.metrics = nn.ModuleDict({"val_": _metrics(classes), "test_": _metrics(classes)})
+        _lay(model, plan)
+
+    def configure_optimizers(self) -> tuple[list[object], list[object]]:  # type: ignore[override]
+        optimizer = self.recipe.optimizer(self.model, self.global_batch)
+        return [optimizer], [self.recipe.scheduler(optimizer, self.steps)]
+
+    def on_train_epoch_start(self) -> None:
+        self.losses, self.hits, self.recorded = [], [], 0
+        self._since = time.monotonic()
+
+    def training_step(self, chunk: Chunk, _index: int) -> None:
+        """As many optimizer steps as the chunk holds, and one look at the device.
+
+        Raises:
+            Diverged: a loss was not finite.
+        """
+        seen = [self._update(*step) for step in zip(chunk.images, chunk.labels, strict=True)]
+        losses, hits = torch.stack(seen).T.tolist()
+        for loss in losses:
+            self.done += 1
+            if not math.isfinite(loss):
+                raise Diverged(f"the loss of step {self.done} of {self.steps} was {loss}")
+        self.losses += losses
+        self.hits += hits
+        now = time.monotonic()  # from the end of the last chunk: loading counts, validation does not
+        self.training_seconds += now - self._since
+        self._since = now
+        self.progress(self.done, losses[-1])
+        if self.done % self.log_every == 0 and not chunk.ends_epoch:
+            self._record({})
+
+    def _update(self, images: Tensor, labels: Tensor) -> Tensor:
+        """One optimizer step on images (A, N, C, H, W): its mean loss and number of hits, (2,)."""
+        optimizer, scheduler = self.optimizers(), self.lr_schedulers()
+        optimizer.zero_grad()  # type: ignore[union-attr]
+        total = torch.zeros(2, device=self.device)
+        for x, y in zip(images, labels, strict=True):
+            logits = self.model(x)
+            smoothing = self.reg.label_smoothing
+            loss = F.cross_entropy(logits, y, label_smoothing=smoothing) / len(images)
+            self.manual_backward(loss)
+            total += torch.stack([loss.detach(), (logits.argmax(1) == y).sum()])
+        optimizer.step()  # type: ignore[union-attr]
+        scheduler.step()  # type: ignore[union-attr, call-arg]
+        return total
+
+    def on_train_epoch_end(self) -> None:
+        validated = self.trainer.num_val_batches != [0]
+        self._record(self.summary("val_") if validated else {})
+
+    def _record(self, more: Record) -> None:
+        fresh = slice(self.recorded, None)
+        self.recorded = len(self.losses)
+        rate = self.optimizers().param_groups[0]["lr"]  # type: ignore[union-attr]
+        self.curve({
+            "step": self.done,
+            "epoch": self.done / self.steps_per_epoch,
+            "lr": rate,
+            "train_loss": fmean(self.losses[fresh]),
+            "train_top1": 100 * fmean(self.hits[fresh]) / self.global_batch,
+            **{name: more[name] for name in ("val_loss", "val_top1") if name in more},
+        })
+
+    def epoch_means(self) -> tuple[float, float]:
+        """Loss and accuracy in percent over the steps of the last epoch."""
+        return fmean(self.losses), 100 * fmean(self.hits) / self.global_batch
+
+    def on_validation_epoch_start(self) -> None:
+        self.metrics["val_"].reset()  # type: ignore[operator]
+
+    def validation_step(self, batch: Images, _index: int) -> None:
+        self._evaluate("val_", batch)
+
+    def test_step(self, batch: Images, _index: int) -> None:
+        self._evaluate("test_", batch)
+
+    def _evaluate(self, split: str, batch: Images) -> None:
+        logits = self.model(batch.images).float()
+        metrics = self.metrics[split]
+        metrics["top1"].update(logits, batch.labels)  # type: ignore[index]
+        metrics["top5"].update(logits, batch.labels)  # type: ignore[index]
+        losses = F.cross_entropy(logits, batch.labels, reduction="none")
+        metrics["loss"].update(losses)  # type: ignore[index]
+
+    def summary(self, split: str) -> Record:
+        """What an evaluation of "val_" or "test_" found: top1 and top5 in percent, loss."""
+        found = {name: float(value) for name, value in self.metrics[split].compute().items()}  # type: ignore[operator]
+        return {
+            f"{split}top1": 100 * found["top1"],
+            f"{split}top5": 100 * found["top5"],
+            f"{split}loss": found["loss"],
+        }
+
+
+def _metrics(classes: int) -> MetricCollection:
+    return MetricCollection(
+        {
+            "top1": MulticlassAccuracy(classes, average="micro"),
+            "top5": MulticlassAccuracy(classes, top_k=min(5, classes), average="micro"),
+            "loss": MeanMetric(),
+        },
+        compute_groups=False,
+    )
+
+
+def _lay(model: nn.Module, plan: Plan) -> None:
+    per_worker = any(isinstance(module, PerWorker) for module in model.modules())
+    if plan.accumulation > 1 and per_worker:
+        # Their running statistics would move once a pass instead of once a step.
+        raise Impossible(f"{plan}: batch statistics need all workers of a device in one pass")
+    set_workers(model, plan.per_forward)

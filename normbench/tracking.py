@@ -1,0 +1,77 @@
+"""The mirror of a run in Weights & Biases. It can be absent: nothing here is ever read back."""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+import wandb
+
+from normbench.cells import Cell
+
+Mode = Literal["online", "offline"]
+
+
+def start(cell: Cell, folder: Path, sweep: str) -> wandb.Run | None:
+    """The W&B run of `cell`, its files in `folder`; None with logger=none."""
+    options = cell.logger.options
+    if cell.logger.name == "none":
+        return None
+    arguments: dict[str, Any] = {
+        "project": options["project"],
+        "entity": options["entity"],
+        "group": sweep,
+        "name": cell.title,
+        "tags": [cell.norm.name, cell.model.name, cell.data.name, cell.protocol],
+        "config": {"id": cell.id, "sweep": sweep, **flat(cell.identity)},
+        "dir": folder,
+        # The log file has it already, and git state belongs to the row.
+        "settings": wandb.Settings(console="off", disable_git=True, silent=True, init_timeout=30),
+    }
+    mode = _mode(options["mode"])
+    try:
+        return wandb.init(mode=mode, **arguments)
+    except wandb.errors.CommError as error:
+        if mode == "offline" or options["mode"] == "online":
+            raise
+        print(f"wandb: offline after all, the server did not answer: {error}", flush=True)
+        return wandb.init(mode="offline", **arguments)
+
+
+def place(run: wandb.Run | None) -> str:
+    """Where the run can be looked at: its address, or the folder that `wandb sync` takes."""
+    if run is None:
+        return ""
+    return run.url or str(Path(run.dir).parent)
+
+
+def finish(run: wandb.Run | None, summary: Mapping[str, Any], code: int) -> None:
+    """Close the run with what came out of it. atexit does not run in a forked child."""
+    if run is None:
+        return
+    run.summary.update(dict(summary))
+    run.finish(exit_code=code)
+    wandb.teardown(exit_code=code)
+
+
+def flat(nested: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """{"norm": {"eps": 1}} as {"norm.eps": 1}; a group's name stands under the group itself."""
+    found: dict[str, Any] = {}
+    for key, value in nested.items():
+        if isinstance(value, Mapping):
+            found |= flat(value, f"{prefix}{key}.")
+        elif key == "name" and prefix:
+            found[prefix.removesuffix(".")] = value
+        else:
+            found[f"{prefix}{key}"] = value
+    return found
+
+
+def _mode(asked: str) -> Mode:
+    if asked == "auto":
+        asked = os.environ.get("WANDB_MODE", "") or ("online" if _logged_in() else "offline")
+    return "offline" if asked in ("offline", "dryrun") else "online"
+
+
+def _logged_in() -> bool:
+    return bool(wandb.login(prompt=False, verify=False))
