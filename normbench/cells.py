@@ -194,7 +194,7 @@ def whole(name: str, value: Any, least: int, meaning: str) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
         raise BadInput(
             f"{name}={value}: {meaning} must be a whole number of at least {least}, "
-            f"as in {name}={max(least, 8)}"
+            f"as in {name}={8 if least else 0}"
         )
     return value
 
@@ -243,7 +243,7 @@ def _settings(rest: dict[str, Any], sweep: str | None) -> Settings:
         whole("jobs", jobs, 1, "runs beside each other")
     if not isinstance(force, bool):
         raise BadInput(f"force={force}: it is true or false")
-    return Settings(runs, jobs, force, sweep or "default")
+    return Settings(str(Path(runs).expanduser()), jobs, force, sweep or "default")
 
 
 def _typed(value: Any) -> str:

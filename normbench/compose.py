@@ -17,6 +17,7 @@ os.environ["HYDRA_FULL_ERROR"] = "1"
 
 import hydra
 import yaml
+from hydra.conf import RuntimeConf
 from hydra.core.hydra_config import HydraConfig
 from hydra.errors import HydraException, MissingConfigException, OverrideParseException
 from omegaconf import DictConfig, OmegaConf
@@ -37,26 +38,27 @@ def compose(arguments: list[str]) -> tuple[list[Cell], Settings | None]:
     Raises:
         BadInput: the command line or a yaml cannot be used.
     """
-    composed: list[tuple[Cell, Settings]] = []
+    composed: list[tuple[DictConfig, RuntimeConf]] = []
 
     def collect(config: DictConfig) -> None:
-        composed.append(_parsed(config))
+        composed.append((config, HydraConfig.get().runtime))
 
     with _environment(arguments), _sentences():
         hydra.main(version_base="1.3", config_path=str(CONF), config_name="config")(collect)()
-    if not composed:
+        # Only now: Hydra would print a line of its own about an error inside of `collect`.
+        parsed = [_parsed(config, runtime) for config, runtime in composed]
+    if not parsed:
         return [], None
-    cells = list({cell.id: cell for cell, _ in composed}.values())
-    settings = {each for _, each in composed}
+    cells = list({cell.id: cell for cell, _ in parsed}.values())
+    settings = {each for _, each in parsed}
     if len(settings) > 1:
         raise BadInput("runs, jobs and force hold for all runs of a command line: give one value")
     return cells, settings.pop()
 
 
-def _parsed(config: DictConfig) -> tuple[Cell, Settings]:
+def _parsed(config: DictConfig, runtime: RuntimeConf) -> tuple[Cell, Settings]:
     resolved = OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
     assert isinstance(resolved, dict)
-    runtime = HydraConfig.get().runtime
     choices = {str(group): name for group, name in runtime.choices.items()}
     folders = [Path(source.path) for source in runtime.config_sources if source.schema == "file"]
     defaults = {group: _yaml(folders, group, name) for group, name in choices.items() if name}

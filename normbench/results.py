@@ -192,6 +192,19 @@ def read_history(folder: Path) -> Iterator[dict[str, float]]:
             yield {column: float(value) for column, value in line.items() if value}
 
 
+def flat(nested: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """{"norm": {"name": "bn", "eps": 1}} as {"norm": "bn", "norm.eps": 1}."""
+    found: dict[str, Any] = {}
+    for key, value in nested.items():
+        if isinstance(value, Mapping):
+            found |= flat(value, f"{prefix}{key}.")
+        elif key == "name" and prefix:
+            found[prefix.removesuffix(".")] = value
+        else:
+            found[f"{prefix}{key}"] = value
+    return found
+
+
 def _replace(path: Path, content: Mapping[str, Any]) -> None:
     # One temporary name per process: two sweeps may finish the same run at the same moment.
     temporary = path.with_name(f".{path.name}.{os.getpid()}")

@@ -71,7 +71,8 @@ def run(cells: list[Cell], settings: Settings, say: Callable[[str], None]) -> Su
             summary.reused += 1
         else:
             to_do.append(Work(cell, folder))
-    say(f"{len(cells)} cells, {summary.reused} finished before, {len(to_do)} to train")
+    count = "1 cell" if len(cells) == 1 else f"{len(cells)} cells"
+    say(f"{count}, {summary.reused} finished before, {len(to_do)} to train")
     if to_do:
         _Sweep(to_do, settings, summary, say).run()
     return summary

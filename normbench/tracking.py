@@ -8,6 +8,7 @@ from typing import Any, Literal
 import wandb
 
 from normbench.cells import Cell
+from normbench.results import flat
 
 Mode = Literal["online", "offline"]
 
@@ -52,19 +53,6 @@ def finish(run: wandb.Run | None, summary: Mapping[str, Any], code: int) -> None
     run.summary.update(dict(summary))
     run.finish(exit_code=code)
     wandb.teardown(exit_code=code)
-
-
-def flat(nested: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """{"norm": {"eps": 1}} as {"norm.eps": 1}; a group's name stands under the group itself."""
-    found: dict[str, Any] = {}
-    for key, value in nested.items():
-        if isinstance(value, Mapping):
-            found |= flat(value, f"{prefix}{key}.")
-        elif key == "name" and prefix:
-            found[prefix.removesuffix(".")] = value
-        else:
-            found[f"{prefix}{key}"] = value
-    return found
 
 
 def _mode(asked: str) -> Mode:

@@ -1,17 +1,23 @@
 """The ResNets of He et al. 2016 for small images (section 4.2): 6n + 2 layers in basic blocks.
 
 A 3x3 stem, three stages of n post-activation blocks with 1, 2 and 4 times the width and maps
-halved from stage to stage, global mean pooling and a linear classifier. Shortcuts have no weights:
-where the width grows they take every second pixel and pad with zero channels (option A).
+halved from stage to stage, global mean pooling and a linear classifier. Where the width grows, the
+shortcut takes every second pixel and either pads with zero channels (the paper's option A, which it
+uses for these nets) or is a normalized 1x1 convolution (option B, which it uses on ImageNet).
 
-The layer after the addition is a plain ReLU for every normalizer; the second normalization of a
-block and nothing else is a layer without activation.
+After the addition stands a plain ReLU for every normalizer. A block's second normalization and that
+of its shortcut are layers without activation.
 """
+
+from itertools import pairwise
+from typing import Literal
 
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from normbench.norms.layer import Normalizer
+
+Shortcut = Literal["identity", "projection"]
 
 
 class ResNet(nn.Module):
@@ -23,6 +29,7 @@ class ResNet(nn.Module):
         in_chans: channels of an image.
         depth: 6n + 2 layers.
         width: channels of the first stage.
+        shortcut: "identity" (option A) or "projection" (option B).
         stem_stride: 1 as in the paper; 2 makes the net four times cheaper and its maps tiny.
         max_groups: cap on the normalizer's groups; None leaves the normalizer's own number.
 
@@ -38,6 +45,7 @@ class ResNet(nn.Module):
         *,
         depth: int = 20,
         width: int = 16,
+        shortcut: Shortcut = "identity",
         stem_stride: int = 1,
         max_groups: int | None = None,
     ) -> None:
@@ -46,18 +54,19 @@ class ResNet(nn.Module):
         norm = norm.capped(max_groups)
         self.stem = _conv(in_chans, width, stem_stride)
         self.norm = norm.layer(width)
-        self.stages = nn.Sequential(
-            _stage(norm, width, width, 1, depth),
-            _stage(norm, width, 2 * width, 2, depth),
-            _stage(norm, 2 * width, 4 * width, 2, depth),
-        )
+        widths = (width, width, 2 * width, 4 * width)
+        blocks = []
+        for stage, (before, after) in enumerate(pairwise(widths)):
+            blocks.append(Block(norm, before, after, 2 if stage else 1, shortcut))
+            blocks += [Block(norm, after, after, 1, shortcut) for _ in range((depth - 2) // 6 - 1)]
+        self.blocks = nn.Sequential(*blocks)
         self.head = nn.Linear(4 * width, num_classes)
         for module in self.modules():
             if isinstance(module, nn.Conv2d):
                 nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
 
     def forward(self, x: Tensor) -> Tensor:
-        x = self.stages(self.norm(self.stem(x)))
+        x = self.blocks(self.norm(self.stem(x)))
         logits: Tensor = self.head(x.mean(dim=(2, 3)))
         return logits
 
@@ -65,29 +74,36 @@ class ResNet(nn.Module):
 class Block(nn.Module):
     """Two 3x3 convolutions and the shortcut around them."""
 
-    def __init__(self, norm: Normalizer, channels: int, width: int, stride: int) -> None:
+    def __init__(
+        self, norm: Normalizer, channels: int, width: int, stride: int, shortcut: Shortcut
+    ) -> None:
         super().__init__()
-        self.stride = stride
-        self.grown = width - channels
         self.conv1 = _conv(channels, width, stride)
         self.norm1 = norm.layer(width)
         self.conv2 = _conv(width, width, 1)
         self.norm2 = norm.layer(width, None)
+        self.shortcut: nn.Module = nn.Identity()
+        if channels != width and shortcut == "identity":
+            self.shortcut = Pad(width - channels, stride)
+        elif channels != width:
+            project = nn.Conv2d(channels, width, 1, stride, bias=False)
+            self.shortcut = nn.Sequential(project, norm.layer(width, None))
 
     def forward(self, x: Tensor) -> Tensor:
         branch = self.norm2(self.conv2(self.norm1(self.conv1(x))))
-        return F.relu(self._shortcut(x) + branch)
-
-    def _shortcut(self, x: Tensor) -> Tensor:
-        if self.grown:
-            x = F.pad(x[:, :, :: self.stride, :: self.stride], (0, 0, 0, 0, 0, self.grown))
-        return x
+        return F.relu(self.shortcut(x) + branch)
 
 
-def _stage(norm: Normalizer, channels: int, width: int, stride: int, depth: int) -> nn.Sequential:
-    blocks = [Block(norm, channels, width, stride)]
-    blocks += [Block(norm, width, width, 1) for _ in range((depth - 2) // 6 - 1)]
-    return nn.Sequential(*blocks)
+class Pad(nn.Module):
+    """Every `stride`-th pixel, and `channels` more channels of zeros: (N, C, H, W) -> (N, C + channels, ...)."""
+
+    def __init__(self, channels: int, stride: int) -> None:
+        super().__init__()
+        self.channels = channels
+        self.stride = stride
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.pad(x[:, :, :: self.stride, :: self.stride], (0, 0, 0, 0, 0, self.channels))
 
 
 def _conv(channels: int, width: int, stride: int) -> nn.Conv2d:

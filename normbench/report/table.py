@@ -6,18 +6,16 @@ every option that differs from its yaml. Rows of different settings never share 
 
 import re
 from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 from normbench.report.statistics import mean_and_std
-from normbench.results import Row
+from normbench.results import Row, flat
 
 MISSING = "–"
 _WORDS = {"diverged": "div.", "oom": "OOM", "impossible": "n/a"}
-#: Which of workers and global batch a protocol holds, the other one following from `batch`.
-_HELD = {"fixed_workers": "workers", "fixed_global_batch": "global_batch"}
 
 
 @dataclass(frozen=True)
@@ -61,37 +59,31 @@ class Cell:
 
 @dataclass(frozen=True)
 class Table:
-    """One table: lines of cells, all obtained in one setting."""
+    """One table: lines of cells, all obtained in one setting.
+
+    Args:
+        spec: what stands where.
+        setting: every scientific option that is on no axis, and its value.
+        differs: options to name beside the usual ones, because another table differs in them alone.
+        columns: values of the column axis, ascending.
+        lines: cells of each value of the row axis, by its name.
+    """
 
     spec: Spec
     setting: Mapping[str, Any]
+    differs: Sequence[str]
     columns: Sequence[Any]
     lines: Mapping[str, Sequence[Cell]]
 
     @property
     def heading(self) -> str:
-        """The title with the setting behind it."""
-        held = _HELD.get(self.setting["protocol"], "global_batch")
-        parts = [
-            *(f"{key}={self.setting[key]}" for key in ("data", "model", "recipe")),
-            *(f"{key}={self.setting[key]}" for key, usual in _USUAL.items() if self.setting[key] != usual),
-            f"protocol={self.setting['protocol']}",
-            f"{held}={self.setting[held]}",
-            *self.setting["options"].split(),
-        ]
-        return f"{self.spec.title}: {' '.join(parts)}"
+        """The title, and the setting as one would type it."""
+        return f"{self.spec.title}: {' '.join(_words(self.setting, self.differs))}"
 
     @property
     def slug(self) -> str:
-        """The heading as the name of a file."""
-        held = _HELD.get(self.setting["protocol"], "global_batch")
-        parts = [
-            *(self.setting[key] for key in ("data", "model", "recipe")),
-            *(self.setting[key] for key, usual in _USUAL.items() if self.setting[key] != usual),
-            f"{self.setting['protocol']}-{self.setting[held]}",
-            *self.setting["options"].split(),
-        ]
-        return re.sub(r"[^\w.=-]+", "_", "-".join(map(str, parts)))
+        """The setting as the name of a file."""
+        return re.sub(r"[^\w.=-]+", "_", "-".join(_words(self.setting, self.differs, short=True)))
 
     @property
     def runs(self) -> list[Row]:
@@ -103,9 +95,6 @@ class Table:
         decimals = self.spec.decimals
         body = [[label, *(cell.text(decimals) for cell in cells)] for label, cells in self.lines.items()]
         return header, body
-
-
-_USUAL = {"reg": "none", "precision": "32-true"}
 
 
 def tables(specs: Sequence[Spec], rows: Sequence[Row], touched: Collection[str] | None) -> list[Table]:
@@ -121,36 +110,77 @@ def tables(specs: Sequence[Spec], rows: Sequence[Row], touched: Collection[str] 
         settings: dict[tuple[tuple[str, Any], ...], list[Row]] = defaultdict(list)
         for row in rows:
             if row.kind == "run":
-                settings[tuple(_setting(row, spec).items())].append(row)
+                settings[_frozen(_setting(row, spec))].append(row)
+        known = [dict(setting) for setting in settings]
         for setting, own in sorted(settings.items(), key=str):
             if touched is None or any(row.id in touched for row in own):
-                found.append(_table(spec, dict(setting), own))
+                found.append(_table(spec, dict(setting), own, known))
     return found
 
 
-def _table(spec: Spec, setting: dict[str, Any], rows: list[Row]) -> Table:
+def _table(
+    spec: Spec, setting: dict[str, Any], rows: list[Row], known: list[dict[str, Any]]
+) -> Table:
+    twins = [other for other in known if _words(other) == _words(setting)]
+    names = _names(rows, spec.rows)
     cells: dict[tuple[str, Any], list[Row]] = defaultdict(list)
     for row in rows:
-        cells[_name(row, spec.rows), _place(row, spec.columns)].append(row)
+        cells[names[row.id], _place(row, spec.columns)].append(row)
     labels = sorted({label for label, _ in cells})
     columns = sorted({column for _, column in cells})
     lines = {
         label: [Cell(tuple(cells.get((label, column), ())), spec.metric) for column in columns]
         for label in labels
     }
-    return Table(spec, setting, columns, lines)
+    return Table(spec, setting, _differing(twins), columns, lines)
 
 
 def _setting(row: Row, spec: Spec) -> dict[str, Any]:
-    axes = (spec.rows, spec.columns)
-    held = _HELD.get(row.protocol, "global_batch")
-    keys = ("norm", "batch", "data", "model", "recipe", "reg", "precision", "protocol", held)
-    chosen = {key: getattr(row, key) for key in keys if key not in axes}
-    return {**chosen, "options": _options(row, lambda group: group not in axes)}
+    """What a row shares with all others of its table: all options but those of the axes."""
+    axes = {spec.rows, spec.columns}
+    follows = {"fixed_workers": "global_batch", "fixed_global_batch": "workers"}.get(row.protocol, "")
+    kept = {
+        key: value
+        for key, value in flat(row.config).items()
+        if key.partition(".")[0] not in axes | {"seed", follows}
+    }
+    return {**kept, "options": _options(row, lambda group: group not in axes)}
+
+
+def _words(setting: Mapping[str, Any], differs: Sequence[str] = (), *, short: bool = False) -> list[str]:
+    """A setting in words: "key=value", or for the usual keys the value alone where `short`."""
+    held = "workers" if setting["protocol"] == "fixed_workers" else "global_batch"
+    usual = {"reg": "none", "precision": "32-true"}
+    keys = ["data", "model", "recipe", "reg", "precision", "protocol", held]
+    said = [key for key in keys if key in setting and setting[key] != usual.get(key)]
+    words = [f"{setting[key]}" if short else f"{key}={setting[key]}" for key in said]
+    return [*words, *setting["options"].split(), *(f"{k}={setting.get(k)}" for k in differs)]
+
+
+def _names(rows: Sequence[Row], axis: str) -> dict[str, str]:
+    """What to call each row on `axis`, by run id: the name, and the options that belong to it.
+
+    Where a yaml has changed since, runs of one name have other options; then those are named too.
+    """
+    alike: dict[str, list[Row]] = defaultdict(list)
+    for row in rows:
+        alike[_name(row, axis)].append(row)
+    names = {}
+    for name, own in alike.items():
+        options = {row.id: _own(row, axis) for row in own}
+        keys = _differing(list(options.values()))
+        for run, values in options.items():
+            names[run] = " ".join([name, *(f"{key}={values.get(key)}" for key in keys)])
+    return names
+
+
+def _own(row: Row, axis: str) -> dict[str, Any]:
+    within = f"{axis}."
+    options = flat(row.config).items()
+    return {key.removeprefix(within): value for key, value in options if key.startswith(within)}
 
 
 def _name(row: Row, axis: str) -> str:
-    """A row's value on an axis, with the options that belong to it."""
     own = _options(row, lambda group: group == axis).replace(f"{axis}.", "")
     return " ".join([str(getattr(row, axis)), *own.split()])
 
@@ -161,5 +191,18 @@ def _place(row: Row, axis: str) -> Any:
     return value if isinstance(value, int) else _name(row, axis)
 
 
-def _options(row: Row, wanted: Any) -> str:
+def _options(row: Row, wanted: Callable[[str], bool]) -> str:
     return " ".join(o for o in row.options.split(" ") if o and wanted(o.partition(".")[0]))
+
+
+def _differing(options: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The keys in which not all `options` agree."""
+    keys = sorted({key for each in options for key in each})
+    return [key for key in keys if len({str(each.get(key)) for each in options}) > 1]
+
+
+def _frozen(setting: Mapping[str, Any]) -> tuple[tuple[str, Any], ...]:
+    return tuple(
+        (key, tuple(value) if isinstance(value, list) else value)
+        for key, value in sorted(setting.items())
+    )
