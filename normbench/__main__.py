@@ -1,4 +1,4 @@
-"""The command line: Hydra composes cells, the sweep gives each its row, the report prints the table.
+"""The command line: Hydra composes cells, the sweep gives each a row, the report prints tables.
 
     python -m normbench -m norm=evonorm_s0,bn batch=4,8,128 seed=0,1,2
 
@@ -54,10 +54,14 @@ def _conclude(cells: list[Cell], settings: Settings, summary: Summary) -> None:
     for line in summary.failed:
         print(f"failed: {line}")
     if summary.left:
-        print(f"{summary.left} of {len(cells)} cells have no row; the same command goes on from here")
+        print(
+            f"{summary.left} of {len(cells)} cells have no row; the same command goes on from here"
+        )
     offline = [row for row in rows if row.id in touched and "offline-run" in row.wandb]
     if offline and summary.trained:
-        print(f"W&B: {len(offline)} offline runs; `wandb sync {root}/*/*/wandb/offline-run-*` uploads")
+        print(
+            f"W&B: {len(offline)} offline runs; `wandb sync {root}/*/*/wandb/offline-run-*` uploads"
+        )
 
 
 @contextmanager

@@ -49,11 +49,9 @@ def models() -> list[str]:
 def model(
     name: str, *, norm: Normalizer, num_classes: int, in_chans: int = 3, **overrides: Any
 ) -> nn.Module:
-    """The architecture `name` with the normalizer `norm`: (N, in_chans, H, W) -> (N, num_classes)."""
+    """The architecture `name` with `norm` in it: (N, in_chans, H, W) -> (N, num_classes)."""
     chosen = options("model", name, overrides)
-    made: nn.Module = build(
-        "model", chosen, norm=norm, num_classes=num_classes, in_chans=in_chans
-    )
+    made: nn.Module = build("model", chosen, norm=norm, num_classes=num_classes, in_chans=in_chans)
     return made
 
 

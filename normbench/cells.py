@@ -14,7 +14,7 @@ from typing import Any, Literal, get_args
 from normbench.errors import BadInput, choose_from
 
 GROUPS = ("norm", "model", "data", "reg", "recipe")
-#: Options of a group that say where something lies: they change no number, so they are no part of the id.
+#: Options that say where something lies: they change no number and are no part of the id.
 PATHS = frozenset({"root"})
 
 Accelerator = Literal["auto", "cpu", "gpu"]
@@ -106,7 +106,16 @@ class Cell:
 
     def asked(self, sweep: str) -> dict[str, Any]:
         """The part of a row that says what was asked."""
-        plain = ("id", "batch", "workers", "global_batch", "protocol", "seed", "precision", "options")
+        plain = (
+            "id",
+            "batch",
+            "workers",
+            "global_batch",
+            "protocol",
+            "seed",
+            "precision",
+            "options",
+        )
         chosen = {group: getattr(self, group).name for group in GROUPS}
         values = {name: getattr(self, name) for name in plain}
         return {**chosen, **values, "sweep": sweep, "config": self.identity}

@@ -102,8 +102,8 @@ def _try(norm: _Key, model: _Key, data: _Key, batch: int) -> str:
 def _require_images(cell: Cell, images: int) -> None:
     if cell.global_batch > images:
         raise BadInput(
-            f"batch={cell.batch}: {cell.workers} workers of {cell.batch} images make a global batch "
-            f"of {cell.global_batch}, and data={cell.data.name} has {images} images to train on "
+            f"batch={cell.batch}: {cell.workers} workers of {cell.batch} images make a global "
+            f"batch of {cell.global_batch}; data={cell.data.name} has {images} training images "
             f"(data.val={cell.data.options['val']} held out); choose less"
         )
 

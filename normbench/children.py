@@ -1,14 +1,14 @@
 """Processes for work: forked from a server that has imported torch once.
 
-The process that reads the command line never imports torch. It starts a fork server, which does, and
-asks it for one child for each piece of work: 0.02 s a child instead of 15 s of imports. A child
+The process that reads the command line never imports torch. It starts a fork server, which does,
+and asks it for a child for each piece of work: 0.02 s a child instead of 15 s of imports. A child
 
     leads a session of its own, so that Ctrl-C at the terminal reaches the parent alone,
     writes what it prints to a log file,
     reports by a pipe,
     and kills itself when its parent is gone.
 
-This module is imported by every child first and stays light: multiprocessing pickles `_enter` by name.
+Every child imports this module first: multiprocessing pickles `_enter` by name. So it stays light.
 """
 
 import multiprocessing
@@ -94,7 +94,11 @@ class Child:
 
 
 def start(
-    target: str, request: Any, *, log: Path | None = None, environment: Mapping[str, str] | None = None
+    target: str,
+    request: Any,
+    *,
+    log: Path | None = None,
+    environment: Mapping[str, str] | None = None,
 ) -> Child:
     """Run `target` ("module:function") on (request, tell) in a child.
 
@@ -143,7 +147,7 @@ def start_server(preload: Iterable[str]) -> None:
     # torch would otherwise create a CUDA context while counting devices, and no child could fork.
     os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
     before = os.environ.get("PYTHONPATH")
-    os.environ["PYTHONPATH"] = os.pathsep.join(path or os.getcwd() for path in sys.path)
+    os.environ["PYTHONPATH"] = os.pathsep.join(path or str(Path.cwd()) for path in sys.path)
     handler = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         _CONTEXT.set_forkserver_preload(list(preload))
@@ -157,8 +161,8 @@ def start_server(preload: Iterable[str]) -> None:
 
 
 def stop_server() -> None:
-    """End the fork server now: left alone it would hold the terminal's output for a second or more."""
-    server = forkserver._forkserver  # type: ignore[attr-defined]
+    """End the fork server now: left alone it would hold the terminal for a second or more."""
+    server: Any = forkserver._forkserver  # the only way to its process id
     if server._forkserver_pid is not None:
         with suppress(ProcessLookupError):
             os.kill(server._forkserver_pid, signal.SIGTERM)

@@ -76,7 +76,7 @@ def _yaml(folders: list[Path], group: str, name: str) -> Mapping[str, Any]:
 
 @contextmanager
 def _environment(arguments: list[str]) -> Iterator[None]:
-    """What config.yaml takes from the environment, and the command line where Hydra looks for it."""
+    """What config.yaml takes from the environment, and the arguments where Hydra looks for them."""
     typed = sys.argv
     with tempfile.TemporaryDirectory(prefix="normbench-") as scratch:
         os.environ["NORMBENCH_SCRATCH"] = scratch
@@ -98,7 +98,7 @@ def _sweeps_and_commands() -> str:
             "",
             "Other commands:",
             "  python -m normbench.report    tables and figures from finished runs, without torch",
-            "  python -m normbench.catalog   what norms, models, data, recipes, regs, sweeps there are",
+            "  python -m normbench.catalog   norms, models, data, recipes, regs, sweeps by name",
         ]
     )
 
@@ -123,7 +123,9 @@ def _sentences() -> Iterator[None]:
 
 def _of_yaml(error: yaml.YAMLError) -> str:
     mark = getattr(error, "problem_mark", None)
-    place = f"{mark.name}, line {mark.line + 1}, column {mark.column + 1}" if mark else "a yaml file"
+    place = (
+        f"{mark.name}, line {mark.line + 1}, column {mark.column + 1}" if mark else "a yaml file"
+    )
     return f"{place} is no yaml: {getattr(error, 'problem', None) or error}"
 
 
@@ -152,8 +154,12 @@ def _unknown_key(key: str) -> str:
     group, _, option = key.partition(".")
     known = [path.name for path in CONF.iterdir() if path.is_dir()]
     if option and group in known:
-        options = {key for name in names(CONF / group) for key in load(CONF / group / f"{name}.yaml")}
-        return f"{key} is unknown to the chosen {group}; {choose_from(option, options - {'_target_'})}"
+        options = {
+            key for name in names(CONF / group) for key in load(CONF / group / f"{name}.yaml")
+        }
+        return (
+            f"{key} is unknown to the chosen {group}; {choose_from(option, options - {'_target_'})}"
+        )
     return f"{key} is unknown; {choose_from(group, [*PLAIN, *known, 'sweeps'])}"
 
 

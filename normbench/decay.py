@@ -1,10 +1,10 @@
 """Which parameters weight decay pulls on: by the roles that modules declare for them.
 
-    weight      of convolutions and linear layers
-    bias        of convolutions and linear layers
-    gain        multiplies a normalized channel (also EvoNorm's v)
-    shift       is added to it
-    residual    a scalar on a residual branch
+weight      of convolutions and linear layers
+bias        of convolutions and linear layers
+gain        multiplies a normalized channel (also EvoNorm's v)
+shift       is added to it
+residual    a scalar on a residual branch
 """
 
 from collections.abc import Collection, Iterator
@@ -37,10 +37,8 @@ def roles(model: nn.Module) -> Iterator[tuple[nn.Parameter, Role]]:
                 yield parameter, declared[name]
 
 
-def groups(
-    model: nn.Module, weight_decay: float, decayed: Collection[str]
-) -> list[dict[str, Any]]:
-    """Parameter groups for an optimizer: those whose role is `decayed`, and the others without decay."""
+def groups(model: nn.Module, weight_decay: float, decayed: Collection[str]) -> list[dict[str, Any]]:
+    """Parameter groups for an optimizer: the `decayed` roles, and the others without decay."""
     pairs = list(roles(model))
     return [
         {"params": [p for p, role in pairs if role in decayed], "weight_decay": weight_decay},

@@ -1,4 +1,4 @@
-"""Where conf/, sweeps/ and reports/tables/ lie: beside the package in a checkout, inside it in a wheel."""
+"""Where conf/, sweeps/ and reports/tables/ lie: beside the package, or inside it in a wheel."""
 
 from pathlib import Path
 from typing import Any

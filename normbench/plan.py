@@ -1,4 +1,6 @@
-"""How the W workers of an experiment are laid on its hardware: W = devices * per_forward * accumulation.
+"""How the workers of an experiment are laid on its hardware.
+
+    W = devices * per_forward * accumulation         in letters: W = D * P * A
 
 Image k of a global batch belongs to worker k mod W. Device d takes the images k with k mod D = d,
 the order of DistributedSampler; of those, pass a of A takes every A-th; in a pass, image i belongs

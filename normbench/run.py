@@ -12,11 +12,19 @@ import wandb
 from normbench import tracking
 from normbench.cells import Request
 from normbench.children import one_line
-from normbench.results import Busy, History, Row, locked, write, write_state
+from normbench.results import Busy, History, Phase, Row, locked, write, write_state
 from normbench.task import Record
 from normbench.training import train
 
-PACKAGES = ("normbench", "torch", "pytorch-lightning", "torchmetrics", "hydra-core", "wandb", "numpy")
+PACKAGES = (
+    "normbench",
+    "torch",
+    "pytorch-lightning",
+    "torchmetrics",
+    "hydra-core",
+    "wandb",
+    "numpy",
+)
 
 
 def main(request: Request, tell: Callable[[Any], None]) -> str:
@@ -46,9 +54,9 @@ def _kept(request: Request, tell: Callable[[Any], None]) -> str:
         row = describe(request, _train(request, tell, mirror), tracking.place(mirror))
     except BaseException as error:
         interrupted = _is_interrupt(error)
-        phase, code = ("interrupted", 130) if interrupted else ("failed", 1)
+        phase: Phase = "interrupted" if interrupted else "failed"
         write_state(request.folder, phase, "" if interrupted else one_line(error))
-        tracking.finish(mirror, {"status": phase}, code)
+        tracking.finish(mirror, {"status": phase}, 130 if interrupted else 1)
         if interrupted:
             raise KeyboardInterrupt from error
         raise

@@ -144,7 +144,9 @@ class _Sweep:
             list(child.messages())
         self.running = []
         if end.last is None or end.last.kind != "result":
-            raise BadInput(_why(end) if end.code == 2 else f"the check of all cells died: {_why(end)}")
+            raise BadInput(
+                _why(end) if end.code == 2 else f"the check of all cells died: {_why(end)}"
+            )
         verdicts = end.last.content
         self.use(verdicts.accelerator, verdicts.gpus)
         self.sort_out(verdicts.impossible, verdicts.memory)
@@ -208,7 +210,9 @@ class _Sweep:
             if done and not _again(work.folder):
                 self.summary.reused += 1
                 self.screen.began(work.cell.id, work.cell.title)
-                self.screen.ended(work.cell.id, f"finished elsewhere  {work.cell.title}", failed=False)
+                self.screen.ended(
+                    work.cell.id, f"finished elsewhere  {work.cell.title}", failed=False
+                )
             elif results.is_busy(work.folder):
                 self.queue.append(work)
             else:
@@ -227,9 +231,7 @@ class _Sweep:
         log = work.folder / "log.txt"
         work.started = time.monotonic()
         self.running.append(work)
-        work.child = children.start(
-            "normbench.run:main", request, log=log, environment=environment
-        )
+        work.child = children.start("normbench.run:main", request, log=log, environment=environment)
         self.screen.began(work.cell.id, work.cell.title)
 
     def look_at(self, work: Work) -> None:

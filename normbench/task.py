@@ -30,6 +30,10 @@ class Diverged(Exception):  # noqa: N818 (a result, not an error)
     """The loss of an optimizer step was not finite."""
 
 
+def _ignored(*_: object) -> None:
+    """Nobody listens."""
+
+
 class Task(LightningModule):
     """One network under one recipe.
 
@@ -60,8 +64,8 @@ class Task(LightningModule):
         steps: int,
         steps_per_epoch: int,
         log_every: int,
-        curve: Callable[[Record], None] = lambda record: None,
-        progress: Callable[[int, float], None] = lambda step, loss: None,
+        curve: Callable[[Record], None] = _ignored,
+        progress: Callable[[int, float], None] = _ignored,
     ) -> None:
         super().__init__()
         self.automatic_optimization = False
@@ -99,7 +103,9 @@ class Task(LightningModule):
                 raise Diverged(f"the loss of step {self.done} of {self.steps} was {loss}")
         self.losses += losses
         self.hits += hits
-        now = time.monotonic()  # from the end of the last chunk: loading counts, validation does not
+        now = (
+            time.monotonic()
+        )  # from the end of the last chunk: loading counts, validation does not
         self.training_seconds += now - self._since
         self._since = now
         self.progress(self.done, losses[-1])
@@ -118,7 +124,7 @@ class Task(LightningModule):
             self.manual_backward(loss)
             total += torch.stack([loss.detach(), (logits.argmax(1) == y).sum()])
         optimizer.step()  # type: ignore[union-attr]
-        scheduler.step()  # type: ignore[union-attr, call-arg]
+        scheduler.step()  # type: ignore[union-attr]
         return total
 
     def on_train_epoch_end(self) -> None:
@@ -129,14 +135,16 @@ class Task(LightningModule):
         fresh = slice(self.recorded, None)
         self.recorded = len(self.losses)
         rate = self.optimizers().param_groups[0]["lr"]  # type: ignore[union-attr]
-        self.curve({
-            "step": self.done,
-            "epoch": self.done / self.steps_per_epoch,
-            "lr": rate,
-            "train_loss": fmean(self.losses[fresh]),
-            "train_top1": 100 * fmean(self.hits[fresh]) / self.global_batch,
-            **{name: more[name] for name in ("val_loss", "val_top1") if name in more},
-        })
+        self.curve(
+            {
+                "step": self.done,
+                "epoch": self.done / self.steps_per_epoch,
+                "lr": rate,
+                "train_loss": fmean(self.losses[fresh]),
+                "train_top1": 100 * fmean(self.hits[fresh]) / self.global_batch,
+                **{name: more[name] for name in ("val_loss", "val_top1") if name in more},
+            }
+        )
 
     def epoch_means(self) -> tuple[float, float]:
         """Loss and accuracy in percent over the steps of the last epoch."""

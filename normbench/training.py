@@ -56,7 +56,9 @@ def train(
         curve=curve,
         progress=lambda done, loss: progress(done, steps, loss),
     )
-    return _facts(cell, data) | {"plan": str(loaders.order.plan)} | _fit_and_test(cell, task, loaders)
+    return (
+        _facts(cell, data) | {"plan": str(loaders.order.plan)} | _fit_and_test(cell, task, loaders)
+    )
 
 
 def _network(cell: Cell, data: Dataset) -> nn.Module:

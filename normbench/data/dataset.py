@@ -52,7 +52,9 @@ class Dataset(ABC):
 
     def __post_init__(self) -> None:
         if not 0 <= self.val < 1:
-            raise ValueError(f"val={self.val}: it is a fraction of the training images, 0 to below 1")
+            raise ValueError(
+                f"val={self.val}: it is a fraction of the training images, 0 to below 1"
+            )
 
     def splits(self) -> Splits:
         """Training, validation and test images.
@@ -74,7 +76,7 @@ class Dataset(ABC):
 
     @abstractmethod
     def present(self, images: Tensor, indices: Tensor) -> Tensor:
-        """Images of an evaluation, (N, C, H, W) uint8 -> fp32; `indices` (N,) are theirs in the split."""
+        """Images of an evaluation (N, C, H, W) uint8 -> fp32; `indices` (N,) in their split."""
 
 
 def hold_out(labels: Tensor, fraction: float) -> tuple[Tensor, Tensor]:

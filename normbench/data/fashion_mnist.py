@@ -81,8 +81,8 @@ def _split(root: Path, name: str) -> Split:
 def read_idx(path: Path, axes: int) -> Tensor:
     """The unsigned bytes of a gzipped idx file as a tensor with `axes` axes.
 
-    The format: two zero bytes, 8 for unsigned bytes, the number of axes; their lengths as big-endian
-    32-bit integers; the values.
+    The format: two zero bytes, 8 for unsigned bytes, the number of axes; their lengths as
+    big-endian 32-bit integers; the values.
 
     Raises:
         BadInput: no such file, no whole gzip file, or no idx file with so many axes.

@@ -6,7 +6,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 
 def count(model: nn.Module, image: tuple[int, int, int]) -> tuple[int, int]:
-    """Parameters, and multiply-accumulates of convolutions and linear layers for one image (C, H, W).
+    """Parameters, and multiply-accumulates of convolutions and linear layers for one (C, H, W).
 
     The model should lie on the meta device: it is run once.
     """

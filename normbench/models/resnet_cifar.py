@@ -95,7 +95,7 @@ class Block(nn.Module):
 
 
 class Pad(nn.Module):
-    """Every `stride`-th pixel, and `channels` more channels of zeros: (N, C, H, W) -> (N, C + channels, ...)."""
+    """Every `stride`-th pixel, and `channels` more channels, all zeros."""
 
     def __init__(self, channels: int, stride: int) -> None:
         super().__init__()
@@ -124,4 +124,3 @@ def _require(
             "norm: this family has plain residual branches and plain convolutions; "
             f"the normalizer asks for residual={norm.residual}, conv={norm.conv}"
         )
-

@@ -11,7 +11,7 @@ algorithm 2 line 10). With several workers the running statistics are the mean o
 """
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -63,23 +63,23 @@ class BatchNormAct(PerWorker, NormAct):
         return self._normalize(x, (None, None), track=False)
 
     def _normalize(self, x: Tensor, affine: Pair, *, track: bool) -> Tensor:
+        mean, var = self.running_mean, self.running_var
         if not self.training:
-            return F.batch_norm(x, self.running_mean, self.running_var, *affine, eps=self.eps)
+            return F.batch_norm(x, mean, var, *affine, eps=self.eps)
         self._require_values(x)
-        buffers = self.running_mean, self.running_var
-        running = self._repeat(buffers if track else (None, None))
-        y = F.batch_norm(
-            self.fold(x), *running, *self._repeat(affine), True, self.momentum, self.eps
-        )
-        if track:
-            # Each copy has moved towards one worker's statistics; moving is linear, so the mean of
-            # the copies has moved towards the mean of the workers'.
-            for buffer, copies in zip(buffers, running, strict=True):
+        running = self._repeat((mean, var)) if track else (None, None)
+        weight, bias = self._repeat(affine)
+        y = F.batch_norm(self.fold(x), *running, weight, bias, True, self.momentum, self.eps)
+        for buffer, copies in zip((mean, var), running, strict=True):
+            if copies is not None:
+                # Each copy has moved towards one worker's statistics; moving is linear, so the
+                # mean of the copies has moved towards the mean of the workers'.
                 buffer.copy_(copies.view(self.workers, -1).mean(0))
         return y.reshape(x.shape)
 
-    def _repeat(self, pair: Pair) -> list[Any]:
-        return [None if tensor is None else tensor.repeat(self.workers) for tensor in pair]
+    def _repeat(self, pair: Pair) -> Pair:
+        first, second = (None if each is None else each.repeat(self.workers) for each in pair)
+        return first, second
 
     def _require_values(self, x: Tensor) -> None:
         images, _, height, width = x.shape

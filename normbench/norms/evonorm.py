@@ -55,7 +55,7 @@ class EvoNormS0Act(NormAct):
 
     def forward(self, x: Tensor) -> Tensor:
         y = wide(x)
-        var = y.unflatten(1, (self.groups, -1)).var(dim=(2, 3, 4), unbiased=False)
+        var = y.reshape(len(y), self.groups, -1).var(dim=2, unbiased=False)  # (N, G)
         scale = torch.rsqrt(var + self.eps).repeat_interleave(self.channels // self.groups, dim=1)
         # Gain and divisor meet on (N, C), so the map itself is multiplied only once by both.
         gain = (scale * self.weight)[:, :, None, None]
@@ -64,10 +64,10 @@ class EvoNormS0Act(NormAct):
 
     def reference(self, x: Tensor) -> Tensor:
         x = x.double()
-        grouped = x.unflatten(1, (self.groups, -1))
-        mean = grouped.mean(dim=(2, 3, 4), keepdim=True)
-        var = ((grouped - mean) ** 2).mean(dim=(2, 3, 4), keepdim=True)
-        std = torch.sqrt(var + self.eps).expand_as(grouped).flatten(1, 2)
+        grouped = x.reshape(len(x), self.groups, -1)  # (N, G, C/G * H * W)
+        mean = grouped.mean(dim=2, keepdim=True)
+        var = ((grouped - mean) ** 2).mean(dim=2, keepdim=True)
+        std = torch.sqrt(var + self.eps).expand_as(grouped).reshape(x.shape)
         return self.affine(x * torch.sigmoid(per_channel(self.v) * x) / std)
 
     def extra_repr(self) -> str:

@@ -72,11 +72,11 @@ class GroupNormAct(NormAct):
         return F.group_norm(x, self.groups, eps=self.eps)
 
     def reference(self, x: Tensor) -> Tensor:
-        grouped = x.double().unflatten(1, (self.groups, -1))
-        mean = grouped.mean(dim=(2, 3, 4), keepdim=True)
-        var = ((grouped - mean) ** 2).mean(dim=(2, 3, 4), keepdim=True)
+        grouped = x.double().reshape(len(x), self.groups, -1)  # (N, G, C/G * H * W)
+        mean = grouped.mean(dim=2, keepdim=True)
+        var = ((grouped - mean) ** 2).mean(dim=2, keepdim=True)
         y = (grouped - mean) / torch.sqrt(var + self.eps)
-        return self.activation(self.affine(y.flatten(1, 2)))
+        return self.activation(self.affine(y.reshape(x.shape)))
 
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}, groups={self.groups}"

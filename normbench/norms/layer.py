@@ -31,7 +31,7 @@ class Normalizer(ABC):
 
     @abstractmethod
     def layer(self, channels: int, act: str | None = "relu") -> "NormAct":
-        """The joint normalization and activation of `channels` channels; `act=None`: no activation."""
+        """Joint normalization and activation of `channels` channels; None: no activation."""
 
     def capped(self, max_groups: int | None) -> Self:  # noqa: ARG002 (those with groups read it)
         """This normalizer with at most `max_groups` groups; itself if it has none."""
@@ -61,7 +61,7 @@ class NormAct(nn.Module):
         return y * per_channel(self.weight) + per_channel(self.bias)
 
     def reference(self, x: Tensor) -> Tensor:
-        """The paper's equation, term by term in double precision: what `forward` is tested against."""
+        """The paper's equation, term by term in double precision; tests hold `forward` to it."""
         raise NotImplementedError
 
     def extra_repr(self) -> str:

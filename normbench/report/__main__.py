@@ -26,7 +26,9 @@ def main(arguments: Sequence[str]) -> int:
         specs = build.specs(wanted)
         rows = results.read(folders["runs"])
         if not rows:
-            raise BadInput(f"runs={folders['runs']} holds no finished run; `python -m normbench` trains")
+            raise BadInput(
+                f"runs={folders['runs']} holds no finished run; `python -m normbench` trains"
+            )
     except BadInput as error:
         print(f"normbench.report: {error}", file=sys.stderr)
         return 2

@@ -25,7 +25,7 @@ def specs(wanted: Sequence[str] = ()) -> list[Spec]:
 
 
 def write(tables: Sequence[Table], root: Path) -> list[Path]:
-    """Write each table below `root` in all forms, with its figure; the files that are new or changed."""
+    """Write each table below `root` in all forms, with its figure; what is new or changed."""
     changed = []
     for table in tables:
         stem = root / table.spec.name / table.slug

@@ -1,17 +1,20 @@
 """Accuracy over images per worker, one line a normalizer.
 
-A normalizer has the same colour, marker and dashes in every figure: they follow from its name, so
-no figure needs to know which others there are.
+A normalizer has the same colour, marker and dashes in every figure: they follow from its place in
+conf/norm/, not from which others a figure shows. No two share both marker and dashes, so the lines
+can be told apart without colour.
 """
 
 import io
 import zlib
+from textwrap import fill
 from typing import Any
 
 import matplotlib as mpl
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, NullLocator
 
+from normbench.home import CONF, names
 from normbench.report.statistics import mean_and_std
 from normbench.report.table import Table
 
@@ -23,13 +26,14 @@ _DASHES: tuple[Any, ...] = ("-", "--", "-.", (0, (1, 1)), (0, (5, 1, 1, 1, 1, 1)
 
 def style(name: str) -> dict[str, Any]:
     """Colour, marker and dashes of the normalizer `name`; its options do not change them."""
-    number = zlib.crc32(name.encode())
-    number, marker = divmod(number, len(_MARKERS))
-    number, dash = divmod(number, len(_DASHES))
+    known = names(CONF / "norm")
+    # A normalizer of the user's own has no place in conf/norm/, but a name.
+    place = known.index(name) if name in known else len(known) + zlib.crc32(name.encode()) % 20
+    # The three lengths have no common factor: a pair of marker and dashes returns after 60 places.
     return {
-        "color": _COLOURS[number % len(_COLOURS)],
-        "marker": _MARKERS[marker],
-        "linestyle": _DASHES[dash],
+        "color": _COLOURS[place % len(_COLOURS)],
+        "marker": _MARKERS[place % len(_MARKERS)],
+        "linestyle": _DASHES[place % len(_DASHES)],
     }
 
 
@@ -54,7 +58,7 @@ def draw(table: Table, form: str) -> bytes:
         axes.set_xticklabels([str(column) for column in table.columns])
         axes.set_xlabel("images per worker")
         axes.set_ylabel(table.spec.label)
-        axes.set_title(table.heading.partition(": ")[2], fontsize=7)
+        axes.set_title(fill(table.heading.partition(": ")[2], 70), fontsize=8)
         axes.grid(alpha=0.3)
         axes.legend(frameon=False)
         out = io.BytesIO()

@@ -10,9 +10,8 @@ MARK = "†"
 
 def notes(table: Table) -> list[str]:
     """The sentences below `table`, most important first."""
-    found = [
-        f"{table.spec.label} after the last epoch: mean ± sample standard deviation (number of seeds)."
-    ]
+    label = table.spec.label
+    found = [f"{label} after the last epoch: mean ± sample standard deviation (number of seeds)."]
     if same := one_computation(table):
         found.append(
             f"{MARK} {', '.join(same)}: under protocol=fixed_global_batch one and the same "
@@ -21,10 +20,16 @@ def notes(table: Table) -> list[str]:
         )
     found += differences(table)
     found += sorted({row.limits for row in table.runs if row.limits})
-    commits = sorted({row.commit[:12] + "+" * row.commit.endswith("+") for row in table.runs if row.commit})
-    sweeps = ", ".join(sorted({row.sweep for row in table.runs}))
-    found.append(f"{len(table.runs)} runs of sweep {sweeps}, commit {', '.join(commits) or 'unknown'}.")
+    found.append(_provenance(table))
     return found
+
+
+def _provenance(table: Table) -> str:
+    """Where the runs come from; a "+" behind a commit says that files differed from it."""
+    known = {row.commit[:12] + row.commit[40:] for row in table.runs if row.commit}
+    sweeps = ", ".join(sorted({row.sweep for row in table.runs}))
+    commits = ", ".join(sorted(known)) or "unknown"
+    return f"Runs: {len(table.runs)}, sweep {sweeps}, commit {commits}."
 
 
 def one_computation(table: Table) -> list[str]:
@@ -34,8 +39,12 @@ def one_computation(table: Table) -> list[str]:
     return [
         label
         for label, cells in table.lines.items()
-        if len(_filled(cells)) > 1 and all(row.batch_independent for cell in cells for row in cell.runs)
+        if len(_filled(cells)) > 1 and _batch_independent(cells)
     ]
+
+
+def _batch_independent(cells: Sequence[Cell]) -> bool:
+    return all(row.batch_independent for cell in cells for row in cell.runs)
 
 
 def differences(table: Table) -> list[str]:

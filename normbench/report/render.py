@@ -14,7 +14,7 @@ _PAGE = """<!doctype html>
 <meta charset="utf-8">
 <title>{heading}</title>
 <style>
-body {{ font: 16px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem }}
+body {{ font: 16px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto }}
 table {{ border-collapse: collapse }}
 th, td {{ padding: .3rem .8rem; text-align: left; border-bottom: 1px solid #ccc }}
 img {{ max-width: 100% }}

@@ -42,7 +42,11 @@ class Cell:
     def values(self) -> dict[int, float]:
         """The metric of the runs that have it, by seed."""
         good = [row for row in self.runs if row.status == "ok"]
-        return {row.seed: float(value) for row in good if (value := getattr(row, self.metric)) is not None}
+        return {
+            row.seed: float(value)
+            for row in good
+            if (value := getattr(row, self.metric)) is not None
+        }
 
     def text(self, decimals: int) -> str:
         """Mean ± deviation (n), and what became of the other runs."""
@@ -93,11 +97,15 @@ class Table:
         """Header and body as text."""
         header = [f"{self.spec.rows} \\ {self.spec.columns}", *map(str, self.columns)]
         decimals = self.spec.decimals
-        body = [[label, *(cell.text(decimals) for cell in cells)] for label, cells in self.lines.items()]
+        body = [
+            [label, *(cell.text(decimals) for cell in cells)] for label, cells in self.lines.items()
+        ]
         return header, body
 
 
-def tables(specs: Sequence[Spec], rows: Sequence[Row], touched: Collection[str] | None) -> list[Table]:
+def tables(
+    specs: Sequence[Spec], rows: Sequence[Row], touched: Collection[str] | None
+) -> list[Table]:
     """The tables of `specs` from `rows`, one for each setting.
 
     Args:
@@ -138,7 +146,9 @@ def _table(
 def _setting(row: Row, spec: Spec) -> dict[str, Any]:
     """What a row shares with all others of its table: all options but those of the axes."""
     axes = {spec.rows, spec.columns}
-    follows = {"fixed_workers": "global_batch", "fixed_global_batch": "workers"}.get(row.protocol, "")
+    follows = {"fixed_workers": "global_batch", "fixed_global_batch": "workers"}.get(
+        row.protocol, ""
+    )
     kept = {
         key: value
         for key, value in flat(row.config).items()
@@ -147,7 +157,9 @@ def _setting(row: Row, spec: Spec) -> dict[str, Any]:
     return {**kept, "options": _options(row, lambda group: group not in axes)}
 
 
-def _words(setting: Mapping[str, Any], differs: Sequence[str] = (), *, short: bool = False) -> list[str]:
+def _words(
+    setting: Mapping[str, Any], differs: Sequence[str] = (), *, short: bool = False
+) -> list[str]:
     """A setting in words: "key=value", or for the usual keys the value alone where `short`."""
     held = "workers" if setting["protocol"] == "fixed_workers" else "global_batch"
     usual = {"reg": "none", "precision": "32-true"}
