@@ -53,10 +53,8 @@ def _conclude(cells: list[Cell], settings: Settings, summary: Summary) -> None:
         print(f"wrote {path}")
     for line in summary.failed:
         print(f"failed: {line}")
-    if summary.left:
-        print(
-            f"{summary.left} of {len(cells)} cells have no row; the same command goes on from here"
-        )
+    if left := len(touched - {row.id for row in rows}):
+        print(f"{left} of {len(cells)} cells have no row; the same command goes on from here")
     offline = [row for row in rows if row.id in touched and "offline-run" in row.wandb]
     if offline and summary.trained:
         print(

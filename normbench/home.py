@@ -28,5 +28,5 @@ def load(path: Path) -> dict[str, Any]:
 
 def headline(path: Path) -> str:
     """The first line of the comment at the head of a yaml file: what it is."""
-    first = path.read_text().partition("\n")[0]
-    return first.removeprefix("#").strip()
+    comments = (line.removeprefix("#").strip() for line in path.read_text().splitlines())
+    return next(line for line in comments if line and not line.startswith("@package"))

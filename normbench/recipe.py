@@ -91,8 +91,8 @@ class Recipe:
         """The schedule over `steps` optimizer steps; step it after each."""
         if self.schedule == "onecycle":
             peaks = [group["lr"] for group in optimizer.param_groups]
-            # At least one step up: the rate of step 0 would otherwise divide by a length of 0.
-            rise = max(self.warmup, 1.5 / steps) if steps > 2 else 0.5
+            # At least half a step up: over a length of 0 the rate of step 0 would divide by it.
+            rise = min(max(self.warmup, 1.5 / steps), 0.75)
             return OneCycleLR(optimizer, peaks, steps, pct_start=rise, cycle_momentum=False)
         return LambdaLR(optimizer, lambda step: self.factor(step, steps))
 

@@ -33,7 +33,6 @@ class Summary:
     impossible: list[str] = field(default_factory=list)
     failed: list[str] = field(default_factory=list)
     interrupted: int = 0  # number of the signal, or 0
-    left: int = 0  # cells without a row
 
 
 @dataclass
@@ -130,7 +129,6 @@ class _Sweep:
         except Interrupted as signal:
             self.summary.interrupted = signal.number
             self.stop()
-        self.summary.left = len(self.queue) + len(self.running) + len(self.summary.failed)
 
     def check(self) -> None:
         """What can be known before training; cells that cannot work leave the queue with a row."""
@@ -264,11 +262,12 @@ class _Sweep:
 
     def stop(self) -> None:
         """Interrupt what runs; a run that could not write its state gets it from here."""
-        processes = [work.child for work in self.running if work.child]
-        children.stop(processes)
-        for work in self.running:
-            if results.read_state(work.folder).get("phase") == "running":
-                results.write_state(work.folder, "interrupted")
+        try:
+            children.stop(work.child for work in self.running if work.child)
+        finally:
+            for work in self.running:
+                if results.read_state(work.folder).get("phase") == "running":
+                    results.write_state(work.folder, "interrupted")
 
 
 def _too_small(path: Path, memory: int) -> bool:

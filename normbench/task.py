@@ -128,8 +128,12 @@ class Task(LightningModule):
         return total
 
     def on_train_epoch_end(self) -> None:
-        validated = self.trainer.num_val_batches != [0]
-        self._record(self.summary("val_") if validated else {})
+        self._record(self.summary("val_") if self.validated else {})
+
+    @property
+    def validated(self) -> bool:
+        """Images have been held out, and seen."""
+        return bool(self.metrics["val_"]["loss"].update_called)  # type: ignore[index]
 
     def _record(self, more: Record) -> None:
         fresh = slice(self.recorded, None)

@@ -121,7 +121,7 @@ def _measured(task: Task, classes: int) -> dict[str, Any]:
         "train_top1": top1,
         "images_per_second": task.done * task.global_batch / task.training_seconds,
     }
-    if task.trainer.num_val_batches != [0]:
+    if task.validated:
         found["val_top1"] = task.summary("val_")["val_top1"]
     if loss >= math.log(classes):
         reason = f"the final training loss of {loss:.3f} is not below ln({classes})"

@@ -3,6 +3,7 @@
 Shape letters: N images, C channels, H W positions.
 """
 
+import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
@@ -12,6 +13,7 @@ from sklearn.model_selection import train_test_split
 from torch import Tensor
 
 from normbench.draws import Draws
+from normbench.errors import BadInput
 
 #: Seed of every split that normbench draws itself; no run's seed moves an image between splits.
 SPLIT_SEED = 0
@@ -80,10 +82,20 @@ class Dataset(ABC):
 
 
 def hold_out(labels: Tensor, fraction: float) -> tuple[Tensor, Tensor]:
-    """Indices of the images that stay and of those that are held out, stratified by class."""
+    """Indices of the images that stay and of those that are held out, stratified by class.
+
+    Raises:
+        BadInput: one of the two parts would have fewer images than there are classes.
+    """
     everything = torch.arange(len(labels))
     if fraction == 0:
         return everything, everything[:0]
+    classes, held_out = len(labels.unique()), math.ceil(fraction * len(labels))
+    if not classes <= held_out <= len(labels) - classes:
+        raise BadInput(
+            f"data.val={fraction} holds out {held_out} of {len(labels)} images in {classes} "
+            f"classes, too few for one of a class on either side; data.val=0.1 or 0 works"
+        )
     kept, held = train_test_split(
         everything.numpy(), test_size=fraction, stratify=labels.numpy(), random_state=SPLIT_SEED
     )

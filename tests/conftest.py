@@ -1,0 +1,87 @@
+"""What tests share: a command line that runs in this process, so that one fork server serves all."""
+
+import os
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import torch
+
+from normbench import children
+from normbench.__main__ import main
+from normbench.cells import Cell
+from normbench.compose import compose
+from normbench.results import Row, read
+
+PLUGIN = Path(__file__).parent / "plugin"
+FASHION_MNIST = Path("/usr/share/datasets/fashion-mnist")
+
+#: A training of two seconds on one thread becomes one of a quarter.
+SHORT = ("recipe.images=2560", "logger=none", "trainer=cpu")
+
+torch.set_num_threads(1)
+
+
+@dataclass(frozen=True)
+class Finished:
+    """What a command line printed, and how it ended."""
+
+    code: int
+    out: str
+    err: str
+
+
+Command = Callable[..., Finished]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _server() -> Iterator[None]:
+    """Nothing of the tests outlives them. Children find the modules of tests/plugin."""
+    sys.path.insert(0, str(PLUGIN))
+    yield
+    children.stop_server()
+
+
+@pytest.fixture
+def command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Command:
+    """`python -m normbench ARGUMENTS` in an empty folder."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("WANDB_MODE", "offline")
+
+    def run(*arguments: str) -> Finished:
+        code = main(arguments)
+        captured = capsys.readouterr()
+        return Finished(code, captured.out, captured.err)
+
+    return run
+
+
+@pytest.fixture
+def rows(tmp_path: Path) -> Callable[[], list[Row]]:
+    """The rows that a command has left."""
+    return lambda: read(tmp_path / "runs")
+
+
+def cell(*arguments: str) -> Cell:
+    """The one cell of a command line."""
+    (only,), _ = compose(list(arguments))
+    return only
+
+
+def processes(needle: str) -> list[int]:
+    """Ids of the living processes that have `needle` in their command line or as their folder."""
+    found = []
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdigit() and int(folder.name) != os.getpid():
+            try:
+                command_line = (folder / "cmdline").read_bytes().decode(errors="replace")
+                place = os.readlink(folder / "cwd")
+            except OSError:
+                continue  # gone meanwhile
+            if command_line and (needle in command_line or place.startswith(needle)):
+                found.append(int(folder.name))
+    return found

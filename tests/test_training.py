@@ -1,0 +1,298 @@
+"""Recipes, decay, networks, and the training step as a whole."""
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from conftest import SHORT, cell
+from torch import nn
+
+from normbench.catalog import build, model, models, normalizer, normalizers, options
+from normbench.cells import Cell
+from normbench.data.digits import Digits
+from normbench.decay import groups, roles
+from normbench.errors import BadInput, Impossible
+from normbench.loaders import Chunk, Loaders, Order, Schedule, augmented
+from normbench.models.cost import count
+from normbench.norms.layer import NormAct
+from normbench.plan import Plan, automatic
+from normbench.recipe import Recipe
+from normbench.reg import Regularization
+from normbench.task import Record, Task
+from normbench.training import train
+
+
+def recipe(**changes: Any) -> Recipe:
+    return build("recipe", options("recipe", "demo", changes))  # type: ignore[no-any-return]
+
+
+def trained(cell: Cell) -> tuple[dict[str, Any], list[Record]]:
+    """The findings of a training and its curve, without what a clock or a memory says."""
+    curve: list[Record] = []
+    found = train(cell, curve.append, lambda done, steps, loss: None)
+    measured = ("seconds", "images_per_second", "peak_memory", "memory", "devices")
+    return {key: value for key, value in found.items() if key not in measured}, curve
+
+
+# Recipes
+
+
+@pytest.mark.parametrize(
+    ("changes", "batch", "steps"),
+    [
+        ({"images": 25600}, 128, 200),
+        ({"images": 25600}, 32, 800),
+        ({"images": None, "epochs": 3}, 128, 30),
+        ({"images": None, "epochs": 0.5}, 128, 5),
+        ({"images": 1}, 128, 1),
+    ],
+)
+def test_the_length_of_a_training(changes: dict[str, Any], batch: int, steps: int) -> None:
+    assert recipe(**changes).steps(1293, batch) == steps
+
+
+@pytest.mark.parametrize("schedule", ["cosine", "multistep", "onecycle"])
+@pytest.mark.parametrize("steps", [1, 2, 3, 200])
+@pytest.mark.parametrize("warmup", [0.0, 0.1])
+def test_a_schedule_peaks_at_the_linear_rule_and_never_above(
+    schedule: str, steps: int, warmup: float
+) -> None:
+    made = recipe(schedule=schedule, warmup=warmup, lr=0.1, lr_batch=128)
+    optimizer = made.optimizer(nn.Linear(2, 2), global_batch=256)
+    scheduler = made.scheduler(optimizer, steps)
+    rates = []
+    for _ in range(steps):
+        rates.append(optimizer.param_groups[0]["lr"])
+        optimizer.step()
+        scheduler.step()
+    assert max(rates) <= made.peak(256) * (1 + 1e-9)
+    assert made.peak(256) == pytest.approx(0.2)
+    if steps == 200:
+        assert max(rates) == pytest.approx(0.2, rel=0.02)
+        assert rates[0] < 0.1 * 0.2 if warmup else True
+        assert rates[-1] < 0.001 if schedule != "multistep" else True
+
+
+def test_multistep_drops_at_fractions_of_the_training() -> None:
+    made = recipe(schedule="multistep", milestones=[0.5, 0.75], drop=0.1, warmup=0.0)
+    factors = [made.factor(step, 100) for step in range(100)]
+    assert factors == pytest.approx([1.0] * 50 + [0.1] * 25 + [0.01] * 25)
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"epochs": 3}, "epochs=3.0 and images=25600"),
+        ({"images": None}, "one of them says how long"),
+        ({"lr": 0}, "lr=0.0: it must be above 0"),
+        ({"lr": "fast"}, "recipe.lr=fast: input should be a valid number"),
+        ({"warmup": 1.5}, "fractions of all steps"),
+        ({"schedule": "cosin"}, "recipe.schedule=cosin: input should be 'cosine'"),
+        ({"decayed": ["wieght"]}, "did you mean weight"),
+        ({"momentum": 0.0}, "nesterov=false"),
+        ({"wd": 1}, "recipe.wd is no option of demo"),
+    ],
+)
+def test_a_bad_recipe_is_one_sentence(changes: dict[str, Any], says: str) -> None:
+    with pytest.raises(BadInput, match=says):
+        recipe(**changes)
+
+
+# Weight decay
+
+
+@pytest.mark.parametrize("norm", normalizers())
+@pytest.mark.parametrize("decayed", [["weight"], ["weight", "bias", "gain", "shift"]], ids=str)
+def test_every_parameter_is_in_one_group(norm: str, decayed: list[str]) -> None:
+    network = model("resnet14", norm=normalizer(norm), num_classes=10)
+    pulled, free = groups(network, 1e-4, decayed)
+    assert (pulled["weight_decay"], free["weight_decay"]) == (1e-4, 0.0)
+    everything = [id(p) for p in pulled["params"] + free["params"]]
+    assert sorted(everything) == sorted(id(p) for p in network.parameters())
+    kept = [parameter for layer in norms(network) for parameter in layer.parameters()]
+    inside = {id(p) for p in (pulled if "gain" in decayed else free)["params"]}
+    assert {id(p) for p in kept} <= inside
+
+
+def test_a_parameter_without_a_role_is_an_error() -> None:
+    class Odd(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.scale = nn.Parameter(torch.ones(1))
+
+    with pytest.raises(TypeError, match="Odd.scale has no role"):
+        list(roles(Odd()))
+
+
+# Networks
+
+
+@pytest.mark.parametrize("name", models())
+@pytest.mark.parametrize("norm", normalizers())
+def test_an_architecture_takes_any_normalizer(name: str, norm: str) -> None:
+    network = model(name, norm=normalizer(norm), num_classes=7, in_chans=1)
+    assert network(torch.randn(4, 1, 16, 16)).shape == (4, 7)
+
+
+@pytest.mark.parametrize(("name", "params"), [("resnet20", 269_722), ("resnet56", 853_018)])
+def test_the_published_sizes_of_the_cifar_resnets(name: str, params: int) -> None:
+    """He et al. 2016, table 6: 0.27 and 0.85 million; to the digit as in their usual ports."""
+    with torch.device("meta"):
+        network = model(name, norm=normalizer("bn"), num_classes=10)
+    found, macs = count(network, (3, 32, 32))
+    assert found == params
+    assert macs == pytest.approx({"resnet20": 40.6e6, "resnet56": 125.5e6}[name], rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"depth": 15}, "6n \\+ 2 layers"),
+        ({"width": 0}, "width=0"),
+        ({"max_groups": 0}, "max_groups=0"),
+        ({"shortcut": "none"}, "model.shortcut=none"),
+        ({"dept": 20}, "did you mean depth"),
+    ],
+)
+def test_a_bad_architecture_is_one_sentence(changes: dict[str, Any], says: str) -> None:
+    with pytest.raises(BadInput, match=says):
+        model("resnet14", norm=normalizer("bn"), num_classes=10, **changes)
+
+
+def test_an_architecture_refuses_what_it_does_not_offer() -> None:
+    class Fixup(type(normalizer("bn"))):  # type: ignore[misc]
+        residual = "fixup"
+
+    with pytest.raises(BadInput, match="residual=fixup"):
+        model("resnet14", norm=Fixup(), num_classes=10)
+
+
+def test_the_cap_on_groups_holds_in_every_layer() -> None:
+    network = model("resnet14", norm=normalizer("gn"), num_classes=10, max_groups=4)
+    assert {layer.groups for layer in norms(network)} == {4}
+    free = model("resnet14", norm=normalizer("gn"), num_classes=10, max_groups=None)
+    assert {layer.groups for layer in norms(free)} == {16, 32}
+
+
+def norms(network: nn.Module) -> list[Any]:
+    return [layer for layer in network.modules() if isinstance(layer, NormAct)]
+
+
+# The whole
+
+
+@pytest.mark.parametrize("norm", normalizers())
+def test_the_size_of_chunks_changes_no_number(norm: str) -> None:
+    base = cell(f"norm={norm}", "batch=4", *SHORT)
+    whole = trained(base)
+    for chunk in (1, 3):
+        cut = replace(base, trainer=replace(base.trainer, chunk=chunk))
+        assert cut.id == base.id
+        assert trained(cut) == whole
+
+
+@pytest.mark.parametrize("norm", [n for n in normalizers() if normalizer(n).batch_independent])
+def test_under_a_fixed_global_batch_they_are_one_computation(norm: str) -> None:
+    findings = [trained(cell(f"norm={norm}", f"batch={batch}", *SHORT))[0] for batch in (4, 128)]
+    for found in findings:
+        assert found.pop("plan")
+    assert findings[0] == findings[1]
+
+
+def test_bn_is_another_computation_at_every_batch() -> None:
+    losses = [trained(cell("norm=bn", f"batch={b}", *SHORT))[0]["train_loss"] for b in (4, 128)]
+    assert losses[0] != losses[1]
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_a_seed_fixes_every_number_and_another_changes_them(seed: int) -> None:
+    first, again = (trained(cell("norm=bn", f"seed={seed}", *SHORT)) for _ in range(2))
+    assert first == again
+    assert first != trained(cell("norm=bn", "seed=2", *SHORT))
+
+
+def test_the_curve_has_a_record_an_epoch_and_every_n_steps() -> None:
+    base = cell("norm=gn", *SHORT)  # 20 steps, 10 an epoch
+    _, curve = trained(replace(base, trainer=replace(base.trainer, log_every=4)))
+    assert [int(record["step"]) for record in curve] == [4, 8, 10, 12, 16, 20]
+    assert [record["epoch"] for record in curve] == [0.4, 0.8, 1.0, 1.2, 1.6, 2.0]
+    assert ["val_top1" in record for record in curve] == [False, False, True, False, False, True]
+
+
+def test_without_a_hold_out_there_is_no_validation() -> None:
+    found, curve = trained(cell("norm=gn", "data.val=0", *SHORT))
+    assert "val_top1" not in found
+    assert not any("val_top1" in record for record in curve)
+    assert found["test_top1"] > 0
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_label_smoothing_reaches_the_loss(smoothing: float) -> None:
+    found, _ = trained(cell("norm=gn", f"reg.label_smoothing={smoothing}", *SHORT))
+    plain, _ = trained(cell("norm=gn", *SHORT))
+    assert (found["train_loss"] == plain["train_loss"]) == (smoothing == 0.0)
+
+
+def test_a_loss_that_is_not_finite_ends_the_training_at_once() -> None:
+    found, curve = trained(cell("norm=bn", "recipe.lr=1e30", *SHORT))
+    assert found["status"] == "diverged"
+    assert "of 20 was" in found["reason"]
+    assert "test_top1" not in found
+    assert all(math.isfinite(record["train_loss"]) for record in curve)
+
+
+def test_a_training_that_learned_nothing_has_diverged() -> None:
+    found, _ = trained(cell("norm=bn", "recipe.lr=1e-9", *SHORT))
+    assert found["status"] == "diverged"
+    assert "not below ln(10)" in found["reason"]
+    assert 0 <= found["test_top1"] <= 100
+
+
+def test_an_evaluation_counts_every_image_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("normbench.loaders.EVALUATION_BATCH", 7)  # 360 is no multiple of 7
+    small, _ = trained(cell("norm=gn", *SHORT))
+    monkeypatch.setattr("normbench.loaders.EVALUATION_BATCH", 500)
+    whole, _ = trained(cell("norm=gn", *SHORT))
+    assert small["test_top1"] == pytest.approx(whole["test_top1"], abs=1e-6)
+    assert (small["test_top1"] * 3.6) == pytest.approx(round(small["test_top1"] * 3.6), abs=1e-3)
+    assert small["test_loss"] == pytest.approx(whole["test_loss"], rel=1e-5)
+
+
+@pytest.mark.parametrize("precision", ["32-true", "bf16-mixed"])
+def test_precisions_train(precision: str) -> None:
+    found, _ = trained(cell("norm=bn", f"precision={precision}", *SHORT))
+    assert found["status"] == "ok"
+
+
+def first_gradients(norm: str, plan: Plan) -> list[torch.Tensor]:
+    """The gradients of the first step, from a task of its own."""
+    torch.manual_seed(0)
+    data = Digits()
+    splits = data.splits()
+    order = Order(len(splits.train.labels), 16, plan, seed=0)
+    network = model("resnet8", norm=normalizer(norm), num_classes=10, in_chans=1).double()
+    task = Task(
+        network, recipe(), Regularization(), plan,
+        classes=10, global_batch=16, steps=1, steps_per_epoch=order.steps_per_epoch, log_every=50,
+    )  # fmt: skip
+    loaders = Loaders(data, splits, order, Schedule(1, 1, 50))
+    chunk: Chunk = augmented(data, next(loaders.chunks(0)), seed=0)
+    for images, labels in zip(chunk.images[0], chunk.labels[0], strict=True):
+        loss = nn.functional.cross_entropy(task.model(images.double()), labels)
+        (loss / len(chunk.images[0])).backward()
+    return [p.grad for p in network.parameters() if p.grad is not None]
+
+
+@pytest.mark.parametrize("norm", [n for n in normalizers() if normalizer(n).batch_independent])
+def test_accumulated_passes_give_the_gradient_of_one_pass(norm: str) -> None:
+    once, thrice = (first_gradients(norm, plan) for plan in (Plan(1, 4, 1), Plan(1, 1, 4)))
+    for a, b in zip(once, thrice, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-12)
+
+
+def test_batch_statistics_refuse_to_be_accumulated() -> None:
+    with pytest.raises(Impossible, match="in one pass"):
+        first_gradients("bn", Plan(1, 1, 4))
+    assert first_gradients("bn", automatic(4))
