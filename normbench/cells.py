@@ -151,17 +151,17 @@ def parse(
     """
     rest = dict(config)
     groups = {
-        group: _choice(group, choices, rest.pop(group, None), defaults)
+        group: _choice(group, choices, _take(rest, group) or {}, defaults)
         for group in (*GROUPS, "trainer", "logger")
     }
     protocol = choices["protocol"]
-    batch = whole("batch", rest.pop("batch", None), 1, "images per worker")
+    batch = whole("batch", _take(rest, "batch"), 1, "images per worker")
     workers, global_batch = lay_out(
-        protocol, batch, rest.pop("workers", None), rest.pop("global_batch", None)
+        protocol, batch, _take(rest, "workers"), _take(rest, "global_batch")
     )
     trainer = _hardware(groups.pop("trainer").options)
-    seed = whole("seed", rest.pop("seed", None), 0, "the seed")
-    precision = one_of("precision", rest.pop("precision", None), PRECISIONS)
+    seed = whole("seed", _take(rest, "seed"), 0, "the seed")
+    precision = one_of("precision", _take(rest, "precision"), PRECISIONS)
     settings = _settings(rest, choices.get("sweeps"))
     for key in rest:
         raise BadInput(f"{key}={rest[key]} is unknown; {choose_from(key, config.keys() - rest)}")
@@ -215,13 +215,20 @@ def one_of(name: str, value: Any, known: tuple[str, ...]) -> str:
     return str(value)
 
 
+def _take(rest: dict[str, Any], key: str) -> Any:
+    """The value of `key`, which `rest` has no longer."""
+    if key not in rest:
+        raise BadInput(f"{key} is missing from the configuration; ~{key} took it away")
+    return rest.pop(key)
+
+
 def _choice(
     group: str,
     choices: Mapping[str, str],
-    options: Mapping[str, Any] | None,
+    options: Mapping[str, Any],
     defaults: Mapping[str, Mapping[str, Any]],
 ) -> Choice:
-    options, own = options or {}, defaults[group]
+    own = defaults[group]
     for key in options:
         if key not in own:
             known = [option for option in own if option != "_target_"]
@@ -245,7 +252,7 @@ def _hardware(options: Mapping[str, Any]) -> Hardware:
 
 def _settings(rest: dict[str, Any], sweep: str | None) -> Settings:
     """Takes the keys of `Settings` out of `rest`."""
-    runs, jobs, force = (rest.pop(key, None) for key in ("runs", "jobs", "force"))
+    runs, jobs, force = (_take(rest, key) for key in ("runs", "jobs", "force"))
     if not isinstance(runs, str) or not runs:
         raise BadInput(f"runs={runs}: it names the root folder of all runs, as in runs=runs")
     if jobs is not None:
@@ -256,4 +263,6 @@ def _settings(rest: dict[str, Any], sweep: str | None) -> Settings:
 
 
 def _typed(value: Any) -> str:
-    return str(value).lower() if isinstance(value, bool) or value is None else str(value)
+    if value is None:
+        return "null"
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -119,6 +119,9 @@ def _sentences() -> Iterator[None]:
         ) from error
     except (HydraException, OmegaConfBaseException) as error:
         raise BadInput(_of_hydra(error)) from error
+    except ValueError as error:  # Hydra's own, about norm=4
+        groups = ", ".join(_groups())
+        raise BadInput(f"{error}; {groups} take the name of one of their yaml files") from error
 
 
 def _of_yaml(error: yaml.YAMLError) -> str:
@@ -152,7 +155,7 @@ def _of_hydra(error: Exception) -> str:
 
 def _unknown_key(key: str) -> str:
     group, _, option = key.partition(".")
-    known = [path.name for path in CONF.iterdir() if path.is_dir()]
+    known = _groups()
     if option and group in known:
         options = {
             key for name in names(CONF / group) for key in load(CONF / group / f"{name}.yaml")
@@ -161,6 +164,10 @@ def _unknown_key(key: str) -> str:
             f"{key} is unknown to the chosen {group}; {choose_from(option, options - {'_target_'})}"
         )
     return f"{key} is unknown; {choose_from(group, [*PLAIN, *known, 'sweeps'])}"
+
+
+def _groups() -> list[str]:
+    return sorted(path.name for path in CONF.iterdir() if path.is_dir())
 
 
 def _first_line(error: Exception) -> str:

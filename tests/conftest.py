@@ -1,4 +1,4 @@
-"""What tests share: a command line that runs in this process, so that one fork server serves all."""
+"""What tests share: a command line that runs in this process, so one fork server serves all."""
 
 import os
 import sys
@@ -79,7 +79,7 @@ def processes(needle: str) -> list[int]:
         if folder.name.isdigit() and int(folder.name) != os.getpid():
             try:
                 command_line = (folder / "cmdline").read_bytes().decode(errors="replace")
-                place = os.readlink(folder / "cwd")
+                place = str((folder / "cwd").readlink())
             except OSError:
                 continue  # gone meanwhile
             if command_line and (needle in command_line or place.startswith(needle)):

@@ -25,7 +25,7 @@ def made(norm: Normalizer, channels: int, act: str | None, dtype: torch.dtype) -
     generator = torch.Generator().manual_seed(1)
     with torch.no_grad():
         for parameter in layer.parameters():
-            parameter += 0.3 * torch.randn(parameter.shape, generator=generator, dtype=dtype)
+            parameter.add_(0.3 * torch.randn(parameter.shape, generator=generator, dtype=dtype))
         for name, buffer in layer.named_buffers():
             noise = torch.rand(buffer.shape, generator=generator, dtype=buffer.dtype)
             buffer.copy_(noise + (0.5 if "var" in name else -0.5))
@@ -114,9 +114,7 @@ def test_forward_is_activation_and_affine_of_normalize(name: str) -> None:
 
 @pytest.mark.parametrize("name", batch_independent)
 @pytest.mark.parametrize("training", [True, False], ids=["train", "eval"])
-def test_an_image_of_a_batch_independent_layer_sees_itself_alone(
-    name: str, training: bool
-) -> None:
+def test_an_image_of_a_batch_independent_layer_sees_itself_alone(name: str, training: bool) -> None:
     layer = made(normalizer(name), 6, "relu", torch.float64).train(training)
     assert layer.batch_independent
     x = images((4, 6, 3, 3))
@@ -191,7 +189,7 @@ def test_evonorm_s0_is_timms(channels: int) -> None:
     ours = normalizer("evonorm_s0").layer(channels)
     with torch.no_grad():
         for parameter in theirs.parameters():
-            parameter += 0.1 * torch.randn_like(parameter)
+            parameter.add_(0.1 * torch.randn_like(parameter))
     ours.load_state_dict(theirs.state_dict())
     x = torch.randn(4, channels, 7, 7)
     torch.testing.assert_close(ours(x), theirs(x), rtol=1e-5, atol=1e-5)

@@ -122,7 +122,7 @@ def test_a_parameter_without_a_role_is_an_error() -> None:
             super().__init__()
             self.scale = nn.Parameter(torch.ones(1))
 
-    with pytest.raises(TypeError, match="Odd.scale has no role"):
+    with pytest.raises(TypeError, match=r"Odd\.scale has no role"):
         list(roles(Odd()))
 
 

@@ -48,7 +48,7 @@ def _batch_independent(cells: Sequence[Cell]) -> bool:
 
 
 def differences(table: Table) -> list[str]:
-    """The widest column minus the narrowest, for rows where the columns are different computations."""
+    """The widest column minus the narrowest, for rows of several computations."""
     same = one_computation(table)
     found = []
     for label, cells in table.lines.items():

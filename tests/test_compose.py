@@ -1,0 +1,232 @@
+"""From the command line to cells: what is asked, what is refused, what the id depends on."""
+
+import ast
+import re
+import shutil
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+from conftest import PLUGIN, Command, cell
+
+from normbench import home
+from normbench.cells import Cell, Hardware, Settings, lay_out
+from normbench.compose import compose
+from normbench.errors import BadInput, choose_from
+from normbench.home import CONF, ROOT, SWEEPS, names
+
+GROUPS = sorted(path.name for path in CONF.iterdir() if path.is_dir())
+YAMLS = sorted(path for path in (*CONF.rglob("*.yaml"), *SWEEPS.glob("*.yaml")))
+
+
+def test_a_grid_is_composed_in_the_order_in_which_it_is_typed() -> None:
+    cells, settings = compose(["-m", "norm=evonorm_s0,bn", "batch=4,8,128", "seed=range(0,2)"])
+    found = [(each.norm.name, each.batch, each.seed) for each in cells]
+    assert found == [(n, b, s) for n in ("evonorm_s0", "bn") for b in (4, 8, 128) for s in (0, 1)]
+    assert settings is not None
+    assert (settings.sweep, settings.runs, settings.force, settings.jobs) == (
+        "default",
+        "runs",
+        False,
+        None,
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "workers", "global_batch"),
+    [
+        (("batch=4",), 32, 128),
+        (("batch=8", "global_batch=64"), 8, 64),
+        (("protocol=fixed_workers", "batch=4"), 8, 32),
+        (("protocol=fixed_workers", "workers=3", "batch=5"), 3, 15),
+    ],
+)
+def test_one_of_workers_and_global_batch_is_given_the_other_follows(
+    arguments: tuple[str, ...], workers: int, global_batch: int
+) -> None:
+    found = cell(*arguments)
+    assert (found.workers, found.global_batch) == (workers, global_batch)
+
+
+@pytest.mark.parametrize("name", names(SWEEPS))
+def test_every_sweep_is_a_grid_of_its_own_name_that_the_command_line_can_change(name: str) -> None:
+    cells, settings = compose([f"sweeps={name}"])
+    assert len(cells) > 1
+    assert settings is not None
+    assert settings.sweep == name
+    fewer, _ = compose(["-m", f"sweeps={name}", "seed=7", "norm=ln"])
+    assert {(each.seed, each.norm.name) for each in fewer} == {(7, "ln")}
+
+
+def test_a_cell_that_is_typed_twice_is_one() -> None:
+    assert len(compose(["-m", "batch=4,4,8"])[0]) == 2
+
+
+# The id
+
+
+def test_ids_do_not_drift() -> None:
+    """Every finished run is found by its id: these change only with the schema."""
+    assert cell("norm=bn", "batch=4").id == "9fe98388af8b"
+    assert (
+        cell("norm=evonorm_s0", "batch=4", "protocol=fixed_workers", "seed=1").id == "39b7855f37d5"
+    )
+
+
+@pytest.mark.parametrize(
+    "argument",
+    [
+        "trainer=cpu", "trainer.threads=2", "trainer.chunk=3", "trainer.log_every=7", "logger=none",
+        "runs=elsewhere", "jobs=3", "force=true", "logger.project=mine",
+    ],
+)  # fmt: skip
+def test_hardware_logging_and_paths_are_no_part_of_the_id(argument: str) -> None:
+    assert cell(argument).id == cell().id
+    assert cell(argument).options == ""
+
+
+def test_the_folder_of_the_data_is_no_part_of_the_id() -> None:
+    here, there = (cell("data=fashion_mnist", *more) for more in ((), ("data.root=/elsewhere",)))
+    assert here.id == there.id
+    assert there.options == ""
+
+
+@pytest.mark.parametrize(
+    "argument",
+    [
+        "norm=bn", "norm.eps=1e-3", "batch=4", "global_batch=64", "protocol=fixed_workers",
+        "model=resnet8", "model.width=8", "data.noise=0.2", "data.val=0", "reg=label_smoothing",
+        "recipe.lr=0.2", "recipe.decayed=[weight]", "seed=1", "precision=bf16-mixed",
+    ],
+)  # fmt: skip
+def test_all_that_changes_numbers_is_part_of_the_id(argument: str) -> None:
+    assert cell(argument).id != cell().id
+
+
+def test_options_are_said_as_they_are_typed() -> None:
+    found = cell("norm.eps=1e-3", "model.max_groups=null", "recipe.nesterov=false")
+    assert found.options == "norm.eps=0.001 model.max_groups=null recipe.nesterov=false"
+    assert cell(*found.options.split()).id == found.id
+    assert "recipe.nesterov=false" in found.title
+
+
+# What cannot be used
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["norm=evonorm_s"], "norm=evonorm_s is unknown; did you mean evonorm_s0?"),
+        (["model=resnet114"], "model=resnet114 is unknown; did you mean resnet14?"),
+        (["data=digit"], "data=digit is unknown; did you mean digits?"),
+        (["sweeps=dmo"], "sweeps=dmo is unknown; did you mean demo?"),
+        (["bach=4"], "bach is unknown; did you mean batch?"),
+        (["nrom=bn"], "nrom is unknown; did you mean norm?"),
+        (["norm.grups=4"], "norm.grups is unknown to the chosen norm; did you mean groups?"),
+        (["+foo=1"], "foo=1 is unknown; known: batch"),
+        (["+norm.grups=4"], "norm.grups is unknown; did you mean groups?"),
+        (["+norm.momentum=0.2"], "norm.momentum is unknown; known: eps, groups"),
+        (
+            ["batch=0"],
+            "batch=0: images per worker must be a whole number of at least 1, as in batch=8",
+        ),
+        (["batch=-4"], "batch=-4: images per worker must be a whole number"),
+        (["batch=4.5"], "batch=4.5: images per worker must be a whole number"),
+        (["batch=abc"], "batch=abc: images per worker must be a whole number"),
+        (["batch=true"], "batch=True: images per worker must be a whole number"),
+        (["batch=5"], "batch=5 does not divide the global batch of 128 images; batch=2 or batch=4"),
+        (["batch=256"], "batch=256 does not divide the global batch of 128"),
+        (["batch=[1"], "batch=[1: this is no key=value"),
+        (["norm=bn,gn"], "norm=bn,gn: several values make a grid, and a grid needs -m"),
+        (["workers=4"], "protocol=fixed_workers workers=4 fixes them"),
+        (["protocol=fixed_workers", "workers=0"], "workers=0: under protocol=fixed_workers"),
+        (["protocol=fixed_workers", "global_batch=8"], "workers=8: under protocol=fixed_workers"),
+        (["seed=-1"], "seed=-1: the seed must be a whole number of at least 0, as in seed=0"),
+        (["precision=bf16"], "precision=bf16 is unknown; known: 16-mixed"),
+        (["trainer.threads=0"], "trainer.threads=0"),
+        (["trainer.chunk=0"], "trainer.chunk=0"),
+        (["trainer.accelerator=tpu"], "trainer.accelerator=tpu is unknown"),
+        (["jobs=0"], "jobs=0: runs beside each other"),
+        (["force=3"], "force=3: it is true or false"),
+        (["runs="], "runs=: it names the root folder"),
+        (["-m", "force=true,false"], "runs, jobs and force hold for all runs"),
+        (["norm=4"], "Got int; data, logger, model, norm,"),
+        (["~batch"], "batch is missing"),
+        (["recipe.lr=${nowhere}"], "nowhere"),
+    ],
+    ids=str,
+)
+def test_what_cannot_be_used_is_one_sentence(
+    arguments: list[str], says: str, command: Command
+) -> None:
+    end = command(*arguments)
+    assert end.code == 2
+    assert end.err.startswith("normbench: ")
+    assert says in end.err
+    assert end.err.count("\n") == 1
+    assert end.out == ""
+    assert not Path("runs").exists()
+
+
+def test_a_yaml_with_a_syntax_error_is_named_with_the_line(
+    tmp_path: Path, command: Command
+) -> None:
+    (tmp_path / "norm").mkdir()
+    (tmp_path / "norm" / "mine.yaml").write_text("_target_: x\neps: [1,\n")
+    end = command("--config-dir", str(tmp_path), "norm=mine")
+    assert end.code == 2
+    assert re.search(r"normbench: .*mine.yaml, line 3, column 1 is no yaml: ", end.err)
+    assert end.err.count("\n") == 1
+
+
+def test_a_normalizer_of_ones_own_is_found_by_config_dir() -> None:
+    found = cell("--config-dir", str(PLUGIN / "conf"), "norm=broken")
+    assert (found.norm.name, found.options) == ("broken", "")
+
+
+@pytest.mark.parametrize(("word", "says"), [("bnn", "did you mean bn?"), ("xyz", "known: bn, gn")])
+def test_a_hint_is_the_nearest_word_or_all(word: str, says: str) -> None:
+    assert choose_from(word, ["gn", "bn"]).startswith(says)
+
+
+@pytest.mark.parametrize("batch", [3, 48, 1000])
+def test_the_divisors_that_are_offered_divide(batch: int) -> None:
+    with pytest.raises(BadInput) as error:
+        lay_out("fixed_global_batch", batch, None, 128)
+    for offer in re.findall(r"; batch=(\d+) or batch=(\d+) does", str(error.value))[0]:
+        assert 128 % int(offer) == 0
+
+
+# The yamls
+
+
+@pytest.mark.parametrize("path", YAMLS, ids=lambda path: f"{path.parent.name}/{path.stem}")
+def test_a_yaml_says_at_its_head_what_it_is(path: Path) -> None:
+    assert len(home.headline(path)) > 20
+    assert path.read_text().startswith("#")
+
+
+READ = [field.name for kind in (Cell, Hardware, Settings) for field in fields(kind)]
+
+
+@pytest.mark.parametrize("name", READ)
+def test_what_the_configuration_says_is_read_by_code(name: str) -> None:
+    """A key that `parse` does not take is refused; what it takes must have a reader."""
+    sources = [path for path in (ROOT / "normbench").rglob("*.py") if path.name != "cells.py"]
+    trees = [ast.parse(path.read_text()) for path in sources]
+    nodes = [node for tree in trees for node in ast.walk(tree)]
+    by_name = {node.attr for node in nodes if isinstance(node, ast.Attribute)}
+    assert name in by_name
+
+
+@pytest.mark.parametrize("group", [group for group in GROUPS if group != "protocol"])
+def test_an_option_of_a_group_that_no_code_reads_is_refused(group: str, tmp_path: Path) -> None:
+    shutil.copytree(CONF / group, tmp_path / group)
+    name = names(CONF / group)[-1]
+    with pytest.raises(BadInput, match=f"{group}.surplus is unknown"):
+        cell("--config-dir", str(tmp_path), f"{group}={name}", f"+{group}.surplus=1")
+
+
+@pytest.mark.parametrize("path", sorted(CONF.glob("trainer/*.yaml")), ids=lambda path: path.stem)
+def test_hardware_says_nothing_about_the_science(path: Path) -> None:
+    assert home.load(path).keys() == {"accelerator", "threads", "chunk", "log_every"}

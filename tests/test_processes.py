@@ -1,0 +1,122 @@
+"""Children of the fork server: what they are, what they report, how they end."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import PLUGIN, processes
+
+from normbench import children
+from normbench.children import Child, Ended
+from normbench.sweep import HEAVY, LIGHT
+
+
+def start(function: str, request: Any = None, **options: Any) -> Child:
+    children.start_server((LIGHT, *HEAVY))
+    return children.start(f"child_work:{function}", request, **options)
+
+
+def finish(child: Child) -> tuple[Ended, list[Any]]:
+    said = []
+    while (end := child.ended()) is None:
+        children.wait([child], 1)
+        said += [message.content for message in child.messages()]
+    return end, said
+
+
+def test_a_child_is_forked_from_what_the_server_has_imported() -> None:
+    end, _ = finish(start("describe", "cell", environment={"NORMBENCH_TEST": "late"}))
+    assert end.last is not None
+    assert end.last.content == {
+        "request": "cell",
+        "preloaded": ["torch", "pytorch_lightning", "hydra"],
+        "leads_its_session": True,
+        "environment": "late",  # although the server's environment was frozen before
+        "torch_threads": 1,
+        "python_threads": ["Thread-1 (_die_with_parent)"],
+    }
+
+
+def test_a_child_reports_on_the_way() -> None:
+    end, said = finish(start("describe"))
+    assert end.code == 0
+    assert "half way" in said
+
+
+def test_a_failure_is_a_line_a_trace_and_a_log(tmp_path: Path) -> None:
+    end, _ = finish(start("fail", "luck", log=tmp_path / "log.txt"))
+    assert end.code == 1
+    assert end.last is not None
+    assert (end.last.kind, end.last.content) == ("failed", "ValueError: no luck")
+    assert "in fail" in end.last.trace
+    log = (tmp_path / "log.txt").read_text()
+    assert "said before the failure" in log
+    assert "ValueError: no luck" in log
+
+
+@pytest.mark.parametrize("code", [0, 7])
+def test_a_child_that_vanishes_leaves_its_exit_code(code: int) -> None:
+    assert finish(start("vanish", code))[0] == Ended(code, None)
+
+
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGINT, 130), (signal.SIGKILL, -9), (signal.SIGTERM, -15)]
+)
+def test_a_child_that_is_signalled_ends(number: int, code: int) -> None:
+    child = start("sleep", 60)
+    children.wait([child], 30)
+    child.signal(number)
+    assert finish(child)[0].code == code
+
+
+def test_stopping_ends_all_children() -> None:
+    sleepers = [start("sleep", 60) for _ in range(3)]
+    for child in sleepers:
+        children.wait([child], 30)
+    children.stop(sleepers)
+    assert [child.process.exitcode for child in sleepers] == [130] * 3
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_no_child_outlives_its_parent(tmp_path: Path, number: int) -> None:
+    """The parent cannot say goodbye: its child must notice."""
+    program = (
+        "import os, time; from normbench import children\n"
+        "children.start_server(())\n"
+        "child = children.start('child_work:sleep', 600)\n"
+        "children.wait([child], 60); print('ready', child.process.pid, flush=True)\n"
+        "time.sleep(600)\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(PLUGIN)}
+    with subprocess.Popen(
+        [sys.executable, "-c", program],
+        stdout=subprocess.PIPE, cwd=tmp_path, env=environment, text=True,
+    ) as parent:  # fmt: skip
+        assert parent.stdout is not None
+        ready, pid = parent.stdout.readline().split()
+        assert ready == "ready"
+        assert int(pid) in processes(str(tmp_path))
+        parent.send_signal(number)
+        parent.wait()
+    gone_from(tmp_path)
+
+
+def gone_from(folder: Path) -> None:
+    """No process is left that was started in `folder`; wandb's helpers take some seconds."""
+    deadline = time.monotonic() + 30
+    while left := processes(str(folder)):
+        assert time.monotonic() < deadline, left
+        time.sleep(0.1)
+
+
+def test_the_module_that_is_pickled_by_name_imports_nothing_heavy() -> None:
+    program = (
+        "import sys, normbench.children; print({'torch', 'hydra', 'omegaconf'} & {*sys.modules})"
+    )
+    found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert found.stdout == "set()\n"

@@ -1,0 +1,285 @@
+"""Rows in, tables out: what stands in a cell, what below the table, what is never mixed."""
+
+import csv
+import io
+import itertools
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from test_results import config, put, row
+
+from normbench import results
+from normbench.home import CONF, names
+from normbench.report import build, render
+from normbench.report.__main__ import main
+from normbench.report.figure import draw, style
+from normbench.report.notes import differences, notes, one_computation
+from normbench.report.statistics import mean_and_std, paired_difference
+from normbench.report.table import Table, tables
+from normbench.results import Row
+
+counter = itertools.count()
+
+
+def run(norm: str, batch: int, seed: int, top1: float | None, **changes: Any) -> Row:
+    known = {
+        "id": f"{next(counter):012d}", "norm": norm, "batch": batch, "workers": 128 // batch,
+        "seed": seed, "test_top1": top1, "batch_independent": norm != "bn", **changes,
+    }  # fmt: skip
+    return row(**known)
+
+
+def of(rows: list[Row]) -> list[Table]:
+    return tables(build.specs(["batch_size"]), rows, None)
+
+
+RUNS = [
+    *(run("bn", 4, seed, top1) for seed, top1 in enumerate([80.0, 84.0, 82.0])),
+    *(run("bn", 128, seed, top1) for seed, top1 in enumerate([90.0, 92.0, 94.0])),
+    *(run("gn", batch, seed, 88.0 + seed) for batch in (4, 128) for seed in (0, 1)),
+]
+
+
+def test_a_cell_is_mean_deviation_and_number_of_seeds() -> None:
+    (table,) = of(RUNS)
+    assert table.grid() == (
+        ["norm \\ batch", "4", "128"],
+        [
+            ["bn", "82.0 ± 2.0 (3)", "92.0 ± 2.0 (3)"],
+            ["gn", "88.5 ± 0.7 (2)", "88.5 ± 0.7 (2)"],
+        ],
+    )
+
+
+@pytest.mark.parametrize(
+    ("runs", "text"),
+    [
+        ([run("bn", 4, 0, 80.0)], "80.0 (1)"),
+        ([run("bn", 4, 0, 10.0, status="diverged")], "div."),
+        ([run("bn", 4, 0, None, status="oom")], "OOM"),
+        ([run("bn", 4, 0, None, status="impossible")], "n/a"),
+        ([run("bn", 4, 0, 80.0), run("bn", 4, 1, None, status="diverged")], "80.0 (1), 1 div."),
+        ([], "–"),
+    ],
+)
+def test_where_there_is_no_number_a_word_says_why(runs: list[Row], text: str) -> None:
+    (table,) = of([*runs, run("bn", 8, 0, 85.0), run("gn", 4, 0, 85.0)])
+    assert table.grid()[1][0] == ["bn", text, "85.0 (1)"]
+
+
+def test_batches_are_in_the_order_of_numbers() -> None:
+    (table,) = of([run("bn", batch, 0, 90.0) for batch in (128, 8, 16, 2)])
+    assert table.columns == [2, 8, 16, 128]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"data": "fashion_mnist"}, {"model": "resnet8"}, {"recipe": "other"}, {"reg": "mixup"},
+        {"precision": "bf16-mixed"}, {"global_batch": 64},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_runs_of_another_setting_are_another_table(change: dict[str, Any]) -> None:
+    found = of([*RUNS, run("bn", 4, 0, 50.0, **change)])
+    assert len(found) == 2
+    assert len({table.heading for table in found}) == len({table.slug for table in found}) == 2
+
+
+@pytest.mark.parametrize(
+    ("held", "follows"), [("workers", "global_batch"), ("global_batch", "workers")]
+)
+def test_what_follows_from_the_batch_is_no_setting(held: str, follows: str) -> None:
+    protocol = f"fixed_{held}"
+    runs = [run("bn", b, 0, 90.0, protocol=protocol, **{held: 16, follows: b * 16}) for b in (4, 8)]
+    (table,) = of(runs)
+    assert table.columns == [4, 8]
+    assert f"protocol={protocol} {held}=16" in table.heading
+
+
+def with_options(seed: int, options: str, **inside: Any) -> Row:
+    """A run of gn whose configuration has more than names."""
+    made = run("gn", 4, seed, 80.0 + seed, options=options)
+    for group, values in inside.items():
+        made.config[group].update(values)
+    return made
+
+
+def test_options_of_the_normalizer_are_rows_of_their_own() -> None:
+    runs = [with_options(0, ""), with_options(1, "norm.groups=8", norm={"groups": 8})]
+    (table,) = of(runs)
+    assert list(table.lines) == ["gn", "gn groups=8"]
+
+
+def test_options_of_the_recipe_are_settings() -> None:
+    runs = [with_options(0, ""), with_options(1, "recipe.lr=0.2", recipe={"lr": 0.2})]
+    assert [("recipe.lr=0.2" in table.heading) for table in of(runs)].count(True) == 1
+
+
+def test_runs_from_before_a_yaml_changed_are_kept_apart_and_named() -> None:
+    """Nothing was typed, so only the configurations tell."""
+    old = [with_options(seed, "", model={"width": 16}) for seed in (0, 1)]
+    new = [with_options(seed, "", model={"width": 32}) for seed in (0, 1)]
+    found = of(old + new)
+    assert sorted(re.findall(r"model\.width=\d+", " ".join(table.heading for table in found))) == [
+        "model.width=16",
+        "model.width=32",
+    ]
+    eps = [with_options(seed, "", norm={"eps": seed}) for seed in (0, 1)]
+    assert list(of(eps)[0].lines) == ["gn eps=0", "gn eps=1"]
+
+
+def test_only_the_settings_that_a_sweep_touched_are_shown() -> None:
+    other = run("bn", 4, 0, 50.0, data="fashion_mnist")
+    specs = build.specs(["batch_size"])
+    (table,) = tables(specs, [*RUNS, other], {other.id})
+    assert table.setting["data"] == "fashion_mnist"
+
+
+def test_probes_are_no_runs() -> None:
+    assert of([run("bn", 4, 0, 50.0, kind="probe")]) == []
+
+
+# Below the table
+
+
+def test_one_computation_is_said_under_a_fixed_global_batch_alone() -> None:
+    (table,) = of(RUNS)
+    assert one_computation(table) == ["gn"]
+    assert "† gn: under protocol=fixed_global_batch one and the same computation" in " ".join(
+        notes(table)
+    )
+    assert "gn †" in render.markdown(table)
+    workers = {"protocol": "fixed_workers", "workers": 8}
+    (other,) = of([run("gn", b, 0, 90.0, global_batch=8 * b, **workers) for b in (4, 8)])
+    assert one_computation(other) == []
+
+
+def test_the_widest_column_is_compared_with_the_narrowest_by_seed() -> None:
+    (table,) = of(RUNS)
+    assert differences(table) == [
+        "bn: batch=128 minus batch=4 is +10.0, 95 % interval [+5.0, +15.0] "
+        "(t interval of 3 pairs by seed)."
+    ]
+
+
+def test_limits_and_provenance_are_said() -> None:
+    commit = "0123456789abcdef0123456789abcdef01234567"
+    runs = [run("bn", 4, 0, 90.0, limits="Small images.", commit=commit + "+", sweep="demo")]
+    said = notes(of(runs)[0])
+    assert said[-2:] == ["Small images.", "Runs: 1, sweep demo, commit 0123456789ab+."]
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [([1.0], (1.0, None)), ([1.0, 3.0], (2.0, 2**0.5)), ([2.0, 2.0, 2.0], (2.0, 0.0))],
+)
+def test_the_deviation_is_that_of_a_sample(values: list[float], expected: Any) -> None:
+    assert mean_and_std(values) == expected
+
+
+def test_the_interval_is_students() -> None:
+    """Pairs 1, 2, 3 apart: mean 2, deviation 1; 4.3027 is the 97.5 % quantile of two degrees."""
+    found = paired_difference({0: 1.0, 1: 2.0, 2: 3.0, 9: 5.0}, {0: 0.0, 1: 0.0, 2: 0.0})
+    assert found == pytest.approx((2.0, 2 - 4.3027 / 3**0.5, 2 + 4.3027 / 3**0.5, 3), abs=1e-4)
+    assert paired_difference({0: 1.0}, {0: 0.0}) is None
+
+
+# Forms
+
+
+@pytest.mark.parametrize(
+    ("form", "piece"),
+    [
+        (render.markdown, "| bn             | 82.0 ± 2.0 (3) |"),
+        (render.latex, r"gn †           & 88.5 ± 0.7 (2) & 88.5 ± 0.7 (2) \\"),
+        (render.latex, r"data=digits model=resnet14 recipe=demo protocol=fixed\_global\_batch"),
+        (render.page, "<td>82.0 ± 2.0 (3)</td>"),
+        (render.page, '<img src="digits-resnet14-demo-fixed_global_batch-128.png"'),
+    ],
+)
+def test_every_form_has_every_number(form: Callable[[Table], str], piece: str) -> None:
+    assert piece in form(of(RUNS)[0])
+
+
+def test_csv_has_a_line_a_run() -> None:
+    lines = list(csv.DictReader(io.StringIO(render.numbers(of(RUNS)[0]))))
+    assert len(lines) == len(RUNS)
+    assert {(line["norm"], line["seed"], line["test_top1"]) for line in lines} >= {
+        ("bn", "1", "84.0")
+    }
+
+
+def test_a_figure_is_the_same_bytes_every_time() -> None:
+    (table,) = of(RUNS)
+    assert draw(table, "png")[:8] == b"\x89PNG\r\n\x1a\n"
+    for form in ("png", "pdf"):
+        assert draw(table, form) == draw(table, form)
+
+
+def test_no_two_normalizers_share_marker_and_dashes() -> None:
+    known = names(CONF / "norm")
+    looks = {(style(name)["marker"], str(style(name)["linestyle"])) for name in known}
+    assert len(looks) == len(known)
+    assert style("somebodys_own") == style("somebodys_own")
+
+
+# The command
+
+
+def test_the_command_writes_what_changed_and_nothing_else(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for each in RUNS:
+        results.write(tmp_path / "runs" / "default" / each.id, each)
+    arguments = ["batch_size", f"runs={tmp_path / 'runs'}", f"out={tmp_path / 'out'}"]
+    assert main(arguments) == 0
+    assert capsys.readouterr().out.count("wrote ") == 6
+    assert main(arguments) == 0
+    assert "nothing has changed" in capsys.readouterr().out
+    put(tmp_path / "runs", id="f" * 12, seed=9, config=config(vars(row(seed=9))))
+    assert main(arguments) == 0
+    assert capsys.readouterr().out.count("wrote ") == 6
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["batch_sise"], "table batch_sise is unknown; did you mean batch_size?"),
+        (["rums=x"], "rums=x is unknown; did you mean runs?"),
+        (["runs=nowhere"], "runs=nowhere holds no finished run"),
+    ],
+)
+def test_bad_input_is_one_sentence(
+    arguments: list[str], says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(arguments) == 2
+    captured = capsys.readouterr().err
+    assert captured.startswith(f"normbench.report: {says}")
+    assert captured.count("\n") == 1
+
+
+def test_help_names_the_tables(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--help"]) == 0
+    assert "Tables: batch_size" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("module", ["normbench.report", "normbench"])
+def test_neither_help_nor_report_imports_torch(module: str, tmp_path: Path) -> None:
+    put(tmp_path / "runs")
+    argument = "--help" if module == "normbench" else f"out={tmp_path}"
+    found = subprocess.run(
+        [sys.executable, "-X", "importtime", "-m", module, argument],
+        cwd=tmp_path, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    imported = {
+        line.rpartition("|")[2].strip().partition(".")[0] for line in found.stderr.splitlines()
+    }
+    assert "normbench" in imported
+    heavy = {"torch", "pytorch_lightning", "wandb", "sklearn"}
+    assert not imported & (heavy | ({"hydra"} if module == "normbench.report" else set()))

@@ -1,0 +1,169 @@
+"""The row: written in one piece, read with its types, refused when it is none; and the lock."""
+
+import json
+import multiprocessing
+import os
+import signal
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from normbench import results
+from normbench.errors import BadInput
+from normbench.results import Busy, History, Row
+
+
+def row(**changes: Any) -> Row:
+    """A row as a run of bn would leave it."""
+    known: dict[str, Any] = {
+        "id": "0123456789ab", "sweep": "default", "norm": "bn", "batch": 4, "workers": 32,
+        "global_batch": 128, "protocol": "fixed_global_batch", "model": "resnet14",
+        "data": "digits", "reg": "none", "recipe": "demo", "seed": 0, "precision": "32-true",
+        "options": "", "status": "ok", "test_top1": 90.0,
+    }  # fmt: skip
+    known |= changes
+    return Row(**{"config": config(known), **known})
+
+
+def config(known: dict[str, Any]) -> dict[str, Any]:
+    """The configuration that belongs to the plain values of a row."""
+    groups = {group: {"name": known[group]} for group in ("norm", "model", "data", "reg", "recipe")}
+    plain = ("batch", "workers", "global_batch", "protocol", "seed", "precision")
+    return groups | {key: known[key] for key in plain}
+
+
+def put(root: Path, sweep: str = "default", **changes: Any) -> Path:
+    """A row on disk; the folder that it lies in."""
+    made = row(sweep=sweep, **changes)
+    folder = root / sweep / made.id
+    results.write(folder, made)
+    return folder
+
+
+def test_a_row_comes_back_as_it_was_written(tmp_path: Path) -> None:
+    written = row(train_loss=0.25, groups=[4], versions={"torch": "2"}, shared_with=None)
+    results.write(tmp_path, written)
+    assert results.load(tmp_path / "row.json") == written
+
+
+def test_a_row_takes_the_place_of_the_state(tmp_path: Path) -> None:
+    results.write_state(tmp_path, "running", pid=1)
+    assert results.read_state(tmp_path)["phase"] == "running"
+    results.write(tmp_path, row())
+    assert results.read_state(tmp_path) == {}
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["row.json"]
+
+
+def test_numbers_that_json_does_not_know_are_no_part_of_a_row(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        results.write(tmp_path, row(train_loss=float("nan")))
+    assert not (tmp_path / "row.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"schema": 0}, "has no row of schema 1"),
+        ({"batch": "4"}, "has values of the wrong type: batch"),
+        ({"batch": True, "seed": 0.5}, "wrong type: batch, seed"),
+        ({"status": "fine"}, "wrong type: status"),
+        ({"train_loss": "low"}, "wrong type: train_loss"),
+        ({"surplus": 1}, "has keys that no row has: surplus"),
+    ],
+)
+def test_what_is_no_row_is_named_with_the_remedy(
+    tmp_path: Path, change: dict[str, Any], says: str
+) -> None:
+    path = put(tmp_path) / "row.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
+    with pytest.raises(BadInput, match=says) as error:
+        results.read(tmp_path)
+    assert str(path) in str(error.value)
+    assert "will be trained again" in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("content", "says"), [("{", "is not JSON"), ('{"schema": 1}', "lacks batch")]
+)
+def test_a_damaged_file_is_named(tmp_path: Path, content: str, says: str) -> None:
+    path = put(tmp_path) / "row.json"
+    path.write_text(content)
+    with pytest.raises(BadInput, match=says):
+        results.load(path)
+
+
+def test_of_two_rows_of_one_run_the_later_counts(tmp_path: Path) -> None:
+    put(tmp_path, "first", finished="2026-01-01T00:00:00+00:00", test_top1=1.0)
+    put(tmp_path, "second", finished="2026-01-02T00:00:00+00:00", test_top1=2.0)
+    put(tmp_path, "third", finished="2026-01-01T12:00:00+00:00", test_top1=3.0)
+    (only,) = results.read(tmp_path)
+    assert only.test_top1 == 2.0
+
+
+def test_no_runs_are_no_rows(tmp_path: Path) -> None:
+    assert results.read(tmp_path / "nowhere") == []
+    assert results.finished(tmp_path) == {}
+
+
+def test_finished_runs_are_found_in_every_sweep(tmp_path: Path) -> None:
+    here = put(tmp_path, "one", id="a" * 12)
+    there = put(tmp_path, "two", id="b" * 12)
+    results.write_state(tmp_path / "two" / ("c" * 12), "failed", "why")
+    assert results.finished(tmp_path) == {"a" * 12: here, "b" * 12: there}
+
+
+def test_a_curve_keeps_its_columns(tmp_path: Path) -> None:
+    history = History(tmp_path)
+    history.add({"step": 5, "train_loss": 2.0})
+    history.add({"step": 10, "train_loss": 1.0, "val_top1": 50.0})
+    assert list(results.read_history(tmp_path)) == [
+        {"step": 5, "train_loss": 2.0},
+        {"step": 10, "train_loss": 1.0, "val_top1": 50.0},
+    ]
+
+
+def test_a_locked_folder_is_busy_for_others_only_while_it_is_held(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    with results.locked(folder):
+        assert results.is_busy(folder)
+        with pytest.raises(Busy), results.locked(folder):
+            pass
+    assert not results.is_busy(folder)
+
+
+def _hold(folder: Path, ready: Any) -> None:
+    with results.locked(folder):
+        ready.set()
+        time.sleep(60)
+
+
+def test_a_lock_goes_with_a_killed_process(tmp_path: Path) -> None:
+    context = multiprocessing.get_context("spawn")
+    ready = context.Event()
+    holder = context.Process(target=_hold, args=(tmp_path, ready))
+    holder.start()
+    assert ready.wait(30)
+    assert results.is_busy(tmp_path)
+    os.kill(holder.pid or 0, signal.SIGKILL)
+    holder.join()
+    assert not results.is_busy(tmp_path)
+
+
+def _write_often(folder: Path, number: int) -> None:
+    for step in range(100):
+        results.write(folder, replace(row(), test_top1=float(number), train_loss=float(step)))
+
+
+def test_writers_never_leave_half_a_row(tmp_path: Path) -> None:
+    context = multiprocessing.get_context("spawn")
+    writers = [context.Process(target=_write_often, args=(tmp_path, n)) for n in range(3)]
+    for writer in writers:
+        writer.start()
+    while any(writer.is_alive() for writer in writers):
+        if (tmp_path / "row.json").exists():
+            results.load(tmp_path / "row.json")
+    assert [writer.exitcode for writer in writers] == [0, 0, 0]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["row.json"]

@@ -1,0 +1,330 @@
+"""Whole sweeps with real processes: what is on disk, on the screen and in the exit code."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from conftest import PLUGIN, SHORT, Command, cell, processes
+from test_processes import gone_from
+
+from normbench import results
+from normbench.results import Row
+
+Rows = Callable[[], list[Row]]
+
+LONG = ("recipe.images=100000000", "logger=none", "trainer=cpu")  # hours, so that it can be stopped
+BROKEN = ("--config-dir", str(PLUGIN / "conf"))
+
+
+def when(ready: Callable[[], bool], then: Callable[[], None]) -> threading.Thread:
+    """Do something beside a command, as soon as something is the case."""
+
+    def watch() -> None:
+        deadline = time.monotonic() + 60
+        while not ready():
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        then()
+
+    thread = threading.Thread(target=watch)
+    thread.start()
+    return thread
+
+
+def training(folder: Path) -> bool:
+    """The run has begun, and its first chunk is done."""
+    return (
+        results.read_state(folder).get("phase") == "running" and (folder / "history.csv").exists()
+    )
+
+
+def pid_of(folder: Path) -> int:
+    return int(results.read_state(folder)["pid"])
+
+
+def folder_of(*arguments: str) -> Path:
+    return Path("runs") / "default" / cell(*arguments).id
+
+
+def test_a_grid_leaves_a_row_a_cell_and_prints_the_table(command: Command, rows: Rows) -> None:
+    end = command("-m", "norm=bn,evonorm_s0", "batch=4,128", "seed=0,1", *SHORT)
+    assert end.code == 0, end.err
+    assert [row.status for row in rows()] == ["ok"] * 8
+    assert "8 cells, 0 finished before, 8 to train" in end.out
+    assert "| norm \\ batch   | 4 " in end.out
+    assert end.out.count("(2)") == 4
+    assert "evonorm_s0 †" in end.out
+    assert "one and the same computation in every column" in end.out
+    assert "demonstration" in end.out
+    for row in rows():
+        own = Path("runs") / "default" / row.id
+        assert not (own / "state.json").exists()
+        assert len(list(results.read_history(own))) == 2
+    flat = [row for row in rows() if row.norm == "evonorm_s0" and row.seed == 0]
+    assert len({(row.test_top1, row.test_loss, row.train_loss) for row in flat}) == 1
+    for form in ("md", "csv", "tex", "html", "png", "pdf"):
+        assert list(Path("reports/batch_size").glob(f"*.{form}"))
+
+
+def test_what_a_row_says(command: Command, rows: Rows) -> None:
+    assert command("norm=gn", "batch=4", "seed=3", "model.width=8", *SHORT).code == 0
+    (row,) = rows()
+    asked = cell("norm=gn", "batch=4", "seed=3", "model.width=8", *SHORT)
+    assert (row.id, row.config) == (asked.id, json.loads(json.dumps(asked.identity)))
+    assert (row.norm, row.batch, row.workers, row.global_batch, row.seed) == ("gn", 4, 32, 128, 3)
+    assert row.options == "model.width=8 recipe.images=2560"
+    assert (row.groups, row.batch_independent, row.threads) == ([4], True, 1)
+    assert row.plan == "32 workers = 1 devices x 32 per forward x 1 passes"
+    assert row.versions["torch"]
+    assert row.params is not None
+    assert row.macs is not None
+    for measured in (row.seconds, row.images_per_second, row.peak_memory, row.memory):
+        assert measured is not None
+        assert measured > 0
+    for percent in (row.train_top1, row.val_top1, row.test_top1, row.test_top5):
+        assert percent is not None
+        assert 0 <= percent <= 100
+
+
+def test_the_same_command_trains_nothing_and_starts_no_process(
+    command: Command, rows: Rows, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arguments = ("-m", "norm=bn", "batch=4,8", *SHORT)
+    first = command(*arguments)
+    before = rows()
+    monkeypatch.setattr("normbench.children.start", None)
+    monkeypatch.setattr("normbench.children.start_server", None)
+    second = command(*arguments)
+    assert (first.code, second.code) == (0, 0)
+    assert "2 cells, 2 finished before, 0 to train" in second.out
+    assert rows() == before
+    assert "wrote" not in second.out
+
+
+def test_forced_runs_give_the_same_numbers_bit_for_bit(command: Command, rows: Rows) -> None:
+    for force in ("force=false", "force=true"):
+        assert command("norm=bn", "batch=4", force, *SHORT).code == 0
+        (row,) = rows()
+        numbers = (row.test_top1, row.test_loss, row.train_loss, row.val_top1)
+        if force == "force=false":
+            finished, expected = row.finished, numbers
+    assert numbers == expected
+    assert row.finished > finished
+
+
+def test_a_run_of_one_sweep_is_reused_by_every_other(command: Command, rows: Rows) -> None:
+    assert command("sweeps=demo", "norm=bn", "batch=4", "seed=0", *SHORT).code == 0
+    end = command("norm=bn", "batch=4", "seed=0", *SHORT)
+    assert "1 finished before, 0 to train" in end.out
+    (row,) = rows()
+    assert row.sweep == "demo"
+
+
+def test_the_runs_folder_is_a_choice(command: Command, tmp_path: Path) -> None:
+    assert command("norm=gn", "runs=else/where", *SHORT).code == 0
+    assert [row.norm for row in results.read(tmp_path / "else" / "where")] == ["gn"]
+
+
+def test_a_cell_that_cannot_work_is_named_first_and_the_others_run(
+    command: Command, rows: Rows
+) -> None:
+    end = command("-m", "norm=bn,gn", "batch=1", *SHORT)
+    assert end.code == 0
+    reason = "batch normalization of a single value per channel"
+    assert end.out.index("impossible  bn batch=1 seed=0") < end.out.index("1/1 ok")
+    assert {row.norm: row.status for row in rows()} == {"bn": "impossible", "gn": "ok"}
+    assert reason in rows()[0].reason
+    assert "| n/a " in end.out
+    assert "2 finished before" in command("-m", "norm=bn,gn", "batch=1", *SHORT).out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["norm=bn", "batch=1"], "cannot work: batch normalization of a single value"),
+        (["global_batch=2048", "batch=8"], "data=digits has 1293 training images"),
+        (["data=fashion_mnist", "data.root=/nowhere"], "/nowhere/train-images-idx3-ub"),
+        (["data.val=0.001"], "data.val=0.001 holds out 2 of 1437 images"),
+        (["model.depth=15"], "model.depth=15: this family has 6n + 2 layers"),
+        (["recipe.lr=fast"], "recipe.lr=fast: input should be a valid number"),
+        (["recipe.epochs=3"], "epochs=3.0 and images="),
+        (["reg.label_smoothing=1"], "reg.label_smoothing=1.0: it is from 0 to below 1"),
+        (["precision=16-mixed"], "precision=16-mixed needs a CUDA device"),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_what_only_torch_can_judge_is_refused_before_any_training(
+    arguments: list[str], says: str, command: Command, rows: Rows
+) -> None:
+    end = command(*arguments, *SHORT)
+    assert end.code == 2
+    assert end.err.startswith("normbench: ")
+    assert says in end.err
+    assert end.err.count("\n") == 1
+    assert rows() == []
+
+
+def test_a_runs_folder_that_cannot_be_written_is_refused(command: Command, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    end = command("runs=file/inside", *SHORT)
+    assert end.code == 2
+    assert end.err == (
+        "normbench: runs=file/inside cannot be written (Not a directory); "
+        "name a folder that can, as in runs=~/normbench-runs\n"
+    )
+
+
+def test_a_run_that_raises_is_one_line_and_the_sweep_goes_on(command: Command, rows: Rows) -> None:
+    arguments = (*BROKEN, "-m", "norm=broken,gn", "batch=4", *SHORT)
+    end = command(*arguments)
+    assert end.code == 1
+    assert "failed  broken batch=4 seed=0" in end.out
+    assert "failed: broken batch=4 seed=0" in end.out
+    assert "RuntimeError: this layer is broken on purpose" in end.out
+    assert "1 of 2 cells have no row; the same command goes on from here" in end.out
+    assert [row.norm for row in rows()] == ["gn"]
+    own = folder_of(*BROKEN, "norm=broken", "batch=4", *SHORT)
+    assert results.read_state(own)["phase"] == "failed"
+    assert "Traceback" in (own / "log.txt").read_text()
+    assert "in forward" in (own / "log.txt").read_text()
+    assert "2 cells, 1 finished before, 1 to train" in command(*arguments).out
+
+
+def test_a_run_that_diverges_is_a_result(command: Command, rows: Rows) -> None:
+    end = command("-m", "norm=bn,gn", "recipe.lr=1e30", *SHORT)
+    assert end.code == 0
+    assert [row.status for row in rows()] == ["diverged", "diverged"]
+    assert "| div. " in end.out
+
+
+def test_a_killed_run_is_named_and_the_others_finish(command: Command, rows: Rows) -> None:
+    victim = folder_of("norm=bn", "batch=4", *LONG)
+    killer = when(lambda: training(victim), lambda: os.kill(pid_of(victim), signal.SIGKILL))
+    end = command("-m", "norm=bn", "batch=4", *LONG)
+    killer.join()
+    assert end.code == 1
+    assert "killed by signal 9" in end.out
+    assert results.read_state(victim)["phase"] == "failed"
+    assert results.read_state(victim)["error"] == "killed by signal 9"
+    assert not results.is_busy(victim)
+    assert rows() == []
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_sweep_that_is_stopped_keeps_what_is_finished(
+    command: Command, rows: Rows, number: int, code: int
+) -> None:
+    assert command("norm=gn", "batch=4", *SHORT).code == 0
+    running = [folder_of("norm=bn", f"batch={batch}", *LONG) for batch in (4, 8)]
+    stopper = when(
+        lambda: all(training(folder) for folder in running), lambda: os.kill(os.getpid(), number)
+    )
+    end = command("-m", "norm=bn", "batch=4,8,16", "jobs=2", *LONG)
+    stopper.join()
+    assert end.code == code
+    assert [results.read_state(folder)["phase"] for folder in running] == ["interrupted"] * 2
+    assert not any(results.is_busy(folder) for folder in running)
+    assert "3 of 3 cells have no row; the same command goes on from here" in end.out
+    assert [row.norm for row in rows()] == ["gn"]
+
+
+@contextmanager
+def terminal(folder: Path, *arguments: str) -> Iterator[subprocess.Popen[str]]:
+    """The command line in a process group of its own, as a terminal starts it."""
+    with subprocess.Popen(
+        [sys.executable, "-m", "normbench", *arguments],
+        cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, process_group=0,
+    ) as process:  # fmt: skip
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def until(ready: Callable[[], bool]) -> None:
+    when(ready, lambda: None).join()
+
+
+def test_ctrl_c_at_a_terminal_stops_everything(tmp_path: Path) -> None:
+    """The signal reaches the whole group, the fork server too."""
+    own = tmp_path / folder_of("norm=bn", "batch=4", *LONG)
+    with terminal(tmp_path, "norm=bn", "batch=4", *LONG) as process:
+        until(lambda: training(own))
+        os.killpg(process.pid, signal.SIGINT)
+        out, _ = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "Traceback" not in out
+    assert results.read_state(own)["phase"] == "interrupted"
+    gone_from(tmp_path)
+
+
+def test_ctrl_c_during_the_imports_stops_everything(tmp_path: Path) -> None:
+    with terminal(tmp_path, *LONG) as process:
+        assert process.stdout is not None
+        while "importing torch" not in process.stdout.readline():
+            pass
+        time.sleep(0.5)
+        os.killpg(process.pid, signal.SIGINT)
+        out, _ = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "Traceback" not in out
+    gone_from(tmp_path)
+
+
+def test_children_die_with_a_killed_parent_and_the_command_goes_on(
+    tmp_path: Path, command: Command, rows: Rows
+) -> None:
+    arguments = ("norm=bn", "batch=4", "recipe.images=64000", "logger=none", "trainer=cpu")
+    own = tmp_path / folder_of(*arguments)
+    with terminal(tmp_path, *arguments) as process:
+        until(lambda: training(own))
+        assert pid_of(own) in processes(str(tmp_path))
+        process.kill()
+        process.wait()
+    gone_from(tmp_path)
+    assert results.read_state(own)["phase"] == "running"  # nobody was left who could say otherwise
+    assert command(*arguments).code == 0
+    assert [row.status for row in rows()] == ["ok"]
+
+
+def test_two_sweeps_at_once_train_each_cell_once(
+    tmp_path: Path, command: Command, rows: Rows
+) -> None:
+    arguments = ("-m", "norm=bn,gn", "batch=4,8", "seed=0,1", *SHORT)
+    with terminal(tmp_path, *arguments) as other:
+        until(lambda: any(tmp_path.glob("runs/default/*/state.json")))
+        end = command(*arguments)
+        out, _ = other.communicate(timeout=120)
+    assert (end.code, other.returncode) == (0, 0)
+    assert len(rows()) == 8
+    trained = [
+        line.split()[2:5]
+        for text in (out, end.out)
+        for line in text.splitlines()
+        if " ok  " in line
+    ]
+    assert len(trained) == len({tuple(words) for words in trained}) == 8
+
+
+def test_threads_are_those_of_the_configuration(command: Command, rows: Rows) -> None:
+    for threads in (1, 2):
+        more = (f"trainer.threads={threads}", f"seed={threads}")
+        assert command("norm=bn", *more, *SHORT).code == 0
+    assert {row.seed: row.threads for row in rows()} == {1: 1, 2: 2}
+
+
+def test_how_many_run_beside_each_other_changes_no_number(command: Command, rows: Rows) -> None:
+    losses = []
+    for jobs in (1, 2):
+        more = ("force=true", f"jobs={jobs}")
+        assert command("-m", "norm=bn", "seed=0,1", *more, *SHORT).code == 0
+        losses.append([row.train_loss for row in rows()])
+    assert losses[0] == losses[1]
