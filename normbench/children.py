@@ -106,10 +106,12 @@ def start(
         target: imported inside the child.
         request: pickled and handed over.
         log: file that takes what the child prints; None throws it away.
-        environment: variables of this child; the server's environment is frozen at its start.
+        environment: variables of this child, beside those that its parent has now.
     """
     reader, writer = _CONTEXT.Pipe(duplex=False)
-    arguments = (target, request, writer, log, dict(environment or {}))
+    # What a child inherits is the server's environment, which is that of the server's start.
+    variables = {**os.environ, **(environment or {})}
+    arguments = (target, request, writer, log, variables)
     process = _CONTEXT.Process(target=_enter, args=arguments)
     process.start()
     writer.close()
@@ -175,6 +177,7 @@ def _enter(
     os.setsid()
     signal.signal(signal.SIGINT, signal.default_int_handler)
     threading.Thread(target=_die_with_parent, daemon=True).start()
+    os.environ.clear()
     os.environ.update(environment)
     _redirect(log)
     say = _Speaker(pipe)

@@ -26,8 +26,12 @@ def start(cell: Cell, folder: Path, sweep: str) -> wandb.Run | None:
         "tags": [cell.norm.name, cell.model.name, cell.data.name, cell.protocol],
         "config": {"id": cell.id, "sweep": sweep, **flat(cell.identity)},
         "dir": folder,
-        # The log file has it already, and git state belongs to the row.
-        "settings": wandb.Settings(console="off", disable_git=True, silent=True, init_timeout=30),
+        "settings": wandb.Settings(
+            console="off",  # log.txt has it
+            disable_git=True,  # row.json has it
+            silent=True,
+            init_timeout=float(os.environ.get("WANDB_INIT_TIMEOUT", 30)),
+        ),
     }
     mode = _mode(options["mode"])
     try:

@@ -1,0 +1,57 @@
+"""What a CUDA device must do like the CPU. Run by `make gpu`; skipped where there is none."""
+
+import pytest
+import torch
+from conftest import SHORT, Command
+from test_norms import TOLERANCE, images, made
+from test_sweep import Rows
+
+from normbench.catalog import normalizer, normalizers
+from normbench.draws import Draws
+from normbench.norms.workers import set_workers
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device is visible"),
+]
+
+ON_GPU = [argument for argument in SHORT if argument != "trainer=cpu"] + ["trainer=gpu"]
+
+
+@pytest.mark.parametrize("name", normalizers())
+@pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last], ids=str)
+@pytest.mark.parametrize("workers", [1, 4])
+def test_values_and_gradients_are_those_of_the_reference(
+    name: str, dtype: torch.dtype, layout: torch.memory_format, workers: int
+) -> None:
+    layer = made(normalizer(name), 8, "silu", dtype).cuda()
+    reference = made(normalizer(name), 8, "silu", torch.float64).cuda()
+    reference.load_state_dict(layer.state_dict())
+    for each in (layer, reference):
+        set_workers(each, workers)
+    x = images((8, 8, 5, 3), dtype).detach().cuda().to(memory_format=layout).requires_grad_()
+    output, expected = layer(x), reference.reference(x)
+    found = torch.autograd.grad(output.double().sin().sum(), [x, *layer.parameters()])
+    wanted = torch.autograd.grad(expected.sin().sum(), [x, *reference.parameters()])
+    worst = 4 * TOLERANCE[dtype]
+    torch.testing.assert_close(output.double(), expected, rtol=worst, atol=worst)
+    for ours, theirs in zip(found, wanted, strict=True):
+        scale = float(theirs.abs().max()) + 1
+        torch.testing.assert_close(ours.double(), theirs.double(), rtol=worst, atol=worst * scale)
+
+
+@pytest.mark.parametrize("kind", ["uniform", "normal"])
+def test_random_numbers_are_those_of_the_cpu(kind: str) -> None:
+    here = getattr(Draws(3, 1, torch.arange(100)), kind)("noise", 4)
+    there = getattr(Draws(3, 1, torch.arange(100).cuda()), kind)("noise", 4)
+    torch.testing.assert_close(there.cpu(), here, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("precision", ["32-true", "bf16-mixed", "16-mixed"])
+def test_a_run_trains_on_the_device(command: Command, rows: Rows, precision: str) -> None:
+    end = command("-m", "norm=bn,evonorm_s0", "batch=4", f"precision={precision}", *ON_GPU)
+    assert end.code == 0, end.err
+    for row in rows():
+        assert row.status == "ok"
+        assert torch.cuda.get_device_name(0) in row.devices

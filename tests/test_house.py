@@ -1,0 +1,243 @@
+"""The house itself: who may import whom, what travels in a wheel, that documents say what is so."""
+
+import ast
+import inspect
+import re
+import shutil
+import subprocess
+import sys
+import zipfile
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+from conftest import FASHION_MNIST
+
+from normbench import catalog
+from normbench.cells import GROUPS
+from normbench.errors import BadInput
+from normbench.home import CONF, ROOT, names
+
+MODULES = sorted((ROOT / "normbench").rglob("*.py"))
+README = (ROOT / "README.md").read_text()
+
+pytestmark = pytest.mark.skipif(
+    not (ROOT / "pyproject.toml").exists(), reason="not a checkout, so there is no house to look at"
+)
+
+
+def lint_imports(root: Path) -> subprocess.CompletedProcess[str]:
+    script = Path(sys.executable).with_name("lint-imports")
+    return subprocess.run([script, "--no-cache"], cwd=root, capture_output=True, text=True)
+
+
+@pytest.fixture
+def copy(tmp_path: Path) -> Path:
+    """The package and its contracts, to be sinned against."""
+    shutil.copytree(ROOT / "normbench", tmp_path / "normbench")
+    shutil.copy(ROOT / "pyproject.toml", tmp_path)
+    return tmp_path
+
+
+def test_the_contracts_hold() -> None:
+    assert lint_imports(ROOT).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("module", "sin", "contract"),
+    [
+        ("norms/batch.py", "import normbench.task", "imports point down"),
+        ("models/cost.py", "import normbench.data.digits", "imports point down"),
+        ("results.py", "import normbench.report.table", "imports point down"),
+        ("report/table.py", "import torch", "import no torch"),
+        ("sweep.py", "import wandb", "import no torch"),
+        ("report/build.py", "import hydra", "the report is a reader"),
+        ("norms/group.py", "import pytorch_lightning", "know torch alone"),
+        ("results.py", "import pydantic", "the row is standard library"),
+        ("fresh.py", "import os", "imports point down"),
+    ],
+)
+def test_a_planted_sin_is_caught(copy: Path, module: str, sin: str, contract: str) -> None:
+    with (copy / "normbench" / module).open("a") as file:
+        file.write(f"\n{sin}\n")
+    found = lint_imports(copy)
+    assert found.returncode != 0
+    broken = [line for line in found.stdout.splitlines() if "BROKEN" in line]
+    assert any(contract in line for line in broken) or "fresh" in found.stdout
+
+
+def test_no_module_is_a_junk_drawer() -> None:
+    drawers = {"utils", "util", "helpers", "helper", "misc", "common", "tools"}
+    assert not {path.stem for path in MODULES} & drawers
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "normbench/models").glob("*.py")), ids=str)
+def test_no_architecture_asks_for_the_name_of_a_normalizer(path: Path) -> None:
+    tree = ast.parse(path.read_text())
+    strings = {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant)}
+    assert not strings & set(catalog.normalizers())
+
+
+# The yamls and what they name
+
+SCIENCE = [(group, name) for group in GROUPS for name in names(CONF / group)]
+
+
+@pytest.mark.parametrize(("group", "name"), SCIENCE)
+def test_a_yaml_names_every_argument_of_its_target_and_no_other(group: str, name: str) -> None:
+    options = catalog.options(group, name, {})
+    module, _, attribute = options.pop("_target_").rpartition(".")
+    target = getattr(import_module(module), attribute)
+    accepted = set(inspect.signature(target).parameters) - {"norm", "num_classes", "in_chans"}
+    assert set(options) == accepted
+
+
+@pytest.mark.parametrize("group", ["norm", "data", "model"])
+def test_a_misspelt_name_or_option_is_an_error_in_python_too(group: str) -> None:
+    name = names(CONF / group)[0]
+    with pytest.raises(BadInput, match=f"{group}={name}x is unknown; did you mean {name}"):
+        catalog.options(group, f"{name}x", {})
+    with pytest.raises(BadInput, match=f"{group}.surplus is no option of {name}"):
+        catalog.options(group, name, {"surplus": 1})
+
+
+@pytest.mark.parametrize("kind", catalog.LISTS)
+def test_the_catalog_lists_names_with_what_they_are(
+    kind: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert catalog.main([kind]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines] == names(catalog.LISTS[kind])
+    assert all(len(line) > 30 for line in lines)
+    assert catalog.main(["nothing"]) == 2
+
+
+# A wheel
+
+
+def test_a_wheel_carries_the_yamls_and_runs_from_any_folder(tmp_path: Path) -> None:
+    """Built as pip builds it; unpacked before the checkout on the path, so it alone is used."""
+    source = tmp_path / "source"
+    shutil.copytree(
+        ROOT, source, ignore=shutil.ignore_patterns(".venv", ".git", "runs", ".*_cache")
+    )
+    build = [
+        sys.executable,
+        "-m",
+        "build",
+        "--wheel",
+        "--no-isolation",
+        "-o",
+        str(tmp_path),
+        str(source),
+    ]
+    subprocess.run(build, check=True, capture_output=True)
+    (wheel,) = tmp_path.glob("normbench-*.whl")
+    installed = tmp_path / "installed"
+    zipfile.ZipFile(wheel).extractall(installed)
+    packed = {str(path.relative_to(installed / "normbench")) for path in installed.rglob("*.yaml")}
+    for folder in ("conf", "sweeps", "reports/tables"):
+        expected = {str(path.relative_to(ROOT)) for path in (ROOT / folder).rglob("*.yaml")}
+        assert expected
+        assert expected <= packed
+    work = tmp_path / "work"
+    work.mkdir()
+    words = [sys.executable, "-m", "normbench", "norm=gn", "recipe.images=256", "logger=none"]
+    found = subprocess.run(
+        words, cwd=work, env={"PYTHONPATH": str(installed), "PATH": "/usr/bin:/bin"},
+        capture_output=True, text=True,
+    )  # fmt: skip
+    assert found.returncode == 0, found.stderr
+    assert "wrote reports/batch_size/" in found.stdout
+    assert list(work.glob("runs/default/*/row.json"))
+
+
+# The README
+
+
+def block(mark: str) -> list[str]:
+    """The commands of the README's code block below `<!-- mark -->`."""
+    below = README.partition(f"<!-- {mark} -->\n```sh\n")[2]
+    return below.partition("\n```")[0].splitlines()
+
+
+def run(words: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    """A shell command with this Python and without a network."""
+    path = f"{Path(sys.executable).parent}:/usr/bin:/bin"
+    environment = {"PATH": path, "WANDB_MODE": "offline", "HOME": str(folder)}
+    return subprocess.run(
+        words, shell=True, cwd=folder, env=environment, capture_output=True, text=True
+    )
+
+
+@pytest.mark.parametrize("mark", ["run", "test"])
+def test_the_readme_has_its_two_commands(mark: str) -> None:
+    (command,) = block(mark)
+    install, _, then = command.rpartition(" && ")
+    assert install.startswith("python3 -m venv .venv && . .venv/bin/activate && pip install -e ")
+    assert then in ("make check", MAIN_JOB)
+
+
+MAIN_JOB = block("run")[0].rpartition(" && ")[2]
+
+
+def test_the_main_job_of_the_readme(tmp_path: Path) -> None:
+    found = run(MAIN_JOB, tmp_path)
+    assert found.returncode == 0, found.stderr
+    assert len(list(tmp_path.glob("runs/default/*/row.json"))) == 18
+    assert "| evonorm_s0 †   | " in found.stdout
+    again = run(MAIN_JOB, tmp_path)
+    assert "18 cells, 18 finished before, 0 to train" in again.stdout
+
+
+# Short enough to be run whole; the grids among them only once they are made shorter.
+QUICK = {"--help": "", "normbench.catalog": "", "normbench.report": ""}
+SHORTER = " recipe.images=256 trainer=cpu"
+
+
+def test_the_examples_of_the_readme(tmp_path: Path) -> None:
+    commands = [line.partition("  #")[0].strip() for line in block("examples")]
+    assert len(commands) >= 8
+    for command in commands:
+        quick = any(word in command for word in QUICK)
+        found = run(command if quick else command + SHORTER, tmp_path)
+        assert found.returncode == 0, (command, found.stderr)
+        assert found.stdout
+
+
+def test_a_normalizer_of_ones_own_as_the_readme_says(tmp_path: Path) -> None:
+    code = README.partition("```python\n")[2].partition("```")[0]
+    yaml = README.partition("```yaml\n")[2].partition("```")[0]
+    (tmp_path / "my_norm.py").write_text(code)
+    (tmp_path / "mine" / "norm").mkdir(parents=True)
+    (tmp_path / "mine" / "norm" / "identity.yaml").write_text(yaml)
+    (command,) = (line for line in README.splitlines() if "--config-dir mine" in line)
+    found = run(command + SHORTER + " logger=none", tmp_path)
+    assert found.returncode == 0, found.stderr
+    assert "| identity †" in found.stdout
+
+
+@pytest.mark.skipif(not FASHION_MNIST.is_dir(), reason="dataset-fashion-mnist is not installed")
+def test_fashion_mnist_as_the_readme_says(tmp_path: Path) -> None:
+    (command, sweep) = (
+        line for line in README.splitlines() if "fashion_mnist norm" in line or "demo_fixed" in line
+    )
+    for words in (command, f"{sweep} seed=0 batch=4 norm=bn"):
+        found = run(words + SHORTER + " logger=none", tmp_path)
+        assert found.returncode == 0, found.stderr
+    assert "data=fashion_mnist" in found.stdout
+
+
+@pytest.mark.parametrize("link", sorted(set(re.findall(r"\]\(([^)#:]+)\)", README))))
+def test_every_link_of_the_readme_leads_somewhere(link: str) -> None:
+    assert (ROOT / link).exists()
+
+
+def test_continuous_integration_runs_the_readmes_test_command() -> None:
+    script = (ROOT / ".ci" / "run").read_text()
+    found = subprocess.run(
+        script.replace('eval "$test_command"', "").replace("rm -rf .venv", "")
+        .replace('"$(dirname "$0")/.."', f'"{ROOT}"'),
+        shell=True, executable="/bin/bash", capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert found.stdout == f"+ {block('test')[0]}\n"

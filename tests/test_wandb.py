@@ -1,0 +1,134 @@
+"""The mirror of a run in W&B: read back by W&B's own reader, and sent to a server on loopback."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import SHORT, Command, cell
+from fake_wandb import serve
+from test_sweep import BROKEN, LONG, Rows, training, when
+
+from normbench import results
+from normbench.results import flat
+
+WITH_WANDB = [argument for argument in SHORT if argument != "logger=none"]
+
+
+def inspected(folder: Path) -> dict[str, Any]:
+    """What W&B reads in the offline run below `folder`."""
+    (offline,) = folder.glob("wandb/offline-run-*")
+    script = str(Path(sys.executable).with_name("wandb"))
+    words = [script, "leet", "inspect", "--summary", "--json", str(offline)]
+    found: dict[str, Any] = json.loads(
+        subprocess.run(words, capture_output=True, check=True).stdout
+    )
+    return found
+
+
+def history(folder: Path) -> list[dict[str, Any]]:
+    (offline,) = folder.glob("wandb/offline-run-*")
+    script = str(Path(sys.executable).with_name("wandb"))
+    words = [script, "leet", "inspect", "--json", str(offline)]
+    lines = subprocess.run(words, capture_output=True, check=True, text=True).stdout.splitlines()
+    records = [json.loads(line) for line in lines]
+    return [record["history"]["item"] for record in records if record["type"] == "history"]
+
+
+@pytest.mark.parametrize("norm", ["bn", "evonorm_s0"])
+def test_an_offline_run_says_what_the_row_says(command: Command, rows: Rows, norm: str) -> None:
+    end = command(f"norm={norm}", "batch=4", *WITH_WANDB)
+    assert end.code == 0
+    assert "W&B: 1 offline runs; `wandb sync runs/*/*/wandb/offline-run-*` uploads" in end.out
+    (row,) = rows()
+    own = Path("runs/default") / row.id
+    found = inspected(own)
+    assert (found["state"], found["exit_code"], found["project"]) == ("finished", 0, "normbench")
+    assert found["name"] == f"{norm} batch=4 seed=0 recipe.images=2560"
+    assert {norm, "digits", "resnet14", "fixed_global_batch"} == set(found["tags"])
+    assert found["config"].items() >= flat(row.config).items()
+    assert (found["config"]["id"], found["config"]["sweep"]) == (row.id, "default")
+    for key in ("test_top1", "test_loss", "train_loss", "params", "status"):
+        assert found["summary"][key] == pytest.approx(getattr(row, key))
+    assert Path(row.wandb).resolve().name.startswith("offline-run-")
+    curve = list(results.read_history(own))
+    logged = history(own)
+    assert len(curve) == len(logged)
+    for ours, theirs in zip(curve, logged, strict=True):
+        assert theirs.items() >= {key: pytest.approx(value) for key, value in ours.items()}.items()
+
+
+def test_two_runs_of_a_sweep_are_two_runs_of_a_group(command: Command, rows: Rows) -> None:
+    assert command("-m", "sweeps=demo", "norm=bn", "batch=4", "seed=0,1", *WITH_WANDB).code == 0
+    found = [inspected(Path("runs/demo") / row.id) for row in rows()]
+    assert {each["config"]["sweep"] for each in found} == {"demo"}
+    assert len({each["run_id"] for each in found}) == 2
+    assert {each["config"]["seed"] for each in found} == {0, 1}
+
+
+def test_a_failed_run_says_so(command: Command) -> None:
+    arguments = (*BROKEN, "norm=broken", "batch=4", *WITH_WANDB)
+    assert command(*arguments).code == 1
+    found = inspected(Path("runs/default") / cell(*arguments).id)
+    assert (found["state"], found["exit_code"]) == ("failed", 1)
+    assert found["summary"]["status"] == "failed"
+
+
+def test_an_interrupted_run_says_so(command: Command) -> None:
+    arguments = ["norm=bn", "batch=4", *(word for word in LONG if word != "logger=none")]
+    own = Path("runs/default") / cell(*arguments).id
+    stopper = when(lambda: training(own), lambda: os.kill(os.getpid(), signal.SIGINT))
+    assert command(*arguments).code == 130
+    stopper.join()
+    assert inspected(own)["exit_code"] == 130
+
+
+def test_without_a_logger_nothing_of_wandb_is_left(command: Command, rows: Rows) -> None:
+    assert command("norm=bn", *SHORT).code == 0
+    (row,) = rows()
+    assert row.wandb == ""
+    assert not list(Path("runs").rglob("wandb"))
+
+
+def test_who_is_logged_in_goes_online_by_itself(
+    command: Command, rows: Rows, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with serve() as server:
+        monkeypatch.setenv("WANDB_BASE_URL", server.address)
+        monkeypatch.setenv("WANDB_API_KEY", "local" + 35 * "0")
+        monkeypatch.delenv("WANDB_MODE")
+        end = command("norm=bn", "batch=4", *WITH_WANDB)
+    assert end.code == 0
+    (row,) = rows()
+    assert row.wandb.startswith(server.address)
+    first = server.created[0]
+    assert (first["project"], first["groupName"]) == ("normbench", "default")
+    assert json.loads(first["config"])["norm"]["value"] == "bn"
+    assert any(sent.get("exitcode") == 0 and sent.get("complete") for sent in server.streamed)
+
+
+def test_who_is_not_logged_in_stays_offline_and_is_not_asked(
+    command: Command, rows: Rows, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.delenv("WANDB_MODE")
+    monkeypatch.delenv("WANDB_API_KEY", raising=False)
+    monkeypatch.setenv("NETRC", str(tmp_path / "no-netrc"))
+    assert command("norm=bn", *WITH_WANDB).code == 0
+    assert "offline-run" in rows()[0].wandb
+
+
+def test_a_server_that_does_not_answer_loses_nothing(
+    command: Command, rows: Rows, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WANDB_BASE_URL", "http://127.0.0.1:9")
+    monkeypatch.setenv("WANDB_API_KEY", "local" + 35 * "0")
+    monkeypatch.delenv("WANDB_MODE")
+    monkeypatch.setenv("WANDB_INIT_TIMEOUT", "2")
+    assert command("norm=bn", *WITH_WANDB).code == 0
+    (row,) = rows()
+    assert "offline-run" in row.wandb
+    assert "offline after all" in (Path("runs/default") / row.id / "log.txt").read_text()
