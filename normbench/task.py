@@ -13,7 +13,7 @@ import torch
 from pytorch_lightning import LightningModule
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torchmetrics import MeanMetric, MetricCollection
+from torchmetrics import MeanMetric
 from torchmetrics.classification import MulticlassAccuracy
 
 from normbench.errors import Impossible
@@ -78,7 +78,7 @@ class Task(LightningModule):
         self.losses: list[float] = []  # of the running epoch, a step each
         self.hits: list[float] = []
         self.recorded = 0  # steps of this epoch that the curve has
-        self.metrics = nn.ModuleDict({"val_": _metrics(classes), "test_": _metrics(classes)})
+        self.validation, self.testing = Evaluation(classes), Evaluation(classes)
         _lay(model, plan)
 
     def configure_optimizers(self) -> tuple[list[object], list[object]]:  # type: ignore[override]
@@ -128,12 +128,8 @@ class Task(LightningModule):
         return total
 
     def on_train_epoch_end(self) -> None:
-        self._record(self.summary("val_") if self.validated else {})
-
-    @property
-    def validated(self) -> bool:
-        """Images have been held out, and seen."""
-        return bool(self.metrics["val_"]["loss"].update_called)  # type: ignore[index]
+        # Lightning has validated before it ends the epoch, if images are held out at all.
+        self._record(self.validation.summary("val") if self.validation.images else {})
 
     def _record(self, more: Record) -> None:
         fresh = slice(self.recorded, None)
@@ -155,41 +151,49 @@ class Task(LightningModule):
         return fmean(self.losses), 100 * fmean(self.hits) / self.global_batch
 
     def on_validation_epoch_start(self) -> None:
-        self.metrics["val_"].reset()  # type: ignore[operator]
+        self.validation.reset()  # every epoch looks at all held-out images anew
 
     def validation_step(self, batch: Images, _index: int) -> None:
-        self._evaluate("val_", batch)
+        self.validation.update(self.model(batch.images), batch.labels)
 
     def test_step(self, batch: Images, _index: int) -> None:
-        self._evaluate("test_", batch)
+        self.testing.update(self.model(batch.images), batch.labels)
 
-    def _evaluate(self, split: str, batch: Images) -> None:
-        logits = self.model(batch.images).float()
-        metrics = self.metrics[split]
-        metrics["top1"].update(logits, batch.labels)  # type: ignore[index]
-        metrics["top5"].update(logits, batch.labels)  # type: ignore[index]
-        losses = F.cross_entropy(logits, batch.labels, reduction="none")
-        metrics["loss"].update(losses)  # type: ignore[index]
+
+class Evaluation(nn.Module):
+    """Accuracy and loss over the images of one split, by torchmetrics."""
+
+    def __init__(self, classes: int) -> None:
+        super().__init__()
+        self.top1 = MulticlassAccuracy(classes, average="micro")
+        # With fewer than five classes every image is a hit of the top 5.
+        self.top5 = MulticlassAccuracy(classes, top_k=min(5, classes), average="micro")
+        self.loss = MeanMetric()
+
+    @property
+    def images(self) -> int:
+        """Images seen since the last reset."""
+        return int(self.loss.weight)
+
+    def reset(self) -> None:
+        """Forget all images."""
+        for metric in (self.top1, self.top5, self.loss):
+            metric.reset()
+
+    def update(self, logits: Tensor, labels: Tensor) -> None:
+        """Count the images of logits (N, classes) and labels (N,)."""
+        logits = logits.float()  # under autocast they are half precision
+        self.top1.update(logits, labels)
+        self.top5.update(logits, labels)
+        self.loss.update(F.cross_entropy(logits, labels, reduction="none"))
 
     def summary(self, split: str) -> Record:
-        """What an evaluation of "val_" or "test_" found: top1 and top5 in percent, loss."""
-        found = {name: float(value) for name, value in self.metrics[split].compute().items()}  # type: ignore[operator]
+        """Top-1 and top-5 accuracy in percent and the loss, named after the `split`."""
         return {
-            f"{split}top1": 100 * found["top1"],
-            f"{split}top5": 100 * found["top5"],
-            f"{split}loss": found["loss"],
+            f"{split}_top1": 100 * float(self.top1.compute()),
+            f"{split}_top5": 100 * float(self.top5.compute()),
+            f"{split}_loss": float(self.loss.compute()),
         }
-
-
-def _metrics(classes: int) -> MetricCollection:
-    return MetricCollection(
-        {
-            "top1": MulticlassAccuracy(classes, average="micro"),
-            "top5": MulticlassAccuracy(classes, top_k=min(5, classes), average="micro"),
-            "loss": MeanMetric(),
-        },
-        compute_groups=False,
-    )
 
 
 def _lay(model: nn.Module, plan: Plan) -> None:

@@ -103,7 +103,7 @@ def _fit_and_test(cell: Cell, task: Task, loaders: Loaders) -> dict[str, Any]:
         trainer.fit(task, loaders)
         found = _measured(task, loaders.data.classes)
         trainer.test(task, loaders, verbose=False)
-        found |= task.summary("test_")
+        found |= task.testing.summary("test")
     except Diverged as reason:
         found = {"status": "diverged", "reason": str(reason)}
     except torch.OutOfMemoryError as reason:
@@ -121,8 +121,8 @@ def _measured(task: Task, classes: int) -> dict[str, Any]:
         "train_top1": top1,
         "images_per_second": task.done * task.global_batch / task.training_seconds,
     }
-    if task.validated:
-        found["val_top1"] = task.summary("val_")["val_top1"]
+    if task.validation.images:
+        found["val_top1"] = task.validation.summary("val")["val_top1"]
     if loss >= math.log(classes):
         reason = f"the final training loss of {loss:.3f} is not below ln({classes})"
         found |= {"status": "diverged", "reason": reason}

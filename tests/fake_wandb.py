@@ -61,7 +61,8 @@ class Handler(BaseHTTPRequestHandler):
             name = variables.get("name") or "run"
             project = {"name": variables.get("project"), "entity": {"name": "me"}}
             run = {"id": "1", "name": name, "displayName": variables.get("displayName"),
-                   "sweepName": None, "historyLineCount": 0, "config": "{}", "project": project}  # fmt: skip
+                   "sweepName": None, "historyLineCount": 0,
+                   "config": "{}", "project": project}  # fmt: skip
             return {"upsertBucket": {"bucket": run, "inserted": True}}
         if "createRunFiles" in query:
             files = [
