@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from normbench.errors import BadInput, choose_from
+from normbench.home import usual_choices
 
 GROUPS = ("norm", "model", "data", "reg", "recipe")
 #: Options that say where something lies: they change no number and are no part of the id.
@@ -99,10 +100,12 @@ class Cell:
 
     @property
     def title(self) -> str:
-        """What tells this cell from its neighbours, for a line on the screen."""
-        return " ".join(
-            [self.norm.name, f"batch={self.batch}", f"seed={self.seed}", *self.options.split()]
-        )
+        """A name for the screen and for W&B: what is asked, as far as it is not the usual."""
+        chosen = {group: getattr(self, group).name for group in GROUPS if group != "norm"}
+        chosen |= {"protocol": self.protocol}
+        unusual = [f"{key}={name}" for key, name in chosen.items() if name != usual_choices()[key]]
+        plain = [f"batch={self.batch}", f"seed={self.seed}"]
+        return " ".join([self.norm.name, *plain, *unusual, *self.options.split()])
 
     def asked(self, sweep: str) -> dict[str, Any]:
         """The part of a row that says what was asked."""

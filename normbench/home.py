@@ -1,5 +1,6 @@
 """Where conf/, sweeps/ and reports/tables/ lie: beside the package, or inside it in a wheel."""
 
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,14 @@ def load(path: Path) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise TypeError(f"{path} holds no mapping of names to values")
     return {str(key): value for key, value in content.items()}
+
+
+@cache
+def usual_choices() -> dict[str, str]:
+    """What conf/config.yaml chooses in each group when nobody says otherwise."""
+    defaults = load(CONF / "config.yaml")["defaults"]
+    pairs = (item for entry in defaults if isinstance(entry, dict) for item in entry.items())
+    return {group: name for group, name in pairs if "/" not in group}
 
 
 def headline(path: Path) -> str:

@@ -32,8 +32,8 @@ class Plan:
 
     def __str__(self) -> str:
         return (
-            f"{self.workers} workers = {self.devices} devices x {self.per_forward} per forward "
-            f"x {self.accumulation} passes"
+            f"{self.workers} workers: devices={self.devices} per_forward={self.per_forward} "
+            f"accumulation={self.accumulation}"
         )
 
 

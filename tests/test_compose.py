@@ -107,7 +107,20 @@ def test_options_are_said_as_they_are_typed() -> None:
     found = cell("norm.eps=1e-3", "model.max_groups=null", "recipe.nesterov=false")
     assert found.options == "norm.eps=0.001 model.max_groups=null recipe.nesterov=false"
     assert cell(*found.options.split()).id == found.id
-    assert "recipe.nesterov=false" in found.title
+    assert found.title.endswith(found.options)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "title"),
+    [
+        (("norm=bn", "batch=4"), "bn batch=4 seed=0"),
+        (("model=resnet8", "norm=gn"), "gn batch=8 seed=0 model=resnet8"),
+        (("protocol=fixed_workers", "norm=gn"), "gn batch=8 seed=0 protocol=fixed_workers"),
+        (("norm=gn", "norm.groups=2", "trainer=cpu"), "gn batch=8 seed=0 norm.groups=2"),
+    ],
+)
+def test_a_title_says_what_is_not_usual(arguments: tuple[str, ...], title: str) -> None:
+    assert cell(*arguments).title == title
 
 
 # What cannot be used

@@ -82,7 +82,7 @@ def test_what_a_row_says(command: Command, rows: Rows) -> None:
     assert (row.norm, row.batch, row.workers, row.global_batch, row.seed) == ("gn", 4, 32, 128, 3)
     assert row.options == "model.width=8 recipe.images=2560"
     assert (row.groups, row.batch_independent, row.threads) == ([4], True, 1)
-    assert row.plan == "32 workers = 1 devices x 32 per forward x 1 passes"
+    assert row.plan == "32 workers: devices=1 per_forward=32 accumulation=1"
     assert row.versions["torch"]
     assert row.params is not None
     assert row.macs is not None
