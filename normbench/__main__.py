@@ -6,6 +6,7 @@ Exit codes: 0 every cell has its row; 1 a run failed; 2 the command line cannot 
 was trained; 128 + n stopped by signal n, as 130 for Ctrl-C.
 """
 
+import os
 import signal
 import sys
 from collections.abc import Iterator, Sequence
@@ -81,6 +82,10 @@ def entry() -> None:
     """The console script `normbench`."""
     try:
         code = main(sys.argv[1:])
+        sys.stdout.flush()
+    except BrokenPipeError:  # who read our output has seen enough, as in `normbench ... | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = 128 + signal.SIGPIPE
     finally:
         children.stop_server()
     sys.exit(code)

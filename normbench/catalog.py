@@ -89,6 +89,7 @@ def build(group: str, chosen: Mapping[str, Any], **given: Any) -> Any:
     Raises:
         BadInput: an option is unknown to the target or its value does not fit; `group` is named.
     """
+    # The only place where a name becomes code: an import by the path that the yaml gives.
     module, _, attribute = chosen["_target_"].rpartition(".")
     target = getattr(import_module(module), attribute)
     accepted = inspect.signature(target).parameters.keys() - given.keys()

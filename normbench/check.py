@@ -43,6 +43,7 @@ def check(cells: list[Cell], _tell: Callable[[Any], None]) -> Verdicts:
     """
     gpus = torch.cuda.device_count()
     found: Accelerator = "gpu" if gpus else "cpu"
+    # Seeds, and often batches, differ where data and networks do not: look at each once.
     sized = cache(_train_images)
     tried = cache(_try)
     reasons = []

@@ -32,7 +32,7 @@ def roles(model: nn.Module) -> Iterator[tuple[nn.Parameter, Role]]:
             if name not in declared:
                 kind = type(module).__name__
                 raise TypeError(f"{kind}.{name} has no role: say one of {ROLES} in {kind}.roles")
-            if id(parameter) not in seen:
+            if id(parameter) not in seen:  # shared parameters belong to the first that has them
                 seen.add(id(parameter))
                 yield parameter, declared[name]
 

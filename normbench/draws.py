@@ -42,9 +42,10 @@ class Draws:
 
     def _bits(self, stream: str, numbers: int) -> Tensor:
         """(N, numbers) hashed 64-bit words."""
-        start = self.images.new_tensor(self.seed)
+        start = self.images.new_tensor(self.seed)  # on the images' device, where all is computed
         for word in (self.epoch, zlib.crc32(stream.encode())):
             start = _mix(start + word)
+        # (N, 1) + (numbers,): every image counts through a sequence of its own.
         images = _mix(start + self.images)[:, None]
         positions = torch.arange(1, numbers + 1, device=self.images.device)
         return _mix(images + positions * _GOLDEN)
@@ -52,6 +53,7 @@ class Draws:
 
 def permutation(seed: int, epoch: int, count: int) -> Tensor:
     """The order of `count` images in an epoch: int64, shape (count,), on the CPU."""
+    # Sorting by random keys and not randperm, whose order is torch's to change.
     key = Draws(seed, epoch, torch.arange(count))._bits("permutation", 1)[:, 0]
     return torch.argsort(key, stable=True)
 

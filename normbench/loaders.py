@@ -56,6 +56,7 @@ class Order:
     def epoch(self, epoch: int, device: int = 0) -> Tensor:
         """Indices (steps, A, N) of the images that `device` sees in `epoch`."""
         order = permutation(self.seed, epoch, self.images)
+        # (steps, global batch); of each row a device takes its share, pass by pass.
         steps = order[: self.steps_per_epoch * self.global_batch].view(-1, self.global_batch)
         turns = range(self.plan.accumulation)
         return torch.stack([steps[:, self.plan.share(device, turn)] for turn in turns], dim=1)
@@ -141,6 +142,7 @@ class _Epochs:
 def augmented(data: Dataset, chunk: Chunk, seed: int) -> Chunk:
     """`chunk` with each image augmented by its own draws of this epoch."""
     draws = Draws(seed, chunk.epoch, chunk.indices.flatten())
+    # Augmentation knows images alone: (K, A, N, C, H, W) -> (K*A*N, C, H, W) and back.
     images = data.augment(chunk.images.flatten(0, 2), draws)
     return chunk._replace(images=images.unflatten(0, chunk.indices.shape))
 

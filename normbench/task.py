@@ -96,7 +96,7 @@ class Task(LightningModule):
             Diverged: a loss was not finite.
         """
         seen = [self._update(*step) for step in zip(chunk.images, chunk.labels, strict=True)]
-        losses, hits = torch.stack(seen).T.tolist()
+        losses, hits = torch.stack(seen).T.tolist()  # the one wait for the device in a chunk
         for loss in losses:
             self.done += 1
             if not math.isfinite(loss):
@@ -115,11 +115,13 @@ class Task(LightningModule):
     def _update(self, images: Tensor, labels: Tensor) -> Tensor:
         """One optimizer step on images (A, N, C, H, W): its mean loss and number of hits, (2,)."""
         optimizer, scheduler = self.optimizers(), self.lr_schedulers()
+        # Everything stays on the device: asking for a number here would wait for it every step.
         optimizer.zero_grad()  # type: ignore[union-attr]
         total = torch.zeros(2, device=self.device)
         for x, y in zip(images, labels, strict=True):
             logits = self.model(x)
             smoothing = self.reg.label_smoothing
+            # Passes have equally many images, so the mean of their means is the mean over all.
             loss = F.cross_entropy(logits, y, label_smoothing=smoothing) / len(images)
             self.manual_backward(loss)
             total += torch.stack([loss.detach(), (logits.argmax(1) == y).sum()])

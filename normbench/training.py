@@ -37,7 +37,7 @@ def train(
         progress: takes steps done, steps in all and the latest loss.
     """
     torch.set_num_threads(cell.trainer.threads)
-    seed_everything(cell.seed, verbose=False)
+    seed_everything(cell.seed, verbose=False)  # the weights; all else is drawn by `draws`
     data: Dataset = catalog.build("data", cell.data.options)
     recipe: Recipe = catalog.build("recipe", cell.recipe.options)
     network = _network(cell, data)
@@ -83,7 +83,7 @@ def _loaders(cell: Cell, data: Dataset, recipe: Recipe) -> Loaders:
 
 def _facts(cell: Cell, data: Dataset) -> dict[str, Any]:
     """What is known of the network without training it."""
-    with torch.device("meta"):
+    with torch.device("meta"):  # a network of shapes, which costs nothing to run
         network = _network(cell, data)
     params, macs = count(network, data.image)
     layers = [module for module in network.modules() if isinstance(module, NormAct)]
@@ -136,7 +136,7 @@ def _trainer(cell: Cell, epochs: int, loaders: Loaders) -> Trainer:
         accelerator="cuda" if cell.trainer.accelerator == "gpu" else "cpu",
         devices=1,
         precision=cell.precision,  # type: ignore[arg-type]
-        max_epochs=epochs,
+        max_epochs=epochs,  # the last may be shorter: the loaders stop after the last step
         limit_val_batches=1.0 if len(loaders.splits.val.labels) else 0,
         num_sanity_val_steps=0,
         logger=False,

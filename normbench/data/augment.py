@@ -26,7 +26,7 @@ def crop(images: Tensor, draws: Draws, padding: int) -> Tensor:
         return images
     count, _, height, width = images.shape
     padded = F.pad(images, (padding,) * 4)
-    places = 2 * padding + 1
+    places = 2 * padding + 1  # where a window of the old size fits, along each axis
     device = images.device
     rows = draws.integers("crop row", places)[:, None] + torch.arange(height, device=device)
     columns = draws.integers("crop column", places)[:, None] + torch.arange(width, device=device)

@@ -99,4 +99,5 @@ def hold_out(labels: Tensor, fraction: float) -> tuple[Tensor, Tensor]:
     kept, held = train_test_split(
         everything.numpy(), test_size=fraction, stratify=labels.numpy(), random_state=SPLIT_SEED
     )
+    # Sorted, so that an image's index depends on which images stay and not on how they were drawn.
     return torch.from_numpy(kept).sort().values, torch.from_numpy(held).sort().values

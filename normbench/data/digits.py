@@ -41,7 +41,7 @@ class Digits(Dataset):
             raise ValueError(f"noise={self.noise}: a standard deviation is not below 0")
 
     def load(self) -> tuple[Split, Split]:
-        digits = load_digits()
+        digits = load_digits()  # pixels are 0.0, 1.0 ... 16.0, so bytes hold them
         images = torch.from_numpy(digits.images).to(torch.uint8)[:, None]
         labels = torch.from_numpy(digits.target).long()
         train, test = train_test_split(
@@ -54,5 +54,6 @@ class Digits(Dataset):
         return noise(images / 16, draws, self.noise)
 
     def present(self, images: Tensor, indices: Tensor) -> Tensor:
+        # No run's seed and no epoch: every run is tested on the same noisy images.
         fixed = Draws(seed=SPLIT_SEED, epoch=-1, images=indices)
         return noise(images / 16, fixed, self.noise)

@@ -51,7 +51,7 @@ class ResNet(nn.Module):
     ) -> None:
         super().__init__()
         _require(norm, depth, width, stem_stride, max_groups)
-        norm = norm.capped(max_groups)
+        norm = norm.capped(max_groups)  # narrow stages leave many groups a channel each
         self.stem = _conv(in_chans, width, stem_stride)
         self.norm = norm.layer(width)
         widths = (width, width, 2 * width, 4 * width)
@@ -63,6 +63,7 @@ class ResNet(nn.Module):
         self.head = nn.Linear(4 * width, num_classes)
         for module in self.modules():
             if isinstance(module, nn.Conv2d):
+                # The init of the papers' ResNets; torch's own is a third of it in variance.
                 nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
 
     def forward(self, x: Tensor) -> Tensor:

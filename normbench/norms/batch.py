@@ -69,6 +69,7 @@ class BatchNormAct(PerWorker, NormAct):
         self._require_values(x)
         running = self._repeat((mean, var)) if track else (None, None)
         weight, bias = self._repeat(affine)
+        # (N/W, W*C, H, W'): to batch_norm each worker's channel is a channel of its own.
         y = F.batch_norm(self.fold(x), *running, weight, bias, True, self.momentum, self.eps)
         for buffer, copies in zip((mean, var), running, strict=True):
             if copies is not None:

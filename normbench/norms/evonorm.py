@@ -33,7 +33,7 @@ class EvoNormS0(Normalizer):
     batch_independent: ClassVar[bool] = True
 
     def layer(self, channels: int, act: str | None = "relu") -> NormAct:
-        if act is None:
+        if act is None:  # before a residual addition: affine alone, as the paper has it
             return Affine(channels)
         return EvoNormS0Act(channels, act, largest_divisor(channels, self.groups), self.eps)
 
@@ -54,7 +54,7 @@ class EvoNormS0Act(NormAct):
         self.v = nn.Parameter(torch.ones(channels))
 
     def forward(self, x: Tensor) -> Tensor:
-        y = wide(x)
+        y = wide(x)  # a variance in bf16 would be no variance
         var = y.reshape(len(y), self.groups, -1).var(dim=2, unbiased=False)  # (N, G)
         scale = torch.rsqrt(var + self.eps).repeat_interleave(self.channels // self.groups, dim=1)
         # Gain and divisor meet on (N, C), so the map itself is multiplied only once by both.

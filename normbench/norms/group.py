@@ -65,6 +65,7 @@ class GroupNormAct(NormAct):
         self.eps = eps
 
     def forward(self, x: Tensor) -> Tensor:
+        # torch takes the moments of half precision in fp32 by itself.
         return self.activation(F.group_norm(x, self.groups, self.weight, self.bias, self.eps))
 
     def normalize(self, x: Tensor) -> Tensor:
