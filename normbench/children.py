@@ -113,9 +113,20 @@ def start(
     variables = {**os.environ, **(environment or {})}
     arguments = (target, request, writer, log, variables)
     process = _CONTEXT.Process(target=_enter, args=arguments)
-    process.start()
+    _fork(process)
     writer.close()
     return Child(process, reader)
+
+
+def _fork(process: ForkServerProcess) -> None:
+    """Have the server start `process`; a server that was killed just now may still look alive."""
+    for _ in range(50):
+        _ensure_server()
+        try:
+            return process.start()
+        except ConnectionError:
+            time.sleep(0.1)
+    raise RuntimeError("the fork server does not answer")
 
 
 def wait(children: Iterable[Child], seconds: float) -> None:
@@ -139,7 +150,13 @@ def stop(children: Iterable[Child], number: int = signal.SIGINT) -> None:
 
 
 def start_server(preload: Iterable[str]) -> None:
-    """Start the fork server, if none runs; it imports `preload` in the background.
+    """Start the fork server, if none runs; it imports `preload` in the background."""
+    _CONTEXT.set_forkserver_preload(list(preload))
+    _ensure_server()
+
+
+def _ensure_server() -> None:
+    """Start the fork server unless it runs; also when it has died since.
 
     Until Python 3.12 the server does not inherit sys.path and passes over what it cannot import, so
     the path goes along in the environment. It ignores Ctrl-C only once it has imported, so it is
@@ -152,7 +169,6 @@ def start_server(preload: Iterable[str]) -> None:
     os.environ["PYTHONPATH"] = os.pathsep.join(path or str(Path.cwd()) for path in sys.path)
     handler = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
-        _CONTEXT.set_forkserver_preload(list(preload))
         forkserver.ensure_running()
     finally:
         signal.signal(signal.SIGINT, handler)

@@ -166,7 +166,7 @@ class _Sweep:
     def sort_out(self, impossible: list[str], memory: int) -> None:
         """Give cells that cannot work their row now, before any other is trained."""
         waiting, self.queue = self.queue, deque()
-        if all(impossible):
+        if all(impossible) and not self.summary.reused:
             raise BadInput(f"{waiting[0].cell.title} cannot work: {impossible[0]}")
         for work, reason in zip(waiting, impossible, strict=True):
             path = work.folder / "row.json"

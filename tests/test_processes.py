@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+from multiprocessing import forkserver
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +41,17 @@ def test_a_child_is_forked_from_what_the_server_has_imported() -> None:
         "torch_threads": 1,
         "python_threads": ["Thread-1 (_die_with_parent)"],
     }
+
+
+def test_a_server_that_was_killed_is_followed_by_one_like_it() -> None:
+    sleeper = start("sleep", 60)
+    children.wait([sleeper], 30)
+    server: Any = forkserver._forkserver
+    os.kill(server._forkserver_pid, signal.SIGKILL)
+    assert finish(sleeper)[0].code != 0
+    end, _ = finish(start("describe"))
+    assert end.last is not None
+    assert end.last.content["preloaded"] == ["torch", "pytorch_lightning", "hydra"]
 
 
 def test_a_child_reports_on_the_way() -> None:

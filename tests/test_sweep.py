@@ -146,6 +146,14 @@ def test_a_cell_that_cannot_work_is_named_first_and_the_others_run(
     assert "2 finished before" in command("-m", "norm=bn,gn", "batch=1", *SHORT).out
 
 
+def test_a_cell_that_cannot_work_among_finished_ones_has_its_row_too(
+    command: Command, rows: Rows
+) -> None:
+    assert command("norm=gn", "batch=1", *SHORT).code == 0
+    assert command("-m", "norm=bn,gn", "batch=1", *SHORT).code == 0
+    assert {row.norm: row.status for row in rows()} == {"bn": "impossible", "gn": "ok"}
+
+
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [

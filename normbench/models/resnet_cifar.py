@@ -63,7 +63,7 @@ class ResNet(nn.Module):
         self.head = nn.Linear(4 * width, num_classes)
         for module in self.modules():
             if isinstance(module, nn.Conv2d):
-                # The init of the papers' ResNets; torch's own is a third of it in variance.
+                # The init of the papers' ResNets; torch's own has a sixth of its variance.
                 nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
 
     def forward(self, x: Tensor) -> Tensor:
