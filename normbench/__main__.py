@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 
-from normbench import children, results, sweep
+from normbench import __version__, children, results, sweep
 from normbench.cells import Cell, Settings
 from normbench.compose import compose
 from normbench.errors import BadInput
@@ -22,14 +22,21 @@ from normbench.report import build, render
 from normbench.report.table import tables
 from normbench.sweep import Interrupted, Summary
 
+REPORTS = Path("reports")
+
 
 def main(arguments: Sequence[str]) -> int:
     """Run a command line; its exit code."""
+    if list(arguments) == ["--version"]:
+        print(f"normbench {__version__}")
+        return 0
     try:
         with _signals():
             cells, settings = compose(list(arguments))
             if settings is None:
                 return 0
+            # Before any training: a table that cannot be written would be a poor end of it.
+            results.writable(REPORTS, f"the folder {REPORTS}", "call normbench from another folder")
             summary = sweep.run(cells, settings, lambda line: print(line, flush=True))
             _conclude(cells, settings, summary)
     except BadInput as error:
@@ -50,17 +57,18 @@ def _conclude(cells: list[Cell], settings: Settings, summary: Summary) -> None:
     made = tables(build.specs(), rows, touched)
     for table in made:
         print(f"\n{render.markdown(table)}")
-    for path in build.write(made, Path("reports")):
-        print(f"wrote {path}")
+    changed = build.write(made, REPORTS)
+    for table in made:
+        print(f"{REPORTS / table.spec.name / table.slug}.md, .csv, .tex, .html, .png, .pdf")
+    print(f"{len(changed)} of these files are new" if changed else "these files were there already")
     for line in summary.failed:
         print(f"failed: {line}")
     if left := len(touched - {row.id for row in rows}):
         print(f"{left} of {len(cells)} cells have no row; the same command goes on from here")
     offline = [row for row in rows if row.id in touched and "offline-run" in row.wandb]
     if offline and summary.trained:
-        print(
-            f"W&B: {len(offline)} offline runs; `wandb sync {root}/*/*/wandb/offline-run-*` uploads"
-        )
+        folders = root / settings.sweep / "*" / "wandb" / "offline-run-*"
+        print(f"W&B: {len(offline)} offline runs; `wandb sync {folders}` uploads them")
 
 
 @contextmanager

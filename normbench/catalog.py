@@ -1,6 +1,6 @@
 """Names in conf/ become objects here, and nowhere else.
 
-    python -m normbench.catalog norms|models|data|recipes|regs|sweeps
+    python -m normbench.catalog norms|models|data|recipes|regs|protocols|trainers|loggers|sweeps
 
 lists the names with what each is. A yaml's `_target_` names a class; its other keys are arguments
 of that class, and an argument that the class does not know, or of another type, is an error.
@@ -10,6 +10,7 @@ import inspect
 import sys
 from collections.abc import Mapping
 from importlib import import_module
+from math import isfinite
 from typing import Any, get_type_hints
 
 from pydantic import TypeAdapter, ValidationError
@@ -26,6 +27,9 @@ LISTS = {
     "data": CONF / "data",
     "recipes": CONF / "recipe",
     "regs": CONF / "reg",
+    "protocols": CONF / "protocol",
+    "trainers": CONF / "trainer",
+    "loggers": CONF / "logger",
     "sweeps": SWEEPS,
 }
 
@@ -89,9 +93,7 @@ def build(group: str, chosen: Mapping[str, Any], **given: Any) -> Any:
     Raises:
         BadInput: an option is unknown to the target or its value does not fit; `group` is named.
     """
-    # The only place where a name becomes code: an import by the path that the yaml gives.
-    module, _, attribute = chosen["_target_"].rpartition(".")
-    target = getattr(import_module(module), attribute)
+    target = _target(group, chosen.get("_target_"))
     accepted = inspect.signature(target).parameters.keys() - given.keys()
     hints = get_type_hints(target.__init__)
     arguments = {key: value for key, value in chosen.items() if key != "_target_"}
@@ -105,7 +107,21 @@ def build(group: str, chosen: Mapping[str, Any], **given: Any) -> Any:
         raise BadInput(f"{group}.{error}") from error
 
 
+def _target(group: str, path: Any) -> Any:
+    """What the yaml names: the only place where a name becomes code."""
+    module, _, attribute = str(path).rpartition(".")
+    try:
+        return getattr(import_module(module), attribute)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise BadInput(
+            f"{group}._target_={path} cannot be imported ({error}); it is module.Class, as in "
+            "normbench.norms.batch.BatchNorm, found from the folders of PYTHONPATH"
+        ) from error
+
+
 def _fitted(option: str, value: Any, hint: Any) -> Any:
+    if isinstance(value, float) and not isfinite(value):
+        raise BadInput(f"{option}={value}: it must be a finite number")
     try:
         return TypeAdapter(hint).validate_python(value)
     except ValidationError as error:
@@ -115,8 +131,12 @@ def _fitted(option: str, value: Any, hint: Any) -> Any:
 
 def main(arguments: list[str]) -> int:
     """Print the names of one list, each with the headline of its yaml."""
+    if {"-h", "--help"} & set(arguments):
+        print(__doc__)
+        return 0
     if len(arguments) != 1 or arguments[0] not in LISTS:
-        print(f"usage: python -m normbench.catalog {'|'.join(LISTS)}", file=sys.stderr)
+        given = " ".join(arguments) or "nothing"
+        print(f"normbench.catalog: {given} is no list; known: {', '.join(LISTS)}", file=sys.stderr)
         return 2
     folder = LISTS[arguments[0]]
     for name in names(folder):

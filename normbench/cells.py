@@ -8,6 +8,8 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
+from importlib.util import find_spec
+from math import isqrt
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -19,6 +21,7 @@ GROUPS = ("norm", "model", "data", "reg", "recipe")
 PATHS = frozenset({"root"})
 
 Accelerator = Literal["auto", "cpu", "gpu"]
+USUAL_GLOBAL_BATCH = 128  # of conf/protocol/fixed_global_batch.yaml
 PRECISIONS = ("32-true", "bf16-mixed", "16-mixed")
 
 
@@ -32,9 +35,9 @@ class Choice:
 
     @property
     def identity(self) -> dict[str, Any]:
-        """Name and options as far as they change numbers."""
+        """Name and options as far as they change numbers; for code of the user's own, that too."""
         kept = {k: v for k, v in self.options.items() if k not in PATHS and k != "_target_"}
-        return {"name": self.name, **kept}
+        return {"name": self.name, **kept, **_own_code(self.options.get("_target_", ""))}
 
 
 @dataclass(frozen=True)
@@ -84,7 +87,8 @@ class Cell:
 
     @cached_property
     def id(self) -> str:
-        """Twelve digits of the hash of the identity."""
+        """Twelve digits of the hash of the identity: enough for millions of runs."""
+        # Sorted keys and no spaces: the same description gives the same text, however it was typed.
         canonical = json.dumps(self.identity, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(canonical.encode()).hexdigest()[:12]
 
@@ -105,6 +109,12 @@ class Cell:
         chosen |= {"protocol": self.protocol}
         unusual = [f"{key}={name}" for key, name in chosen.items() if name != usual_choices()[key]]
         plain = [f"batch={self.batch}", f"seed={self.seed}"]
+        if self.protocol == "fixed_workers":
+            unusual.append(f"workers={self.workers}")
+        elif self.global_batch != USUAL_GLOBAL_BATCH:
+            unusual.append(f"global_batch={self.global_batch}")
+        if self.precision != PRECISIONS[0]:
+            unusual.append(f"precision={self.precision}")
         return " ".join([self.norm.name, *plain, *unusual, *self.options.split()])
 
     def asked(self, sweep: str) -> dict[str, Any]:
@@ -124,7 +134,9 @@ class Cell:
         return {**chosen, **values, "sweep": sweep, "config": self.identity}
 
     def on(self, accelerator: Accelerator) -> "Cell":
-        """This cell on hardware that is there."""
+        """This cell with `accelerator` where it left the choice open."""
+        if self.trainer.accelerator != "auto":
+            return self
         return replace(self, trainer=replace(self.trainer, accelerator=accelerator))
 
 
@@ -164,10 +176,15 @@ def parse(
     )
     trainer = _hardware(groups.pop("trainer").options)
     seed = whole("seed", _take(rest, "seed"), 0, "the seed")
+    if seed >= 2**32:
+        raise BadInput(f"seed={seed}: numpy takes seeds below 2**32, as seed=0")
+    mode = groups["logger"].options.get("mode", "offline")
+    one_of("logger.mode", mode, ("auto", "online", "offline", "disabled"))
     precision = one_of("precision", _take(rest, "precision"), PRECISIONS)
     settings = _settings(rest, choices.get("sweeps"))
     for key in rest:
-        raise BadInput(f"{key}={rest[key]} is unknown; {choose_from(key, config.keys() - rest)}")
+        known = {*config, "protocol", "sweeps"} - rest.keys()
+        raise BadInput(f"{key}={rest[key]} is unknown; {choose_from(key, known)}")
     cell = Cell(
         batch=batch, workers=workers, global_batch=global_batch, protocol=protocol, seed=seed,
         precision=precision, trainer=trainer, **groups,
@@ -181,8 +198,13 @@ def lay_out(protocol: str, batch: int, workers: Any, global_batch: Any) -> tuple
     Raises:
         BadInput: the wrong one is given, or `batch` does not divide the global batch.
     """
-    if global_batch is None:
-        count = whole("workers", workers, 1, f"under protocol={protocol} the number of workers")
+    if protocol == "fixed_workers" and global_batch is not None:
+        raise BadInput(
+            f"global_batch={global_batch}: under protocol=fixed_workers it follows from batch * "
+            f"workers; protocol=fixed_global_batch global_batch={global_batch} fixes it"
+        )
+    if protocol == "fixed_workers":
+        count = whole("workers", workers, 1, "under protocol=fixed_workers the number of workers")
         return count, batch * count
     if workers is not None:
         raise BadInput(
@@ -191,7 +213,8 @@ def lay_out(protocol: str, batch: int, workers: Any, global_batch: Any) -> tuple
         )
     total = whole("global_batch", global_batch, 1, "images of an optimizer step")
     if total % batch:
-        divisors = [d for d in range(1, total + 1) if total % d == 0]
+        below = [d for d in range(1, isqrt(total) + 1) if total % d == 0]
+        divisors = {*below, *(total // d for d in below)}
         near = sorted(sorted(divisors, key=lambda d: abs(d - batch))[:2])
         raise BadInput(
             f"batch={batch} does not divide the global batch of {total} images; "
@@ -231,13 +254,27 @@ def _choice(
     options: Mapping[str, Any],
     defaults: Mapping[str, Mapping[str, Any]],
 ) -> Choice:
+    if group not in defaults:
+        raise BadInput(f"{group} takes the name of one yaml file; several make a grid with -m")
     own = defaults[group]
     for key in options:
         if key not in own:
             known = [option for option in own if option != "_target_"]
             raise BadInput(f"{group}.{key} is unknown; {choose_from(key, known)}")
-    changed = {key: value for key, value in options.items() if value != own[key]}
-    return Choice(choices[group], options, changed)
+    alike = {key: _alike(value, own[key]) for key, value in options.items()}
+    changed = {key: value for key, value in alike.items() if value != own[key]}
+    return Choice(choices[group], alike, changed)
+
+
+def _alike(value: Any, usual: Any) -> Any:
+    """A number of the type that its yaml has, so that 0 and 0.0 describe the same run."""
+    if isinstance(value, bool) or isinstance(usual, bool):
+        return value
+    if isinstance(usual, float) and isinstance(value, int):
+        return float(value)
+    if isinstance(usual, int) and isinstance(value, float) and value.is_integer():
+        return int(value)
+    return value
 
 
 def _hardware(options: Mapping[str, Any]) -> Hardware:
@@ -265,7 +302,27 @@ def _settings(rest: dict[str, Any], sweep: str | None) -> Settings:
     return Settings(str(Path(runs).expanduser()), jobs, force, sweep or "default")
 
 
+def _own_code(target: str) -> dict[str, str]:
+    """The class outside normbench that a yaml names, with a hash of its file.
+
+    Code of ours has its commit in the row; code of a user's own changes from run to run, and a
+    result of the old code must not answer for the new.
+    """
+    if target.startswith("normbench.") or "." not in target:
+        return {}
+    try:
+        found = find_spec(target.rpartition(".")[0])
+    except (ImportError, ValueError):
+        found = None  # the check of all cells says so, with the trace
+    origin = found.origin if found is not None else None
+    if origin is None or not Path(origin).is_file():
+        return {"code": target}
+    return {"code": f"{target} {hashlib.sha256(Path(origin).read_bytes()).hexdigest()[:12]}"}
+
+
 def _typed(value: Any) -> str:
+    if isinstance(value, list):
+        return f"[{','.join(map(_typed, value))}]"  # no space: options are separated by one
     if value is None:
         return "null"
     return str(value).lower() if isinstance(value, bool) else str(value)

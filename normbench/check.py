@@ -4,18 +4,19 @@ Runs once, in a process of its own, before the first run starts. Networks are bu
 device, where shapes are computed and no numbers.
 """
 
+import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
+from pathlib import Path
 from typing import Any
 
 import torch
 
 from normbench import catalog
-from normbench.cells import Accelerator, Cell, Choice
+from normbench.cells import Accelerator, Cell
+from normbench.children import one_line
 from normbench.errors import BadInput, Impossible
-from normbench.norms.workers import set_workers
-from normbench.training import host_memory
+from normbench.training import host_memory, network_of
 
 
 @dataclass(frozen=True)
@@ -35,25 +36,58 @@ class Verdicts:
     memory: int
 
 
-def check(cells: list[Cell], _tell: Callable[[Any], None]) -> Verdicts:
-    """Look at every cell.
+def check(request: tuple[list[Cell], Path], _tell: Callable[[Any], None]) -> Verdicts:
+    """Look at every cell; the request is the cells and the file that takes what is printed.
 
     Raises:
         BadInput: an option, a file or a size that no run can use.
     """
+    cells, log = request
     gpus = torch.cuda.device_count()
     found: Accelerator = "gpu" if gpus else "cpu"
     # Seeds, and often batches, differ where data and networks do not: look at each once.
-    sized = cache(_train_images)
-    tried = cache(_try)
-    reasons = []
+    images: dict[str, int] = {}
+    reasons: dict[str, str] = {}
     for cell in cells:
         _require_device(cell, gpus)
         for group in ("reg", "recipe"):
             catalog.build(group, getattr(cell, group).options)
-        _require_images(cell, sized(_Key(cell.data)))
-        reasons.append(tried(_Key(cell.norm), _Key(cell.model), _Key(cell.data), cell.batch))
-    return Verdicts(reasons, found, gpus, _memory(found))
+        data, network = _key(cell.data), _key(cell.norm, cell.model, cell.data, cell.batch)
+        if data not in images:
+            splits = catalog.build("data", cell.data.options).splits()
+            images[data] = len(splits.train.labels)
+        _require_images(cell, images[data])
+        if network not in reasons:
+            reasons[network] = _try(cell, log)
+    verdicts = [reasons[_key(cell.norm, cell.model, cell.data, cell.batch)] for cell in cells]
+    return Verdicts(verdicts, found, gpus, _memory(found))
+
+
+def _key(*parts: object) -> str:
+    return repr(parts)
+
+
+def _try(cell: Cell, log: Path) -> str:
+    """Why a forward pass of training cannot work, or nothing.
+
+    One worker is enough: whether its statistics can be computed does not depend on the others.
+    """
+    data = catalog.build("data", cell.data.options)
+    try:
+        with torch.device("meta"):  # shapes are computed and no numbers
+            network = network_of(cell, data).train()
+            network(torch.empty(cell.batch, *data.image))
+    except Impossible as reason:
+        return str(reason)
+    except BadInput:
+        raise
+    except Exception as error:  # code of the user's own can fail in any way
+        traceback.print_exc()
+        raise BadInput(
+            f"{cell.title}: its network cannot be built and run ({one_line(error)}); the trace is "
+            f"in {log}"
+        ) from error
+    return ""
 
 
 def _memory(accelerator: Accelerator) -> int:
@@ -61,43 +95,6 @@ def _memory(accelerator: Accelerator) -> int:
     if accelerator == "gpu":
         return int(torch.cuda.get_device_properties(0).total_memory)
     return host_memory()
-
-
-class _Key:
-    """A choice that can stand in a cache: equal by name and options."""
-
-    def __init__(self, choice: Choice) -> None:
-        self.choice = choice
-        self.key = (choice.name, repr(sorted(choice.options.items())))
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Key) and self.key == other.key
-
-    def __hash__(self) -> int:
-        return hash(self.key)
-
-
-def _train_images(data: _Key) -> int:
-    return len(catalog.build("data", data.choice.options).splits().train.labels)
-
-
-def _try(norm: _Key, model: _Key, data: _Key, batch: int) -> str:
-    """Why one worker's forward pass of training cannot work, or nothing."""
-    images = catalog.build("data", data.choice.options)
-    with torch.device("meta"):
-        network = catalog.build(
-            "model",
-            model.choice.options,
-            norm=catalog.build("norm", norm.choice.options),
-            num_classes=images.classes,
-            in_chans=images.image[0],
-        )
-        try:
-            set_workers(network, 1)
-            network.train()(torch.empty(batch, *images.image))
-        except Impossible as reason:
-            return str(reason)
-    return ""
 
 
 def _require_images(cell: Cell, images: int) -> None:

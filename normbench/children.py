@@ -40,7 +40,6 @@ class Message:
 
     kind: Literal["progress", "result", "refused", "failed"]
     content: Any = None
-    trace: str = ""
 
 
 @dataclass(frozen=True)
@@ -88,7 +87,7 @@ class Child:
             os.kill(self.process.pid or 0, number)
 
     def kill(self) -> None:
-        """The child and all that is in its session."""
+        """The child and all that is in its session, such as workers of its own."""
         with suppress(ProcessLookupError):
             os.killpg(self.process.pid or 0, signal.SIGKILL)
 
@@ -190,10 +189,10 @@ def _enter(
     target: str, request: Any, pipe: Connection, log: Path | None, environment: dict[str, str]
 ) -> None:
     """The life of a child."""
-    os.setsid()
+    os.setsid()  # first: from here on a Ctrl-C at the terminal and killpg mean somebody else
     signal.signal(signal.SIGINT, signal.default_int_handler)
     threading.Thread(target=_die_with_parent, daemon=True).start()
-    os.environ.clear()
+    os.environ.clear()  # what was inherited is the server's, from the day of its start
     os.environ.update(environment)
     _redirect(log)
     say = _Speaker(pipe)
@@ -208,7 +207,7 @@ def _enter(
         sys.exit(2)
     except BaseException as error:
         traceback.print_exc()
-        say(Message("failed", one_line(error), traceback.format_exc()))
+        say(Message("failed", one_line(error)))
         sys.exit(1)
 
 
@@ -230,7 +229,8 @@ def one_line(error: BaseException) -> str:
 
 
 def _redirect(log: Path | None) -> None:
-    file = os.open(log or os.devnull, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+    # Appending: the file may be that of a run which another process trains at this moment.
+    file = os.open(log or os.devnull, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     sys.stdout.flush()
     sys.stderr.flush()
     os.dup2(file, 1)
@@ -241,5 +241,5 @@ def _redirect(log: Path | None) -> None:
 def _die_with_parent() -> None:
     parent = multiprocessing.parent_process()
     assert parent is not None
-    connection.wait([parent.sentinel])
+    connection.wait([parent.sentinel])  # a pipe that closes with the parent, also after kill -9
     os.killpg(0, signal.SIGKILL)

@@ -3,6 +3,7 @@
 Hydra raises its errors from deep inside; here each becomes one sentence.
 """
 
+import argparse
 import os
 import re
 import sys
@@ -17,15 +18,16 @@ os.environ["HYDRA_FULL_ERROR"] = "1"
 
 import hydra
 import yaml
-from hydra.conf import RuntimeConf
+from hydra.conf import HydraConf, RuntimeConf
 from hydra.core.hydra_config import HydraConfig
 from hydra.errors import HydraException, MissingConfigException, OverrideParseException
+from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from normbench.cells import Cell, Settings, parse
 from normbench.errors import BadInput, choose_from
-from normbench.home import CONF, ROOT, SWEEPS, headline, load, names
+from normbench.home import CONF, ROOT, SWEEPS, headline, load, names, usual_choices
 
 PLAIN = ("batch", "workers", "global_batch", "seed", "precision", "runs", "jobs", "force")
 
@@ -38,22 +40,32 @@ def compose(arguments: list[str]) -> tuple[list[Cell], Settings | None]:
     Raises:
         BadInput: the command line or a yaml cannot be used.
     """
-    composed: list[tuple[DictConfig, RuntimeConf]] = []
+    composed: list[tuple[DictConfig, HydraConf]] = []
 
     def collect(config: DictConfig) -> None:
-        composed.append((config, HydraConfig.get().runtime))
+        composed.append((config, HydraConfig.get()))
 
-    with _environment(arguments), _sentences():
+    # Hydra's parser takes no option between two overrides.
+    flags = [word for word in arguments if word in ("-m", "--multirun")]
+    arguments = flags + [word for word in arguments if word not in flags]
+    with _environment(arguments), _sentences(arguments):
         hydra.main(version_base="1.3", config_path=str(CONF), config_name="config")(collect)()
         # Only now: Hydra would print a line of its own about an error inside of `collect`.
-        parsed = [_parsed(config, runtime) for config, runtime in composed]
+        parsed = [_parsed(config, own.runtime) for config, own in composed]
     if not parsed:
         return [], None
-    cells = list({cell.id: cell for cell, _ in parsed}.values())
+    if len(composed) == 1:
+        _require_multirun(composed[0][1])
+    cells = list(dict.fromkeys(cell.id for cell, _ in parsed))
+    by_id = {cell.id: cell for cell, _ in parsed}
+    if any(cell.trainer != by_id[cell.id].trainer for cell, _ in parsed):
+        raise BadInput("trainer: it changes no run's id, so a grid over it trains nothing anew")
     settings = {each for _, each in parsed}
     if len(settings) > 1:
-        raise BadInput("runs, jobs and force hold for all runs of a command line: give one value")
-    return cells, settings.pop()
+        raise BadInput(
+            "runs, jobs, force and sweeps hold for all runs of a command line: give one value"
+        )
+    return [by_id[id_] for id_ in cells], settings.pop()
 
 
 def _parsed(config: DictConfig, runtime: RuntimeConf) -> tuple[Cell, Settings]:
@@ -63,6 +75,15 @@ def _parsed(config: DictConfig, runtime: RuntimeConf) -> tuple[Cell, Settings]:
     folders = [Path(source.path) for source in runtime.config_sources if source.schema == "file"]
     defaults = {group: _yaml(folders, group, name) for group, name in choices.items() if name}
     return parse({str(key): value for key, value in resolved.items()}, choices, defaults)
+
+
+def _require_multirun(own: HydraConf) -> None:
+    """A sweep file that asks for a grid gets one, or a word."""
+    if own.mode != RunMode.MULTIRUN and own.sweeper.get("params"):
+        raise BadInput(
+            f"sweeps={own.runtime.choices.get('sweeps')} spans a grid, and a grid needs -m, or "
+            "`mode: MULTIRUN` below `hydra:` in the file"
+        )
 
 
 def _yaml(folders: list[Path], group: str, name: str) -> Mapping[str, Any]:
@@ -81,7 +102,7 @@ def _environment(arguments: list[str]) -> Iterator[None]:
     with tempfile.TemporaryDirectory(prefix="normbench-") as scratch:
         os.environ["NORMBENCH_SCRATCH"] = scratch
         os.environ["NORMBENCH_ROOT"] = str(ROOT)
-        os.environ["NORMBENCH_HELP"] = _sweeps_and_commands()
+        os.environ["NORMBENCH_HELP"] = _sweeps_and_commands(arguments)
         sys.argv = ["normbench", *arguments]
         try:
             yield
@@ -89,8 +110,11 @@ def _environment(arguments: list[str]) -> Iterator[None]:
             sys.argv = typed
 
 
-def _sweeps_and_commands() -> str:
-    known = [f"    {name:<16} {headline(SWEEPS / f'{name}.yaml')}" for name in names(SWEEPS)]
+def _sweeps_and_commands(arguments: list[str]) -> str:
+    """The end of the help. Hydra lists the groups in conf/ by itself, but no sweeps."""
+    folders = [SWEEPS, *(folder / "sweeps" for folder in _config_dirs(arguments))]
+    paths = [folder / f"{name}.yaml" for folder in folders for name in names(folder)]
+    known = [f"    {path.stem:<20} {headline(path)}" for path in paths]
     return "\n".join(
         [
             "Sweeps (choose by -m sweeps=name; more keys on the command line win):",
@@ -103,8 +127,16 @@ def _sweeps_and_commands() -> str:
     )
 
 
+def _config_dirs(arguments: list[str]) -> list[Path]:
+    """The folder of --config-dir, if one is given."""
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.add_argument("--config-dir", "-cd", type=Path)
+    folder = parser.parse_known_args(arguments)[0].config_dir
+    return [folder] if folder else []
+
+
 @contextmanager
-def _sentences() -> Iterator[None]:
+def _sentences(arguments: list[str]) -> Iterator[None]:
     """Errors of Hydra, OmegaConf and yaml as one sentence each."""
     try:
         yield
@@ -118,10 +150,11 @@ def _sentences() -> Iterator[None]:
             "Hydra would take apart, as in 'key=\"a, b\"'"
         ) from error
     except (HydraException, OmegaConfBaseException) as error:
-        raise BadInput(_of_hydra(error)) from error
-    except ValueError as error:  # Hydra's own, about norm=4
-        groups = ", ".join(_groups())
-        raise BadInput(f"{error}; {groups} take the name of one of their yaml files") from error
+        raise BadInput(_of_hydra(error, arguments)) from error
+    except ValueError as error:  # Hydra's own
+        about_group = "Config group override" in str(error)  # norm=4
+        groups = f"; {', '.join(_groups())} take the name of a yaml file" if about_group else ""
+        raise BadInput(f"{error}{groups}") from error
 
 
 def _of_yaml(error: yaml.YAMLError) -> str:
@@ -140,30 +173,34 @@ def _of_missing(error: MissingConfigException) -> str:
     return f"{group}={name} is unknown; {choose_from(name, error.options or names(CONF / group))}"
 
 
-def _of_hydra(error: Exception) -> str:
+def _of_hydra(error: Exception, arguments: list[str]) -> str:
     text = str(error)
     if found := re.search(r"Key '(\w+)' is not in struct\s+full_key: ([\w.]+)", text):
-        return _unknown_key(found[2])
+        return _unknown_key(found[2], arguments)
     if found := re.search(r"Could not override '([\w.@/]+)'", text):
-        return _unknown_key(found[1])
+        return _unknown_key(found[1], arguments)
     if found := re.search(r"Ambiguous value for argument '(.*)'", text):
         return f"{found[1]}: several values make a grid, and a grid needs -m"
+    if "requires --multirun" in text:
+        return "several values make a grid, and a grid needs -m"
     if found := re.search(r"Missing mandatory value: (\w+)", text):
         return f"{found[1]} is missing: give {found[1]}=N, or a protocol that does"
     return _first_line(error)
 
 
-def _unknown_key(key: str) -> str:
+def _unknown_key(key: str, arguments: list[str]) -> str:
     group, _, option = key.partition(".")
     known = _groups()
-    if option and group in known:
-        options = {
-            key for name in names(CONF / group) for key in load(CONF / group / f"{name}.yaml")
-        }
-        return (
-            f"{key} is unknown to the chosen {group}; {choose_from(option, options - {'_target_'})}"
-        )
-    return f"{key} is unknown; {choose_from(group, [*PLAIN, *known, 'sweeps'])}"
+    if not option or group not in known:
+        return f"{key} is unknown; {choose_from(group, [*PLAIN, *known, 'sweeps'])}"
+    # Of a grid's choices the first that lacks the option: norm=bn,gn norm.groups=4.
+    typed = [word.partition("=")[2] for word in arguments if word.startswith(f"{group}=")]
+    for name in (typed[-1] if typed else usual_choices()[group]).split(","):
+        path = CONF / group / f"{name}.yaml"
+        options = load(path).keys() - {"_target_"} if path.is_file() else {option}
+        if option not in options:
+            return f"{key} is unknown to {group}={name}; {choose_from(option, options)}"
+    return f"{key} is unknown to {group}"
 
 
 def _groups() -> list[str]:

@@ -42,7 +42,8 @@ class Draws:
 
     def _bits(self, stream: str, numbers: int) -> Tensor:
         """(N, numbers) hashed 64-bit words."""
-        start = self.images.new_tensor(self.seed)  # on the images' device, where all is computed
+        # Mixed before anything is added: seed 1 of epoch 0 must not be seed 0 of epoch 1.
+        start = _mix(self.images.new_tensor(self.seed))
         for word in (self.epoch, zlib.crc32(stream.encode())):
             start = _mix(start + word)
         # (N, 1) + (numbers,): every image counts through a sequence of its own.

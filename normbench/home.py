@@ -6,6 +6,8 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
+from normbench.errors import BadInput
+
 _PACKAGE = Path(__file__).parent
 ROOT = _PACKAGE if (_PACKAGE / "conf").is_dir() else _PACKAGE.parent
 
@@ -23,7 +25,7 @@ def load(path: Path) -> dict[str, Any]:
     """The content of a yaml file; {} if it holds comments alone."""
     content = OmegaConf.to_container(OmegaConf.load(path))
     if not isinstance(content, dict):
-        raise TypeError(f"{path} holds no mapping of names to values")
+        raise BadInput(f"{path} must hold options with their values, as `eps: 1e-5`")
     return {str(key): value for key, value in content.items()}
 
 

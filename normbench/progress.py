@@ -14,6 +14,7 @@ from rich.progress import (
     TimeElapsedColumn,
     TimeRemainingColumn,
 )
+from rich.table import Column
 
 INTERVAL = 20.0  # seconds between two lines about runs in progress, where there is no terminal
 
@@ -29,6 +30,9 @@ class Screen(Protocol):
 
     def ended(self, key: str, line: str, *, failed: bool) -> None:
         """A run is over; `line` says how."""
+
+    def left(self, key: str) -> None:
+        """A run that had begun waits again."""
 
     def note(self, line: str) -> None:
         """A line that stays."""
@@ -48,13 +52,18 @@ class Bars:
 
     def __init__(self, console: Console, cells: int) -> None:
         self.progress = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(bar_width=24),
+            # On a narrow terminal the titles give way, not the numbers.
+            TextColumn(
+                "{task.description}", markup=False, table_column=Column(no_wrap=True, ratio=1)
+            ),
+            BarColumn(bar_width=16),
             MofNCompleteColumn(),
-            TextColumn("{task.fields[more]}"),
+            TextColumn("{task.fields[more]}", markup=False, table_column=Column(no_wrap=True)),
             TimeElapsedColumn(),
             TimeRemainingColumn(),
             console=console,
+            expand=True,
+            speed_estimate_period=3600 * 24,  # of rich's 30 s nothing is left when a run ends
         )
         self.runs: dict[str, TaskID] = {}
         self.failed = 0
@@ -66,7 +75,7 @@ class Bars:
         self._count()
 
     def moved(self, key: str, done: int, steps: int, loss: float) -> None:
-        more = f"steps, loss {loss:.3f}"
+        more = f"loss {loss:.3f}"
         self.progress.update(self.runs[key], completed=done, total=steps, more=more)
 
     def ended(self, key: str, line: str, *, failed: bool) -> None:
@@ -74,6 +83,10 @@ class Bars:
         self.failed += failed
         self.progress.advance(self.sweep)
         self.note(line)
+        self._count()
+
+    def left(self, key: str) -> None:
+        self.progress.remove_task(self.runs.pop(key))
         self._count()
 
     def note(self, line: str) -> None:
@@ -113,6 +126,10 @@ class Lines:
         self.over += 1
         self.failed += failed
         self.note(f"{self.over}/{self.cells} {line}")
+
+    def left(self, key: str) -> None:
+        self.titles.pop(key)
+        self.states.pop(key, None)
 
     def note(self, line: str) -> None:
         self.spoken = time.monotonic()

@@ -48,8 +48,8 @@ class Recipe:
     def __post_init__(self) -> None:
         if (self.epochs is None) == (self.images is None):
             raise ValueError(
-                f"epochs={self.epochs} and images={self.images}: one of them says how long to "
-                "train, the other is null"
+                "epochs and recipe.images: one of them says how long to train and the other is "
+                "null, as in recipe.epochs=10 recipe.images=null"
             )
         for name in ("epochs", "images", "lr", "lr_batch"):
             value = getattr(self, name)
@@ -58,9 +58,10 @@ class Recipe:
         for name in ("momentum", "weight_decay"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name}={getattr(self, name)}: it must not be below 0")
-        for fraction in (self.warmup, *self.milestones):
-            if not 0 <= fraction < 1:
-                raise ValueError(f"{fraction}: warmup and milestones are fractions of all steps")
+        for name, fractions in (("warmup", [self.warmup]), ("milestones", self.milestones)):
+            if not all(0 <= fraction < 1 for fraction in fractions):
+                value = getattr(self, name)
+                raise ValueError(f"{name}={value}: fractions of all steps are from 0 to below 1")
         for role in self.decayed:
             if role not in decay.ROLES:
                 raise ValueError(f"decayed={role}: {choose_from(role, decay.ROLES)}")

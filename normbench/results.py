@@ -6,6 +6,7 @@ A run owns the folder `<root>/<sweep>/<run id>/`. In it lie
     state.json    the state of a run that is not: running, failed or interrupted
     history.csv   the training curve
     log.txt       everything that the run printed
+    previous.json the row of an older run, while force=true trains again
     lock          held by the process that trains it
 """
 
@@ -53,7 +54,7 @@ class Row:
     # How it ended.
     status: Status
     reason: str = ""  # why diverged, impossible or oom, in one sentence
-    train_loss: float | None = None  # means of the last epoch
+    train_loss: float | None = None  # means of the last epoch or tenth of the steps, the shorter
     train_top1: float | None = None
     val_top1: float | None = None  # after the last epoch
     test_top1: float | None = None
@@ -70,7 +71,7 @@ class Row:
     # What it took. Recorded, and no part of the id.
     seconds: float | None = None  # training and evaluation
     images_per_second: float | None = None  # training steps alone
-    peak_memory: int | None = None
+    peak_memory: int | None = None  # allocated on the GPU; of the whole process on the CPU
     memory: int | None = None  # of the device
     devices: str = ""
     plan: str = ""
@@ -125,6 +126,22 @@ def finished(root: Path) -> dict[str, Path]:
     return {path.parent.name: path.parent for path in sorted(root.glob("*/*/row.json"))}
 
 
+def writable(root: Path, name: str, remedy: str) -> Path:
+    """`root`, made if need be.
+
+    Raises:
+        BadInput: no file can be written there; the sentence has its `name` and the `remedy`.
+    """
+    probe = root / f".writable.{os.getpid()}"
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+        probe.touch()
+        probe.unlink()
+    except OSError as error:
+        raise BadInput(f"{name} cannot be written ({error.strerror}); {remedy}") from None
+    return root
+
+
 def write_state(folder: Path, phase: Phase, error: str = "", **more: Any) -> None:
     """Say what becomes of an unfinished run; a row that is already there stays."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -170,7 +187,7 @@ def is_busy(folder: Path) -> bool:
 
 
 class History:
-    """The curve of one run, a line a record, columns fixed by the first one."""
+    """The curve of one run, a line a record."""
 
     columns = ("step", "epoch", "lr", "train_loss", "train_top1", "val_loss", "val_top1")
 

@@ -2,9 +2,11 @@
 
 import os
 import platform
+import shutil
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from typing import Any
 
 import wandb
@@ -12,7 +14,7 @@ import wandb
 from normbench import tracking
 from normbench.cells import Request
 from normbench.children import one_line
-from normbench.results import Busy, History, Phase, Row, locked, write, write_state
+from normbench.results import Busy, History, Phase, Row, load, locked, write, write_state
 from normbench.task import Record
 from normbench.training import train
 
@@ -38,11 +40,25 @@ def main(request: Request, tell: Callable[[Any], None]) -> str:
     """
     try:
         with locked(request.folder):
-            if (request.folder / "row.json").exists() and not request.force:
+            if not request.force and _finished(request.folder / "row.json"):
                 return "finished"
+            _clear(request.folder)
             return _kept(request, tell)
     except Busy:
         return "busy"
+
+
+def _finished(path: Path) -> bool:
+    # What did not fit the memory is tried again: the sweep knows that there is more of it now.
+    return path.exists() and load(path).status != "oom"
+
+
+def _clear(folder: Path) -> None:
+    """Make room for a new run; the row of an older one is kept aside until the new one is there."""
+    if (folder / "row.json").exists():
+        (folder / "row.json").replace(folder / "previous.json")
+    shutil.rmtree(folder / "wandb", ignore_errors=True)
+    os.truncate(folder / "log.txt", 0)
 
 
 def _kept(request: Request, tell: Callable[[Any], None]) -> str:
@@ -61,6 +77,7 @@ def _kept(request: Request, tell: Callable[[Any], None]) -> str:
             raise KeyboardInterrupt from error
         raise
     write(request.folder, row)  # first: what W&B does from here on can lose nothing
+    (request.folder / "previous.json").unlink(missing_ok=True)
     tracking.finish(mirror, _summary(row), 0)
     return row.status
 
@@ -73,7 +90,7 @@ def _train(
     def curve(record: Record) -> None:
         history.add(record)
         if mirror is not None:
-            mirror.log(record, step=int(record["step"]))
+            mirror.log(record, step=int(record["step"]), commit=True)
 
     def progress(done: int, steps: int, loss: float) -> None:
         tell({"done": done, "steps": steps, "loss": loss})

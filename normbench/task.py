@@ -75,9 +75,10 @@ class Task(LightningModule):
         self.log_every, self.curve, self.progress = log_every, curve, progress
         self.done = 0
         self.training_seconds = 0.0
-        self.losses: list[float] = []  # of the running epoch, a step each
+        self.losses: list[float] = []  # a step each
         self.hits: list[float] = []
-        self.recorded = 0  # steps of this epoch that the curve has
+        self.recorded = 0  # steps that the curve has
+        self.rate = 0.0  # learning rate of the latest step
         self.validation, self.testing = Evaluation(classes), Evaluation(classes)
         _lay(model, plan)
 
@@ -86,7 +87,6 @@ class Task(LightningModule):
         return [optimizer], [self.recipe.scheduler(optimizer, self.steps)]
 
     def on_train_epoch_start(self) -> None:
-        self.losses, self.hits, self.recorded = [], [], 0
         self._since = time.monotonic()
 
     def training_step(self, chunk: Chunk, _index: int) -> None:
@@ -125,6 +125,7 @@ class Task(LightningModule):
             loss = F.cross_entropy(logits, y, label_smoothing=smoothing) / len(images)
             self.manual_backward(loss)
             total += torch.stack([loss.detach(), (logits.argmax(1) == y).sum()])
+        self.rate = optimizer.param_groups[0]["lr"]  # type: ignore[union-attr]
         optimizer.step()  # type: ignore[union-attr]
         scheduler.step()  # type: ignore[union-attr]
         return total
@@ -134,23 +135,27 @@ class Task(LightningModule):
         self._record(self.validation.summary("val") if self.validation.images else {})
 
     def _record(self, more: Record) -> None:
-        fresh = slice(self.recorded, None)
+        fresh = slice(self.recorded, None)  # the steps since the last record
         self.recorded = len(self.losses)
-        rate = self.optimizers().param_groups[0]["lr"]  # type: ignore[union-attr]
         self.curve(
             {
                 "step": self.done,
                 "epoch": self.done / self.steps_per_epoch,
-                "lr": rate,
+                "lr": self.rate,
                 "train_loss": fmean(self.losses[fresh]),
                 "train_top1": 100 * fmean(self.hits[fresh]) / self.global_batch,
                 **{name: more[name] for name in ("val_loss", "val_top1") if name in more},
             }
         )
 
-    def epoch_means(self) -> tuple[float, float]:
-        """Loss and accuracy in percent over the steps of the last epoch."""
-        return fmean(self.losses), 100 * fmean(self.hits) / self.global_batch
+    def final_means(self) -> tuple[float, float]:
+        """Loss and accuracy in percent at the end: over the last epoch, or tenth of the steps.
+
+        The shorter of the two, since a last epoch may be a fragment or all there was.
+        """
+        last = max(1, min(self.steps_per_epoch, self.steps // 10))
+        hits = fmean(self.hits[-last:]) / self.global_batch
+        return fmean(self.losses[-last:]), 100 * hits
 
     def on_validation_epoch_start(self) -> None:
         self.validation.reset()  # every epoch looks at all held-out images anew

@@ -10,13 +10,14 @@ import wandb
 from normbench.cells import Cell
 from normbench.results import flat
 
-Mode = Literal["online", "offline"]
+Mode = Literal["online", "offline", "disabled"]
 
 
 def start(cell: Cell, folder: Path, sweep: str) -> wandb.Run | None:
-    """The W&B run of `cell`, its files in `folder`; None with logger=none."""
+    """The W&B run of `cell`, its files in `folder`; None if nobody wants one."""
     options = cell.logger.options
-    if cell.logger.name == "none":
+    mode = _mode(options.get("mode", "disabled"))
+    if mode == "disabled":
         return None
     arguments: dict[str, Any] = {
         "project": options["project"],
@@ -33,7 +34,6 @@ def start(cell: Cell, folder: Path, sweep: str) -> wandb.Run | None:
             init_timeout=float(os.environ.get("WANDB_INIT_TIMEOUT", 30)),
         ),
     }
-    mode = _mode(options["mode"])
     try:
         return wandb.init(mode=mode, **arguments)
     except wandb.errors.CommError as error:
@@ -62,8 +62,14 @@ def finish(run: wandb.Run | None, summary: Mapping[str, Any], code: int) -> None
 def _mode(asked: str) -> Mode:
     if asked == "auto":
         asked = os.environ.get("WANDB_MODE", "") or ("online" if _logged_in() else "offline")
+    if asked == "disabled":
+        return "disabled"
     return "offline" if asked in ("offline", "dryrun") else "online"
 
 
 def _logged_in() -> bool:
-    return bool(wandb.login(prompt=False, verify=False))
+    try:  # no verification: it would ask the server for every run, and wait where there is none
+        return bool(wandb.login(prompt=False, verify=False))
+    except wandb.errors.Error as error:
+        print(f"wandb: offline, the credentials cannot be used: {error}", flush=True)
+        return False

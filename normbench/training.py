@@ -40,7 +40,7 @@ def train(
     seed_everything(cell.seed, verbose=False)  # the weights; all else is drawn by `draws`
     data: Dataset = catalog.build("data", cell.data.options)
     recipe: Recipe = catalog.build("recipe", cell.recipe.options)
-    network = _network(cell, data)
+    network = network_of(cell, data)
     loaders = _loaders(cell, data, recipe)
     steps = loaders.schedule.steps
     task = Task(
@@ -61,7 +61,8 @@ def train(
     )
 
 
-def _network(cell: Cell, data: Dataset) -> nn.Module:
+def network_of(cell: Cell, data: Dataset) -> nn.Module:
+    """The network of `cell`, on the device that torch makes tensors on."""
     network: nn.Module = catalog.build(
         "model",
         cell.model.options,
@@ -84,7 +85,7 @@ def _loaders(cell: Cell, data: Dataset, recipe: Recipe) -> Loaders:
 def _facts(cell: Cell, data: Dataset) -> dict[str, Any]:
     """What is known of the network without training it."""
     with torch.device("meta"):  # a network of shapes, which costs nothing to run
-        network = _network(cell, data)
+        network = network_of(cell, data)
     params, macs = count(network, data.image)
     layers = [module for module in network.modules() if isinstance(module, NormAct)]
     return {
@@ -103,7 +104,7 @@ def _fit_and_test(cell: Cell, task: Task, loaders: Loaders) -> dict[str, Any]:
         trainer.fit(task, loaders)
         found = _measured(task, loaders.data.classes)
         trainer.test(task, loaders, verbose=False)
-        found |= task.testing.summary("test")
+        found |= _tested(task)
     except Diverged as reason:
         found = {"status": "diverged", "reason": str(reason)}
     except torch.OutOfMemoryError as reason:
@@ -114,7 +115,7 @@ def _fit_and_test(cell: Cell, task: Task, loaders: Loaders) -> dict[str, Any]:
 
 def _measured(task: Task, classes: int) -> dict[str, Any]:
     """What the training itself says; the validation images were last seen at its end."""
-    loss, top1 = task.epoch_means()
+    loss, top1 = task.final_means()
     found: dict[str, Any] = {
         "status": "ok",
         "train_loss": loss,
@@ -129,12 +130,24 @@ def _measured(task: Task, classes: int) -> dict[str, Any]:
     return found
 
 
+def _tested(task: Task) -> dict[str, Any]:
+    """What the test images say; running statistics can be broken although every loss was finite."""
+    found: dict[str, Any] = dict(task.testing.summary("test"))
+    if not math.isfinite(found["test_loss"]):
+        reason = f"the loss on the test images was {found['test_loss']}"
+        found |= {"test_loss": None, "status": "diverged", "reason": reason}
+    return found
+
+
 def _trainer(cell: Cell, epochs: int, loaders: Loaders) -> Trainer:
     # torch deprecates what Lightning's own import of it touches; not ours to mend.
     warnings.filterwarnings("ignore", message=".*LeafSpec.*")
+    on_gpu = cell.trainer.accelerator == "gpu"
+    torch.backends.cudnn.allow_tf32 = False  # torch's default rounds fp32 convolutions to 10 bits
     return Trainer(
-        accelerator="cuda" if cell.trainer.accelerator == "gpu" else "cpu",
+        accelerator="cuda" if on_gpu else "cpu",
         devices=1,
+        deterministic="warn" if on_gpu else None,
         precision=cell.precision,  # type: ignore[arg-type]
         max_epochs=epochs,  # the last may be shorter: the loaders stop after the last step
         limit_val_batches=1.0 if len(loaders.splits.val.labels) else 0,

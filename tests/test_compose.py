@@ -103,9 +103,40 @@ def test_all_that_changes_numbers_is_part_of_the_id(argument: str) -> None:
     assert cell(argument).id != cell().id
 
 
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("reg.label_smoothing=0", "reg.label_smoothing=0.0"),
+        ("model.width=16.0", "model.width=16"),
+        ("data.val=0", "data.val=0.0"),
+    ],
+)
+def test_a_number_is_the_same_however_it_is_typed(one: str, other: str) -> None:
+    assert cell(one).id == cell(other).id
+
+
+def test_code_of_ones_own_is_part_of_the_id(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A result of the old code must not answer for the new."""
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "norm").mkdir()
+    (tmp_path / "norm" / "mine.yaml").write_text("# Mine.\n_target_: own_code.First\n")
+    ids = []
+    for content in ("First = Second = 1\n", "First = Second = 2\n"):
+        (tmp_path / "own_code.py").write_text(content)
+        ids.append(cell("--config-dir", str(tmp_path), "norm=mine").id)
+    (tmp_path / "norm" / "mine.yaml").write_text("# Mine.\n_target_: own_code.Second\n")
+    ids.append(cell("--config-dir", str(tmp_path), "norm=mine").id)
+    assert len(set(ids)) == 3
+
+
 def test_options_are_said_as_they_are_typed() -> None:
-    found = cell("norm.eps=1e-3", "model.max_groups=null", "recipe.nesterov=false")
-    assert found.options == "norm.eps=0.001 model.max_groups=null recipe.nesterov=false"
+    typed = ("norm.eps=1e-3", "model.max_groups=null", "recipe.decayed=[weight, bias]")
+    found = cell(*typed, "recipe.nesterov=false")
+    assert found.options == (
+        "norm.eps=0.001 model.max_groups=null recipe.decayed=[weight,bias] recipe.nesterov=false"
+    )
     assert cell(*found.options.split()).id == found.id
     assert found.title.endswith(found.options)
 
@@ -115,7 +146,12 @@ def test_options_are_said_as_they_are_typed() -> None:
     [
         (("norm=bn", "batch=4"), "bn batch=4 seed=0"),
         (("model=resnet8", "norm=gn"), "gn batch=8 seed=0 model=resnet8"),
-        (("protocol=fixed_workers", "norm=gn"), "gn batch=8 seed=0 protocol=fixed_workers"),
+        (
+            ("protocol=fixed_workers", "norm=gn"),
+            "gn batch=8 seed=0 protocol=fixed_workers workers=8",
+        ),
+        (("norm=gn", "global_batch=64"), "gn batch=8 seed=0 global_batch=64"),
+        (("norm=gn", "precision=bf16-mixed"), "gn batch=8 seed=0 precision=bf16-mixed"),
         (("norm=gn", "norm.groups=2", "trainer=cpu"), "gn batch=8 seed=0 norm.groups=2"),
     ],
 )
@@ -135,7 +171,16 @@ def test_a_title_says_what_is_not_usual(arguments: tuple[str, ...], title: str) 
         (["sweeps=dmo"], "sweeps=dmo is unknown; did you mean demo?"),
         (["bach=4"], "bach is unknown; did you mean batch?"),
         (["nrom=bn"], "nrom is unknown; did you mean norm?"),
-        (["norm.grups=4"], "norm.grups is unknown to the chosen norm; did you mean groups?"),
+        (["norm.grups=4"], "norm.grups is unknown to norm=evonorm_s0; did you mean groups?"),
+        (["norm=bn", "norm.groups=4"], "norm.groups is unknown to norm=bn; known: eps, momentum"),
+        (["-m", "norm=gn,ln", "norm.groups=4"], "norm.groups is unknown to norm=ln"),
+        (["norm=[bn,gn]"], "norm takes the name of one yaml file"),
+        (["norm=glob(*)"], "several values make a grid, and a grid needs -m"),
+        (["--config-dir", str(PLUGIN / "conf"), "sweeps=single"], "sweeps=single spans a grid"),
+        (["-m", "sweeps=demo,demo_fixed_workers"], "runs, jobs, force and sweeps hold for all"),
+        (["-m", "trainer.threads=1,2"], "trainer: it changes no run's id"),
+        (["seed=99999999999"], "seed=99999999999: numpy takes seeds below 2**32"),
+        (["logger.mode=foo"], "logger.mode=foo is unknown"),
         (["+foo=1"], "foo=1 is unknown; known: batch"),
         (["+norm.grups=4"], "norm.grups is unknown; did you mean groups?"),
         (["+norm.momentum=0.2"], "norm.momentum is unknown; known: eps, groups"),
@@ -149,11 +194,16 @@ def test_a_title_says_what_is_not_usual(arguments: tuple[str, ...], title: str) 
         (["batch=true"], "batch=True: images per worker must be a whole number"),
         (["batch=5"], "batch=5 does not divide the global batch of 128 images; batch=2 or batch=4"),
         (["batch=256"], "batch=256 does not divide the global batch of 128"),
+        (["global_batch=null", "workers=8"], "workers=8: under protocol=fixed_global_batch"),
+        (["global_batch=1000000007"], "batch=8 does not divide the global batch of 1000000007"),
         (["batch=[1"], "batch=[1: this is no key=value"),
         (["norm=bn,gn"], "norm=bn,gn: several values make a grid, and a grid needs -m"),
         (["workers=4"], "protocol=fixed_workers workers=4 fixes them"),
         (["protocol=fixed_workers", "workers=0"], "workers=0: under protocol=fixed_workers"),
-        (["protocol=fixed_workers", "global_batch=8"], "workers=8: under protocol=fixed_workers"),
+        (
+            ["protocol=fixed_workers", "global_batch=8"],
+            "global_batch=8: under protocol=fixed_workers it follows",
+        ),
         (["seed=-1"], "seed=-1: the seed must be a whole number of at least 0, as in seed=0"),
         (["precision=bf16"], "precision=bf16 is unknown; known: 16-mixed"),
         (["trainer.threads=0"], "trainer.threads=0"),
@@ -162,7 +212,7 @@ def test_a_title_says_what_is_not_usual(arguments: tuple[str, ...], title: str) 
         (["jobs=0"], "jobs=0: runs beside each other"),
         (["force=3"], "force=3: it is true or false"),
         (["runs="], "runs=: it names the root folder"),
-        (["-m", "force=true,false"], "runs, jobs and force hold for all runs"),
+        (["-m", "force=true,false"], "runs, jobs, force and sweeps hold"),
         (["norm=4"], "Got int; data, logger, model, norm,"),
         (["~batch"], "batch is missing"),
         (["recipe.lr=${nowhere}"], "nowhere"),

@@ -47,7 +47,8 @@ def data(request: pytest.FixtureRequest, small: Path) -> Dataset:
 def test_splits_are_bytes_and_share_no_image(data: Dataset) -> None:
     train, val, test = data.splits()
     official, _ = data.load()
-    assert len(train.labels) + len(val.labels) == len(official.labels)
+    parts = torch.cat([train.images.flatten(1), val.images.flatten(1)]).tolist()
+    assert sorted(parts) == sorted(official.images.flatten(1).tolist())
     assert len(val.labels) == pytest.approx(data.val * len(official.labels), abs=1)
     for images, labels in (train, val, test):
         assert images.dtype == torch.uint8
@@ -129,6 +130,14 @@ def short(path: Path) -> None:
     path.write_bytes(gzip.compress(gzip.decompress(path.read_bytes())[:-5]))
 
 
+def beyond(path: Path) -> None:
+    idx(path, torch.full((20,), 10, dtype=torch.uint8))
+
+
+def of_another_size(path: Path) -> None:
+    idx(path, torch.zeros(200, 14, 14, dtype=torch.uint8))
+
+
 def mislabelled(path: Path) -> None:
     idx(path, torch.zeros(7, dtype=torch.uint8))
 
@@ -145,6 +154,8 @@ def wrong_magic(path: Path) -> None:
         (unzipped, IMAGES, "cannot be read"),
         (short, IMAGES, "values, its header says"),
         (wrong_magic, IMAGES, "begins with 00 00 0d 03"),
+        (beyond, LABELS, "has a label 10 beyond its 10 classes"),
+        (of_another_size, IMAGES, "not of 28x28 pixels"),
         (mislabelled, LABELS, "7 labels for 20 images"),
     ],
 )

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from conftest import FASHION_MNIST
 
-from normbench import catalog
+from normbench import __version__, catalog
 from normbench.cells import GROUPS
 from normbench.errors import BadInput
 from normbench.home import CONF, ROOT, names
@@ -152,6 +152,14 @@ def test_a_wheel_carries_the_yamls_and_runs_from_any_folder(tmp_path: Path) -> N
     assert list(work.glob("runs/default/*/row.json"))
 
 
+def test_the_console_script_is_the_command_line(tmp_path: Path) -> None:
+    found = run("normbench norm=gn recipe.images=256 logger=none", tmp_path)
+    assert found.returncode == 0, found.stderr
+    assert list(tmp_path.glob("runs/default/*/row.json"))
+    assert run("normbench --version", tmp_path).stdout == f"normbench {__version__}\n"
+    assert run("normbench --help | head -1", tmp_path).stderr == ""
+
+
 # The README
 
 
@@ -191,7 +199,7 @@ def test_the_main_job_of_the_readme(tmp_path: Path) -> None:
 
 
 # Short enough to be run whole; the grids among them only once they are made shorter.
-QUICK = {"--help": "", "normbench.catalog": "", "normbench.report": ""}
+QUICK = ("--help", "normbench.catalog", "normbench.report")
 SHORTER = " recipe.images=256 trainer=cpu"
 
 

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from normbench.catalog import normalizer, normalizers
-from normbench.errors import Impossible
+from normbench.errors import BadInput, Impossible
 from normbench.norms.layer import NormAct, Normalizer, largest_divisor
 from normbench.norms.workers import PerWorker, set_workers
 
@@ -228,6 +228,23 @@ def test_images_must_fall_evenly_on_workers() -> None:
     assert isinstance(layer, PerWorker)
     with pytest.raises(ValueError, match="4 images do not fall evenly on 3 workers"):
         layer(torch.ones(4, 4, 2, 2))
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "says"),
+    [
+        ("gn", {"groups": 0}, "norm.groups=0: it must be above 0"),
+        ("evonorm_s0", {"groups": -1}, "norm.groups=-1: it must be above 0"),
+        ("ln", {"eps": -1.0}, "norm.eps=-1.0: it must be above 0"),
+        ("bn", {"eps": 0.0}, "norm.eps=0.0: it must be above 0"),
+        ("bn", {"momentum": 2.0}, "norm.momentum=2.0: the new value's weight"),
+    ],
+)
+def test_an_impossible_option_is_one_sentence(
+    name: str, options: dict[str, float], says: str
+) -> None:
+    with pytest.raises(BadInput, match=says):
+        normalizer(name, **options)
 
 
 def test_an_unknown_activation_names_the_nearest() -> None:

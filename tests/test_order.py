@@ -77,6 +77,14 @@ def test_another_seed_epoch_or_image_draws_other_numbers(other: Draws) -> None:
     assert (own.uniform("a", 4) != own.uniform("b", 4)).all()
 
 
+def test_seeds_and_epochs_do_not_stand_in_for_each_other() -> None:
+    """Seed 1 must not see the epochs of seed 0, one earlier."""
+    orders = [permutation(seed, epoch, 50) for seed in range(4) for epoch in range(4)]
+    assert len({tuple(order.tolist()) for order in orders}) == 16
+    first, second = Draws(0, 1, torch.arange(9)), Draws(1, 0, torch.arange(9))
+    assert (first.uniform("a", 4) != second.uniform("a", 4)).all()
+
+
 def test_draws_have_the_moments_of_their_distributions() -> None:
     draws = Draws(0, 0, torch.arange(20_000))
     uniform, normal = draws.uniform("u", 16), draws.normal("n", 16)

@@ -148,11 +148,24 @@ def test_probes_are_no_runs() -> None:
 # Below the table
 
 
+def test_what_the_words_mean_is_said_where_they_stand() -> None:
+    (table,) = of([run("bn", 4, 0, 10.0, status="diverged"), run("bn", 4, 1, 90.0)])
+    assert any(note.startswith("div.: a loss was not finite") for note in notes(table))
+    (other,) = of(RUNS)
+    assert not any(note.startswith("div.") for note in notes(other))
+
+
+def test_the_groups_that_a_network_really_has_are_said() -> None:
+    (table,) = of([run("gn", 4, 0, 90.0, groups=[4]), run("evonorm_s0", 4, 0, 90.0, groups=[2, 4])])
+    assert "Groups in the layers of this network: evonorm_s0 2, 4; gn 4." in notes(table)
+
+
 def test_one_computation_is_said_under_a_fixed_global_batch_alone() -> None:
     (table,) = of(RUNS)
     assert one_computation(table) == ["gn"]
-    assert "† gn: under protocol=fixed_global_batch one and the same computation" in " ".join(
-        notes(table)
+    assert (
+        "† gn: under protocol=fixed_global_batch one and the same computation for a seed"
+        in " ".join(notes(table))
     )
     assert "gn †" in render.markdown(table)
     workers = {"protocol": "fixed_workers", "workers": 8}
@@ -226,6 +239,9 @@ def test_no_two_normalizers_share_marker_and_dashes() -> None:
     known = names(CONF / "norm")
     looks = {(style(name)["marker"], str(style(name)["linestyle"])) for name in known}
     assert len(looks) == len(known)
+    own = [style("gn", variant) for variant in range(4)]
+    assert len({(look["marker"], str(look["linestyle"])) for look in own}) == 4
+    assert len({look["color"] for look in own}) == 1
     assert style("somebodys_own") == style("somebodys_own")
 
 

@@ -1,5 +1,6 @@
 """Whole sweeps with real processes: what is on disk, on the screen and in the exit code."""
 
+import io
 import json
 import os
 import signal
@@ -13,10 +14,14 @@ from pathlib import Path
 
 import pytest
 from conftest import PLUGIN, SHORT, Command, cell, processes
-from test_processes import gone_from
+from rich.console import Console
+from test_processes import finish, gone_from
 
-from normbench import results
+from normbench import children, results
+from normbench.cells import Request
+from normbench.progress import Bars, Lines, Screen
 from normbench.results import Row
+from normbench.sweep import HEAVY, LIGHT
 
 Rows = Callable[[], list[Row]]
 
@@ -40,10 +45,9 @@ def when(ready: Callable[[], bool], then: Callable[[], None]) -> threading.Threa
 
 
 def training(folder: Path) -> bool:
-    """The run has begun, and its first chunk is done."""
-    return (
-        results.read_state(folder).get("phase") == "running" and (folder / "history.csv").exists()
-    )
+    """The run has begun, and the curve has its first record."""
+    running = results.read_state(folder).get("phase") == "running"
+    return running and (folder / "history.csv").exists() and any(results.read_history(folder))
 
 
 def pid_of(folder: Path) -> int:
@@ -62,7 +66,7 @@ def test_a_grid_leaves_a_row_a_cell_and_prints_the_table(command: Command, rows:
     assert "| norm \\ batch   | 4 " in end.out
     assert end.out.count("(2)") == 4
     assert "evonorm_s0 †" in end.out
-    assert "one and the same computation in every column" in end.out
+    assert "one and the same computation for a seed in every column" in end.out
     assert "demonstration" in end.out
     for row in rows():
         own = Path("runs") / "default" / row.id
@@ -106,7 +110,7 @@ def test_the_same_command_trains_nothing_and_starts_no_process(
     assert (first.code, second.code) == (0, 0)
     assert "2 cells, 2 finished before, 0 to train" in second.out
     assert rows() == before
-    assert "wrote" not in second.out
+    assert "these files were there already" in second.out
 
 
 def test_forced_runs_give_the_same_numbers_bit_for_bit(command: Command, rows: Rows) -> None:
@@ -163,7 +167,9 @@ def test_a_cell_that_cannot_work_among_finished_ones_has_its_row_too(
         (["data.val=0.001"], "data.val=0.001 holds out 2 of 1437 images"),
         (["model.depth=15"], "model.depth=15: this family has 6n + 2 layers"),
         (["recipe.lr=fast"], "recipe.lr=fast: input should be a valid number"),
-        (["recipe.epochs=3"], "epochs=3.0 and images="),
+        (["recipe.epochs=3"], "recipe.epochs=10 recipe.images=null"),
+        (["norm._target_=normbench.nowhere.X"], "normbench.nowhere.X cannot be imported"),
+        (["data.noise=nan"], "data.noise=nan: it must be a finite number"),
         (["reg.label_smoothing=1"], "reg.label_smoothing=1.0: it is from 0 to below 1"),
         (["precision=16-mixed"], "precision=16-mixed needs a CUDA device"),
     ],
@@ -301,6 +307,115 @@ def test_children_die_with_a_killed_parent_and_the_command_goes_on(
     assert results.read_state(own)["phase"] == "running"  # nobody was left who could say otherwise
     assert command(*arguments).code == 0
     assert [row.status for row in rows()] == ["ok"]
+
+
+def oom(memory: int) -> Row:
+    """The row of a run that did not fit into `memory` bytes."""
+    asked = cell("norm=bn", *SHORT).asked("default")
+    return Row(**asked, status="oom", reason="no memory", memory=memory, finished="2026-01-01")
+
+
+@pytest.mark.parametrize(("memory", "status"), [(1, "ok"), (10**15, "oom")])
+def test_what_did_not_fit_is_tried_again_where_there_is_more_memory(
+    command: Command, rows: Rows, memory: int, status: str
+) -> None:
+    row = oom(memory)
+    results.write(Path("runs") / "default" / row.id, row)
+    end = command("norm=bn", *SHORT)
+    assert end.code == 0
+    assert rows()[0].status == status
+    assert ("| OOM " in end.out) == (status == "oom")
+
+
+def test_a_run_that_takes_its_process_away_has_failed(command: Command) -> None:
+    end = command(*BROKEN, "norm=vanishing", *SHORT)
+    assert end.code == 1
+    assert "failed  vanishing" in end.out
+    assert "exit code 0 without a word" in end.out
+
+
+def test_not_a_number_in_evaluation_is_a_result(command: Command, rows: Rows) -> None:
+    end = command(*BROKEN, "norm=untested", *SHORT)
+    assert end.code == 0
+    (row,) = rows()
+    assert (row.status, row.test_loss) == ("diverged", None)
+    assert row.reason == "the loss on the test images was nan"
+    assert "| div. " in end.out
+
+
+def test_a_layer_that_cannot_be_built_is_one_sentence_and_a_trace(command: Command) -> None:
+    end = command(*BROKEN, "-m", "norm=gn,unbuildable", *SHORT)
+    assert end.code == 2
+    assert "(LookupError: no layer of 16 channels); the trace is in runs/check.log" in end.err
+    assert "in layer" in Path("runs/check.log").read_text()
+
+
+def test_a_forced_run_that_is_stopped_keeps_the_old_row_aside(command: Command, rows: Rows) -> None:
+    arguments = ["norm=bn", "batch=4", *LONG]
+    own = folder_of(*arguments)
+    asked = cell(*arguments).asked("default")
+    results.write(own, Row(**asked, status="ok", test_top1=90.0))
+    stopper = when(lambda: training(own), lambda: os.kill(os.getpid(), signal.SIGINT))
+    assert command("force=true", *arguments).code == 130
+    stopper.join()
+    assert rows() == []
+    assert results.read_state(own)["phase"] == "interrupted"
+    assert results.load(own / "previous.json").test_top1 == 90.0
+
+
+def test_a_child_that_comes_too_late_touches_nothing(command: Command, tmp_path: Path) -> None:
+    """Another process holds the run: its log and its state stay."""
+    own = tmp_path / folder_of("norm=bn", *SHORT)
+    request = Request(cell("norm=bn", *SHORT).on("cpu"), own, "default", "", force=True)
+    with results.locked(own):
+        (own / "log.txt").write_text("of the other\n")
+        results.write_state(own, "running", pid=1)
+        children.start_server((LIGHT, *HEAVY))
+        end, _ = finish(children.start("normbench.run:main", request, log=own / "log.txt"))
+        assert end.last is not None
+        assert end.last.content == "busy"
+    assert (own / "log.txt").read_text() == "of the other\n"
+    assert results.read_state(own)["pid"] == 1
+
+
+def test_a_damaged_row_is_refused_before_any_training(command: Command) -> None:
+    (Path("runs/default") / ("a" * 12)).mkdir(parents=True)
+    (Path("runs/default") / ("a" * 12) / "row.json").write_text("{")
+    end = command("norm=bn", *SHORT)
+    assert end.code == 2
+    assert "row.json is not JSON" in end.err
+    assert "importing torch" not in end.out
+
+
+def test_reports_that_cannot_be_written_are_refused_before_any_training(command: Command) -> None:
+    Path("reports").touch()
+    end = command("norm=bn", *SHORT)
+    assert end.code == 2
+    assert "normbench: the folder reports cannot be written" in end.err
+
+
+def show(shown: Screen) -> None:
+    """A run begins, must wait, begins again and ends."""
+    shown.began("a", "gn recipe.decayed=[weight]")
+    shown.moved("a", 5, 10, 1.5)
+    shown.left("a")
+    shown.began("a", "gn recipe.decayed=[weight]")
+    shown.ended("a", "ok gn recipe.decayed=[weight] [/a]", failed=False)
+    shown.close()
+
+
+def test_bars_show_titles_as_they_are_and_leave_nothing_behind() -> None:
+    """Brackets are no markup, and a run that must wait leaves no bar behind."""
+    out = io.StringIO()
+    bars = Bars(Console(file=out, force_terminal=True, width=100), 2)
+    show(bars)
+    assert len(bars.progress.tasks) == 1
+    assert "ok gn recipe.decayed=[weight] [/a]" in out.getvalue()
+
+
+def test_lines_say_what_has_ended(capsys: pytest.CaptureFixture[str]) -> None:
+    show(Lines(2))
+    assert capsys.readouterr().out == "1/2 ok gn recipe.decayed=[weight] [/a]\n"
 
 
 def test_two_sweeps_at_once_train_each_cell_once(

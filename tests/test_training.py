@@ -84,11 +84,12 @@ def test_multistep_drops_at_fractions_of_the_training() -> None:
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
-        ({"epochs": 3}, "epochs=3.0 and images=25600"),
+        ({"epochs": 3}, r"as in recipe\.epochs=10 recipe\.images=null"),
         ({"images": None}, "one of them says how long"),
+        ({"lr": float("nan")}, "recipe.lr=nan: it must be a finite number"),
         ({"lr": 0}, "lr=0.0: it must be above 0"),
         ({"lr": "fast"}, "recipe.lr=fast: input should be a valid number"),
-        ({"warmup": 1.5}, "fractions of all steps"),
+        ({"warmup": 1.5}, "recipe.warmup=1.5: fractions of all steps"),
         ({"schedule": "cosin"}, "recipe.schedule=cosin: input should be 'cosine'"),
         ({"decayed": ["wieght"]}, "did you mean weight"),
         ({"momentum": 0.0}, "nesterov=false"),
@@ -226,6 +227,28 @@ def test_without_a_hold_out_there_is_no_validation() -> None:
     assert "val_top1" not in found
     assert not any("val_top1" in record for record in curve)
     assert found["test_top1"] > 0
+
+
+@pytest.mark.parametrize(
+    ("per_epoch", "steps", "last"), [(10, 200, 10), (421, 200, 20), (11, 200, 11), (1, 1, 1)]
+)
+def test_the_final_loss_is_that_of_the_end(per_epoch: int, steps: int, last: int) -> None:
+    """Of the last epoch, or of a tenth of all steps where an epoch is longer."""
+    task = Task(
+        nn.Linear(2, 2), recipe(), Regularization(), automatic(1),
+        classes=2, global_batch=4, steps=steps, steps_per_epoch=per_epoch, log_every=50,
+    )  # fmt: skip
+    task.losses = [9.0] * (steps - last) + [1.0] * last
+    task.hits = [0.0] * (steps - last) + [2.0] * last
+    assert task.final_means() == (1.0, 50.0)
+
+
+def test_the_curve_has_the_rate_of_its_own_step() -> None:
+    base = cell("norm=gn", *SHORT, "recipe.schedule=multistep", "recipe.milestones=[0.5]")
+    _, curve = trained(replace(base, trainer=replace(base.trainer, log_every=1)))
+    rates = [record["lr"] for record in curve]
+    assert rates[2:10] == pytest.approx([0.1] * 8)
+    assert rates[10:] == pytest.approx([0.01] * 10)
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])

@@ -43,7 +43,7 @@ def history(folder: Path) -> list[dict[str, Any]]:
 def test_an_offline_run_says_what_the_row_says(command: Command, rows: Rows, norm: str) -> None:
     end = command(f"norm={norm}", "batch=4", *WITH_WANDB)
     assert end.code == 0
-    assert "W&B: 1 offline runs; `wandb sync runs/*/*/wandb/offline-run-*` uploads" in end.out
+    assert "W&B: 1 offline runs; `wandb sync runs/default/*/wandb/offline-run-*` uploads" in end.out
     (row,) = rows()
     own = Path("runs/default") / row.id
     found = inspected(own)
@@ -92,6 +92,31 @@ def test_without_a_logger_nothing_of_wandb_is_left(command: Command, rows: Rows)
     (row,) = rows()
     assert row.wandb == ""
     assert not list(Path("runs").rglob("wandb"))
+
+
+@pytest.mark.parametrize("how", ["variable", "option"])
+def test_wandb_can_be_disabled_its_own_way(
+    command: Command, rows: Rows, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    if how == "variable":
+        monkeypatch.setenv("WANDB_MODE", "disabled")
+    option = ["logger.mode=disabled"] if how == "option" else []
+    assert command("norm=bn", *option, *WITH_WANDB).code == 0
+    assert rows()[0].wandb == ""
+
+
+def test_a_run_that_is_trained_again_is_still_one_wandb_run(command: Command, rows: Rows) -> None:
+    for _ in range(2):
+        assert command("norm=bn", "force=true", *WITH_WANDB).code == 0
+    assert inspected(Path("runs/default") / rows()[0].id)["exit_code"] == 0
+
+
+def test_the_project_is_that_of_the_environment(
+    command: Command, rows: Rows, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WANDB_PROJECT", "mine")
+    assert command("norm=bn", *WITH_WANDB).code == 0
+    assert inspected(Path("runs/default") / rows()[0].id)["project"] == "mine"
 
 
 def test_who_is_logged_in_goes_online_by_itself(

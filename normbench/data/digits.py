@@ -31,8 +31,8 @@ class Digits(Dataset):
     classes: ClassVar[int] = 10
     image: ClassVar[tuple[int, int, int]] = (1, 8, 8)
     limits: ClassVar[str] = (
-        "Digits of 8x8 pixels under noise and maps down to 1x1: a demonstration of the effect in "
-        "seconds, with 360 test images, and no evidence about photographs or ImageNet."
+        "Digits of 8x8 pixels under noise, 360 of them to test: a demonstration of the effect in "
+        "seconds, and no evidence about photographs or ImageNet."
     )
 
     def __post_init__(self) -> None:

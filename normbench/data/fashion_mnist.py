@@ -55,7 +55,8 @@ class FashionMNIST(Dataset):
             raise ValueError(f"padding={self.padding}: pixels are not below 0")
 
     def load(self) -> tuple[Split, Split]:
-        return _split(Path(self.root), "train"), _split(Path(self.root), "t10k")
+        root = Path(self.root).expanduser()
+        return _split(root, "train"), _split(root, "t10k")
 
     def augment(self, images: Tensor, draws: Draws) -> Tensor:
         images = crop(images, draws, self.padding)
@@ -70,11 +71,16 @@ def _standardize(images: Tensor) -> Tensor:
 
 
 def _split(root: Path, name: str) -> Split:
-    images = read_idx(root / f"{name}-images-idx3-ubyte.gz", axes=3)
+    path = root / f"{name}-images-idx3-ubyte.gz"
+    images = read_idx(path, axes=3)
+    if images.shape[1:] != FashionMNIST.image[1:]:
+        raise _unusable(path, f"has images of {tuple(images.shape[1:])}, not of 28x28 pixels")
     path = root / f"{name}-labels-idx1-ubyte.gz"
     labels = read_idx(path, axes=1)
     if len(labels) != len(images):
         raise _unusable(path, f"has {len(labels)} labels for {len(images)} images")
+    if labels.max() >= FashionMNIST.classes:
+        raise _unusable(path, f"has a label {int(labels.max())} beyond its 10 classes")
     return Split(images[:, None], labels.long())
 
 

@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from normbench.errors import Impossible
-from normbench.norms.layer import NormAct, Normalizer, per_channel
+from normbench.norms.layer import NormAct, Normalizer, per_channel, require_positive
 from normbench.norms.workers import PerWorker
 
 Pair = tuple[Tensor | None, Tensor | None]
@@ -36,6 +36,13 @@ class BatchNorm(Normalizer):
     momentum: float = 0.1
     eps: float = 1e-5
     batch_independent: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        require_positive(eps=self.eps)
+        if not 0 < self.momentum <= 1:
+            raise ValueError(
+                f"momentum={self.momentum}: the new value's weight is above 0, up to 1"
+            )
 
     def layer(self, channels: int, act: str | None = "relu") -> "BatchNormAct":
         return BatchNormAct(channels, act, self.momentum, self.eps)

@@ -16,7 +16,15 @@ from typing import ClassVar, Self
 import torch
 from torch import Tensor, nn
 
-from normbench.norms.layer import NormAct, Normalizer, Role, largest_divisor, per_channel, wide
+from normbench.norms.layer import (
+    NormAct,
+    Normalizer,
+    Role,
+    largest_divisor,
+    per_channel,
+    require_positive,
+    wide,
+)
 
 
 @dataclass(frozen=True)
@@ -31,6 +39,9 @@ class EvoNormS0(Normalizer):
     groups: int = 32
     eps: float = 1e-5
     batch_independent: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        require_positive(groups=self.groups, eps=self.eps)
 
     def layer(self, channels: int, act: str | None = "relu") -> NormAct:
         if act is None:  # before a residual addition: affine alone, as the paper has it

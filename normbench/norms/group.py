@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from normbench.norms.layer import NormAct, Normalizer, largest_divisor
+from normbench.norms.layer import NormAct, Normalizer, largest_divisor, require_positive
 
 
 @dataclass(frozen=True)
@@ -28,6 +28,9 @@ class GroupNorm(Normalizer):
     groups: int = 32
     eps: float = 1e-5
     batch_independent: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        require_positive(groups=self.groups, eps=self.eps)
 
     def layer(self, channels: int, act: str | None = "relu") -> "GroupNormAct":
         return GroupNormAct(channels, act, largest_divisor(channels, self.groups), self.eps)
@@ -49,6 +52,9 @@ class LayerNorm(Normalizer):
 
     eps: float = 1e-5
     batch_independent: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        require_positive(eps=self.eps)
 
     def layer(self, channels: int, act: str | None = "relu") -> "GroupNormAct":
         return GroupNormAct(channels, act, 1, self.eps)

@@ -88,6 +88,13 @@ def wide(x: Tensor) -> Tensor:
     return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
 
 
+def require_positive(**options: float) -> None:
+    """Raise ValueError for the first of `options` that is not above 0."""
+    for name, value in options.items():
+        if value <= 0:
+            raise ValueError(f"{name}={value}: it must be above 0")
+
+
 def largest_divisor(channels: int, groups: int) -> int:
     """The largest number of groups up to `groups` that divides `channels`."""
     return next(g for g in range(min(groups, channels), 0, -1) if channels % g == 0)

@@ -25,6 +25,8 @@ def main(arguments: Sequence[str]) -> int:
         folders, wanted = _parse(arguments)
         specs = build.specs(wanted)
         rows = results.read(folders["runs"])
+        out = folders["out"]
+        results.writable(out, f"out={out}", "name a folder that can, as in out=reports")
         if not rows:
             raise BadInput(
                 f"runs={folders['runs']} holds no finished run; `python -m normbench` trains"

@@ -1,5 +1,6 @@
 """Table files in, rows in; tables and figures out. What did not change is not written again."""
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -36,7 +37,7 @@ def write(tables: Sequence[Table], root: Path) -> list[Path]:
             ".csv": render.numbers(table),
         }
         written = [path for end, text in forms.items() if (path := _put(stem, end, text.encode()))]
-        if _drawable(table) and (written or not _beside(stem, ".png").exists()):
+        if table.drawable and (written or not _beside(stem, ".png").exists()):
             # matplotlib takes half a second to import, which a report without news should not pay.
             from normbench.report.figure import draw
 
@@ -46,18 +47,15 @@ def write(tables: Sequence[Table], root: Path) -> list[Path]:
     return changed
 
 
-def _drawable(table: Table) -> bool:
-    return table.spec.columns == "batch" and any(
-        cell.values for cells in table.lines.values() for cell in cells
-    )
-
-
 def _put(stem: Path, end: str, content: bytes) -> Path | None:
     path = _beside(stem, end)
     if path.exists() and path.read_bytes() == content:
         return None
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(content)
+    # In one piece: two sweeps may end at the same moment.
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary.write_bytes(content)
+    temporary.replace(path)
     return path
 
 

@@ -7,6 +7,7 @@ can be told apart without colour.
 
 import io
 import zlib
+from collections import Counter
 from textwrap import fill
 from typing import Any
 
@@ -24,16 +25,16 @@ _MARKERS = "osD^vP*Xp<>h"
 _DASHES: tuple[Any, ...] = ("-", "--", "-.", (0, (1, 1)), (0, (5, 1, 1, 1, 1, 1)))
 
 
-def style(name: str) -> dict[str, Any]:
-    """Colour, marker and dashes of the normalizer `name`; its options do not change them."""
+def style(name: str, variant: int = 0) -> dict[str, Any]:
+    """Colour, marker and dashes of the normalizer `name`; variants of it share the colour alone."""
     known = names(CONF / "norm")
     # A normalizer of the user's own has no place in conf/norm/, but a name.
     place = known.index(name) if name in known else len(known) + zlib.crc32(name.encode()) % 20
     # The three lengths have no common factor: a pair of marker and dashes returns after 60 places.
     return {
         "color": _COLOURS[place % len(_COLOURS)],
-        "marker": _MARKERS[place % len(_MARKERS)],
-        "linestyle": _DASHES[place % len(_DASHES)],
+        "marker": _MARKERS[(place + variant) % len(_MARKERS)],
+        "linestyle": _DASHES[(place + variant) % len(_DASHES)],
     }
 
 
@@ -42,7 +43,11 @@ def draw(table: Table, form: str) -> bytes:
     with mpl.rc_context({"svg.hashsalt": "normbench", "font.size": 9}):
         figure = Figure(figsize=(5.0, 3.4), layout="constrained")
         axes = figure.add_subplot()
+        shown: Counter[str] = Counter()
         for label, cells in table.lines.items():
+            name = label.split(" ")[0]  # "gn groups=8" is a variant of gn
+            look = style(name, shown[name])
+            shown[name] += 1
             points = [
                 (column, *mean_and_std(list(cell.values.values())))
                 for column, cell in zip(table.columns, cells, strict=True)
@@ -51,7 +56,7 @@ def draw(table: Table, form: str) -> bytes:
             if points:
                 x, y, error = zip(*points, strict=True)
                 bars = [each or 0.0 for each in error]
-                axes.errorbar(x, y, bars, label=label, capsize=3, **style(label.split(" ")[0]))
+                axes.errorbar(x, y, bars, label=label, capsize=3, **look)
         axes.set_xscale("log", base=2)
         axes.xaxis.set_major_locator(FixedLocator(list(table.columns)))
         axes.xaxis.set_minor_locator(NullLocator())

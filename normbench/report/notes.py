@@ -12,16 +12,33 @@ def notes(table: Table) -> list[str]:
     """The sentences below `table`, most important first."""
     label = table.spec.label
     found = [f"{label} after the last epoch: mean ± sample standard deviation (number of seeds)."]
+    if any(row.status == "diverged" for row in table.runs):
+        found.append(
+            "div.: a loss was not finite, or the training loss of the last epoch not below "
+            "ln(classes), what guessing gives."
+        )
     if same := one_computation(table):
         found.append(
             f"{MARK} {', '.join(same)}: under protocol=fixed_global_batch one and the same "
-            "computation in every column, because no statistic of it sees the batch; that such a "
-            "row is flat proves nothing."
+            "computation for a seed in every column, because no statistic of it sees the batch; "
+            "that such a row is flat proves nothing."
         )
+    if used := groups_in_use(table):
+        found.append(f"Groups in the layers of this network: {used}.")
     found += differences(table)
     found += sorted({row.limits for row in table.runs if row.limits})
     found.append(_provenance(table))
     return found
+
+
+def groups_in_use(table: Table) -> str:
+    """The group counts of each normalizer that has groups: the network may cap what was asked."""
+    used = {}
+    for label, cells in table.lines.items():
+        counts = {count for cell in cells for row in cell.runs for count in row.groups}
+        if counts:
+            used[label] = ", ".join(map(str, sorted(counts)))
+    return "; ".join(f"{label} {counts}" for label, counts in used.items())
 
 
 def _provenance(table: Table) -> str:

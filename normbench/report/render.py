@@ -21,7 +21,7 @@ img {{ max-width: 100% }}
 </style>
 <h1>{heading}</h1>
 {table}
-<p><img src="{figure}" alt="{heading}"></p>
+{figure}
 <ul>
 {notes}
 </ul>
@@ -48,7 +48,7 @@ def page(table: Table) -> str:
     return _PAGE.format(
         heading=html.escape(table.heading),
         table=_tabulated(table, "html"),
-        figure=f"{table.slug}.png",
+        figure=f'<p><img src="{table.slug}.png" alt="figure"></p>' if table.drawable else "",
         notes="\n".join(f"<li>{html.escape(note)}" for note in notes(table)),
     )
 

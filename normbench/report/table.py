@@ -90,6 +90,12 @@ class Table:
         return re.sub(r"[^\w.=-]+", "_", "-".join(_words(self.setting, self.differs, short=True)))
 
     @property
+    def drawable(self) -> bool:
+        """There is a number over images per worker."""
+        numbers = any(cell.values for cells in self.lines.values() for cell in cells)
+        return self.spec.columns == "batch" and numbers
+
+    @property
     def runs(self) -> list[Row]:
         return [row for cells in self.lines.values() for cell in cells for row in cell.runs]
 

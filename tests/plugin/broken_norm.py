@@ -1,5 +1,6 @@
 """A normalizer of a user's own, found by --config-dir; its layers fail after some steps."""
 
+import os
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -27,3 +28,50 @@ class BrokenAct(NormAct):
         if self.passes == 3:
             raise RuntimeError("this layer is broken on purpose")
         return self.affine(x)
+
+
+@dataclass(frozen=True)
+class Vanishing(Normalizer):
+    """Ends its process without a word."""
+
+    batch_independent: ClassVar[bool] = True
+
+    def layer(self, channels: int, act: str | None = "relu") -> "VanishingAct":
+        return VanishingAct(channels, act)
+
+
+class VanishingAct(NormAct):
+    batch_independent = True
+
+    def forward(self, x: Tensor) -> Tensor:
+        if x.device.type != "meta":
+            os._exit(0)
+        return self.affine(x)
+
+
+@dataclass(frozen=True)
+class Untested(Normalizer):
+    """Gain, shift and activation; not a number in evaluation."""
+
+    batch_independent: ClassVar[bool] = True
+
+    def layer(self, channels: int, act: str | None = "relu") -> "UntestedAct":
+        return UntestedAct(channels, act)
+
+
+class UntestedAct(NormAct):
+    batch_independent = True
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.activation(self.affine(x / (1 + x.abs().mean())))
+        return y if self.training else y * float("nan")
+
+
+@dataclass(frozen=True)
+class Unbuildable(Normalizer):
+    """Has no layers."""
+
+    batch_independent: ClassVar[bool] = True
+
+    def layer(self, channels: int, act: str | None = "relu") -> NormAct:
+        raise LookupError(f"no layer of {channels} channels")

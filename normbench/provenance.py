@@ -1,0 +1,26 @@
+"""Where a result comes from: the commit of this source tree."""
+
+import subprocess
+
+from normbench.home import ROOT
+
+#: What of the tree decides numbers; other files may differ from the commit.
+_PATHS = ("normbench", "conf", "sweeps", "pyproject.toml")
+
+
+def commit() -> str:
+    """The commit of this source tree, "+" behind it if files differ; empty outside a checkout."""
+    # An installed package may lie in somebody else's repository, whose commit says nothing of us.
+    if _git("rev-parse", "--show-toplevel") != str(ROOT.resolve()):
+        return ""
+    changes = _git("status", "--porcelain", "--", *_PATHS)
+    return _git("rev-parse", "HEAD") + ("+" if changes else "")
+
+
+def _git(*words: str) -> str:
+    """What git answers; nothing if it cannot."""
+    try:
+        found = subprocess.run(["git", "-C", str(ROOT), *words], capture_output=True, text=True)
+    except OSError:
+        return ""
+    return found.stdout.strip() if found.returncode == 0 else ""
