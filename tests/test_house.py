@@ -215,14 +215,26 @@ def test_the_examples_of_the_readme(tmp_path: Path) -> None:
 
 def test_a_normalizer_of_ones_own_as_the_readme_says(tmp_path: Path) -> None:
     code = README.partition("```python\n")[2].partition("```")[0]
-    yaml = README.partition("```yaml\n")[2].partition("```")[0]
+    yaml = README.partition("```yaml\n# mine/norm")[2].partition("```")[0]
     (tmp_path / "my_norm.py").write_text(code)
     (tmp_path / "mine" / "norm").mkdir(parents=True)
-    (tmp_path / "mine" / "norm" / "identity.yaml").write_text(yaml)
+    (tmp_path / "mine" / "norm" / "identity.yaml").write_text(f"# mine/norm{yaml}")
     (command,) = (line for line in README.splitlines() if "--config-dir mine" in line)
     found = run(command + SHORTER + " logger=none", tmp_path)
     assert found.returncode == 0, found.stderr
     assert "| identity †" in found.stdout
+
+
+def test_a_sweep_of_ones_own_as_the_readme_says(tmp_path: Path) -> None:
+    yaml = README.partition("```yaml\n# @package")[2].partition("```")[0]
+    (tmp_path / "mine" / "sweeps").mkdir(parents=True)
+    (tmp_path / "mine" / "sweeps" / "small.yaml").write_text(f"# @package{yaml}")
+    words = "python -m normbench --config-dir mine sweeps=small batch=4 logger=none"
+    found = run(words + SHORTER, tmp_path)
+    assert found.returncode == 0, found.stderr
+    assert "6 cells, 0 finished before, 6 to train" in found.stdout
+    listed = run("python -m normbench --config-dir mine --help", tmp_path)
+    assert "    small                The question, the result" in listed.stdout
 
 
 @pytest.mark.skipif(not FASHION_MNIST.is_dir(), reason="dataset-fashion-mnist is not installed")
