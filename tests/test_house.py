@@ -186,6 +186,12 @@ def test_the_readme_has_its_two_commands(mark: str) -> None:
     assert then in ("make check", MAIN_JOB)
 
 
+def test_the_readmes_table_is_that_of_the_report() -> None:
+    report = ROOT / "reports/batch_size/digits-resnet14-demo-fixed_global_batch-128.md"
+    lines = [line for line in report.read_text().splitlines() if line.startswith("|")]
+    assert "\n".join(lines) in README
+
+
 MAIN_JOB = block("run")[0].rpartition(" && ")[2]
 
 
