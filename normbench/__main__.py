@@ -59,7 +59,8 @@ def _conclude(cells: list[Cell], settings: Settings, summary: Summary) -> None:
         print(f"\n{render.markdown(table)}")
     changed = build.write(made, REPORTS)
     for table in made:
-        print(f"{REPORTS / table.spec.name / table.slug}.md, .csv, .tex, .html, .png, .pdf")
+        forms = ", ".join(build.forms(table))
+        print(f"{REPORTS / table.spec.name / table.slug}{forms}")
     print(f"{len(changed)} of these files are new" if changed else "these files were there already")
     for line in summary.failed:
         print(f"failed: {line}")

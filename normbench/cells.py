@@ -36,6 +36,7 @@ class Choice:
     @property
     def identity(self) -> dict[str, Any]:
         """Name and options as far as they change numbers; for code of the user's own, that too."""
+        # The name and not `_target_`: a class of ours may move to another module.
         kept = {k: v for k, v in self.options.items() if k not in PATHS and k != "_target_"}
         return {"name": self.name, **kept, **_own_code(self.options.get("_target_", ""))}
 

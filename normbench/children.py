@@ -107,10 +107,12 @@ def start(
         log: file that takes what the child prints; None throws it away.
         environment: variables of this child, beside those that its parent has now.
     """
+    # One way: a child that waits for words of its parent could wait for ever.
     reader, writer = _CONTEXT.Pipe(duplex=False)
     # What a child inherits is the server's environment, which is that of the server's start.
     variables = {**os.environ, **(environment or {})}
     arguments = (target, request, writer, log, variables)
+    # Pickled by name, so the server needs no more than this module to start any work.
     process = _CONTEXT.Process(target=_enter, args=arguments)
     _fork(process)
     writer.close()
@@ -136,7 +138,7 @@ def wait(children: Iterable[Child], seconds: float) -> None:
 def stop(children: Iterable[Child], number: int = signal.SIGINT) -> None:
     """Ask all to stop, wait for a while, kill the rest."""
     children = list(children)
-    for child in children:
+    for child in children:  # all first, so that they write their states beside each other
         child.signal(number)
     deadline = time.monotonic() + GRACE
     try:
@@ -166,6 +168,7 @@ def _ensure_server() -> None:
     os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
     before = os.environ.get("PYTHONPATH")
     os.environ["PYTHONPATH"] = os.pathsep.join(path or str(Path.cwd()) for path in sys.path)
+    # A signal that is ignored stays so in what is started: Ctrl-C must not reach the imports.
     handler = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         forkserver.ensure_running()
@@ -190,7 +193,7 @@ def _enter(
 ) -> None:
     """The life of a child."""
     os.setsid()  # first: from here on a Ctrl-C at the terminal and killpg mean somebody else
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # the server ignores it, we do not
     threading.Thread(target=_die_with_parent, daemon=True).start()
     os.environ.clear()  # what was inherited is the server's, from the day of its start
     os.environ.update(environment)

@@ -40,6 +40,7 @@ def compose(arguments: list[str]) -> tuple[list[Cell], Settings | None]:
     Raises:
         BadInput: the command line or a yaml cannot be used.
     """
+    # hydra.main returns None, in a grid and in a single run alike: a list is the way out of it.
     composed: list[tuple[DictConfig, HydraConf]] = []
 
     def collect(config: DictConfig) -> None:
@@ -48,6 +49,8 @@ def compose(arguments: list[str]) -> tuple[list[Cell], Settings | None]:
     # Hydra's parser takes no option between two overrides.
     flags = [word for word in arguments if word in ("-m", "--multirun")]
     arguments = flags + [word for word in arguments if word not in flags]
+    if flags and sys.stderr.isatty():
+        print("composing the grid ...", file=sys.stderr)  # Hydra takes about 0.1 s a cell
     with _environment(arguments), _sentences(arguments):
         hydra.main(version_base="1.3", config_path=str(CONF), config_name="config")(collect)()
         # Only now: Hydra would print a line of its own about an error inside of `collect`.
@@ -88,6 +91,7 @@ def _require_multirun(own: HydraConf) -> None:
 
 def _yaml(folders: list[Path], group: str, name: str) -> Mapping[str, Any]:
     """The options of a group's choice, found as Hydra finds them; Hydra's own groups have none."""
+    # Of two files of one name the first on the path counts, as it does for Hydra.
     for folder in folders:
         path = folder / group / f"{name}.yaml"
         if path.is_file():

@@ -67,5 +67,6 @@ def _mix(word: Tensor) -> Tensor:
 
 
 def _shift(word: Tensor, bits: int) -> Tensor:
-    # torch shifts int64 arithmetically; the mask makes it the logical shift that the hash needs.
+    # torch has no unsigned 64-bit arithmetic: products wrap as they should, but
+    # it shifts int64 arithmetically; the mask makes it the logical shift that the hash needs.
     return (word >> bits) & ((1 << (64 - bits)) - 1)

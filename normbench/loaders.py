@@ -75,6 +75,7 @@ class Schedule:
 
     def cut(self, epoch: int, steps_per_epoch: int) -> Iterator[slice]:
         """The steps of each chunk, counted from the beginning of `epoch`."""
+        # `before` and log_every count steps of the run, the others steps of this epoch.
         before = epoch * steps_per_epoch
         end = min(steps_per_epoch, self.steps - before)
         start = 0
@@ -136,6 +137,7 @@ class _Epochs:
     def __iter__(self) -> Iterator[Chunk]:
         trainer = self.loaders.trainer
         assert trainer is not None
+        # Lightning asks for a new iterator every epoch, and this is how it says which.
         return self.loaders.chunks(trainer.current_epoch)
 
 

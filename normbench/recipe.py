@@ -99,6 +99,8 @@ class Recipe:
 
     def factor(self, step: int, steps: int) -> float:
         """Learning rate over peak at optimizer step `step` of `steps`, cosine and multistep."""
+        # From one share of the rise in the first step, since a rate of 0 would waste it, to the
+        # last share before the peak, which is the first step after the rise.
         rise = self.warmup * steps
         if step < rise:
             return (step + 1) / (rise + 1)

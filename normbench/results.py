@@ -91,6 +91,7 @@ _HINTS = get_type_hints(Row)
 def write(folder: Path, row: Row) -> None:
     """Finish a run: its row appears in one piece, then its state goes."""
     folder.mkdir(parents=True, exist_ok=True)
+    # In this order: between the two a run is finished and still has a state, which is harmless.
     _replace(folder / "row.json", asdict(row))
     (folder / "state.json").unlink(missing_ok=True)
 
@@ -168,6 +169,7 @@ def locked(folder: Path) -> Iterator[None]:
     Raises:
         Busy: another process holds it.
     """
+    # flock and no lock file of ours: it is gone with the process, also after kill -9.
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / "lock").open("w") as file:
         try:
@@ -225,6 +227,7 @@ def flat(nested: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 def _replace(path: Path, content: Mapping[str, Any]) -> None:
     # One temporary name per process: two sweeps may finish the same run at the same moment.
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    # NaN is no JSON: a number that does not exist is None, and the status says why.
     temporary.write_text(json.dumps(content, indent=1, allow_nan=False) + "\n")
     temporary.replace(path)
 

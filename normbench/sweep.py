@@ -229,6 +229,7 @@ class _Sweep:
     def look_at(self, work: Work) -> None:
         """Show how far a run is; when it is over, say how."""
         assert work.child is not None
+        # Messages before the end: a child may have said its last word and be gone meanwhile.
         for message in work.child.messages():
             if message.kind == "progress":
                 self.screen.moved(work.cell.id, **message.content)
@@ -237,7 +238,7 @@ class _Sweep:
             return
         self.running.remove(work)
         said = end.last.content if end.last is not None and end.last.kind == "result" else None
-        if said == "busy":
+        if said == "busy":  # another sweep was faster between our look at the lock and the child's
             self.queue.append(work)
             self.screen.left(work.cell.id)
         elif said is None:

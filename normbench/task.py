@@ -68,7 +68,7 @@ class Task(LightningModule):
         progress: Callable[[int, float], None] = _ignored,
     ) -> None:
         super().__init__()
-        self.automatic_optimization = False
+        self.automatic_optimization = False  # a Lightning batch is a chunk of many steps
         self.model = model
         self.recipe, self.reg, self.plan = recipe, reg, plan
         self.global_batch, self.steps, self.steps_per_epoch = global_batch, steps, steps_per_epoch
@@ -95,6 +95,7 @@ class Task(LightningModule):
         Raises:
             Diverged: a loss was not finite.
         """
+        # K pairs (loss, hits), each a tensor of its own until the chunk is done.
         seen = [self._update(*step) for step in zip(chunk.images, chunk.labels, strict=True)]
         losses, hits = torch.stack(seen).T.tolist()  # the one wait for the device in a chunk
         for loss in losses:
@@ -118,7 +119,7 @@ class Task(LightningModule):
         # Everything stays on the device: asking for a number here would wait for it every step.
         optimizer.zero_grad()  # type: ignore[union-attr]
         total = torch.zeros(2, device=self.device)
-        for x, y in zip(images, labels, strict=True):
+        for x, y in zip(images, labels, strict=True):  # x (N, C, H, W), y (N,)
             logits = self.model(x)
             smoothing = self.reg.label_smoothing
             # Passes have equally many images, so the mean of their means is the mean over all.

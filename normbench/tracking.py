@@ -31,6 +31,7 @@ def start(cell: Cell, folder: Path, sweep: str) -> wandb.Run | None:
             console="off",  # log.txt has it
             disable_git=True,  # row.json has it
             silent=True,
+            # W&B's own 90 s are long for a run of 3 s whose server is gone.
             init_timeout=float(os.environ.get("WANDB_INIT_TIMEOUT", 30)),
         ),
     }

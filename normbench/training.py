@@ -23,6 +23,7 @@ from normbench.plan import automatic
 from normbench.recipe import Recipe
 from normbench.task import Diverged, Record, Task
 
+# Larger chunks gain nothing: augmentation then costs far less than the steps themselves.
 CHUNK_IMAGES = 2000  # about as many are moved and augmented at once when trainer.chunk is null
 
 
@@ -151,6 +152,7 @@ def _trainer(cell: Cell, epochs: int, loaders: Loaders) -> Trainer:
         precision=cell.precision,  # type: ignore[arg-type]
         max_epochs=epochs,  # the last may be shorter: the loaders stop after the last step
         limit_val_batches=1.0 if len(loaders.splits.val.labels) else 0,
+        # What Lightning would log, draw, save or try out is done elsewhere or by nobody.
         num_sanity_val_steps=0,
         logger=False,
         enable_checkpointing=False,

@@ -74,6 +74,7 @@ class BatchNormAct(PerWorker, NormAct):
         if not self.training:
             return F.batch_norm(x, mean, var, *affine, eps=self.eps)
         self._require_values(x)
+        # (C,) -> (W*C,), a copy for each worker; gain and shift are shared, so theirs are repeats.
         running = self._repeat((mean, var)) if track else (None, None)
         weight, bias = self._repeat(affine)
         # (N/W, W*C, H, W'): to batch_norm each worker's channel is a channel of its own.
@@ -82,6 +83,7 @@ class BatchNormAct(PerWorker, NormAct):
             if copies is not None:
                 # Each copy has moved towards one worker's statistics; moving is linear, so the
                 # mean of the copies has moved towards the mean of the workers'.
+                # (W*C,) -> (W, C) -> (C,)
                 buffer.copy_(copies.view(self.workers, -1).mean(0))
         return y.reshape(x.shape)
 

@@ -10,46 +10,23 @@ Where no activation follows, as before a residual addition, the layer is `weight
 it does not normalize (appendix A: nonlinearity=False).
 """
 
-from dataclasses import dataclass, replace
-from typing import ClassVar, Self
+from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 
-from normbench.norms.layer import (
-    NormAct,
-    Normalizer,
-    Role,
-    largest_divisor,
-    per_channel,
-    require_positive,
-    wide,
-)
+from normbench.norms.layer import Grouped, NormAct, Role, largest_divisor, per_channel, wide
 
 
 @dataclass(frozen=True)
-class EvoNormS0(Normalizer):
-    """EvoNorm-S0, whose statistics are those of one image.
-
-    Args:
-        groups: number of groups G; a layer uses the largest divisor of its channels up to it.
-        eps: added to the variance, inside the square root.
-    """
-
-    groups: int = 32
-    eps: float = 1e-5
-    batch_independent: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        require_positive(groups=self.groups, eps=self.eps)
+class EvoNormS0(Grouped):
+    """EvoNorm-S0, whose statistics are those of one image; `groups` and `eps` as in `Grouped`."""
 
     def layer(self, channels: int, act: str | None = "relu") -> NormAct:
         if act is None:  # before a residual addition: affine alone, as the paper has it
             return Affine(channels)
         return EvoNormS0Act(channels, act, largest_divisor(channels, self.groups), self.eps)
-
-    def capped(self, max_groups: int | None) -> Self:
-        return self if max_groups is None else replace(self, groups=min(self.groups, max_groups))
 
 
 class EvoNormS0Act(NormAct):
@@ -67,6 +44,7 @@ class EvoNormS0Act(NormAct):
     def forward(self, x: Tensor) -> Tensor:
         y = wide(x)  # a variance in bf16 would be no variance
         var = y.reshape(len(y), self.groups, -1).var(dim=2, unbiased=False)  # (N, G)
+        # (N, G) -> (N, C): every channel the divisor of its group.
         scale = torch.rsqrt(var + self.eps).repeat_interleave(self.channels // self.groups, dim=1)
         # Gain and divisor meet on (N, C), so the map itself is multiplied only once by both.
         gain = (scale * self.weight)[:, :, None, None]

@@ -6,37 +6,28 @@ mean and (biased) var of each image over the C/G channels of a group and all pos
 (c/g, h, w); weight and bias per channel, not per group. Nothing differs in evaluation.
 """
 
-from dataclasses import dataclass, replace
-from typing import ClassVar, Self
+from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from normbench.norms.layer import NormAct, Normalizer, largest_divisor, require_positive
+from normbench.norms.layer import (
+    Grouped,
+    NormAct,
+    Normalizer,
+    largest_divisor,
+    require_positive,
+)
 
 
 @dataclass(frozen=True)
-class GroupNorm(Normalizer):
-    """Statistics over groups of channels of one image.
-
-    Args:
-        groups: number of groups G; a layer uses the largest divisor of its channels up to it.
-        eps: added to the variance, inside the square root.
-    """
-
-    groups: int = 32
-    eps: float = 1e-5
-    batch_independent: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        require_positive(groups=self.groups, eps=self.eps)
+class GroupNorm(Grouped):
+    """Statistics over groups of channels of one image; `groups` and `eps` as in `Grouped`."""
 
     def layer(self, channels: int, act: str | None = "relu") -> "GroupNormAct":
         return GroupNormAct(channels, act, largest_divisor(channels, self.groups), self.eps)
-
-    def capped(self, max_groups: int | None) -> Self:
-        return self if max_groups is None else replace(self, groups=min(self.groups, max_groups))
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ W workers (images per worker is N / W; the width of a map never needs a letter o
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import ClassVar, Literal, Self
 
 import torch
@@ -36,6 +37,27 @@ class Normalizer(ABC):
     def capped(self, max_groups: int | None) -> Self:  # noqa: ARG002 (those with groups read it)
         """This normalizer with at most `max_groups` groups; itself if it has none."""
         return self
+
+
+@dataclass(frozen=True)
+class Grouped(Normalizer):
+    """A normalizer whose statistics are those of groups of channels of one image.
+
+    Args:
+        groups: number of groups G; a layer uses the largest divisor of its channels up to it.
+        eps: added to the variance, inside the square root.
+    """
+
+    groups: int = 32
+    eps: float = 1e-5
+
+    batch_independent: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        require_positive(groups=self.groups, eps=self.eps)
+
+    def capped(self, max_groups: int | None) -> Self:
+        return self if max_groups is None else replace(self, groups=min(self.groups, max_groups))
 
 
 class NormAct(nn.Module):

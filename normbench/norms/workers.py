@@ -35,4 +35,5 @@ class PerWorker:
         images, channels = x.shape[:2]
         if images % self.workers:
             raise ValueError(f"{images} images do not fall evenly on {self.workers} workers")
+        # A view in NCHW; in channels_last no such view exists, and reshape copies.
         return x.reshape(images // self.workers, self.workers * channels, *x.shape[2:])

@@ -25,18 +25,24 @@ def specs(wanted: Sequence[str] = ()) -> list[Spec]:
     return [Spec(name=name, **_fields(name)) for name in chosen]
 
 
+def forms(table: Table) -> list[str]:
+    """The endings of the files that a table is written to."""
+    drawn = [".png", ".pdf"] if table.drawable else []
+    return [".md", ".csv", ".tex", ".html", *drawn]
+
+
 def write(tables: Sequence[Table], root: Path) -> list[Path]:
     """Write each table below `root` in all forms, with its figure; what is new or changed."""
     changed = []
     for table in tables:
         stem = root / table.spec.name / table.slug
-        forms = {
+        texts = {
             ".md": render.markdown(table),
             ".tex": render.latex(table),
             ".html": render.page(table),
             ".csv": render.numbers(table),
         }
-        written = [path for end, text in forms.items() if (path := _put(stem, end, text.encode()))]
+        written = [path for end, text in texts.items() if (path := _put(stem, end, text.encode()))]
         if table.drawable and (written or not _beside(stem, ".png").exists()):
             # matplotlib takes half a second to import, which a report without news should not pay.
             from normbench.report.figure import draw

@@ -152,6 +152,7 @@ def _table(
 def _setting(row: Row, spec: Spec) -> dict[str, Any]:
     """What a row shares with all others of its table: all options but those of the axes."""
     axes = {spec.rows, spec.columns}
+    # What follows from `batch` differs from column to column and must not split the table.
     follows = {"fixed_workers": "global_batch", "fixed_global_batch": "workers"}.get(
         row.protocol, ""
     )
@@ -185,6 +186,8 @@ def _names(rows: Sequence[Row], axis: str) -> dict[str, str]:
         alike[_name(row, axis)].append(row)
     names = {}
     for name, own in alike.items():
+        # Two runs called "gn", of eps 1e-5 and, since the yaml was changed, of 1e-3: both are named
+        # with their eps.
         options = {row.id: _own(row, axis) for row in own}
         keys = _differing(list(options.values()))
         for run, values in options.items():
