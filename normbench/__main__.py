@@ -61,9 +61,12 @@ def _conclude(cells: list[Cell], settings: Settings, summary: Summary) -> None:
     for table in made:
         forms = ", ".join(build.forms(table))
         print(f"{REPORTS / table.spec.name / table.slug}{forms}")
-    print(f"{len(changed)} of these files are new" if changed else "these files were there already")
+    if made:
+        print(f"{len(changed)} of these files are new" if changed else "these files had it all")
     for line in summary.failed:
         print(f"failed: {line}")
+    if summary.interrupted:
+        print(f"stopped by signal {summary.interrupted}")
     if left := len(touched - {row.id for row in rows}):
         print(f"{left} of {len(cells)} cells have no row; the same command goes on from here")
     offline = [row for row in rows if row.id in touched and "offline-run" in row.wandb]

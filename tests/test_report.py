@@ -280,6 +280,14 @@ def test_bad_input_is_one_sentence(
     assert captured.count("\n") == 1
 
 
+def test_the_folder_of_one_sweep_is_no_root(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    put(tmp_path / "runs", "demo")
+    assert main([f"runs={tmp_path / 'runs' / 'demo'}", f"out={tmp_path}"]) == 2
+    assert f"as runs={tmp_path / 'runs'}\n" in capsys.readouterr().err
+
+
 def test_help_names_the_tables(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--help"]) == 0
     assert "Tables: batch_size" in capsys.readouterr().out

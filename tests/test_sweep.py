@@ -110,7 +110,7 @@ def test_the_same_command_trains_nothing_and_starts_no_process(
     assert (first.code, second.code) == (0, 0)
     assert "2 cells, 2 finished before, 0 to train" in second.out
     assert rows() == before
-    assert "these files were there already" in second.out
+    assert "these files had it all" in second.out
 
 
 def test_forced_runs_give_the_same_numbers_bit_for_bit(command: Command, rows: Rows) -> None:
@@ -246,6 +246,7 @@ def test_a_sweep_that_is_stopped_keeps_what_is_finished(
     assert end.code == code
     assert [results.read_state(folder)["phase"] for folder in running] == ["interrupted"] * 2
     assert not any(results.is_busy(folder) for folder in running)
+    assert f"stopped by signal {int(number)}" in end.out
     assert "3 of 3 cells have no row; the same command goes on from here" in end.out
     assert [row.norm for row in rows()] == ["gn"]
 

@@ -28,9 +28,7 @@ def main(arguments: Sequence[str]) -> int:
         out = folders["out"]
         results.writable(out, f"out={out}", "name a folder that can, as in out=reports")
         if not rows:
-            raise BadInput(
-                f"runs={folders['runs']} holds no finished run; `python -m normbench` trains"
-            )
+            raise BadInput(_nothing_in(folders["runs"]))
     except BadInput as error:
         print(f"normbench.report: {error}", file=sys.stderr)
         return 2
@@ -40,6 +38,14 @@ def main(arguments: Sequence[str]) -> int:
     changed = build.write(made, folders["out"])
     print("\n".join(f"wrote {path}" for path in changed) or "nothing has changed")
     return 0
+
+
+def _nothing_in(root: Path) -> str:
+    if any(root.glob("*/row.json")):
+        return (
+            f"runs={root} is the folder of one sweep; name the root of all, as runs={root.parent}"
+        )
+    return f"runs={root} holds no finished run; `python -m normbench` trains"
 
 
 def _parse(arguments: Sequence[str]) -> tuple[dict[str, Path], list[str]]:
