@@ -84,6 +84,11 @@ class Row:
     kind: Literal["run", "probe"] = "run"
     schema: int = SCHEMA
 
+    @property
+    def final(self) -> bool:
+        """Whether the run is over for good; one that did not fit is tried where more memory is."""
+        return self.status != "oom"
+
 
 _HINTS = get_type_hints(Row)
 
@@ -120,11 +125,6 @@ def read(root: Path | str = "runs") -> list[Row]:
         if row.id not in latest or latest[row.id].finished <= row.finished:
             latest[row.id] = row
     return sorted(latest.values(), key=lambda row: (row.norm, row.batch, row.seed, row.id))
-
-
-def finished(root: Path) -> dict[str, Path]:
-    """Folder of every run below `root` that has a row, by run id, whatever sweep trained it."""
-    return {path.parent.name: path.parent for path in sorted(root.glob("*/*/row.json"))}
 
 
 def writable(root: Path, name: str, remedy: str) -> Path:

@@ -49,8 +49,7 @@ def main(request: Request, tell: Callable[[Any], None]) -> str:
 
 
 def _finished(path: Path) -> bool:
-    # What did not fit the memory is tried again: the sweep knows that there is more of it now.
-    return path.exists() and load(path).status != "oom"
+    return path.exists() and load(path).final
 
 
 def _clear(folder: Path) -> None:

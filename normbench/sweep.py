@@ -81,7 +81,7 @@ def run(cells: Sequence[Cell], settings: Settings, say: Say) -> Summary:
 
 def _has_row(row: Row | None) -> bool:
     """What did not fit the memory counts as open until it is known whether there is more now."""
-    return row is not None and row.status != "oom"
+    return row is not None and row.final
 
 
 def _check(cells: Sequence[Cell], root: Path, say: Say) -> Any:

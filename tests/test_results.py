@@ -105,14 +105,6 @@ def test_of_two_rows_of_one_run_the_later_counts(tmp_path: Path) -> None:
 
 def test_no_runs_are_no_rows(tmp_path: Path) -> None:
     assert results.read(tmp_path / "nowhere") == []
-    assert results.finished(tmp_path) == {}
-
-
-def test_finished_runs_are_found_in_every_sweep(tmp_path: Path) -> None:
-    here = put(tmp_path, "one", id="a" * 12)
-    there = put(tmp_path, "two", id="b" * 12)
-    results.write_state(tmp_path / "two" / ("c" * 12), "failed", "why")
-    assert results.finished(tmp_path) == {"a" * 12: here, "b" * 12: there}
 
 
 def test_a_curve_keeps_its_columns(tmp_path: Path) -> None:
