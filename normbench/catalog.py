@@ -2,17 +2,21 @@
 
     python -m normbench.catalog norms|models|data|recipes|regs|protocols|trainers|loggers|sweeps
 
-lists the names with what each is. A yaml's `_target_` names a class; its other keys are arguments
-of that class, and an argument that the class does not know, or of another type, is an error.
+lists the names with what each is; of normalizers also the parameters per channel and whether images
+are independent of each other (docs/normalizers.md says all of them). A yaml's `_target_` names a
+class; its other keys are arguments of that class, and an argument that the class does not know, or
+of another type, is an error.
 """
 
 import inspect
 import sys
 from collections.abc import Mapping
+from dataclasses import dataclass
 from importlib import import_module
 from math import isfinite
 from typing import Any, get_type_hints
 
+import torch
 from pydantic import TypeAdapter, ValidationError
 from torch import nn
 
@@ -32,6 +36,7 @@ LISTS = {
     "loggers": CONF / "logger",
     "sweeps": SWEEPS,
 }
+_CHANNELS = 64  # of a layer to be measured; any number that it has of nothing else
 
 
 def normalizers() -> list[str]:
@@ -129,6 +134,53 @@ def _fitted(option: str, value: Any, hint: Any) -> Any:
         raise BadInput(f"{option}={value}: {wish[:1].lower()}{wish[1:]}") from None
 
 
+@dataclass(frozen=True)
+class Facts:
+    """What is known of a normalizer without its equations."""
+
+    name: str
+    headline: str
+    parameters: str
+    batch_independent: bool
+    conv: str
+    residual: str
+
+
+def facts(name: str) -> Facts:
+    """Measured on a layer of `name`."""
+    norm = normalizer(name)
+    return Facts(
+        name,
+        headline(CONF / "norm" / f"{name}.yaml"),
+        parameters(norm),
+        norm.batch_independent,
+        "" if norm.conv is None else str(norm.conv),
+        "" if norm.residual.kind == "plain" else str(norm.residual),
+    )
+
+
+def parameters(norm: Normalizer) -> str:
+    """How many a layer has: per channel, those of the whole layer, and those of a convolution."""
+    with torch.device("meta"):
+        layer = norm.layer(_CHANNELS)
+        plain = nn.Conv2d(1, _CHANNELS, 3, bias=False)
+        conv = plain if norm.conv is None else norm.conv.convert(plain)
+    sizes = [parameter.numel() for parameter in layer.parameters()]
+    per_channel, rest = sizes.count(_CHANNELS), sum(s for s in sizes if s != _CHANNELS)
+    of_conv = (sum(p.numel() for p in conv.parameters()) - plain.weight.numel()) // _CHANNELS
+    text = f"{per_channel}"
+    if rest:
+        text += f" + {rest} a layer"
+    return text + (f", conv {of_conv}" if of_conv else "")
+
+
+def line(found: Facts) -> str:
+    """Facts for the terminal."""
+    independent = "batch-independent" if found.batch_independent else "batch-dependent"
+    parameters = f"parameters per channel {found.parameters}"
+    return f"{found.name:<18} {parameters:<36} {independent:<18} {found.headline}"
+
+
 def main(arguments: list[str]) -> int:
     """Print the names of one list, each with the headline of its yaml."""
     if {"-h", "--help"} & set(arguments):
@@ -140,7 +192,8 @@ def main(arguments: list[str]) -> int:
         return 2
     folder = LISTS[arguments[0]]
     for name in names(folder):
-        print(f"{name:<20} {headline(folder / f'{name}.yaml')}")
+        text = headline(folder / f"{name}.yaml")
+        print(line(facts(name)) if arguments == ["norms"] else f"{name:<20} {text}")
     return 0
 
 

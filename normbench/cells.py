@@ -36,8 +36,10 @@ class Choice:
     @property
     def identity(self) -> dict[str, Any]:
         """Name and options as far as they change numbers; for code of the user's own, that too."""
-        # The name and not `_target_`: a class of ours may move to another module.
-        kept = {k: v for k, v in self.options.items() if k not in PATHS and k != "_target_"}
+        # The name and not `_target_`: a class of ours may move to another module. And no null: an
+        # option that comes later, and is null by default, leaves the ids of finished runs alone.
+        given = {k: v for k, v in self.options.items() if v is not None}
+        kept = {k: v for k, v in given.items() if k not in PATHS and k != "_target_"}
         return {"name": self.name, **kept, **_own_code(self.options.get("_target_", ""))}
 
 

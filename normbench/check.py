@@ -16,6 +16,7 @@ from normbench import catalog
 from normbench.cells import Accelerator, Cell
 from normbench.children import one_line
 from normbench.errors import BadInput, Impossible
+from normbench.norms.workers import set_workers
 from normbench.training import host_memory, network_of
 
 
@@ -52,14 +53,14 @@ def check(request: tuple[list[Cell], Path], _tell: Callable[[Any], None]) -> Ver
         _require_device(cell, gpus)
         for group in ("reg", "recipe"):
             catalog.build(group, getattr(cell, group).options)
-        data, network = _key(cell.data), _key(cell.norm, cell.model, cell.data, cell.batch)
+        data, network = _key(cell.data), _network(cell)
         if data not in images:
             splits = catalog.build("data", cell.data.options).splits()
             images[data] = len(splits.train.labels)
         _require_images(cell, images[data])
         if network not in reasons:
             reasons[network] = _try(cell, log)
-    verdicts = [reasons[_key(cell.norm, cell.model, cell.data, cell.batch)] for cell in cells]
+    verdicts = [reasons[_network(cell)] for cell in cells]
     return Verdicts(verdicts, found, gpus, _memory(found))
 
 
@@ -67,16 +68,22 @@ def _key(*parts: object) -> str:
     return repr(parts)
 
 
+def _network(cell: Cell) -> str:
+    """The cells of one such key have networks that work or do not work together."""
+    return _key(cell.norm, cell.model, cell.data, cell.batch, cell.workers)
+
+
 def _try(cell: Cell, log: Path) -> str:
     """Why a forward pass of training cannot work, or nothing.
 
-    One worker is enough: whether its statistics can be computed does not depend on the others.
+    All workers take part: what is synchronized works where a worker alone would not.
     """
     data = catalog.build("data", cell.data.options)
     try:
         with torch.device("meta"):  # shapes are computed and no numbers
             network = network_of(cell, data).train()
-            network(torch.empty(cell.batch, *data.image))
+            set_workers(network, cell.workers)
+            network(torch.empty(cell.global_batch, *data.image))
     except Impossible as reason:
         return str(reason)
     except BadInput:

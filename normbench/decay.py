@@ -3,7 +3,9 @@
 weight      of convolutions and linear layers
 bias        of convolutions and linear layers
 gain        multiplies a normalized channel (also EvoNorm's v)
-shift       is added to it
+shift       is added to it, or is a threshold of it (FRN's tau)
+proxy       mean and deviation of proxy normalization's Gaussian
+ratio       logits of switchable normalization's ratios
 residual    a scalar on a residual branch
 """
 
@@ -11,6 +13,7 @@ from collections.abc import Collection, Iterator
 from typing import Any, get_args
 
 from torch import nn
+from torch.optim import Optimizer
 
 from normbench.norms.layer import Role
 
@@ -27,7 +30,7 @@ def roles(model: nn.Module) -> Iterator[tuple[nn.Parameter, Role]]:
     seen: set[int] = set()
     for module in model.modules():
         built_in = isinstance(module, nn.modules.conv._ConvNd | nn.Linear)
-        declared = _BUILT_IN if built_in else getattr(module, "roles", {})
+        declared = getattr(module, "roles", _BUILT_IN if built_in else {})
         for name, parameter in module.named_parameters(recurse=False):
             if name not in declared:
                 kind = type(module).__name__
@@ -44,3 +47,19 @@ def groups(model: nn.Module, weight_decay: float, decayed: Collection[str]) -> l
         {"params": [p for p, role in pairs if role in decayed], "weight_decay": weight_decay},
         {"params": [p for p, role in pairs if role not in decayed], "weight_decay": 0.0},
     ]
+
+
+def pull_gains(model: nn.Module, optimizer: Optimizer, pull: float) -> None:
+    """Take `pull` from the gradient of every gain of `model` before each step of `optimizer`.
+
+    The decay of the optimizer itself adds weight_decay * gain; with weight_decay * target taken
+    away the gain goes towards the target instead of 0.
+    """
+    gains = [parameter for parameter, role in roles(model) if role == "gain"]
+
+    def before_step(*_: object) -> None:
+        for gain in gains:
+            if gain.grad is not None:
+                gain.grad.sub_(pull)
+
+    optimizer.register_step_pre_hook(before_step)

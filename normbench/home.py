@@ -1,6 +1,7 @@
 """Where conf/, sweeps/ and reports/tables/ lie: beside the package, or inside it in a wheel."""
 
 from functools import cache
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,13 @@ def usual_choices() -> dict[str, str]:
     defaults = load(CONF / "config.yaml")["defaults"]
     pairs = (item for entry in defaults if isinstance(entry, dict) for item in entry.items())
     return {group: name for group, name in pairs if "/" not in group}
+
+
+def comment(path: Path) -> str:
+    """The comment at the head of a yaml file, as one paragraph."""
+    lines = path.read_text().splitlines()
+    head = takewhile(lambda line: line.startswith("#"), lines)
+    return " ".join(line.removeprefix("#").strip() for line in head if "@package" not in line)
 
 
 def headline(path: Path) -> str:

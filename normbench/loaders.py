@@ -4,6 +4,7 @@ A Lightning batch is a chunk: the images of several optimizer steps, moved and a
 Shape letters: K steps of a chunk, A passes of a step, N images of a pass, C H W as ever.
 """
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -120,6 +121,17 @@ class Loaders(LightningDataModule):
             seen = indices[cut]
             images, labels = self.splits.train.take(seen)
             yield Chunk(images, labels, seen, epoch, ends_epoch=cut == cuts[-1])
+
+    def after_training(self, steps: int) -> Iterator[Tensor]:
+        """Augmented images (N, C, H, W) of the passes of `steps` steps that would come next."""
+        epoch = math.ceil(self.schedule.steps / self.order.steps_per_epoch)
+        while steps > 0:
+            for seen in self.order.epoch(epoch)[:steps].split(1):  # (1, A, N)
+                images, labels = self.splits.train.take(seen)
+                chunk = Chunk(images, labels, seen, epoch, ends_epoch=False)
+                yield from augmented(self.data, chunk, self.order.seed).images[0]
+                steps -= 1
+            epoch += 1
 
     def on_after_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:  # noqa: ARG002
         """Bytes become floats, on the device."""

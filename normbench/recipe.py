@@ -24,12 +24,18 @@ class Recipe:
         momentum: of SGD.
         nesterov: Nesterov's form of it.
         weight_decay: added to the gradient, times the parameter.
-        decayed: roles of the parameters that it applies to (`normbench.decay`).
+        decayed: roles of the parameters that it applies to (`normbench.decay`); without gain and
+            shift there is none on those.
+        gain_target: what it pulls gains towards; null is 0, as for all else, and 1 is where they
+            start (Summers and Dinneen 2020, section 3.3).
         schedule: after the warm-up: down a cosine to 0; down by `drop` at each of `milestones`;
             or both up and down on cosines (Smith and Topin 2018).
         warmup: fraction of all steps in which the rate rises.
         milestones: of multistep, as fractions of all steps.
         drop: of multistep, the factor at each milestone.
+        recalibration: global batches of training images that running statistics are taken from
+            after the training, under its final weights (the "batch average" of switchable
+            normalization); null: they stay the moving averages.
     """
 
     epochs: float | None = None
@@ -40,10 +46,12 @@ class Recipe:
     nesterov: bool = True
     weight_decay: float = 0.0
     decayed: tuple[str, ...] = ("weight", "bias")
+    gain_target: float | None = None
     schedule: Literal["cosine", "multistep", "onecycle"] = "cosine"
     warmup: float = 0.0
     milestones: tuple[float, ...] = ()
     drop: float = 0.1
+    recalibration: int | None = None
 
     def __post_init__(self) -> None:
         if (self.epochs is None) == (self.images is None):
@@ -51,7 +59,7 @@ class Recipe:
                 "epochs and recipe.images: one of them says how long to train and the other is "
                 "null, as in recipe.epochs=10 recipe.images=null"
             )
-        for name in ("epochs", "images", "lr", "lr_batch"):
+        for name in ("epochs", "images", "lr", "lr_batch", "recalibration"):
             value = getattr(self, name)
             if value is not None and value <= 0:
                 raise ValueError(f"{name}={value}: it must be above 0")
@@ -65,6 +73,11 @@ class Recipe:
         for role in self.decayed:
             if role not in decay.ROLES:
                 raise ValueError(f"decayed={role}: {choose_from(role, decay.ROLES)}")
+        if self.gain_target and "gain" not in self.decayed:
+            raise ValueError(
+                f"gain_target={self.gain_target}: recipe.decayed has no gain to be pulled there; "
+                "add it, or choose gain_target=null"
+            )
         if self.nesterov and self.momentum == 0:
             raise ValueError("momentum=0: Nesterov's form needs momentum, or nesterov=false")
 
@@ -81,12 +94,15 @@ class Recipe:
 
     def optimizer(self, model: nn.Module, global_batch: int) -> Optimizer:
         """SGD over the parameters of `model`, decayed by role."""
-        return SGD(
+        optimizer = SGD(
             decay.groups(model, self.weight_decay, self.decayed),
             lr=self.peak(global_batch),
             momentum=self.momentum,
             nesterov=self.nesterov,
         )
+        if self.gain_target:
+            decay.pull_gains(model, optimizer, self.weight_decay * self.gain_target)
+        return optimizer
 
     def scheduler(self, optimizer: Optimizer, steps: int) -> LRScheduler:
         """The schedule over `steps` optimizer steps; step it after each."""

@@ -17,7 +17,9 @@ from torchmetrics import MeanMetric
 from torchmetrics.classification import MulticlassAccuracy
 
 from normbench.errors import Impossible
-from normbench.loaders import Chunk, Images
+from normbench.loaders import Chunk, Images, Loaders
+from normbench.norms.recalibration import recalibrate
+from normbench.norms.renorm import changing, set_progress
 from normbench.norms.workers import PerWorker, set_workers
 from normbench.plan import Plan
 from normbench.recipe import Recipe
@@ -79,6 +81,7 @@ class Task(LightningModule):
         self.hits: list[float] = []
         self.recorded = 0  # steps that the curve has
         self.rate = 0.0  # learning rate of the latest step
+        self.changing = changing(model)
         self.validation, self.testing = Evaluation(classes), Evaluation(classes)
         _lay(model, plan)
 
@@ -96,7 +99,10 @@ class Task(LightningModule):
             Diverged: a loss was not finite.
         """
         # K pairs (loss, hits), each a tensor of its own until the chunk is done.
-        seen = [self._update(*step) for step in zip(chunk.images, chunk.labels, strict=True)]
+        seen = [
+            self._update(self.done + ahead, *step)
+            for ahead, step in enumerate(zip(chunk.images, chunk.labels, strict=True))
+        ]
         losses, hits = torch.stack(seen).T.tolist()  # the one wait for the device in a chunk
         for loss in losses:
             self.done += 1
@@ -113,8 +119,9 @@ class Task(LightningModule):
         if self.done % self.log_every == 0 and not chunk.ends_epoch:
             self._record({})
 
-    def _update(self, images: Tensor, labels: Tensor) -> Tensor:
+    def _update(self, step: int, images: Tensor, labels: Tensor) -> Tensor:
         """One optimizer step on images (A, N, C, H, W): its mean loss and number of hits, (2,)."""
+        set_progress(self.changing, step / self.steps)
         optimizer, scheduler = self.optimizers(), self.lr_schedulers()
         # Everything stays on the device: asking for a number here would wait for it every step.
         optimizer.zero_grad()  # type: ignore[union-attr]
@@ -130,6 +137,14 @@ class Task(LightningModule):
         optimizer.step()  # type: ignore[union-attr]
         scheduler.step()  # type: ignore[union-attr]
         return total
+
+    def on_train_end(self) -> None:
+        steps = self.recipe.recalibration
+        if steps and any(name.endswith("running_var") for name, _ in self.model.named_buffers()):
+            loaders: Loaders = self.trainer.datamodule  # type: ignore[attr-defined]
+            batches = (images.to(self.device) for images in loaders.after_training(steps))
+            with self.trainer.precision_plugin.forward_context():
+                recalibrate(self.model, batches)
 
     def on_train_epoch_end(self) -> None:
         # Lightning has validated before it ends the epoch, if images are held out at all.
@@ -205,7 +220,8 @@ class Evaluation(nn.Module):
 
 
 def _lay(model: nn.Module, plan: Plan) -> None:
-    per_worker = any(isinstance(module, PerWorker) for module in model.modules())
+    layers = [module for module in model.modules() if isinstance(module, PerWorker)]
+    per_worker = any(not getattr(layer, "batch_independent", False) for layer in layers)
     if plan.accumulation > 1 and per_worker:
         # Their running statistics would move once a pass instead of once a step.
         raise Impossible(f"{plan}: batch statistics need all workers of a device in one pass")

@@ -5,14 +5,17 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from normbench import children
 from normbench.__main__ import main
+from normbench.catalog import model, normalizer
 from normbench.cells import Cell
 from normbench.compose import compose
+from normbench.errors import Impossible
 from normbench.results import Row, read
 
 PLUGIN = Path(__file__).parent / "plugin"
@@ -64,6 +67,30 @@ def command(
 def rows(tmp_path: Path) -> Callable[[], list[Row]]:
     """The rows that a command has left."""
     return lambda: read(tmp_path / "runs")
+
+
+def at_home(norm: str) -> dict[str, Any]:
+    """Options of a small network in which `norm` can be trained: it may want another than usual."""
+    for options in (
+        {"name": "resnet14"},
+        {"name": "resnet14_v2"},
+        {"name": "resnet14", "stem_stride": 1},
+    ):
+        try:
+            with torch.device("meta"):
+                network = model(norm=normalizer(norm), num_classes=10, in_chans=1, **options)
+                network(torch.empty(8, 1, 8, 8))
+        except Impossible:
+            continue
+        return options
+    raise LookupError(f"no network of these tests takes {norm}")
+
+
+def in_its_network(norm: str) -> list[str]:
+    """The same as arguments of a command line."""
+    options = at_home(norm)
+    more = [f"model.{key}={value}" for key, value in options.items() if key != "name"]
+    return [f"norm={norm}", f"model={options['name']}", *more]
 
 
 def cell(*arguments: str) -> Cell:

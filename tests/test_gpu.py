@@ -1,9 +1,11 @@
 """What a CUDA device must do like the CPU. Run by `make gpu`; skipped where there is none."""
 
+import copy
+
 import pytest
 import torch
 from conftest import SHORT, Command
-from test_norms import TOLERANCE, images, made
+from test_norms import TOLERANCE, images, made, values_and_gradients
 from test_sweep import Rows
 
 from normbench.catalog import normalizer, normalizers
@@ -30,8 +32,9 @@ def test_values_and_gradients_are_those_of_the_reference(
     reference.load_state_dict(layer.state_dict())
     for each in (layer, reference):
         set_workers(each, workers)
-    x = images((8, 8, 5, 3), dtype).detach().cuda().to(memory_format=layout).requires_grad_()
+    x = images((32, 8, 5, 3), dtype).detach().cuda().to(memory_format=layout).requires_grad_()
     output, expected = layer(x), reference.reference(x)
+    assert output.is_contiguous(memory_format=layout)
     found = torch.autograd.grad(output.double().sin().sum(), [x, *layer.parameters()])
     wanted = torch.autograd.grad(expected.sin().sum(), [x, *reference.parameters()])
     worst = 4 * TOLERANCE[dtype]
@@ -39,6 +42,32 @@ def test_values_and_gradients_are_those_of_the_reference(
     for ours, theirs in zip(found, wanted, strict=True):
         scale = float(theirs.abs().max()) + 1
         torch.testing.assert_close(ours.double(), theirs.double(), rtol=worst, atol=worst * scale)
+
+
+@pytest.mark.parametrize("name", normalizers())
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_statistics_are_fp32_under_autocast(name: str, dtype: torch.dtype) -> None:
+    """Squares of 300 and more are beyond fp16; a deviation of 1 beside them is beyond bf16."""
+    layer = normalizer(name).layer(8).cuda()
+    x = (320 + torch.randn(8, 8, 4, 4, device="cuda")).to(dtype)
+    before = copy.deepcopy(layer.state_dict())
+    with torch.autocast("cuda", dtype):
+        output = layer(x)
+    assert output.dtype == dtype
+    layer.load_state_dict(before)
+    torch.testing.assert_close(output.float(), layer.reference(x).float(), rtol=2e-2, atol=2e-2)
+
+
+@pytest.mark.parametrize("name", normalizers())
+def test_a_layer_compiled_by_inductor_is_the_layer(name: str) -> None:
+    layer = made(normalizer(name), 8, "silu", torch.float32).cuda()
+    state = copy.deepcopy(layer.state_dict())
+    x = images((16, 8, 5, 3), torch.float32).detach().cuda().requires_grad_()
+    expected = values_and_gradients(layer, x, layer(x))
+    layer.load_state_dict(state)
+    found = values_and_gradients(layer, x, torch.compile(layer, fullgraph=True)(x))
+    for ours, theirs in zip(found, expected, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-3)
 
 
 @pytest.mark.parametrize("kind", ["uniform", "normal"])

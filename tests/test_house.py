@@ -9,6 +9,7 @@ import sys
 import zipfile
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import pytest
 from conftest import FASHION_MNIST
@@ -221,15 +222,29 @@ def test_the_examples_of_the_readme(tmp_path: Path) -> None:
 
 
 def test_a_normalizer_of_ones_own_as_the_readme_says(tmp_path: Path) -> None:
-    code = README.partition("```python\n")[2].partition("```")[0]
+    code = README.partition("```python\n# my_norm.py")[2].partition("```")[0]
     yaml = README.partition("```yaml\n# mine/norm")[2].partition("```")[0]
     (tmp_path / "my_norm.py").write_text(code)
     (tmp_path / "mine" / "norm").mkdir(parents=True)
     (tmp_path / "mine" / "norm" / "identity.yaml").write_text(f"# mine/norm{yaml}")
     (command,) = (line for line in README.splitlines() if line.startswith("PYTHONPATH"))
-    found = run(command + SHORTER + " logger=none", tmp_path)
+    found = run(command + " recipe.images=2560 trainer=cpu logger=none", tmp_path)
     assert found.returncode == 0, found.stderr
     assert "| identity †" in found.stdout
+
+
+def test_the_python_of_the_readme() -> None:
+    code = README.partition("```python\nimport torch")[2].partition("```")[0]
+    found: dict[str, Any] = {}
+    exec(f"import torch{code}", found)  # lines of our own README
+    (ratios,) = found["ratios"](found["network"]).values()
+    assert sum(ratios["mean"]) == pytest.approx(1)
+
+
+def test_the_readme_names_every_normalizer() -> None:
+    section = README.partition("## The normalizers")[2].partition("\n## ")[0]
+    named = set(re.findall(r"`(\w+)`", section))
+    assert set(catalog.normalizers()) <= named
 
 
 def test_a_sweep_of_ones_own_as_the_readme_says(tmp_path: Path) -> None:

@@ -1,12 +1,14 @@
 """The ResNets of He et al. 2016 for small images (section 4.2): 6n + 2 layers in basic blocks.
 
-A 3x3 stem, three stages of n post-activation blocks with 1, 2 and 4 times the width and maps
+A 3x3 stem, three stages of n post-activation (v1) blocks with 1, 2 and 4 times the width and maps
 halved from stage to stage, global mean pooling and a linear classifier. Where the width grows, the
 shortcut takes every second pixel and either pads with zero channels (the paper's option A, which it
 uses for these nets) or is a normalized 1x1 convolution (option B, which it uses on ImageNet).
 
-After the addition stands a plain ReLU for every normalizer. A block's second normalization and that
-of its shortcut are layers without activation.
+After the addition stands the normalizer's activation alone: ReLU, and for filter response
+normalization TLU. A block's second normalization and that of its shortcut are layers without
+activation. A normalizer that asks for standardized weights gets them in every convolution. Residual
+branches are plain, or FixUp's with its scalars and its initialization.
 """
 
 from itertools import pairwise
@@ -15,9 +17,16 @@ from typing import Literal
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from normbench.errors import Impossible
 from normbench.norms.layer import Normalizer
+from normbench.norms.residual import FixUp, NormalizerFree, Residual, SkipInit
 
 Shortcut = Literal["identity", "projection"]
+Schemes = tuple[type[Residual], ...]
+
+#: Residual branches of post-activation and of pre-activation blocks.
+V1: Schemes = (Residual, FixUp)
+V2: Schemes = (Residual, SkipInit, NormalizerFree)
 
 
 class ResNet(nn.Module):
@@ -34,7 +43,8 @@ class ResNet(nn.Module):
         max_groups: cap on the normalizer's groups; None leaves the normalizer's own number.
 
     Raises:
-        ValueError: no n gives `depth`, or the normalizer asks for more than this family offers.
+        ValueError: no n gives `depth`.
+        Impossible: the normalizer asks for residual branches that these blocks do not have.
     """
 
     def __init__(
@@ -50,9 +60,10 @@ class ResNet(nn.Module):
         max_groups: int | None = None,
     ) -> None:
         super().__init__()
-        _require(norm, depth, width, stem_stride, max_groups)
+        require_sizes(depth, width, stem_stride, max_groups)
+        require_residual(norm, V1)
         norm = norm.capped(max_groups)  # narrow stages leave many groups a channel each
-        self.stem = _conv(in_chans, width, stem_stride)
+        self.stem = convolution(norm, in_chans, width, 3, stem_stride)
         self.norm = norm.layer(width)
         widths = (width, width, 2 * width, 4 * width)
         blocks = []
@@ -60,15 +71,14 @@ class ResNet(nn.Module):
             blocks.append(Block(norm, before, after, 2 if stage else 1, shortcut))
             blocks += [Block(norm, after, after, 1, shortcut) for _ in range((depth - 2) // 6 - 1)]
         self.blocks = nn.Sequential(*blocks)
+        self.before_head = norm.residual.before_conv()
         self.head = nn.Linear(4 * width, num_classes)
-        for module in self.modules():
-            if isinstance(module, nn.Conv2d):
-                # The init of the papers' ResNets; torch's own has a sixth of its variance.
-                nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+        initialize(self)
+        norm.residual.initialize([(block.conv1, block.conv2) for block in blocks], self.head)
 
     def forward(self, x: Tensor) -> Tensor:
         x = self.blocks(self.norm(self.stem(x)))
-        logits: Tensor = self.head(x.mean(dim=(2, 3)))
+        logits: Tensor = self.head(self.before_head(x.mean(dim=(2, 3))))
         return logits
 
 
@@ -79,20 +89,28 @@ class Block(nn.Module):
         self, norm: Normalizer, channels: int, width: int, stride: int, shortcut: Shortcut
     ) -> None:
         super().__init__()
-        self.conv1 = _conv(channels, width, stride)
+        self.before1, self.before2 = norm.residual.before_conv(), norm.residual.before_conv()
+        self.conv1 = convolution(norm, channels, width, 3, stride)
         self.norm1 = norm.layer(width)
-        self.conv2 = _conv(width, width, 1)
+        self.conv2 = convolution(norm, width, width, 3, 1)
         self.norm2 = norm.layer(width, None)
+        self.join = norm.residual.join()
         self.shortcut: nn.Module = nn.Identity()
         if channels != width and shortcut == "identity":
             self.shortcut = Pad(width - channels, stride)
         elif channels != width:
-            project = nn.Conv2d(channels, width, 1, stride, bias=False)
+            project = convolution(norm, channels, width, 1, stride)
             self.shortcut = nn.Sequential(project, norm.layer(width, None))
+        self.projects = isinstance(self.shortcut, nn.Sequential)
+        self.activation = norm.activation(width)
 
     def forward(self, x: Tensor) -> Tensor:
-        branch = self.norm2(self.conv2(self.norm1(self.conv1(x))))
-        return F.relu(self.shortcut(x) + branch)
+        entered = self.before1(x)
+        branch = self.norm2(self.conv2(self.before2(self.norm1(self.conv1(entered)))))
+        # What stands before a branch's convolution stands before that of a shortcut too.
+        shortcut = self.shortcut(entered if self.projects else x)
+        out: Tensor = self.activation(self.join(shortcut, branch))
+        return out
 
 
 class Pad(nn.Module):
@@ -107,21 +125,35 @@ class Pad(nn.Module):
         return F.pad(x[:, :, :: self.stride, :: self.stride], (0, 0, 0, 0, 0, self.channels))
 
 
-def _conv(channels: int, width: int, stride: int) -> nn.Conv2d:
-    return nn.Conv2d(channels, width, 3, stride, padding=1, bias=False)
+def convolution(norm: Normalizer, channels: int, width: int, size: int, stride: int) -> nn.Conv2d:
+    """A convolution without bias, as the normalizer asks for it."""
+    conv = nn.Conv2d(channels, width, size, stride, padding=size // 2, bias=False)
+    return conv if norm.conv is None else norm.conv.convert(conv)
 
 
-def _require(
-    norm: Normalizer, depth: int, width: int, stem_stride: int, max_groups: int | None
-) -> None:
+def initialize(network: nn.Module) -> None:
+    """Convolutions start as in the papers' ResNets; torch's own have a sixth of that variance."""
+    for module in network.modules():
+        if isinstance(module, nn.Conv2d):
+            nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+
+
+def require_sizes(depth: int, width: int, stem_stride: int, max_groups: int | None) -> None:
+    """Raise ValueError for a depth that no n gives, or a size below 1."""
     if depth < 8 or (depth - 2) % 6:
         raise ValueError(f"depth={depth}: this family has 6n + 2 layers, as 8, 14, 20 or 56")
     sizes = {"width": width, "stem_stride": stem_stride, "max_groups": max_groups}
     for name, value in sizes.items():
         if value is not None and value < 1:
             raise ValueError(f"{name}={value}: it must be at least 1")
-    if norm.residual != "plain" or norm.conv is not None:
-        raise ValueError(
-            "norm: this family has plain residual branches and plain convolutions; "
-            f"the normalizer asks for residual={norm.residual}, conv={norm.conv}"
+
+
+def require_residual(norm: Normalizer, offered: Schemes) -> None:
+    """Raise Impossible for a normalizer whose residual branches are not among those `offered`."""
+    if type(norm.residual) not in offered:
+        v1, v2 = (", ".join(scheme.kind for scheme in schemes) for schemes in (V1, V2))
+        raise Impossible(
+            f"the normalizer asks for residual branches of kind {norm.residual}, which this model "
+            f"does not have; post-activation models (model=resnet14) have {v1}, and pre-activation "
+            f"models (model=resnet14_v2) {v2}"
         )

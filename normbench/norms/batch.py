@@ -8,17 +8,41 @@ the *new* value; running_var takes the unbiased variance, as torch does (the pap
 algorithm 2 line 10). With several workers the running statistics are the mean over the workers.
 
     evaluation  the running statistics take the place of mean and var: a fixed affine map
+
+Synchronized batch normalization is the same over all images of the optimizer step, one worker of
+them all, whichever device they are on.
+
+Placement: between a convolution without bias and its activation (v1), or before the convolution,
+with a last layer before the final mean (v2). Before a residual addition without activation.
+
+Elsewhere:
+
+- Google's TPU and EfficientNet code calls the weight of the *old* value momentum (0.9, 0.97), and
+  keeps the biased variance, as all TensorFlow and JAX code does.
+- Goyal et al. 2017 start the last gain of every residual branch at 0; here every gain starts at 1.
+- timm's `convert_sync_batchnorm` exists because torch's drops the activation of fused layers.
 """
 
 from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, distributed
+from torch.distributed.nn.functional import all_reduce
 from torch.nn import functional as F
 
-from normbench.errors import Impossible
-from normbench.norms.layer import NormAct, Normalizer, per_channel, require_positive
+from normbench.norms import equations
+from normbench.norms.layer import (
+    NormAct,
+    Normalizer,
+    Normalizing,
+    require_positive,
+    require_share,
+    wide,
+)
+from normbench.norms.layer import per_channel as spread
+from normbench.norms.moments import of_channels, of_sets
+from normbench.norms.running import Running, weighed
 from normbench.norms.workers import PerWorker
 
 Pair = tuple[Tensor | None, Tensor | None]
@@ -39,77 +63,110 @@ class BatchNorm(Normalizer):
 
     def __post_init__(self) -> None:
         require_positive(eps=self.eps)
-        if not 0 < self.momentum <= 1:
-            raise ValueError(
-                f"momentum={self.momentum}: the new value's weight is above 0, up to 1"
-            )
+        require_share(momentum=self.momentum)
 
-    def layer(self, channels: int, act: str | None = "relu") -> "BatchNormAct":
+    def layer(self, channels: int, act: str | None = "relu") -> NormAct:
         return BatchNormAct(channels, act, self.momentum, self.eps)
 
 
-class BatchNormAct(PerWorker, NormAct):
+class BatchNormAct(PerWorker, Running, Normalizing):
     """The layer; with one worker bit for bit `torch.nn.BatchNorm2d` and the activation."""
 
     batch_independent = False
-    running_mean: Tensor
-    running_var: Tensor
 
     def __init__(self, channels: int, act: str | None, momentum: float, eps: float) -> None:
         super().__init__(channels, act)
-        self.momentum = momentum
         self.eps = eps
-        self.register_buffer("running_mean", torch.zeros(channels))
-        self.register_buffer("running_var", torch.ones(channels))
+        self.keep(channels, momentum)
 
-    def forward(self, x: Tensor) -> Tensor:
-        return self.activation(self._normalize(x, (self.weight, self.bias), track=True))
+    def refusal(self, shape: torch.Size) -> str:
+        images, _, height, width = shape
+        if not self.training or images // self.sets(images) * height * width != 1:
+            return ""
+        return (
+            "batch normalization of a single value per channel: a worker has 1 image, and the "
+            "map is 1x1 there; batch=2 or a larger map works"
+        )
+
+    def joint(self, x: Tensor) -> Tensor:
+        if self.example_weight and not self.training:
+            return super().joint(x)
+        return self.activation(self._fused(x, (self.weight, self.bias), track=True))
 
     def normalize(self, x: Tensor) -> Tensor:
-        """The normalized input, before gain, shift and activation; moves no running statistics."""
-        return self._normalize(x, (None, None), track=False)
+        if not self.example_weight or self.training:
+            return self._fused(x, (None, None), track=False)
+        running = self.running_mean, self.running_var
+        mean, var = weighed(of_channels(wide(x)), running, self.example_weight)
+        return (wide(x) - spread(mean)) * torch.rsqrt(spread(var) + self.eps)
 
-    def _normalize(self, x: Tensor, affine: Pair, *, track: bool) -> Tensor:
+    def _fused(self, x: Tensor, affine: Pair, *, track: bool) -> Tensor:
         mean, var = self.running_mean, self.running_var
         if not self.training:
-            return F.batch_norm(x, mean, var, *affine, eps=self.eps)
-        self._require_values(x)
-        # (C,) -> (W*C,), a copy for each worker; gain and shift are shared, so theirs are repeats.
-        running = self._repeat((mean, var)) if track else (None, None)
-        weight, bias = self._repeat(affine)
-        # (N/W, W*C, H, W'): to batch_norm each worker's channel is a channel of its own.
+            return F.batch_norm(x, mean, var, *_repeat(affine, 1), eps=self.eps)
+        sets = self.sets(len(x))
+        # (C,) -> (S*C,), a copy for each set; gain and shift are shared, so theirs are repeats.
+        running = _repeat((mean, var), sets) if track else (None, None)
+        weight, bias = _repeat(affine, sets)
+        # (N/S, S*C, H, W'): to batch_norm each set's channel is a channel of its own.
         y = F.batch_norm(self.fold(x), *running, weight, bias, True, self.momentum, self.eps)
         for buffer, copies in zip((mean, var), running, strict=True):
             if copies is not None:
-                # Each copy has moved towards one worker's statistics; moving is linear, so the
-                # mean of the copies has moved towards the mean of the workers'.
-                # (W*C,) -> (W, C) -> (C,)
-                buffer.copy_(copies.view(self.workers, -1).mean(0))
+                # Each copy has moved towards one set's statistics; moving is linear, so the
+                # mean of the copies has moved towards the mean of the sets'.
+                # (S*C,) -> (S, C) -> (C,)
+                buffer.copy_(copies.view(sets, -1).mean(0))
         return y.reshape(x.shape)
 
-    def _repeat(self, pair: Pair) -> Pair:
-        first, second = (None if each is None else each.repeat(self.workers) for each in pair)
-        return first, second
-
-    def _require_values(self, x: Tensor) -> None:
-        images, _, height, width = x.shape
-        if images // self.workers * height * width == 1:
-            raise Impossible(
-                "batch normalization of a single value per channel: a worker has 1 image, and the "
-                "map is 1x1 there; batch=2 or a larger map works"
+    def reference_normalize(self, x: Tensor) -> Tensor:
+        if self.training:
+            mean = equations.by_set(x, self.sets(len(x)), lambda s: s.mean((0, 2, 3), True))
+            var = equations.by_set(
+                x, self.sets(len(x)), lambda s: equations.variance(s, equations.BATCH)
             )
+        else:
+            mean, var = spread(self.running_mean.double()), spread(self.running_var.double())
+        return (x - mean) / torch.sqrt(var + self.eps)
 
-    def reference(self, x: Tensor) -> Tensor:
-        x = x.double()
-        y = torch.empty_like(x)
-        for worker in range(self.workers if self.training else 1):
-            own = slice(worker, None, self.workers) if self.training else slice(None)
-            mean, var = self._moments(x[own])
-            y[own] = (x[own] - per_channel(mean)) / torch.sqrt(per_channel(var) + self.eps)
-        return self.activation(self.affine(y))
 
-    def _moments(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        if not self.training:
-            return self.running_mean.double(), self.running_var.double()
-        mean = x.mean(dim=(0, 2, 3))
-        return mean, ((x - per_channel(mean)) ** 2).mean(dim=(0, 2, 3))
+@dataclass(frozen=True)
+class SyncBatchNorm(BatchNorm):
+    """Statistics over all images of an optimizer step; options as in `BatchNorm`."""
+
+    def layer(self, channels: int, act: str | None = "relu") -> NormAct:
+        return SyncBatchNormAct(channels, act, self.momentum, self.eps)
+
+
+class SyncBatchNormAct(BatchNormAct):
+    """The layer; across processes the devices' moments are merged, and gradients flow back."""
+
+    def sets(self, images: int) -> int:  # noqa: ARG002 (one set, however many there are)
+        return 1
+
+    def refusal(self, shape: torch.Size) -> str:
+        return super().refusal(torch.Size((shape[0] * _devices(), *shape[1:])))
+
+    def _fused(self, x: Tensor, affine: Pair, *, track: bool) -> Tensor:
+        if not self.training or _devices() == 1:
+            return super()._fused(x, affine, track=track)
+        own_mean, own_var = of_sets(wide(x), 1)  # (1, C); every device has as many images
+        mean = all_reduce(own_mean.clone()) / _devices()
+        # Within the devices and between them: the law of total variance.
+        var = all_reduce(own_var + (own_mean - mean).square()) / _devices()
+        if track:
+            values = x.numel() // self.channels * _devices()
+            self.track(mean=mean, var=var * (values / (values - 1)))
+        y = (wide(x) - spread(mean)) * torch.rsqrt(spread(var) + self.eps)
+        weight, bias = affine
+        return y if weight is None or bias is None else y * spread(weight) + spread(bias)
+
+
+def _devices() -> int:
+    """Processes that share the images of an optimizer step."""
+    return distributed.get_world_size() if distributed.is_initialized() else 1
+
+
+def _repeat(pair: Pair, times: int) -> Pair:
+    # Parameters may be half precision; running statistics never are. The kernel wants one dtype.
+    first, second = (None if each is None else wide(each).repeat(times) for each in pair)
+    return first, second

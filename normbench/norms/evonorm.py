@@ -1,13 +1,37 @@
 """EvoNorm (Liu, Brock, Simonyan and Le 2020): normalization and activation found as one expression.
 
-    S0    z = x * sigmoid(v * x) / sqrt(var + eps) * weight + bias
+    B0    x / max(std_bwh, v * x + std_wh)          S0    x * sigmoid(v * x) / std_g
+    B1    x / max(std_bwh, (x + 1) * rms_wh)        S1    x * sigmoid(x) / std_g
+    B2    x / max(std_bwh, rms_wh - x)              S2    x * sigmoid(x) / rms_g
 
-(appendix A of the paper) with the biased var of each image over the C/G channels of a group and all
-positions, axes (c/g, h, w), and a learned v per channel, at first 1. The numerator is not centered.
-Nothing differs in evaluation.
+times weight, plus bias. std are roots of biased variances and rms of mean squares, each plus eps:
+of a channel over the images of a worker (bwh), of a channel of one image (wh), of a group of
+channels of one image (g: axes c/g, h, w). v (C,) is learned, at first 1. No numerator is centered.
 
-Where no activation follows, as before a residual addition, the layer is `weight * x + bias` alone:
-it does not normalize (appendix A: nonlinearity=False).
+The appendix lists the ten best layers of each search, B in D.1 and S in D.2. The six above are its
+d1.6, d1.1, d1.7, d2.6, d2.5 and d2.2; `evonorm_candidate` has all, without the repeated ones:
+
+    d1.2    x / max(std_bwh, x + rms_whc)           d2.1     x * tanh(sigmoid(x)) / rms_g
+    d1.3    -x * sigmoid(x) / std_bwh               d2.10    z * sigmoid(max(x, z)), z = x / rms_g
+    d1.4    x / max(std_bwh, x * rms_wh)
+    d1.5    x / max(std_bwh, rms_whc - x)           (rms_whc: of all channels of one image)
+    d1.9    x / max(std_bwh, x + std_wh)
+
+Evaluation: the B layers keep a running (biased) variance alone, no mean, and it takes the place of
+the worker's; std_wh and rms_wh remain the image's, so that no B layer becomes a fixed affine map.
+Nothing differs for the S layers.
+
+Placement: in the place of normalization and activation together. Where no activation follows, as
+before a residual addition, the layer is `weight * x + bias` alone and does not normalize (appendix
+A: nonlinearity=False). The ReLU after the addition of a v1 block stays. Where the groups do not
+divide the channels, the largest divisor below is used, as in the authors' code.
+
+Elsewhere:
+
+- timm's B0 has eps 1e-3 for 1e-5; its running variances are the unbiased ones; its S layers refuse
+  channels that 32 does not divide. Its S0a, S1a and S2a divide where no activation follows as well.
+- Several ports take torch's unbiased `std` and then the root of std + eps: the fourth root of the
+  variance.
 """
 
 from dataclasses import dataclass
@@ -16,63 +40,292 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from normbench.norms.layer import Grouped, NormAct, Role, largest_divisor, per_channel, wide
+from normbench.errors import choose_from
+from normbench.norms import equations
+from normbench.norms.evonorm_expressions import EXPRESSIONS, REPEATS, Expression
+from normbench.norms.layer import (
+    Affine,
+    Grouped,
+    NormAct,
+    Normalizer,
+    Role,
+    largest_divisor,
+    per_channel,
+    require_positive,
+    require_share,
+    wide,
+)
+from normbench.norms.moments import (
+    of_channels,
+    of_groups,
+    of_sets,
+    root_mean_square,
+    to_channels,
+    to_images,
+)
+from normbench.norms.running import Running
+from normbench.norms.workers import PerWorker
 
 
 @dataclass(frozen=True)
-class EvoNormS0(Grouped):
-    """EvoNorm-S0, whose statistics are those of one image; `groups` and `eps` as in `Grouped`."""
+class EvoNormB(Normalizer):
+    """A layer of the B series, whose statistics are those of a worker's images and of each image.
+
+    Args:
+        momentum: weight of a step's variance in the running one.
+        eps: added to every variance and mean square, inside the square root.
+    """
+
+    momentum: float = 0.1
+    eps: float = 1e-5
+    batch_independent: ClassVar[bool] = False
+    which: ClassVar[str]
+
+    def __post_init__(self) -> None:
+        require_positive(eps=self.eps)
+        require_share(momentum=self.momentum)
 
     def layer(self, channels: int, act: str | None = "relu") -> NormAct:
         if act is None:  # before a residual addition: affine alone, as the paper has it
-            return Affine(channels)
-        return EvoNormS0Act(channels, act, largest_divisor(channels, self.groups), self.eps)
+            return Affine(channels, None)
+        return EvoNormBAct(channels, act, self.which, self.momentum, self.eps)
 
 
-class EvoNormS0Act(NormAct):
-    """The layer; `act` only says that an activation stood here. It has no `normalize`."""
+@dataclass(frozen=True)
+class EvoNormB0(EvoNormB):
+    """B0; options as in `EvoNormB`."""
 
-    batch_independent = True
+    which: ClassVar[str] = "d1.6"
+
+
+@dataclass(frozen=True)
+class EvoNormB1(EvoNormB):
+    """B1; options as in `EvoNormB`."""
+
+    which: ClassVar[str] = "d1.1"
+
+
+@dataclass(frozen=True)
+class EvoNormB2(EvoNormB):
+    """B2; options as in `EvoNormB`."""
+
+    which: ClassVar[str] = "d1.7"
+
+
+@dataclass(frozen=True)
+class EvoNormS(Grouped):
+    """A layer of the S series, whose statistics are those of one image.
+
+    Args:
+        groups: number of groups G; a layer uses the largest divisor of its channels up to it.
+        eps: added to the variance or mean square, inside the square root.
+    """
+
+    which: ClassVar[str]
+
+    def layer(self, channels: int, act: str | None = "relu") -> NormAct:
+        if act is None:
+            return Affine(channels, None)
+        groups = largest_divisor(channels, self.groups)
+        return EvoNormSAct(channels, act, self.which, groups, self.eps)
+
+
+@dataclass(frozen=True)
+class EvoNormS0(EvoNormS):
+    """S0; options as in `EvoNormS`."""
+
+    which: ClassVar[str] = "d2.6"
+
+
+@dataclass(frozen=True)
+class EvoNormS1(EvoNormS):
+    """S1; options as in `EvoNormS`."""
+
+    which: ClassVar[str] = "d2.5"
+
+
+@dataclass(frozen=True)
+class EvoNormS2(EvoNormS):
+    """S2; options as in `EvoNormS`."""
+
+    which: ClassVar[str] = "d2.2"
+
+
+@dataclass(frozen=True)
+class EvoNormCandidate(Grouped):
+    """A candidate of the paper's appendix D by its number; the options of its series are read.
+
+    Args:
+        which: d1.1 to d1.10 (B series) or d2.1 to d2.10 (S series).
+        groups: of the S series: number of groups G; a layer uses the largest divisor of its
+            channels up to it.
+        momentum: of the B series: weight of a step's variance in the running one.
+        eps: added to every variance and mean square, inside the square root.
+    """
+
+    which: str = "d1.2"
+    momentum: float = 0.1
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_share(momentum=self.momentum)
+        if self.which in REPEATS:
+            first = REPEATS[self.which]
+            raise ValueError(
+                f"which={self.which}: number {self.which.partition('.')[2]} of the appendix "
+                f"repeats {first}; which={first} works"
+            )
+        if self.which not in EXPRESSIONS:
+            raise ValueError(
+                f"which={self.which} is no candidate of appendix D; "
+                f"{choose_from(self.which, EXPRESSIONS)}"
+            )
+
+    @property
+    def batch_independent(self) -> bool:  # type: ignore[override]
+        return not EXPRESSIONS[self.which].batch
+
+    def layer(self, channels: int, act: str | None = "relu") -> NormAct:
+        if act is None:
+            return Affine(channels, None)
+        if EXPRESSIONS[self.which].batch:
+            return EvoNormBAct(channels, act, self.which, self.momentum, self.eps)
+        groups = largest_divisor(channels, self.groups)
+        return EvoNormSAct(channels, act, self.which, groups, self.eps)
+
+
+class EvoNormAct(NormAct):
+    """An expression as a layer; `act` only says that an activation stood there."""
+
     roles: ClassVar[dict[str, Role]] = {**NormAct.roles, "v": "gain"}
+    v: nn.Parameter  # of those that have one
+    groups: int  # of the S series
+    weight: nn.Parameter
+    bias: nn.Parameter
 
-    def __init__(self, channels: int, act: str, groups: int, eps: float) -> None:
+    def __init__(self, channels: int, act: str, which: str, eps: float) -> None:
         super().__init__(channels, act)
-        self.groups = groups
+        self.which = which
         self.eps = eps
-        self.v = nn.Parameter(torch.ones(channels))
+        v = nn.Parameter(torch.ones(channels)) if self.expression.v else None
+        self.register_parameter("v", v)
 
-    def forward(self, x: Tensor) -> Tensor:
-        y = wide(x)  # a variance in bf16 would be no variance
-        var = y.reshape(len(y), self.groups, -1).var(dim=2, unbiased=False)  # (N, G)
-        # (N, G) -> (N, C): every channel the divisor of its group.
-        scale = torch.rsqrt(var + self.eps).repeat_interleave(self.channels // self.groups, dim=1)
-        # Gain and divisor meet on (N, C), so the map itself is multiplied only once by both.
-        gain = (scale * self.weight)[:, :, None, None]
-        z = y * torch.sigmoid(per_channel(self.v) * y) * gain + per_channel(self.bias)
-        return z.to(x.dtype)
+    @property
+    def expression(self) -> Expression:
+        """The formula of the layer."""
+        return EXPRESSIONS[self.which]
+
+    def joint(self, x: Tensor) -> Tensor:
+        numerator, divisor = self.expression.formula(wide(x), Fast(self, wide(x)))
+        # Gain and divisor meet first: where that is of shape (N, C) the map is multiplied once.
+        gain = per_channel(self.weight) / divisor
+        return numerator * gain + per_channel(self.bias)
+
+    def batch_var(self, x: Tensor) -> Tensor:
+        """Variance (N, C) of every channel over the images of its worker; moves the running one."""
+        raise NotImplementedError(f"{self.which} has no batch statistics")
 
     def reference(self, x: Tensor) -> Tensor:
         x = x.double()
-        grouped = x.reshape(len(x), self.groups, -1)  # (N, G, C/G * H * W)
-        mean = grouped.mean(dim=2, keepdim=True)
-        var = ((grouped - mean) ** 2).mean(dim=2, keepdim=True)
-        std = torch.sqrt(var + self.eps).expand_as(grouped).reshape(x.shape)
-        return self.affine(x * torch.sigmoid(per_channel(self.v) * x) / std)
+        numerator, divisor = self.expression.formula(x, Plain(self, x))
+        return self.affine(numerator / divisor)
 
     def extra_repr(self) -> str:
-        return f"{super().extra_repr()}, groups={self.groups}"
+        return f"{super().extra_repr()}, which={self.which}"
 
 
-class Affine(NormAct):
-    """Gain and shift alone: what EvoNorm leaves of a layer that no activation follows."""
+class EvoNormSAct(EvoNormAct):
+    """A layer of the S series."""
 
     batch_independent = True
 
-    def __init__(self, channels: int) -> None:
-        super().__init__(channels, None)
+    def __init__(self, channels: int, act: str, which: str, groups: int, eps: float) -> None:
+        super().__init__(channels, act, which, eps)
+        self.groups = groups
 
-    def forward(self, x: Tensor) -> Tensor:
-        return self.affine(x).to(x.dtype)
 
-    def reference(self, x: Tensor) -> Tensor:
-        return self.affine(x.double())
+class EvoNormBAct(PerWorker, Running, EvoNormAct):
+    """A layer of the B series."""
+
+    batch_independent = False
+
+    def __init__(self, channels: int, act: str, which: str, momentum: float, eps: float) -> None:
+        super().__init__(channels, act, which, eps)
+        self.keep(channels, momentum, mean=False)
+
+    def batch_var(self, x: Tensor) -> Tensor:
+        if not self.training:
+            return self.running_var[None]
+        _, var = of_sets(x, self.workers)
+        self.track(var=var)
+        return to_images(var, len(x))
+
+
+class Fast:
+    """The statistics of a forward pass, each computed when an expression asks for it."""
+
+    def __init__(self, layer: EvoNormAct, x: Tensor) -> None:
+        self.layer, self.x, self.eps = layer, x, layer.eps
+
+    def v(self) -> Tensor:
+        return per_channel(self.layer.v)
+
+    def std_bwh(self) -> Tensor:
+        return per_channel(torch.sqrt(self.layer.batch_var(self.x) + self.eps))
+
+    def std_wh(self) -> Tensor:
+        return per_channel(torch.sqrt(of_channels(self.x)[1] + self.eps))
+
+    def rms_wh(self) -> Tensor:
+        return root_mean_square(self.x, self.eps, (2, 3))
+
+    def rms_whc(self) -> Tensor:
+        return root_mean_square(self.x, self.eps, (1, 2, 3))
+
+    def std_g(self) -> Tensor:
+        var = of_groups(self.x, self.layer.groups)[1]
+        return per_channel(to_channels(torch.sqrt(var + self.eps), self.layer.channels))
+
+    def rms_g(self) -> Tensor:
+        groups = self.x.unflatten(1, (self.layer.groups, -1))
+        rms = root_mean_square(groups, self.eps, (2, 3, 4)).flatten(1)
+        return per_channel(to_channels(rms, self.layer.channels))
+
+
+class Plain:
+    """The same as the paper defines them, for the reference."""
+
+    def __init__(self, layer: EvoNormAct, x: Tensor) -> None:
+        self.layer, self.x, self.eps = layer, x, layer.eps
+
+    def v(self) -> Tensor:
+        return per_channel(self.layer.v.double())
+
+    def std_bwh(self) -> Tensor:
+        layer = self.layer
+        assert isinstance(layer, EvoNormBAct)
+        if not layer.training:
+            return torch.sqrt(per_channel(layer.running_var.double()) + self.eps)
+        return equations.by_set(
+            self.x,
+            layer.workers,
+            lambda s: torch.sqrt(equations.variance(s, equations.BATCH) + self.eps),
+        )
+
+    def std_wh(self) -> Tensor:
+        return torch.sqrt(equations.variance(self.x, equations.POSITIONS) + self.eps)
+
+    def rms_wh(self) -> Tensor:
+        return torch.sqrt(equations.mean(self.x**2, equations.POSITIONS) + self.eps)
+
+    def rms_whc(self) -> Tensor:
+        return torch.sqrt(equations.mean(self.x**2, equations.IMAGE) + self.eps)
+
+    def std_g(self) -> Tensor:
+        return self._of_groups(lambda g: equations.variance(g, equations.IMAGE))
+
+    def rms_g(self) -> Tensor:
+        return self._of_groups(lambda g: equations.mean(g**2, equations.IMAGE))
+
+    def _of_groups(self, statistic: equations.Statistic) -> Tensor:
+        return torch.sqrt(equations.by_group(self.x, self.layer.groups, statistic) + self.eps)

@@ -1,9 +1,22 @@
-"""Group normalization (Wu and He 2018, eq. 1, 2 and 7) and layer normalization, its case G = 1.
+"""Group normalization (Wu and He 2018, eq. 1, 2 and 7) and two of its cases.
 
     y = (x - mean) / sqrt(var + eps),   z = act(weight * y + bias)
 
 mean and (biased) var of each image over the C/G channels of a group and all positions, axes
-(c/g, h, w); weight and bias per channel, not per group. Nothing differs in evaluation.
+(c/g, h, w); weight and bias per channel, not per group. Layer normalization (Ba, Kiros and Hinton
+2016, eq. 3) is the case G = 1, instance normalization (Ulyanov, Vedaldi and Lempitsky 2016, eq. 5)
+the case G = C. Nothing differs in evaluation, unless `normbench.norms.inference` says so.
+
+Placement: that of batch normalization. Instance normalization cannot stand before the final mean,
+where it makes every image's mean the same (Proxy Norm, A.2.2), nor on maps of 1x1.
+
+Elsewhere:
+
+- ConvNeXt and timm's `LayerNorm2d` call another layer layer normalization: over the channels of
+  each position, eps 1e-6.
+- torch's `InstanceNorm2d` has neither gain nor shift until told `affine=True`.
+- torch and timm refuse channels that the groups do not divide; here the largest divisor is used.
+- Wu and He start the last gain of every residual branch at 0 and decay gains and shifts.
 """
 
 from dataclasses import dataclass
@@ -13,29 +26,37 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from normbench.norms import equations
 from normbench.norms.layer import (
     Grouped,
     NormAct,
     Normalizer,
+    Normalizing,
     largest_divisor,
     require_positive,
+    wide,
 )
+from normbench.norms.layer import per_channel as spread
+from normbench.norms.moments import of_groups, over_channels, to_channels
+from normbench.norms.running import kept_moments, weighed
 
 
 @dataclass(frozen=True)
 class GroupNorm(Grouped):
-    """Statistics over groups of channels of one image; `groups` and `eps` as in `Grouped`."""
+    """Statistics over groups of channels of one image.
 
-    def layer(self, channels: int, act: str | None = "relu") -> "GroupNormAct":
+    Args:
+        groups: number of groups G; a layer uses the largest divisor of its channels up to it.
+        eps: added to the variance, inside the square root.
+    """
+
+    def layer(self, channels: int, act: str | None = "relu") -> NormAct:
         return GroupNormAct(channels, act, largest_divisor(channels, self.groups), self.eps)
 
 
 @dataclass(frozen=True)
 class LayerNorm(Normalizer):
-    """Statistics over all channels and positions of one image (Ba, Kiros and Hinton 2016, eq. 3).
-
-    For maps this is one group over (C, H, W) with gain and shift per channel. ConvNeXt's layer of
-    the same name, over the channels of each position, is another one.
+    """Statistics over all channels and positions of one image.
 
     Args:
         eps: added to the variance, inside the square root.
@@ -47,34 +68,62 @@ class LayerNorm(Normalizer):
     def __post_init__(self) -> None:
         require_positive(eps=self.eps)
 
-    def layer(self, channels: int, act: str | None = "relu") -> "GroupNormAct":
+    def layer(self, channels: int, act: str | None = "relu") -> NormAct:
         return GroupNormAct(channels, act, 1, self.eps)
 
 
-class GroupNormAct(NormAct):
-    """The layer of both, with `groups` groups."""
+@dataclass(frozen=True)
+class InstanceNorm(LayerNorm):
+    """Statistics over the positions of each channel of one image.
+
+    Args:
+        eps: added to the variance, inside the square root.
+    """
+
+    def layer(self, channels: int, act: str | None = "relu") -> NormAct:
+        return GroupNormAct(channels, act, channels, self.eps)
+
+
+class GroupNormAct(Normalizing):
+    """The layer of all three, with `groups` groups."""
 
     batch_independent = True
+    example_weight: float = 1.0  # of an image in its own statistics, in evaluation
 
     def __init__(self, channels: int, act: str | None, groups: int, eps: float) -> None:
         super().__init__(channels, act)
         self.groups = groups
         self.eps = eps
 
-    def forward(self, x: Tensor) -> Tensor:
+    def refusal(self, shape: torch.Size) -> str:
+        _, channels, height, width = shape
+        if channels // self.groups * height * width != 1:
+            return ""
+        return (
+            "a group of 1 channel on a 1x1 map is a single value, which its own mean makes 0; "
+            "fewer groups or a larger map work"
+        )
+
+    def joint(self, x: Tensor) -> Tensor:
+        if self._mixes():
+            return super().joint(x)
         # torch takes the moments of half precision in fp32 by itself.
         return self.activation(F.group_norm(x, self.groups, self.weight, self.bias, self.eps))
 
     def normalize(self, x: Tensor) -> Tensor:
-        """The normalized input, before gain, shift and activation."""
-        return F.group_norm(x, self.groups, eps=self.eps)
+        if not self._mixes():
+            return F.group_norm(x, self.groups, eps=self.eps)
+        running = over_channels(*kept_moments(self), self.groups)
+        mean, var = weighed(of_groups(wide(x), self.groups), running, self.example_weight)
+        mean, scale = (
+            to_channels(each, self.channels) for each in (mean, (var + self.eps) ** -0.5)
+        )
+        return (wide(x) - spread(mean)) * spread(scale)
 
-    def reference(self, x: Tensor) -> Tensor:
-        grouped = x.double().reshape(len(x), self.groups, -1)  # (N, G, C/G * H * W)
-        mean = grouped.mean(dim=2, keepdim=True)
-        var = ((grouped - mean) ** 2).mean(dim=2, keepdim=True)
-        y = (grouped - mean) / torch.sqrt(var + self.eps)
-        return self.activation(self.affine(y.reshape(x.shape)))
+    def _mixes(self) -> bool:
+        return not self.training and self.example_weight != 1
 
-    def extra_repr(self) -> str:
-        return f"{super().extra_repr()}, groups={self.groups}"
+    def reference_normalize(self, x: Tensor) -> Tensor:
+        mean = equations.by_group(x, self.groups, lambda g: equations.mean(g, equations.IMAGE))
+        var = equations.by_group(x, self.groups, lambda g: equations.variance(g, equations.IMAGE))
+        return (x - mean) / torch.sqrt(var + self.eps)

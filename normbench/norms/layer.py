@@ -5,34 +5,49 @@ W workers (images per worker is N / W; the width of a map never needs a letter o
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal, Self
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
-from normbench.errors import choose_from
+from normbench.errors import Impossible
+from normbench.norms.activations import activation
+from normbench.norms.convolution import Standardization
+from normbench.norms.residual import Residual
 
-Role = Literal["weight", "bias", "gain", "shift", "residual"]
-
-ACTIVATIONS = ("relu", "silu", "gelu", "tanh", "elu", "leaky_relu", "softplus", "relu6", "selu")
+Role = Literal["weight", "bias", "gain", "shift", "proxy", "ratio", "residual"]
 
 
 class Normalizer(ABC):
     """A normalizer as its yaml describes it. Architectures take it and never ask its name."""
 
-    #: Each image's output depends on that image alone, in training and in evaluation.
-    batch_independent: ClassVar[bool]
-    #: What it asks of convolutions: nothing, "ws" (weight standardization) or "scaled_ws".
-    conv: ClassVar[Literal["ws", "scaled_ws"] | None] = None
-    #: What it asks of residual branches.
-    residual: ClassVar[Literal["plain", "nf", "skipinit", "fixup"]] = "plain"
+    @property
+    @abstractmethod
+    def batch_independent(self) -> bool:
+        """Each image's output depends on that image alone, in training and in evaluation."""
+
+    @property
+    def conv(self) -> Standardization | None:
+        """What it asks of convolutions: nothing, or a standardization of their weights."""
+        return None
+
+    @property
+    def residual(self) -> Residual:
+        """What it asks of residual branches."""
+        return Residual()
 
     @abstractmethod
     def layer(self, channels: int, act: str | None = "relu") -> "NormAct":
         """Joint normalization and activation of `channels` channels; None: no activation."""
+
+    def last(self, channels: int, act: str | None = "relu") -> "NormAct":
+        """The layer whose activation goes into the final mean over all positions."""
+        return self.layer(channels, act)
+
+    def activation(self, channels: int, act: str = "relu") -> nn.Module:  # noqa: ARG002 (TLU)
+        """An activation that no normalization precedes, as after the addition of a v1 block."""
+        return Activation(act)
 
     def capped(self, max_groups: int | None) -> Self:  # noqa: ARG002 (those with groups read it)
         """This normalizer with at most `max_groups` groups; itself if it has none."""
@@ -60,49 +75,124 @@ class Grouped(Normalizer):
         return self if max_groups is None else replace(self, groups=min(self.groups, max_groups))
 
 
+class Activation(nn.Module):
+    """An activation function as a module."""
+
+    def __init__(self, act: str | None) -> None:
+        super().__init__()
+        self.act = act
+        self.function = activation(act)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.function(x)
+
+    def extra_repr(self) -> str:
+        return f"{self.act}"
+
+
 class NormAct(nn.Module):
     """Normalization and activation in one layer, (N, C, H, W) -> (N, C, H, W).
 
-    Parameters are the gain `weight` (C,), at first 1, and the shift `bias` (C,), at first 0.
-    Statistics are taken in at least fp32; the output has the dtype of the input.
+    Parameters are the gain `weight` (C,), at first 1, and the shift `bias` (C,), at first 0, unless
+    a subclass says that it has none. Statistics are taken in at least fp32; the output has the
+    dtype and the memory format of the input. Subclasses write `joint` and `reference`.
     """
 
-    batch_independent: ClassVar[bool]
+    batch_independent: bool
     roles: ClassVar[dict[str, Role]] = {"weight": "gain", "bias": "shift"}
+    weight: nn.Parameter | None
+    bias: nn.Parameter | None
 
-    def __init__(self, channels: int, act: str | None) -> None:
+    def __init__(
+        self, channels: int, act: str | None, *, gain: bool = True, shift: bool = True
+    ) -> None:
         super().__init__()
         self.channels = channels
         self.act = act
-        self.activation = activation(act)
-        self.weight = nn.Parameter(torch.ones(channels))
-        self.bias = nn.Parameter(torch.zeros(channels))
+        self.function = activation(act)
+        ones, zeros = torch.ones(channels), torch.zeros(channels)
+        self.register_parameter("weight", nn.Parameter(ones) if gain else None)
+        self.register_parameter("bias", nn.Parameter(zeros) if shift else None)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The layer's map.
+
+        Raises:
+            ValueError: `x` is no batch of maps with the layer's channels, or holds no image.
+            Impossible: the statistics would be those of single values.
+        """
+        if x.dim() != 4 or x.shape[1] != self.channels:
+            raise ValueError(f"maps (N, {self.channels}, H, W) are expected, not {tuple(x.shape)}")
+        if x.numel() == 0:
+            raise ValueError(f"a batch of shape {tuple(x.shape)} holds nothing to normalize")
+        if reason := self.refusal(x.shape):
+            raise Impossible(reason)
+        return like(self.joint(x), x)
+
+    def refusal(self, shape: torch.Size) -> str:  # noqa: ARG002 (most layers take any)
+        """Why maps of this shape cannot be normalized, or nothing."""
+        return ""
+
+    def joint(self, x: Tensor) -> Tensor:
+        """Normalization and activation; may come out wider and in another memory format."""
+        raise NotImplementedError
 
     def affine(self, y: Tensor) -> Tensor:
-        """The learned gain and shift, per channel."""
-        return y * per_channel(self.weight) + per_channel(self.bias)
+        """The learned gain and shift, per channel, where the layer has them."""
+        if self.weight is not None:
+            y = y * per_channel(self.weight)
+        return y if self.bias is None else y + per_channel(self.bias)
+
+    def activation(self, y: Tensor) -> Tensor:
+        """What follows gain and shift."""
+        return self.function(y)
 
     def reference(self, x: Tensor) -> Tensor:
         """The paper's equation, term by term in double precision; tests hold `forward` to it."""
         raise NotImplementedError
 
     def extra_repr(self) -> str:
-        return f"{self.channels}, act={self.act}"
+        groups = f", groups={self.groups}" if hasattr(self, "groups") else ""
+        return f"{self.channels}, act={self.act}{groups}"
 
 
-def activation(name: str | None) -> Callable[[Tensor], Tensor]:
-    """The activation function called `name` in torch.nn.functional, or the identity for None."""
-    if name is None:
-        return lambda x: x
-    if name not in ACTIVATIONS:
-        raise ValueError(f"act={name} is no activation; {choose_from(name, ACTIVATIONS)}")
-    function: Callable[[Tensor], Tensor] = getattr(F, name)
-    return function
+class Normalizing(NormAct):
+    """A layer that is activation(affine(normalize(x)))."""
+
+    def joint(self, x: Tensor) -> Tensor:
+        return self.activation(self.affine(self.normalize(x)))
+
+    def normalize(self, x: Tensor) -> Tensor:
+        """The normalized input, before gain, shift and activation; moves no running statistics."""
+        raise NotImplementedError
+
+    def reference(self, x: Tensor) -> Tensor:
+        return self.activation(self.affine(self.reference_normalize(x.double())))
+
+    def reference_normalize(self, x: Tensor) -> Tensor:
+        """The paper's equation for `normalize`, term by term, for `x` in double precision."""
+        raise NotImplementedError
+
+
+class Affine(NormAct):
+    """Gain, shift and activation alone."""
+
+    batch_independent = True
+
+    def joint(self, x: Tensor) -> Tensor:
+        return self.activation(self.affine(x))
+
+    def reference(self, x: Tensor) -> Tensor:
+        weight = torch.ones(self.channels) if self.weight is None else self.weight
+        bias = torch.zeros(self.channels) if self.bias is None else self.bias
+        maps = x.double().unbind(1)
+        z = [self.function(maps[c] * weight[c] + bias[c]) for c in range(self.channels)]
+        return torch.stack(z, dim=1)
 
 
 def per_channel(parameter: Tensor) -> Tensor:
-    """(C,) seen as (C, 1, 1), which broadcasts over (N, C, H, W)."""
-    return parameter[:, None, None]
+    """(C,) seen as (C, 1, 1), or (N, C) as (N, C, 1, 1), which broadcasts over (N, C, H, W)."""
+    return parameter[..., None, None]
 
 
 def wide(x: Tensor) -> Tensor:
@@ -110,11 +200,25 @@ def wide(x: Tensor) -> Tensor:
     return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
 
 
+def like(y: Tensor, x: Tensor) -> Tensor:
+    """`y` in the dtype and the memory format of `x`."""
+    channels_last = x.is_contiguous(memory_format=torch.channels_last) and not x.is_contiguous()
+    y = y.to(x.dtype)
+    return y.contiguous(memory_format=torch.channels_last) if channels_last else y
+
+
 def require_positive(**options: float) -> None:
     """Raise ValueError for the first of `options` that is not above 0."""
     for name, value in options.items():
         if value <= 0:
             raise ValueError(f"{name}={value}: it must be above 0")
+
+
+def require_share(**options: float) -> None:
+    """Raise ValueError for the first of `options` that is not above 0 and up to 1."""
+    for name, value in options.items():
+        if not 0 < value <= 1:
+            raise ValueError(f"{name}={value}: it must be above 0 and at most 1")
 
 
 def largest_divisor(channels: int, groups: int) -> int:

@@ -22,18 +22,23 @@ def set_workers(module: nn.Module, workers: int) -> None:
 
 
 class PerWorker:
-    """Mixed into layers that compute statistics per worker while training."""
+    """Mixed into layers whose statistics in training are those of several images."""
 
     workers: int = 1
 
+    def sets(self, images: int) -> int:  # noqa: ARG002 (some divide a worker's images again)
+        """How many sets of images have statistics of their own; image k is of set k mod sets."""
+        return self.workers
+
     def fold(self, x: Tensor) -> Tensor:
-        """(N, C, H, W') -> (N/W, W*C, H, W'): a channel of its own for each worker's channel.
+        """(N, C, H, W') -> (N/S, S*C, H, W'): a channel of its own for each set's channel.
 
         Raises:
-            ValueError: the images do not fall evenly on the workers.
+            ValueError: the images do not fall evenly on the sets.
         """
         images, channels = x.shape[:2]
-        if images % self.workers:
-            raise ValueError(f"{images} images do not fall evenly on {self.workers} workers")
+        sets = self.sets(images)
+        if images % sets:
+            raise ValueError(f"{images} images do not fall evenly on {sets} workers")
         # A view in NCHW; in channels_last no such view exists, and reshape copies.
-        return x.reshape(images // self.workers, self.workers * channels, *x.shape[2:])
+        return x.reshape(images // sets, sets * channels, *x.shape[2:])

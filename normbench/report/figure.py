@@ -22,6 +22,7 @@ from normbench.report.table import Table
 # Okabe and Ito's colours, which stay apart for colour-blind readers, without yellow.
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 _MARKERS = "osD^vP*Xp<>h"
+_LINES_INSIDE = 8  # more would hide what they name
 _DASHES: tuple[Any, ...] = ("-", "--", "-.", (0, (1, 1)), (0, (5, 1, 1, 1, 1, 1)))
 
 
@@ -41,7 +42,9 @@ def style(name: str, variant: int = 0) -> dict[str, Any]:
 def draw(table: Table, form: str) -> bytes:
     """The figure of `table` as "png" or "pdf"; the same table gives the same bytes."""
     with mpl.rc_context({"svg.hashsalt": "normbench", "font.size": 9}):
-        figure = Figure(figsize=(5.0, 3.4), layout="constrained")
+        # A long legend stands beside the axes, in columns of 16, and the figure grows for it.
+        columns = -(-len(table.lines) // 16) if len(table.lines) > _LINES_INSIDE else 0
+        figure = Figure(figsize=(5.0 + 1.6 * columns, 3.4), layout="constrained")
         axes = figure.add_subplot()
         shown: Counter[str] = Counter()
         for label, cells in table.lines.items():
@@ -65,7 +68,10 @@ def draw(table: Table, form: str) -> bytes:
         axes.set_ylabel(table.spec.label)
         axes.set_title(fill(table.heading.partition(": ")[2], 70), fontsize=8)
         axes.grid(alpha=0.3)
-        axes.legend(frameon=False)
+        if columns:
+            figure.legend(frameon=False, loc="outside right upper", ncols=columns, fontsize=7)
+        else:
+            axes.legend(frameon=False)
         out = io.BytesIO()
         dated = "Software" if form == "png" else "CreationDate"
         figure.savefig(out, format=form, dpi=160, metadata={dated: None})

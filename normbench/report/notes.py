@@ -14,7 +14,7 @@ def notes(table: Table) -> list[str]:
     found = [f"{label} after the last epoch: mean ± sample standard deviation (number of seeds)."]
     if any(row.status == "diverged" for row in table.runs):
         found.append(
-            "div.: a loss was not finite, or the training loss of the last epoch not below "
+            "div.: a loss was not finite, or the final training loss not 1 % below "
             "ln(classes), what guessing gives."
         )
     if same := one_computation(table):

@@ -1,0 +1,55 @@
+"""Activation functions by name, and the gain that keeps a standard normal input's variance at 1.
+
+The gain of g is 1 / sqrt(Var g(u)), u ~ N(0, 1): section 3.2 of Brock, De and Smith 2021. The
+constants are quadratures. Those of the paper's code are means over random vectors, up to 0.1 % off.
+GLU and log-softmax, which that code lists too, mix channels and are no activation of one channel.
+"""
+
+from collections.abc import Callable
+from functools import partial
+
+from torch import Tensor
+from torch.nn import functional as F
+
+from normbench.errors import choose_from
+
+Activation = Callable[[Tensor], Tensor]
+
+GAINS = {
+    "relu": 1.71285855045,  # sqrt(2 / (1 - 1/pi))
+    "silu": 1.7871872221,
+    "gelu": 1.70092624336,
+    "gelu_tanh": 1.7009165617,
+    "tanh": 1.59253741972,
+    "sigmoid": 4.80131337204,
+    "elu": 1.27084341785,
+    "celu": 1.27084341785,  # ELU and CELU are one function at alpha = 1
+    "leaky_relu": 1.70483162718,
+    "softplus": 1.91912598011,
+    "logsigmoid": 1.91912598011,
+    "relu6": 1.71285855497,
+    "selu": 1.0,
+    "softsign": 2.33753336311,
+    "hardswish": 1.81387147381,
+    "mish": 1.5920253811,
+}
+_OTHERS: dict[str, Activation] = {"gelu_tanh": partial(F.gelu, approximate="tanh")}
+
+
+def activation(name: str | None) -> Activation:
+    """The activation function called `name`, as in torch.nn.functional, or the identity for None.
+
+    Raises:
+        ValueError: there is none of that name.
+    """
+    if name is None:
+        return identity
+    if name not in GAINS:
+        raise ValueError(f"act={name} is no activation; {choose_from(name, GAINS)}")
+    found: Activation = _OTHERS.get(name) or getattr(F, name)
+    return found
+
+
+def identity(x: Tensor) -> Tensor:
+    """No activation."""
+    return x

@@ -1,0 +1,148 @@
+"""Batch-group normalization (Summers and Dinneen 2020, section 3.4), per worker.
+
+    training    y = (x - mean) / sqrt(var + eps),   z = act(weight * y + bias)
+
+mean and (biased) var over the images of one worker, or over groups of `images` of them, and over
+the C/G channels of a group and all positions, axes (n, c/g, h, w); weight and bias per channel.
+With one channel in a group this is batch normalization, with one image group normalization; the
+paper means it for 2 images on a worker.
+
+    evaluation  images are not grouped: running means and (biased) variances of the channels, merged
+                over the channels of a group, take the place of mean and var
+
+`normbench.norms.inference` lets an image count in its own statistics, as the paper's results do.
+
+Placement: that of batch normalization.
+
+Elsewhere: the paper's code moves its running statistics by 0.01 a step, and keeps E[x^2] instead of
+the variance, which adds the variance between steps.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from normbench.norms import equations
+from normbench.norms.layer import (
+    Grouped,
+    NormAct,
+    Normalizing,
+    largest_divisor,
+    require_positive,
+    require_share,
+    wide,
+)
+from normbench.norms.layer import per_channel as spread
+from normbench.norms.moments import (
+    Moments,
+    of_groups,
+    of_sets,
+    over_channels,
+    to_channels,
+    to_images,
+)
+from normbench.norms.running import Running, kept_moments, weighed
+from normbench.norms.workers import PerWorker
+
+
+@dataclass(frozen=True)
+class BatchGroupNorm(Grouped):
+    """Statistics over groups of channels of several images.
+
+    Args:
+        groups: number of groups G; a layer uses the largest divisor of its channels up to it.
+        images: images that share statistics, a divisor of `batch`; null: all of a worker.
+        momentum: weight of a step's statistics in the running ones.
+        eps: added to the variance, inside the square root.
+    """
+
+    images: int | None = None
+    momentum: float = 0.1
+    batch_independent: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_positive(images=1 if self.images is None else self.images)
+        require_share(momentum=self.momentum)
+
+    def layer(self, channels: int, act: str | None = "relu") -> NormAct:
+        groups = largest_divisor(channels, self.groups)
+        return BatchGroupNormAct(channels, act, groups, self.images, self.momentum, self.eps)
+
+
+class BatchGroupNormAct(PerWorker, Running, Normalizing):
+    """The layer."""
+
+    batch_independent = False
+
+    def __init__(
+        self,
+        channels: int,
+        act: str | None,
+        groups: int,
+        images: int | None,
+        momentum: float,
+        eps: float,
+    ) -> None:
+        super().__init__(channels, act)
+        self.groups = groups
+        self.images = images
+        self.eps = eps
+        self.keep(channels, momentum)
+
+    def sets(self, images: int) -> int:
+        return self.workers if self.images is None else images // self.images
+
+    def refusal(self, shape: torch.Size) -> str:
+        if not self.training:
+            return ""
+        images, channels, height, width = shape
+        own = images // self.workers
+        if self.images is not None and own % self.images:
+            return f"norm.images={self.images}: it must divide a worker's images, {own} here"
+        if images // self.sets(images) * channels // self.groups * height * width == 1:
+            return (
+                "batch-group normalization of single values: 1 image, 1 channel in a group and a "
+                "1x1 map; batch=2, fewer groups or a larger map work"
+            )
+        return ""
+
+    def joint(self, x: Tensor) -> Tensor:
+        if self.training:
+            mean, var = of_sets(wide(x), self.workers)
+            self.track(mean=mean, var=var)
+        return super().joint(x)
+
+    def normalize(self, x: Tensor) -> Tensor:
+        mean, var = self._moments(wide(x))  # (N, G), or (G,)
+        mean, scale = (
+            to_channels(each, self.channels) for each in (mean, (var + self.eps) ** -0.5)
+        )
+        return (wide(x) - spread(mean)) * spread(scale)
+
+    def _moments(self, x: Tensor) -> Moments:
+        if self.training:
+            sets = self.sets(len(x))
+            mean, var = over_channels(*of_sets(x, sets), self.groups)
+            return to_images(mean, len(x)), to_images(var, len(x))
+        running = over_channels(*kept_moments(self), self.groups)
+        if not self.example_weight:
+            return running
+        return weighed(of_groups(x, self.groups), running, self.example_weight)
+
+    def reference_normalize(self, x: Tensor) -> Tensor:
+        if self.training:
+            return equations.by_set(x, self.sets(len(x)), self._reference_of_set)
+        m = self.running_mean.double().view(1, -1, 1, 1)
+        square = self.running_var.double().view(1, -1, 1, 1) + m**2  # E[x^2] of every channel
+        mean = equations.by_group(m, self.groups, lambda g: g.mean())
+        var = equations.by_group(square, self.groups, lambda g: g.mean()) - mean**2
+        return (x - mean) / torch.sqrt(var + self.eps)
+
+    def _reference_of_set(self, x: Tensor) -> Tensor:
+        everything = (0, 1, 2, 3)
+        mean = equations.by_group(x, self.groups, lambda g: equations.mean(g, everything))
+        var = equations.by_group(x, self.groups, lambda g: equations.variance(g, everything))
+        return (x - mean) / torch.sqrt(var + self.eps)

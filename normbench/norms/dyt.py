@@ -1,0 +1,54 @@
+"""Dynamic tanh, a layer in place of normalization (Zhu, Chen, He, LeCun and Liu 2025, eq. 1).
+
+    y = tanh(alpha * x),   z = act(weight * y + bias)
+
+with one learned scalar alpha, at first 0.5. There are no statistics, and nothing differs in
+evaluation.
+
+Placement: that of batch normalization; the paper puts it in the place of layer normalization in
+transformers, and for ResNets reports a loss of accuracy.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from normbench.norms.layer import NormAct, Normalizer, Normalizing, Role, require_positive, wide
+
+
+@dataclass(frozen=True)
+class DynamicTanh(Normalizer):
+    """A learned squashing of every value.
+
+    Args:
+        alpha: the factor before tanh at first.
+    """
+
+    alpha: float = 0.5
+    batch_independent: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        require_positive(alpha=self.alpha)
+
+    def layer(self, channels: int, act: str | None = "relu") -> NormAct:
+        return DynamicTanhAct(channels, act, self.alpha)
+
+
+class DynamicTanhAct(Normalizing):
+    """The layer."""
+
+    batch_independent = True
+    roles: ClassVar[dict[str, Role]] = {**Normalizing.roles, "alpha": "gain"}
+
+    def __init__(self, channels: int, act: str | None, alpha: float) -> None:
+        super().__init__(channels, act)
+        self.alpha = nn.Parameter(torch.full((1,), alpha))
+
+    def normalize(self, x: Tensor) -> Tensor:
+        return torch.tanh(self.alpha * wide(x))
+
+    def reference_normalize(self, x: Tensor) -> Tensor:
+        exponential = torch.exp(-2 * self.alpha.double() * x.abs())
+        return x.sign() * (1 - exponential) / (1 + exponential)

@@ -1,0 +1,147 @@
+"""Networks without normalization layers: the control, NF, SkipInit and FixUp.
+
+    none        z = act(weight * x + bias)      what is left when normalization is taken away
+    nf          z = gain(act) * act(x)          Brock, De and Smith 2021, section 3.2
+    skipinit    z = act(x + bias)               De and Smith 2020; bias (C,) as of the convolution
+    fixup       z = act(x + bias)               Zhang, Dauphin and Ma 2019; bias one scalar
+
+gain(act) = 1 / sqrt(Var act(u)), u ~ N(0, 1), keeps the variance of a standard normal input at 1
+(`normbench.norms.activations`). nf asks for convolutions with scaled weight standardization, whose
+gains and biases take the place of a layer's; without activation its layer does nothing. nf,
+skipinit and fixup ask for a residual scheme of their own (`normbench.norms.residual`), which is an
+architecture's to provide. Nothing differs in evaluation.
+
+Placement: nf and skipinit in pre-activation blocks (v2), fixup in post-activation blocks (v1). In
+nf blocks the activation comes before the division by beta, as in the paper's code.
+
+Elsewhere:
+
+- timm's NF networks put the activation's gain into the convolutions, the stem's too, leave out the
+  scalar of SkipInit, and rescale what stochastic depth keeps; the paper does none of the three.
+- The paper's PyTorch listing takes unbiased variances of the weights and adds eps = 1e-4 to
+  I * var; its JAX code takes the maximum of both, as here.
+- DeepMind's FixUp adds the scalar shift to identity shortcuts too; the official code does not.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from normbench.norms.activations import GAINS
+from normbench.norms.convolution import Standardization
+from normbench.norms.layer import Affine, NormAct, Normalizer, Role, require_positive
+from normbench.norms.residual import FixUp, NormalizerFree, Residual, SkipInit
+
+
+@dataclass(frozen=True)
+class NoNorm(Normalizer):
+    """The control: everything but the normalization."""
+
+    batch_independent: ClassVar[bool] = True
+
+    def layer(self, channels: int, act: str | None = "relu") -> NormAct:
+        return Affine(channels, act)
+
+
+@dataclass(frozen=True)
+class NF(Normalizer):
+    """Variance kept by weights and activations, with known variances on the residual path.
+
+    Args:
+        alpha: factor of every residual branch.
+        skip_gain: a learned scalar, at first 0, multiplies every residual branch as well.
+        ws_eps: least value of fan-in times the variance of a filter's weights.
+    """
+
+    alpha: float = 0.2
+    skip_gain: bool = True
+    ws_eps: float = 1e-4
+    batch_independent: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        require_positive(alpha=self.alpha, ws_eps=self.ws_eps)
+
+    @property
+    def conv(self) -> Standardization:
+        return Standardization("scaled_ws", self.ws_eps)
+
+    @property
+    def residual(self) -> NormalizerFree:
+        return NormalizerFree(self.alpha, self.skip_gain)
+
+    def layer(self, channels: int, act: str | None = "relu") -> NormAct:
+        return GainedAct(channels, act)
+
+    def activation(self, channels: int, act: str = "relu") -> nn.Module:
+        return GainedAct(channels, act)
+
+
+@dataclass(frozen=True)
+class SkipInitNorm(NoNorm):
+    """Residual branches that start at 0."""
+
+    @property
+    def residual(self) -> Residual:
+        return SkipInit()
+
+    def layer(self, channels: int, act: str | None = "relu") -> NormAct:
+        return Affine(channels, act, gain=False)
+
+
+@dataclass(frozen=True)
+class FixUpNorm(NoNorm):
+    """Residual branches that start at 0, with scalar shifts and scales."""
+
+    @property
+    def residual(self) -> Residual:
+        return FixUp()
+
+    def layer(self, channels: int, act: str | None = "relu") -> NormAct:
+        return ShiftedAct(channels, act)
+
+
+class GainedAct(NormAct):
+    """The activation times its gain; no parameters."""
+
+    batch_independent = True
+
+    def __init__(self, channels: int, act: str | None) -> None:
+        super().__init__(channels, act, gain=False, shift=False)
+        self.factor = 1.0 if act is None else GAINS[act]
+
+    def joint(self, x: Tensor) -> Tensor:
+        return self.activation(x) * self.factor
+
+    def reference(self, x: Tensor) -> Tensor:
+        if self.act is None:
+            return x.double()
+        # E over u ~ N(0, 1) by Simpson's rule, whose nodes meet the kinks of all activations.
+        u = torch.linspace(-12, 12, 24001, dtype=torch.float64, device=x.device)
+        density = torch.exp(-(u**2) / 2)
+        density[1:-1:2] *= 4
+        density[2:-1:2] *= 2
+        density /= density.sum()
+        mean = (density * self.function(u)).sum()
+        var = (density * (self.function(u) - mean) ** 2).sum()
+        return self.function(x.double()) / torch.sqrt(var)
+
+
+class ShiftedAct(NormAct):
+    """A scalar shift and the activation; without activation nothing, as after FixUp's last conv."""
+
+    batch_independent = True
+    roles: ClassVar[dict[str, Role]] = {"bias": "residual"}
+
+    def __init__(self, channels: int, act: str | None) -> None:
+        super().__init__(channels, act, gain=False, shift=False)
+        self.register_parameter("bias", None if act is None else nn.Parameter(torch.zeros(1)))
+
+    def joint(self, x: Tensor) -> Tensor:
+        return self.activation(x if self.bias is None else x + self.bias)
+
+    def reference(self, x: Tensor) -> Tensor:
+        if self.bias is None:
+            return x.double()
+        return self.function(torch.add(x.double(), self.bias.double().expand_as(x)))

@@ -1,0 +1,109 @@
+"""Filter response normalization with its activation TLU (Singh and Krishnan 2020, eq. 1 to 4).
+
+    y = x / sqrt(mean(x^2) + |eps|),   z = max(weight * y + bias, tau)
+
+with the mean square of each channel of an image over its positions, axes (h, w); nothing is
+centered. The threshold `tau` (C,) is learned, at first 0. On a 1x1 map y is near sign(x), and the
+paper learns eps there: |eps| is 1e-6 + |e| with one learned scalar e, at first 1e-4. Nothing
+differs in evaluation.
+
+Placement: normalization and TLU replace batch normalization and ReLU together. Without activation,
+as before a residual addition, tau is left out; the activation after the addition is a TLU with a
+tau of its own.
+
+Elsewhere:
+
+- timm has eps 1e-5, no learned part, and an argument `rms` that nothing reads; it squares in the
+  input's dtype, so that fp16 overflows beyond 255.
+- TensorFlow Addons' TLU has a tau for every position.
+- Ports start the learned part at 1e-6 for each channel; one Keras port has eps 1e-15.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from normbench.norms import equations
+from normbench.norms.layer import (
+    NormAct,
+    Normalizer,
+    Normalizing,
+    Role,
+    per_channel,
+    require_positive,
+    wide,
+)
+from normbench.norms.moments import root_mean_square
+
+
+@dataclass(frozen=True)
+class FilterResponseNorm(Normalizer):
+    """Mean squares of the positions of each channel of one image.
+
+    Args:
+        eps: added to the mean square, inside the square root.
+        learned_eps: add |e| as well, e learned and at first 1e-4: for maps of 1x1.
+    """
+
+    eps: float = 1e-6
+    learned_eps: bool = False
+    batch_independent: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        require_positive(eps=self.eps)
+
+    def layer(self, channels: int, act: str | None = "relu") -> NormAct:
+        return FilterResponseNormAct(channels, act, self.eps, learned=self.learned_eps)
+
+    def activation(self, channels: int, act: str = "relu") -> nn.Module:  # noqa: ARG002
+        """A thresholded linear unit: `act` only says that an activation stood here."""
+        return ThresholdedLinear(channels)
+
+
+class FilterResponseNormAct(Normalizing):
+    """The layer; its activation is TLU, whatever `act` stood there."""
+
+    batch_independent = True
+    roles: ClassVar[dict[str, Role]] = {**Normalizing.roles, "tau": "shift", "eps": "shift"}
+    tau: nn.Parameter | None
+    eps: nn.Parameter | None
+
+    def __init__(self, channels: int, act: str | None, eps: float, *, learned: bool) -> None:
+        super().__init__(channels, act)
+        self.least = eps
+        tau = None if act is None else nn.Parameter(torch.zeros(channels))
+        self.register_parameter("tau", tau)
+        self.register_parameter("eps", nn.Parameter(torch.full((1,), 1e-4)) if learned else None)
+
+    def normalize(self, x: Tensor) -> Tensor:
+        eps: Tensor | float = self.least if self.eps is None else self.least + self.eps.abs()
+        return wide(x) / root_mean_square(wide(x), eps, (2, 3))
+
+    def activation(self, y: Tensor) -> Tensor:
+        return y if self.tau is None else torch.maximum(y, per_channel(self.tau))
+
+    def reference(self, x: Tensor) -> Tensor:
+        y = self.affine(self.reference_normalize(x.double()))
+        if self.tau is None:
+            return y
+        tau = per_channel(self.tau.double())
+        return torch.relu(y - tau) + tau  # TLU as the paper derives it
+
+    def reference_normalize(self, x: Tensor) -> Tensor:
+        eps = self.least if self.eps is None else self.least + torch.abs(self.eps.double())
+        return x / torch.sqrt(equations.mean(x**2, equations.POSITIONS) + eps)
+
+
+class ThresholdedLinear(nn.Module):
+    """TLU: max(x, tau) with a learned threshold per channel, at first 0."""
+
+    roles: ClassVar[dict[str, Role]] = {"tau": "shift"}
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.tau = nn.Parameter(torch.zeros(channels))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.maximum(x, per_channel(self.tau)).to(x.dtype)

@@ -1,0 +1,111 @@
+"""Inference example weighing (Summers and Dinneen 2020, section 3.1), for trained networks.
+
+In evaluation every image counts in its own normalization statistics with a weight alpha, and the
+running statistics with 1 - alpha (`normbench.norms.running` has the equation). alpha = 0 is plain
+batch normalization, alpha = 1 instance normalization; of group normalization 1 is the plain layer,
+and below 1 running statistics mix in, which `recalibrate` brings. No weight changes. The best
+alpha is not 1 / batch; the paper tunes it on validation images.
+
+    set_example_weight(network.eval(), 0.1)
+    top1 = evaluate(network)
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from normbench.norms.group import GroupNormAct
+from normbench.norms.layer import per_channel, wide
+from normbench.norms.moments import of_channels, of_groups, over_channels, to_channels
+from normbench.norms.running import Running, kept_moments, weighed
+
+#: Where a handle lies that takes the weighing away from a layer of torch or timm.
+_HANDLE = "_normbench_example_weight"
+
+
+def set_example_weight(model: nn.Module, alpha: float) -> int:
+    """Let every image count with `alpha` in its own statistics when `model` is evaluated.
+
+    Reaches the layers of normbench and those of torch and timm: batch, group, layer and instance
+    normalization with their ghost, batch-group, synchronized, renormalized, proxy-normalized and
+    switchable relatives. EvoNorm's B layers keep no running mean and stay as they are.
+
+    Returns:
+        How many layers were reached.
+
+    Raises:
+        ValueError: `alpha` is not from 0 to 1, no layer is reached, or a layer has no running
+            statistics, which `normbench.norms.recalibration.recalibrate` would give it.
+    """
+    if not 0 <= alpha <= 1:
+        raise ValueError(f"alpha={alpha}: an image's weight is from 0 to 1")
+    reached = [(name, layer) for name, layer in model.named_modules() if _mixes(layer)]
+    if not reached:
+        raise ValueError("the network has no layer that could mix statistics of one image in")
+    for name, layer in reached:
+        if alpha < 1 and dict(layer.named_buffers(recurse=False)).get("running_mean") is None:
+            raise ValueError(
+                f"the layer {name or 'itself'} keeps no running statistics: recalibrate(model, "
+                "batches) takes them from training images, or choose alpha=1"
+            )
+    for _, layer in reached:
+        _weigh(layer, alpha)
+    return len(reached)
+
+
+def _mixes(layer: nn.Module) -> bool:
+    if isinstance(layer, Running):
+        return "running_mean" in dict(layer.named_buffers(recurse=False))
+    foreign = isinstance(layer, nn.BatchNorm2d | nn.SyncBatchNorm | nn.GroupNorm)
+    return foreign or isinstance(layer, GroupNormAct)
+
+
+def _weigh(layer: nn.Module, alpha: float) -> None:
+    if isinstance(layer, Running | GroupNormAct):
+        layer.example_weight = alpha
+        return
+    if (handle := getattr(layer, _HANDLE, None)) is not None:
+        handle.remove()
+    if isinstance(layer, nn.GroupNorm):
+        handle = layer.register_forward_hook(_group_norm(alpha)) if alpha < 1 else None
+    else:
+        handle = layer.register_forward_pre_hook(_batch_norm(alpha)) if alpha else None
+    setattr(layer, _HANDLE, handle)
+
+
+def _batch_norm(alpha: float) -> Callable[[Any, tuple[Tensor]], tuple[Tensor] | None]:
+    """A hook that hands a layer the input whose plain normalization is the weighed one."""
+
+    def hook(layer: nn.BatchNorm2d, given: tuple[Tensor]) -> tuple[Tensor] | None:
+        if layer.training:
+            return None
+        (x,) = given
+        m, v = kept_moments(layer)
+        mean, var = weighed(of_channels(wide(x)), (m, v), alpha)
+        y = (wide(x) - per_channel(mean)) * per_channel(torch.rsqrt(var + layer.eps))
+        # The layer, whatever activation it has within, undoes this and goes on with y.
+        return ((y * per_channel(torch.sqrt(v + layer.eps)) + per_channel(m)).to(x.dtype),)
+
+    return hook
+
+
+def _group_norm(alpha: float) -> Callable[[Any, tuple[Tensor], Tensor], Tensor | None]:
+    """A hook that puts the weighed normalization in the place of a layer's output."""
+
+    def hook(layer: nn.GroupNorm, given: tuple[Tensor], output: Tensor) -> Tensor | None:
+        if layer.training:
+            return None
+        (x,) = given
+        running = over_channels(*kept_moments(layer), layer.num_groups)
+        mean, var = weighed(of_groups(wide(x), layer.num_groups), running, alpha)
+        mean, scale = (to_channels(t, x.shape[1]) for t in (mean, torch.rsqrt(var + layer.eps)))
+        y = (wide(x) - per_channel(mean)) * per_channel(scale)
+        if layer.affine:
+            y = y * per_channel(layer.weight) + per_channel(layer.bias)
+        for fused in ("drop", "act"):  # of timm's GroupNormAct
+            y = getattr(layer, fused, nn.Identity())(y)
+        return y.to(output.dtype)
+
+    return hook

@@ -1,0 +1,65 @@
+"""Means and variances of maps over what a layer normalizes together; variances are biased.
+
+Image k belongs to set k mod S, where the sets are workers or parts of workers. Moments are
+differentiable, and have the dtype of the maps: pass them `layer.wide(x)`.
+"""
+
+import torch
+from torch import Tensor
+
+Moments = tuple[Tensor, Tensor]
+
+
+def of_channels(x: Tensor) -> Moments:
+    """(N, C, H, W) -> mean and variance (N, C) of every channel of every image."""
+    var, mean = torch.var_mean(x, dim=(2, 3), correction=0)
+    return mean, var
+
+
+def of_groups(x: Tensor, groups: int) -> Moments:
+    """(N, C, H, W) -> mean and variance (N, G) of every group of channels of every image."""
+    # In NCHW and in channels_last alike C splits without a copy.
+    var, mean = torch.var_mean(x.unflatten(1, (groups, -1)), dim=(2, 3, 4), correction=0)
+    return mean, var
+
+
+def of_sets(x: Tensor, sets: int) -> Moments:
+    """(N, C, H, W) -> mean and variance (S, C) of every channel over the images of every set.
+
+    Raises:
+        ValueError: the images do not fall evenly on the sets.
+    """
+    if len(x) % sets:
+        raise ValueError(f"{len(x)} images do not fall evenly on {sets} workers")
+    # (N, C, H, W) -> (N/S, S, C, H, W): a view in every memory format.
+    var, mean = torch.var_mean(x.unflatten(0, (-1, sets)), dim=(0, 3, 4), correction=0)
+    return mean, var
+
+
+def merged(mean: Tensor, var: Tensor, dim: int) -> Moments:
+    """Moments of the union of equally large parts that lie along `dim`.
+
+    The law of total variance, which unlike E[x^2] - E[x]^2 is never negative.
+    """
+    between, whole = torch.var_mean(mean, dim=dim, correction=0)
+    return whole, var.mean(dim) + between
+
+
+def over_channels(mean: Tensor, var: Tensor, groups: int) -> Moments:
+    """Moments (..., C) of channels -> moments (..., G) of groups of them."""
+    return merged(mean.unflatten(-1, (groups, -1)), var.unflatten(-1, (groups, -1)), dim=-1)
+
+
+def to_channels(statistic: Tensor, channels: int) -> Tensor:
+    """(..., G) -> (..., C): every channel gets its group's."""
+    return statistic.repeat_interleave(channels // statistic.shape[-1], dim=-1)
+
+
+def to_images(statistic: Tensor, images: int) -> Tensor:
+    """(S, C) -> (N, C): every image gets its set's."""
+    return statistic.repeat(images // len(statistic), 1)
+
+
+def root_mean_square(x: Tensor, eps: Tensor | float, dim: int | tuple[int, ...]) -> Tensor:
+    """sqrt(mean(x^2) + eps) over `dim`, whose sizes become 1."""
+    return torch.sqrt(x.square().mean(dim, keepdim=True) + eps)

@@ -1,0 +1,187 @@
+"""Proxy normalization of the activation (Labatie, Masters, Eaton-Rosen and Luschi 2021, eq. 7).
+
+    z = act(weight * y + bias)                          y from LN, GN, IN or BN, before their affine
+    p = act(weight * (proxy_bias + (1 + proxy_weight) * u) + bias),   u ~ N(0, 1)
+    out = (z - mean(p)) / sqrt(var(p) + proxy_eps)
+
+all per channel: the activation of a Gaussian proxy is what is normalized with, so that no image's
+statistics enter. proxy_bias and proxy_weight (C,), at first 0, are the paper's additional
+parameters; `additional: false` leaves them out. u are `samples` midpoints of equal shares of
+probability; gradients flow through mean and var into all four parameters. Nothing differs in
+evaluation but what does in the normalization itself.
+
+Placement: on every activation that a normalization precedes directly, so in v2 blocks, and in v1
+blocks not after the addition; not inside squeeze-excite. In the layer before the final mean over
+positions the division is left out (appendix A.1), which is `Normalizer.last`. A layer without
+activation, as the last of an MBConv block, is not proxy-normalized; with the additional parameters
+it keeps a gain alone, without them gain and shift (appendix A.1).
+
+Weight decay pulls on the additional parameters in all networks of the paper, and on gain and shift
+in its ResNets alone.
+
+Elsewhere:
+
+- Graphcore's code takes 200 samples, its unofficial ports 256; both underestimate var(p), by 1 %.
+- In Graphcore's MBConv blocks squeeze-excite squeezes the activation before it is divided.
+- The package `proxynorm` 0.1.0 draws as many samples as there are channels, offset by 0.03 instead
+  of 1/2, with unbiased variances and without the additional parameters: another layer.
+"""
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from normbench.norms.batch import BatchNorm, BatchNormAct
+from normbench.norms.group import GroupNorm, GroupNormAct, InstanceNorm, LayerNorm
+from normbench.norms.layer import (
+    NormAct,
+    Normalizer,
+    Normalizing,
+    Role,
+    largest_divisor,
+    per_channel,
+    require_positive,
+    wide,
+)
+
+
+@dataclass(frozen=True)
+class Proxied(Normalizer):
+    """What proxy normalization adds to a normalizer.
+
+    Args:
+        additional: whether the proxy's mean and deviation are learned.
+        samples: of the proxy, from which its moments are taken.
+        proxy_eps: added to the proxy's variance, inside the square root.
+    """
+
+    additional: bool = True
+    samples: int = 256
+    proxy_eps: float = 0.03
+
+    def __post_init__(self) -> None:
+        super().__post_init__()  # type: ignore[misc]
+        require_positive(samples=self.samples, proxy_eps=self.proxy_eps)
+
+    def layer(self, channels: int, act: str | None = "relu") -> NormAct:
+        return self._made(channels, act, scale=True)
+
+    def last(self, channels: int, act: str | None = "relu") -> NormAct:
+        return self._made(channels, act, scale=False)
+
+    def _made(self, channels: int, act: str | None, *, scale: bool) -> NormAct:
+        if act is not None:
+            return self._proxied(channels, act, proxy=self, scale=scale)
+        layer = super().layer(channels, None)  # type: ignore[safe-super]
+        if self.additional:
+            layer.bias = None
+        return layer
+
+    def _proxied(self, channels: int, act: str, **proxy: Any) -> NormAct:
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class GroupNormPN(Proxied, GroupNorm):
+    """Group normalization with proxy-normalized activation."""
+
+    def _proxied(self, channels: int, act: str, **proxy: Any) -> NormAct:
+        groups = largest_divisor(channels, self.groups)
+        return ProxyGroupNormAct(channels, act, groups, self.eps, **proxy)
+
+
+@dataclass(frozen=True)
+class LayerNormPN(Proxied, LayerNorm):
+    """Layer normalization with proxy-normalized activation."""
+
+    def _proxied(self, channels: int, act: str, **proxy: Any) -> NormAct:
+        return ProxyGroupNormAct(channels, act, 1, self.eps, **proxy)
+
+
+@dataclass(frozen=True)
+class InstanceNormPN(Proxied, InstanceNorm):
+    """Instance normalization with proxy-normalized activation."""
+
+    def _proxied(self, channels: int, act: str, **proxy: Any) -> NormAct:
+        return ProxyGroupNormAct(channels, act, channels, self.eps, **proxy)
+
+
+@dataclass(frozen=True)
+class BatchNormPN(Proxied, BatchNorm):
+    """Batch normalization with proxy-normalized activation."""
+
+    def _proxied(self, channels: int, act: str, **proxy: Any) -> NormAct:
+        return ProxyBatchNormAct(channels, act, self.momentum, self.eps, **proxy)
+
+
+class ProxyAct(Normalizing):
+    """Mixed into a layer that offers `normalize`: its activation is proxy-normalized."""
+
+    roles: ClassVar[dict[str, Role]] = {
+        **Normalizing.roles,
+        "proxy_weight": "proxy",
+        "proxy_bias": "proxy",
+    }
+    weight: nn.Parameter
+    bias: nn.Parameter
+    proxy_weight: nn.Parameter | None
+    proxy_bias: nn.Parameter | None
+
+    def __init__(self, channels: int, *layer: Any, proxy: Proxied, scale: bool) -> None:
+        super().__init__(channels, *layer)
+        self.samples, self.proxy_eps, self.scale = proxy.samples, proxy.proxy_eps, scale
+        for name in ("proxy_weight", "proxy_bias"):
+            zeros = nn.Parameter(torch.zeros(channels)) if proxy.additional else None
+            self.register_parameter(name, zeros)
+
+    def activation(self, y: Tensor) -> Tensor:
+        mean, var = self.proxy_moments()
+        # In fp32 before the subtraction, so that nothing overflows on the way back either.
+        z = wide(super().activation(y)) - per_channel(mean)
+        return z * per_channel(torch.rsqrt(var + self.proxy_eps)) if self.scale else z
+
+    def proxy_moments(self) -> tuple[Tensor, Tensor]:
+        """Mean and (biased) variance (C,) of the activated proxy, in at least fp32."""
+        weight, bias = wide(self.weight), wide(self.bias)
+        u = midpoints(self.samples, weight)
+        if self.proxy_weight is not None and self.proxy_bias is not None:
+            u = wide(self.proxy_bias)[:, None] + (1 + wide(self.proxy_weight))[:, None] * u
+        proxy = super().activation(weight[:, None] * u + bias[:, None])  # (C, samples)
+        var, mean = torch.var_mean(proxy, dim=1, correction=0)
+        return mean, var
+
+    def reference(self, x: Tensor) -> Tensor:
+        z = self.function(self.affine(self.reference_normalize(x.double())))
+        out = []
+        for c in range(self.channels):
+            mean, var = self._reference_moments(c)
+            channel = z[:, c] - mean
+            out.append(channel / torch.sqrt(var + self.proxy_eps) if self.scale else channel)
+        return torch.stack(out, dim=1)
+
+    def _reference_moments(self, c: int) -> tuple[Tensor, Tensor]:
+        weight, bias = self.weight[c].double(), self.bias[c].double()
+        # The i-th of n midpoints of probability, from the standard normal's quantile function.
+        share = (torch.arange(self.samples, dtype=torch.float64) + 0.5) / self.samples
+        y = torch.special.ndtri(share.to(weight.device))
+        if self.proxy_weight is not None and self.proxy_bias is not None:
+            y = self.proxy_bias[c].double() + (1 + self.proxy_weight[c].double()) * y
+        activated = self.function(weight * y + bias)
+        mean = activated.sum() / self.samples
+        return mean, ((activated - mean) ** 2).sum() / self.samples
+
+
+class ProxyGroupNormAct(ProxyAct, GroupNormAct):
+    """The layer on group, layer and instance normalization."""
+
+
+class ProxyBatchNormAct(ProxyAct, BatchNormAct):
+    """The layer on batch normalization."""
+
+
+def midpoints(samples: int, like: Tensor) -> Tensor:
+    """sqrt(2) * erfinv(2 (i + 1/2) / n - 1), i = 0 ... n - 1: midpoints of n shares of N(0, 1)."""
+    share = (torch.arange(samples, dtype=like.dtype, device=like.device) + 0.5) / samples
+    return 2**0.5 * torch.erfinv(2 * share - 1)

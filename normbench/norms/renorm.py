@@ -1,0 +1,150 @@
+"""Batch renormalization (Ioffe 2017, algorithm 1), per worker.
+
+    training    y = (x - mean) / sigma_b * r + d,   z = act(weight * y + bias)
+                r = clip(sigma_b / sigma, 1 / r_max, r_max),  d = clip((mean - mu) / sigma, +-d_max)
+
+sigma_b = sqrt(var + eps), mean and (biased) var over the images of one worker, axes (n, h, w); mu
+and sigma are the running mean and standard deviation as they were before the step. r and d are
+constants to the gradient. Then mu and sigma move towards mean and sigma_b by `momentum`; the buffer
+running_var holds sigma^2 - eps.
+
+    evaluation  y = (x - mu) / sigma
+
+Early in training r = 1 and d = 0, plain batch normalization; then the limits open linearly. The
+paper does this from step 5,000 to 25,000 (d) and 40,000 (r); here `start`, `d_open` and `r_open`
+are fractions of the training, which `set_progress` tells the layers; until then they are open.
+
+Placement: that of batch normalization.
+
+Elsewhere: the port ludvb/batchrenorm adds eps = 1e-3 to the standard deviation instead. Keras 2 has
+it as `BatchNormalization(renorm=True)`.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from normbench.norms import equations
+from normbench.norms.batch import BatchNorm, BatchNormAct
+from normbench.norms.layer import NormAct, require_positive, wide
+from normbench.norms.layer import per_channel as spread
+from normbench.norms.moments import Moments, of_sets, to_images
+
+
+@dataclass(frozen=True)
+class BatchRenorm(BatchNorm):
+    """Statistics of a worker, corrected towards the running ones.
+
+    Args:
+        momentum: weight of a step's statistics in the running ones.
+        eps: added to the variance, inside the square root.
+        r_max: limit of the correction of the scale, at least 1.
+        d_max: limit of the correction of the mean, in standard deviations.
+        start: fraction of the training up to which nothing is corrected.
+        r_open: fraction at which the limit of r reaches `r_max`.
+        d_open: fraction at which the limit of d reaches `d_max`.
+    """
+
+    momentum: float = 0.01
+    r_max: float = 3.0
+    d_max: float = 5.0
+    start: float = 0.04
+    r_open: float = 0.3
+    d_open: float = 0.2
+    batch_independent: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_positive(d_max=self.d_max)
+        if self.r_max < 1:
+            raise ValueError(f"r_max={self.r_max}: it must be at least 1")
+        for name in ("r_open", "d_open"):
+            if not 0 <= self.start < getattr(self, name) <= 1:
+                raise ValueError(
+                    f"start={self.start}: it must be at least 0 and below "
+                    f"norm.{name}={getattr(self, name)}, which is at most 1"
+                )
+
+    def layer(self, channels: int, act: str | None = "relu") -> NormAct:
+        return BatchRenormAct(channels, act, self)
+
+
+class BatchRenormAct(BatchNormAct):
+    """The layer; it knows the progress of the training from `set_progress`."""
+
+    progress: Tensor
+
+    def __init__(self, channels: int, act: str | None, options: BatchRenorm) -> None:
+        super().__init__(channels, act, options.momentum, options.eps)
+        self.options = options
+        # A tensor, so that a compiled layer is not compiled anew at every step.
+        self.register_buffer("progress", torch.ones(()), persistent=False)
+
+    def joint(self, x: Tensor) -> Tensor:
+        if not self.training:
+            return super().joint(x)
+        y, (mean, var) = self._corrected(x)
+        # What moves is the standard deviation, not the variance.
+        old, seen = torch.sqrt(self.running_var + self.eps), torch.sqrt(var.detach() + self.eps)
+        new = torch.lerp(old, seen.mean(0).to(old.dtype), self.momentum)
+        # A new tensor: of one that is moved in place, a compiled backward pass (torch 2.15) takes
+        # the moved values for those that r was computed from.
+        self.running_var = new.square() - self.eps
+        self.track(mean=mean)
+        return self.activation(self.affine(y))
+
+    def normalize(self, x: Tensor) -> Tensor:
+        return self._corrected(x)[0] if self.training else super().normalize(x)
+
+    def _corrected(self, x: Tensor) -> tuple[Tensor, Moments]:
+        """The normalized input, and the moments (W, C) of the workers."""
+        mean, var = of_sets(wide(x), self.workers)
+        r, d = self.corrections(mean.detach(), var.detach())
+        scale = torch.rsqrt(var + self.eps) * r
+        scale, shift = (to_images(each, len(x)) for each in (scale, d - mean * scale))
+        return wide(x) * spread(scale) + spread(shift), (mean, var)
+
+    def corrections(self, mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
+        """r and d (W, C) for the moments of the workers."""
+        r_max, d_max = self.limits()
+        sigma = torch.sqrt(self.running_var + self.eps)
+        r = torch.sqrt(var + self.eps) / sigma
+        d = (mean - self.running_mean) / sigma
+        return r.clamp(1 / r_max, r_max), d.clamp(-d_max, d_max)
+
+    def limits(self) -> tuple[Tensor, Tensor]:
+        """r_max and d_max of this moment."""
+        o = self.options
+        r = 1 + (self.progress - o.start) / (o.r_open - o.start) * (o.r_max - 1)
+        d = (self.progress - o.start) / (o.d_open - o.start) * o.d_max
+        return r.clamp(1, o.r_max), d.clamp(0, o.d_max)
+
+    def reference_normalize(self, x: Tensor) -> Tensor:
+        if not self.training:
+            return super().reference_normalize(x)
+        return equations.by_set(x, self.workers, self._reference_of_worker)
+
+    def _reference_of_worker(self, x: Tensor) -> Tensor:
+        sigma = spread(torch.sqrt(self.running_var.double() + self.eps))
+        mu = spread(self.running_mean.double())
+        mean = x.mean((0, 2, 3), keepdim=True)
+        sigma_b = torch.sqrt(equations.variance(x, equations.BATCH) + self.eps)
+        r_max, d_max = self.limits()
+        with torch.no_grad():  # stop_gradient in the paper
+            r = torch.minimum(torch.maximum(sigma_b / sigma, 1 / r_max), r_max)
+            d = torch.minimum(torch.maximum((mean - mu) / sigma, -d_max), d_max)
+        return (x - mean) / sigma_b * r + d
+
+
+def changing(module: nn.Module) -> list[BatchRenormAct]:
+    """The layers of `module` that change in the course of a training."""
+    return [layer for layer in module.modules() if isinstance(layer, BatchRenormAct)]
+
+
+def set_progress(layers: Iterable[BatchRenormAct], fraction: float) -> None:
+    """Tell `layers` how far the training is, from 0 to 1; without a word they are at its end."""
+    for layer in layers:
+        layer.progress.fill_(fraction)

@@ -1,0 +1,165 @@
+"""How a residual branch meets its shortcut: what a normalizer may ask of an architecture.
+
+    plain       x + f(x)                          He et al. 2016
+    skipinit    x + g * f(x)                      De and Smith 2020; g a learned scalar, at first 0
+    nf          x + alpha * g * f(x / beta)       Brock, De and Smith 2021, section 3
+    fixup       x + s * f(x) + b                  Zhang, Dauphin and Ma 2019; s, b learned scalars,
+                                                  at first 1 and 0
+
+In nf beta is the standard deviation that x has at initialization, which is known beforehand: a
+block adds alpha^2 to the variance, and a transition block, whose shortcut convolution sees the
+scaled input, starts again at 1. g is left out of the reckoning, as in the paper.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from math import sqrt
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+
+
+class Residual:
+    """Shortcut plus branch."""
+
+    kind: ClassVar[str] = "plain"
+
+    def join(self) -> nn.Module:
+        """A module (shortcut, branch) -> their sum, with whatever is learned about it."""
+        return Sum()
+
+    def before_conv(self) -> nn.Module:
+        """What stands before every convolution of a branch and before the classifier."""
+        return nn.Identity()
+
+    def deviations(self, depths: Sequence[int]) -> list[list[float]]:
+        """What each block of stages with `depths` blocks divides its input by."""
+        return [[1.0] * depth for depth in depths]
+
+    def initialize(self, branches: Sequence[Sequence[nn.Conv2d]], head: nn.Linear) -> None:
+        """Weights that are not the architecture's own: of branches' convolutions and classifier."""
+
+    def __str__(self) -> str:
+        return self.kind
+
+
+@dataclass(frozen=True)
+class SkipInit(Residual):
+    """The branch times a scalar that starts at 0."""
+
+    kind: ClassVar[str] = "skipinit"
+
+    def join(self) -> nn.Module:
+        return ScaledSum(1.0)
+
+
+@dataclass(frozen=True)
+class NormalizerFree(Residual):
+    """Branches of known variance.
+
+    Args:
+        alpha: factor of every branch.
+        skip_gain: a learned scalar, at first 0, multiplies every branch as well.
+    """
+
+    kind: ClassVar[str] = "nf"
+    alpha: float = 0.2
+    skip_gain: bool = True
+
+    def join(self) -> nn.Module:
+        return ScaledSum(self.alpha, learned=self.skip_gain)
+
+    def deviations(self, depths: Sequence[int]) -> list[list[float]]:
+        """beta of every block; the first of a stage is a transition.
+
+        The very first block's input, which comes from the stem, has variance 1.
+        """
+        betas, var = [], 1.0
+        for depth in depths:
+            stage = []
+            for block in range(depth):
+                stage.append(sqrt(var))
+                # After a transition both of its paths start from a variance of 1.
+                var = (1.0 if block == 0 else var) + self.alpha**2
+            betas.append(stage)
+        return betas
+
+
+@dataclass(frozen=True)
+class FixUp(Residual):
+    """Scalars around convolutions, and an initialization that knows the depth."""
+
+    kind: ClassVar[str] = "fixup"
+
+    def join(self) -> nn.Module:
+        return ShiftedSum()
+
+    def before_conv(self) -> nn.Module:
+        return ScalarShift()
+
+    def initialize(self, branches: Sequence[Sequence[nn.Conv2d]], head: nn.Linear) -> None:
+        """Section 3, rules 1 and 2.
+
+        All but the last of the m convolutions of a branch: N(0, 2 / fan-out) times
+        L^(-1 / (2m - 2)), L the number of branches; the last, and the classifier: 0.
+        """
+        nn.init.zeros_(head.weight)
+        nn.init.zeros_(head.bias)
+        for convs in branches:
+            factor = len(branches) ** (-1 / (2 * len(convs) - 2))
+            for conv, _next in pairwise(convs):
+                fan_out = conv.out_channels * conv.kernel_size[0] * conv.kernel_size[1]
+                nn.init.normal_(conv.weight, std=sqrt(2 / fan_out) * factor)
+            nn.init.zeros_(convs[-1].weight)
+
+
+class Sum(nn.Module):
+    """shortcut + branch."""
+
+    def forward(self, shortcut: Tensor, branch: Tensor) -> Tensor:
+        return shortcut + branch
+
+
+class ScaledSum(nn.Module):
+    """shortcut + factor * gain * branch, with a learned scalar `gain`, at first 0, or none."""
+
+    roles: ClassVar[dict[str, str]] = {"gain": "residual"}
+    gain: nn.Parameter | None
+
+    def __init__(self, factor: float, *, learned: bool = True) -> None:
+        super().__init__()
+        self.factor = factor
+        self.register_parameter("gain", nn.Parameter(torch.zeros(())) if learned else None)
+
+    def forward(self, shortcut: Tensor, branch: Tensor) -> Tensor:
+        factor = self.factor if self.gain is None else self.factor * self.gain
+        return shortcut + factor * branch
+
+
+class ScalarShift(nn.Module):
+    """x + bias, one scalar."""
+
+    roles: ClassVar[dict[str, str]] = {"bias": "residual"}
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bias = nn.Parameter(torch.zeros(1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.bias
+
+
+class ShiftedSum(nn.Module):
+    """shortcut + scale * branch + bias, two scalars."""
+
+    roles: ClassVar[dict[str, str]] = {"scale": "residual", "bias": "residual"}
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(1))
+        self.bias = nn.Parameter(torch.zeros(1))
+
+    def forward(self, shortcut: Tensor, branch: Tensor) -> Tensor:
+        return shortcut + self.scale * branch + self.bias

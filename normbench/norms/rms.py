@@ -1,0 +1,56 @@
+"""Root-mean-square normalization over the channels of each position (Zhang and Sennrich 2019).
+
+    y = x / sqrt(mean(x^2) + eps),   z = act(weight * y)
+
+with the mean square of each position of an image over all channels, axis (c). There is a gain and,
+as in the paper's eq. 4, no shift. Nothing differs in evaluation.
+
+Placement: that of batch normalization.
+
+Elsewhere: timm's `RmsNorm2d` is this layer, and `SimpleNorm2d` its twin with the variance instead
+of the mean square; torch's `RMSNorm` normalizes the last axis, and its eps is the dtype's epsilon.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from normbench.norms import equations
+from normbench.norms.layer import NormAct, Normalizer, Normalizing, require_positive, wide
+from normbench.norms.moments import root_mean_square
+
+
+@dataclass(frozen=True)
+class RmsNorm(Normalizer):
+    """Mean squares of the channels of each position.
+
+    Args:
+        eps: added to the mean square, inside the square root.
+    """
+
+    eps: float = 1e-6
+    batch_independent: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        require_positive(eps=self.eps)
+
+    def layer(self, channels: int, act: str | None = "relu") -> NormAct:
+        return RmsNormAct(channels, act, self.eps)
+
+
+class RmsNormAct(Normalizing):
+    """The layer."""
+
+    batch_independent = True
+
+    def __init__(self, channels: int, act: str | None, eps: float) -> None:
+        super().__init__(channels, act, shift=False)
+        self.eps = eps
+
+    def normalize(self, x: Tensor) -> Tensor:
+        return wide(x) / root_mean_square(wide(x), self.eps, 1)
+
+    def reference_normalize(self, x: Tensor) -> Tensor:
+        return x / torch.sqrt(equations.mean(x**2, (1,)) + self.eps)

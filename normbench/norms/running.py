@@ -1,0 +1,71 @@
+"""Running statistics: what training sees, kept for evaluation.
+
+Each training step moves them towards its own by `momentum`, the weight of the *new* value:
+
+    running <- (1 - momentum) * running + momentum * mean over the workers of theirs
+
+so that no worker's statistics count more than another's, however workers are laid on devices.
+
+In evaluation an image may count in its own statistics with a weight a ("inference example
+weighing", Summers and Dinneen 2020, eq. 3), which `normbench.norms.inference` sets:
+
+    mean = (1 - a) * m + a * E[x_i]
+    var  = (1 - a) * v + a * s_i^2 + a * (1 - a) * (E[x_i] - m)^2
+
+m and v the running statistics, E[x_i] and s_i^2 the image's own. This is the paper's
+a * E[x_i^2] + (1 - a) * m_{x^2} - mean^2 with m_{x^2} = v + m^2, in a form that is never negative.
+"""
+
+from collections.abc import Callable
+from typing import Any, Self
+
+import torch
+from torch import Tensor, nn
+
+from normbench.norms.layer import NormAct
+from normbench.norms.moments import Moments
+
+
+class Running(NormAct):
+    """A layer with running statistics per channel, kept in at least fp32."""
+
+    running_mean: Tensor
+    running_var: Tensor
+    momentum: float
+    example_weight: float = 0.0
+
+    def keep(self, channels: int, momentum: float, *, mean: bool = True) -> None:
+        """Start with mean 0, if one is kept, and variance 1."""
+        self.momentum = momentum
+        if mean:
+            self.register_buffer("running_mean", torch.zeros(channels))
+        self.register_buffer("running_var", torch.ones(channels))
+
+    def track(self, **statistics: Tensor) -> None:
+        """Move the running `mean` or `var` towards those (W, C) of the workers of a step."""
+        with torch.no_grad():
+            for name, statistic in statistics.items():
+                buffer = self.get_buffer(f"running_{name}")
+                buffer.lerp_(statistic.mean(0).to(buffer.dtype), self.momentum)
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        kept = dict(self.named_buffers(recurse=False))
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        for name, before in kept.items():
+            after = self.get_buffer(name)
+            if after.dtype.itemsize < 4:  # .half() and .bfloat16() are for parameters alone
+                setattr(self, name, before.to(after.device))
+        return self
+
+
+def weighed(own: Moments, running: Moments, weight: float) -> Moments:
+    """Statistics (N, C) of images that count with `weight` beside the `running` ones (C,)."""
+    (mean, var), (m, v) = own, running
+    mixed = (1 - weight) * v + weight * var + weight * (1 - weight) * (mean - m).square()
+    return (1 - weight) * m + weight * mean, mixed
+
+
+def kept_moments(layer: nn.Module) -> Moments:
+    """The running mean and variance (C,) of a layer."""
+    buffers: dict[str, Any] = dict(layer.named_buffers(recurse=False))
+    return buffers["running_mean"], buffers["running_var"]

@@ -1,0 +1,65 @@
+"""Normalizers together with weight standardization (Qiao et al. 2019).
+
+    gn_ws, ln_ws, bn_ws     the layers of gn, ln and bn over convolutions with standardized weights
+    gn_ws_pn                the same under gn_pn, with proxy-normalized activations
+
+The convolutions are those of `normbench.norms.convolution`: each filter's weights get mean 0 and
+variance 1 in every forward pass. The layers are unchanged. Nothing differs in evaluation but what
+does in the layers.
+
+Placement: every convolution but those in squeeze-excite, so in v2 blocks also the last of a branch,
+which no normalization follows; Proxy Norm (A.1) adds one learned scale per channel after that one.
+
+Elsewhere:
+
+- The authors' code divides by the unbiased deviation plus 1e-5; Big Transfer has eps = 1e-10 inside
+  the root and the biased variance, as here; timm's `StdConv2d` 1e-6; Proxy Norm none.
+- On a 3x3 depthwise filter of 9 weights unbiased and biased deviation differ by 6 %.
+"""
+
+from dataclasses import dataclass
+
+from normbench.norms.batch import BatchNorm
+from normbench.norms.convolution import Standardization
+from normbench.norms.group import GroupNorm, LayerNorm
+from normbench.norms.layer import Normalizer, require_positive
+from normbench.norms.proxy import GroupNormPN
+
+
+@dataclass(frozen=True)
+class Standardized(Normalizer):
+    """What weight standardization adds to a normalizer.
+
+    Args:
+        ws_eps: added to the variance of a filter's weights, inside the square root.
+    """
+
+    ws_eps: float = 1e-10
+
+    def __post_init__(self) -> None:
+        super().__post_init__()  # type: ignore[misc]
+        require_positive(ws_eps=self.ws_eps)
+
+    @property
+    def conv(self) -> Standardization:
+        return Standardization("ws", self.ws_eps)
+
+
+@dataclass(frozen=True)
+class GroupNormWS(Standardized, GroupNorm):
+    """Group normalization with weight standardization."""
+
+
+@dataclass(frozen=True)
+class LayerNormWS(Standardized, LayerNorm):
+    """Layer normalization with weight standardization."""
+
+
+@dataclass(frozen=True)
+class BatchNormWS(Standardized, BatchNorm):
+    """Batch normalization with weight standardization."""
+
+
+@dataclass(frozen=True)
+class GroupNormWSPN(Standardized, GroupNormPN):
+    """Group normalization with weight standardization and proxy-normalized activation."""
