@@ -195,7 +195,10 @@ class EvoNormCandidate(Grouped):
 
 
 class EvoNormAct(NormAct):
-    """An expression as a layer; `act` only says that an activation stood there."""
+    """An expression as a layer; `act` only says that an activation stood there.
+
+    Normalization and activation are one here, so there is no `normalize`.
+    """
 
     roles: ClassVar[dict[str, Role]] = {**NormAct.roles, "v": "gain"}
     v: nn.Parameter  # of those that have one

@@ -103,7 +103,7 @@ class FixUpNorm(NoNorm):
 
 
 class GainedAct(NormAct):
-    """The activation times its gain; no parameters."""
+    """The activation times its gain: no parameters, and no `normalize`."""
 
     batch_independent = True
 

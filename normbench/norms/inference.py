@@ -45,7 +45,7 @@ def set_example_weight(model: nn.Module, alpha: float) -> int:
     if not reached:
         raise ValueError("the network has no layer that could mix statistics of one image in")
     for name, layer in reached:
-        if alpha < 1 and dict(layer.named_buffers(recurse=False)).get("running_mean") is None:
+        if alpha < 1 and getattr(layer, "running_mean", None) is None:
             raise ValueError(
                 f"the layer {name or 'itself'} keeps no running statistics: recalibrate(model, "
                 "batches) takes them from training images, or choose alpha=1"
@@ -57,7 +57,7 @@ def set_example_weight(model: nn.Module, alpha: float) -> int:
 
 def _mixes(layer: nn.Module) -> bool:
     if isinstance(layer, Running):
-        return "running_mean" in dict(layer.named_buffers(recurse=False))
+        return hasattr(layer, "running_mean")
     foreign = isinstance(layer, nn.BatchNorm2d | nn.SyncBatchNorm | nn.GroupNorm)
     return foreign or isinstance(layer, GroupNormAct)
 

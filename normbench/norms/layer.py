@@ -175,7 +175,7 @@ class Normalizing(NormAct):
 
 
 class Affine(NormAct):
-    """Gain, shift and activation alone."""
+    """Gain, shift and activation alone: nothing is normalized."""
 
     batch_independent = True
 

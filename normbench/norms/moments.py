@@ -24,16 +24,21 @@ def of_groups(x: Tensor, groups: int) -> Moments:
 
 
 def of_sets(x: Tensor, sets: int) -> Moments:
-    """(N, C, H, W) -> mean and variance (S, C) of every channel over the images of every set.
+    """(N, C, H, W) -> mean and variance (S, C) of every channel over the images of every set."""
+    var, mean = torch.var_mean(in_sets(x, sets), dim=(0, 3, 4), correction=0)
+    return mean, var
+
+
+def in_sets(x: Tensor, sets: int) -> Tensor:
+    """(N, ...) -> (N/S, S, ...): a view in every memory format.
 
     Raises:
         ValueError: the images do not fall evenly on the sets.
     """
     if len(x) % sets:
         raise ValueError(f"{len(x)} images do not fall evenly on {sets} workers")
-    # (N, C, H, W) -> (N/S, S, C, H, W): a view in every memory format.
-    var, mean = torch.var_mean(x.unflatten(0, (-1, sets)), dim=(0, 3, 4), correction=0)
-    return mean, var
+    parts: Tensor = x.unflatten(0, (-1, sets))
+    return parts
 
 
 def merged(mean: Tensor, var: Tensor, dim: int) -> Moments:

@@ -17,7 +17,7 @@ a * E[x_i^2] + (1 - a) * m_{x^2} - mean^2 with m_{x^2} = v + m^2, in a form that
 """
 
 from collections.abc import Callable
-from typing import Any, Self
+from typing import Self
 
 import torch
 from torch import Tensor, nn
@@ -67,5 +67,4 @@ def weighed(own: Moments, running: Moments, weight: float) -> Moments:
 
 def kept_moments(layer: nn.Module) -> Moments:
     """The running mean and variance (C,) of a layer."""
-    buffers: dict[str, Any] = dict(layer.named_buffers(recurse=False))
-    return buffers["running_mean"], buffers["running_var"]
+    return layer.get_buffer("running_mean"), layer.get_buffer("running_var")

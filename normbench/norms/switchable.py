@@ -45,7 +45,7 @@ from normbench.norms.layer import (
     require_share,
     wide,
 )
-from normbench.norms.moments import Moments, merged, of_channels, to_images
+from normbench.norms.moments import Moments, in_sets, merged, of_channels, to_images
 from normbench.norms.running import Running, weighed
 from normbench.norms.workers import PerWorker
 
@@ -195,15 +195,11 @@ class SwitchableNormAct(PerWorker, Running, Normalizing):
         if not self.training:
             running = self.running_mean, self.running_var
             return weighed(own, running, self.example_weight) if self.example_weight else running
-        images = len(mean)
-        if images % self.workers:
-            raise ValueError(f"{images} images do not fall evenly on {self.workers} workers")
         # (N, C) -> (N/W, W, C): images of a worker along the first axis.
-        mean, var = (each.unflatten(0, (-1, self.workers)) for each in own)
-        mean, var = merged(mean, var, dim=0)
+        mean, var = merged(in_sets(mean, self.workers), in_sets(var, self.workers), dim=0)
         if track:
             self.track(mean=mean, var=var)
-        return to_images(mean, images), to_images(var, images)
+        return to_images(mean, len(own[0])), to_images(var, len(own[0]))
 
     def reference_normalize(self, x: Tensor) -> Tensor:
         means, variances = zip(*(self._reference_of(m, x) for m in self.options.over), strict=True)
