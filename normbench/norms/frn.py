@@ -3,9 +3,9 @@
     y = x / sqrt(mean(x^2) + |eps|),   z = max(weight * y + bias, tau)
 
 with the mean square of each channel of an image over its positions, axes (h, w); nothing is
-centered. The threshold `tau` (C,) is learned, at first 0. On a 1x1 map y is near sign(x), and the
-paper learns eps there: |eps| is 1e-6 + |e| with one learned scalar e, at first 1e-4. Nothing
-differs in evaluation.
+centered. The threshold `tau` (C,) is learned, at first 0. On a 1x1 map y is near sign(x), with
+gradients up to 1 / sqrt(eps), and trainings break down; the paper learns eps there: |eps| is
+1e-6 + |e| with one learned scalar e, at first 1e-4. Nothing differs in evaluation.
 
 Placement: normalization and TLU replace batch normalization and ReLU together. Without activation,
 as before a residual addition, tau is left out; the activation after the addition is a TLU with a
