@@ -126,8 +126,8 @@ def _sweeps_and_commands(arguments: list[str]) -> str:
             "",
             "Other commands:",
             "  python -m normbench.report    tables and figures from finished runs, without torch",
-            "  python -m normbench.catalog   norms, models, data, recipes, regs, sweeps by name
-  python -m normbench.pages     docs/normalizers.md: every normalizer with its formula and options",
+            "  python -m normbench.catalog   norms, models, data, recipes, regs, sweeps by name",
+            "  python -m normbench.pages     every normalizer on one page: docs/normalizers.md",
         ]
     )
 
