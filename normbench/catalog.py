@@ -163,7 +163,7 @@ def parameters(norm: Normalizer) -> str:
     """How many a layer has: per channel, those of the whole layer, and those of a convolution."""
     with torch.device("meta"):
         layer = norm.layer(_CHANNELS)
-        plain = nn.Conv2d(1, _CHANNELS, 3, bias=False)
+        plain = nn.Conv2d(1, _CHANNELS, 3, bias=norm.conv_bias)
         conv = plain if norm.conv is None else norm.conv.convert(plain)
     sizes = [parameter.numel() for parameter in layer.parameters()]
     per_channel, rest = sizes.count(_CHANNELS), sum(s for s in sizes if s != _CHANNELS)

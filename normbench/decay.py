@@ -4,6 +4,7 @@ weight      of convolutions and linear layers
 bias        of convolutions and linear layers
 gain        multiplies a normalized channel (also EvoNorm's v)
 shift       is added to it, or is a threshold of it (FRN's tau)
+scalar      one of a whole layer (DyT's alpha, FRN's learned eps)
 proxy       mean and deviation of proxy normalization's Gaussian
 ratio       logits of switchable normalization's ratios
 residual    a scalar on a residual branch

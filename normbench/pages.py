@@ -65,7 +65,8 @@ def _member(name: str) -> str:
     meanings = _arguments(options.pop("_target_"))
     parts = [f"### {name}", comment(path)]
     if options:
-        rows = [f"| `{key}` | {value} | {meanings[key]} |" for key, value in options.items()]
+        meant = {key: meanings[key].replace("|", "\\|") for key in options}
+        rows = [f"| `{key}` | {value} | {meant[key]} |" for key, value in options.items()]
         parts.append("\n".join(["| option | default | |", "|:--|:--|:--|", *rows]))
     return "\n\n".join(parts)
 

@@ -1,6 +1,7 @@
 """What can be done to a trained network: example weighing, precise statistics, hard ratios."""
 
 import copy
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -106,11 +107,38 @@ def test_layers_of_torch_and_timm_are_reached_too(kind: str, alpha: float) -> No
     torch.testing.assert_close(layer(x), expected, rtol=1e-6, atol=1e-6)
 
 
+def test_a_weighed_network_of_torch_can_be_saved(tmp_path: Path) -> None:
+    network = nn.Sequential(nn.BatchNorm2d(6), nn.GroupNorm(3, 6))
+    recalibrate(network, [images((8, 6, 3, 3), torch.float32).detach()])
+    assert set_example_weight(network.eval(), 0.5) == 2
+    x = images((4, 6, 3, 3), torch.float32).detach()
+    torch.save(network, tmp_path / "network.pt")
+    again = torch.load(tmp_path / "network.pt", weights_only=False)
+    assert torch.equal(again(x), network(x))
+    assert torch.equal(copy.deepcopy(network)(x), network(x))
+
+
+def test_no_reference_has_example_weighing() -> None:
+    layer = normalizer("bn").layer(6).eval()
+    set_example_weight(layer, 0.5)
+    with pytest.raises(ValueError, match="no reference has it"):
+        layer.reference(images((4, 6, 3, 3)))
+
+
+def test_statistics_of_group_norm_are_never_half_precision() -> None:
+    layer = normalizer("gn").layer(32)
+    recalibrate(layer, [torch.randn(8, 32, 3, 3)])
+    assert {buffer.dtype for buffer in layer.half().buffers()} == {torch.float32}
+
+
 def test_a_network_without_running_statistics_says_what_would_bring_them() -> None:
     network = nn.Sequential(normalizer("gn").layer(32))
     with pytest.raises(ValueError, match="layer 0 keeps no running statistics: recalibrate"):
         set_example_weight(network, 0.5)
     assert set_example_weight(network, 1.0) == 1
+    stateless = nn.BatchNorm2d(6, track_running_stats=False)
+    with pytest.raises(ValueError, match="layer itself keeps no running statistics"):
+        set_example_weight(stateless, 1.0)
     with pytest.raises(ValueError, match=r"alpha=1.5: .* from 0 to 1"):
         set_example_weight(network, 1.5)
     with pytest.raises(ValueError, match="no layer that could mix"):
@@ -174,6 +202,12 @@ def test_batch_average_of_sn_differs_from_its_moving_average() -> None:
     assert (model(x) - moving).abs().max() > 1e-2
 
 
+def test_torchs_counter_of_batches_stays() -> None:
+    layer = nn.BatchNorm2d(6)
+    recalibrate(layer, [torch.randn(8, 6, 3, 3)])
+    assert layer.get_buffer("num_batches_tracked").item() == 0
+
+
 def test_recalibration_without_layers_or_batches_is_refused() -> None:
     with pytest.raises(ValueError, match="no layer that keeps"):
         recalibrate(nn.Sequential(nn.Conv2d(3, 3, 1)), [torch.ones(1, 3, 2, 2)])
@@ -219,6 +253,10 @@ def test_hard_ratios_are_the_largest_of_each_layer_and_learn_no_more(name: str) 
     logits = [value for key, value in model.named_parameters() if key.endswith("logits")]
     assert logits
     assert all(value.grad is None for value in logits)
+    fresh = network(name)  # a saved state keeps them
+    fresh.load_state_dict(model.state_dict())
+    for layer, found in ratios(fresh).items():
+        assert found["mean"] == pytest.approx(ratios(model)[layer]["mean"], abs=1e-9)
     set_ratios(model, soft)  # and back again
     assert all(value.requires_grad for value in logits)
 

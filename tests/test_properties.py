@@ -246,7 +246,7 @@ def test_fixup_starts_branches_at_zero() -> None:
         [nn.Conv2d(32, 32, 3), nn.Conv2d(32, 32, 3), nn.Conv2d(32, 64, 3)] for _ in range(16)
     ]
     head = nn.Linear(64, 10)
-    FixUp().initialize(branches, head)
+    FixUp().initialize(head, branches, head)
     for first, second, last in branches:
         for conv in (first, second):
             wanted = sqrt(2 / (32 * 9)) * 16 ** (-1 / 4)  # three convolutions in a branch

@@ -17,7 +17,7 @@ from normbench.errors import BadInput, Impossible
 from normbench.loaders import Chunk, Loaders, Order, Schedule, augmented
 from normbench.models.cost import count
 from normbench.norms.convolution import ScaledStandardizedConv2d, StandardizedConv2d
-from normbench.norms.layer import NormAct
+from normbench.norms.layer import Affine, NormAct
 from normbench.plan import Plan, automatic
 from normbench.recipe import Recipe
 from normbench.reg import Regularization
@@ -107,7 +107,7 @@ def test_a_bad_recipe_is_one_sentence(changes: dict[str, Any], says: str) -> Non
 # Weight decay
 
 
-LAYERS = ["gain", "shift", "proxy", "ratio", "residual"]
+LAYERS = ["gain", "shift", "scalar", "proxy", "ratio", "residual"]
 
 
 @pytest.mark.parametrize("norm", normalizers())
@@ -124,7 +124,7 @@ def test_every_parameter_is_in_one_group(norm: str, decayed: list[str]) -> None:
 
 
 @pytest.mark.parametrize(("target", "ends"), [(None, 0.0), (0.0, 0.0), (1.0, 1.0), (0.5, 0.5)])
-@pytest.mark.parametrize("norm", ["bn", "sn", "gn_pn", "evonorm_b0"])
+@pytest.mark.parametrize("norm", ["bn", "sn", "gn_pn", "evonorm_b0", "dyt"])
 def test_decay_pulls_gains_to_their_target_and_all_else_to_zero(
     norm: str, target: float | None, ends: float
 ) -> None:
@@ -208,6 +208,9 @@ def test_every_convolution_is_standardized_that_a_normalizer_wants_so(
         pytest.skip("nf wants pre-activation blocks")
     network = model(name, norm=normalizer(norm), num_classes=10)
     convs = [module for module in network.modules() if isinstance(module, nn.Conv2d)]
+    if name == "resnet14_v2":  # one learned scale after a branch's last convolution, for ws alone
+        scales = {type(network.get_submodule(f"blocks.{k}.scale")) for k in range(6)}
+        assert scales == {Affine if kind == "ws" else nn.Identity}
     standardized = {
         "ws": StandardizedConv2d,
         "scaled_ws": ScaledStandardizedConv2d,
@@ -233,6 +236,35 @@ def test_the_variance_of_an_nf_network_is_known_at_its_beginning() -> None:
     network(torch.randn(4, 3, 96, 96))  # variance is lost, so small maps have less of it
     expected = [beta**2 for stage in norm.residual.deviations([3] * 3) for beta in stage]
     assert seen == pytest.approx(expected, rel=0.1)
+
+
+def test_skipinit_has_biases_in_convolutions_but_the_stems_and_begins_as_its_shortcuts() -> None:
+    network = model("resnet20_v2", norm=normalizer("skipinit"), num_classes=10)
+    for name, module in network.named_modules():
+        if isinstance(module, nn.Conv2d):
+            assert (module.bias is None) == (name == "stem")
+            assert module.bias is None or not module.bias.any()
+    assert not network(torch.randn(4, 3, 32, 32)).any()  # the classifier starts at 0
+    x = torch.randn(4, 16, 8, 8)
+    assert torch.equal(network.get_submodule("blocks.0")(x), x)
+
+
+def test_nf_starts_as_the_authors_code() -> None:
+    torch.manual_seed(0)
+    network = model("resnet20_v2", norm=normalizer("nf"), num_classes=100, width=64)
+    conv = network.get_submodule("blocks.1.conv1").get_parameter("weight")
+    assert conv.std().item() == pytest.approx((64 * 9) ** -0.5, rel=0.02)
+    head = network.get_submodule("head").get_parameter("weight")
+    assert head.std().item() == pytest.approx(0.01, rel=0.02)
+
+
+def test_what_stands_before_a_fixup_branch_stands_before_a_shortcut_that_pads_too() -> None:
+    network = model("resnet20", norm=normalizer("fixup"), num_classes=10)
+    block = network.get_submodule("blocks.3")  # 16 channels to 32
+    block.get_submodule("before1").get_parameter("bias").data.fill_(0.5)
+    out = block(torch.zeros(1, 16, 4, 4))
+    assert torch.equal(out[:, :16], torch.full((1, 16, 2, 2), 0.5))
+    assert not out[:, 16:].any()
 
 
 @pytest.mark.parametrize("shortcut", ["identity", "projection"])

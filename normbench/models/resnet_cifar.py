@@ -63,7 +63,7 @@ class ResNet(nn.Module):
         require_sizes(depth, width, stem_stride, max_groups)
         require_residual(norm, V1)
         norm = norm.capped(max_groups)  # narrow stages leave many groups a channel each
-        self.stem = convolution(norm, in_chans, width, 3, stem_stride)
+        self.stem = convolution(norm, in_chans, width, 3, stem_stride, bias=False)
         self.norm = norm.layer(width)
         widths = (width, width, 2 * width, 4 * width)
         blocks = []
@@ -74,7 +74,8 @@ class ResNet(nn.Module):
         self.before_head = norm.residual.before_conv()
         self.head = nn.Linear(4 * width, num_classes)
         initialize(self)
-        norm.residual.initialize([(block.conv1, block.conv2) for block in blocks], self.head)
+        branches = [(block.conv1, block.conv2) for block in blocks]
+        norm.residual.initialize(self, branches, self.head)
 
     def forward(self, x: Tensor) -> Tensor:
         x = self.blocks(self.norm(self.stem(x)))
@@ -101,14 +102,13 @@ class Block(nn.Module):
         elif channels != width:
             project = convolution(norm, channels, width, 1, stride)
             self.shortcut = nn.Sequential(project, norm.layer(width, None))
-        self.projects = isinstance(self.shortcut, nn.Sequential)
         self.activation = norm.activation(width)
 
     def forward(self, x: Tensor) -> Tensor:
         entered = self.before1(x)
         branch = self.norm2(self.conv2(self.before2(self.norm1(self.conv1(entered)))))
-        # What stands before a branch's convolution stands before that of a shortcut too.
-        shortcut = self.shortcut(entered if self.projects else x)
+        # What stands before the branch stands before a shortcut that does something, too.
+        shortcut = x if isinstance(self.shortcut, nn.Identity) else self.shortcut(entered)
         out: Tensor = self.activation(self.join(shortcut, branch))
         return out
 
@@ -125,9 +125,12 @@ class Pad(nn.Module):
         return F.pad(x[:, :, :: self.stride, :: self.stride], (0, 0, 0, 0, 0, self.channels))
 
 
-def convolution(norm: Normalizer, channels: int, width: int, size: int, stride: int) -> nn.Conv2d:
-    """A convolution without bias, as the normalizer asks for it."""
-    conv = nn.Conv2d(channels, width, size, stride, padding=size // 2, bias=False)
+def convolution(
+    norm: Normalizer, channels: int, width: int, size: int, stride: int, *, bias: bool = True
+) -> nn.Conv2d:
+    """A convolution as the normalizer asks for it, never with a bias if `bias` is false."""
+    bias = bias and norm.conv_bias
+    conv = nn.Conv2d(channels, width, size, stride, padding=size // 2, bias=bias)
     return conv if norm.conv is None else norm.conv.convert(conv)
 
 
@@ -136,6 +139,8 @@ def initialize(network: nn.Module) -> None:
     for module in network.modules():
         if isinstance(module, nn.Conv2d):
             nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+            if module.bias is not None:
+                nn.init.zeros_(module.bias)
 
 
 def require_sizes(depth: int, width: int, stem_stride: int, max_groups: int | None) -> None:

@@ -57,7 +57,7 @@ class ResNetV2(nn.Module):
         require_sizes(depth, width, stem_stride, max_groups)
         require_residual(norm, V2)
         norm = norm.capped(max_groups)  # narrow stages leave many groups a channel each
-        self.stem = convolution(norm, in_chans, width, 3, stem_stride)
+        self.stem = convolution(norm, in_chans, width, 3, stem_stride, bias=False)
         widths, n = (width, width, 2 * width, 4 * width), (depth - 2) // 6
         blocks = []
         for stage, (before, after) in enumerate(pairwise(widths)):
@@ -68,6 +68,8 @@ class ResNetV2(nn.Module):
         self.norm = norm.last(4 * width)
         self.head = nn.Linear(4 * width, num_classes)
         initialize(self)
+        branches = [(block.conv1, block.conv2) for block in blocks]
+        norm.residual.initialize(self, branches, self.head)
 
     def forward(self, x: Tensor) -> Tensor:
         x = self.norm(self.blocks(self.stem(x)))

@@ -4,8 +4,8 @@
 
 mean and (biased) var over the images of one worker and all positions, axes (n, h, w), for each
 channel. Each step moves the running statistics towards the batch's by `momentum`, the weight of
-the *new* value; running_var takes the unbiased variance, as torch does (the paper's E[x] * m/(m-1),
-algorithm 2 line 10). With several workers the running statistics are the mean over the workers.
+the *new* value; running_var takes the unbiased variance, as torch does (E[var] * m/(m-1) in the
+paper, algorithm 2 line 10). With several workers they are the mean over the workers.
 
     evaluation  the running statistics take the place of mean and var: a fixed affine map
 
@@ -36,12 +36,12 @@ from normbench.norms.layer import (
     NormAct,
     Normalizer,
     Normalizing,
+    per_channel,
     require_positive,
     require_share,
     wide,
 )
-from normbench.norms.layer import per_channel as spread
-from normbench.norms.moments import of_channels, of_sets
+from normbench.norms.moments import normalized, of_channels, of_sets
 from normbench.norms.running import Running, weighed
 from normbench.norms.workers import PerWorker
 
@@ -97,8 +97,8 @@ class BatchNormAct(PerWorker, Running, Normalizing):
         if not self.example_weight or self.training:
             return self._fused(x, (None, None), track=False)
         running = self.running_mean, self.running_var
-        mean, var = weighed(of_channels(wide(x)), running, self.example_weight)
-        return (wide(x) - spread(mean)) * torch.rsqrt(spread(var) + self.eps)
+        own = of_channels(wide(x))
+        return normalized(wide(x), weighed(own, running, self.example_weight), self.eps)
 
     def _fused(self, x: Tensor, affine: Pair, *, track: bool) -> Tensor:
         mean, var = self.running_mean, self.running_var
@@ -125,7 +125,10 @@ class BatchNormAct(PerWorker, Running, Normalizing):
                 x, self.sets(len(x)), lambda s: equations.variance(s, equations.BATCH)
             )
         else:
-            mean, var = spread(self.running_mean.double()), spread(self.running_var.double())
+            mean, var = (
+                per_channel(self.running_mean.double()),
+                per_channel(self.running_var.double()),
+            )
         return (x - mean) / torch.sqrt(var + self.eps)
 
 
@@ -150,15 +153,16 @@ class SyncBatchNormAct(BatchNormAct):
         if not self.training or _devices() == 1:
             return super()._fused(x, affine, track=track)
         own_mean, own_var = of_sets(wide(x), 1)  # (1, C); every device has as many images
-        mean = all_reduce(own_mean.clone()) / _devices()
+        mean = all_reduce(own_mean) / _devices()
         # Within the devices and between them: the law of total variance.
         var = all_reduce(own_var + (own_mean - mean).square()) / _devices()
         if track:
             values = x.numel() // self.channels * _devices()
             self.track(mean=mean, var=var * (values / (values - 1)))
-        y = (wide(x) - spread(mean)) * torch.rsqrt(spread(var) + self.eps)
+        y = normalized(wide(x), (mean, var), self.eps)
         weight, bias = affine
-        return y if weight is None or bias is None else y * spread(weight) + spread(bias)
+        y = y if weight is None else y * per_channel(weight)
+        return y if bias is None else y + per_channel(bias)
 
 
 def _devices() -> int:

@@ -34,13 +34,12 @@ from normbench.norms.layer import (
     require_share,
     wide,
 )
-from normbench.norms.layer import per_channel as spread
 from normbench.norms.moments import (
     Moments,
+    normalized,
     of_groups,
     of_sets,
     over_channels,
-    to_channels,
     to_images,
 )
 from normbench.norms.running import Running, kept_moments, weighed
@@ -116,13 +115,10 @@ class BatchGroupNormAct(PerWorker, Running, Normalizing):
         return super().joint(x)
 
     def normalize(self, x: Tensor) -> Tensor:
-        mean, var = self._moments(wide(x))  # (N, G), or (G,)
-        mean, scale = (
-            to_channels(each, self.channels) for each in (mean, (var + self.eps) ** -0.5)
-        )
-        return (wide(x) - spread(mean)) * spread(scale)
+        return normalized(wide(x), self._moments(wide(x)), self.eps)
 
     def _moments(self, x: Tensor) -> Moments:
+        """Mean and variance (N, G) of the groups; (G,) where they are the running ones."""
         if self.training:
             sets = self.sets(len(x))
             mean, var = over_channels(*of_sets(x, sets), self.groups)

@@ -40,7 +40,7 @@ class DynamicTanhAct(Normalizing):
     """The layer."""
 
     batch_independent = True
-    roles: ClassVar[dict[str, Role]] = {**Normalizing.roles, "alpha": "gain"}
+    roles: ClassVar[dict[str, Role]] = {**Normalizing.roles, "alpha": "scalar"}
 
     def __init__(self, channels: int, act: str | None, alpha: float) -> None:
         super().__init__(channels, act)

@@ -30,6 +30,8 @@ Elsewhere:
 
 - timm's B0 has eps 1e-3 for 1e-5; its running variances are the unbiased ones; its S layers refuse
   channels that 32 does not divide. Its S0a, S1a and S2a divide where no activation follows as well.
+- The names B1, B2, S1 and S2 of the appendix's expressions are timm's, as far as the appendix goes.
+- The authors' TPU code starts the last gain of every residual branch of a v1 block at 0.
 - Several ports take torch's unbiased `std` and then the root of std + eps: the fourth root of the
   variance.
 """
@@ -41,8 +43,8 @@ import torch
 from torch import Tensor, nn
 
 from normbench.errors import choose_from
-from normbench.norms import equations
 from normbench.norms.evonorm_expressions import EXPRESSIONS, REPEATS, Expression
+from normbench.norms.evonorm_statistics import Computed, Defined
 from normbench.norms.layer import (
     Affine,
     Grouped,
@@ -55,14 +57,7 @@ from normbench.norms.layer import (
     require_share,
     wide,
 )
-from normbench.norms.moments import (
-    of_channels,
-    of_groups,
-    of_sets,
-    root_mean_square,
-    to_channels,
-    to_images,
-)
+from normbench.norms.moments import of_sets, to_images
 from normbench.norms.running import Running
 from normbench.norms.workers import PerWorker
 
@@ -219,7 +214,7 @@ class EvoNormAct(NormAct):
         return EXPRESSIONS[self.which]
 
     def joint(self, x: Tensor) -> Tensor:
-        numerator, divisor = self.expression.formula(wide(x), Fast(self, wide(x)))
+        numerator, divisor = self.expression.formula(wide(x), Computed(self, wide(x)))
         # Gain and divisor meet first: where that is of shape (N, C) the map is multiplied once.
         gain = per_channel(self.weight) / divisor
         return numerator * gain + per_channel(self.bias)
@@ -230,8 +225,7 @@ class EvoNormAct(NormAct):
 
     def reference(self, x: Tensor) -> Tensor:
         x = x.double()
-        numerator, divisor = self.expression.formula(x, Plain(self, x))
-        return self.affine(numerator / divisor)
+        return self.affine(self.expression.reference(x, Defined(self, x)))
 
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}, which={self.which}"
@@ -262,73 +256,3 @@ class EvoNormBAct(PerWorker, Running, EvoNormAct):
         _, var = of_sets(x, self.workers)
         self.track(var=var)
         return to_images(var, len(x))
-
-
-class Fast:
-    """The statistics of a forward pass, each computed when an expression asks for it."""
-
-    def __init__(self, layer: EvoNormAct, x: Tensor) -> None:
-        self.layer, self.x, self.eps = layer, x, layer.eps
-
-    def v(self) -> Tensor:
-        return per_channel(self.layer.v)
-
-    def std_bwh(self) -> Tensor:
-        return per_channel(torch.sqrt(self.layer.batch_var(self.x) + self.eps))
-
-    def std_wh(self) -> Tensor:
-        return per_channel(torch.sqrt(of_channels(self.x)[1] + self.eps))
-
-    def rms_wh(self) -> Tensor:
-        return root_mean_square(self.x, self.eps, (2, 3))
-
-    def rms_whc(self) -> Tensor:
-        return root_mean_square(self.x, self.eps, (1, 2, 3))
-
-    def std_g(self) -> Tensor:
-        var = of_groups(self.x, self.layer.groups)[1]
-        return per_channel(to_channels(torch.sqrt(var + self.eps), self.layer.channels))
-
-    def rms_g(self) -> Tensor:
-        groups = self.x.unflatten(1, (self.layer.groups, -1))
-        rms = root_mean_square(groups, self.eps, (2, 3, 4)).flatten(1)
-        return per_channel(to_channels(rms, self.layer.channels))
-
-
-class Plain:
-    """The same as the paper defines them, for the reference."""
-
-    def __init__(self, layer: EvoNormAct, x: Tensor) -> None:
-        self.layer, self.x, self.eps = layer, x, layer.eps
-
-    def v(self) -> Tensor:
-        return per_channel(self.layer.v.double())
-
-    def std_bwh(self) -> Tensor:
-        layer = self.layer
-        assert isinstance(layer, EvoNormBAct)
-        if not layer.training:
-            return torch.sqrt(per_channel(layer.running_var.double()) + self.eps)
-        return equations.by_set(
-            self.x,
-            layer.workers,
-            lambda s: torch.sqrt(equations.variance(s, equations.BATCH) + self.eps),
-        )
-
-    def std_wh(self) -> Tensor:
-        return torch.sqrt(equations.variance(self.x, equations.POSITIONS) + self.eps)
-
-    def rms_wh(self) -> Tensor:
-        return torch.sqrt(equations.mean(self.x**2, equations.POSITIONS) + self.eps)
-
-    def rms_whc(self) -> Tensor:
-        return torch.sqrt(equations.mean(self.x**2, equations.IMAGE) + self.eps)
-
-    def std_g(self) -> Tensor:
-        return self._of_groups(lambda g: equations.variance(g, equations.IMAGE))
-
-    def rms_g(self) -> Tensor:
-        return self._of_groups(lambda g: equations.mean(g**2, equations.IMAGE))
-
-    def _of_groups(self, statistic: equations.Statistic) -> Tensor:
-        return torch.sqrt(equations.by_group(self.x, self.layer.groups, statistic) + self.eps)

@@ -7,36 +7,12 @@ statistics, and gives a numerator and a divisor.
 """
 
 from collections.abc import Callable
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-
-class Statistics(Protocol):
-    """Roots of variances (std) and of mean squares (rms), which broadcast over (N, C, H, W)."""
-
-    def v(self) -> Tensor:
-        """The learned vector."""
-
-    def std_bwh(self) -> Tensor:
-        """Of a channel over the images of a worker."""
-
-    def std_wh(self) -> Tensor:
-        """Of a channel of one image."""
-
-    def rms_wh(self) -> Tensor:
-        """Of a channel of one image."""
-
-    def rms_whc(self) -> Tensor:
-        """Of one image."""
-
-    def std_g(self) -> Tensor:
-        """Of a group of channels of one image."""
-
-    def rms_g(self) -> Tensor:
-        """Of a group of channels of one image."""
-
+from normbench.norms.evonorm_statistics import Statistics
 
 Formula = Callable[[Tensor, Statistics], tuple[Tensor, Tensor]]
 
@@ -45,12 +21,14 @@ class Expression(NamedTuple):
     """A layer before gain and shift.
 
     Args:
-        formula: numerator and divisor.
+        formula: numerator and divisor, so that a layer can bring its gain and the divisor together.
+        reference: the same written out as in the appendix.
         batch: whether it has batch statistics.
         v: whether it has the learned vector v.
     """
 
     formula: Formula
+    reference: Callable[[Tensor, Statistics], Tensor]
     batch: bool
     v: bool = False
 
@@ -68,56 +46,69 @@ def _gated_by_itself(x: Tensor, s: Statistics) -> tuple[Tensor, Tensor]:
 EXPRESSIONS = {
     "d1.1": Expression(
         _bounded(lambda x, s: (x + 1) * s.rms_wh()),
+        lambda x, s: x / torch.maximum(s.std_bwh(), (x + 1) * s.rms_wh()),
         batch=True,
     ),
     "d1.2": Expression(
         _bounded(lambda x, s: x + s.rms_whc()),
+        lambda x, s: x / torch.maximum(s.std_bwh(), x + s.rms_whc()),
         batch=True,
     ),
     "d1.3": Expression(
         lambda x, s: (-x * torch.sigmoid(x), s.std_bwh()),
+        lambda x, s: -(x * torch.sigmoid(x)) / s.std_bwh(),
         batch=True,
     ),
     "d1.4": Expression(
         _bounded(lambda x, s: x * s.rms_wh()),
+        lambda x, s: x / torch.maximum(s.std_bwh(), x * s.rms_wh()),
         batch=True,
     ),
     "d1.5": Expression(
         _bounded(lambda x, s: s.rms_whc() - x),
+        lambda x, s: x / torch.maximum(s.std_bwh(), s.rms_whc() - x),
         batch=True,
     ),
     "d1.6": Expression(
         _bounded(lambda x, s: s.v() * x + s.std_wh()),
+        lambda x, s: x / torch.maximum(s.std_bwh(), s.v() * x + s.std_wh()),
         batch=True,
         v=True,
     ),
     "d1.7": Expression(
         _bounded(lambda x, s: s.rms_wh() - x),
+        lambda x, s: x / torch.maximum(s.std_bwh(), s.rms_wh() - x),
         batch=True,
     ),
     "d1.9": Expression(
         _bounded(lambda x, s: x + s.std_wh()),
+        lambda x, s: x / torch.maximum(s.std_bwh(), x + s.std_wh()),
         batch=True,
     ),
     "d2.1": Expression(
         lambda x, s: (x * torch.tanh(torch.sigmoid(x)), s.rms_g()),
+        lambda x, s: x * torch.tanh(torch.sigmoid(x)) / s.rms_g(),
         batch=False,
     ),
     "d2.2": Expression(
         lambda x, s: (x * torch.sigmoid(x), s.rms_g()),
+        lambda x, s: x * torch.sigmoid(x) / s.rms_g(),
         batch=False,
     ),
     "d2.5": Expression(
         lambda x, s: (x * torch.sigmoid(x), s.std_g()),
+        lambda x, s: x * torch.sigmoid(x) / s.std_g(),
         batch=False,
     ),
     "d2.6": Expression(
         lambda x, s: (x * torch.sigmoid(s.v() * x), s.std_g()),
+        lambda x, s: x * torch.sigmoid(s.v() * x) / s.std_g(),
         batch=False,
         v=True,
     ),
     "d2.10": Expression(
         _gated_by_itself,
+        lambda x, s: x / s.rms_g() * torch.sigmoid(torch.maximum(x, x / s.rms_g())),
         batch=False,
     ),
 }

@@ -2,14 +2,23 @@
 
     none        z = act(weight * x + bias)      what is left when normalization is taken away
     nf          z = gain(act) * act(x)          Brock, De and Smith 2021, section 3.2
-    skipinit    z = act(x + bias)               De and Smith 2020; bias (C,) as of the convolution
+    skipinit    z = act(x)                      De and Smith 2020; convolutions have biases
     fixup       z = act(x + bias)               Zhang, Dauphin and Ma 2019; bias one scalar
 
 gain(act) = 1 / sqrt(Var act(u)), u ~ N(0, 1), keeps the variance of a standard normal input at 1
-(`normbench.norms.activations`). nf asks for convolutions with scaled weight standardization, whose
-gains and biases take the place of a layer's; without activation its layer does nothing. nf,
-skipinit and fixup ask for a residual scheme of their own (`normbench.norms.residual`), which is an
-architecture's to provide. Nothing differs in evaluation.
+(`normbench.norms.activations`); without activation the layer of nf does nothing. nf asks for
+convolutions with scaled weight standardization (`normbench.norms.convolution`),
+
+    W_hat[o] = gain[o] * (W[o] - mean[o]) / sqrt(max(fan-in * var[o], ws_eps))
+
+whose gains, at first 1, and biases take the place of a layer's. nf, skipinit and fixup ask for
+residual branches of their own (`normbench.norms.residual`), which an architecture provides:
+
+    nf          x + alpha * g * f(x / beta)     beta^2 the variance that x has at initialization
+    skipinit    x + g * f(x)                    g one learned scalar, at first 0, here and in nf
+    fixup       x + s * f(x) + b                scalars s and b; shifts before each convolution too
+
+Nothing differs in evaluation.
 
 Placement: nf and skipinit in pre-activation blocks (v2), fixup in post-activation blocks (v1). In
 nf blocks the activation comes before the division by beta, as in the paper's code.
@@ -21,6 +30,8 @@ Elsewhere:
 - The paper's PyTorch listing takes unbiased variances of the weights and adds eps = 1e-4 to
   I * var; its JAX code takes the maximum of both, as here.
 - DeepMind's FixUp adds the scalar shift to identity shortcuts too; the official code does not.
+- The official code of FixUp trains scalars and biases at a tenth of the learning rate; here they
+  have the learning rate of all.
 """
 
 from dataclasses import dataclass
@@ -86,8 +97,12 @@ class SkipInitNorm(NoNorm):
     def residual(self) -> Residual:
         return SkipInit()
 
+    @property
+    def conv_bias(self) -> bool:
+        return True
+
     def layer(self, channels: int, act: str | None = "relu") -> NormAct:
-        return Affine(channels, act, gain=False)
+        return Affine(channels, act, gain=False, shift=False)
 
 
 @dataclass(frozen=True)
@@ -136,7 +151,7 @@ class ShiftedAct(NormAct):
 
     def __init__(self, channels: int, act: str | None) -> None:
         super().__init__(channels, act, gain=False, shift=False)
-        self.register_parameter("bias", None if act is None else nn.Parameter(torch.zeros(1)))
+        self.register_parameter("bias", None if act is None else nn.Parameter(torch.zeros(())))
 
     def joint(self, x: Tensor) -> Tensor:
         return self.activation(x if self.bias is None else x + self.bias)

@@ -66,7 +66,7 @@ class FilterResponseNormAct(Normalizing):
     """The layer; its activation is TLU, whatever `act` stood there."""
 
     batch_independent = True
-    roles: ClassVar[dict[str, Role]] = {**Normalizing.roles, "tau": "shift", "eps": "shift"}
+    roles: ClassVar[dict[str, Role]] = {**Normalizing.roles, "tau": "shift", "eps": "scalar"}
     tau: nn.Parameter | None
     eps: nn.Parameter | None
 

@@ -36,8 +36,7 @@ from normbench.norms.layer import (
     require_positive,
     wide,
 )
-from normbench.norms.layer import per_channel as spread
-from normbench.norms.moments import of_groups, over_channels, to_channels
+from normbench.norms.moments import normalized, of_groups, over_channels
 from normbench.norms.running import kept_moments, weighed
 
 
@@ -88,7 +87,7 @@ class GroupNormAct(Normalizing):
     """The layer of all three, with `groups` groups."""
 
     batch_independent = True
-    example_weight: float = 1.0  # of an image in its own statistics, in evaluation
+    example_weight: float = 1.0
 
     def __init__(self, channels: int, act: str | None, groups: int, eps: float) -> None:
         super().__init__(channels, act)
@@ -114,11 +113,8 @@ class GroupNormAct(Normalizing):
         if not self._mixes():
             return F.group_norm(x, self.groups, eps=self.eps)
         running = over_channels(*kept_moments(self), self.groups)
-        mean, var = weighed(of_groups(wide(x), self.groups), running, self.example_weight)
-        mean, scale = (
-            to_channels(each, self.channels) for each in (mean, (var + self.eps) ** -0.5)
-        )
-        return (wide(x) - spread(mean)) * spread(scale)
+        own = of_groups(wide(x), self.groups)
+        return normalized(wide(x), weighed(own, running, self.example_weight), self.eps)
 
     def _mixes(self) -> bool:
         return not self.training and self.example_weight != 1

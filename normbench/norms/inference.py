@@ -10,7 +10,7 @@ alpha is not 1 / batch; the paper tunes it on validation images.
     top1 = evaluate(network)
 """
 
-from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from normbench.norms.group import GroupNormAct
 from normbench.norms.layer import per_channel, wide
-from normbench.norms.moments import of_channels, of_groups, over_channels, to_channels
+from normbench.norms.moments import normalized, of_channels, of_groups, over_channels
 from normbench.norms.running import Running, kept_moments, weighed
 
 #: Where a handle lies that takes the weighing away from a layer of torch or timm.
@@ -28,9 +28,10 @@ _HANDLE = "_normbench_example_weight"
 def set_example_weight(model: nn.Module, alpha: float) -> int:
     """Let every image count with `alpha` in its own statistics when `model` is evaluated.
 
-    Reaches the layers of normbench and those of torch and timm: batch, group, layer and instance
-    normalization with their ghost, batch-group, synchronized, renormalized, proxy-normalized and
-    switchable relatives. EvoNorm's B layers keep no running mean and stay as they are.
+    Reaches batch, group, layer and instance normalization of normbench with their ghost,
+    batch-group, synchronized, renormalized, proxy-normalized and switchable relatives, and torch's
+    BatchNorm2d, SyncBatchNorm and GroupNorm with what timm makes of them. All others stay as they
+    are: EvoNorm's B layers, which keep no running mean, and torch's InstanceNorm2d and LayerNorm.
 
     Returns:
         How many layers were reached.
@@ -45,10 +46,11 @@ def set_example_weight(model: nn.Module, alpha: float) -> int:
     if not reached:
         raise ValueError("the network has no layer that could mix statistics of one image in")
     for name, layer in reached:
-        if alpha < 1 and getattr(layer, "running_mean", None) is None:
+        plain = alpha == 1 and isinstance(layer, GroupNormAct | nn.GroupNorm)
+        if not plain and getattr(layer, "running_mean", None) is None:
             raise ValueError(
                 f"the layer {name or 'itself'} keeps no running statistics: recalibrate(model, "
-                "batches) takes them from training images, or choose alpha=1"
+                "batches) takes them from training images, for layers that can keep them"
             )
     for _, layer in reached:
         _weigh(layer, alpha)
@@ -69,43 +71,33 @@ def _weigh(layer: nn.Module, alpha: float) -> None:
     if (handle := getattr(layer, _HANDLE, None)) is not None:
         handle.remove()
     if isinstance(layer, nn.GroupNorm):
-        handle = layer.register_forward_hook(_group_norm(alpha)) if alpha < 1 else None
+        handle = layer.register_forward_hook(partial(_group_norm, alpha)) if alpha < 1 else None
     else:
-        handle = layer.register_forward_pre_hook(_batch_norm(alpha)) if alpha else None
+        handle = layer.register_forward_pre_hook(partial(_batch_norm, alpha)) if alpha else None
     setattr(layer, _HANDLE, handle)
 
 
-def _batch_norm(alpha: float) -> Callable[[Any, tuple[Tensor]], tuple[Tensor] | None]:
+def _batch_norm(alpha: float, layer: Any, given: tuple[Tensor]) -> tuple[Tensor] | None:
     """A hook that hands a layer the input whose plain normalization is the weighed one."""
-
-    def hook(layer: nn.BatchNorm2d, given: tuple[Tensor]) -> tuple[Tensor] | None:
-        if layer.training:
-            return None
-        (x,) = given
-        m, v = kept_moments(layer)
-        mean, var = weighed(of_channels(wide(x)), (m, v), alpha)
-        y = (wide(x) - per_channel(mean)) * per_channel(torch.rsqrt(var + layer.eps))
-        # The layer, whatever activation it has within, undoes this and goes on with y.
-        return ((y * per_channel(torch.sqrt(v + layer.eps)) + per_channel(m)).to(x.dtype),)
-
-    return hook
+    if layer.training:
+        return None
+    (x,) = given
+    m, v = kept_moments(layer)
+    y = normalized(wide(x), weighed(of_channels(wide(x)), (m, v), alpha), layer.eps)
+    # The layer, whatever activation it has within, undoes this and goes on with y.
+    return ((y * per_channel(torch.sqrt(v + layer.eps)) + per_channel(m)).to(x.dtype),)
 
 
-def _group_norm(alpha: float) -> Callable[[Any, tuple[Tensor], Tensor], Tensor | None]:
+def _group_norm(alpha: float, layer: Any, given: tuple[Tensor], output: Tensor) -> Tensor | None:
     """A hook that puts the weighed normalization in the place of a layer's output."""
-
-    def hook(layer: nn.GroupNorm, given: tuple[Tensor], output: Tensor) -> Tensor | None:
-        if layer.training:
-            return None
-        (x,) = given
-        running = over_channels(*kept_moments(layer), layer.num_groups)
-        mean, var = weighed(of_groups(wide(x), layer.num_groups), running, alpha)
-        mean, scale = (to_channels(t, x.shape[1]) for t in (mean, torch.rsqrt(var + layer.eps)))
-        y = (wide(x) - per_channel(mean)) * per_channel(scale)
-        if layer.affine:
-            y = y * per_channel(layer.weight) + per_channel(layer.bias)
-        for fused in ("drop", "act"):  # of timm's GroupNormAct
-            y = getattr(layer, fused, nn.Identity())(y)
-        return y.to(output.dtype)
-
-    return hook
+    if layer.training:
+        return None
+    (x,) = given
+    running = over_channels(*kept_moments(layer), layer.num_groups)
+    own = of_groups(wide(x), layer.num_groups)
+    y = normalized(wide(x), weighed(own, running, alpha), layer.eps)
+    if layer.affine:
+        y = y * per_channel(layer.weight) + per_channel(layer.bias)
+    for fused in ("drop", "act"):  # of timm's GroupNormAct
+        y = getattr(layer, fused, nn.Identity())(y)
+    return y.to(output.dtype)

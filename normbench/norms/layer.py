@@ -5,6 +5,7 @@ W workers (images per worker is N / W; the width of a map never needs a letter o
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal, Self
 
@@ -16,7 +17,7 @@ from normbench.norms.activations import activation
 from normbench.norms.convolution import Standardization
 from normbench.norms.residual import Residual
 
-Role = Literal["weight", "bias", "gain", "shift", "proxy", "ratio", "residual"]
+Role = Literal["weight", "bias", "gain", "shift", "scalar", "proxy", "ratio", "residual"]
 
 
 class Normalizer(ABC):
@@ -31,6 +32,11 @@ class Normalizer(ABC):
     def conv(self) -> Standardization | None:
         """What it asks of convolutions: nothing, or a standardization of their weights."""
         return None
+
+    @property
+    def conv_bias(self) -> bool:
+        """Whether convolutions have a bias, the stem aside; a layer's shift makes it needless."""
+        return False
 
     @property
     def residual(self) -> Residual:
@@ -151,6 +157,15 @@ class NormAct(nn.Module):
         """The paper's equation, term by term in double precision; tests hold `forward` to it."""
         raise NotImplementedError
 
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        kept = dict(self.named_buffers(recurse=False))
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        for name, before in kept.items():
+            after = self.get_buffer(name)
+            if after.dtype.itemsize < 4:  # .half() and .bfloat16() are for parameters alone
+                setattr(self, name, before.to(after.device))
+        return self
+
     def extra_repr(self) -> str:
         groups = f", groups={self.groups}" if hasattr(self, "groups") else ""
         return f"{self.channels}, act={self.act}{groups}"
@@ -158,6 +173,8 @@ class NormAct(nn.Module):
 
 class Normalizing(NormAct):
     """A layer that is activation(affine(normalize(x)))."""
+
+    example_weight: float | None = None  # of an image in its own statistics, in evaluation
 
     def joint(self, x: Tensor) -> Tensor:
         return self.activation(self.affine(self.normalize(x)))
@@ -167,6 +184,8 @@ class Normalizing(NormAct):
         raise NotImplementedError
 
     def reference(self, x: Tensor) -> Tensor:
+        if self.example_weight != type(self).example_weight:
+            raise ValueError("example weighing is no part of the layer, so no reference has it")
         return self.activation(self.affine(self.reference_normalize(x.double())))
 
     def reference_normalize(self, x: Tensor) -> Tensor:

@@ -55,6 +55,13 @@ def over_channels(mean: Tensor, var: Tensor, groups: int) -> Moments:
     return merged(mean.unflatten(-1, (groups, -1)), var.unflatten(-1, (groups, -1)), dim=-1)
 
 
+def normalized(x: Tensor, moments: Moments, eps: float) -> Tensor:
+    """(x - mean) / sqrt(var + eps) for moments (..., C) of channels or (..., G) of their groups."""
+    mean, var = moments
+    scale = to_channels(torch.rsqrt(var + eps), x.shape[1])
+    return (x - to_channels(mean, x.shape[1])[..., None, None]) * scale[..., None, None]
+
+
 def to_channels(statistic: Tensor, channels: int) -> Tensor:
     """(..., G) -> (..., C): every channel gets its group's."""
     return statistic.repeat_interleave(channels // statistic.shape[-1], dim=-1)

@@ -39,7 +39,9 @@ def set_ratios(model: nn.Module, given: Ratios, *, hard: bool = False) -> None:
             raise ValueError(f"the layer {name} has one vector of ratios; {own} are two")
         for key, logits in layer.named_parameters(recurse=False):
             if key.endswith("logits"):
-                chosen = own["var" if key.startswith("var") else "mean"]
+                chosen = list(own["var" if key.startswith("var") else "mean"])
+                if hard:  # in the logits too, so that a saved state keeps them
+                    chosen = [float(k == chosen.index(max(chosen))) for k in range(members)]
                 logits.data.copy_(logits_of(tuple(chosen), members))
                 logits.requires_grad_(not hard)
         layer.hard = hard

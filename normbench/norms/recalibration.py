@@ -31,7 +31,8 @@ def recalibrate(model: nn.Module, batches: Iterable[Tensor]) -> int:
 
     Layers with running statistics normalize as in training, per worker as `set_workers` said, and
     all else, dropout for one, is as in evaluation. Afterwards every module is in the mode in which
-    it was.
+    it was. What group normalization gets here is part of its state from then on: a saved state goes
+    into a network that was recalibrated too.
 
     Args:
         model: on the device of the batches.
@@ -48,6 +49,8 @@ def recalibrate(model: nn.Module, batches: Iterable[Tensor]) -> int:
         raise ValueError("the network has no layer that keeps running statistics or could")
     sums = {layer: _Sums() for layer in layers}
     modes = {module: module.training for module in model.modules()}
+    counters = [b for key, b in model.named_buffers() if key.endswith("num_batches_tracked")]
+    counted = [counter.clone() for counter in counters]
     momenta: dict[Any, float] = {
         layer: layer.momentum  # type: ignore[misc]
         for layer in layers
@@ -57,6 +60,7 @@ def recalibrate(model: nn.Module, batches: Iterable[Tensor]) -> int:
         for layer in layers:
             undo.callback(layer.register_forward_pre_hook(sums[layer].hook).remove)
         undo.callback(_set_modes, modes)
+        undo.callback(_set_counters, counters, counted)  # torch's layers count what they see
         undo.callback(_set_momenta, momenta)
         model.eval()
         for layer in momenta:
@@ -117,6 +121,11 @@ def _keep(layer: nn.Module, mean: Tensor, var: Tensor) -> None:
 def _set_modes(modes: dict[nn.Module, bool]) -> None:
     for module, training in modes.items():
         module.training = training
+
+
+def _set_counters(counters: list[Tensor], counted: list[Tensor]) -> None:
+    for counter, count in zip(counters, counted, strict=True):
+        counter.copy_(count)
 
 
 def _set_momenta(momenta: dict[Any, float]) -> None:

@@ -29,8 +29,7 @@ from torch import Tensor, nn
 
 from normbench.norms import equations
 from normbench.norms.batch import BatchNorm, BatchNormAct
-from normbench.norms.layer import NormAct, require_positive, wide
-from normbench.norms.layer import per_channel as spread
+from normbench.norms.layer import NormAct, per_channel, require_positive, wide
 from normbench.norms.moments import Moments, of_sets, to_images
 
 
@@ -91,7 +90,8 @@ class BatchRenormAct(BatchNormAct):
         old, seen = torch.sqrt(self.running_var + self.eps), torch.sqrt(var.detach() + self.eps)
         new = torch.lerp(old, seen.mean(0).to(old.dtype), self.momentum)
         # A new tensor: of one that is moved in place, a compiled backward pass (torch 2.15) takes
-        # the moved values for those that r was computed from.
+        # the moved values for those that r was computed from. Whoever averages buffers over
+        # processes must therefore ask the layer for them every time.
         self.running_var = new.square() - self.eps
         self.track(mean=mean)
         return self.activation(self.affine(y))
@@ -105,7 +105,7 @@ class BatchRenormAct(BatchNormAct):
         r, d = self.corrections(mean.detach(), var.detach())
         scale = torch.rsqrt(var + self.eps) * r
         scale, shift = (to_images(each, len(x)) for each in (scale, d - mean * scale))
-        return wide(x) * spread(scale) + spread(shift), (mean, var)
+        return wide(x) * per_channel(scale) + per_channel(shift), (mean, var)
 
     def corrections(self, mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
         """r and d (W, C) for the moments of the workers."""
@@ -128,8 +128,8 @@ class BatchRenormAct(BatchNormAct):
         return equations.by_set(x, self.workers, self._reference_of_worker)
 
     def _reference_of_worker(self, x: Tensor) -> Tensor:
-        sigma = spread(torch.sqrt(self.running_var.double() + self.eps))
-        mu = spread(self.running_mean.double())
+        sigma = per_channel(torch.sqrt(self.running_var.double() + self.eps))
+        mu = per_channel(self.running_mean.double())
         mean = x.mean((0, 2, 3), keepdim=True)
         sigma_b = torch.sqrt(equations.variance(x, equations.BATCH) + self.eps)
         r_max, d_max = self.limits()

@@ -38,8 +38,16 @@ class Residual:
         """What each block of stages with `depths` blocks divides its input by."""
         return [[1.0] * depth for depth in depths]
 
-    def initialize(self, branches: Sequence[Sequence[nn.Conv2d]], head: nn.Linear) -> None:
-        """Weights that are not the architecture's own: of branches' convolutions and classifier."""
+    def initialize(
+        self, network: nn.Module, branches: Sequence[Sequence[nn.Conv2d]], head: nn.Linear
+    ) -> None:
+        """Give a network that has its architecture's own weights those of the scheme.
+
+        Args:
+            network: all of it.
+            branches: the convolutions of every residual branch, in order.
+            head: the classifier.
+        """
 
     def __str__(self) -> str:
         return self.kind
@@ -53,6 +61,15 @@ class SkipInit(Residual):
 
     def join(self) -> nn.Module:
         return ScaledSum(1.0)
+
+    def initialize(
+        self,
+        network: nn.Module,  # noqa: ARG002
+        branches: Sequence[Sequence[nn.Conv2d]],  # noqa: ARG002
+        head: nn.Linear,
+    ) -> None:
+        nn.init.zeros_(head.weight)
+        nn.init.zeros_(head.bias)
 
 
 @dataclass(frozen=True)
@@ -70,6 +87,19 @@ class NormalizerFree(Residual):
 
     def join(self) -> nn.Module:
         return ScaledSum(self.alpha, learned=self.skip_gain)
+
+    def initialize(
+        self,
+        network: nn.Module,
+        branches: Sequence[Sequence[nn.Conv2d]],  # noqa: ARG002
+        head: nn.Linear,
+    ) -> None:
+        """As in the authors' code: fan-in for convolutions, N(0, 0.01^2) for the classifier."""
+        for module in network.modules():
+            if isinstance(module, nn.Conv2d):
+                nn.init.kaiming_normal_(module.weight, nonlinearity="linear")
+        nn.init.normal_(head.weight, std=0.01)
+        nn.init.zeros_(head.bias)
 
     def deviations(self, depths: Sequence[int]) -> list[list[float]]:
         """beta of every block; the first of a stage is a transition.
@@ -99,7 +129,12 @@ class FixUp(Residual):
     def before_conv(self) -> nn.Module:
         return ScalarShift()
 
-    def initialize(self, branches: Sequence[Sequence[nn.Conv2d]], head: nn.Linear) -> None:
+    def initialize(
+        self,
+        network: nn.Module,  # noqa: ARG002
+        branches: Sequence[Sequence[nn.Conv2d]],
+        head: nn.Linear,
+    ) -> None:
         """Section 3, rules 1 and 2.
 
         All but the last of the m convolutions of a branch: N(0, 2 / fan-out) times
@@ -145,7 +180,7 @@ class ScalarShift(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.bias = nn.Parameter(torch.zeros(1))
+        self.bias = nn.Parameter(torch.zeros(()))  # a number, which widens no dtype
 
     def forward(self, x: Tensor) -> Tensor:
         return x + self.bias
@@ -158,8 +193,8 @@ class ShiftedSum(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.scale = nn.Parameter(torch.ones(1))
-        self.bias = nn.Parameter(torch.zeros(1))
+        self.scale = nn.Parameter(torch.ones(()))
+        self.bias = nn.Parameter(torch.zeros(()))
 
     def forward(self, shortcut: Tensor, branch: Tensor) -> Tensor:
         return shortcut + self.scale * branch + self.bias

@@ -16,9 +16,6 @@ m and v the running statistics, E[x_i] and s_i^2 the image's own. This is the pa
 a * E[x_i^2] + (1 - a) * m_{x^2} - mean^2 with m_{x^2} = v + m^2, in a form that is never negative.
 """
 
-from collections.abc import Callable
-from typing import Self
-
 import torch
 from torch import Tensor, nn
 
@@ -27,12 +24,12 @@ from normbench.norms.moments import Moments
 
 
 class Running(NormAct):
-    """A layer with running statistics per channel, kept in at least fp32."""
+    """A layer with running statistics per channel."""
 
     running_mean: Tensor
     running_var: Tensor
     momentum: float
-    example_weight: float = 0.0
+    example_weight: float | None = 0.0
 
     def keep(self, channels: int, momentum: float, *, mean: bool = True) -> None:
         """Start with mean 0, if one is kept, and variance 1."""
@@ -47,15 +44,6 @@ class Running(NormAct):
             for name, statistic in statistics.items():
                 buffer = self.get_buffer(f"running_{name}")
                 buffer.lerp_(statistic.mean(0).to(buffer.dtype), self.momentum)
-
-    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
-        kept = dict(self.named_buffers(recurse=False))
-        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
-        for name, before in kept.items():
-            after = self.get_buffer(name)
-            if after.dtype.itemsize < 4:  # .half() and .bfloat16() are for parameters alone
-                setattr(self, name, before.to(after.device))
-        return self
 
 
 def weighed(own: Moments, running: Moments, weight: float) -> Moments:

@@ -1,11 +1,10 @@
 """Normalizers together with weight standardization (Qiao et al. 2019).
 
-    gn_ws, ln_ws, bn_ws     the layers of gn, ln and bn over convolutions with standardized weights
-    gn_ws_pn                the same under gn_pn, with proxy-normalized activations
+    W_hat[o] = (W[o] - mean[o]) / sqrt(var[o] + ws_eps)
 
-The convolutions are those of `normbench.norms.convolution`: each filter's weights get mean 0 and
-variance 1 in every forward pass. The layers are unchanged. Nothing differs in evaluation but what
-does in the layers.
+mean and (biased) var over all weights of the filter of output channel o, taken in every forward
+pass with gradients through both (`normbench.norms.convolution`). The layers are those of gn, ln and
+bn, for gn_ws_pn that of gn_pn. Nothing differs in evaluation but what does in the layers.
 
 Placement: every convolution but those in squeeze-excite, so in v2 blocks also the last of a branch,
 which no normalization follows; Proxy Norm (A.1) adds one learned scale per channel after that one.

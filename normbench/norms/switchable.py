@@ -21,9 +21,13 @@ Placement: that of batch normalization, but not on 1x1 maps after global pooling
 
 Weight decay pulls on gain, shift and logits in the papers.
 
-Elsewhere: the authors' code starts running_var at 0 instead of 1; with `using_moving_average=False`
-it adds up the statistics of batches, but no code divides the sums by their number. Their models
-have a dropout of 0.5 and gains that start at 0; the study has neither.
+Elsewhere:
+
+- The authors' code takes the unbiased variance of each channel of an image, which leaks into the
+  variances of ln and bn and is no number on 1x1 maps; the papers define the biased one, as here.
+- It starts running_var at 0 instead of 1. With `using_moving_average=False` it adds up the
+  statistics of batches, but no code divides the sums by their number.
+- Its models have a dropout of 0.5 and gains that start at 0; the study has neither.
 """
 
 from collections.abc import Sequence
@@ -203,11 +207,17 @@ class SwitchableNormAct(PerWorker, Running, Normalizing):
 
     def reference_normalize(self, x: Tensor) -> Tensor:
         means, variances = zip(*(self._reference_of(m, x) for m in self.options.over), strict=True)
-        p, q = (ratio.double() for ratio in self.ratios())
+        names = ("logits", "logits") if self.options.tied else ("mean_logits", "var_logits")
+        p, q = (self._reference_ratios(self.get_parameter(name).double()) for name in names)
         mean = _summed(p, means)
         if self.options.mix == "std":
             return (x - mean) / _summed(q, [torch.sqrt(v + self.options.eps) for v in variances])
         return (x - mean) / torch.sqrt(_summed(q, variances) + self.options.eps)
+
+    def _reference_ratios(self, logits: Tensor) -> Tensor:
+        if self.hard:
+            return (logits == logits.max()).double()
+        return torch.exp(logits) / torch.exp(logits).sum()
 
     def _reference_of(self, member: Member, x: Tensor) -> Moments:
         if member == "bn" and not self.training:
