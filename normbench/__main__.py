@@ -62,7 +62,8 @@ def _conclude(cells: list[Cell], settings: Settings, summary: Summary) -> None:
         forms = ", ".join(build.forms(table))
         print(f"{REPORTS / table.spec.name / table.slug}{forms}")
     if made:
-        print(f"{len(changed)} of these files are new" if changed else "these files had it all")
+        verb = "is" if len(changed) == 1 else "are"
+        print(f"{len(changed)} of these files {verb} new" if changed else "these files had it all")
     for line in summary.failed:
         print(f"failed: {line}")
     if summary.interrupted:

@@ -130,7 +130,7 @@ def _fitted(option: str, value: Any, hint: Any) -> Any:
     try:
         return TypeAdapter(hint).validate_python(value)
     except ValidationError as error:
-        wish = error.errors()[0]["msg"]
+        wish = error.errors()[0]["msg"].replace("a valid tuple", "a list, as [a,b]")
         raise BadInput(f"{option}={value}: {wish[:1].lower()}{wish[1:]}") from None
 
 

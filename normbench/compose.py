@@ -20,6 +20,7 @@ import hydra
 import yaml
 from hydra.conf import HydraConf, RuntimeConf
 from hydra.core.hydra_config import HydraConfig
+from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException, MissingConfigException, OverrideParseException
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
@@ -27,7 +28,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from normbench.cells import Cell, Settings, parse
 from normbench.errors import BadInput, choose_from
-from normbench.home import CONF, ROOT, SWEEPS, headline, load, names, usual_choices
+from normbench.home import CONF, SWEEPS, headline, load, names, usual_choices
 
 PLAIN = ("batch", "workers", "global_batch", "seed", "precision", "runs", "jobs", "force")
 
@@ -48,7 +49,8 @@ def compose(arguments: list[str]) -> tuple[list[Cell], Settings | None]:
 
     # Hydra's parser takes no option between two overrides.
     flags = [word for word in arguments if word in ("-m", "--multirun")]
-    arguments = flags + [word for word in arguments if word not in flags]
+    words = [word for word in arguments if word not in flags]
+    arguments = flags + [_late(word) if flags else word for word in words]
     if flags and sys.stderr.isatty():
         print("composing the grid ...", file=sys.stderr)  # Hydra takes about 0.1 s a cell
     with _environment(arguments), _sentences(arguments):
@@ -69,6 +71,26 @@ def compose(arguments: list[str]) -> tuple[list[Cell], Settings | None]:
             "runs, jobs, force and sweeps hold for all runs of a command line: give one value"
         )
     return [by_id[id_] for id_ in cells], settings.pop()
+
+
+def _late(word: str) -> str:
+    """An option of a group, as norm.momentum=0.2, as a list of one.
+
+    Before a grid Hydra composes once without its lists, with the default choice of every group,
+    and an option that this choice happens not to have would be an error.
+    """
+    key, _, value = word.partition("=")
+    group, _, option = key.partition(".")
+    if group not in _groups() or not option or not value:
+        return word
+    try:
+        (override,) = OverridesParser.create().parse_overrides([word])
+    except HydraException:  # Hydra will say so itself
+        return word
+    if override.is_sweep_override():
+        return word
+    # choice(null) is an error of Hydra's; of two cells that are one, one is kept.
+    return f"{key}=null,null" if override.value() is None else f"{key}=choice({value})"
 
 
 def _parsed(config: DictConfig, runtime: RuntimeConf) -> tuple[Cell, Settings]:
@@ -104,8 +126,13 @@ def _environment(arguments: list[str]) -> Iterator[None]:
     """What config.yaml takes from the environment, and the arguments where Hydra looks for them."""
     typed = sys.argv
     with tempfile.TemporaryDirectory(prefix="normbench-") as scratch:
+        # The folder above sweeps/ has others, and Hydra would take each for a group of its own:
+        # runs/ for the key runs.
+        path = Path(scratch) / "searchpath"
+        path.mkdir()
+        (path / "sweeps").symlink_to(SWEEPS)
         os.environ["NORMBENCH_SCRATCH"] = scratch
-        os.environ["NORMBENCH_ROOT"] = str(ROOT)
+        os.environ["NORMBENCH_SEARCHPATH"] = str(path)
         os.environ["NORMBENCH_HELP"] = _sweeps_and_commands(arguments)
         sys.argv = ["normbench", *arguments]
         try:
@@ -201,11 +228,12 @@ def _unknown_key(key: str, arguments: list[str]) -> str:
     # Of a grid's choices the first that lacks the option: norm=bn,gn norm.groups=4.
     typed = [word.partition("=")[2] for word in arguments if word.startswith(f"{group}=")]
     for name in (typed[-1] if typed else usual_choices()[group]).split(","):
-        path = CONF / group / f"{name}.yaml"
-        options = load(path).keys() - {"_target_"} if path.is_file() else {option}
-        if option not in options:
-            return f"{key} is unknown to {group}={name}; {choose_from(option, options)}"
-    return f"{key} is unknown to {group}"
+        for folder in (CONF, *_config_dirs(arguments)):
+            path = folder / group / f"{name}.yaml"
+            options = load(path).keys() - {"_target_"} if path.is_file() else {option}
+            if option not in options:
+                return f"{key} is unknown to {group}={name}; {choose_from(option, options)}"
+    return f"{key} is unknown to one of {group}={typed[-1] if typed else usual_choices()[group]}"
 
 
 def _groups() -> list[str]:

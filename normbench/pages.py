@@ -16,6 +16,8 @@ from normbench.catalog import Facts, facts
 from normbench.home import CONF, ROOT, comment, load
 
 PAGE = ROOT / "docs" / "normalizers.md"
+#: What goes with layers: around them, and after training.
+_BESIDES = ("convolution", "residual", "activations", "inference", "recalibration", "ratios")
 
 
 def page() -> str:
@@ -35,6 +37,7 @@ def page() -> str:
         _text(inspect.getdoc(norms) or "").partition("\n\n")[2],
         _table(every),
         *(_family(module, families[module]) for module in order),
+        *(_family(f"normbench.norms.{name}", []) for name in _BESIDES),
     ]
     return "\n\n".join(parts) + "\n"
 
@@ -53,7 +56,7 @@ def _family(module: str, members: list[str]) -> str:
     """The docstring of a module, and the options of each normalizer that lives there."""
     found = import_module(module)
     doc = inspect.getdoc(found) or ""
-    title = re.split(r" \(|: |\.\n", doc)[0]
+    title = re.split(r" \(|: |\.\n|, for ", doc)[0]
     path = module.replace(".", "/") + ".py"
     source = f"Source: [{path}](../{path})"
     return "\n\n".join([f"## {title}", _text(doc), source, *(_member(name) for name in members)])

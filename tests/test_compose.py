@@ -5,6 +5,7 @@ import re
 import shutil
 from dataclasses import fields, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from conftest import PLUGIN, Command, cell
@@ -71,6 +72,35 @@ def test_ids_do_not_drift() -> None:
     assert (
         cell("norm=evonorm_s0", "batch=4", "protocol=fixed_workers", "seed=1").id == "13bd4382a3a8"
     )
+
+
+@pytest.mark.parametrize(
+    ("norms", "options"),
+    [
+        ("bn,sync_bn", {"momentum": 0.2}),  # options that the usual normalizer does not have
+        ("sn,sn_tied", {"mix": "std", "over": ["in", "ln"], "mean_ratios": None}),
+        ("gn_pn,ln_pn", {"additional": False, "proxy_eps": 1e-5}),
+        ("gn,ln", {"eps": 1e-3}),
+    ],
+)
+def test_an_option_holds_for_every_normalizer_of_a_grid(
+    norms: str, options: dict[str, Any]
+) -> None:
+    words = [
+        f"norm.{key}={'null' if value is None else str(value).replace(chr(39), '')}"
+        for key, value in options.items()
+    ]
+    cells, _ = compose(["-m", f"norm={norms}", *words, "batch=4,8"])
+    assert len(cells) == 4
+    for each in cells:
+        assert {key: each.norm.options[key] for key in options} == options
+
+
+@pytest.mark.parametrize("folder", ["tests", "reports", "normbench"])
+def test_the_folders_of_a_checkout_are_no_groups(folder: str) -> None:
+    """A folder runs/ beside conf/ would otherwise take the place of the key runs."""
+    with pytest.raises(BadInput, match=f"{folder} is unknown"):
+        compose([f"{folder}=1"])
 
 
 def test_an_option_that_is_null_is_no_part_of_the_id() -> None:

@@ -133,7 +133,7 @@ def test_values_and_gradients_are_those_of_the_reference(
     # What refuses a shape says so; what refused nearly all would have passed unseen.
     for training in (True, False):
         seen = [e for e, row in zip(errors, rows, strict=True) if row["training"] == training]
-        assert sum(error is not None for error in seen) >= (0.2 if training else 0.8) * len(seen)
+        assert sum(error is not None for error in seen) >= (0.1 if training else 0.8) * len(seen)
 
 
 def test_in_the_sample_every_pair_of_values_occurs() -> None:

@@ -173,6 +173,24 @@ def test_one_computation_is_said_under_a_fixed_global_batch_alone() -> None:
     assert one_computation(other) == []
 
 
+def test_a_row_whose_numbers_are_the_same_to_the_digit_is_one_computation_too() -> None:
+    """Synchronized batch normalization: it sees the batch, but the same one in every column."""
+    flat = [run("bn", batch, seed, 80.0 + seed) for batch in (4, 128) for seed in (0, 1)]
+    assert one_computation(of(flat)[0]) == ["bn"]
+    other = [*flat[:3], run("bn", 128, 1, 81.0, train_loss=0.123)]
+    assert one_computation(of(other)[0]) == []
+    apart = [run("bn", 4, 0, 80.0), run("bn", 128, 1, 80.0)]
+    assert one_computation(of(apart)[0]) == []
+
+
+def test_why_a_cell_cannot_work_is_said() -> None:
+    cannot = [
+        run(norm, 4, 0, None, status="impossible", reason="a 1x1 map") for norm in ("in", "x")
+    ]
+    (table,) = of([*RUNS, *cannot])
+    assert "n/a, in, x: a 1x1 map." in notes(table)
+
+
 def test_the_widest_column_is_compared_with_the_narrowest_by_seed() -> None:
     (table,) = of(RUNS)
     assert differences(table) == [

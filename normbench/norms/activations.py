@@ -45,7 +45,7 @@ def activation(name: str | None) -> Activation:
     if name is None:
         return identity
     if name not in GAINS:
-        raise ValueError(f"act={name} is no activation; {choose_from(name, GAINS)}")
+        raise ValueError(f"act={name} is no activation; {choose_from(str(name), GAINS)}")
     found: Activation = _OTHERS.get(name) or getattr(F, name)
     return found
 

@@ -1,13 +1,18 @@
 """Inference example weighing (Summers and Dinneen 2020, section 3.1), for trained networks.
 
 In evaluation every image counts in its own normalization statistics with a weight alpha, and the
-running statistics with 1 - alpha (`normbench.norms.running` has the equation). alpha = 0 is plain
-batch normalization, alpha = 1 instance normalization; of group normalization 1 is the plain layer,
-and below 1 running statistics mix in, which `recalibrate` brings. No weight changes. The best
-alpha is not 1 / batch; the paper tunes it on validation images.
+running statistics with 1 - alpha:
 
+    mean = (1 - alpha) * m + alpha * E[x_i]
+    var  = (1 - alpha) * v + alpha * s_i^2 + alpha * (1 - alpha) * (E[x_i] - m)^2
+
+m and v the running statistics, E[x_i] and s_i^2 those of the image, over the channels of a group
+where there are groups. alpha = 0 is plain batch normalization, alpha = 1 instance normalization; of
+group normalization 1 is the plain layer, and below 1 running statistics mix in, which `recalibrate`
+brings. No weight changes. The best alpha is not 1 / batch; the paper tunes it on validation images.
+
+    from normbench.norms.inference import set_example_weight
     set_example_weight(network.eval(), 0.1)
-    top1 = evaluate(network)
 """
 
 from functools import partial
@@ -40,7 +45,7 @@ def set_example_weight(model: nn.Module, alpha: float) -> int:
         ValueError: `alpha` is not from 0 to 1, no layer is reached, or a layer has no running
             statistics, which `normbench.norms.recalibration.recalibrate` would give it.
     """
-    if not 0 <= alpha <= 1:
+    if not isinstance(alpha, int | float) or not 0 <= alpha <= 1:
         raise ValueError(f"alpha={alpha}: an image's weight is from 0 to 1")
     reached = [(name, layer) for name, layer in model.named_modules() if _mixes(layer)]
     if not reached:
@@ -50,7 +55,7 @@ def set_example_weight(model: nn.Module, alpha: float) -> int:
         if not plain and getattr(layer, "running_mean", None) is None:
             raise ValueError(
                 f"the layer {name or 'itself'} keeps no running statistics: recalibrate(model, "
-                "batches) takes them from training images, for layers that can keep them"
+                "batches) takes them from training images, unless track_running_stats=False"
             )
     for _, layer in reached:
         _weigh(layer, alpha)

@@ -113,6 +113,7 @@ class NormAct(nn.Module):
         self, channels: int, act: str | None, *, gain: bool = True, shift: bool = True
     ) -> None:
         super().__init__()
+        require_positive(channels=channels)
         self.channels = channels
         self.act = act
         self.function = activation(act)
@@ -168,7 +169,10 @@ class NormAct(nn.Module):
 
     def extra_repr(self) -> str:
         groups = f", groups={self.groups}" if hasattr(self, "groups") else ""
-        return f"{self.channels}, act={self.act}{groups}"
+        weight = getattr(self, "example_weight", None)
+        usual = getattr(type(self), "example_weight", None)
+        weighed = f", example_weight={weight}" if weight != usual else ""
+        return f"{self.channels}, act={self.act}{groups}{weighed}"
 
 
 class Normalizing(NormAct):
@@ -242,4 +246,5 @@ def require_share(**options: float) -> None:
 
 def largest_divisor(channels: int, groups: int) -> int:
     """The largest number of groups up to `groups` that divides `channels`."""
+    require_positive(channels=channels, groups=groups)
     return next(g for g in range(min(groups, channels), 0, -1) if channels % g == 0)

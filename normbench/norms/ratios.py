@@ -1,7 +1,12 @@
 """The ratios of switchable normalization in a network: read them, give them, make them hard.
 
 The study of switchable normalization (Luo et al. 2019, table 2) takes the ratios that a network has
-learned, makes each layer's largest one hard, and trains on, or anew with these from the beginning.
+learned, makes each layer's largest one hard, and trains on, or anew with these from the beginning:
+
+    from normbench.norms.ratios import harden, ratios, set_ratios
+    learned = ratios(network)                   # {"layer": {"mean": [in, ln, bn], "var": [...]}}
+    harden(network)                             # the largest of each layer alone, from now on
+    set_ratios(another, learned, hard=True)     # the same for a network that is to be trained anew
 """
 
 from collections.abc import Mapping, Sequence

@@ -6,13 +6,17 @@ are added up per worker and divided by their number:
 
     running_mean = E[x],   running_var = E[x^2] - E[x]^2
 
+    from normbench.norms.recalibration import recalibrate
+    recalibrate(network, batches)
+
 This is the "batch average" evaluation of switchable normalization (Luo et al. 2019, section 3) and
-PreciseBN (Wu and Johnson 2021, section 3). Layers with statistics of images alone, group
-normalization and its relatives, get running statistics of their own this way, for
-`normbench.norms.inference`.
+PreciseBN (Wu and Johnson 2021, section 3); `recipe.recalibration=K` does it at the end of a run. It
+is nothing for batch renormalization, whose training reads its moving averages. Layers with
+statistics of images alone, group normalization and its relatives, get running statistics of their
+own this way, for `normbench.norms.inference`.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from typing import Any
 
@@ -26,7 +30,7 @@ from normbench.norms.running import Running
 
 
 @torch.no_grad()
-def recalibrate(model: nn.Module, batches: Iterable[Tensor]) -> int:
+def recalibrate(model: nn.Module, batches: Iterable[Tensor | Sequence[Tensor]]) -> int:
     """Replace the running statistics of `model` by those of `batches`; weights are untouched.
 
     Layers with running statistics normalize as in training, per worker as `set_workers` said, and
@@ -36,7 +40,8 @@ def recalibrate(model: nn.Module, batches: Iterable[Tensor]) -> int:
 
     Args:
         model: on the device of the batches.
-        batches: images (N, C, H, W) of as many forward passes, each with equally many images.
+        batches: images (N, C, H, W) of as many forward passes, or tuples that begin with them, as
+            a DataLoader gives; each batch counts the same.
 
     Returns:
         How many layers have new statistics.
@@ -67,7 +72,7 @@ def recalibrate(model: nn.Module, batches: Iterable[Tensor]) -> int:
             layer.train()
         _set_momenta(dict.fromkeys(momenta, 0.0))  # they move when all is known, not before
         for batch in batches:
-            model(batch)
+            model(batch if isinstance(batch, Tensor) else batch[0])
     for layer, found in sums.items():
         if not found.batches:
             raise ValueError("there is no batch, or a layer that no batch reaches")

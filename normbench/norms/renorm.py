@@ -12,7 +12,11 @@ running_var holds sigma^2 - eps.
 
 Early in training r = 1 and d = 0, plain batch normalization; then the limits open linearly. The
 paper does this from step 5,000 to 25,000 (d) and 40,000 (r); here `start`, `d_open` and `r_open`
-are fractions of the training, which `set_progress` tells the layers; until then they are open.
+are fractions of the training. A run of normbench tells them to the layers; in a loop of your own
+
+    set_progress(changing(network), step / steps)
+
+does, from this module. Until it is told anything a layer has its limits open.
 
 Placement: that of batch normalization.
 

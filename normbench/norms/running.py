@@ -6,14 +6,9 @@ Each training step moves them towards its own by `momentum`, the weight of the *
 
 so that no worker's statistics count more than another's, however workers are laid on devices.
 
-In evaluation an image may count in its own statistics with a weight a ("inference example
-weighing", Summers and Dinneen 2020, eq. 3), which `normbench.norms.inference` sets:
-
-    mean = (1 - a) * m + a * E[x_i]
-    var  = (1 - a) * v + a * s_i^2 + a * (1 - a) * (E[x_i] - m)^2
-
-m and v the running statistics, E[x_i] and s_i^2 the image's own. This is the paper's
-a * E[x_i^2] + (1 - a) * m_{x^2} - mean^2 with m_{x^2} = v + m^2, in a form that is never negative.
+In evaluation an image may count in its own statistics with a weight of its own, which
+`normbench.norms.inference` sets. The paper's variance, alpha * E[x_i^2] + (1 - alpha) * m_{x^2} -
+mean^2 with m_{x^2} = v + m^2, has a form here that is never negative.
 """
 
 import torch

@@ -102,8 +102,8 @@ class SwitchableNorm(Normalizer):
             raise ValueError(f"var_ratios={given}: tied ratios are norm.mean_ratios for both")
         if self.hard and (self.mean_ratios is None or (self.var_ratios is None and not self.tied)):
             raise ValueError(
-                "hard=true: which member counts follows from norm.mean_ratios and, unless tied, "
-                "norm.var_ratios, as in norm.mean_ratios=[0,0,1]"
+                "hard=true: which member counts follows from given ratios, as in "
+                "norm.mean_ratios=[0,0,1] norm.var_ratios=[0,1,0]; tied, from the first alone"
             )
 
     @property

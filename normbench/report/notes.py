@@ -17,11 +17,12 @@ def notes(table: Table) -> list[str]:
             "div.: a loss was not finite, or the final training loss not 1 % below "
             "ln(classes), what guessing gives."
         )
+    found += impossible(table)
     if same := one_computation(table):
         found.append(
             f"{MARK} {', '.join(same)}: under protocol=fixed_global_batch one and the same "
-            "computation for a seed in every column, because no statistic of it sees the batch; "
-            "that such a row is flat proves nothing."
+            "computation for a seed in every column, because none of its statistics depends on "
+            "images per worker; that such a row is flat proves nothing."
         )
     if used := groups_in_use(table):
         found.append(f"Groups in the layers of this network: {used}.")
@@ -29,6 +30,15 @@ def notes(table: Table) -> list[str]:
     found += sorted({row.limits for row in table.runs if row.limits})
     found.append(_provenance(table))
     return found
+
+
+def impossible(table: Table) -> list[str]:
+    """Why cells cannot work: one sentence for each reason."""
+    labels: dict[str, list[str]] = {}
+    for label, cells in table.lines.items():
+        for reason in {row.reason for c in cells for row in c.runs if row.status == "impossible"}:
+            labels.setdefault(reason, []).append(label)
+    return [f"n/a, {', '.join(found)}: {reason}." for reason, found in labels.items()]
 
 
 def groups_in_use(table: Table) -> str:
@@ -56,12 +66,23 @@ def one_computation(table: Table) -> list[str]:
     return [
         label
         for label, cells in table.lines.items()
-        if len(_filled(cells)) > 1 and _batch_independent(cells)
+        if len(_filled(cells)) > 1 and (_batch_independent(cells) or _identical(cells))
     ]
 
 
 def _batch_independent(cells: Sequence[Cell]) -> bool:
     return all(row.batch_independent for cell in cells for row in cell.runs)
+
+
+def _identical(cells: Sequence[Cell]) -> bool:
+    """Whether a seed's numbers are the same to the last digit in all columns: synchronized bn."""
+    found: dict[int, list[tuple[float | None, ...]]] = {}
+    for cell in cells:
+        for row in cell.runs:
+            numbers = (row.train_loss, row.test_loss, row.test_top1)
+            found.setdefault(row.seed, []).append(numbers)
+    repeated = [numbers for numbers in found.values() if len(numbers) > 1]
+    return bool(repeated) and all(len(set(numbers)) == 1 for numbers in repeated)
 
 
 def differences(table: Table) -> list[str]:
