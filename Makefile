@@ -1,6 +1,6 @@
 # The gate is `make check`; continuous integration runs the same.
 
-.PHONY: check format lint types contracts test gpu
+.PHONY: check format lint types contracts test gpu errors pages
 
 check: format lint types contracts test
 
@@ -18,6 +18,15 @@ contracts:
 
 test:
 	python -m pytest
+
+# The worst error of every normalizer against its reference in double precision.
+errors:
+	python tests/test_norms.py
+
+# What is written by programs: the page of normalizers and the losses that refactors must keep.
+pages:
+	python -m normbench.pages
+	python tests/test_golden.py
 
 # Needs a CUDA device; elsewhere every test of it is skipped with the reason.
 gpu:
