@@ -40,9 +40,8 @@ def usual_choices() -> dict[str, str]:
 
 def comment(path: Path) -> str:
     """The comment at the head of a yaml file, as one paragraph."""
-    lines = path.read_text().splitlines()
-    head = takewhile(lambda line: line.startswith("#"), lines)
-    return " ".join(line.removeprefix("#").strip() for line in head if "@package" not in line)
+    head = takewhile(lambda line: line.startswith("#"), path.read_text().splitlines())
+    return " ".join(line.removeprefix("#").strip() for line in head)
 
 
 def headline(path: Path) -> str:

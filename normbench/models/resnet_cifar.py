@@ -11,8 +11,8 @@ activation. A normalizer that asks for standardized weights gets them in every c
 branches are plain, or FixUp's with its scalars and its initialization.
 """
 
-from itertools import pairwise
-from typing import Literal
+from collections.abc import Iterable
+from typing import Any, Literal
 
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -65,17 +65,12 @@ class ResNet(nn.Module):
         norm = norm.capped(max_groups)  # narrow stages leave many groups a channel each
         self.stem = convolution(norm, in_chans, width, 3, stem_stride, bias=False)
         self.norm = norm.layer(width)
-        widths = (width, width, 2 * width, 4 * width)
-        blocks = []
-        for stage, (before, after) in enumerate(pairwise(widths)):
-            blocks.append(Block(norm, before, after, 2 if stage else 1, shortcut))
-            blocks += [Block(norm, after, after, 1, shortcut) for _ in range((depth - 2) // 6 - 1)]
-        self.blocks = nn.Sequential(*blocks)
+        self.blocks = nn.Sequential(
+            *(Block(norm, *shape, shortcut) for stage in stages(depth, width) for shape in stage)
+        )
         self.before_head = norm.residual.before_conv()
         self.head = nn.Linear(4 * width, num_classes)
-        initialize(self)
-        branches = [(block.conv1, block.conv2) for block in blocks]
-        norm.residual.initialize(self, branches, self.head)
+        initialize(self, norm, self.blocks, self.head)
 
     def forward(self, x: Tensor) -> Tensor:
         x = self.blocks(self.norm(self.stem(x)))
@@ -134,13 +129,32 @@ def convolution(
     return conv if norm.conv is None else norm.conv.convert(conv)
 
 
-def initialize(network: nn.Module) -> None:
-    """Convolutions start as in the papers' ResNets; torch's own have a sixth of that variance."""
+def stages(depth: int, width: int) -> list[list[tuple[int, int, int]]]:
+    """Channels, width and stride of every block of the three stages."""
+    n = (depth - 2) // 6
+    return [
+        [(before, after, stride), *[(after, after, 1)] * (n - 1)]
+        for before, after, stride in (
+            (width, width, 1),
+            (width, 2 * width, 2),
+            (2 * width, 4 * width, 2),
+        )
+    ]
+
+
+def initialize(
+    network: nn.Module, norm: Normalizer, blocks: Iterable[Any], head: nn.Linear
+) -> None:
+    """The starts of a network: the papers', then those of the normalizer's residual branches.
+
+    Convolutions start as in the papers' ResNets; torch's own have a sixth of that variance.
+    """
     for module in network.modules():
         if isinstance(module, nn.Conv2d):
             nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
             if module.bias is not None:
                 nn.init.zeros_(module.bias)
+    norm.residual.initialize(network, [(block.conv1, block.conv2) for block in blocks], head)
 
 
 def require_sizes(depth: int, width: int, stem_stride: int, max_groups: int | None) -> None:

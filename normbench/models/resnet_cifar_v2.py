@@ -11,7 +11,7 @@ With weight standardization one learned scale per channel follows a branch's las
 has no normalization after it (Proxy Norm, appendix A.1).
 """
 
-from itertools import pairwise
+from itertools import chain
 
 from torch import Tensor, nn
 
@@ -21,6 +21,7 @@ from normbench.models.resnet_cifar import (
     initialize,
     require_residual,
     require_sizes,
+    stages,
 )
 from normbench.norms.layer import Affine, Normalizer
 
@@ -58,18 +59,13 @@ class ResNetV2(nn.Module):
         require_residual(norm, V2)
         norm = norm.capped(max_groups)  # narrow stages leave many groups a channel each
         self.stem = convolution(norm, in_chans, width, 3, stem_stride, bias=False)
-        widths, n = (width, width, 2 * width, 4 * width), (depth - 2) // 6
-        blocks = []
-        for stage, (before, after) in enumerate(pairwise(widths)):
-            betas = norm.residual.deviations([n] * 3)[stage]
-            blocks.append(BlockV2(norm, before, after, 2 if stage else 1, betas[0]))
-            blocks += [BlockV2(norm, after, after, 1, beta) for beta in betas[1:]]
-        self.blocks = nn.Sequential(*blocks)
+        shapes = stages(depth, width)
+        betas = norm.residual.deviations([len(stage) for stage in shapes])
+        placed = zip(chain(*shapes), chain(*betas), strict=True)
+        self.blocks = nn.Sequential(*(BlockV2(norm, *shape, beta) for shape, beta in placed))
         self.norm = norm.last(4 * width)
         self.head = nn.Linear(4 * width, num_classes)
-        initialize(self)
-        branches = [(block.conv1, block.conv2) for block in blocks]
-        norm.residual.initialize(self, branches, self.head)
+        initialize(self, norm, self.blocks, self.head)
 
     def forward(self, x: Tensor) -> Tensor:
         x = self.norm(self.blocks(self.stem(x)))

@@ -41,8 +41,8 @@ from normbench.norms.layer import (
     require_share,
     wide,
 )
-from normbench.norms.moments import normalized, of_channels, of_sets
-from normbench.norms.running import Running, weighed
+from normbench.norms.moments import normalized, of_sets
+from normbench.norms.running import Running, mixed
 from normbench.norms.workers import PerWorker
 
 Pair = tuple[Tensor | None, Tensor | None]
@@ -96,9 +96,8 @@ class BatchNormAct(PerWorker, Running, Normalizing):
     def normalize(self, x: Tensor) -> Tensor:
         if not self.example_weight or self.training:
             return self._fused(x, (None, None), track=False)
-        running = self.running_mean, self.running_var
-        own = of_channels(wide(x))
-        return normalized(wide(x), weighed(own, running, self.example_weight), self.eps)
+        x = wide(x)
+        return normalized(x, mixed(self, x, self.channels, self.example_weight), self.eps)
 
     def _fused(self, x: Tensor, affine: Pair, *, track: bool) -> Tensor:
         mean, var = self.running_mean, self.running_var
@@ -152,14 +151,15 @@ class SyncBatchNormAct(BatchNormAct):
     def _fused(self, x: Tensor, affine: Pair, *, track: bool) -> Tensor:
         if not self.training or _devices() == 1:
             return super()._fused(x, affine, track=track)
-        own_mean, own_var = of_sets(wide(x), 1)  # (1, C); every device has as many images
+        y = wide(x)
+        own_mean, own_var = of_sets(y, 1)  # (1, C); every device has as many images
         mean = all_reduce(own_mean) / _devices()
         # Within the devices and between them: the law of total variance.
         var = all_reduce(own_var + (own_mean - mean).square()) / _devices()
         if track:
             values = x.numel() // self.channels * _devices()
             self.track(mean=mean, var=var * (values / (values - 1)))
-        y = normalized(wide(x), (mean, var), self.eps)
+        y = normalized(y, (mean, var), self.eps)
         weight, bias = affine
         y = y if weight is None else y * per_channel(weight)
         return y if bias is None else y + per_channel(bias)

@@ -36,13 +36,14 @@ from normbench.norms.layer import (
 )
 from normbench.norms.moments import (
     Moments,
+    in_sets,
+    merged,
     normalized,
-    of_groups,
     of_sets,
     over_channels,
     to_images,
 )
-from normbench.norms.running import Running, kept_moments, weighed
+from normbench.norms.running import Running, kept_moments, mixed
 from normbench.norms.workers import PerWorker
 
 
@@ -109,24 +110,28 @@ class BatchGroupNormAct(PerWorker, Running, Normalizing):
         return ""
 
     def joint(self, x: Tensor) -> Tensor:
-        if self.training:
-            mean, var = of_sets(wide(x), self.workers)
-            self.track(mean=mean, var=var)
-        return super().joint(x)
+        return self.activation(self.affine(self._normalized(wide(x), track=True)))
 
     def normalize(self, x: Tensor) -> Tensor:
-        return normalized(wide(x), self._moments(wide(x)), self.eps)
+        return self._normalized(wide(x), track=False)
 
-    def _moments(self, x: Tensor) -> Moments:
+    def _normalized(self, x: Tensor, *, track: bool) -> Tensor:
+        return normalized(x, self._moments(x, track=track), self.eps)
+
+    def _moments(self, x: Tensor, *, track: bool) -> Moments:
         """Mean and variance (N, G) of the groups; (G,) where they are the running ones."""
         if self.training:
-            sets = self.sets(len(x))
-            mean, var = over_channels(*of_sets(x, sets), self.groups)
+            seen = of_sets(x, self.sets(len(x)))
+            if track:
+                # Set s is of worker s mod W: (S, C) -> (S/W, W, C) -> (W, C).
+                mean, var = (in_sets(each, self.workers) for each in seen)
+                mean, var = merged(mean, var, dim=0)
+                self.track(mean=mean, var=var)
+            mean, var = over_channels(*seen, self.groups)
             return to_images(mean, len(x)), to_images(var, len(x))
-        running = over_channels(*kept_moments(self), self.groups)
-        if not self.example_weight:
-            return running
-        return weighed(of_groups(x, self.groups), running, self.example_weight)
+        if self.example_weight:
+            return mixed(self, x, self.groups, self.example_weight)
+        return over_channels(*kept_moments(self), self.groups)
 
     def reference_normalize(self, x: Tensor) -> Tensor:
         if self.training:

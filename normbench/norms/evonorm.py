@@ -214,7 +214,8 @@ class EvoNormAct(NormAct):
         return EXPRESSIONS[self.which]
 
     def joint(self, x: Tensor) -> Tensor:
-        numerator, divisor = self.expression.formula(wide(x), Computed(self, wide(x)))
+        x = wide(x)
+        numerator, divisor = self.expression.formula(x, Computed(self, x))
         # Gain and divisor meet first: where that is of shape (N, C) the map is multiplied once.
         gain = per_channel(self.weight) / divisor
         return numerator * gain + per_channel(self.bias)

@@ -79,7 +79,8 @@ class FilterResponseNormAct(Normalizing):
 
     def normalize(self, x: Tensor) -> Tensor:
         eps: Tensor | float = self.least if self.eps is None else self.least + self.eps.abs()
-        return wide(x) / root_mean_square(wide(x), eps, (2, 3))
+        x = wide(x)
+        return x / root_mean_square(x, eps, (2, 3))
 
     def activation(self, y: Tensor) -> Tensor:
         return y if self.tau is None else torch.maximum(y, per_channel(self.tau))

@@ -36,8 +36,8 @@ from normbench.norms.layer import (
     require_positive,
     wide,
 )
-from normbench.norms.moments import normalized, of_groups, over_channels
-from normbench.norms.running import kept_moments, weighed
+from normbench.norms.moments import normalized
+from normbench.norms.running import mixed
 
 
 @dataclass(frozen=True)
@@ -112,9 +112,8 @@ class GroupNormAct(Normalizing):
     def normalize(self, x: Tensor) -> Tensor:
         if not self._mixes():
             return F.group_norm(x, self.groups, eps=self.eps)
-        running = over_channels(*kept_moments(self), self.groups)
-        own = of_groups(wide(x), self.groups)
-        return normalized(wide(x), weighed(own, running, self.example_weight), self.eps)
+        x = wide(x)
+        return normalized(x, mixed(self, x, self.groups, self.example_weight), self.eps)
 
     def _mixes(self) -> bool:
         return not self.training and self.example_weight != 1

@@ -23,8 +23,8 @@ from torch import Tensor, nn
 
 from normbench.norms.group import GroupNormAct
 from normbench.norms.layer import per_channel, wide
-from normbench.norms.moments import normalized, of_channels, of_groups, over_channels
-from normbench.norms.running import Running, kept_moments, weighed
+from normbench.norms.moments import normalized
+from normbench.norms.running import Running, kept_moments, mixed
 
 #: Where a handle lies that takes the weighing away from a layer of torch or timm.
 _HANDLE = "_normbench_example_weight"
@@ -88,7 +88,8 @@ def _batch_norm(alpha: float, layer: Any, given: tuple[Tensor]) -> tuple[Tensor]
         return None
     (x,) = given
     m, v = kept_moments(layer)
-    y = normalized(wide(x), weighed(of_channels(wide(x)), (m, v), alpha), layer.eps)
+    y = wide(x)
+    y = normalized(y, mixed(layer, y, layer.num_features, alpha), layer.eps)
     # The layer, whatever activation it has within, undoes this and goes on with y.
     return ((y * per_channel(torch.sqrt(v + layer.eps)) + per_channel(m)).to(x.dtype),)
 
@@ -98,9 +99,8 @@ def _group_norm(alpha: float, layer: Any, given: tuple[Tensor], output: Tensor) 
     if layer.training:
         return None
     (x,) = given
-    running = over_channels(*kept_moments(layer), layer.num_groups)
-    own = of_groups(wide(x), layer.num_groups)
-    y = normalized(wide(x), weighed(own, running, alpha), layer.eps)
+    y = wide(x)
+    y = normalized(y, mixed(layer, y, layer.num_groups, alpha), layer.eps)
     if layer.affine:
         y = y * per_channel(layer.weight) + per_channel(layer.bias)
     for fused in ("drop", "act"):  # of timm's GroupNormAct

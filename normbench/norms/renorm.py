@@ -105,11 +105,12 @@ class BatchRenormAct(BatchNormAct):
 
     def _corrected(self, x: Tensor) -> tuple[Tensor, Moments]:
         """The normalized input, and the moments (W, C) of the workers."""
-        mean, var = of_sets(wide(x), self.workers)
+        x = wide(x)
+        mean, var = of_sets(x, self.workers)
         r, d = self.corrections(mean.detach(), var.detach())
         scale = torch.rsqrt(var + self.eps) * r
         scale, shift = (to_images(each, len(x)) for each in (scale, d - mean * scale))
-        return wide(x) * per_channel(scale) + per_channel(shift), (mean, var)
+        return x * per_channel(scale) + per_channel(shift), (mean, var)
 
     def corrections(self, mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
         """r and d (W, C) for the moments of the workers."""

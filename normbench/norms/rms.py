@@ -50,7 +50,8 @@ class RmsNormAct(Normalizing):
         self.eps = eps
 
     def normalize(self, x: Tensor) -> Tensor:
-        return wide(x) / root_mean_square(wide(x), self.eps, 1)
+        x = wide(x)
+        return x / root_mean_square(x, self.eps, 1)
 
     def reference_normalize(self, x: Tensor) -> Tensor:
         return x / torch.sqrt(equations.mean(x**2, (1,)) + self.eps)

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from normbench.norms.layer import NormAct
-from normbench.norms.moments import Moments
+from normbench.norms.moments import Moments, of_groups, over_channels
 
 
 class Running(NormAct):
@@ -46,6 +46,11 @@ def weighed(own: Moments, running: Moments, weight: float) -> Moments:
     (mean, var), (m, v) = own, running
     mixed = (1 - weight) * v + weight * var + weight * (1 - weight) * (mean - m).square()
     return (1 - weight) * m + weight * mean, mixed
+
+
+def mixed(layer: nn.Module, x: Tensor, groups: int, weight: float) -> Moments:
+    """Those (N, G) of groups of channels of `x`, weighed beside what `layer` keeps of channels."""
+    return weighed(of_groups(x, groups), over_channels(*kept_moments(layer), groups), weight)
 
 
 def kept_moments(layer: nn.Module) -> Moments:

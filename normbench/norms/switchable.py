@@ -168,7 +168,8 @@ class SwitchableNormAct(PerWorker, Running, Normalizing):
         return self._normalized(x, track=False)
 
     def _normalized(self, x: Tensor, *, track: bool) -> Tensor:
-        own = self._of_images(wide(x))
+        x = wide(x)
+        own = self._of_images(x)
         means, variances = [], []
         for member in self.options.over:
             mean, var = self._of_member(member, own, track=track)  # each broadcasts over (N, C)
@@ -181,7 +182,7 @@ class SwitchableNormAct(PerWorker, Running, Normalizing):
         else:
             scale = torch.rsqrt(_mixed(q, variances) + self.options.eps)
         # One multiplication and one addition on the map, whatever was mixed.
-        return wide(x) * per_channel(scale) - per_channel(mean * scale)
+        return x * per_channel(scale) - per_channel(mean * scale)
 
     def _of_images(self, x: Tensor) -> Moments:
         mean, var = of_channels(x)
