@@ -1,6 +1,6 @@
 # The gate is `make check`; continuous integration runs the same.
 
-.PHONY: check format lint types contracts test gpu errors pages
+.PHONY: check format lint types contracts test gpu large errors pages
 
 check: format lint types contracts test
 
@@ -27,6 +27,10 @@ errors:
 pages:
 	python -m normbench.pages
 	python tests/test_golden.py
+
+# Networks of full size, which the tests otherwise make narrower: minutes, and 10 GB of memory.
+large:
+	python -m pytest -m large
 
 # Needs a CUDA device; elsewhere every test of it is skipped with the reason.
 gpu:

@@ -3,16 +3,24 @@
     python -m normbench.catalog norms|models|data|recipes|regs|protocols|trainers|loggers|sweeps
 
 lists the names with what each is; of normalizers also the parameters per channel and whether images
-are independent of each other (docs/normalizers.md says all of them). A yaml's `_target_` names a
+are independent of each other (docs/normalizers.md says all of them).
+
+    python -m normbench.catalog models NAME [norm=bn] [classes=1000] [image=224]
+
+says of an architecture with a normalizer how many parameters and multiply-adds it has, and what of
+it the normalizer reached. NAME is a name of the list or timm/ and any name of timm; with commas, or
+norm=all, there is a line for each pair.
+
+A yaml's `_target_` names a
 class; its other keys are arguments of that class, and an argument that the class does not know, or
 of another type, is an error.
 """
 
-import inspect
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import import_module
+from inspect import isclass, signature
 from math import isfinite
 from typing import Any, get_type_hints
 
@@ -21,8 +29,10 @@ from pydantic import TypeAdapter, ValidationError
 from torch import nn
 
 from normbench.data.dataset import Dataset
-from normbench.errors import BadInput, choose_from
+from normbench.errors import BadInput, Impossible, choose_from
 from normbench.home import CONF, SWEEPS, headline, load, names
+from normbench.models.cost import count, try_out
+from normbench.models.coverage import Coverage, coverage
 from normbench.norms.layer import Normalizer
 
 LISTS = {
@@ -58,8 +68,12 @@ def models() -> list[str]:
 def model(
     name: str, *, norm: Normalizer, num_classes: int, in_chans: int = 3, **overrides: Any
 ) -> nn.Module:
-    """The architecture `name` with `norm` in it: (N, in_chans, H, W) -> (N, num_classes)."""
-    chosen = options("model", name, overrides)
+    """The architecture `name` with `norm` in it: (N, in_chans, H, W) -> (N, num_classes).
+
+    `name` is a yaml of conf/model, or timm/ and the name of a model of timm.
+    """
+    library, _, own = name.rpartition("/")
+    chosen = options("model", library or name, {**({"name": own} if library else {}), **overrides})
     made: nn.Module = build("model", chosen, norm=norm, num_classes=num_classes, in_chans=in_chans)
     return made
 
@@ -99,8 +113,8 @@ def build(group: str, chosen: Mapping[str, Any], **given: Any) -> Any:
         BadInput: an option is unknown to the target or its value does not fit; `group` is named.
     """
     target = _target(group, chosen.get("_target_"))
-    accepted = inspect.signature(target).parameters.keys() - given.keys()
-    hints = get_type_hints(target.__init__)
+    accepted = signature(target).parameters.keys() - given.keys()
+    hints = get_type_hints(target.__init__ if isclass(target) else target)
     arguments = {key: value for key, value in chosen.items() if key != "_target_"}
     for key, value in arguments.items():
         if key not in accepted:
@@ -181,19 +195,72 @@ def line(found: Facts) -> str:
     return f"{found.name:<18} {parameters:<36} {independent:<18} {found.headline}"
 
 
+def sizes(name: str, norm: str, classes: int, image: int) -> tuple[int, int, Coverage]:
+    """Parameters, multiply-adds of an image, and what of the architecture the normalizer reached.
+
+    Raises:
+        Impossible: the two do not go together, or not at images of that size.
+    """
+    made = normalizer(norm)
+    with torch.device("meta"):  # shapes are computed and no numbers
+        network = model(name, norm=made, num_classes=classes)
+        try_out(network, 4, (3, image, image))
+        return *count(network, (3, image, image)), coverage(network, made)
+
+
+def tell_models(arguments: list[str]) -> int:
+    """Print what is known of architectures with normalizers, in full of one pair of them."""
+    chosen = {"norm": "bn", "classes": "1000", "image": "224"}
+    given = dict(word.split("=", 1) for word in arguments[1:] if "=" in word)
+    if unknown := [word for word in arguments[1:] if word.partition("=")[0] not in chosen]:
+        raise BadInput(f"{unknown[0]} is no option of models; known: norm=, classes=, image=")
+    chosen |= given
+    for key in ("classes", "image"):
+        if not chosen[key].isdigit() or not int(chosen[key]):
+            raise BadInput(f"{key}={chosen[key]}: it is a whole number above 0, as {key}=32")
+    classes, image = int(chosen["classes"]), int(chosen["image"])
+    norms = normalizers() if chosen["norm"] == "all" else chosen["norm"].split(",")
+    pairs = [(name, norm) for name in arguments[0].split(",") for norm in norms]
+    for name, norm in pairs:
+        try:
+            params, macs, covered = sizes(name, norm, classes, image)
+        except Impossible as reason:
+            if len(pairs) == 1:
+                raise BadInput(f"{name} norm={norm} cannot work: {reason}") from None
+            print(f"{name:<28} {norm:<18} n/a  {reason}")
+            continue
+        if len(pairs) > 1:
+            print(f"{name:<28} {norm:<18} ok   {params:>11,} parameters; {covered}")
+            continue
+        print(f"{name} with norm={norm}, {classes} classes, an image of 3x{image}x{image}\n")
+        counts = [("parameters", f"{params:,}"), ("multiply-adds", f"{macs:,}"), *covered.table()]
+        for what, value in counts:
+            print(f"{what:<32} {value:>14}")
+    return 0
+
+
 def main(arguments: list[str]) -> int:
-    """Print the names of one list, each with the headline of its yaml."""
+    """Print the names of one list, each with the headline of its yaml, or one architecture."""
     if {"-h", "--help"} & set(arguments):
         print(__doc__)
         return 0
-    if len(arguments) != 1 or arguments[0] not in LISTS:
+    kind, *more = arguments or ["nothing"]
+    if kind not in LISTS or (more and kind != "models"):
         given = " ".join(arguments) or "nothing"
         print(f"normbench.catalog: {given} is no list; known: {', '.join(LISTS)}", file=sys.stderr)
         return 2
-    folder = LISTS[arguments[0]]
-    for name in names(folder):
-        text = headline(folder / f"{name}.yaml")
-        print(line(facts(name)) if arguments == ["norms"] else f"{name:<20} {text}")
+    if more:
+        try:
+            return tell_models(more)
+        except BadInput as error:
+            print(f"normbench.catalog: {error}", file=sys.stderr)
+            return 2
+    for name in names(LISTS[kind]):
+        path = LISTS[kind] / f"{name}.yaml"
+        text = headline(path)
+        print(line(facts(name)) if kind == "norms" else f"{name:<24} {text}")
+        if kind == "models":
+            print(f"{'':<24} {path.read_text().splitlines()[1].removeprefix('# ')}")
     return 0
 
 

@@ -37,9 +37,10 @@ class Choice:
     def identity(self) -> dict[str, Any]:
         """Name and options as far as they change numbers; for code of the user's own, that too."""
         # The name and not `_target_`: a class of ours may move to another module. And no null: an
-        # option that comes later, and is null by default, leaves the ids of finished runs alone.
+        # option that comes later, and is null or empty by default, leaves the ids of finished runs
+        # alone. An option `name` is part of the name.
         given = {k: v for k, v in self.options.items() if v is not None}
-        kept = {k: v for k, v in given.items() if k not in PATHS and k != "_target_"}
+        kept = {k: v for k, v in given.items() if k not in PATHS | {"_target_", "name"} and v != {}}
         return {"name": self.name, **kept, **_own_code(self.options.get("_target_", ""))}
 
 
@@ -110,7 +111,11 @@ class Cell:
         """A name for the screen and for W&B: what is asked, as far as it is not the usual."""
         chosen = {group: getattr(self, group).name for group in GROUPS if group != "norm"}
         chosen |= {"protocol": self.protocol}
-        unusual = [f"{key}={name}" for key, name in chosen.items() if name != usual_choices()[key]]
+        unusual = [
+            f"{key}={name}" if "/" not in name else f"{key}={name.replace('/', f' {key}.name=', 1)}"
+            for key, name in chosen.items()
+            if name != usual_choices()[key]
+        ]
         plain = [f"batch={self.batch}", f"seed={self.seed}"]
         if self.protocol == "fixed_workers":
             unusual.append(f"workers={self.workers}")
@@ -266,7 +271,10 @@ def _choice(
             raise BadInput(f"{group}.{key} is unknown; {choose_from(key, known)}")
     alike = {key: _alike(value, own[key]) for key, value in options.items()}
     changed = {key: value for key, value in alike.items() if value != own[key]}
-    return Choice(choices[group], alike, changed)
+    name = choices[group]
+    if "name" in changed:  # model=timm model.name=resnet50 is timm/resnet50
+        name = f"{name}/{changed.pop('name')}"
+    return Choice(name, alike, changed)
 
 
 def _alike(value: Any, usual: Any) -> Any:

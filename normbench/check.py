@@ -11,11 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import fx
 
 from normbench import catalog
 from normbench.cells import Accelerator, Cell
 from normbench.children import one_line
 from normbench.errors import BadInput, Impossible
+from normbench.models.cost import try_out
+from normbench.models.coverage import coverage
 from normbench.norms.workers import set_workers
 from normbench.training import host_memory, network_of
 
@@ -26,12 +29,14 @@ class Verdicts:
 
     Args:
         impossible: for each cell why it cannot work, or nothing.
+        coverage: for each network of a library what of it the normalizer reaches.
         accelerator: what trainer=auto means here.
         gpus: CUDA devices.
         memory: bytes of the device.
     """
 
     impossible: list[str]
+    coverage: dict[str, str]
     accelerator: Accelerator
     gpus: int
     memory: int
@@ -49,6 +54,7 @@ def check(request: tuple[list[Cell], Path], _tell: Callable[[Any], None]) -> Ver
     # Seeds, and often batches, differ where data and networks do not: look at each once.
     images: dict[str, int] = {}
     reasons: dict[str, str] = {}
+    reached: dict[str, str] = {}
     for cell in cells:
         _require_device(cell, gpus)
         for group in ("reg", "recipe"):
@@ -59,9 +65,11 @@ def check(request: tuple[list[Cell], Path], _tell: Callable[[Any], None]) -> Ver
             images[data] = len(splits.train.labels)
         _require_images(cell, images[data])
         if network not in reasons:
-            reasons[network] = _try(cell, log)
+            reasons[network], covered = _try(cell, log)
+            if covered:
+                reached[f"{cell.norm.name} in {cell.model.name}"] = covered
     verdicts = [reasons[_network(cell)] for cell in cells]
-    return Verdicts(verdicts, found, gpus, _memory(found))
+    return Verdicts(verdicts, reached, found, gpus, _memory(found))
 
 
 def _key(*parts: object) -> str:
@@ -73,19 +81,19 @@ def _network(cell: Cell) -> str:
     return _key(cell.norm, cell.model, cell.data, cell.batch, cell.workers)
 
 
-def _try(cell: Cell, log: Path) -> str:
-    """Why a forward pass of training cannot work, or nothing.
+def _try(cell: Cell, log: Path) -> tuple[str, str]:
+    """Why a forward pass of training cannot work, or nothing; and the coverage of a swap.
 
     All workers take part: what is synchronized works where a worker alone would not.
     """
     data = catalog.build("data", cell.data.options)
     try:
         with torch.device("meta"):  # shapes are computed and no numbers
-            network = network_of(cell, data).train()
+            network = network_of(cell, data)
             set_workers(network, cell.workers)
-            network(torch.empty(cell.global_batch, *data.image))
+            try_out(network, cell.global_batch, data.image)
     except Impossible as reason:
-        return str(reason)
+        return str(reason), ""
     except BadInput:
         raise
     except Exception as error:  # code of the user's own can fail in any way
@@ -94,7 +102,8 @@ def _try(cell: Cell, log: Path) -> str:
             f"{cell.title}: its network cannot be built and run ({one_line(error)}); the trace is "
             f"in {log}"
         ) from error
-    return ""
+    swapped = isinstance(network, fx.GraphModule)
+    return "", str(coverage(network, catalog.build("norm", cell.norm.options))) if swapped else ""
 
 
 def _memory(accelerator: Accelerator) -> int:

@@ -201,6 +201,9 @@ def _of_missing(error: MissingConfigException) -> str:
     group, _, name = (error.missing_cfg_file or "").rpartition("/")
     if not group:
         return _first_line(error)
+    if "/" in group:  # model=timm/resnet50
+        group, _, library = group.partition("/")
+        return f"{group}={library}/{name}: write {group}={library} {group}.name={name}"
     # Hydra knows the options of a group; of a group that is none at all it knows nothing.
     return f"{group}={name} is unknown; {choose_from(name, error.options or names(CONF / group))}"
 

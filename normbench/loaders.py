@@ -26,8 +26,13 @@ class Chunk(NamedTuple):
     images: Tensor
     labels: Tensor
     indices: Tensor
+    seed: int
     epoch: int
     ends_epoch: bool
+
+    def draws(self, step: int, turn: int) -> Draws:
+        """Random numbers for the images of one pass of one step."""
+        return Draws(self.seed, self.epoch, self.indices[step, turn])
 
 
 class Images(NamedTuple):
@@ -120,7 +125,8 @@ class Loaders(LightningDataModule):
         for cut in cuts:
             seen = indices[cut]
             images, labels = self.splits.train.take(seen)
-            yield Chunk(images, labels, seen, epoch, ends_epoch=cut == cuts[-1])
+            ends_epoch = cut == cuts[-1]
+            yield Chunk(images, labels, seen, self.order.seed, epoch, ends_epoch)
 
     def after_training(self, steps: int) -> Iterator[Tensor]:
         """Augmented images (N, C, H, W) of the passes of `steps` steps that would come next."""
@@ -128,8 +134,8 @@ class Loaders(LightningDataModule):
         while steps > 0:
             for seen in self.order.epoch(epoch)[:steps].split(1):  # (1, A, N)
                 images, labels = self.splits.train.take(seen)
-                chunk = Chunk(images, labels, seen, epoch, ends_epoch=False)
-                yield from augmented(self.data, chunk, self.order.seed).images[0]
+                chunk = Chunk(images, labels, seen, self.order.seed, epoch, ends_epoch=False)
+                yield from augmented(self.data, chunk).images[0]
                 steps -= 1
             epoch += 1
 
@@ -137,7 +143,7 @@ class Loaders(LightningDataModule):
         """Bytes become floats, on the device."""
         if isinstance(batch, Images):
             return batch._replace(images=self.data.present(batch.images, batch.indices))
-        return augmented(self.data, batch, self.order.seed)
+        return augmented(self.data, batch)
 
 
 class _Epochs:
@@ -153,9 +159,9 @@ class _Epochs:
         return self.loaders.chunks(trainer.current_epoch)
 
 
-def augmented(data: Dataset, chunk: Chunk, seed: int) -> Chunk:
+def augmented(data: Dataset, chunk: Chunk) -> Chunk:
     """`chunk` with each image augmented by its own draws of this epoch."""
-    draws = Draws(seed, chunk.epoch, chunk.indices.flatten())
+    draws = Draws(chunk.seed, chunk.epoch, chunk.indices.flatten())
     # Augmentation knows images alone: (K, A, N, C, H, W) -> (K*A*N, C, H, W) and back.
     images = data.augment(chunk.images.flatten(0, 2), draws)
     return chunk._replace(images=images.unflatten(0, chunk.indices.shape))

@@ -95,7 +95,7 @@ class Recipe:
     def optimizer(self, model: nn.Module, global_batch: int) -> Optimizer:
         """SGD over the parameters of `model`, decayed by role."""
         optimizer = SGD(
-            decay.groups(model, self.weight_decay, self.decayed),
+            decay.groups(model, self.peak(global_batch), self.weight_decay, self.decayed),
             lr=self.peak(global_batch),
             momentum=self.momentum,
             nesterov=self.nesterov,

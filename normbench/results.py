@@ -18,7 +18,7 @@ import types
 import typing
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import MISSING, asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
@@ -65,6 +65,7 @@ class Row:
     params: int | None = None
     macs: int | None = None  # convolutions and linear layers, one image, forward
     groups: list[int] = field(default_factory=list)  # group counts in use
+    coverage: str = ""  # what of the network the normalizer reached
     batch_independent: bool = False
     limits: str = ""  # what numbers on this data set cannot show
 
@@ -91,6 +92,7 @@ class Row:
 
 
 _HINTS = get_type_hints(Row)
+_REQUIRED = {f.name for f in fields(Row) if f.default is MISSING and f.default_factory is MISSING}
 
 
 def write(folder: Path, row: Row) -> None:
@@ -239,9 +241,10 @@ def _problem(raw: Any) -> str:
     names = {field.name for field in fields(Row)}
     if unknown := sorted(raw.keys() - names):
         return f"has keys that no row has: {', '.join(unknown)}"
-    if missing := sorted(names - raw.keys()):
+    # What came later has a default, and older rows lack it.
+    if missing := sorted(_REQUIRED - raw.keys()):
         return f"lacks {', '.join(missing)}"
-    wrong = [name for name in sorted(names) if not _fits(raw[name], _HINTS[name])]
+    wrong = [name for name in sorted(raw) if not _fits(raw[name], _HINTS[name])]
     return f"has values of the wrong type: {', '.join(wrong)}" if wrong else ""
 
 

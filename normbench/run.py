@@ -25,6 +25,7 @@ PACKAGES = (
     "torchmetrics",
     "hydra-core",
     "wandb",
+    "timm",
     "numpy",
 )
 

@@ -119,6 +119,8 @@ def _sort_out(
     reasons = dict(zip((cell.id for cell in cells), verdicts.impossible, strict=True))
     if all(reasons.values()) and not summary.reused:
         raise BadInput(f"{cells[0].title} cannot work: {reasons[cells[0].id]}")
+    for network, reached in verdicts.coverage.items():
+        say(f"{network}: {reached}")
     able = []
     for cell in cells:
         row = rows.get(cell.id)

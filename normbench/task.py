@@ -18,6 +18,7 @@ from torchmetrics.classification import MulticlassAccuracy
 
 from normbench.errors import Impossible
 from normbench.loaders import Chunk, Images, Loaders
+from normbench.models.dropping import dropping, set_draws
 from normbench.norms.recalibration import recalibrate
 from normbench.norms.renorm import changing, set_progress
 from normbench.norms.workers import PerWorker, set_workers
@@ -82,6 +83,7 @@ class Task(LightningModule):
         self.recorded = 0  # steps that the curve has
         self.rate = 0.0  # learning rate of the latest step
         self.changing = changing(model)
+        self.dropping = dropping(model)
         self.validation, self.testing = Evaluation(classes), Evaluation(classes)
         _lay(model, plan)
 
@@ -99,10 +101,7 @@ class Task(LightningModule):
             Diverged: a loss was not finite.
         """
         # K pairs (loss, hits), each a tensor of its own until the chunk is done.
-        seen = [
-            self._update(self.done + ahead, *step)
-            for ahead, step in enumerate(zip(chunk.images, chunk.labels, strict=True))
-        ]
+        seen = [self._update(chunk, ahead) for ahead in range(len(chunk.images))]
         losses, hits = torch.stack(seen).T.tolist()  # the one wait for the device in a chunk
         for loss in losses:
             self.done += 1
@@ -119,18 +118,20 @@ class Task(LightningModule):
         if self.done % self.log_every == 0 and not chunk.ends_epoch:
             self._record({})
 
-    def _update(self, step: int, images: Tensor, labels: Tensor) -> Tensor:
-        """One optimizer step on images (A, N, C, H, W): its mean loss and number of hits, (2,)."""
-        set_progress(self.changing, step / self.steps)
+    def _update(self, chunk: Chunk, ahead: int) -> Tensor:
+        """The optimizer step on images (A, N, C, H, W): its mean loss and number of hits, (2,)."""
+        set_progress(self.changing, (self.done + ahead) / self.steps)
         optimizer, scheduler = self.optimizers(), self.lr_schedulers()
         # Everything stays on the device: asking for a number here would wait for it every step.
         optimizer.zero_grad()  # type: ignore[union-attr]
         total = torch.zeros(2, device=self.device)
-        for x, y in zip(images, labels, strict=True):  # x (N, C, H, W), y (N,)
+        passes = zip(chunk.images[ahead], chunk.labels[ahead], strict=True)
+        for turn, (x, y) in enumerate(passes):  # x (N, C, H, W), y (N,)
+            set_draws(self.dropping, chunk.draws(ahead, turn))
             logits = self.model(x)
             smoothing = self.reg.label_smoothing
             # Passes have equally many images, so the mean of their means is the mean over all.
-            loss = F.cross_entropy(logits, y, label_smoothing=smoothing) / len(images)
+            loss = F.cross_entropy(logits, y, label_smoothing=smoothing) / len(chunk.images[ahead])
             self.manual_backward(loss)
             total += torch.stack([loss.detach(), (logits.argmax(1) == y).sum()])
         self.rate = optimizer.param_groups[0]["lr"]  # type: ignore[union-attr]

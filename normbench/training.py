@@ -18,6 +18,7 @@ from normbench.cells import Cell
 from normbench.data.dataset import Dataset
 from normbench.loaders import Loaders, Order, Schedule
 from normbench.models.cost import count
+from normbench.models.coverage import coverage
 from normbench.norms.layer import NormAct
 from normbench.plan import automatic
 from normbench.recipe import Recipe
@@ -92,6 +93,7 @@ def _facts(cell: Cell, data: Dataset) -> dict[str, Any]:
     return {
         "params": params,
         "macs": macs,
+        "coverage": str(coverage(network, catalog.build("norm", cell.norm.options))),
         "groups": sorted({layer.groups for layer in layers if hasattr(layer, "groups")}),
         "batch_independent": all(layer.batch_independent for layer in layers),
         "limits": data.limits,

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
 from normbench import children
 from normbench.__main__ import main
@@ -16,6 +17,7 @@ from normbench.catalog import model, normalizer
 from normbench.cells import Cell
 from normbench.compose import compose
 from normbench.errors import Impossible
+from normbench.norms.layer import NormAct
 from normbench.results import Row, read
 
 PLUGIN = Path(__file__).parent / "plugin"
@@ -112,3 +114,8 @@ def processes(needle: str) -> list[int]:
             if command_line and (needle in command_line or place.startswith(needle)):
                 found.append(int(folder.name))
     return found
+
+
+def norms(network: nn.Module) -> list[Any]:
+    """The layers of `network` that a normalizer made."""
+    return [layer for layer in network.modules() if isinstance(layer, NormAct)]

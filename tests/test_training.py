@@ -6,18 +6,16 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import SHORT, at_home, cell, in_its_network
+from conftest import SHORT, at_home, cell, in_its_network, norms
 from torch import nn
 
-from normbench.catalog import build, model, models, normalizer, normalizers, options
+from normbench.catalog import build, model, normalizer, normalizers, options
 from normbench.cells import Cell
 from normbench.data.digits import Digits
-from normbench.decay import groups, roles
+from normbench.decay import groups
+from normbench.decay import trained as declared
 from normbench.errors import BadInput, Impossible
 from normbench.loaders import Chunk, Loaders, Order, Schedule, augmented
-from normbench.models.cost import count
-from normbench.norms.convolution import ScaledStandardizedConv2d, StandardizedConv2d
-from normbench.norms.layer import Affine, NormAct
 from normbench.plan import Plan, automatic
 from normbench.recipe import Recipe
 from normbench.reg import Regularization
@@ -114,13 +112,42 @@ LAYERS = ["gain", "shift", "scalar", "proxy", "ratio", "residual"]
 @pytest.mark.parametrize("decayed", [["weight"], ["weight", "bias", *LAYERS]], ids=str)
 def test_every_parameter_is_in_one_group(norm: str, decayed: list[str]) -> None:
     network = model(norm=normalizer(norm), num_classes=10, **at_home(norm))
-    pulled, free = groups(network, 1e-4, decayed)
-    assert (pulled["weight_decay"], free["weight_decay"]) == (1e-4, 0.0)
-    everything = [id(p) for p in pulled["params"] + free["params"]]
+    found = groups(network, 0.5, 1e-4, decayed)
+    everything = [id(p) for group in found for p in group["params"]]
     assert sorted(everything) == sorted(id(p) for p in network.parameters())
     kept = [parameter for layer in norms(network) for parameter in layer.parameters()]
-    inside = {id(p) for p in (pulled if "gain" in decayed else free)["params"]}
-    assert {id(p) for p in kept} <= inside
+    pulled = {id(p) for group in found if group["weight_decay"] == 1e-4 for p in group["params"]}
+    free = {id(p) for group in found if group["weight_decay"] == 0 for p in group["params"]}
+    assert {id(p) for p in kept} <= (pulled if "gain" in decayed else free)
+
+
+def test_fixups_scalars_and_the_classifiers_bias_learn_at_a_tenth_of_the_rate() -> None:
+    """As the authors' code chooses them: parameters with "bias" or "scale" in their name."""
+    network = model("resnet20", norm=normalizer("fixup"), num_classes=10)
+    found = {
+        id(parameter): group["lr"]
+        for group in groups(network, 0.5, 1e-4, ["weight"])
+        for parameter in group["params"]
+    }
+    for name, parameter in network.named_parameters():
+        slow = name.rpartition(".")[2] in ("bias", "scale")
+        assert found[id(parameter)] == pytest.approx(0.05 if slow else 0.5), name
+        assert slow == (parameter.dim() == 0 or name == "head.bias")
+    others = model("resnet20", norm=normalizer("fixup", rate=1), num_classes=10)
+    assert {group["lr"] for group in groups(others, 0.5, 1e-4, ["weight"])} == {0.5}
+
+
+@pytest.mark.parametrize("schedule", ["cosine", "onecycle"])
+def test_every_group_follows_the_schedule_at_its_own_rate(schedule: str) -> None:
+    made = recipe(schedule=schedule)
+    optimizer = made.optimizer(model("resnet20", norm=normalizer("fixup"), num_classes=10), 128)
+    scheduler = made.scheduler(optimizer, 20)
+    for _ in range(20):
+        rates = {round(group["lr"], 12) for group in optimizer.param_groups}
+        high = optimizer.param_groups[0]["lr"]
+        assert rates == {round(high, 12), round(high / 10, 12)}
+        optimizer.step()
+        scheduler.step()
 
 
 @pytest.mark.parametrize(("target", "ends"), [(None, 0.0), (0.0, 0.0), (1.0, 1.0), (0.5, 0.5)])
@@ -136,9 +163,9 @@ def test_decay_pulls_gains_to_their_target_and_all_else_to_zero(
         for parameter in network.parameters():
             parameter.grad = torch.zeros_like(parameter)
         optimizer.step()
-    for parameter, role in roles(network):
-        wanted = torch.full_like(parameter, ends if role == "gain" else 0.0)
-        torch.testing.assert_close(parameter.detach(), wanted, atol=1e-3, rtol=0)
+    for each in declared(network):
+        wanted = torch.full_like(each.parameter, ends if each.role == "gain" else 0.0)
+        torch.testing.assert_close(each.parameter.detach(), wanted, atol=1e-3, rtol=0)
 
 
 def test_switchable_ratios_are_pulled_towards_equal_ones() -> None:
@@ -152,143 +179,7 @@ def test_a_parameter_without_a_role_is_an_error() -> None:
             self.scale = nn.Parameter(torch.ones(1))
 
     with pytest.raises(TypeError, match=r"Odd\.scale has no role"):
-        list(roles(Odd()))
-
-
-# Networks
-
-
-@pytest.mark.parametrize("name", models())
-@pytest.mark.parametrize("norm", normalizers())
-def test_an_architecture_takes_any_normalizer(name: str, norm: str) -> None:
-    kind = normalizer(norm).residual.kind
-    offered = ("plain", "nf", "skipinit") if name.endswith("_v2") else ("plain", "fixup")
-    if kind not in offered:
-        with pytest.raises(Impossible, match=f"residual branches of kind {kind}"):
-            model(name, norm=normalizer(norm), num_classes=7, in_chans=1)
-        return
-    network = model(name, norm=normalizer(norm), num_classes=7, in_chans=1)
-    logits = network(torch.randn(8, 1, 16, 16))
-    assert logits.shape == (8, 7)
-    logits.square().sum().backward()
-    assert all(p.grad is not None for p in network.parameters())
-
-
-@pytest.mark.parametrize(("name", "params"), [("resnet20", 269_722), ("resnet56", 853_018)])
-def test_the_published_sizes_of_the_cifar_resnets(name: str, params: int) -> None:
-    """He et al. 2016, table 6: 0.27 and 0.85 million; to the digit as in their usual ports."""
-    with torch.device("meta"):
-        network = model(name, norm=normalizer("bn"), num_classes=10)
-    found, macs = count(network, (3, 32, 32))
-    assert found == params
-    assert macs == pytest.approx({"resnet20": 40.6e6, "resnet56": 125.5e6}[name], rel=0.01)
-
-
-@pytest.mark.parametrize(
-    ("changes", "says"),
-    [
-        ({"depth": 15}, "6n \\+ 2 layers"),
-        ({"width": 0}, "width=0"),
-        ({"max_groups": 0}, "max_groups=0"),
-        ({"shortcut": "none"}, "model.shortcut=none"),
-        ({"dept": 20}, "did you mean depth"),
-    ],
-)
-def test_a_bad_architecture_is_one_sentence(changes: dict[str, Any], says: str) -> None:
-    with pytest.raises(BadInput, match=says):
-        model("resnet14", norm=normalizer("bn"), num_classes=10, **changes)
-
-
-@pytest.mark.parametrize("name", ["resnet14", "resnet14_v2"])
-@pytest.mark.parametrize(("norm", "kind"), [("gn_ws", "ws"), ("nf", "scaled_ws"), ("gn", None)])
-def test_every_convolution_is_standardized_that_a_normalizer_wants_so(
-    name: str, norm: str, kind: str | None
-) -> None:
-    if (name, norm) == ("resnet14", "nf"):
-        pytest.skip("nf wants pre-activation blocks")
-    network = model(name, norm=normalizer(norm), num_classes=10)
-    convs = [module for module in network.modules() if isinstance(module, nn.Conv2d)]
-    if name == "resnet14_v2":  # one learned scale after a branch's last convolution, for ws alone
-        scales = {type(network.get_submodule(f"blocks.{k}.scale")) for k in range(6)}
-        assert scales == {Affine if kind == "ws" else nn.Identity}
-    standardized = {
-        "ws": StandardizedConv2d,
-        "scaled_ws": ScaledStandardizedConv2d,
-        None: nn.Conv2d,
-    }
-    assert {type(conv) for conv in convs} == {standardized[kind]}
-
-
-def test_proxy_normalization_leaves_the_scale_out_before_the_final_mean_alone() -> None:
-    network = model("resnet14_v2", norm=normalizer("gn_pn"), num_classes=10)
-    scaled = [layer.scale for layer in norms(network)]
-    assert scaled == [True] * 12 + [False]
-
-
-def test_the_variance_of_an_nf_network_is_known_at_its_beginning() -> None:
-    """Brock et al. 2021, section 3: with the gain of the branches set to 1, within 10 %."""
-    torch.manual_seed(0)
-    norm = normalizer("nf", skip_gain=False)
-    network = model("resnet20_v2", norm=norm, num_classes=10, width=64)  # at the borders of a map
-    seen: list[float] = []
-    for block in network.get_submodule("blocks").children():
-        block.register_forward_pre_hook(lambda _, x: seen.append(x[0].var().item()))
-    network(torch.randn(4, 3, 96, 96))  # variance is lost, so small maps have less of it
-    expected = [beta**2 for stage in norm.residual.deviations([3] * 3) for beta in stage]
-    assert seen == pytest.approx(expected, rel=0.1)
-
-
-def test_skipinit_has_biases_in_convolutions_but_the_stems_and_begins_as_its_shortcuts() -> None:
-    network = model("resnet20_v2", norm=normalizer("skipinit"), num_classes=10)
-    for name, module in network.named_modules():
-        if isinstance(module, nn.Conv2d):
-            assert (module.bias is None) == (name == "stem")
-            assert module.bias is None or not module.bias.any()
-    assert not network(torch.randn(4, 3, 32, 32)).any()  # the classifier starts at 0
-    x = torch.randn(4, 16, 8, 8)
-    assert torch.equal(network.get_submodule("blocks.0")(x), x)
-
-
-def test_nf_starts_as_the_authors_code() -> None:
-    torch.manual_seed(0)
-    network = model("resnet20_v2", norm=normalizer("nf"), num_classes=100, width=64)
-    conv = network.get_submodule("blocks.1.conv1").get_parameter("weight")
-    assert conv.std().item() == pytest.approx((64 * 9) ** -0.5, rel=0.02)
-    head = network.get_submodule("head").get_parameter("weight")
-    assert head.std().item() == pytest.approx(0.01, rel=0.02)
-
-
-def test_what_stands_before_a_fixup_branch_stands_before_a_shortcut_that_pads_too() -> None:
-    network = model("resnet20", norm=normalizer("fixup"), num_classes=10)
-    block = network.get_submodule("blocks.3")  # 16 channels to 32
-    block.get_submodule("before1").get_parameter("bias").data.fill_(0.5)
-    out = block(torch.zeros(1, 16, 4, 4))
-    assert torch.equal(out[:, :16], torch.full((1, 16, 2, 2), 0.5))
-    assert not out[:, 16:].any()
-
-
-@pytest.mark.parametrize("shortcut", ["identity", "projection"])
-def test_a_fixup_network_begins_as_its_shortcuts(shortcut: str) -> None:
-    network = model("resnet20", norm=normalizer("fixup"), num_classes=10, shortcut=shortcut)
-    assert not network(torch.randn(4, 3, 32, 32)).any()  # the classifier starts at 0
-    block = network.get_submodule("blocks.0")
-    x = torch.rand(4, 16, 8, 8)
-    assert torch.equal(block(x), x)
-    scalars = [p for p, role in roles(network) if role == "residual"]
-    # A block has 3 shifts and a scale with its shift, the stem's and the classifier's one each.
-    assert len(scalars) == 9 * 5 + 2
-    assert all(p.numel() == 1 for p in scalars)
-
-
-def test_the_cap_on_groups_holds_in_every_layer() -> None:
-    network = model("resnet14", norm=normalizer("gn"), num_classes=10, max_groups=4)
-    assert {layer.groups for layer in norms(network)} == {4}
-    free = model("resnet14", norm=normalizer("gn"), num_classes=10, max_groups=None)
-    assert {layer.groups for layer in norms(free)} == {16, 32}
-
-
-def norms(network: nn.Module) -> list[Any]:
-    return [layer for layer in network.modules() if isinstance(layer, NormAct)]
+        list(declared(Odd()))
 
 
 # The whole
@@ -392,7 +283,7 @@ def test_images_to_recalibrate_on_are_those_that_would_come_next() -> None:
     found = list(ended.after_training(order.steps_per_epoch + 2))
     assert len(found) == order.steps_per_epoch + 2
     chunks = (chunk for epoch in (2, 3) for chunk in on.chunks(epoch))
-    coming = [images for chunk in chunks for images in augmented(data, chunk, 0).images]
+    coming = [images for chunk in chunks for images in augmented(data, chunk).images]
     assert torch.equal(torch.stack(found), torch.cat(coming)[: len(found)])
 
 
@@ -457,7 +348,7 @@ def first_gradients(norm: str, plan: Plan) -> list[torch.Tensor]:
         classes=10, global_batch=16, steps=1, steps_per_epoch=order.steps_per_epoch, log_every=50,
     )  # fmt: skip
     loaders = Loaders(data, splits, order, Schedule(1, 1, 50))
-    chunk: Chunk = augmented(data, next(loaders.chunks(0)), seed=0)
+    chunk: Chunk = augmented(data, next(loaders.chunks(0)))
     for images, labels in zip(chunk.images[0], chunk.labels[0], strict=True):
         loss = nn.functional.cross_entropy(task.model(images.double()), labels)
         (loss / len(chunk.images[0])).backward()

@@ -1,8 +1,17 @@
-"""What a network costs before any time is measured: parameters and multiply-accumulates."""
+"""What can be known of a network before any time is measured: that it runs, its size and its work.
+
+Counted by torch's own counter of floating-point operations, which knows convolutions and products
+of matrices; normalization, activation and sums are not in it, as in the tables of papers.
+"""
 
 import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
+
+from normbench.errors import Impossible
+
+#: How torch says that maps have become smaller than what should look at them.
+_TOO_SMALL = ("Kernel size can't be greater than actual input size", "Output size is too small")
 
 
 def count(model: nn.Module, image: tuple[int, int, int]) -> tuple[int, int]:
@@ -17,3 +26,18 @@ def count(model: nn.Module, image: tuple[int, int, int]) -> tuple[int, int]:
         model.eval()(torch.empty(1, *image, device=device))
     model.train(was_training)
     return sum(p.numel() for p in model.parameters()), counter.get_total_flops() // 2
+
+
+def try_out(model: nn.Module, images: int, image: tuple[int, int, int]) -> None:
+    """One forward pass of training with `images` images (C, H, W); costs nothing on meta.
+
+    Raises:
+        Impossible: the images are too small, or a normalizer refuses the maps.
+    """
+    try:
+        model.train()(torch.empty(images, *image, device=next(model.parameters()).device))
+    except RuntimeError as error:
+        if any(sign in str(error) for sign in _TOO_SMALL):
+            _, height, width = image
+            raise Impossible(f"images of {height}x{width} are too small for it") from error
+        raise

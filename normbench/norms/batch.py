@@ -23,11 +23,11 @@ Elsewhere:
 - timm's `convert_sync_batchnorm` exists because torch's drops the activation of fused layers.
 """
 
-from dataclasses import dataclass
-from typing import ClassVar
+from dataclasses import dataclass, replace
+from typing import ClassVar, Self
 
 import torch
-from torch import Tensor, distributed
+from torch import Tensor, distributed, nn
 from torch.distributed.nn.functional import all_reduce
 from torch.nn import functional as F
 
@@ -68,6 +68,19 @@ class BatchNorm(Normalizer):
     def layer(self, channels: int, act: str | None = "relu") -> NormAct:
         return BatchNormAct(channels, act, self.momentum, self.eps)
 
+    def in_place_of(self, old: nn.Module) -> Self:
+        """With momentum and eps of a batch normalization, where its own are the usual ones."""
+        usual = BatchNorm()
+        theirs = {name: getattr(old, name, None) for name in ("momentum", "eps")}
+        if not isinstance(old, nn.modules.batchnorm._BatchNorm):
+            return self
+        unset = {
+            name: value
+            for name, value in theirs.items()
+            if value is not None and getattr(self, name) == getattr(usual, name)
+        }
+        return replace(self, **unset)
+
 
 class BatchNormAct(PerWorker, Running, Normalizing):
     """The layer; with one worker bit for bit `torch.nn.BatchNorm2d` and the activation."""
@@ -78,6 +91,11 @@ class BatchNormAct(PerWorker, Running, Normalizing):
         super().__init__(channels, act)
         self.eps = eps
         self.keep(channels, momentum)
+
+    def adopt(self, old: nn.Module) -> None:
+        """Start with gain, shift and running statistics of `old`."""
+        super().adopt(old)
+        self._copy(old, "running_mean", "running_var")
 
     def refusal(self, shape: torch.Size) -> str:
         images, _, height, width = shape

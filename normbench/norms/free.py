@@ -30,8 +30,8 @@ Elsewhere:
 - The paper's PyTorch listing takes unbiased variances of the weights and adds eps = 1e-4 to
   I * var; its JAX code takes the maximum of both, as here.
 - DeepMind's FixUp adds the scalar shift to identity shortcuts too; the official code does not.
-- The official code of FixUp trains scalars and biases at a tenth of the learning rate; here they
-  have the learning rate of all.
+- The official code of FixUp trains scalars and the classifier's bias at a tenth of the learning
+  rate, as here (`rate`); DeepMind's trains all at one rate, and decays none of its scalars.
 """
 
 from dataclasses import dataclass
@@ -107,14 +107,23 @@ class SkipInitNorm(NoNorm):
 
 @dataclass(frozen=True)
 class FixUpNorm(NoNorm):
-    """Residual branches that start at 0, with scalar shifts and scales."""
+    """Residual branches that start at 0, with scalar shifts and scales.
+
+    Args:
+        rate: learning rate of the scalars, and of the classifier's bias, over that of all else.
+    """
+
+    rate: float = 0.1
+
+    def __post_init__(self) -> None:
+        require_positive(rate=self.rate)
 
     @property
     def residual(self) -> Residual:
-        return FixUp()
+        return FixUp(self.rate)
 
     def layer(self, channels: int, act: str | None = "relu") -> NormAct:
-        return ShiftedAct(channels, act)
+        return ShiftedAct(channels, act, self.rate)
 
 
 class GainedAct(NormAct):
@@ -149,8 +158,9 @@ class ShiftedAct(NormAct):
     batch_independent = True
     roles: ClassVar[dict[str, Role]] = {"bias": "residual"}
 
-    def __init__(self, channels: int, act: str | None) -> None:
+    def __init__(self, channels: int, act: str | None, rate: float) -> None:
         super().__init__(channels, act, gain=False, shift=False)
+        self.rates = {"bias": rate}
         self.register_parameter("bias", None if act is None else nn.Parameter(torch.zeros(())))
 
     def joint(self, x: Tensor) -> Tensor:

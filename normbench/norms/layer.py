@@ -59,6 +59,10 @@ class Normalizer(ABC):
         """This normalizer with at most `max_groups` groups; itself if it has none."""
         return self
 
+    def in_place_of(self, old: nn.Module) -> Self:  # noqa: ARG002 (those of its kind read it)
+        """This normalizer with what `old`, a normalization of torch or timm, says of its kind."""
+        return self
+
 
 @dataclass(frozen=True)
 class Grouped(Normalizer):
@@ -158,6 +162,17 @@ class NormAct(nn.Module):
         """The paper's equation, term by term in double precision; tests hold `forward` to it."""
         raise NotImplementedError
 
+    def adopt(self, old: nn.Module) -> None:
+        """Start with the gain and shift of `old`, as far as both have them."""
+        self._copy(old, "weight", "bias")
+
+    def _copy(self, old: nn.Module, *names: str) -> None:
+        for name in names:
+            mine, theirs = getattr(self, name, None), getattr(old, name, None)
+            if mine is not None and theirs is not None and mine.shape == theirs.shape:
+                with torch.no_grad():
+                    mine.copy_(theirs)
+
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         kept = dict(self.named_buffers(recurse=False))
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
@@ -211,6 +226,13 @@ class Affine(NormAct):
         maps = x.double().unbind(1)
         z = [self.function(maps[c] * weight[c] + bias[c]) for c in range(self.channels)]
         return torch.stack(z, dim=1)
+
+
+class Scale(Affine):
+    """A gain per channel alone."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__(channels, None, shift=False)
 
 
 def per_channel(parameter: Tensor) -> Tensor:

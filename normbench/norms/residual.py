@@ -25,6 +25,7 @@ class Residual:
     """Shortcut plus branch."""
 
     kind: ClassVar[str] = "plain"
+    gate_gain: ClassVar[float] = 1.0  # of squeeze-excite's gates in a branch
 
     def join(self) -> nn.Module:
         """A module (shortcut, branch) -> their sum, with whatever is learned about it."""
@@ -82,6 +83,7 @@ class NormalizerFree(Residual):
     """
 
     kind: ClassVar[str] = "nf"
+    gate_gain: ClassVar[float] = 2.0
     alpha: float = 0.2
     skip_gain: bool = True
 
@@ -119,15 +121,20 @@ class NormalizerFree(Residual):
 
 @dataclass(frozen=True)
 class FixUp(Residual):
-    """Scalars around convolutions, and an initialization that knows the depth."""
+    """Scalars around convolutions, and an initialization that knows the depth.
+
+    Args:
+        rate: learning rate of the scalars, and of the classifier's bias, over that of all else.
+    """
 
     kind: ClassVar[str] = "fixup"
+    rate: float = 0.1
 
     def join(self) -> nn.Module:
-        return ShiftedSum()
+        return ShiftedSum(self.rate)
 
     def before_conv(self) -> nn.Module:
-        return ScalarShift()
+        return ScalarShift(self.rate)
 
     def initialize(
         self,
@@ -138,10 +145,12 @@ class FixUp(Residual):
         """Section 3, rules 1 and 2.
 
         All but the last of the m convolutions of a branch: N(0, 2 / fan-out) times
-        L^(-1 / (2m - 2)), L the number of branches; the last, and the classifier: 0.
+        L^(-1 / (2m - 2)), L the number of branches; the last, and the classifier: 0. The bias of
+        the classifier learns as the scalars do, as in the authors' code.
         """
         nn.init.zeros_(head.weight)
         nn.init.zeros_(head.bias)
+        head.rates = {"bias": self.rate}  # type: ignore[assignment]
         for convs in branches:
             factor = len(branches) ** (-1 / (2 * len(convs) - 2))
             for conv, _next in pairwise(convs):
@@ -178,8 +187,9 @@ class ScalarShift(nn.Module):
 
     roles: ClassVar[dict[str, str]] = {"bias": "residual"}
 
-    def __init__(self) -> None:
+    def __init__(self, rate: float) -> None:
         super().__init__()
+        self.rates = {"bias": rate}
         self.bias = nn.Parameter(torch.zeros(()))  # a number, which widens no dtype
 
     def forward(self, x: Tensor) -> Tensor:
@@ -191,8 +201,9 @@ class ShiftedSum(nn.Module):
 
     roles: ClassVar[dict[str, str]] = {"scale": "residual", "bias": "residual"}
 
-    def __init__(self) -> None:
+    def __init__(self, rate: float) -> None:
         super().__init__()
+        self.rates = {"scale": rate, "bias": rate}
         self.scale = nn.Parameter(torch.ones(()))
         self.bias = nn.Parameter(torch.zeros(()))
 

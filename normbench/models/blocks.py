@@ -1,0 +1,278 @@
+"""Residual blocks of both orders, and the convolutions, joins and starts that they share.
+
+    post-activation (v1, He et al. 2016)    x = act(shortcut(x) + norm(conv(act(norm(conv(x))))))
+    pre-activation (v2, He et al. 2016b)    x = shortcut(x) + conv(act(norm(conv(act(norm(x))))))
+
+with two 3x3 convolutions (basic) or 1x1, 3x3, 1x1 (bottleneck), the stride on the first 3x3. A
+normalizer that asks for standardized weights gets them in every convolution. How branch and
+shortcut meet is the normalizer's residual scheme (`normbench.norms.residual`).
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from normbench.errors import Impossible
+from normbench.models.dropping import StochasticDepth
+from normbench.norms.layer import Normalizer, Normalizing, Scale
+from normbench.norms.residual import FixUp, NormalizerFree, Residual, SkipInit
+
+Shortcut = Literal["identity", "projection"]
+Order = Literal["norm_act_conv", "act_norm_conv"]
+Schemes = tuple[type[Residual], ...]
+
+#: Residual branches of post-activation, of pre-activation, and of other people's blocks.
+V1: Schemes = (Residual, FixUp)
+V2: Schemes = (Residual, SkipInit, NormalizerFree)
+PLAIN: Schemes = (Residual,)
+
+
+@dataclass(frozen=True)
+class Conv:
+    """A convolution to be: channels in and out, kernel size, stride, groups, and the share of its
+    width that a squeeze-excite behind it has (0: none is there)."""
+
+    channels: int
+    width: int
+    size: int = 3
+    stride: int = 1
+    groups: int = 1
+    excite: float = 0.0
+
+
+def basic(channels: int, width: int, stride: int) -> tuple[Conv, ...]:
+    """Two 3x3 convolutions."""
+    return Conv(channels, width, 3, stride), Conv(width, width)
+
+
+def bottleneck(
+    channels: int, inner: int, width: int, stride: int, groups: int = 1, excite: float = 0.0
+) -> tuple[Conv, ...]:
+    """1x1 to `inner` channels, 3x3 in `groups`, 1x1 to `width`."""
+    return (
+        Conv(channels, inner, 1),
+        Conv(inner, inner, 3, stride, groups, excite),
+        Conv(inner, width, 1),
+    )
+
+
+class BlockV1(nn.Module):
+    """Convolutions each before its normalization, the shortcut, and an activation at the end.
+
+    Args:
+        norm: the normalizer.
+        convs: of the residual branch.
+        shortcut: where shapes change: every second pixel and zeros for new channels, or a
+            normalized 1x1 convolution.
+        act: the activation.
+        rate: of stochastic depth.
+    """
+
+    def __init__(
+        self,
+        norm: Normalizer,
+        convs: Sequence[Conv],
+        shortcut: Shortcut,
+        *,
+        act: str = "relu",
+        rate: float = 0.0,
+    ) -> None:
+        super().__init__()
+        first, last = convs[0], convs[-1]
+        self.before = nn.ModuleList(norm.residual.before_conv() for _ in convs)
+        self.convs = nn.ModuleList(convolution(norm, conv) for conv in convs)
+        inner = [norm.layer(conv.width, act) for conv in convs[:-1]]
+        self.norms = nn.ModuleList([*inner, norm.layer(last.width, None)])
+        self.drop = StochasticDepth(rate)
+        self.join = norm.residual.join()
+        self.shortcut: nn.Module = nn.Identity()
+        if first.channels != last.width and shortcut == "identity":
+            self.shortcut = Pad(last.width - first.channels, stride(convs))
+        elif first.channels != last.width:
+            project = convolution(norm, Conv(first.channels, last.width, 1, stride(convs)))
+            self.shortcut = nn.Sequential(project, norm.layer(last.width, None))
+        self.activation = norm.activation(last.width, act)
+
+    def forward(self, x: Tensor) -> Tensor:
+        entered = self.before[0](x)
+        branch = self.norms[0](self.convs[0](entered))
+        for before, conv, norm in list(zip(self.before, self.convs, self.norms, strict=True))[1:]:
+            branch = norm(conv(before(branch)))
+        # What stands before the branch stands before a shortcut that does something, too.
+        shortcut = x if isinstance(self.shortcut, nn.Identity) else self.shortcut(entered)
+        out: Tensor = self.activation(self.join(shortcut, self.drop(branch)))
+        return out
+
+
+class BlockV2(nn.Module):
+    """Convolutions each after its normalization and activation, and the shortcut around them.
+
+    Where shapes change the shortcut is a 1x1 convolution of the normalized and activated input. In
+    NF that input is divided by the standard deviation that it has at initialization, before the
+    shortcut's convolution too, so that the variance there is 1 again. With weight standardization
+    one learned scale per channel follows the last convolution, which has no normalization after it
+    (Labatie et al. 2021, appendix A.1).
+
+    Args:
+        norm: the normalizer.
+        convs: of the residual branch.
+        beta: standard deviation of the input, or 1.
+        act: the activation.
+        order: whether normalization or activation comes first.
+        pool: halve the maps of a shortcut by their means (RegNet's way) and not by a stride.
+        rate: of stochastic depth.
+    """
+
+    def __init__(
+        self,
+        norm: Normalizer,
+        convs: Sequence[Conv],
+        beta: float = 1.0,
+        *,
+        act: str = "relu",
+        order: Order = "norm_act_conv",
+        pool: bool = False,
+        rate: float = 0.0,
+    ) -> None:
+        super().__init__()
+        first, last = convs[0], convs[-1]
+        self.beta = beta
+        self.norms = nn.ModuleList(before(norm, conv.channels, act, order) for conv in convs)
+        self.convs = nn.ModuleList(convolution(norm, conv) for conv in convs)
+        self.excite = nn.ModuleList(
+            SqueezeExcite(conv.width, conv.excite, norm.residual.gate_gain)
+            if conv.excite
+            else nn.Identity()
+            for conv in convs
+        )
+        scaled = norm.conv is not None and norm.conv.kind == "ws"
+        self.scale = Scale(last.width) if scaled else nn.Identity()
+        self.drop = StochasticDepth(rate)
+        step = stride(convs)
+        self.pool = pool and step > 1
+        self.project: nn.Conv2d | None = None
+        if first.channels != last.width or step > 1:
+            project = Conv(first.channels, last.width, 1, 1 if self.pool else step)
+            self.project = convolution(norm, project)
+        self.join = norm.residual.join()
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.norms[0](x)
+        h = h if self.beta == 1 else h / self.beta  # after the activation, as in the paper's code
+        shortcut = x
+        if self.project is not None:
+            shortcut = self.project(halved(h) if self.pool else h)
+        h = self.excite[0](self.convs[0](h))
+        for norm, conv, excite in list(zip(self.norms, self.convs, self.excite, strict=True))[1:]:
+            h = excite(conv(norm(h)))
+        out: Tensor = self.join(shortcut, self.drop(self.scale(h)))
+        return out
+
+
+class SqueezeExcite(nn.Module):
+    """Each channel times a gate that the means of all channels decide (Hu et al. 2018).
+
+        s = mean of x over positions,   z = x * gain * sigmoid(W2 relu(W1 s + b1) + b2)
+
+    Args:
+        channels: C.
+        share: hidden units as a share of C.
+        gain: 2 in normalizer-free networks, since a gate of 1/2 on average halves deviations.
+    """
+
+    def __init__(self, channels: int, share: float, gain: float) -> None:
+        super().__init__()
+        hidden = max(1, int(channels * share))
+        self.reduce = nn.Linear(channels, hidden)
+        self.expand = nn.Linear(hidden, channels)
+        self.gain = gain
+
+    def forward(self, x: Tensor) -> Tensor:
+        gate = torch.sigmoid(self.expand(F.relu(self.reduce(x.mean(dim=(2, 3))))))
+        return x * (self.gain * gate)[:, :, None, None]
+
+
+class Pad(nn.Module):
+    """Every `stride`-th pixel, and `channels` more channels, all zeros."""
+
+    def __init__(self, channels: int, stride: int) -> None:
+        super().__init__()
+        self.channels = channels
+        self.stride = stride
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.pad(x[:, :, :: self.stride, :: self.stride], (0, 0, 0, 0, 0, self.channels))
+
+
+def convolution(norm: Normalizer, conv: Conv, *, bias: bool = True) -> nn.Conv2d:
+    """A convolution as the normalizer asks for it, never with a bias if `bias` is false."""
+    made = nn.Conv2d(
+        conv.channels, conv.width, conv.size, conv.stride, conv.size // 2, groups=conv.groups,
+        bias=bias and norm.conv_bias,
+    )  # fmt: skip
+    return made if norm.conv is None else norm.conv.convert(made)
+
+
+def before(norm: Normalizer, channels: int, act: str, order: Order) -> nn.Module:
+    """What stands before a convolution of a pre-activation block.
+
+    Raises:
+        Impossible: the normalizer does nothing without an activation, and should come after it.
+    """
+    if order == "norm_act_conv":
+        return norm.layer(channels, act)
+    layer = norm.layer(channels, None)
+    if not isinstance(layer, Normalizing):
+        raise Impossible(
+            f"order={order} needs a normalization without activation, and this normalizer has "
+            "none: without an activation it normalizes nothing; order=norm_act_conv works"
+        )
+    return nn.Sequential(norm.activation(channels, act), layer)
+
+
+def stride(convs: Sequence[Conv]) -> int:
+    """By how much a branch shrinks its maps."""
+    return max(conv.stride for conv in convs)
+
+
+def halved(x: Tensor) -> Tensor:
+    """Means of 2x2 positions; at an odd border, of those that there are."""
+    return F.avg_pool2d(x, 2, ceil_mode=True, count_include_pad=False)
+
+
+def initialize(
+    network: nn.Module, norm: Normalizer, blocks: Iterable[nn.Module], head: nn.Linear
+) -> None:
+    """The starts of a network: the papers', then those of the normalizer's residual branches.
+
+    Convolutions start as in the papers' ResNets; torch's own have a sixth of that variance.
+    """
+    for module in network.modules():
+        if isinstance(module, nn.Conv2d):
+            nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+            if module.bias is not None:
+                nn.init.zeros_(module.bias)
+    branches = [list(block.get_submodule("convs").children()) for block in blocks]
+    norm.residual.initialize(network, branches, head)  # type: ignore[arg-type]
+
+
+def require_at_least(least: float, **options: float | None) -> None:
+    """Raise ValueError for the first of `options` that is given and below `least`."""
+    for name, value in options.items():
+        if value is not None and value < least:
+            raise ValueError(f"{name}={value}: it must be at least {least}")
+
+
+def require_residual(norm: Normalizer, offered: Schemes) -> None:
+    """Raise Impossible for a normalizer whose residual branches are not among those `offered`."""
+    if type(norm.residual) not in offered:
+        v1, v2 = (", ".join(scheme.kind for scheme in schemes) for schemes in (V1, V2))
+        raise Impossible(
+            f"the normalizer asks for residual branches of kind {norm.residual}, which this model "
+            f"does not have; post-activation models (model=resnet14, resnet50) have {v1}, and "
+            f"pre-activation models (model=resnet14_v2, resnet50_v2) {v2}"
+        )

@@ -1,0 +1,292 @@
+"""A network as a graph of calls: what feeds what, whatever its attributes are called.
+
+torch.fx records one forward pass; layers, convolutions and activations stay whole, all else is
+taken apart. With shapes, found on the meta device, the questions that the swap asks have short
+answers: which activation follows this normalization, is this map pooled, is that a branch?
+"""
+
+import operator
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import timm.layers
+import torch
+from timm.models import _features_fx as traced_by_timm
+from torch import Tensor, fx, nn
+from torch.func import functional_call
+from torch.nn import functional as F
+
+from normbench.errors import Impossible
+from normbench.norms.activations import GAINS, activation
+from normbench.norms.layer import NormAct
+
+ADDITIONS = {operator.add, operator.iadd, torch.add, "add", "add_"}
+POOLED = (1, 1)
+#: Bounded between 0 and 1 it is a gate, whose output multiplies; no normalizer may replace it.
+GATE = "sigmoid"
+
+_NORMS = (
+    nn.modules.batchnorm._NormBase,
+    nn.GroupNorm,
+    nn.LayerNorm,
+    nn.RMSNorm,
+    timm.layers.FrozenBatchNormAct2d,
+    timm.layers.FilterResponseNormAct2d,
+    timm.layers.EvoNorm2dB0,
+    timm.layers.EvoNorm2dS0,
+    timm.layers.RmsNorm,
+    timm.layers.RmsNorm2d,
+    timm.layers.SimpleNorm2d,
+)
+
+
+class Tracer(fx.Tracer):
+    """Keeps whole what the swap looks for, and what timm says cannot be traced."""
+
+    def __init__(self) -> None:
+        super().__init__(autowrap_functions=tuple(traced_by_timm.get_notrace_functions()))
+
+    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
+        known = isinstance(m, (*_NORMS, NormAct, nn.Conv2d, timm.layers.DropPath))
+        untraceable = type(m) in traced_by_timm.get_notrace_modules()
+        return known or untraceable or super().is_leaf_module(m, module_qualified_name)
+
+
+class Graph:
+    """A network that can be rebuilt: its calls, with the shape of what each returns.
+
+    Args:
+        network: what to look at; it is not changed, but the rebuilt one shares its parameters.
+        image: (C, H, W) of images that are large enough for every map to be larger than 1x1 until
+            it is pooled.
+
+    Raises:
+        Impossible: the network computes something else in training than in evaluation, or what it
+            computes depends on the values in its maps.
+    """
+
+    def __init__(self, network: nn.Module, image: tuple[int, int, int]) -> None:
+        was_training = network.training
+        try:
+            calls = Tracer().trace(network.train())
+            in_evaluation = Tracer().trace(network.eval())
+        except (fx.proxy.TraceError, TypeError) as error:
+            raise Impossible(f"the network cannot be traced: {error}") from error
+        finally:
+            network.train(was_training)
+        if _kinds(calls) != _kinds(in_evaluation):
+            raise Impossible("the network calls other layers in training than in evaluation")
+        self.module = fx.GraphModule(network, calls, type(network).__name__)
+        self.module.train(was_training)
+        self.shapes = _shapes(self.module, image)
+
+    @property
+    def calls(self) -> list[fx.Node]:
+        return list(self.module.graph.nodes)
+
+    def layer(self, call: fx.Node) -> nn.Module | None:
+        """The module that is called, if it is one."""
+        if call.op != "call_module":
+            return None
+        return self.module.get_submodule(str(call.target))
+
+    def normalizations(self) -> Iterator[tuple[fx.Node, nn.Module]]:
+        """Calls of layers of torch and timm that normalize."""
+        for call in self.calls:
+            layer = self.layer(call)
+            if is_norm(layer):
+                assert layer is not None
+                yield call, layer
+
+    def shape(self, call: fx.Node) -> tuple[int, ...]:
+        """(1, C, H, W) of a map; () of what is no tensor."""
+        return self.shapes.get(call.name, ())
+
+    def is_map(self, call: fx.Node) -> bool:
+        """Whether it returns maps that are not pooled yet."""
+        shape = self.shape(call)
+        return len(shape) == 4 and shape[2:] != POOLED
+
+    def readers(self, call: fx.Node) -> list[fx.Node]:
+        """The calls that what `call` returns goes to, through those that do nothing."""
+        found = []
+        for user in call.users:
+            found += self.readers(user) if self.does_nothing(user) else [user]
+        return found
+
+    def source(self, call: fx.Node) -> fx.Node:
+        """The call whose result `call` works on first, through those that do nothing."""
+        given: Any = call.args[0]
+        return self.source(given) if self.does_nothing(given) else given
+
+    def does_nothing(self, call: fx.Node) -> bool:
+        """Whether what it returns is what it was given."""
+        return isinstance(self.layer(call), nn.Identity) or self.drop_rate(call) == 0.0
+
+    def drop_rate(self, call: fx.Node) -> float | None:
+        """Of a call that drops values or paths at random: its rate."""
+        layer = self.layer(call)
+        if isinstance(layer, nn.Dropout):
+            return float(layer.p)
+        if isinstance(layer, timm.layers.DropPath):
+            return float(layer.drop_prob or 0.0)
+        if call.target is F.dropout:
+            given: Any = call.args[1] if len(call.args) > 1 else call.kwargs.get("p", 0.5)
+            return float(given)
+        return None
+
+    def activation(self, call: fx.Node) -> str | None:
+        """The name of the activation that `call` computes, or None if it computes another thing."""
+        layer = self.layer(call)
+        if layer is not None:
+            return activation_of(layer)
+        if call.op not in ("call_function", "call_method"):
+            return None
+        name = call.target if isinstance(call.target, str) else call.target.__name__
+        if name.strip("_") not in GAINS:
+            return None
+        if isinstance(call.target, str):
+            return _same(lambda u: getattr(u, name)(*call.args[1:], **call.kwargs))
+        target: Callable[..., Tensor] = call.target
+        return _same(lambda u: target(u, *call.args[1:], **call.kwargs))
+
+    def unknown_activation(self, call: fx.Node) -> str:
+        """The name of an activation that `call` computes and normalizers do not know, or ""."""
+        layer = self.layer(call)
+        kind = type(layer)
+        homes = ("torch.nn.modules.activation", "timm.layers.activations")
+        ours = kind.__module__.startswith(homes) and not isinstance(layer, _GATES)
+        return kind.__name__ if ours and self.activation(call) is None else ""
+
+    def is_addition(self, call: fx.Node) -> bool:
+        return call.target in ADDITIONS
+
+    def depths(self) -> dict[fx.Node, int]:
+        """The most convolutions on a way from the images to each call."""
+        found: dict[fx.Node, int] = {}
+        for call in self.calls:
+            before = max((found[source] for source in call.all_input_nodes), default=0)
+            found[call] = before + isinstance(self.layer(call), nn.Conv2d)
+        return found
+
+    def put(self, call: fx.Node, layer: nn.Module) -> None:
+        """Let `call` call `layer`, under the name that the old one has."""
+        if call.op != "call_module":
+            name = f"{call.name}_"
+            self.module.add_submodule(name, layer)
+            with self.module.graph.inserting_before(call):
+                fresh = self.module.graph.call_module(name, (call.args[0],))
+            self.shapes[fresh.name] = self.shape(call)
+            call.replace_all_uses_with(fresh)
+            self.module.graph.erase_node(call)
+            return
+        others = [other for other in self.calls if other.target == call.target and other != call]
+        if others:  # one layer in several places: each gets its own
+            call.target = f"{call.target}_{call.name}"
+        self.module.add_submodule(str(call.target), layer)
+
+    def insert_after(self, call: fx.Node, layer: nn.Module, name: str) -> None:
+        """Let what `call` returns go through `layer`, a submodule `name` beside that of `call`."""
+        path = f"{call.target}_{name}"
+        self.module.add_submodule(path, layer)
+        with self.module.graph.inserting_after(call):
+            fresh = self.module.graph.call_module(path, (call,))
+        call.replace_all_uses_with(fresh, lambda user: user is not fresh)
+        self.shapes[fresh.name] = self.shape(call)
+
+    def pad(self, call: fx.Node, conv: nn.Conv2d) -> None:
+        """Before a convolution that pads as it goes ("same"), pad outside of it."""
+        sizes = (conv.kernel_size, conv.stride, conv.dilation)
+        with self.module.graph.inserting_before(call):
+            padded = self.module.graph.call_function(timm.layers.pad_same, (call.args[0], *sizes))
+        call.args = (padded, *call.args[1:])
+
+    def bypass(self, call: fx.Node) -> None:
+        """Take `call` out: its readers get what it was given."""
+        call.replace_all_uses_with(call.args[0])  # type: ignore[arg-type]
+        self.module.graph.erase_node(call)
+
+    def rebuilt(self) -> fx.GraphModule:
+        """The network as it now is."""
+        self.module.delete_all_unused_submodules()
+        self.module.graph.lint()
+        self.module.recompile()
+        self.module.train(self.module.training)  # new layers, too
+        return self.module
+
+
+_GATES = (nn.Sigmoid, nn.Hardsigmoid, nn.Softmax, timm.layers.Sigmoid, timm.layers.HardSigmoid)
+
+
+def is_norm(layer: nn.Module | None) -> bool:
+    """Whether it is a normalization of torch or timm (or of torchvision, whose are torch's)."""
+    return isinstance(layer, _NORMS) or type(layer).__name__ == "FrozenBatchNorm2d"
+
+
+def is_batch_norm(layer: nn.Module) -> bool:
+    """Whether its statistics are, or once were, those of a batch."""
+    return isinstance(layer, nn.modules.batchnorm._NormBase) and not isinstance(
+        layer, nn.modules.instancenorm._InstanceNorm
+    )
+
+
+def normalizes_channels(layer: nn.Module, given: tuple[int, ...]) -> bool:
+    """Whether it takes maps (N, C, H, W) of shape `given` with their channels second."""
+    last = isinstance(layer, nn.LayerNorm | nn.RMSNorm | timm.layers.RmsNorm)
+    # LayerNorm2d of timm and torchvision turn the axes themselves, and are called so.
+    return len(given) == 4 and (not last or "2d" in type(layer).__name__)
+
+
+def activation_of(layer: nn.Module | None) -> str | None:
+    """The name of the activation that a module without parameters computes, or None."""
+    if layer is None or isinstance(layer, _GATES) or next(layer.parameters(), None) is not None:
+        return None
+    name = type(layer).__name__.lower()
+    known = type(layer).__module__.startswith(
+        ("torch.nn.modules.activation", "timm.layers.activations", "torch.nn.modules.linear")
+    )
+    return _same(layer) if known and name != "identity" else None
+
+
+def _same(function: Callable[[Tensor], Tensor]) -> str | None:
+    """Which of our activations computes the same numbers: no name says so as surely."""
+    u = torch.linspace(-8, 8, 65, device="cpu", dtype=torch.float64)
+    with torch.no_grad():
+        y = function(u.clone())
+    if not isinstance(y, Tensor) or y.shape != u.shape:
+        return None
+    names = [name for name in GAINS if name != GATE]
+    return next((name for name in names if torch.allclose(activation(name)(u), y)), None)
+
+
+def _kinds(calls: fx.Graph) -> list[tuple[str, object]]:
+    return [(call.op, call.target) for call in calls.nodes]
+
+
+def _shapes(module: fx.GraphModule, image: tuple[int, int, int]) -> dict[str, tuple[int, ...]]:
+    found: dict[str, tuple[int, ...]] = {}
+
+    class Shapes(fx.Interpreter):
+        def run_node(self, n: fx.Node) -> Any:
+            value = super().run_node(n)
+            if isinstance(value, Tensor):
+                found[n.name] = tuple(value.shape)
+            return value
+
+    class Run(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = module
+
+        def forward(self, x: Tensor) -> None:
+            Shapes(self.inner).run(x)
+
+    run = Run()
+    tensors = {**dict(run.named_parameters()), **dict(run.named_buffers())}
+    on_meta = {name: tensor.to("meta") for name, tensor in tensors.items()}
+    was_training = module.training
+    module.eval()
+    with torch.no_grad():
+        functional_call(run, on_meta, (torch.empty(1, *image, device="meta"),))
+    module.train(was_training)
+    return found

@@ -1,0 +1,101 @@
+"""NF-RegNet B0 to B5 (Brock, De and Smith 2021, section 6 and appendix D), with any normalizer.
+
+RegNets whose blocks are pre-activation bottlenecks that expand: 1x1, 3x3 in groups of 8 channels,
+squeeze-excite, 1x1. A 3x3 stem of stride 2 without activation; every stage begins with stride 2,
+and its shortcut halves maps by their means before its 1x1 convolution. One more 1x1 convolution
+stands before the activation and the mean. The first block of all does not expand. SiLU everywhere
+but in squeeze-excite, which has ReLU.
+
+Elsewhere: timm's networks of that name have the activation's gain in the convolutions, no SkipInit
+scalar, and rescale what stochastic depth keeps.
+"""
+
+from torch import Tensor, nn
+
+from normbench.models.blocks import (
+    V2,
+    BlockV2,
+    Conv,
+    bottleneck,
+    convolution,
+    initialize,
+    require_at_least,
+    require_residual,
+)
+from normbench.models.dropping import Dropout, linear_rates, require_rates
+from normbench.norms.layer import Normalizer
+
+ACT = "silu"
+WIDTH = 0.75  # of the widths that the paper's listing names
+EXPANSION = 2.25
+GROUP = 8
+EXCITE = 0.5
+
+
+class NFRegNet(nn.Module):
+    """(N, in_chans, H, W) -> logits (N, num_classes).
+
+    Args:
+        norm: the normalizer; nf makes it the paper's network.
+        num_classes: classes to tell apart.
+        in_chans: channels of an image.
+        widths: of each stage, before they are multiplied by 0.75.
+        depths: blocks of each stage.
+        dropout: rate before the classifier.
+        stochastic_depth: rate that the last block nearly has; the first has 0. Nothing is rescaled.
+        max_groups: cap on the normalizer's groups; None leaves the normalizer's own number.
+
+    Raises:
+        ValueError: a size is no size, or widths and depths are not equally many.
+        Impossible: the normalizer asks for residual branches that these blocks do not have.
+    """
+
+    def __init__(
+        self,
+        norm: Normalizer,
+        num_classes: int,
+        in_chans: int = 3,
+        *,
+        widths: tuple[int, ...],
+        depths: tuple[int, ...],
+        dropout: float = 0.0,
+        stochastic_depth: float = 0.0,
+        max_groups: int | None = None,
+    ) -> None:
+        super().__init__()
+        require_residual(norm, V2)
+        require_at_least(1, depths=min(depths, default=0), max_groups=max_groups)
+        require_at_least(16, widths=min(widths, default=0))
+        if len(widths) != len(depths):
+            raise ValueError(f"depths={list(depths)}: {len(widths)} stages need as many")
+        require_rates(dropout=dropout, stochastic_depth=stochastic_depth)
+        norm = norm.capped(max_groups)
+        channels = int(widths[0] * WIDTH)
+        self.stem = convolution(norm, Conv(in_chans, channels, 3, 2), bias=False)
+        betas = [beta for stage in norm.residual.deviations(depths) for beta in stage]
+        rates = linear_rates(stochastic_depth, sum(depths))
+        blocks: list[BlockV2] = []
+        for width, depth in zip(widths, depths, strict=True):
+            for block in range(depth):
+                convs = _convs(channels, int(width * WIDTH), first=not blocks, strided=block == 0)
+                beta, rate = betas[len(blocks)], rates[len(blocks)]
+                blocks.append(BlockV2(norm, convs, beta, act=ACT, pool=True, rate=rate))
+                channels = convs[-1].width
+        self.blocks = nn.Sequential(*blocks)
+        final = 1280 * channels // 440
+        self.conv = convolution(norm, Conv(channels, final, 1))
+        self.norm = norm.last(final, ACT)
+        self.dropout = Dropout(dropout)
+        self.head = nn.Linear(final, num_classes)
+        initialize(self, norm, self.blocks, self.head)
+        nn.init.zeros_(self.head.weight)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.norm(self.conv(self.blocks(self.stem(x))))
+        logits: Tensor = self.head(self.dropout(x.mean(dim=(2, 3))))
+        return logits
+
+
+def _convs(channels: int, width: int, *, first: bool, strided: bool) -> tuple[Conv, ...]:
+    groups = int(channels * (1 if first else EXPANSION)) // GROUP
+    return bottleneck(channels, groups * GROUP, width, 2 if strided else 1, groups, EXCITE)

@@ -1,0 +1,142 @@
+"""Architectures of timm with the normalizer in the place of their own.
+
+`TimmModel` is any of them by name; `MBConvNet` is a network of the mobile blocks from which
+MobileNetV2, MnasNet and EfficientNet are made, by timm's builder and in its notation:
+
+    ir_r2_k3_s2_e6_c24_se0.25   two (r) inverted residual blocks: 3x3 (k), stride 2 (s) in the
+                                first, expansion 6 (e), 24 channels (c), squeeze-excite 1/4 (se)
+    ds_r1_k3_s1_c16             one depthwise separable convolution
+
+`normbench.models.swap` puts the normalizer in.
+"""
+
+from functools import partial
+from typing import Any, Literal
+
+import timm
+from timm.models._efficientnet_builder import decode_arch_def, round_channels
+from timm.models.efficientnet import EfficientNet
+from torch import nn
+
+from normbench.errors import choose_from
+from normbench.models.blocks import require_at_least
+from normbench.models.dropping import require_rates
+from normbench.models.swap import swap
+from normbench.norms.layer import Normalizer
+
+_ACTS = {"relu": nn.ReLU, "relu6": nn.ReLU6, "silu": nn.SiLU, "hardswish": nn.Hardswish}
+IMAGE = (224, 224)  # large enough for all maps; others may be used
+
+
+def timm_model(
+    norm: Normalizer,
+    num_classes: int,
+    in_chans: int = 3,
+    *,
+    name: str | None,
+    arguments: dict[str, Any],
+    dropout: float = 0.0,
+    stochastic_depth: float = 0.0,
+    max_groups: int | None = None,
+    allow_left: bool = False,
+) -> nn.Module:
+    """A model of timm: (N, in_chans, H, W) -> logits (N, num_classes).
+
+    Args:
+        norm: the normalizer of every normalization of maps in the network.
+        num_classes: classes to tell apart.
+        in_chans: channels of an image.
+        name: as `timm.create_model` has it, with a tag if pretrained weights are wanted.
+        arguments: of `timm.create_model`, as zero_init_last or pretrained.
+        dropout: rate before the classifier, timm's drop_rate.
+        stochastic_depth: rate of the last block, timm's drop_path_rate; 0 is left out.
+        max_groups: cap on the normalizer's groups; None leaves the normalizer's own number.
+        allow_left: leave batch normalizations that do not work on maps.
+
+    Raises:
+        ValueError: there is no such model, or it does not take the arguments.
+        Impossible: the network cannot have this normalizer.
+    """
+    require_at_least(1, max_groups=max_groups)
+    require_rates(dropout=dropout, stochastic_depth=stochastic_depth)
+    if not name:
+        raise ValueError("name is missing: any of timm.list_models(), as resnet50")
+    if not timm.is_model(name):
+        # The nearest of a thousand names, without the list of all.
+        hint = choose_from(name, timm.list_models()).partition("(known")[0].partition("known:")[0]
+        raise ValueError(f"name={name}: timm has no model of that name; {hint}".rstrip("; "))
+    given = dict(arguments)
+    if stochastic_depth:  # not every model of timm takes it
+        given["drop_path_rate"] = stochastic_depth
+    try:
+        network = timm.create_model(
+            name, num_classes=num_classes, in_chans=in_chans, drop_rate=dropout, **given
+        )
+    except TypeError as error:
+        raise ValueError(
+            f"arguments={given}: timm's {name} does not take them ({error})"
+        ) from error
+    _, *size = network.default_cfg["input_size"]  # type: ignore[index]
+    return swap(
+        network,
+        norm.capped(max_groups),
+        image=(in_chans, *size),
+        allow_left=allow_left,
+    )
+
+
+def mbconv_net(
+    norm: Normalizer,
+    num_classes: int,
+    in_chans: int = 3,
+    *,
+    blocks: tuple[str, ...],
+    width: float = 1.0,
+    depth: float = 1.0,
+    group_size: int | None = None,
+    act: Literal["relu", "relu6", "silu", "hardswish"] = "silu",
+    stem_stride: int = 2,
+    stem: int = 32,
+    head: int = 1280,
+    dropout: float = 0.0,
+    stochastic_depth: float = 0.0,
+    max_groups: int | None = None,
+) -> nn.Module:
+    """A network of mobile blocks: (N, in_chans, H, W) -> logits (N, num_classes).
+
+    Args:
+        norm: the normalizer of every normalization in the network.
+        num_classes: classes to tell apart.
+        in_chans: channels of an image.
+        blocks: the stages, in timm's notation.
+        width: multiplies the channels of all blocks, to the nearest multiple of 8.
+        depth: multiplies the blocks of every stage, rounded up.
+        group_size: channels of a group in what are depthwise convolutions otherwise.
+        act: the activation.
+        stem_stride: of the first convolution.
+        stem: its channels.
+        head: channels of the last convolution.
+        dropout: rate before the classifier.
+        stochastic_depth: rate that the last block nearly has; what is kept is rescaled.
+        max_groups: cap on the normalizer's groups; None leaves the normalizer's own number.
+
+    Raises:
+        ValueError: a block is not in timm's notation, or a size is no size.
+        Impossible: the network cannot have this normalizer.
+    """
+    require_at_least(1, stem_stride=stem_stride, stem=stem, head=head, max_groups=max_groups)
+    require_at_least(0.05, width=width, depth=depth)
+    require_rates(dropout=dropout, stochastic_depth=stochastic_depth)
+    try:
+        stages = decode_arch_def([[block] for block in blocks], depth, group_size=group_size)
+    except (AssertionError, ValueError, KeyError) as error:
+        raise ValueError(
+            f"blocks={list(blocks)}: stages are written as ir_r2_k3_s2_e6_c24_se0.25 ({error})"
+        ) from error
+    network = EfficientNet(
+        stages, num_classes, head, in_chans, stem, fix_stem=True,
+        round_chs_fn=partial(round_channels, multiplier=width), act_layer=_ACTS[act],
+        drop_rate=dropout, drop_path_rate=stochastic_depth,
+    )  # fmt: skip
+    network.conv_stem.stride = (stem_stride, stem_stride)
+    return swap(network, norm.capped(max_groups), image=(in_chans, *IMAGE))

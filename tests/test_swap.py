@@ -1,0 +1,426 @@
+"""Any normalizer in networks of timm and torchvision: the same numbers, every rule of placement."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import timm
+import torch
+import torchvision
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from normbench.catalog import model, normalizer, normalizers
+from normbench.draws import Draws
+from normbench.errors import BadInput, Impossible
+from normbench.models.coverage import coverage
+from normbench.models.dropping import Dropout, StochasticDepth, dropping, set_draws
+from normbench.models.graph import is_batch_norm, is_norm
+from normbench.models.swap import swap
+from normbench.norms.convolution import StandardizedConv2d
+from normbench.norms.frn import ThresholdedLinear
+from normbench.norms.layer import Activation, Affine, NormAct, Scale
+from normbench.norms.proxy import ProxyAct
+
+PAPERS = [
+    "resnet50", "resnetv2_50", "resnext50_32x4d", "mobilenetv2_100", "efficientnet_b0",
+    "efficientnet_b2", "mnasnet_100", "inception_v3", "densenet121", "regnety_004", "resnet18",
+]  # fmt: skip
+OTHERS = [
+    "skresnet18", "dla34", "mobilenetv3_small_100", "convnext_atto", "vgg11_bn", "xception41",
+    "hrnet_w18_small", "res2net50_26w_4s", "ghostnet_100", "tf_efficientnet_b0", "repvgg_a0",
+    "dpn68", "cspresnet50",
+]  # fmt: skip
+# One of every way in which a normalizer touches a network; `make coverage` tries all of them.
+KINDS = ["bn", "gn", "gn_ws", "gn_pn", "frn", "evonorm_s0", "nf", "fixup"]
+
+
+def made(name: str, norm: str = "bn", **arguments: Any) -> Any:
+    network: Any = timm.create_model(name, num_classes=10, **arguments)
+    return swap(network, normalizer(norm), image=network.default_cfg["input_size"])
+
+
+def sequence(*layers: nn.Module) -> nn.Sequential:
+    """A small network around `layers`, which take and give 8 channels."""
+    conv, head = nn.Conv2d(3, 8, 3, padding=1, bias=False), nn.Conv2d(8, 8, 1)
+    pool = nn.AdaptiveAvgPool2d(1)
+    return nn.Sequential(conv, *layers, head, pool, nn.Flatten(), nn.Linear(8, 4))
+
+
+# The same numbers
+
+
+def randomized(network: nn.Module) -> nn.Module:
+    """Gains that start at 0 would hide whole branches."""
+    generator = torch.Generator().manual_seed(1)
+    for parameter in network.parameters():
+        if parameter.dim() == 1:
+            parameter.data.uniform_(0.5, 1.5, generator=generator)
+    return network
+
+
+def seen(network: nn.Module, x: Tensor) -> dict[str, Tensor]:
+    """Logits, gradients and buffers of one pass."""
+    network.zero_grad()
+    logits = network(x)
+    logits.square().sum().backward()
+    gradients = {f"grad {name}": p.grad for name, p in network.named_parameters()}
+    return {"logits": logits, **gradients, **dict(network.named_buffers())}
+
+
+@pytest.mark.parametrize("name", PAPERS)
+def test_swapped_bn_is_timms_network_bit_for_bit(name: str) -> None:
+    torch.manual_seed(0)
+    theirs = randomized(timm.create_model(name, num_classes=10))
+    ours = made(name)
+    ours.load_state_dict(theirs.state_dict(), strict=False)
+    size = 96 if name == "inception_v3" else 64
+    for training in (True, False):
+        x = torch.randn(2, 3, size, size)
+        left, right = (seen(network.train(training), x) for network in (theirs, ours))
+        counters = {key for key in left if key.endswith("num_batches_tracked")}
+        assert left.keys() - counters == right.keys()
+        assert all(torch.equal(left[key], right[key]) for key in right)
+
+
+@pytest.mark.parametrize("name", ["resnet18", "densenet121", "googlenet"])
+def test_torchvision_too_though_it_shares_and_calls_its_activations(name: str) -> None:
+    torch.manual_seed(0)
+    more = {"aux_logits": False, "init_weights": True} if name == "googlenet" else {}
+    theirs = randomized(torchvision.models.get_model(name, num_classes=10, **more)).eval()
+    ours = swap(theirs, normalizer("bn"))
+    x = torch.randn(2, 3, 64, 64)
+    assert torch.equal(ours(x), theirs(x))
+    assert coverage(ours, normalizer("bn")).left == {}
+
+
+def test_a_new_layer_takes_over_what_is_known_of_the_old() -> None:
+    torch.manual_seed(0)
+    old: Any = nn.BatchNorm2d(8, eps=1e-3, momentum=0.01)
+    old(torch.randn(4, 8, 5, 5) + 3)
+    old.weight.data.normal_()
+
+    def new(norm: str, **options: Any) -> Any:
+        network = sequence(old, nn.ReLU())
+        return swap(network, normalizer(norm, **options), image=(3, 8, 8)).get_submodule("1")
+
+    bn = new("bn")
+    assert (bn.eps, bn.momentum) == (1e-3, 0.01)
+    assert torch.equal(bn.running_mean, old.running_mean)
+    assert torch.equal(bn.running_var, old.running_var)
+    assert torch.equal(bn.weight, old.weight)
+    assert bn.weight is not old.weight
+    told = new("bn", eps=1e-4)
+    assert (told.eps, told.momentum) == (1e-4, 0.01)
+    renorm = new("batch_renorm")  # its momentum is its paper's
+    assert renorm.momentum == normalizer("batch_renorm").momentum  # type: ignore[attr-defined]
+    gn = new("gn")
+    assert gn.eps == 1e-5
+    assert torch.equal(gn.weight, old.weight)
+
+
+# Coverage
+
+
+def stubborn(network: nn.Module) -> list[nn.Module]:
+    return [layer for layer in network.modules() if is_norm(layer) and is_batch_norm(layer)]
+
+
+@pytest.mark.parametrize("norm", KINDS)
+@pytest.mark.parametrize("name", PAPERS + OTHERS)
+def test_no_batch_normalization_is_left_unseen(name: str, norm: str) -> None:
+    with torch.device("meta"):
+        try:
+            network = made(name, norm)
+        except Impossible as reason:
+            assert norm in ("nf", "fixup")
+            assert f"residual branches of kind {norm}" in str(reason)
+            assert "resnet50" in str(reason)  # a model that has them
+            return
+        assert not stubborn(network)
+        theirs: Any = timm.create_model(name)
+        channels, height, width = theirs.default_cfg["input_size"]
+        try:
+            logits = network.train()(torch.empty(4, channels, height, width))
+        except Impossible as reason:
+            assert "1x1 map" in str(reason)  # of an attention, whose groups have a value each
+            return
+        assert logits.shape == (4, 10)
+    found = coverage(network, normalizer(norm))
+    assert found.pairs + found.alone > 0
+    assert found.left == {}
+    assert (found.standardized > 0) == (norm == "gn_ws")
+
+
+@pytest.mark.parametrize(
+    ("name", "pairs", "alone", "activations", "convs"),
+    [
+        ("resnet50", 33, 20, 16, 53),  # 16 after additions; the last of 16 blocks, 4 shortcuts
+        ("resnetv2_50", 49, 0, 0, 53),  # the classifier is a convolution, and not one of them
+        ("mobilenetv2_100", 35, 17, 0, 52),
+        ("efficientnet_b0", 33, 16, 0, 49),  # 32 more are squeeze-excite's
+    ],
+)
+def test_counts_of_coverage(
+    name: str, pairs: int, alone: int, activations: int, convs: int
+) -> None:
+    with torch.device("meta"):
+        found = coverage(made(name, "gn_ws"), normalizer("gn_ws"))
+    assert (found.pairs, found.alone, found.activations) == (pairs, alone, activations)
+    assert found.standardized == convs
+    assert f"{pairs} of {pairs + activations} activations" in str(found)
+
+
+def test_adjusted_groups_are_counted() -> None:
+    with torch.device("meta"):
+        found = coverage(made("mobilenetv2_100", "evonorm_s0"), normalizer("evonorm_s0"))
+    assert found.adjusted == {"24 of 32": 4}  # of 144 channels
+    assert "4 layers with 24 of 32 groups" in str(found)
+
+
+# Placement
+
+
+def layers(network: nn.Module, kind: type[nn.Module]) -> Iterator[Any]:
+    return (layer for layer in network.modules() if isinstance(layer, kind))
+
+
+def test_evonorm_keeps_the_relu_after_a_v1_addition() -> None:
+    network = made("resnet18", "evonorm_s0")
+    block = network.get_submodule("layer2.0")
+    assert [type(block.get_submodule(name)) for name in ("bn2", "downsample.1")] == [Affine] * 2
+    assert block.get_submodule("bn1").act == "relu"
+    after = block.get_submodule("act2")
+    assert isinstance(after, Activation)
+    assert torch.equal(after(torch.tensor([-1.0, 2.0])), torch.tensor([0.0, 2.0]))
+
+
+def test_frn_has_a_threshold_after_a_v1_addition_and_none_in_squeeze_excite() -> None:
+    assert len(list(layers(made("resnet18", "frn"), ThresholdedLinear))) == 8
+    network = made("seresnet18", "frn")
+    assert len(list(layers(network, ThresholdedLinear))) == 8
+    assert len(list(layers(network, nn.ReLU))) == 8
+
+
+@pytest.mark.parametrize(("name", "unscaled"), [("resnetv2_50", 1), ("resnet18", 0)])
+def test_proxy_normalization_is_unscaled_before_the_final_mean(name: str, unscaled: int) -> None:
+    proxied = list(layers(made(name, "gn_pn"), ProxyAct))
+    assert [layer.scale for layer in proxied].count(False) == unscaled
+    assert proxied[-1].scale == (not unscaled)
+
+
+def test_no_proxy_in_squeeze_excite_and_a_gain_alone_at_the_end_of_mbconv() -> None:
+    network = made("efficientnet_b0", "gn_pn")
+    assert len(list(layers(network, ProxyAct))) == 33
+    excite = network.get_submodule("blocks.1.0.se")
+    assert not any(isinstance(layer, NormAct | Activation) for layer in excite.modules())
+    last = network.get_submodule("blocks.1.0.bn3")
+    assert last.weight is not None
+    assert last.bias is None
+
+
+def test_weight_standardization_leaves_squeeze_excite_and_classifier_alone() -> None:
+    network = made("efficientnet_b0", "gn_ws")
+    for name, conv in network.named_modules():
+        if isinstance(conv, nn.Conv2d):
+            assert isinstance(conv, StandardizedConv2d) == (".se." not in name), name
+    bottleneck = made("resnetv2_50", "gn_ws")
+    assert not isinstance(bottleneck.get_submodule("head.fc"), StandardizedConv2d)
+
+
+@pytest.mark.parametrize(("name", "scales"), [("resnetv2_50", 16), ("resnet50", 0)])
+def test_a_learned_scale_follows_a_branch_that_no_normalization_ends(
+    name: str, scales: int
+) -> None:
+    network = made(name, "gn_ws")
+    assert len(list(layers(network, Scale))) == scales
+    assert coverage(network, normalizer("gn_ws")).scales == scales
+    if scales:
+        scale = network.get_submodule("stages.0.blocks.0.conv3_scale")
+        assert (scale.channels, scale.act) == (256, None)
+        assert not any("downsample" in key and "scale" in key for key, _ in network.named_modules())
+
+
+def test_same_padding_survives_standardization() -> None:
+    """tf_ networks pad as they go; with identical weights maps have identical sizes."""
+    torch.manual_seed(0)
+    network = made("tf_mobilenetv3_small_minimal_100", "ln_ws")
+    for size in (64, 65):
+        seen: list[Tensor] = []
+        conv = network.get_submodule("conv_stem")
+        hook = conv.register_forward_hook(lambda _, x, y, seen=seen: seen.append(y))
+        network(torch.randn(2, 3, size, size))
+        hook.remove()
+        assert seen[0].shape[2] == -(-size // 2)
+
+
+def test_gates_are_no_activations() -> None:
+    gated = sequence(nn.BatchNorm2d(8), nn.Sigmoid())
+    network = swap(gated, normalizer("evonorm_s0"), image=(3, 8, 8))
+    assert isinstance(network.get_submodule("2"), nn.Sigmoid)
+    assert network.get_submodule("1").act is None
+
+
+def test_an_activation_is_known_by_what_it_computes() -> None:
+    class Functional(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv = nn.Conv2d(3, 8, 3)
+            self.norms = nn.ModuleList(nn.BatchNorm2d(8) for _ in range(3))
+
+        def forward(self, x: Tensor) -> Tensor:
+            x = F.leaky_relu(self.norms[0](self.conv(x)), 0.01, inplace=True)
+            x = self.norms[1](x).relu_()
+            x = torch.tanh(self.norms[2](x))
+            return x.mean((2, 3))
+
+    network = swap(Functional(), normalizer("gn"), image=(3, 8, 8))
+    acts = [layer.act for layer in layers(network, NormAct)]
+    assert acts == ["leaky_relu", "relu", "tanh"]
+    assert coverage(network, normalizer("gn")).activations == 0
+
+
+# What is refused
+
+
+@pytest.mark.parametrize(
+    ("layers", "norm", "error", "says"),
+    [
+        ([nn.BatchNorm2d(8), nn.PReLU(8)], "gn", Impossible, "activation PReLU after 1 is none"),
+        ([nn.BatchNorm2d(8), nn.LeakyReLU(0.2)], "gn", Impossible, "activation LeakyReLU after 1"),
+        ([nn.ReLU()], "gn", Impossible, "no normalization of maps"),
+        ([nn.BatchNorm2d(8)], "skipinit", Impossible, "branches of kind skipinit"),
+        ([nn.BatchNorm2d(8), nn.Conv2d(8, 8, 1, groups=8)], "ln_ws", Impossible, "single weight"),
+        ([timm.layers.EvoNorm2dS0(8, group_size=4)], "bn", Impossible, "EvoNorm2dS0 at 1 is norm"),
+    ],
+)
+def test_what_cannot_be_swapped_is_one_sentence(
+    layers: list[nn.Module], norm: str, error: type[Exception], says: str
+) -> None:
+    with pytest.raises(error, match=says):
+        swap(sequence(*layers), normalizer(norm), image=(3, 8, 8))
+
+
+class Headed(nn.Module):
+    """A batch normalization that does not work on maps."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU())
+        self.neck = nn.BatchNorm1d(8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.neck(self.body(x).mean((2, 3)))  # type: ignore[no-any-return]
+
+
+def test_a_batch_normalization_is_left_on_request_alone() -> None:
+    with pytest.raises(ValueError, match=r"would be left \(BatchNorm1d neck\); allow_left=true"):
+        swap(Headed(), normalizer("gn"), image=(3, 8, 8))
+    network = swap(Headed(), normalizer("gn"), image=(3, 8, 8), allow_left=True)
+    assert coverage(network, normalizer("gn")).left == {"BatchNorm1d": 1}
+    assert "left: 1 BatchNorm1d" in str(coverage(network, normalizer("gn")))
+
+
+def test_a_network_that_trains_otherwise_than_it_tests_is_refused() -> None:
+    class Moody(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.norm = nn.BatchNorm2d(3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.norm(x) if self.training else x
+
+    with pytest.raises(Impossible, match="other layers in training than in evaluation"):
+        swap(Moody(), normalizer("gn"), image=(3, 8, 8))
+
+
+def test_channels_last_normalizations_are_left_and_said() -> None:
+    with torch.device("meta"):
+        network = made("convnext_tiny", "frn")
+    found = coverage(network, normalizer("frn"))
+    assert found.left == {"LayerNorm": 18}
+    assert found.alone == 5
+    assert found.activations == 0  # those on channels-last maps are no place for a threshold
+
+
+def test_normalizer_free_networks_of_timm_are_used_as_they_are() -> None:
+    with torch.device("meta"):
+        theirs = timm.create_model("nf_resnet26", num_classes=10)
+        ours = model("timm/nf_resnet26", norm=normalizer("nf"), num_classes=10)
+        assert {k: v.shape for k, v in ours.state_dict().items()} == {
+            k: v.shape for k, v in theirs.state_dict().items()
+        }
+        with pytest.raises(Impossible, match="no normalization of maps"):
+            model("timm/nf_resnet26", norm=normalizer("gn"), num_classes=10)
+
+
+# By name
+
+
+def test_any_model_of_timm_by_its_name() -> None:
+    network = model("timm/resnet18", norm=normalizer("gn"), num_classes=7, in_chans=1)
+    assert network(torch.randn(2, 1, 32, 32)).shape == (2, 7)
+    capped = model("timm/resnet18", norm=normalizer("gn"), num_classes=7, max_groups=4)
+    assert {layer.groups for layer in layers(capped, NormAct)} == {4}
+    started: dict[str, Any] = {"arguments": {"zero_init_last": False}}
+    plain = model("timm/resnet18", norm=normalizer("gn"), num_classes=7, **started)
+    assert plain.get_submodule("layer1.0.bn2").get_parameter("weight").all()
+    assert not network.get_submodule("layer1.0.bn2").get_parameter("weight").any()
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "says"),
+    [
+        ("timm/resnet51", {}, r"model.name=resnet51: .* did you mean resnet51q\?$"),
+        ("timm/", {}, r"model.name is missing: .* as resnet50"),
+        ("timm/resnet18", {"arguments": {"zero_init": 1}}, "model.arguments=.*does not take"),
+        ("timm/resnet18", {"dropout": 2.0}, r"model.dropout=2.0: a rate is from 0 to below 1"),
+        ("timm/resnet18", {"max_groups": 0}, "model.max_groups=0: it must be at least 1"),
+        ("tim/resnet18", {}, "model=tim is unknown; did you mean timm"),
+    ],
+)
+def test_a_bad_name_or_argument_is_one_sentence(
+    name: str, options: dict[str, Any], says: str
+) -> None:
+    with pytest.raises(BadInput, match=says):
+        model(name, norm=normalizer("gn"), num_classes=7, **options)
+
+
+# What drops at random
+
+
+def test_dropout_and_drop_path_become_ours_and_rescale_as_timms() -> None:
+    network = made("efficientnet_b0", drop_rate=0.2, drop_path_rate=0.1)
+    assert [layer.rate for layer in layers(network, Dropout)] == [0.2]
+    paths = list(layers(network, StochasticDepth))
+    assert len(paths) == 9  # blocks with a shortcut; the rate of the very first is 0
+    assert all(path.rescale for path in paths)
+    assert not list(layers(network, timm.layers.DropPath))
+    assert not list(layers(network, nn.Dropout))
+
+
+def test_a_swapped_network_drops_the_same_of_an_image_wherever_it_stands() -> None:
+    network = made("resnet18", "gn", drop_rate=0.5, drop_path_rate=0.5).double().train()
+    images = torch.randn(6, 3, 32, 32, dtype=torch.float64)
+    indices = torch.tensor([4, 8, 15, 16, 23, 42])
+    found = []
+    for order in (torch.arange(6), torch.tensor([5, 3, 1, 0, 2, 4])):
+        set_draws(dropping(network), Draws(0, 1, indices[order]))
+        found.append(network(images[order])[order.argsort()])
+    torch.testing.assert_close(*found)
+    set_draws(dropping(network), Draws(0, 2, indices))
+    assert not torch.allclose(network(images), found[0])
+
+
+@pytest.mark.parametrize("norm", normalizers())
+def test_a_small_network_of_timm_trains_with_any_plain_normalizer(norm: str) -> None:
+    torch.manual_seed(0)
+    if normalizer(norm).residual.kind != "plain":
+        pytest.skip("its residual branches are a property of the architecture")
+    network = swap(
+        sequence(nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 8, 3), nn.BatchNorm2d(8), nn.ReLU()),
+        normalizer(norm).capped(4),
+        image=(3, 8, 8),
+    )
+    network(torch.randn(8, 3, 8, 8)).square().sum().backward()
+    assert all(p.grad is not None and p.grad.isfinite().all() for p in network.parameters())
