@@ -1,6 +1,6 @@
 # The gate is `make check`; continuous integration runs the same.
 
-.PHONY: check format lint types contracts test gpu large errors pages
+.PHONY: check format lint types contracts test gpu large errors pages coverage
 
 check: format lint types contracts test
 
@@ -23,10 +23,14 @@ test:
 errors:
 	python tests/test_norms.py
 
-# What is written by programs: the page of normalizers and the losses that refactors must keep.
+# What is written by programs: the pages of docs/ and the losses that refactors must keep.
 pages:
 	python -m normbench.pages
 	python tests/test_golden.py
+
+# docs/coverage.md: every normalizer in networks of timm; minutes.
+coverage:
+	python -m normbench.pages coverage
 
 # Networks of full size, which the tests otherwise make narrower: minutes, and 10 GB of memory.
 large:

@@ -100,10 +100,11 @@ class Cell:
     def options(self) -> str:
         """Scientific options that differ from their yaml, as one would type them."""
         return " ".join(
-            f"{group}.{key}={_typed(value)}"
+            word
             for group in GROUPS
             for key, value in sorted(getattr(self, group).changed.items())
             if key not in PATHS
+            for word in _words(f"{group}.{key}", value)
         )
 
     @property
@@ -329,6 +330,13 @@ def _own_code(target: str) -> dict[str, str]:
     if origin is None or not Path(origin).is_file():
         return {"code": target}
     return {"code": f"{target} {hashlib.sha256(Path(origin).read_bytes()).hexdigest()[:12]}"}
+
+
+def _words(key: str, value: Any) -> list[str]:
+    """An option as one would type it; what is inside of another is added to it."""
+    if isinstance(value, Mapping):
+        return [f"+{key}.{inner}={_typed(given)}" for inner, given in sorted(value.items())]
+    return [f"{key}={_typed(value)}"]
 
 
 def _typed(value: Any) -> str:

@@ -234,6 +234,8 @@ def _unknown_key(key: str, arguments: list[str]) -> str:
         for folder in (CONF, *_config_dirs(arguments)):
             path = folder / group / f"{name}.yaml"
             options = load(path).keys() - {"_target_"} if path.is_file() else {option}
+            if "." in option and option.partition(".")[0] in options:
+                return f"{key} is not there yet; to add it write +{key}=VALUE"
             if option not in options:
                 return f"{key} is unknown to {group}={name}; {choose_from(option, options)}"
     return f"{key} is unknown to one of {group}={typed[-1] if typed else usual_choices()[group]}"

@@ -1,8 +1,10 @@
-"""docs/normalizers.md, from the docstrings of the layers and the yamls of conf/norm/.
+"""docs/normalizers.md and docs/architectures.md, from docstrings and the yamls of conf/.
 
     python -m normbench.pages
 
-writes it anew. What the page says of parameters is measured on the layers themselves.
+writes them anew. What the pages say of parameters is measured on layers and networks themselves.
+With `coverage` it also writes docs/coverage.md, every normalizer in networks of timm, which takes
+minutes.
 """
 
 import inspect
@@ -13,14 +15,24 @@ from pathlib import Path
 
 from normbench import catalog, norms
 from normbench.catalog import Facts, facts
-from normbench.home import CONF, ROOT, comment, load
+from normbench.errors import Impossible
+from normbench.home import CONF, ROOT, comment, headline, load
+from normbench.models.coverage import Coverage
 
-PAGE = ROOT / "docs" / "normalizers.md"
+DOCS = ROOT / "docs"
 #: What goes with layers: around them, and after training.
 _BESIDES = ("convolution", "residual", "activations", "inference", "recalibration", "ratios")
+#: Networks of timm whose coverage is shown: those of the papers, and others of other kinds.
+SHOWN = [
+    "resnet50", "resnetv2_50", "resnext50_32x4d", "mobilenetv2_100", "efficientnet_b0",
+    "efficientnet_b2", "mnasnet_100", "inception_v3", "densenet121", "regnety_004", "resnet18",
+    "skresnet18", "dla34", "mobilenetv3_small_100", "convnext_atto", "vgg11_bn", "xception41",
+    "hrnet_w18_small", "res2net50_26w_4s", "ghostnet_100", "tf_efficientnet_b0", "repvgg_a0",
+    "dpn68", "cspresnet50",
+]  # fmt: skip
 
 
-def page() -> str:
+def normalizers() -> str:
     """The whole of docs/normalizers.md."""
     families: dict[str, list[str]] = {}
     for name in catalog.normalizers():
@@ -36,10 +48,85 @@ def page() -> str:
         "[normbench/norms](../normbench/norms) and the yamls of [conf/norm](../conf/norm).",
         _text(inspect.getdoc(norms) or "").partition("\n\n")[2],
         _table(every),
-        *(_family(module, families[module]) for module in order),
-        *(_family(f"normbench.norms.{name}", []) for name in _BESIDES),
+        *(_family(module, "norm", families[module]) for module in order),
+        *(_family(f"normbench.norms.{name}", "norm", []) for name in _BESIDES),
     ]
     return "\n\n".join(parts) + "\n"
+
+
+def architectures() -> str:
+    """The whole of docs/architectures.md."""
+    families: dict[str, list[str]] = {}
+    for name in catalog.models():
+        target = load(CONF / "model" / f"{name}.yaml")["_target_"]
+        families.setdefault(target.rpartition(".")[0], []).append(name)
+    head = ["| model | | parameters |", "|:--|:--|:--|"]
+    rows = []
+    for name in catalog.models():
+        path = CONF / "model" / f"{name}.yaml"
+        size = path.read_text().splitlines()[1].removeprefix("# Parameters ").rstrip(".")
+        rows.append(f"| [{name}](#{name}) | {headline(path)} | {size} |")
+    parts = [
+        "# Architectures",
+        "Written by `python -m normbench.pages` from the docstrings of "
+        "[normbench/models](../normbench/models) and the yamls of [conf/model](../conf/model).",
+        "What a normalizer reaches in one of them: `python -m normbench.catalog models NAME "
+        "norm=...`; in networks of timm also [coverage.md](coverage.md).",
+        "\n".join(head + rows),
+        _family("normbench.models.swap", "model", []),
+        *(_family(module, "model", families[module]) for module in sorted(families)),
+        *(_family(f"normbench.models.{name}", "model", []) for name in ("blocks", "dropping")),
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def coverage() -> str:
+    """The whole of docs/coverage.md."""
+    reasons: list[str] = []
+    rows = [covered(name, reasons) for name in SHOWN]
+    head = [
+        "| model of timm | norm and activation | norm alone | activation alone | convolutions "
+        "| standardized by gn_ws | n/a |",
+        "|:--|--:|--:|--:|--:|--:|:--|",
+    ]
+    notes = [f"{number}. {reason}" for number, reason in enumerate(reasons, 1)]
+    count = len(catalog.normalizers())
+    parts = [
+        "# Coverage",
+        f"What each of the {count} normalizers reaches in networks of timm: how many pairs of "
+        "normalization and activation, normalizations and activations it takes the place of, and "
+        "with which it does not go together, with the reason below. Nothing else is left in any "
+        "of them. Written by `python -m normbench.pages coverage`, by a forward pass of training "
+        "of every pair at 224x224.",
+        "\n".join(head + rows),
+        "\n".join(notes),
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def covered(name: str, reasons: list[str]) -> str:
+    """A model's row of docs/coverage.md; new reasons against a normalizer go to `reasons`."""
+    counts: dict[str, Coverage] = {}
+    refused: dict[int, list[str]] = {}
+    for norm in catalog.normalizers():
+        try:
+            _, _, counts[norm] = catalog.sizes(f"timm/{name}", norm, 1000, 224)
+        except Impossible as error:
+            if str(error) not in reasons:
+                reasons.append(str(error))
+            refused.setdefault(reasons.index(str(error)) + 1, []).append(norm)
+    kinds = {
+        (found.pairs, found.alone, found.activations, found.convs) for found in counts.values()
+    }
+    assert len(kinds) == 1, f"{name}: normalizers reach different parts of it: {counts}"
+    assert not any(found.left for found in counts.values()), f"{name}: something is left: {counts}"
+    numbers = " | ".join(map(str, (*kinds.pop(), _standardized(counts))))
+    against = "; ".join(f"{' '.join(names)} ({number})" for number, names in refused.items())
+    return f"| {name} | {numbers} | {against} |"
+
+
+def _standardized(counts: dict[str, Coverage]) -> int | str:
+    return counts["gn_ws"].standardized if "gn_ws" in counts else "n/a"
 
 
 def _table(every: list[Facts]) -> str:
@@ -52,18 +139,19 @@ def _table(every: list[Facts]) -> str:
     return "\n".join([head, "|:--|:--|:--|:--|:--|:--|", *rows])
 
 
-def _family(module: str, members: list[str]) -> str:
-    """The docstring of a module, and the options of each normalizer that lives there."""
+def _family(module: str, group: str, members: list[str]) -> str:
+    """The docstring of a module, and the options of each member of `group` that lives there."""
     found = import_module(module)
     doc = inspect.getdoc(found) or ""
-    title = re.split(r" \(|: |\.\n|, for ", doc)[0]
+    title = re.split(r" \(|: |\.\n|, for ", doc)[0].rstrip(".")
     path = module.replace(".", "/") + ".py"
     source = f"Source: [{path}](../{path})"
-    return "\n\n".join([f"## {title}", _text(doc), source, *(_member(name) for name in members)])
+    parts = [f"## {title}", _text(doc), source, *(_member(group, name) for name in members)]
+    return "\n\n".join(parts)
 
 
-def _member(name: str) -> str:
-    path = CONF / "norm" / f"{name}.yaml"
+def _member(group: str, name: str) -> str:
+    path = CONF / group / f"{name}.yaml"
     options = _typed(path)
     meanings = _arguments(options.pop("_target_"))
     parts = [f"### {name}", comment(path)]
@@ -75,13 +163,14 @@ def _member(name: str) -> str:
 
 
 def _arguments(target: str) -> dict[str, str]:
-    """What the docstrings of a class and of those above it say of its arguments."""
+    """What the docstrings of a class and of those above it, or of a function, say of arguments."""
     module, _, attribute = target.rpartition(".")
+    described = getattr(import_module(module), attribute)
     found: dict[str, str] = {}
-    for each in reversed(getattr(import_module(module), attribute).__mro__):
+    for each in reversed(getattr(described, "__mro__", [described])):
         text = (each.__doc__ or "").partition("Args:\n")[2]
         for name, meaning in re.findall(
-            r"^ {8}(\w+): (.+?)(?=^ {8}\w|^ {4}\w|\Z)", text, re.M | re.S
+            r"^(?: {4}){1,2}(\w+): (.+?)(?=^ {4,8}\w|^\n|\Z)", text, re.M | re.S
         ):
             found[name] = " ".join(meaning.split())
     return found
@@ -93,17 +182,25 @@ def _text(doc: str) -> str:
 
 
 def _typed(path: Path) -> dict[str, str]:
-    """The options of a yaml and their values as they stand there."""
-    return dict(re.findall(r"^(\w+): (.+)$", path.read_text(), re.M))
+    """The options of a yaml and their values as they stand there, lists on one line."""
+    found = re.findall(r"^(\w+):((?: .+)?(?:\n  - .+)*)$", path.read_text(), re.M)
+    return {key: value.replace("\n  - ", ", ").lstrip(", ") for key, value in found}
 
 
-def main() -> int:
-    """Write the page."""
-    PAGE.parent.mkdir(exist_ok=True)
-    PAGE.write_text(page())
-    print(PAGE)
+def main(arguments: list[str]) -> int:
+    """Write the pages."""
+    made = {"normalizers": normalizers, "architectures": architectures}
+    if arguments == ["coverage"]:
+        made["coverage"] = coverage
+    elif arguments:
+        print(__doc__)
+        return 0 if arguments in (["--help"], ["-h"]) else 2
+    DOCS.mkdir(exist_ok=True)
+    for name, page in made.items():
+        (DOCS / f"{name}.md").write_text(page())
+        print(DOCS / f"{name}.md")
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

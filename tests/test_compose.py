@@ -180,6 +180,21 @@ def test_options_are_said_as_they_are_typed() -> None:
     assert found.title.endswith(found.options)
 
 
+def test_a_model_of_timm_has_its_own_name() -> None:
+    found = cell("model=timm", "model.name=resnet50", "+model.arguments.zero_init_last=false")
+    assert found.model.name == "timm/resnet50"
+    assert found.options == "+model.arguments.zero_init_last=false"
+    typed = "model=timm model.name=resnet50 +model.arguments.zero_init_last=false"
+    assert found.title.endswith(typed)
+    assert cell(*typed.split()).id == found.id
+    plain = cell("model=timm", "model.name=resnet50")
+    others = [found, cell("model=timm", "model.name=resnet18"), cell("model=resnet50")]
+    assert plain.id not in {other.id for other in others}
+    assert plain.identity["model"] == {
+        "name": "timm/resnet50", "dropout": 0.0, "stochastic_depth": 0.0, "allow_left": False,
+    }  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("arguments", "title"),
     [
@@ -206,6 +221,11 @@ def test_a_title_says_what_is_not_usual(arguments: tuple[str, ...], title: str) 
     [
         (["norm=evonorm_s"], "norm=evonorm_s is unknown; did you mean evonorm_s"),
         (["model=resnet114"], "model=resnet114 is unknown; did you mean resnet14?"),
+        (["model=timm/resnet50"], "model=timm/resnet50: write model=timm model.name=resnet50"),
+        (
+            ["model=timm", "model.name=resnet50", "model.arguments.zero_init_last=false"],
+            "to add it write +model.arguments.zero_init_last=VALUE",
+        ),
         (["data=digit"], "data=digit is unknown; did you mean digits?"),
         (["sweeps=dmo"], "sweeps=dmo is unknown; did you mean demo?"),
         (["bach=4"], "bach is unknown; did you mean batch?"),

@@ -9,7 +9,7 @@ import torch
 from conftest import norms
 from torch import Tensor, nn
 
-from normbench.catalog import model, models, normalizer
+from normbench.catalog import model, models, normalizer, normalizers
 from normbench.decay import trained
 from normbench.errors import BadInput, Impossible
 from normbench.home import CONF, comment
@@ -181,7 +181,7 @@ def test_a_pre_activation_network_is_timms() -> None:
     torch.manual_seed(0)
     ours = model("resnet50_v2", norm=normalizer("bn"), num_classes=10).eval()
     other = timm.create_model("resnetv2_50", num_classes=10, zero_init_last=False).eval()
-    pairs = {"stem": "stem.conv", "norm": "norm"}
+    pairs = {"stem": "stem.conv", "last": "norm"}
     depths = (3, 4, 6, 3)
     for block in range(sum(depths)):
         stage = next(s for s in range(4) if block < sum(depths[: s + 1]))
@@ -244,7 +244,7 @@ def test_the_max_pool_takes_the_first_block_of_an_nf_resnet_off_its_variance() -
 def variances(network: nn.Module, size: int) -> list[float]:
     """Of what enters every block, and of what leaves the last."""
     seen: list[float] = []
-    for layer in (*network.get_submodule("blocks").children(), network.get_submodule("norm")):
+    for layer in (*network.get_submodule("blocks").children(), network.get_submodule("last")):
         layer.register_forward_pre_hook(lambda _, x: seen.append(x[0].var().item()))
     with torch.no_grad():
         network(torch.randn(2, 3, size, size))
@@ -298,7 +298,7 @@ def test_activation_before_normalization_before_convolution(norm: str) -> None:
     conv = network.get_submodule("blocks.1.convs.1")
     conv.register_forward_pre_hook(lambda _, x: entered.append(x[0]))
     network(torch.randn(4, 3, 64, 64))
-    if norm != "frn":  # which takes no mean away
+    if norm in ("bn", "gn"):  # frn takes no mean away, sn the mixture of three
         assert entered[0].mean().item() == pytest.approx(0, abs=1e-5)
     assert (entered[0] < 0).any() == (norm != "frn")
 
@@ -313,8 +313,13 @@ def test_what_normalizes_with_its_activation_alone_cannot_come_after_it(norm: st
     ("name", "changes", "says"),
     [
         ("resnet50", {"strides": [1, 2]}, r"model.strides=\[1, 2\]: 4 stages need as many"),
-        ("resnet50", {"depths": [3, 0, 6, 3]}, "model.depths=0: it must be at least 1"),
-        ("resnet50_v2", {"order": "conv_norm_act"}, "model.order=conv_norm_act"),
+        (
+            "resnet50",
+            {"depths": [3, 0, 6, 3]},
+            r"model.depths=\[3, 0, 6, 3\]: each must be at least 1",
+        ),
+        ("resnet50_v2", {"shortcut": "identity"}, "model.shortcut=identity: pre-activation blocks"),
+        ("resnet50_v2", {"order": "act_conv_norm"}, "model.order=act_conv_norm"),
         ("resnet50_v2", {"act": "reul"}, "model.act=reul is no activation; did you mean relu"),
         ("resnet50_v2", {"dropout": 1.0}, "model.dropout=1.0: a rate is"),
         ("nf_regnet_b0", {"depths": [1]}, r"model.depths=\[1\]: 4 stages need as many"),
@@ -342,6 +347,23 @@ def test_stochastic_depth_grows_with_depth_and_rescales_nothing(name: str) -> No
 
 
 # The whole
+
+
+@pytest.mark.parametrize("name", ["resnet14", "resnet14_v2"])
+@pytest.mark.parametrize("norm", normalizers())
+def test_an_architecture_takes_any_normalizer(name: str, norm: str) -> None:
+    kind = normalizer(norm).residual.kind
+    offered = ("plain", "nf", "skipinit") if name.endswith("_v2") else ("plain", "fixup")
+    if kind not in offered:
+        with pytest.raises(Impossible, match=f"residual branches of kind {kind}"):
+            model(name, norm=normalizer(norm), num_classes=7, in_chans=1)
+        return
+    network = model(name, norm=normalizer(norm), num_classes=7, in_chans=1)
+    logits = network(torch.randn(8, 1, 16, 16))
+    assert logits.shape == (8, 7)
+    logits.square().sum().backward()
+    assert all(p.grad is not None for p in network.parameters())
+
 
 DEEP = [name for name in ARCHITECTURES if re.match(r"resnet(101|152|200|288|600)", name)]
 

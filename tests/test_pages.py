@@ -4,33 +4,50 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from normbench import catalog, pages
-from normbench.home import CONF, ROOT
+from normbench.home import CONF, ROOT, names
 
 pytestmark = pytest.mark.skipif(
     not (ROOT / "pyproject.toml").exists(), reason="not a checkout, so there are no pages"
 )
 
 
-def test_the_page_of_normalizers_is_current() -> None:
-    assert pages.PAGE.read_text() == pages.page(), "run python -m normbench.pages"
+@pytest.mark.parametrize("page", [pages.normalizers, pages.architectures])
+def test_a_page_is_current(page: Callable[[], str]) -> None:
+    written = (pages.DOCS / f"{page.__name__}.md").read_text()
+    assert written == page(), "run python -m normbench.pages"
 
 
-@pytest.mark.parametrize("name", catalog.normalizers())
-def test_the_page_has_every_normalizer_with_all_its_options(name: str) -> None:
-    section = pages.page().partition(f"\n### {name}\n")[2].partition("\n#")[0]
-    for option in catalog.options("norm", name, {}).keys() - {"_target_"}:
+@pytest.mark.parametrize(
+    ("group", "name"),
+    [(group, name) for group in ("norm", "model") for name in names(CONF / group)],
+)
+def test_a_page_has_every_yaml_with_all_its_options(group: str, name: str) -> None:
+    page = {"norm": "normalizers", "model": "architectures"}[group]
+    text = (pages.DOCS / f"{page}.md").read_text()
+    section = text.partition(f"\n### {name}\n")[2].partition("\n#")[0]
+    for option in catalog.options(group, name, {}).keys() - {"_target_"}:
         meaning = re.search(rf"^\| `{option}` \| \S.* \| (.+) \|$", section, re.M)
         assert meaning is not None
         assert len(meaning[1]) > 10
 
 
+@pytest.mark.parametrize("name", ["resnet18", "mobilenetv3_small_100"])
+def test_the_table_of_coverage_is_current(name: str) -> None:
+    text = (pages.DOCS / "coverage.md").read_text()
+    written = text.partition(f"\n| {name} |")[2].partition("\n")[0]
+    reasons = re.findall(r"^\d+\. (.+)$", text, re.M)
+    assert f"| {name} |{written}" == pages.covered(name, reasons), "run make coverage"
+    assert all(f"\n| {each} |" in text for each in pages.SHOWN)
+
+
 def test_every_family_says_where_it_stands_and_what_it_does_in_evaluation() -> None:
-    families = [part for part in pages.page().split("\n## ")[1:] if "\n### " in part]
+    families = [part for part in pages.normalizers().split("\n## ")[1:] if "\n### " in part]
     assert len(families) >= 12
     for family in families:
         assert "Placement: " in family

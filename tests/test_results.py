@@ -95,6 +95,14 @@ def test_a_damaged_file_is_named(tmp_path: Path, content: str, says: str) -> Non
         results.load(path)
 
 
+def test_a_row_of_before_a_key_was_there_is_read(tmp_path: Path) -> None:
+    path = put(tmp_path) / "row.json"
+    older = json.loads(path.read_text())
+    del older["coverage"]
+    path.write_text(json.dumps(older))
+    assert results.load(path).coverage == ""
+
+
 def test_of_two_rows_of_one_run_the_later_counts(tmp_path: Path) -> None:
     put(tmp_path, "first", finished="2026-01-01T00:00:00+00:00", test_top1=1.0)
     put(tmp_path, "second", finished="2026-01-02T00:00:00+00:00", test_top1=2.0)

@@ -1,15 +1,18 @@
 """Any normalizer in networks of timm and torchvision: the same numbers, every rule of placement."""
 
-from collections.abc import Iterator
+import re
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 import timm
 import torch
 import torchvision
+from conftest import SHORT, Command
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from normbench.catalog import main as catalog
 from normbench.catalog import model, normalizer, normalizers
 from normbench.draws import Draws
 from normbench.errors import BadInput, Impossible
@@ -21,17 +24,11 @@ from normbench.norms.convolution import StandardizedConv2d
 from normbench.norms.frn import ThresholdedLinear
 from normbench.norms.layer import Activation, Affine, NormAct, Scale
 from normbench.norms.proxy import ProxyAct
+from normbench.pages import SHOWN
+from normbench.results import Row
 
-PAPERS = [
-    "resnet50", "resnetv2_50", "resnext50_32x4d", "mobilenetv2_100", "efficientnet_b0",
-    "efficientnet_b2", "mnasnet_100", "inception_v3", "densenet121", "regnety_004", "resnet18",
-]  # fmt: skip
-OTHERS = [
-    "skresnet18", "dla34", "mobilenetv3_small_100", "convnext_atto", "vgg11_bn", "xception41",
-    "hrnet_w18_small", "res2net50_26w_4s", "ghostnet_100", "tf_efficientnet_b0", "repvgg_a0",
-    "dpn68", "cspresnet50",
-]  # fmt: skip
-# One of every way in which a normalizer touches a network; `make coverage` tries all of them.
+PAPERS = SHOWN[: SHOWN.index("resnet18") + 1]  # and others of other kinds
+# One of every way in which a normalizer touches a network; docs/coverage.md has them all.
 KINDS = ["bn", "gn", "gn_ws", "gn_pn", "frn", "evonorm_s0", "nf", "fixup"]
 
 
@@ -127,7 +124,7 @@ def stubborn(network: nn.Module) -> list[nn.Module]:
 
 
 @pytest.mark.parametrize("norm", KINDS)
-@pytest.mark.parametrize("name", PAPERS + OTHERS)
+@pytest.mark.parametrize("name", SHOWN)
 def test_no_batch_normalization_is_left_unseen(name: str, norm: str) -> None:
     with torch.device("meta"):
         try:
@@ -384,6 +381,79 @@ def test_a_bad_name_or_argument_is_one_sentence(
 ) -> None:
     with pytest.raises(BadInput, match=says):
         model(name, norm=normalizer("gn"), num_classes=7, **options)
+
+
+def test_a_run_in_a_model_of_timm_says_and_records_what_it_covers(
+    command: Command, rows: Callable[[], list[Row]]
+) -> None:
+    words = ("model=timm", "model.name=resnet18,inception_v3", "norm=evonorm_s0", "batch=4", *SHORT)
+    end = command("-m", *words, "recipe.images=640")
+    assert end.code == 0
+    line = "evonorm_s0 in timm/resnet18: 9 norm + activation, 11 norm alone; 9 of 17 activations"
+    assert line in end.out
+    assert "model.name=inception_v3 recipe.images=640: images of 8x8 are too small" in end.out
+    found = {row.model: row for row in rows()}
+    assert found["timm/resnet18"].coverage.endswith("left: none")
+    assert found["timm/inception_v3"].status == "impossible"
+    assert "model=timm/resnet18" in end.out  # the title of its table
+    again = command("-m", *words, "recipe.images=640")
+    assert "2 cells, 2 finished before, 0 to train" in again.out
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["model=timm"], "model.name is missing: any of timm.list_models(), as resnet50"),
+        (["model=timm", "model.name=resnet5"], "timm has no model of that name; did you mean"),
+        (["model=timm", "model.name=resnet18", "norm=nf"], "residual branches of kind nf"),
+        (["model=timm", "model.name=levit_128"], "other layers in training than in evaluation"),
+    ],
+)
+def test_a_command_line_that_no_network_follows_from(
+    command: Command, words: list[str], says: str
+) -> None:
+    end = command(*words)
+    assert end.code == 2
+    assert says in end.err
+
+
+def test_the_catalog_measures_an_architecture(capsys: pytest.CaptureFixture[str]) -> None:
+    assert catalog(["models", "resnet50_v2", "norm=gn_ws"]) == 0
+    counts = re.findall(r"^(\S.+?) {2,}([\d,]+)$", capsys.readouterr().out, re.M)
+    assert dict(counts) == {
+        "parameters": "25,564,456", "multiply-adds": "4,089,184,256",
+        "norm and activation in one": "49", "norm alone": "0", "activation without norm": "0",
+        "scale at a branch's end": "16", "convolutions": "53", "standardized convolutions": "53",
+        "left": "0",
+    }  # fmt: skip
+    assert catalog(["models", "timm/mobilenetv2_100,resnet20", "norm=gn,nf", "image=64"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[:3] for line in lines] == [
+        ["timm/mobilenetv2_100", "gn", "ok"],
+        ["timm/mobilenetv2_100", "nf", "n/a"],
+        ["resnet20", "gn", "ok"],
+        ["resnet20", "nf", "n/a"],
+    ]
+    assert catalog(["models", "resnet20", "norm=all"]) == 0
+    assert len(capsys.readouterr().out.splitlines()) == len(normalizers())
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["resnet5x"], "model=resnet5x is unknown; did you mean"),
+        (["resnet50", "norm=bnn"], "norm=bnn is unknown; did you mean bn"),
+        (["resnet50", "size=3"], "size=3 is no option of models; known: norm=, classes=, image="),
+        (["resnet50", "image=0"], "image=0: it is a whole number above 0"),
+        (["inception_v3", "image=32"], "cannot work: images of 32x32 are too small for it"),
+        (["resnet50", "norm=nf"], "resnet50 norm=nf cannot work: the normalizer asks for"),
+    ],
+)
+def test_what_the_catalog_cannot_measure_is_one_sentence(
+    words: list[str], says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert catalog(["models", *words]) == 2
+    assert says in capsys.readouterr().err
 
 
 # What drops at random

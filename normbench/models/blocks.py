@@ -22,7 +22,7 @@ from normbench.norms.layer import Normalizer, Normalizing, Scale
 from normbench.norms.residual import FixUp, NormalizerFree, Residual, SkipInit
 
 Shortcut = Literal["identity", "projection"]
-Order = Literal["norm_act_conv", "act_norm_conv"]
+Order = Literal["conv_norm_act", "norm_act_conv", "act_norm_conv"]
 Schemes = tuple[type[Residual], ...]
 
 #: Residual branches of post-activation, of pre-activation, and of other people's blocks.

@@ -43,7 +43,7 @@ class NFRegNet(nn.Module):
         depths: blocks of each stage.
         dropout: rate before the classifier.
         stochastic_depth: rate that the last block nearly has; the first has 0. Nothing is rescaled.
-        max_groups: cap on the normalizer's groups; None leaves the normalizer's own number.
+        max_groups: cap on the normalizer's groups; null leaves the normalizer's own number.
 
     Raises:
         ValueError: a size is no size, or widths and depths are not equally many.

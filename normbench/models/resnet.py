@@ -1,4 +1,4 @@
-"""Residual networks for large images and small: He et al. 2016, in both orders, and ResNeXt.
+"""Residual networks for large images and small: He et al. 2016, in every order, and ResNeXt.
 
 A stem, stages of residual blocks whose maps shrink and whose channels double from stage to stage,
 the mean over positions, dropout and a linear classifier. Blocks are basic or bottlenecks; with a
@@ -6,13 +6,13 @@ the mean over positions, dropout and a linear classifier. Blocks are basic or bo
 each in a first stage of width 64 (Xie et al. 2017). Depths 288 and 600 are those of Brock et al.
 2021: stages of 24 and of 50 blocks.
 
-v1 normalizes and activates after the stem, v2 once more before the mean. Stochastic depth grows
-linearly with depth from 0 and rescales nothing, as in the code of Brock et al. 2021.
+Post-activation networks (v1) normalize and activate after the stem, pre-activation networks (v2)
+once more before the mean. Stochastic depth grows linearly with depth from 0 and rescales nothing,
+as in the code of Brock et al. 2021.
 """
 
 from collections.abc import Sequence
 from itertools import chain
-from typing import Any
 
 from torch import Tensor, nn
 
@@ -38,7 +38,7 @@ EXPANSION = 4  # channels of a bottleneck's output over those of its stage
 
 
 class ResNet(nn.Module):
-    """Post-activation blocks (v1): (N, in_chans, H, W) -> logits (N, num_classes).
+    """(N, in_chans, H, W) -> logits (N, num_classes).
 
     Args:
         norm: the normalizer of every normalization in the network.
@@ -46,22 +46,25 @@ class ResNet(nn.Module):
         in_chans: channels of an image.
         depths: blocks of each stage.
         bottleneck: 1x1, 3x3, 1x1 with 4 times the channels, and not two 3x3.
+        order: conv_norm_act is post-activation (v1), norm_act_conv pre-activation (v2); in
+            act_norm_conv (Brock et al. 2021, figure 2) a convolution sees what was just normalized.
         width: channels of the first stage; a bottleneck's output has 4 times as many.
         cardinality: groups of a bottleneck's 3x3 convolution.
         base_width: channels of such a group in a first stage of width 64.
         strides: of each stage.
+        shortcut: where shapes change: projection (a 1x1 convolution) or, in v1, identity (zeros).
         act: the activation, by its name in torch.nn.functional.
-        shortcut: where shapes change, "projection" (a 1x1 convolution) or "identity" (zeros).
         stem_size: kernel of the first convolution.
         stem_stride: and its stride.
         stem_pool: a max pool of 3x3 and stride 2 behind it.
         dropout: rate before the classifier.
         stochastic_depth: rate that the last block nearly has; the first has 0.
-        max_groups: cap on the normalizer's groups; None leaves the normalizer's own number.
+        max_groups: cap on the normalizer's groups; null leaves the normalizer's own number.
 
     Raises:
         ValueError: a size is no size, or stages and strides are not equally many.
-        Impossible: the normalizer asks for residual branches that these blocks do not have.
+        Impossible: the normalizer asks for residual branches that these blocks do not have, or
+            has no normalization to be had after an activation.
     """
 
     def __init__(
@@ -72,12 +75,13 @@ class ResNet(nn.Module):
         *,
         depths: tuple[int, ...] = (3, 4, 6, 3),
         bottleneck: bool = True,
+        order: Order = "conv_norm_act",
         width: int = 64,
         cardinality: int = 1,
         base_width: int = 64,
         strides: tuple[int, ...] = (1, 2, 2, 2),
-        act: str = "relu",
         shortcut: Shortcut = "projection",
+        act: str = "relu",
         stem_size: int = 7,
         stem_stride: int = 2,
         stem_pool: bool = True,
@@ -86,86 +90,38 @@ class ResNet(nn.Module):
         max_groups: int | None = None,
     ) -> None:
         super().__init__()
-        require_residual(norm, V1)
-        norm = _checked(norm, depths, strides, max_groups, width=width, stem_stride=stem_stride)
+        v1 = order == "conv_norm_act"
+        require_residual(norm, V1 if v1 else V2)
+        _require_stages(depths, strides)
+        require_at_least(1, width=width, cardinality=cardinality, base_width=base_width)
+        require_at_least(1, stem_size=stem_size, stem_stride=stem_stride, max_groups=max_groups)
         require_rates(dropout=dropout, stochastic_depth=stochastic_depth)
+        if shortcut == "identity" and not v1:
+            raise ValueError("shortcut=identity: pre-activation blocks have shortcut=projection")
+        norm = norm.capped(max_groups)  # narrow stages leave many groups a channel each
         self.stem = convolution(norm, Conv(in_chans, width, stem_size, stem_stride), bias=False)
-        self.norm = norm.layer(width, act)
+        self.norm = norm.layer(width, act) if v1 else nn.Identity()
         self.pool = nn.MaxPool2d(3, 2, padding=1) if stem_pool else nn.Identity()
         shapes = stages(depths, strides, width, cardinality if bottleneck else 0, base_width)
+        betas = chain(*norm.residual.deviations(depths))
         rates = linear_rates(stochastic_depth, sum(depths))
-        self.blocks = nn.Sequential(
-            *(
-                BlockV1(norm, convs, shortcut, act=act, rate=rate)
-                for convs, rate in zip(chain(*shapes), rates, strict=True)
-            )
-        )
+        blocks = [
+            BlockV1(norm, convs, shortcut, act=act, rate=rate)
+            if v1
+            else BlockV2(norm, convs, beta, act=act, order=order, rate=rate)
+            for convs, beta, rate in zip(chain(*shapes), betas, rates, strict=True)
+        ]
+        self.blocks = nn.Sequential(*blocks)
+        channels = shapes[-1][-1][-1].width
+        self.last = nn.Identity() if v1 else norm.last(channels, act)
         self.before_head = norm.residual.before_conv()
         self.dropout = Dropout(dropout)
-        self.head = nn.Linear(shapes[-1][-1][-1].width, num_classes)
-        initialize(self, norm, self.blocks, self.head)
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = self.blocks(self.pool(self.norm(self.stem(x))))
-        logits: Tensor = self.head(self.dropout(self.before_head(x.mean(dim=(2, 3)))))
-        return logits
-
-
-class ResNetV2(nn.Module):
-    """Pre-activation blocks (v2): (N, in_chans, H, W) -> logits (N, num_classes).
-
-    Arguments and errors are those of `ResNet`, without its choice of shortcuts, and
-
-    Args:
-        order: "norm_act_conv" as published, or "act_norm_conv" (Brock et al. 2021, figure 2), in
-            which every convolution sees what was just normalized.
-    """
-
-    def __init__(
-        self,
-        norm: Normalizer,
-        num_classes: int,
-        in_chans: int = 3,
-        *,
-        depths: tuple[int, ...] = (3, 4, 6, 3),
-        bottleneck: bool = True,
-        width: int = 64,
-        cardinality: int = 1,
-        base_width: int = 64,
-        strides: tuple[int, ...] = (1, 2, 2, 2),
-        act: str = "relu",
-        order: Order = "norm_act_conv",
-        stem_size: int = 7,
-        stem_stride: int = 2,
-        stem_pool: bool = True,
-        dropout: float = 0.0,
-        stochastic_depth: float = 0.0,
-        max_groups: int | None = None,
-    ) -> None:
-        super().__init__()
-        require_residual(norm, V2)
-        norm = _checked(norm, depths, strides, max_groups, width=width, stem_stride=stem_stride)
-        require_rates(dropout=dropout, stochastic_depth=stochastic_depth)
-        self.stem = convolution(norm, Conv(in_chans, width, stem_size, stem_stride), bias=False)
-        self.pool = nn.MaxPool2d(3, 2, padding=1) if stem_pool else nn.Identity()
-        shapes = stages(depths, strides, width, cardinality if bottleneck else 0, base_width)
-        betas = norm.residual.deviations(depths)
-        rates = linear_rates(stochastic_depth, sum(depths))
-        self.blocks = nn.Sequential(
-            *(
-                BlockV2(norm, convs, beta, act=act, order=order, rate=rate)
-                for convs, beta, rate in zip(chain(*shapes), chain(*betas), rates, strict=True)
-            )
-        )
-        channels = shapes[-1][-1][-1].width
-        self.norm = norm.last(channels, act)
-        self.dropout = Dropout(dropout)
         self.head = nn.Linear(channels, num_classes)
-        initialize(self, norm, self.blocks, self.head)
+        initialize(self, norm, blocks, self.head)
 
     def forward(self, x: Tensor) -> Tensor:
-        x = self.norm(self.blocks(self.pool(self.stem(x))))
-        logits: Tensor = self.head(self.dropout(x.mean(dim=(2, 3))))
+        x = self.last(self.blocks(self.pool(self.norm(self.stem(x)))))
+        logits: Tensor = self.head(self.dropout(self.before_head(x.mean(dim=(2, 3)))))
         return logits
 
 
@@ -190,16 +146,9 @@ def stages(
     return found
 
 
-def _checked(
-    norm: Normalizer,
-    depths: Sequence[int],
-    strides: Sequence[int],
-    max_groups: int | None,
-    **sizes: Any,
-) -> Normalizer:
-    """`norm` with at most `max_groups` groups, once all sizes are sizes."""
+def _require_stages(depths: Sequence[int], strides: Sequence[int]) -> None:
     if len(depths) != len(strides):
         raise ValueError(f"strides={list(strides)}: {len(depths)} stages need as many")
-    counts = {"depths": min(depths, default=0), "strides": min(strides, default=0)}
-    require_at_least(1, **counts, **sizes, max_groups=max_groups)
-    return norm.capped(max_groups)  # narrow stages leave many groups a channel each
+    for name, values in (("depths", depths), ("strides", strides)):
+        if min(values, default=0) < 1:
+            raise ValueError(f"{name}={list(values)}: each must be at least 1")

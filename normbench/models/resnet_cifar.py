@@ -8,7 +8,7 @@ on ImageNet); that of a pre-activation (v2) block is a 1x1 convolution.
 """
 
 from normbench.models.blocks import Shortcut
-from normbench.models.resnet import ResNet, ResNetV2
+from normbench.models.resnet import ResNet
 from normbench.norms.layer import Normalizer
 
 STRIDES = (1, 2, 2)
@@ -25,7 +25,7 @@ class CifarResNet(ResNet):
         width: channels of the first stage.
         shortcut: "identity" (option A) or "projection" (option B).
         stem_stride: 1 as in the paper; 2 makes the net four times cheaper and its maps tiny.
-        max_groups: cap on the normalizer's groups; None leaves the normalizer's own number.
+        max_groups: cap on the normalizer's groups; null leaves the normalizer's own number.
 
     Raises:
         ValueError: no n gives `depth`.
@@ -51,8 +51,22 @@ class CifarResNet(ResNet):
         )  # fmt: skip
 
 
-class CifarResNetV2(ResNetV2):
-    """Pre-activation blocks; arguments and errors are those of `CifarResNet`, but `shortcut`."""
+class CifarResNetV2(ResNet):
+    """Pre-activation blocks: (N, in_chans, H, W) -> logits (N, num_classes).
+
+    Args:
+        norm: the normalizer of every normalization in the network.
+        num_classes: classes to tell apart.
+        in_chans: channels of an image.
+        depth: 6n + 2 layers.
+        width: channels of the first stage.
+        stem_stride: 1 as in the paper; 2 makes the net four times cheaper and its maps tiny.
+        max_groups: cap on the normalizer's groups; null leaves the normalizer's own number.
+
+    Raises:
+        ValueError: no n gives `depth`.
+        Impossible: the normalizer asks for residual branches that these blocks do not have.
+    """
 
     def __init__(
         self,
@@ -66,9 +80,9 @@ class CifarResNetV2(ResNetV2):
         max_groups: int | None = None,
     ) -> None:
         super().__init__(
-            norm, num_classes, in_chans, depths=depths(depth), bottleneck=False, width=width,
-            strides=STRIDES, stem_size=3, stem_stride=stem_stride, stem_pool=False,
-            max_groups=max_groups,
+            norm, num_classes, in_chans, depths=depths(depth), bottleneck=False,
+            order="norm_act_conv", width=width, strides=STRIDES, stem_size=3,
+            stem_stride=stem_stride, stem_pool=False, max_groups=max_groups,
         )  # fmt: skip
 
 

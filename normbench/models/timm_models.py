@@ -50,7 +50,7 @@ def timm_model(
         arguments: of `timm.create_model`, as zero_init_last or pretrained.
         dropout: rate before the classifier, timm's drop_rate.
         stochastic_depth: rate of the last block, timm's drop_path_rate; 0 is left out.
-        max_groups: cap on the normalizer's groups; None leaves the normalizer's own number.
+        max_groups: cap on the normalizer's groups; null leaves the normalizer's own number.
         allow_left: leave batch normalizations that do not work on maps.
 
     Raises:
@@ -118,7 +118,7 @@ def mbconv_net(
         head: channels of the last convolution.
         dropout: rate before the classifier.
         stochastic_depth: rate that the last block nearly has; what is kept is rescaled.
-        max_groups: cap on the normalizer's groups; None leaves the normalizer's own number.
+        max_groups: cap on the normalizer's groups; null leaves the normalizer's own number.
 
     Raises:
         ValueError: a block is not in timm's notation, or a size is no size.
