@@ -153,8 +153,9 @@ def _sweeps_and_commands(arguments: list[str]) -> str:
             "",
             "Other commands:",
             "  python -m normbench.report    tables and figures from finished runs, without torch",
-            "  python -m normbench.catalog   norms, models, data, recipes, regs, sweeps by name",
-            "  python -m normbench.pages     every normalizer on one page: docs/normalizers.md",
+            "  python -m normbench.catalog   norms, models, data, recipes, regs, sweeps by name;",
+            "                                models NAME norm=N: size, and what N reaches of it",
+            "  python -m normbench.pages     docs/: pages of all normalizers and architectures",
         ]
     )
 

@@ -233,18 +233,42 @@ def test_a_normalizer_of_ones_own_as_the_readme_says(tmp_path: Path) -> None:
     assert "| identity †" in found.stdout
 
 
-def test_the_python_of_the_readme() -> None:
-    code = README.partition("```python\nimport torch")[2].partition("```")[0]
+def python_below(heading: str) -> dict[str, Any]:
+    """What the code block of a section of our own README leaves behind."""
+    section = README.partition(f"## {heading}")[2].partition("\n## ")[0]
     found: dict[str, Any] = {}
-    exec(f"import torch{code}", found)  # lines of our own README
+    exec(section.partition("```python\n")[2].partition("```")[0], found)
+    return found
+
+
+def test_the_python_of_the_readme() -> None:
+    found = python_below("The normalizers")
     (ratios,) = found["ratios"](found["network"]).values()
     assert sum(ratios["mean"]) == pytest.approx(1)
+
+
+def test_the_python_of_the_readme_about_architectures() -> None:
+    found = python_below("The architectures")
+    sizes = [sum(p.numel() for p in found[name].parameters()) for name in ("network", "same")]
+    assert sizes[0] == sizes[1]
 
 
 def test_the_readme_names_every_normalizer() -> None:
     section = README.partition("## The normalizers")[2].partition("\n## ")[0]
     named = set(re.findall(r"`(\w+)`", section))
     assert set(catalog.normalizers()) <= named
+
+
+def test_the_readme_names_every_architecture() -> None:
+    section = README.partition("## The architectures")[2].partition("\n## ")[0]
+    named: set[str] = set()
+    for part in re.findall(r"[^;|]+", section):
+        names_of = re.findall(r"`([a-z]\w+)`", part)
+        named |= set(names_of)
+        for suffix in re.findall(r"each also `(_\w+)`", part):
+            named |= {f"{name}{suffix}" for name in names_of}
+    named |= {f"nf_regnet_b{k}" for k in range(6)}
+    assert set(catalog.models()) <= named
 
 
 def test_a_sweep_of_ones_own_as_the_readme_says(tmp_path: Path) -> None:

@@ -327,8 +327,63 @@ def test_a_network_that_trains_otherwise_than_it_tests_is_refused() -> None:
         def forward(self, x: Tensor) -> Tensor:
             return self.norm(x) if self.training else x
 
-    with pytest.raises(Impossible, match="other layers in training than in evaluation"):
+    with pytest.raises(Impossible, match="computes in training what it does not in evaluation"):
         swap(Moody(), normalizer("gn"), image=(3, 8, 8))
+
+
+def test_what_is_told_that_it_trains_while_it_is_traced_is_refused() -> None:
+    """torch.fx would keep the word for ever."""
+
+    class Told(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.norm = nn.BatchNorm2d(3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return F.feature_alpha_dropout(self.norm(x), 0.5, training=self.training)
+
+    with pytest.raises(Impossible, match="computes in training what it does not in evaluation"):
+        swap(Told(), normalizer("gn"), image=(3, 8, 8))
+
+
+def test_a_batch_normalization_inside_of_what_is_not_traced_is_found() -> None:
+    class Own(nn.Linear):  # a layer of torch's to the tracer, which it does not look into
+        def __init__(self) -> None:
+            super().__init__(8, 8)
+            self.hidden = nn.BatchNorm2d(8)
+
+    Own.__module__ = "torch.nn.modules.linear"
+    network = nn.Sequential(sequence(nn.BatchNorm2d(8)), nn.Linear(4, 8), Own())
+    with pytest.raises(ValueError, match=r"1 batch norm.* would be left \(BatchNorm2d 2.hidden\)"):
+        swap(network, normalizer("gn"), image=(3, 8, 8))
+
+
+def test_a_normalization_in_two_places_stays_one() -> None:
+    class Twice(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv, self.norm, self.relu = nn.Conv2d(3, 3, 1), nn.BatchNorm2d(3), nn.ReLU()
+
+        def forward(self, x: Tensor) -> Tensor:
+            once = self.relu(self.norm(self.conv(x)))
+            twice: Tensor = self.relu(self.norm(self.conv(once)))
+            return twice.mean((2, 3))
+
+    network = swap(Twice(), normalizer("bn"), image=(3, 8, 8))
+    assert sum(p.numel() for p in network.parameters()) == 12 + 6
+    assert len({id(layer) for layer in layers(network, NormAct)}) == 1
+
+
+def test_convolutions_of_another_kind_are_not_standardized_unseen() -> None:
+    class Odd(nn.Conv2d):
+        def forward(self, x: Tensor) -> Tensor:
+            return 2 * super().forward(x)
+
+    Odd.__module__ = "torch.nn.modules.conv"
+    network = sequence(Odd(8, 8, 3), nn.BatchNorm2d(8))
+    with pytest.raises(Impossible, match="Odd at 1 is no convolution whose weights can be stand"):
+        swap(network, normalizer("gn_ws"), image=(3, 8, 8))
+    assert swap(network, normalizer("gn"), image=(3, 8, 8))
 
 
 def test_channels_last_normalizations_are_left_and_said() -> None:
@@ -393,7 +448,7 @@ def test_a_run_in_a_model_of_timm_says_and_records_what_it_covers(
     assert line in end.out
     assert "model.name=inception_v3 recipe.images=640: images of 8x8 are too small" in end.out
     found = {row.model: row for row in rows()}
-    assert found["timm/resnet18"].coverage.endswith("left: none")
+    assert found["timm/resnet18"].coverage.endswith("left: nothing")
     assert found["timm/inception_v3"].status == "impossible"
     assert "model=timm/resnet18" in end.out  # the title of its table
     again = command("-m", *words, "recipe.images=640")
@@ -406,7 +461,7 @@ def test_a_run_in_a_model_of_timm_says_and_records_what_it_covers(
         (["model=timm"], "model.name is missing: any of timm.list_models(), as resnet50"),
         (["model=timm", "model.name=resnet5"], "timm has no model of that name; did you mean"),
         (["model=timm", "model.name=resnet18", "norm=nf"], "residual branches of kind nf"),
-        (["model=timm", "model.name=levit_128"], "other layers in training than in evaluation"),
+        (["model=timm", "model.name=levit_128"], "computes in training what it does not"),
     ],
 )
 def test_a_command_line_that_no_network_follows_from(
@@ -467,6 +522,24 @@ def test_dropout_and_drop_path_become_ours_and_rescale_as_timms() -> None:
     assert all(path.rescale for path in paths)
     assert not list(layers(network, timm.layers.DropPath))
     assert not list(layers(network, nn.Dropout))
+
+
+def test_stochastic_depth_of_torchvision_and_functional_dropout_become_ours() -> None:
+    class Dropping(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.body = sequence(nn.BatchNorm2d(8), torchvision.ops.StochasticDepth(0.3, "row"))
+
+        def forward(self, x: Tensor) -> Tensor:
+            return F.dropout(self.body(x), 0.2, training=self.training)
+
+    network = swap(Dropping(), normalizer("gn"), image=(3, 8, 8))
+    (path,) = layers(network, StochasticDepth)
+    assert (path.rate, path.rescale) == (0.3, True)
+    assert [layer.rate for layer in layers(network, Dropout)] == [0.2]
+    x = torch.randn(4, 3, 8, 8)
+    assert torch.equal(network.eval()(x), network(x))
+    assert not torch.equal(network.train()(x), network(x))
 
 
 def test_a_swapped_network_drops_the_same_of_an_image_wherever_it_stands() -> None:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from normbench.models.graph import is_norm
+from normbench.models.graph import is_batch_norm, is_norm, is_standardized
 from normbench.norms.convolution import StandardizedConv2d
 from normbench.norms.frn import ThresholdedLinear
 from normbench.norms.layer import Activation, NormAct, Normalizer, Scale
@@ -23,7 +23,8 @@ class Coverage:
         convs: convolutions.
         standardized: those of them whose weights the normalizer standardizes.
         adjusted: layers by their groups, as "16 of 32", where channels or a cap allow no more.
-        left: normalizations of torch and timm that are still there, by kind.
+        left: normalizations of others' that are still there, by kind; convolutions that others
+            standardize, too.
     """
 
     pairs: int
@@ -48,7 +49,7 @@ class Coverage:
             f"{times} layers with {groups} groups" for groups, times in self.adjusted.items()
         ]
         left = [f"{times} {kind}" for kind, times in self.left.items()]
-        return "; ".join([*parts, *adjusted, f"left: {', '.join(left) or 'none'}"])
+        return "; ".join([*parts, *adjusted, f"left: {', '.join(left) or 'nothing'}"])
 
     def table(self) -> list[tuple[str, str]]:
         """What was counted, and how much of it."""
@@ -82,7 +83,11 @@ def coverage(network: nn.Module, norm: Normalizer) -> Coverage:
             for layer in norms
             if asked is not None and getattr(layer, "groups", asked) != asked
         ),
-        left=_counted(type(layer).__name__ for layer in layers if is_norm(layer)),
+        left=_counted(
+            type(layer).__name__
+            for layer in layers
+            if is_norm(layer) or is_batch_norm(layer) or is_standardized(layer)
+        ),
     )
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import timm.layers
 import torch
+import torchvision
 from timm.models import _features_fx as traced_by_timm
 from torch import Tensor, fx, nn
 from torch.func import functional_call
@@ -37,7 +38,11 @@ _NORMS = (
     timm.layers.RmsNorm,
     timm.layers.RmsNorm2d,
     timm.layers.SimpleNorm2d,
+    torchvision.ops.FrozenBatchNorm2d,
 )
+_DROPS = (timm.layers.DropPath, torchvision.ops.StochasticDepth)
+_GATES = (nn.Sigmoid, nn.Hardsigmoid, nn.Softmax, timm.layers.Sigmoid, timm.layers.HardSigmoid)
+_HOMES = ("torch.nn.modules.activation", "timm.layers.activations")
 
 
 class Tracer(fx.Tracer):
@@ -47,7 +52,7 @@ class Tracer(fx.Tracer):
         super().__init__(autowrap_functions=tuple(traced_by_timm.get_notrace_functions()))
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
-        known = isinstance(m, (*_NORMS, NormAct, nn.Conv2d, timm.layers.DropPath))
+        known = isinstance(m, (*_NORMS, *_DROPS, NormAct, nn.Conv2d))
         untraceable = type(m) in traced_by_timm.get_notrace_modules()
         return known or untraceable or super().is_leaf_module(m, module_qualified_name)
 
@@ -66,19 +71,21 @@ class Graph:
     """
 
     def __init__(self, network: nn.Module, image: tuple[int, int, int]) -> None:
-        was_training = network.training
+        modes = {module: module.training for module in network.modules()}
         try:
             calls = Tracer().trace(network.train())
             in_evaluation = Tracer().trace(network.eval())
-        except (fx.proxy.TraceError, TypeError) as error:
-            raise Impossible(f"the network cannot be traced: {error}") from error
+            self.module = fx.GraphModule(network, calls, type(network).__name__)
+            self.shapes = _shapes(self.module.eval(), image)
+        except (fx.proxy.TraceError, RuntimeError, TypeError, ValueError, AttributeError) as error:
+            reason = str(error).partition("\n")[0]
+            raise Impossible(f"the network cannot be traced: {reason}") from error
         finally:
-            network.train(was_training)
-        if _kinds(calls) != _kinds(in_evaluation):
-            raise Impossible("the network calls other layers in training than in evaluation")
-        self.module = fx.GraphModule(network, calls, type(network).__name__)
-        self.module.train(was_training)
-        self.shapes = _shapes(self.module, image)
+            for module, training in modes.items():
+                module.training = training
+        if _described(calls) != _described(in_evaluation):
+            raise Impossible("the network computes in training what it does not in evaluation")
+        self.module.training = network.training
 
     @property
     def calls(self) -> list[fx.Node]:
@@ -126,8 +133,8 @@ class Graph:
     def drop_rate(self, call: fx.Node) -> float | None:
         """Of a call that drops values or paths at random: its rate."""
         layer = self.layer(call)
-        if isinstance(layer, nn.Dropout):
-            return float(layer.p)
+        if isinstance(layer, nn.Dropout) or is_row_drop(layer):
+            return float(layer.p)  # type: ignore[union-attr, arg-type]
         if isinstance(layer, timm.layers.DropPath):
             return float(layer.drop_prob or 0.0)
         if call.target is F.dropout:
@@ -140,9 +147,9 @@ class Graph:
         layer = self.layer(call)
         if layer is not None:
             return activation_of(layer)
-        if call.op not in ("call_function", "call_method"):
+        if call.op not in ("call_function", "call_method") or len(call.all_input_nodes) != 1:
             return None
-        name = call.target if isinstance(call.target, str) else call.target.__name__
+        name = call.target if isinstance(call.target, str) else getattr(call.target, "__name__", "")
         if name.strip("_") not in GAINS:
             return None
         if isinstance(call.target, str):
@@ -154,9 +161,8 @@ class Graph:
         """The name of an activation that `call` computes and normalizers do not know, or ""."""
         layer = self.layer(call)
         kind = type(layer)
-        homes = ("torch.nn.modules.activation", "timm.layers.activations")
-        ours = kind.__module__.startswith(homes) and not isinstance(layer, _GATES)
-        return kind.__name__ if ours and self.activation(call) is None else ""
+        activates = kind.__module__.startswith(_HOMES) and not isinstance(layer, _GATES)
+        return kind.__name__ if activates and self.activation(call) is None else ""
 
     def is_addition(self, call: fx.Node) -> bool:
         return call.target in ADDITIONS
@@ -215,19 +221,25 @@ class Graph:
         return self.module
 
 
-_GATES = (nn.Sigmoid, nn.Hardsigmoid, nn.Softmax, timm.layers.Sigmoid, timm.layers.HardSigmoid)
-
-
 def is_norm(layer: nn.Module | None) -> bool:
-    """Whether it is a normalization of torch or timm (or of torchvision, whose are torch's)."""
-    return isinstance(layer, _NORMS) or type(layer).__name__ == "FrozenBatchNorm2d"
+    """Whether it is a normalization of torch, timm or torchvision."""
+    return isinstance(layer, _NORMS)
 
 
 def is_batch_norm(layer: nn.Module) -> bool:
-    """Whether its statistics are, or once were, those of a batch."""
-    return isinstance(layer, nn.modules.batchnorm._NormBase) and not isinstance(
-        layer, nn.modules.instancenorm._InstanceNorm
-    )
+    """Whether its statistics are those of a batch, or once were, whoever wrote it."""
+    ours = isinstance(layer, NormAct | nn.modules.instancenorm._InstanceNorm)
+    return "running_var" in layer._buffers and not ours
+
+
+def is_standardized(layer: nn.Module) -> bool:
+    """Whether it is a convolution of timm's with standardized weights."""
+    return isinstance(layer, timm.layers.StdConv2d | timm.layers.ScaledStdConv2d)
+
+
+def is_row_drop(layer: nn.Module | None) -> bool:
+    """Whether it is torchvision's stochastic depth, image by image."""
+    return isinstance(layer, torchvision.ops.StochasticDepth) and layer.mode == "row"
 
 
 def normalizes_channels(layer: nn.Module, given: tuple[int, ...]) -> bool:
@@ -241,11 +253,7 @@ def activation_of(layer: nn.Module | None) -> str | None:
     """The name of the activation that a module without parameters computes, or None."""
     if layer is None or isinstance(layer, _GATES) or next(layer.parameters(), None) is not None:
         return None
-    name = type(layer).__name__.lower()
-    known = type(layer).__module__.startswith(
-        ("torch.nn.modules.activation", "timm.layers.activations", "torch.nn.modules.linear")
-    )
-    return _same(layer) if known and name != "identity" else None
+    return _same(layer) if type(layer).__module__.startswith(_HOMES) else None
 
 
 def _same(function: Callable[[Tensor], Tensor]) -> str | None:
@@ -259,8 +267,14 @@ def _same(function: Callable[[Tensor], Tensor]) -> str | None:
     return next((name for name in names if torch.allclose(activation(name)(u), y)), None)
 
 
-def _kinds(calls: fx.Graph) -> list[tuple[str, object]]:
-    return [(call.op, call.target) for call in calls.nodes]
+def _described(calls: fx.Graph) -> list[tuple[object, ...]]:
+    """Every call with its arguments; those of a dropout, which is replaced, say if it trains."""
+    return [
+        (call.op, call.target)
+        if call.target is F.dropout
+        else (call.op, call.target, str(call.args), str(call.kwargs))
+        for call in calls.nodes
+    ]
 
 
 def _shapes(module: fx.GraphModule, image: tuple[int, int, int]) -> dict[str, tuple[int, ...]]:
@@ -284,9 +298,6 @@ def _shapes(module: fx.GraphModule, image: tuple[int, int, int]) -> dict[str, tu
     run = Run()
     tensors = {**dict(run.named_parameters()), **dict(run.named_buffers())}
     on_meta = {name: tensor.to("meta") for name, tensor in tensors.items()}
-    was_training = module.training
-    module.eval()
     with torch.no_grad():
         functional_call(run, on_meta, (torch.empty(1, *image, device="meta"),))
-    module.train(was_training)
     return found

@@ -29,9 +29,25 @@ from torch import fx, nn
 from normbench.errors import Impossible
 from normbench.models.blocks import PLAIN, require_residual
 from normbench.models.dropping import Dropout, StochasticDepth
-from normbench.models.graph import Graph, activation_of, is_batch_norm, normalizes_channels
+from normbench.models.graph import (
+    Graph,
+    activation_of,
+    is_batch_norm,
+    is_row_drop,
+    normalizes_channels,
+)
 from normbench.norms.layer import NormAct, Normalizer, Scale
 from normbench.norms.residual import NormalizerFree
+
+#: Convolutions that differ in their weights alone, or in how they pad.
+_CONVS = (
+    nn.Conv2d,
+    timm.layers.Conv2dSame,
+    timm.layers.StdConv2d,
+    timm.layers.StdConv2dSame,
+    timm.layers.ScaledStdConv2d,
+    timm.layers.ScaledStdConv2dSame,
+)
 
 
 def swap(
@@ -58,11 +74,24 @@ def swap(
     graph = Graph(network, image)
     if not _is_as_asked(graph, norm):
         require_residual(norm, PLAIN)
-        _replace_norms(graph, norm, allow_left=allow_left)
+        _replace_norms(graph, norm)
         _replace_activations(graph, norm)
         _standardize(graph, norm)
     _replace_drops(graph)
-    return graph.rebuilt()
+    swapped = graph.rebuilt()
+    if not allow_left:
+        _require_no_batch_norm(swapped)
+    return swapped
+
+
+def _require_no_batch_norm(network: nn.Module) -> None:
+    found = [(name, type(layer)) for name, layer in network.named_modules() if is_batch_norm(layer)]
+    if found:
+        name, kind = found[0]
+        raise ValueError(
+            f"allow_left=false: {len(found)} batch normalizations do not work on maps (N, C, H, W) "
+            f"and would be left ({kind.__name__} {name}); allow_left=true leaves them"
+        )
 
 
 def _is_as_asked(graph: Graph, norm: Normalizer) -> bool:
@@ -71,33 +100,34 @@ def _is_as_asked(graph: Graph, norm: Normalizer) -> bool:
     return scaled and type(norm.residual) is NormalizerFree and not any(graph.normalizations())
 
 
-def _replace_norms(graph: Graph, norm: Normalizer, *, allow_left: bool) -> None:
-    replaced = 0
-    left = []
+def _replace_norms(graph: Graph, norm: Normalizer) -> None:
+    layers: dict[tuple[nn.Module, str | None], NormAct] = {}
     for call, old in graph.normalizations():
         given = graph.shape(call.all_input_nodes[0])
         if not normalizes_channels(old, given):
-            left += [f"{type(old).__name__} {call.target}"] if is_batch_norm(old) else []
             continue
-        if getattr(old, "apply_act", False):
-            kind = type(old).__name__
-            raise Impossible(f"{kind} at {call.target} is normalization and activation in one")
+        _require_separable(old, call)
         fused = getattr(old, "act", None)
         following = None if _acts(fused) else _following(graph, call)
         act = _known(call, fused) if _acts(fused) else _activation(graph, following)
         if following is not None:
             graph.bypass(following)
-        graph.put(call, _made(norm, old, given[1], act, last=_is_last(graph, call)))
-        replaced += 1
-    if left and not allow_left:
-        raise ValueError(
-            f"allow_left=false: {len(left)} batch normalizations do not work on maps (N, C, H, W) "
-            f"and would be left ({left[0]}); allow_left=true leaves them"
-        )
-    if not replaced:
+        if (old, act) not in layers:  # a layer that is called in several places stays one
+            last = _is_last(graph, call)
+            layers[old, act] = _made(norm, old, given[1], act, last=last)
+        graph.put(call, layers[old, act])
+    if not layers:
         raise Impossible(
             "the network has no normalization of maps (N, C, H, W) that could be replaced"
         )
+
+
+def _require_separable(old: nn.Module, call: fx.Node) -> None:
+    kind = f"{type(old).__name__} at {call.target}"
+    if getattr(old, "apply_act", False):
+        raise Impossible(f"{kind} is normalization and activation in one")
+    if not isinstance(getattr(old, "drop", None), nn.Identity | None):
+        raise Impossible(f"{kind} drops values between normalization and activation")
 
 
 def _acts(fused: nn.Module | None) -> bool:
@@ -170,6 +200,9 @@ def _standardize(graph: Graph, norm: Normalizer) -> None:
     for call in graph.calls:
         conv = graph.layer(call)
         if isinstance(conv, nn.Conv2d) and _on_maps(graph, call):
+            if type(conv) not in _CONVS:
+                kind = f"{type(conv).__name__} at {call.target}"
+                raise Impossible(f"{kind} is no convolution whose weights can be standardized")
             if isinstance(conv, timm.layers.Conv2dSame) or getattr(conv, "same_pad", False):
                 graph.pad(call, conv)
             graph.put(call, norm.conv.convert(conv))
@@ -202,5 +235,7 @@ def _replace_drops(graph: Graph) -> None:
         rate = graph.drop_rate(call)
         if rate and isinstance(layer, timm.layers.DropPath):
             graph.put(call, StochasticDepth(rate, rescale=layer.scale_by_keep))
+        elif rate and is_row_drop(layer):
+            graph.put(call, StochasticDepth(rate, rescale=True))
         elif rate:
             graph.put(call, Dropout(rate))
