@@ -16,6 +16,8 @@ class; its other keys are arguments of that class, and an argument that the clas
 of another type, is an error.
 """
 
+import os
+import signal
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -230,12 +232,13 @@ def tell_models(arguments: list[str]) -> int:
             print(f"{name:<28} {norm:<18} n/a  {reason}")
             continue
         if len(pairs) > 1:
-            print(f"{name:<28} {norm:<18} ok   {params:>11,} parameters; {covered}")
+            counts = f"{params:>11,} parameters; {macs:,} multiply-adds; {covered}"
+            print(f"{name:<28} {norm:<18} ok   {counts}")
             continue
         print(f"{name} with norm={norm}, {classes} classes, an image of 3x{image}x{image}\n")
-        counts = [("parameters", f"{params:,}"), ("multiply-adds", f"{macs:,}"), *covered.table()]
-        for what, value in counts:
-            print(f"{what:<32} {value:>14}")
+        measured = [("parameters", f"{params:,}"), ("multiply-adds", f"{macs:,}")]
+        for what, value in measured + covered.counts() + covered.kinds():
+            print(f"{what:<36} {value:>14}")
     return 0
 
 
@@ -265,4 +268,8 @@ def main(arguments: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    try:
+        sys.exit(main(sys.argv[1:]))
+    except BrokenPipeError:  # who read our output has seen enough, as in `... | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(128 + signal.SIGPIPE)

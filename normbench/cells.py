@@ -38,9 +38,11 @@ class Choice:
         """Name and options as far as they change numbers; for code of the user's own, that too."""
         # The name and not `_target_`: a class of ours may move to another module. And no null: an
         # option that comes later, and is null or empty by default, leaves the ids of finished runs
-        # alone. An option `name` is part of the name.
+        # alone.
         given = {k: v for k, v in self.options.items() if v is not None}
-        kept = {k: v for k, v in given.items() if k not in PATHS | {"_target_", "name"} and v != {}}
+        kept = {k: v for k, v in given.items() if k not in PATHS | {"_target_"} and v != {}}
+        if "name" in kept:  # as typed it is in the name of the choice; a yaml's own is an option
+            kept["option name"] = kept.pop("name")
         return {"name": self.name, **kept, **_own_code(self.options.get("_target_", ""))}
 
 

@@ -14,7 +14,7 @@ import torch
 from torch import fx
 
 from normbench import catalog
-from normbench.cells import Accelerator, Cell
+from normbench.cells import Accelerator, Cell, Choice
 from normbench.children import one_line
 from normbench.errors import BadInput, Impossible
 from normbench.models.cost import try_out
@@ -67,9 +67,15 @@ def check(request: tuple[list[Cell], Path], _tell: Callable[[Any], None]) -> Ver
         if network not in reasons:
             reasons[network], covered = _try(cell, log)
             if covered:
-                reached[f"{cell.norm.name} in {cell.model.name}"] = covered
+                reached[f"{_short(cell.norm)} in {_short(cell.model)}"] = covered
     verdicts = [reasons[_network(cell)] for cell in cells]
     return Verdicts(verdicts, reached, found, gpus, _memory(found))
+
+
+def _short(choice: Choice) -> str:
+    """Its name, with the options that are not the usual ones."""
+    changed = [f"{key}={value}" for key, value in choice.changed.items()]
+    return " ".join([choice.name, *changed])
 
 
 def _key(*parts: object) -> str:

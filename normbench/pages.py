@@ -95,9 +95,9 @@ def coverage() -> str:
         "# Coverage",
         f"What each of the {count} normalizers reaches in networks of timm: how many pairs of "
         "normalization and activation, normalizations and activations it takes the place of, and "
-        "with which it does not go together, with the reason below. Nothing else is left in any "
-        "of them. Written by `python -m normbench.pages coverage`, by a forward pass of training "
-        "of every pair at 224x224.",
+        "with which it does not go together, with the reason below. No normalization of timm's "
+        "is left in any of them. Written by `python -m normbench.pages coverage`, by a forward "
+        "pass of training of every pair at 224x224.",
         "\n".join(head + rows),
         "\n".join(notes),
     ]

@@ -19,6 +19,7 @@ from normbench.data.dataset import Dataset
 from normbench.loaders import Loaders, Order, Schedule
 from normbench.models.cost import count
 from normbench.models.coverage import coverage
+from normbench.models.graph import is_batch_norm
 from normbench.norms.layer import NormAct
 from normbench.plan import automatic
 from normbench.recipe import Recipe
@@ -95,7 +96,8 @@ def _facts(cell: Cell, data: Dataset) -> dict[str, Any]:
         "macs": macs,
         "coverage": str(coverage(network, catalog.build("norm", cell.norm.options))),
         "groups": sorted({layer.groups for layer in layers if hasattr(layer, "groups")}),
-        "batch_independent": all(layer.batch_independent for layer in layers),
+        "batch_independent": all(layer.batch_independent for layer in layers)
+        and not any(map(is_batch_norm, network.modules())),
         "limits": data.limits,
     }
 

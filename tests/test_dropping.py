@@ -1,4 +1,4 @@
-"""Dropout and stochastic depth: drawn by image and epoch, and alike in every plan."""
+"""Dropout and stochastic depth: drawn by image and epoch, in whatever order and portion."""
 
 import math
 from typing import Any

@@ -8,17 +8,19 @@ import pytest
 import timm
 import torch
 import torchvision
-from conftest import SHORT, Command
+from conftest import SHORT, Command, cell
+from timm.layers.activations import QuickGELU
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from normbench.catalog import build, model, normalizer, normalizers, options
 from normbench.catalog import main as catalog
-from normbench.catalog import model, normalizer, normalizers
+from normbench.decay import groups
 from normbench.draws import Draws
 from normbench.errors import BadInput, Impossible
 from normbench.models.coverage import coverage
 from normbench.models.dropping import Dropout, StochasticDepth, dropping, set_draws
-from normbench.models.graph import is_batch_norm, is_norm
+from normbench.models.graph import is_batch_norm
 from normbench.models.swap import swap
 from normbench.norms.convolution import StandardizedConv2d
 from normbench.norms.frn import ThresholdedLinear
@@ -26,6 +28,7 @@ from normbench.norms.layer import Activation, Affine, NormAct, Scale
 from normbench.norms.proxy import ProxyAct
 from normbench.pages import SHOWN
 from normbench.results import Row
+from normbench.training import train
 
 PAPERS = SHOWN[: SHOWN.index("resnet18") + 1]  # and others of other kinds
 # One of every way in which a normalizer touches a network; docs/coverage.md has them all.
@@ -120,7 +123,7 @@ def test_a_new_layer_takes_over_what_is_known_of_the_old() -> None:
 
 
 def stubborn(network: nn.Module) -> list[nn.Module]:
-    return [layer for layer in network.modules() if is_norm(layer) and is_batch_norm(layer)]
+    return [layer for layer in network.modules() if is_batch_norm(layer)]
 
 
 @pytest.mark.parametrize("norm", KINDS)
@@ -130,6 +133,12 @@ def test_no_batch_normalization_is_left_unseen(name: str, norm: str) -> None:
         try:
             network = made(name, norm)
         except Impossible as reason:
+            if "normalizes nothing" in str(reason):
+                assert (name, norm) in [
+                    ("convnext_atto", "evonorm_s0"),
+                    ("repvgg_a0", "evonorm_s0"),
+                ]
+                return
             assert norm in ("nf", "fixup")
             assert f"residual branches of kind {norm}" in str(reason)
             assert "resnet50" in str(reason)  # a model that has them
@@ -146,6 +155,8 @@ def test_no_batch_normalization_is_left_unseen(name: str, norm: str) -> None:
     found = coverage(network, normalizer(norm))
     assert found.pairs + found.alone > 0
     assert found.left == {}
+    decayed = groups(network, 0.1, 1e-4, ["weight"])  # every parameter has a role
+    assert len(decayed[0]["params"]) >= found.convs
     assert (found.standardized > 0) == (norm == "gn_ws")
 
 
@@ -165,7 +176,7 @@ def test_counts_of_coverage(
         found = coverage(made(name, "gn_ws"), normalizer("gn_ws"))
     assert (found.pairs, found.alone, found.activations) == (pairs, alone, activations)
     assert found.standardized == convs
-    assert f"{pairs} of {pairs + activations} activations" in str(found)
+    assert f"{pairs} of {pairs + activations} activations with a norm" in str(found)
 
 
 def test_adjusted_groups_are_counted() -> None:
@@ -199,11 +210,20 @@ def test_frn_has_a_threshold_after_a_v1_addition_and_none_in_squeeze_excite() ->
     assert len(list(layers(network, nn.ReLU))) == 8
 
 
-@pytest.mark.parametrize(("name", "unscaled"), [("resnetv2_50", 1), ("resnet18", 0)])
+@pytest.mark.parametrize(
+    ("name", "unscaled"),
+    [("resnetv2_50", 1), ("mobilenetv2_100", 1), ("densenet121", 1), ("resnet18", 0)],
+)
 def test_proxy_normalization_is_unscaled_before_the_final_mean(name: str, unscaled: int) -> None:
     proxied = list(layers(made(name, "gn_pn"), ProxyAct))
     assert [layer.scale for layer in proxied].count(False) == unscaled
     assert proxied[-1].scale == (not unscaled)
+
+
+def test_proxy_normalization_is_unscaled_where_branches_go_into_the_final_mean_together() -> None:
+    with torch.device("meta"):
+        proxied = list(layers(made("inception_v3", "gn_pn"), ProxyAct))
+    assert [layer.scale for layer in proxied].count(False) == 6  # 320 + 2 * 384 + 2 * 384 + 192
 
 
 def test_no_proxy_in_squeeze_excite_and_a_gain_alone_at_the_end_of_mbconv() -> None:
@@ -238,24 +258,36 @@ def test_a_learned_scale_follows_a_branch_that_no_normalization_ends(
         assert not any("downsample" in key and "scale" in key for key, _ in network.named_modules())
 
 
+def test_a_head_after_the_mean_is_standardized_and_a_downsampled_stream_has_no_scale() -> None:
+    with torch.device("meta"):
+        head = made("mobilenetv3_small_100", "gn_ws").get_submodule("conv_head")
+        stream = made("poolformer_s12", "gn_ws")
+    assert isinstance(head, StandardizedConv2d)
+    assert not list(layers(stream, Scale))
+
+
 def test_same_padding_survives_standardization() -> None:
-    """tf_ networks pad as they go; with identical weights maps have identical sizes."""
+    """tf_ networks pad as they go."""
     torch.manual_seed(0)
     network = made("tf_mobilenetv3_small_minimal_100", "ln_ws")
+    conv = network.get_submodule("conv_stem")
+    assert isinstance(conv, StandardizedConv2d)
+    same = timm.layers.Conv2dSame(3, 16, 3, 2, bias=False)
+    same.weight = nn.Parameter(conv.standardized())
     for size in (64, 65):
         seen: list[Tensor] = []
-        conv = network.get_submodule("conv_stem")
         hook = conv.register_forward_hook(lambda _, x, y, seen=seen: seen.append(y))
-        network(torch.randn(2, 3, size, size))
+        x = torch.randn(2, 3, size, size)
+        network(x)
         hook.remove()
-        assert seen[0].shape[2] == -(-size // 2)
+        torch.testing.assert_close(seen[0], same(x))
 
 
 def test_gates_are_no_activations() -> None:
-    gated = sequence(nn.BatchNorm2d(8), nn.Sigmoid())
+    gated = sequence(nn.BatchNorm2d(8), nn.Sigmoid(), nn.BatchNorm2d(8), nn.ReLU())
     network = swap(gated, normalizer("evonorm_s0"), image=(3, 8, 8))
     assert isinstance(network.get_submodule("2"), nn.Sigmoid)
-    assert network.get_submodule("1").act is None
+    assert [network.get_submodule(place).act for place in ("1", "3")] == [None, "relu"]
 
 
 def test_an_activation_is_known_by_what_it_computes() -> None:
@@ -280,6 +312,17 @@ def test_an_activation_is_known_by_what_it_computes() -> None:
 # What is refused
 
 
+class Calls(nn.Module):
+    """A function in a sequence."""
+
+    def __init__(self, function: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.function(x)
+
+
 @pytest.mark.parametrize(
     ("layers", "norm", "error", "says"),
     [
@@ -288,6 +331,34 @@ def test_an_activation_is_known_by_what_it_computes() -> None:
         ([nn.ReLU()], "gn", Impossible, "no normalization of maps"),
         ([nn.BatchNorm2d(8)], "skipinit", Impossible, "branches of kind skipinit"),
         ([nn.BatchNorm2d(8), nn.Conv2d(8, 8, 1, groups=8)], "ln_ws", Impossible, "single weight"),
+        ([nn.BatchNorm2d(8), QuickGELU()], "gn", Impossible, "activation QuickGELU after 1"),
+        (
+            [nn.BatchNorm2d(8), Calls(lambda x: F.leaky_relu(x, 0.2))],
+            "gn",
+            Impossible,
+            "leaky_relu",
+        ),
+        ([nn.BatchNorm2d(8), Calls(lambda x: x.clamp(0, 4))], "gn", Impossible, "activation clamp"),
+        ([nn.BatchNorm2d(8), Calls(lambda x: x * x.sigmoid())], "gn", Impossible, r"x \* sigmoid"),
+        (
+            [nn.BatchNorm2d(8), Calls(lambda x: x + F.relu_(x))],
+            "bn",
+            Impossible,
+            "relu_ overwrites what others read",
+        ),
+        (
+            [nn.BatchNorm2d(8), Calls(lambda x: F.group_norm(x, 2))],
+            "gn",
+            Impossible,
+            "group_norm normalizes by a function",
+        ),
+        (
+            [nn.BatchNorm2d(8), nn.Dropout2d(0.1)],
+            "gn",
+            Impossible,
+            "Dropout2d at 2 drops what is not",
+        ),
+        ([nn.BatchNorm2d(8), nn.Conv2d(8, 8, 1)], "evonorm_s0", Impossible, "normalizes nothing"),
         ([timm.layers.EvoNorm2dS0(8, group_size=4)], "bn", Impossible, "EvoNorm2dS0 at 1 is norm"),
     ],
 )
@@ -311,10 +382,11 @@ class Headed(nn.Module):
 
 
 def test_a_batch_normalization_is_left_on_request_alone() -> None:
-    with pytest.raises(ValueError, match=r"would be left \(BatchNorm1d neck\); allow_left=true"):
+    with pytest.raises(Impossible, match=r"would be left \(BatchNorm1d neck\).* model.allow_left"):
         swap(Headed(), normalizer("gn"), image=(3, 8, 8))
     network = swap(Headed(), normalizer("gn"), image=(3, 8, 8), allow_left=True)
     assert coverage(network, normalizer("gn")).left == {"BatchNorm1d": 1}
+    assert len(groups(network, 0.1, 1e-4, ["weight"])[1]["params"]) == 2 + 2 + 1
     assert "left: 1 BatchNorm1d" in str(coverage(network, normalizer("gn")))
 
 
@@ -354,11 +426,12 @@ def test_a_batch_normalization_inside_of_what_is_not_traced_is_found() -> None:
 
     Own.__module__ = "torch.nn.modules.linear"
     network = nn.Sequential(sequence(nn.BatchNorm2d(8)), nn.Linear(4, 8), Own())
-    with pytest.raises(ValueError, match=r"1 batch norm.* would be left \(BatchNorm2d 2.hidden\)"):
+    with pytest.raises(Impossible, match=r"1 batch norm.* would be left \(BatchNorm2d 2.hidden\)"):
         swap(network, normalizer("gn"), image=(3, 8, 8))
 
 
-def test_a_normalization_in_two_places_stays_one() -> None:
+@pytest.mark.parametrize("alike", [True, False])
+def test_a_normalization_in_two_places_stays_one(alike: bool) -> None:
     class Twice(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -366,9 +439,13 @@ def test_a_normalization_in_two_places_stays_one() -> None:
 
         def forward(self, x: Tensor) -> Tensor:
             once = self.relu(self.norm(self.conv(x)))
-            twice: Tensor = self.relu(self.norm(self.conv(once)))
-            return twice.mean((2, 3))
+            twice: Tensor = self.norm(self.conv(once))
+            return (self.relu(twice) if alike else twice).mean((2, 3))
 
+    if not alike:
+        with pytest.raises(Impossible, match="norm is called with an activation behind it and"):
+            swap(Twice(), normalizer("bn"), image=(3, 8, 8))
+        return
     network = swap(Twice(), normalizer("bn"), image=(3, 8, 8))
     assert sum(p.numel() for p in network.parameters()) == 12 + 6
     assert len({id(layer) for layer in layers(network, NormAct)}) == 1
@@ -404,6 +481,33 @@ def test_normalizer_free_networks_of_timm_are_used_as_they_are() -> None:
         }
         with pytest.raises(Impossible, match="no normalization of maps"):
             model("timm/nf_resnet26", norm=normalizer("gn"), num_classes=10)
+        with pytest.raises(Impossible, match="options of the normalizer do not reach it"):
+            model("timm/nf_resnet26", norm=normalizer("nf", alpha=0.5), num_classes=10)
+    assert coverage(ours, normalizer("nf")).left == {"ScaledStdConv2d": 29}
+    gains = groups(ours, 0.1, 1e-4, ["weight"])[1]["params"]
+    assert len(gains) == 29 * 2 + 1
+
+
+@pytest.mark.parametrize(
+    ("name", "norm", "drops"),
+    [("nf_resnet26", "nf", {"stochastic_depth": 0.5}), ("vgg11_bn", "gn", {"dropout": 0.5})],
+)
+def test_what_drops_inside_of_what_is_not_traced_is_drawn_by_image_too(
+    name: str, norm: str, drops: dict[str, float]
+) -> None:
+    torch.manual_seed(0)
+    options: dict[str, Any] = drops
+    network = model(f"timm/{name}", norm=normalizer(norm), num_classes=4, **options).train()
+    for parameter in network.parameters():
+        if not parameter.any():
+            nn.init.ones_(parameter)  # gains that hide branches
+    x = torch.randn(3, 3, 64, 64)
+    set_draws(dropping(network), Draws(0, 0, torch.arange(3)))
+    first = network(x)
+    assert torch.equal(network(x), first)
+    set_draws(dropping(network), Draws(0, 1, torch.arange(3)))
+    assert not torch.equal(network(x), first)
+    assert not [layer for layer in network.modules() if type(layer).__name__ == "DropPath"]
 
 
 # By name
@@ -426,6 +530,12 @@ def test_any_model_of_timm_by_its_name() -> None:
         ("timm/resnet51", {}, r"model.name=resnet51: .* did you mean resnet51q\?$"),
         ("timm/", {}, r"model.name is missing: .* as resnet50"),
         ("timm/resnet18", {"arguments": {"zero_init": 1}}, "model.arguments=.*does not take"),
+        (
+            "timm/resnet18",
+            {"arguments": {"drop_rate": 0.1}},
+            "arguments.drop_rate=0.1: classes",
+        ),
+        ("timm/resnet18.nowhere", {}, "model.name=resnet18.nowhere: "),
         ("timm/resnet18", {"dropout": 2.0}, r"model.dropout=2.0: a rate is from 0 to below 1"),
         ("timm/resnet18", {"max_groups": 0}, "model.max_groups=0: it must be at least 1"),
         ("tim/resnet18", {}, "model=tim is unknown; did you mean timm"),
@@ -444,7 +554,7 @@ def test_a_run_in_a_model_of_timm_says_and_records_what_it_covers(
     words = ("model=timm", "model.name=resnet18,inception_v3", "norm=evonorm_s0", "batch=4", *SHORT)
     end = command("-m", *words, "recipe.images=640")
     assert end.code == 0
-    line = "evonorm_s0 in timm/resnet18: 9 norm + activation, 11 norm alone; 9 of 17 activations"
+    line = "evonorm_s0 in timm/resnet18: 9 norm + activation; 11 norm alone; 9 of 17 activations"
     assert line in end.out
     assert "model.name=inception_v3 recipe.images=640: images of 8x8 are too small" in end.out
     found = {row.model: row for row in rows()}
@@ -453,6 +563,14 @@ def test_a_run_in_a_model_of_timm_says_and_records_what_it_covers(
     assert "model=timm/resnet18" in end.out  # the title of its table
     again = command("-m", *words, "recipe.images=640")
     assert "2 cells, 2 finished before, 0 to train" in again.out
+
+
+def test_a_run_with_a_batch_normalization_left_is_not_batch_independent() -> None:
+    words = ("model=timm", "model.name=mobilevit_xxs", "model.allow_left=true", "norm=gn")
+    asked = cell(*words, *SHORT, "recipe.images=64", "global_batch=32")
+    found = train(asked, lambda record: None, lambda done, steps, loss: None)
+    assert "left: 9 BatchNormAct2d" in found["coverage"]
+    assert not found["batch_independent"]
 
 
 @pytest.mark.parametrize(
@@ -474,12 +592,12 @@ def test_a_command_line_that_no_network_follows_from(
 
 def test_the_catalog_measures_an_architecture(capsys: pytest.CaptureFixture[str]) -> None:
     assert catalog(["models", "resnet50_v2", "norm=gn_ws"]) == 0
-    counts = re.findall(r"^(\S.+?) {2,}([\d,]+)$", capsys.readouterr().out, re.M)
+    counts = re.findall(r"^(\S.+?) {2,}(.+)$", capsys.readouterr().out, re.M)
     assert dict(counts) == {
-        "parameters": "25,564,456", "multiply-adds": "4,089,184,256",
-        "norm and activation in one": "49", "norm alone": "0", "activation without norm": "0",
-        "scale at a branch's end": "16", "convolutions": "53", "standardized convolutions": "53",
-        "left": "0",
+        "parameters": "25,564,456", "multiply-adds": "4,089,184,256", "norm + activation": "49",
+        "norm alone": "0", "activations with a norm before them": "49 of 49",
+        "convolutions standardized": "53 of 53", "scales at ends of branches": "16",
+        "left": "nothing",
     }  # fmt: skip
     assert catalog(["models", "timm/mobilenetv2_100,resnet20", "norm=gn,nf", "image=64"]) == 0
     lines = capsys.readouterr().out.splitlines()
@@ -555,15 +673,19 @@ def test_a_swapped_network_drops_the_same_of_an_image_wherever_it_stands() -> No
     assert not torch.allclose(network(images), found[0])
 
 
-@pytest.mark.parametrize("norm", normalizers())
-def test_a_small_network_of_timm_trains_with_any_plain_normalizer(norm: str) -> None:
+PLAIN = [name for name in normalizers() if normalizer(name).residual.kind == "plain"]
+
+
+@pytest.mark.parametrize("norm", PLAIN)
+@pytest.mark.parametrize("name", ["resnet10t", "mobilenetv3_small_050"])
+def test_a_network_of_timm_takes_a_step_with_any_plain_normalizer(name: str, norm: str) -> None:
     torch.manual_seed(0)
-    if normalizer(norm).residual.kind != "plain":
-        pytest.skip("its residual branches are a property of the architecture")
-    network = swap(
-        sequence(nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 8, 3), nn.BatchNorm2d(8), nn.ReLU()),
-        normalizer(norm).capped(4),
-        image=(3, 8, 8),
-    )
-    network(torch.randn(8, 3, 8, 8)).square().sum().backward()
-    assert all(p.grad is not None and p.grad.isfinite().all() for p in network.parameters())
+    network = model(f"timm/{name}", norm=normalizer(norm), num_classes=4, max_groups=4)
+    recipe: Any = build("recipe", options("recipe", "demo", {}))
+    optimizer = recipe.optimizer(network, 8)
+    logits = network.train()(torch.randn(8, 3, 64, 64))
+    F.cross_entropy(logits, torch.arange(8) % 4).backward()
+    optimizer.step()
+    for key, parameter in network.named_parameters():
+        assert parameter.grad is not None, key
+        assert parameter.isfinite().all(), key

@@ -33,8 +33,16 @@ PLAIN: Schemes = (Residual,)
 
 @dataclass(frozen=True)
 class Conv:
-    """A convolution to be: channels in and out, kernel size, stride, groups, and the share of its
-    width that a squeeze-excite behind it has (0: none is there)."""
+    """A convolution to be.
+
+    Args:
+        channels: of its input.
+        width: channels of its output.
+        size: of its kernel.
+        stride: in both directions.
+        groups: of channels.
+        excite: share of its width that a squeeze-excite behind it has; with 0 there is none.
+    """
 
     channels: int
     width: int
@@ -90,10 +98,12 @@ class BlockV1(nn.Module):
         self.drop = StochasticDepth(rate)
         self.join = norm.residual.join()
         self.shortcut: nn.Module = nn.Identity()
-        if first.channels != last.width and shortcut == "identity":
-            self.shortcut = Pad(last.width - first.channels, stride(convs))
-        elif first.channels != last.width:
-            project = convolution(norm, Conv(first.channels, last.width, 1, stride(convs)))
+        step = stride(convs)
+        changes = first.channels != last.width or step > 1
+        if changes and shortcut == "identity":
+            self.shortcut = Pad(last.width - first.channels, step)
+        elif changes:
+            project = convolution(norm, Conv(first.channels, last.width, 1, step))
             self.shortcut = nn.Sequential(project, norm.layer(last.width, None))
         self.activation = norm.activation(last.width, act)
 

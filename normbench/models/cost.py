@@ -5,7 +5,7 @@ of matrices; normalization, activation and sums are not in it, as in the tables 
 """
 
 import torch
-from torch import nn
+from torch import fx, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from normbench.errors import Impossible
@@ -32,12 +32,15 @@ def try_out(model: nn.Module, images: int, image: tuple[int, int, int]) -> None:
     """One forward pass of training with `images` images (C, H, W); costs nothing on meta.
 
     Raises:
-        Impossible: the images are too small, or a normalizer refuses the maps.
+        Impossible: the images are of a wrong size, or a normalizer refuses the maps.
     """
     try:
         model.train()(torch.empty(images, *image, device=next(model.parameters()).device))
-    except RuntimeError as error:
+    except (RuntimeError, AssertionError) as error:
+        _, height, width = image
         if any(sign in str(error) for sign in _TOO_SMALL):
-            _, height, width = image
             raise Impossible(f"images of {height}x{width} are too small for it") from error
+        if isinstance(model, fx.GraphModule):  # some sizes are those of the library's networks
+            reason = str(error).partition("\n")[0] or type(error).__name__
+            raise Impossible(f"it does not run on images of {height}x{width}: {reason}") from error
         raise

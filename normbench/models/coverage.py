@@ -1,11 +1,13 @@
 """What of a network its normalizer reached: counted in the finished network, not promised."""
 
 from collections import Counter
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from torch import nn
 
-from normbench.models.graph import is_batch_norm, is_norm, is_standardized
+from normbench.models.graph import activates, is_batch_norm, is_norm, is_standardized
+from normbench.norms.batch import BatchNorm
 from normbench.norms.convolution import StandardizedConv2d
 from normbench.norms.frn import ThresholdedLinear
 from normbench.norms.layer import Activation, NormAct, Normalizer, Scale
@@ -23,6 +25,8 @@ class Coverage:
         convs: convolutions.
         standardized: those of them whose weights the normalizer standardizes.
         adjusted: layers by their groups, as "16 of 32", where channels or a cap allow no more.
+        kept: settings of batch normalization that are those of the network, by layers.
+        untouched: activations that stay as they are, as those of squeeze-excite, by kind.
         left: normalizations of others' that are still there, by kind; convolutions that others
             standardize, too.
     """
@@ -34,36 +38,36 @@ class Coverage:
     convs: int
     standardized: int
     adjusted: dict[str, int]
+    kept: dict[str, int]
+    untouched: dict[str, int]
     left: dict[str, int]
 
     def __str__(self) -> str:
-        """One line for the terminal and the log."""
-        activations = self.pairs + self.activations
-        parts = [
-            f"{self.pairs} norm + activation, {self.alone} norm alone",
-            f"{self.pairs} of {activations} activations have a norm before them",
-            f"{self.standardized} of {self.convs} convolutions standardized",
-        ]
-        parts += [f"{self.scales} scales at ends of branches"] if self.scales else []
-        adjusted = [
-            f"{times} layers with {groups} groups" for groups, times in self.adjusted.items()
-        ]
-        left = [f"{times} {kind}" for kind, times in self.left.items()]
-        return "; ".join([*parts, *adjusted, f"left: {', '.join(left) or 'nothing'}"])
+        """One line for the terminal, the log and the row."""
+        counts = [f"{value} {what}" for what, value in self.counts()]
+        kinds = [f"{what}: {value}" for what, value in self.kinds()]
+        return "; ".join(counts + kinds)
 
-    def table(self) -> list[tuple[str, str]]:
-        """What was counted, and how much of it."""
-        adjusted = [(f"layers with {groups} groups", n) for groups, n in self.adjusted.items()]
-        left = [(f"left: {kind}", n) for kind, n in self.left.items()] or [("left", 0)]
-        counts = [
-            ("norm and activation in one", self.pairs),
-            ("norm alone", self.alone),
-            ("activation without norm", self.activations),
-            ("scale at a branch's end", self.scales),
-            ("convolutions", self.convs),
-            ("standardized convolutions", self.standardized),
+    def counts(self) -> list[tuple[str, str]]:
+        """What was counted, and how much of it; rare things only where they are."""
+        found = [
+            ("norm + activation", f"{self.pairs:,}"),
+            ("norm alone", f"{self.alone:,}"),
+            (
+                "activations with a norm before them",
+                f"{self.pairs:,} of {self.pairs + self.activations:,}",
+            ),
+            ("convolutions standardized", f"{self.standardized:,} of {self.convs:,}"),
         ]
-        return [(what, f"{times:,}") for what, times in [*counts, *adjusted, *left]]
+        rare = {"scales at ends of branches": self.scales}
+        rare |= {f"layers with {groups} groups": times for groups, times in self.adjusted.items()}
+        rare |= {f"layers that keep {setting}": times for setting, times in self.kept.items()}
+        return found + [(what, f"{times:,}") for what, times in rare.items() if times]
+
+    def kinds(self) -> list[tuple[str, str]]:
+        """What the normalizer did not reach, by kind."""
+        untouched = [("untouched", _listed(self.untouched))] if self.untouched else []
+        return [*untouched, ("left", _listed(self.left) or "nothing")]
 
 
 def coverage(network: nn.Module, norm: Normalizer) -> Coverage:
@@ -83,6 +87,8 @@ def coverage(network: nn.Module, norm: Normalizer) -> Coverage:
             for layer in norms
             if asked is not None and getattr(layer, "groups", asked) != asked
         ),
+        kept=_counted(_kept(norms, norm)),
+        untouched=_counted(type(layer).__name__ for layer in layers if activates(layer)),
         left=_counted(
             type(layer).__name__
             for layer in layers
@@ -91,5 +97,17 @@ def coverage(network: nn.Module, norm: Normalizer) -> Coverage:
     )
 
 
-def _counted(kinds: object) -> dict[str, int]:
-    return dict(sorted(Counter(kinds).items()))  # type: ignore[call-overload]
+def _kept(layers: list[NormAct], norm: Normalizer) -> Iterator[str]:
+    for name in ("eps", "momentum") if isinstance(norm, BatchNorm) else ():
+        usual = getattr(norm, name)
+        for layer in layers:
+            if (own := getattr(layer, name, usual)) != usual:
+                yield f"{name}={own:g}"
+
+
+def _listed(kinds: dict[str, int]) -> str:
+    return ", ".join(f"{times} {kind}" for kind, times in kinds.items())
+
+
+def _counted(kinds: Iterable[str]) -> dict[str, int]:
+    return dict(sorted(Counter(kinds).items()))

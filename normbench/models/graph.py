@@ -7,6 +7,7 @@ answers: which activation follows this normalization, is this map pooled, is tha
 
 import operator
 from collections.abc import Callable, Iterator
+from itertools import zip_longest
 from typing import Any
 
 import timm.layers
@@ -43,6 +44,9 @@ _NORMS = (
 _DROPS = (timm.layers.DropPath, torchvision.ops.StochasticDepth)
 _GATES = (nn.Sigmoid, nn.Hardsigmoid, nn.Softmax, timm.layers.Sigmoid, timm.layers.HardSigmoid)
 _HOMES = ("torch.nn.modules.activation", "timm.layers.activations")
+#: Functions that activate, whether normalizers know them or not.
+_FUNCTIONS = {*GAINS, "clamp", "clamp_min", "threshold", "hardtanh", "prelu", "rrelu", "softshrink"}
+_NORM_FUNCTIONS = (F.batch_norm, F.group_norm, F.instance_norm, torch.batch_norm, torch.group_norm)
 
 
 class Tracer(fx.Tracer):
@@ -52,9 +56,11 @@ class Tracer(fx.Tracer):
         super().__init__(autowrap_functions=tuple(traced_by_timm.get_notrace_functions()))
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
-        known = isinstance(m, (*_NORMS, *_DROPS, NormAct, nn.Conv2d))
+        known = isinstance(m, (*_NORMS, *_DROPS, NormAct, nn.Conv2d, nn.Linear))
+        activates = type(m).__module__.startswith(_HOMES)
         untraceable = type(m) in traced_by_timm.get_notrace_modules()
-        return known or untraceable or super().is_leaf_module(m, module_qualified_name)
+        own = known or activates or untraceable
+        return own or super().is_leaf_module(m, module_qualified_name)
 
 
 class Graph:
@@ -77,14 +83,15 @@ class Graph:
             in_evaluation = Tracer().trace(network.eval())
             self.module = fx.GraphModule(network, calls, type(network).__name__)
             self.shapes = _shapes(self.module.eval(), image)
-        except (fx.proxy.TraceError, RuntimeError, TypeError, ValueError, AttributeError) as error:
-            reason = str(error).partition("\n")[0]
-            raise Impossible(f"the network cannot be traced: {reason}") from error
+        except Exception as error:  # code of other people's can fail in any way
+            reason = f"{type(error).__name__}: {error}".partition("\n")[0]
+            raise Impossible(
+                f"the network cannot be traced for images {image}: {reason}"
+            ) from error
         finally:
             for module, training in modes.items():
                 module.training = training
-        if _described(calls) != _described(in_evaluation):
-            raise Impossible("the network computes in training what it does not in evaluation")
+        _require_one_way(calls, in_evaluation)
         self.module.training = network.training
 
     @property
@@ -132,37 +139,63 @@ class Graph:
 
     def drop_rate(self, call: fx.Node) -> float | None:
         """Of a call that drops values or paths at random: its rate."""
-        layer = self.layer(call)
-        if isinstance(layer, nn.Dropout) or is_row_drop(layer):
-            return float(layer.p)  # type: ignore[union-attr, arg-type]
-        if isinstance(layer, timm.layers.DropPath):
-            return float(layer.drop_prob or 0.0)
         if call.target is F.dropout:
             given: Any = call.args[1] if len(call.args) > 1 else call.kwargs.get("p", 0.5)
             return float(given)
-        return None
+        return drop_rate(self.layer(call))
 
     def activation(self, call: fx.Node) -> str | None:
         """The name of the activation that `call` computes, or None if it computes another thing."""
         layer = self.layer(call)
         if layer is not None:
             return activation_of(layer)
-        if call.op not in ("call_function", "call_method") or len(call.all_input_nodes) != 1:
+        if _function(call) not in _FUNCTIONS or len(call.all_input_nodes) != 1:
             return None
-        name = call.target if isinstance(call.target, str) else getattr(call.target, "__name__", "")
-        if name.strip("_") not in GAINS:
-            return None
+        given, options = call.args[1:], call.kwargs
         if isinstance(call.target, str):
-            return _same(lambda u: getattr(u, name)(*call.args[1:], **call.kwargs))
-        target: Callable[..., Tensor] = call.target
-        return _same(lambda u: target(u, *call.args[1:], **call.kwargs))
+            return _same(lambda u: getattr(u, str(call.target))(*given, **options))
+        target: Any = call.target
+        return _same(lambda u: target(u, *given, **options))
 
     def unknown_activation(self, call: fx.Node) -> str:
         """The name of an activation that `call` computes and normalizers do not know, or ""."""
+        if self.activation(call) is not None:
+            return ""
         layer = self.layer(call)
-        kind = type(layer)
-        activates = kind.__module__.startswith(_HOMES) and not isinstance(layer, _GATES)
-        return kind.__name__ if activates and self.activation(call) is None else ""
+        if layer is None:
+            function = _function(call)
+            return function if function in _FUNCTIONS - {GATE} else ""
+        return type(layer).__name__ if activates(layer) else ""
+
+    def is_in_place(self, call: fx.Node) -> bool:
+        """Whether an activation overwrites what it was given."""
+        layer = self.layer(call)
+        if layer is not None:
+            return bool(getattr(layer, "inplace", False))
+        named = _function(call, bare=False).endswith("_")
+        return named or bool(call.kwargs.get("inplace"))
+
+    def gates_itself(self, call: fx.Node) -> bool:
+        """Whether what `call` returns is multiplied by a gate of itself, as in x * sigmoid(x)."""
+        readers = self.readers(call)
+        gates = [each for each in readers if isinstance(self.layer(each), _GATES)]
+        gates += [each for each in readers if _function(each) == GATE]
+        return any(set(self.readers(gate)) & set(readers) for gate in gates)
+
+    def is_norm_function(self, call: fx.Node) -> bool:
+        """Whether a function normalizes that should be a layer."""
+        return call.target in _NORM_FUNCTIONS
+
+    def behind(self, call: fx.Node) -> set[fx.Node]:
+        """All calls that what `call` returns has a part in."""
+        found: set[fx.Node] = set()
+        ahead = list(call.users)
+        while ahead:
+            each = ahead.pop()
+            if each not in found:
+                found.add(each)
+                ahead += each.users
+        return found
 
     def is_addition(self, call: fx.Node) -> bool:
         return call.target in ADDITIONS
@@ -232,14 +265,30 @@ def is_batch_norm(layer: nn.Module) -> bool:
     return "running_var" in layer._buffers and not ours
 
 
+def activates(layer: nn.Module) -> bool:
+    """Whether it is an activation of torch or timm, and no gate."""
+    return type(layer).__module__.startswith(_HOMES) and not isinstance(layer, _GATES)
+
+
 def is_standardized(layer: nn.Module) -> bool:
     """Whether it is a convolution of timm's with standardized weights."""
-    return isinstance(layer, timm.layers.StdConv2d | timm.layers.ScaledStdConv2d)
+    return isinstance(layer, timm.layers.StdConv2d | timm.layers.StdConv2dSame) or is_scaled(layer)
 
 
-def is_row_drop(layer: nn.Module | None) -> bool:
-    """Whether it is torchvision's stochastic depth, image by image."""
-    return isinstance(layer, torchvision.ops.StochasticDepth) and layer.mode == "row"
+def is_scaled(layer: nn.Module) -> bool:
+    """Whether it is one with scaled weight standardization, as normalizer-free networks have."""
+    return isinstance(layer, timm.layers.ScaledStdConv2d | timm.layers.ScaledStdConv2dSame)
+
+
+def drop_rate(layer: nn.Module | None) -> float | None:
+    """Of a layer that drops values or paths at random: its rate."""
+    if isinstance(layer, timm.layers.DropPath):
+        return float(layer.drop_prob or 0.0)
+    if isinstance(layer, timm.layers.DropBlock2d):
+        return float(layer.drop_prob)
+    if isinstance(layer, nn.modules.dropout._DropoutNd | torchvision.ops.StochasticDepth):
+        return float(layer.p)
+    return None
 
 
 def normalizes_channels(layer: nn.Module, given: tuple[int, ...]) -> bool:
@@ -251,9 +300,17 @@ def normalizes_channels(layer: nn.Module, given: tuple[int, ...]) -> bool:
 
 def activation_of(layer: nn.Module | None) -> str | None:
     """The name of the activation that a module without parameters computes, or None."""
-    if layer is None or isinstance(layer, _GATES) or next(layer.parameters(), None) is not None:
+    if layer is None or not activates(layer) or next(layer.parameters(), None) is not None:
         return None
-    return _same(layer) if type(layer).__module__.startswith(_HOMES) else None
+    return _same(layer)
+
+
+def _function(call: fx.Node, *, bare: bool = True) -> str:
+    """The name of the function or method that is called, without the _ of those in place."""
+    if call.op not in ("call_function", "call_method"):
+        return ""
+    name = call.target if isinstance(call.target, str) else getattr(call.target, "__name__", "")
+    return name.strip("_") if bare else name
 
 
 def _same(function: Callable[[Tensor], Tensor]) -> str | None:
@@ -265,6 +322,16 @@ def _same(function: Callable[[Tensor], Tensor]) -> str | None:
         return None
     names = [name for name in GAINS if name != GATE]
     return next((name for name in names if torch.allclose(activation(name)(u), y)), None)
+
+
+def _require_one_way(calls: fx.Graph, in_evaluation: fx.Graph) -> None:
+    pairs = zip_longest(_described(calls), _described(in_evaluation))
+    if others := [(one, other) for one, other in pairs if one != other]:
+        place = next(call[1] for call in others[0] if call is not None)
+        raise Impossible(
+            f"the network computes in training what it does not in evaluation, at {place}, and one "
+            "way is all that is traced; auxiliary outputs, for one, can often be switched off"
+        )
 
 
 def _described(calls: fx.Graph) -> list[tuple[object, ...]]:

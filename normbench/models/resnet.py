@@ -96,6 +96,10 @@ class ResNet(nn.Module):
         require_at_least(1, width=width, cardinality=cardinality, base_width=base_width)
         require_at_least(1, stem_size=stem_size, stem_stride=stem_stride, max_groups=max_groups)
         require_rates(dropout=dropout, stochastic_depth=stochastic_depth)
+        if not bottleneck and (cardinality, base_width) != (1, 64):
+            raise ValueError("cardinality: basic blocks have no groups; bottleneck=true has")
+        if width * base_width < 64:
+            raise ValueError(f"base_width={base_width}: at width={width} a group has no channel")
         if shortcut == "identity" and not v1:
             raise ValueError("shortcut=identity: pre-activation blocks have shortcut=projection")
         norm = norm.capped(max_groups)  # narrow stages leave many groups a channel each

@@ -1,7 +1,8 @@
 """Any network of timm or torchvision with any normalizer in the place of its own.
 
-    network = swap(timm.create_model("resnet50"), normalizer("evonorm_s0"))
-    print(coverage(network))
+    norm = normalizer("evonorm_s0")
+    network = swap(timm.create_model("resnet50"), norm)
+    print(coverage(network, norm))
 
 Each normalization and the activation that follows it, found in the graph of calls and through
 whatever does nothing, become one layer of the normalizer:
@@ -12,8 +13,8 @@ whatever does nothing, become one layer of the normalizer:
     before the final mean           last(channels, act)
     activation alone                activation(channels, act): after the addition of a v1 block
 
-Gates (sigmoids) stay, and so does what works on pooled maps without a normalization of its own:
-the activations and convolutions of squeeze-excite. Every other convolution becomes what the
+Gates (sigmoids) stay, and so do the activations and convolutions of squeeze-excite, and of other
+attention that works on pooled maps. Every other convolution but the classifier becomes what the
 normalizer asks for. With weight standardization one learned scale per channel follows the last
 convolution of a residual branch that has no normalization behind it (v2 ResNets; Labatie et al.
 2021, appendix A.1). Dropout and stochastic depth become those of `normbench.models.dropping`.
@@ -21,10 +22,20 @@ convolution of a residual branch that has no normalization behind it (v2 ResNets
 The weights of all that stays are kept. A new layer takes gain and shift from the normalization in
 its place, which is how zero-initialized gains survive, and batch normalization takes the running
 statistics too, and eps and momentum where its own options are the usual ones.
+
+The network that comes out is a torch.fx.GraphModule: it has `forward` and the parameters, and no
+other methods. State dicts of before are loaded before; `num_batches_tracked` is not kept.
+
+What cannot be replaced without changing what the network computes, or would stay unseen, is refused
+with a sentence: activations that normalizers do not know or that overwrite what others read,
+functions that normalize, batch normalizations that are left, other kinds of dropout.
 """
 
 import timm.layers
+import torch
+import torchvision
 from torch import fx, nn
+from torch.nn import functional as F
 
 from normbench.errors import Impossible
 from normbench.models.blocks import PLAIN, require_residual
@@ -32,11 +43,13 @@ from normbench.models.dropping import Dropout, StochasticDepth
 from normbench.models.graph import (
     Graph,
     activation_of,
+    drop_rate,
     is_batch_norm,
-    is_row_drop,
+    is_norm,
+    is_scaled,
     normalizes_channels,
 )
-from normbench.norms.layer import NormAct, Normalizer, Scale
+from normbench.norms.layer import Affine, NormAct, Normalizer, Role, Scale
 from normbench.norms.residual import NormalizerFree
 
 #: Convolutions that differ in their weights alone, or in how they pad.
@@ -57,28 +70,34 @@ def swap(
     image: tuple[int, int, int] = (3, 224, 224),
     allow_left: bool = False,
 ) -> fx.GraphModule:
-    """`network` with `norm` in it; parameters that stay are shared with it.
+    """`network` with `norm` in it.
 
     Args:
-        network: of timm or torchvision, or whatever torch.fx can trace.
+        network: of timm or torchvision, or whatever torch.fx can trace. Its layers go over into the
+            network that is returned, so use that one alone.
         norm: the normalizer.
-        image: (C, H, W) that the network is made for.
+        image: (C, H, W) of images that the network is made for. It must run on one, and large
+            enough that maps become 1x1 by pooling alone; others may be used afterwards.
         allow_left: leave batch normalizations where they cannot be replaced.
 
     Raises:
-        Impossible: the normalizer asks for residual branches that the network does not have; an
-            activation is none that normalizers know; a filter cannot be standardized; the network
-            cannot be traced, or has nothing to replace.
-        ValueError: a batch normalization would be left.
+        Impossible: the normalizer asks for residual branches that the network does not have; the
+            network cannot be traced, or has nothing to replace; something of it would be replaced
+            wrongly, or left unseen.
     """
     graph = Graph(network, image)
     if not _is_as_asked(graph, norm):
         require_residual(norm, PLAIN)
+        _refuse_functions(graph)
         _replace_norms(graph, norm)
         _replace_activations(graph, norm)
         _standardize(graph, norm)
-    _replace_drops(graph)
+    for call in graph.calls:
+        if call.target is F.dropout:
+            graph.put(call, Dropout(graph.drop_rate(call) or 0.0))
     swapped = graph.rebuilt()
+    _replace_drops(swapped)
+    _declare_roles(swapped)
     if not allow_left:
         _require_no_batch_norm(swapped)
     return swapped
@@ -88,20 +107,52 @@ def _require_no_batch_norm(network: nn.Module) -> None:
     found = [(name, type(layer)) for name, layer in network.named_modules() if is_batch_norm(layer)]
     if found:
         name, kind = found[0]
-        raise ValueError(
-            f"allow_left=false: {len(found)} batch normalizations do not work on maps (N, C, H, W) "
-            f"and would be left ({kind.__name__} {name}); allow_left=true leaves them"
+        raise Impossible(
+            f"{len(found)} batch normalizations would be left ({kind.__name__} {name}): they do "
+            "not work on maps (N, C, H, W), or stand inside of what cannot be traced; "
+            "model.allow_left=true leaves them"
         )
+
+
+def _declare_roles(network: nn.Module) -> None:
+    """Say what parameters of other people's modules are, for the decay of weights.
+
+    Gain and shift of normalizations; of all else what has two axes or more is a weight, and what
+    has one a bias or, as layer scale, a gain.
+    """
+    for layer in network.modules():
+        if hasattr(layer, "roles") or type(layer) in (nn.Conv2d, nn.Linear):
+            continue
+        roles: dict[str, Role] = {}
+        for name, parameter in layer.named_parameters(recurse=False):
+            axes = sum(size > 1 for size in parameter.shape)
+            roles[name] = "weight" if axes > 1 else "bias" if name == "bias" else "gain"
+            if is_norm(layer):
+                roles[name] = "shift" if name == "bias" else "gain"
+        layer.roles = roles  # type: ignore[assignment]
 
 
 def _is_as_asked(graph: Graph, norm: Normalizer) -> bool:
     """Whether the network is normalizer-free in just the way that the normalizer asks for."""
-    scaled = any(isinstance(graph.layer(call), timm.layers.ScaledStdConv2d) for call in graph.calls)
-    return scaled and type(norm.residual) is NormalizerFree and not any(graph.normalizations())
+    scaled = any(map(is_scaled, graph.module.modules()))
+    if not scaled or type(norm.residual) is not NormalizerFree or any(graph.normalizations()):
+        return False
+    if norm != type(norm)():
+        raise Impossible(
+            "the network is normalizer-free by itself, so options of the normalizer do not reach "
+            "it; those of the network are model.arguments"
+        )
+    return True
+
+
+def _refuse_functions(graph: Graph) -> None:
+    for call in graph.calls:
+        if graph.is_norm_function(call):
+            raise Impossible(f"{call.name} normalizes by a function, and layers alone are replaced")
 
 
 def _replace_norms(graph: Graph, norm: Normalizer) -> None:
-    layers: dict[tuple[nn.Module, str | None], NormAct] = {}
+    layers: dict[nn.Module, NormAct] = {}
     for call, old in graph.normalizations():
         given = graph.shape(call.all_input_nodes[0])
         if not normalizes_channels(old, given):
@@ -111,14 +162,28 @@ def _replace_norms(graph: Graph, norm: Normalizer) -> None:
         following = None if _acts(fused) else _following(graph, call)
         act = _known(call, fused) if _acts(fused) else _activation(graph, following)
         if following is not None:
+            _require_own(graph, following)
             graph.bypass(following)
-        if (old, act) not in layers:  # a layer that is called in several places stays one
-            last = _is_last(graph, call)
-            layers[old, act] = _made(norm, old, given[1], act, last=last)
-        graph.put(call, layers[old, act])
+        if old not in layers:  # a layer that is called in several places stays one
+            layers[old] = _made(norm, old, given[1], act, last=_is_last(graph, call))
+        if layers[old].act != act:
+            raise Impossible(f"{call.target} is called with an activation behind it and without")
+        graph.put(call, layers[old])
+    _require_effect(norm, list(layers.values()))
     if not layers:
         raise Impossible(
             "the network has no normalization of maps (N, C, H, W) that could be replaced"
+        )
+
+
+def _require_effect(norm: Normalizer, layers: list[NormAct]) -> None:
+    """What normalizes together with its activation does nothing without any."""
+    if any(type(layer) is not Affine for layer in layers):
+        return
+    if layers and type(norm.layer(layers[0].channels)) is not Affine:
+        raise Impossible(
+            "no normalization of the network has an activation behind it, and without one this "
+            "normalizer normalizes nothing"
         )
 
 
@@ -145,6 +210,8 @@ def _known(call: fx.Node, fused: nn.Module | None) -> str:
 def _following(graph: Graph, call: fx.Node) -> fx.Node | None:
     """The activation that takes all that `call` returns."""
     readers = graph.readers(call)
+    if graph.gates_itself(call):
+        raise Impossible(_unknown(f"x * sigmoid(x) after {call.target}"))
     if len(readers) != 1:
         return None
     if kind := graph.unknown_activation(readers[0]):
@@ -156,16 +223,25 @@ def _unknown(activation: str) -> str:
     return f"the activation {activation} is none that normalizers know; choose another network"
 
 
+def _require_own(graph: Graph, activation: fx.Node) -> None:
+    """Others must not read what an activation overwrites: its successor overwrites nothing."""
+    if graph.is_in_place(activation) and len(graph.readers(graph.source(activation))) > 1:
+        raise Impossible(f"the activation {activation.name} overwrites what others read, too")
+
+
 def _activation(graph: Graph, following: fx.Node | None) -> str | None:
     return None if following is None else graph.activation(following)
 
 
 def _is_last(graph: Graph, call: fx.Node) -> bool:
-    """Whether all of what `call` returns goes into the final mean over positions."""
-    channels = graph.shape(call)[1]
+    """Whether all of what `call` returns goes into the final mean, by itself or beside others."""
     readers = graph.readers(call)
-    pooled = [(1, channels), (1, channels, 1, 1)]
-    return graph.is_map(call) and len(readers) == 1 and graph.shape(readers[0]) in pooled
+    if not graph.is_map(call) or len(readers) != 1:
+        return False
+    if readers[0].target is torch.cat:
+        return _is_last(graph, readers[0])
+    channels = graph.shape(call)[1]
+    return graph.shape(readers[0]) in [(1, channels), (1, channels, 1, 1)]
 
 
 def _made(
@@ -187,6 +263,7 @@ def _replace_activations(graph: Graph, norm: Normalizer) -> None:
             and graph.is_map(call)
             and not isinstance(graph.layer(graph.source(call)), nn.Linear)
         ):
+            _require_own(graph, call)
             graph.put(call, norm.activation(graph.shape(call)[1], act))
 
 
@@ -209,8 +286,15 @@ def _standardize(graph: Graph, norm: Normalizer) -> None:
 
 
 def _on_maps(graph: Graph, call: fx.Node) -> bool:
-    """Whether a convolution is neither squeeze-excite's nor the classifier."""
-    return graph.is_map(call.all_input_nodes[0])
+    """Whether a convolution is neither squeeze-excite's nor the classifier.
+
+    On pooled maps one is the former if maps follow, the latter if no weights follow.
+    """
+    if graph.is_map(call.all_input_nodes[0]):
+        return True
+    behind = graph.behind(call)
+    weighs = any(isinstance(graph.layer(each), nn.Linear | nn.Conv2d) for each in behind)
+    return weighs and not any(graph.is_map(each) for each in behind)
 
 
 def _ends_of_branches(graph: Graph) -> list[fx.Node]:
@@ -221,7 +305,9 @@ def _ends_of_branches(graph: Graph) -> list[fx.Node]:
         if not graph.is_addition(call) or len(call.all_input_nodes) != 2:
             continue
         # The branch is the longer way; the shortcut has one convolution at most.
-        end = max(call.all_input_nodes, key=depths.__getitem__)
+        shortcut, end = sorted(call.all_input_nodes, key=depths.__getitem__)
+        if depths[shortcut] == depths[end]:
+            continue
         while graph.drop_rate(end) is not None or graph.does_nothing(end):
             end = end.all_input_nodes[0]
         if isinstance(graph.layer(end), nn.Conv2d):
@@ -229,13 +315,19 @@ def _ends_of_branches(graph: Graph) -> list[fx.Node]:
     return found
 
 
-def _replace_drops(graph: Graph) -> None:
-    for call in graph.calls:
-        layer = graph.layer(call)
-        rate = graph.drop_rate(call)
-        if rate and isinstance(layer, timm.layers.DropPath):
-            graph.put(call, StochasticDepth(rate, rescale=layer.scale_by_keep))
-        elif rate and is_row_drop(layer):
-            graph.put(call, StochasticDepth(rate, rescale=True))
-        elif rate:
-            graph.put(call, Dropout(rate))
+def _replace_drops(network: nn.Module) -> None:
+    """Also inside of what is not traced."""
+    for path, layer in list(network.named_modules()):
+        rate = drop_rate(layer)
+        if not rate:
+            continue
+        if isinstance(layer, nn.Dropout):
+            made: nn.Module = Dropout(rate)
+        elif isinstance(layer, timm.layers.DropPath):
+            made = StochasticDepth(rate, rescale=layer.scale_by_keep)
+        elif isinstance(layer, torchvision.ops.StochasticDepth) and layer.mode == "row":
+            made = StochasticDepth(rate, rescale=True)
+        else:
+            kind = type(layer).__name__
+            raise Impossible(f"{kind} at {path} drops what is not drawn image by image")
+        network.set_submodule(path, made.train(layer.training))

@@ -10,6 +10,7 @@ MobileNetV2, MnasNet and EfficientNet are made, by timm's builder and in its not
 `normbench.models.swap` puts the normalizer in.
 """
 
+from difflib import get_close_matches
 from functools import partial
 from typing import Any, Literal
 
@@ -18,7 +19,6 @@ from timm.models._efficientnet_builder import decode_arch_def, round_channels
 from timm.models.efficientnet import EfficientNet
 from torch import nn
 
-from normbench.errors import choose_from
 from normbench.models.blocks import require_at_least
 from normbench.models.dropping import require_rates
 from normbench.models.swap import swap
@@ -62,9 +62,14 @@ def timm_model(
     if not name:
         raise ValueError("name is missing: any of timm.list_models(), as resnet50")
     if not timm.is_model(name):
-        # The nearest of a thousand names, without the list of all.
-        hint = choose_from(name, timm.list_models()).partition("(known")[0].partition("known:")[0]
-        raise ValueError(f"name={name}: timm has no model of that name; {hint}".rstrip("; "))
+        near = get_close_matches(name, timm.list_models(), n=1)
+        hint = f"did you mean {near[0]}?" if near else "timm.list_models() has their names"
+        raise ValueError(f"name={name}: timm has no model of that name; {hint}")
+    for told in {"num_classes", "in_chans", "drop_rate", "drop_path_rate"} & arguments.keys():
+        raise ValueError(
+            f"arguments.{told}={arguments[told]}: classes and channels follow from the data, the "
+            "others are model.dropout and model.stochastic_depth"
+        )
     given = dict(arguments)
     if stochastic_depth:  # not every model of timm takes it
         given["drop_path_rate"] = stochastic_depth
@@ -72,11 +77,15 @@ def timm_model(
         network = timm.create_model(
             name, num_classes=num_classes, in_chans=in_chans, drop_rate=dropout, **given
         )
+    except RuntimeError as error:  # an unknown tag, as in resnet18.nowhere
+        raise ValueError(f"name={name}: {error}") from error
     except TypeError as error:
         raise ValueError(
             f"arguments={given}: timm's {name} does not take them ({error})"
         ) from error
     _, *size = network.default_cfg["input_size"]  # type: ignore[index]
+    if "img_size" in arguments:
+        size = [arguments["img_size"]] * 2
     return swap(
         network,
         norm.capped(max_groups),
