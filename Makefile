@@ -1,6 +1,6 @@
 # The gate is `make check`; continuous integration runs the same.
 
-.PHONY: check format lint types contracts test gpu large errors pages coverage
+.PHONY: check format lint types contracts test gpu large errors variances pages coverage
 
 check: format lint types contracts test
 
@@ -27,6 +27,10 @@ errors:
 pages:
 	python -m normbench.pages
 	python tests/test_golden.py
+
+# Variances in NF-ResNet-50 at its beginning, over those that the paper reckons with.
+variances:
+	python tests/test_models.py
 
 # docs/coverage.md: every normalizer in networks of timm; minutes.
 coverage:

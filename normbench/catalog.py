@@ -250,7 +250,7 @@ def main(arguments: list[str]) -> int:
     kind, *more = arguments or ["nothing"]
     if kind not in LISTS or (more and kind != "models"):
         given = " ".join(arguments) or "nothing"
-        print(f"normbench.catalog: {given} is no list; known: {', '.join(LISTS)}", file=sys.stderr)
+        print(f"normbench.catalog: {given} is no list; {choose_from(kind, LISTS)}", file=sys.stderr)
         return 2
     if more:
         try:

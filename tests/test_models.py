@@ -452,3 +452,23 @@ def step(network: nn.Module, size: int) -> None:
         assert parameter.grad is not None, name
         assert parameter.grad.isfinite().all(), name
         assert parameter.grad.any(), name
+
+
+def main() -> None:
+    """Print what is known of NF-ResNet-50 at its beginning beside what is measured."""
+    torch.set_num_threads(2)
+    norm = normalizer("nf", skip_gain=False)
+    betas = [beta for stage in norm.residual.deviations([3, 4, 6, 3]) for beta in stage]
+    print("beta                   ", *(f"{beta:.4f}" for beta in betas))
+    for pool in (False, True):
+        for act in ("relu", "silu"):
+            torch.manual_seed(0)
+            network = model("resnet50_v2", norm=norm, num_classes=10, act=act, stem_pool=pool)
+            found = variances(network, 224)
+            ratios = [var / beta**2 for var, beta in zip(found, betas, strict=False)]
+            title = f"{act}, {'with' if pool else 'without'} max pool"
+            print(f"{title:<23}", *(f"{ratio:.3f} " for ratio in ratios))
+
+
+if __name__ == "__main__":
+    main()

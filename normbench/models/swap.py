@@ -115,21 +115,25 @@ def _require_no_batch_norm(network: nn.Module) -> None:
 
 
 def _declare_roles(network: nn.Module) -> None:
-    """Say what parameters of other people's modules are, for the decay of weights.
-
-    Gain and shift of normalizations; of all else what has two axes or more is a weight, and what
-    has one a bias or, as layer scale, a gain.
-    """
+    """Say what parameters of other people's modules are, for the decay of weights."""
     for layer in network.modules():
-        if hasattr(layer, "roles") or type(layer) in (nn.Conv2d, nn.Linear):
-            continue
-        roles: dict[str, Role] = {}
-        for name, parameter in layer.named_parameters(recurse=False):
-            axes = sum(size > 1 for size in parameter.shape)
-            roles[name] = "weight" if axes > 1 else "bias" if name == "bias" else "gain"
-            if is_norm(layer):
-                roles[name] = "shift" if name == "bias" else "gain"
-        layer.roles = roles  # type: ignore[assignment]
+        if not hasattr(layer, "roles"):
+            own = layer.named_parameters(recurse=False)
+            roles = {name: _role(layer, name, parameter) for name, parameter in own}
+            layer.roles = roles  # type: ignore[assignment]
+
+
+def _role(layer: nn.Module, name: str, parameter: nn.Parameter) -> Role:
+    """Of what is neither a normalization's nor well known: a weight if it has several axes.
+
+    What has one is a bias by that name, or a gain, as layer scale is.
+    """
+    if is_norm(layer) or is_batch_norm(layer):
+        return "shift" if name == "bias" else "gain"
+    if name == "bias":
+        return "bias"
+    weighs = name == "weight" and isinstance(layer, nn.Conv2d | nn.Linear)
+    return "weight" if weighs or sum(size > 1 for size in parameter.shape) > 1 else "gain"
 
 
 def _is_as_asked(graph: Graph, norm: Normalizer) -> bool:
