@@ -41,8 +41,9 @@ class Choice:
         # alone.
         given = {k: v for k, v in self.options.items() if v is not None}
         kept = {k: v for k, v in given.items() if k not in PATHS | {"_target_"} and v != {}}
-        if "name" in kept:  # as typed it is in the name of the choice; a yaml's own is an option
-            kept["option name"] = kept.pop("name")
+        own = kept.pop("name", None)
+        if own is not None and "/" not in self.name:  # as typed it is in the name of the choice
+            kept["option name"] = own
         return {"name": self.name, **kept, **_own_code(self.options.get("_target_", ""))}
 
 

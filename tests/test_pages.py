@@ -37,8 +37,8 @@ def test_a_page_has_every_yaml_with_all_its_options(group: str, name: str) -> No
         assert len(meaning[1]) > 10
 
 
-@pytest.mark.parametrize("name", ["resnet18", "mobilenetv3_small_100"])
-def test_the_table_of_coverage_is_current(name: str) -> None:
+def test_the_table_of_coverage_is_current() -> None:
+    name = "resnet18"  # the quickest; all of them take minutes
     text = (pages.DOCS / "coverage.md").read_text()
     written = text.partition(f"\n| {name} |")[2].partition("\n")[0]
     reasons = re.findall(r"^\d+\. (.+)$", text, re.M)
