@@ -195,6 +195,16 @@ def test_a_model_of_timm_has_its_own_name() -> None:
     }  # fmt: skip
 
 
+def test_a_yamls_own_name_is_an_option_of_it(tmp_path: Path) -> None:
+    (tmp_path / "model").mkdir()
+    text = (CONF / "model" / "timm.yaml").read_text()
+    ids = set()
+    for name in ("resnet18", "resnet34"):
+        (tmp_path / "model" / "mine.yaml").write_text(text.replace("name: null", f"name: {name}"))
+        ids.add(cell("--config-dir", str(tmp_path), "model=mine").id)
+    assert len(ids) == 2
+
+
 @pytest.mark.parametrize(
     ("arguments", "title"),
     [
@@ -209,16 +219,6 @@ def test_a_model_of_timm_has_its_own_name() -> None:
         (("norm=gn", "norm.groups=2", "trainer=cpu"), "gn batch=8 seed=0 norm.groups=2"),
     ],
 )
-def test_a_yamls_own_name_is_an_option_of_it(tmp_path: Path) -> None:
-    (tmp_path / "model").mkdir()
-    text = (CONF / "model" / "timm.yaml").read_text()
-    ids = set()
-    for name in ("resnet18", "resnet34"):
-        (tmp_path / "model" / "mine.yaml").write_text(text.replace("name: null", f"name: {name}"))
-        ids.add(cell("--config-dir", str(tmp_path), "model=mine").id)
-    assert len(ids) == 2
-
-
 def test_a_title_says_what_is_not_usual(arguments: tuple[str, ...], title: str) -> None:
     assert cell(*arguments).title == title
 
