@@ -19,7 +19,7 @@ from normbench.data.dataset import Dataset
 from normbench.loaders import Loaders, Order, Schedule
 from normbench.models.cost import count
 from normbench.models.coverage import coverage
-from normbench.models.graph import is_batch_norm
+from normbench.models.kinds import is_batch_norm
 from normbench.norms.layer import NormAct
 from normbench.plan import automatic
 from normbench.recipe import Recipe

@@ -20,7 +20,7 @@ from normbench.draws import Draws
 from normbench.errors import BadInput, Impossible
 from normbench.models.coverage import coverage
 from normbench.models.dropping import Dropout, StochasticDepth, dropping, set_draws
-from normbench.models.graph import is_batch_norm
+from normbench.models.kinds import is_batch_norm
 from normbench.models.swap import swap
 from normbench.norms.convolution import StandardizedConv2d
 from normbench.norms.frn import ThresholdedLinear

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from normbench.models.graph import activates, is_batch_norm, is_norm, is_standardized
+from normbench.models.kinds import activates, is_batch_norm, is_norm, is_standardized
 from normbench.norms.batch import BatchNorm
 from normbench.norms.convolution import StandardizedConv2d
 from normbench.norms.frn import ThresholdedLinear

@@ -6,7 +6,7 @@ answers: which activation follows this normalization, is this map pooled, is tha
 """
 
 import operator
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import zip_longest
 from typing import Any
 
@@ -19,31 +19,23 @@ from torch.func import functional_call
 from torch.nn import functional as F
 
 from normbench.errors import Impossible
-from normbench.norms.activations import GAINS, activation
+from normbench.models.kinds import (
+    GATE,
+    GATES,
+    HOMES,
+    NORMS,
+    activates,
+    activation_of,
+    drop_rate,
+    is_norm,
+    same,
+)
+from normbench.norms.activations import GAINS
 from normbench.norms.layer import NormAct
 
 ADDITIONS = {operator.add, operator.iadd, torch.add, "add", "add_"}
 POOLED = (1, 1)
-#: Bounded between 0 and 1 it is a gate, whose output multiplies; no normalizer may replace it.
-GATE = "sigmoid"
-
-_NORMS = (
-    nn.modules.batchnorm._NormBase,
-    nn.GroupNorm,
-    nn.LayerNorm,
-    nn.RMSNorm,
-    timm.layers.FrozenBatchNormAct2d,
-    timm.layers.FilterResponseNormAct2d,
-    timm.layers.EvoNorm2dB0,
-    timm.layers.EvoNorm2dS0,
-    timm.layers.RmsNorm,
-    timm.layers.RmsNorm2d,
-    timm.layers.SimpleNorm2d,
-    torchvision.ops.FrozenBatchNorm2d,
-)
 _DROPS = (timm.layers.DropPath, torchvision.ops.StochasticDepth)
-_GATES = (nn.Sigmoid, nn.Hardsigmoid, nn.Softmax, timm.layers.Sigmoid, timm.layers.HardSigmoid)
-_HOMES = ("torch.nn.modules.activation", "timm.layers.activations")
 #: Functions that activate, whether normalizers know them or not.
 _FUNCTIONS = {*GAINS, "clamp", "clamp_min", "threshold", "hardtanh", "prelu", "rrelu", "softshrink"}
 _NORM_FUNCTIONS = (F.batch_norm, F.group_norm, F.instance_norm, torch.batch_norm, torch.group_norm)
@@ -56,8 +48,8 @@ class Tracer(fx.Tracer):
         super().__init__(autowrap_functions=tuple(traced_by_timm.get_notrace_functions()))
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
-        known = isinstance(m, (*_NORMS, *_DROPS, NormAct, nn.Conv2d, nn.Linear))
-        activates = type(m).__module__.startswith(_HOMES)
+        known = isinstance(m, (*NORMS, *_DROPS, NormAct, nn.Conv2d, nn.Linear))
+        activates = type(m).__module__.startswith(HOMES)
         untraceable = type(m) in traced_by_timm.get_notrace_modules()
         own = known or activates or untraceable
         return own or super().is_leaf_module(m, module_qualified_name)
@@ -153,9 +145,9 @@ class Graph:
             return None
         given, options = call.args[1:], call.kwargs
         if isinstance(call.target, str):
-            return _same(lambda u: getattr(u, str(call.target))(*given, **options))
+            return same(lambda u: getattr(u, str(call.target))(*given, **options))
         target: Any = call.target
-        return _same(lambda u: target(u, *given, **options))
+        return same(lambda u: target(u, *given, **options))
 
     def unknown_activation(self, call: fx.Node) -> str:
         """The name of an activation that `call` computes and normalizers do not know, or ""."""
@@ -178,7 +170,7 @@ class Graph:
     def gates_itself(self, call: fx.Node) -> bool:
         """Whether what `call` returns is multiplied by a gate of itself, as in x * sigmoid(x)."""
         readers = self.readers(call)
-        gates = [each for each in readers if isinstance(self.layer(each), _GATES)]
+        gates = [each for each in readers if isinstance(self.layer(each), GATES)]
         gates += [each for each in readers if _function(each) == GATE]
         return any(set(self.readers(gate)) & set(readers) for gate in gates)
 
@@ -254,74 +246,12 @@ class Graph:
         return self.module
 
 
-def is_norm(layer: nn.Module | None) -> bool:
-    """Whether it is a normalization of torch, timm or torchvision."""
-    return isinstance(layer, _NORMS)
-
-
-def is_batch_norm(layer: nn.Module) -> bool:
-    """Whether its statistics are those of a batch, or once were, whoever wrote it."""
-    ours = isinstance(layer, NormAct | nn.modules.instancenorm._InstanceNorm)
-    return "running_var" in layer._buffers and not ours
-
-
-def activates(layer: nn.Module) -> bool:
-    """Whether it is an activation of torch or timm, and no gate."""
-    return type(layer).__module__.startswith(_HOMES) and not isinstance(layer, _GATES)
-
-
-def is_standardized(layer: nn.Module) -> bool:
-    """Whether it is a convolution of timm's with standardized weights."""
-    return isinstance(layer, timm.layers.StdConv2d | timm.layers.StdConv2dSame) or is_scaled(layer)
-
-
-def is_scaled(layer: nn.Module) -> bool:
-    """Whether it is one with scaled weight standardization, as normalizer-free networks have."""
-    return isinstance(layer, timm.layers.ScaledStdConv2d | timm.layers.ScaledStdConv2dSame)
-
-
-def drop_rate(layer: nn.Module | None) -> float | None:
-    """Of a layer that drops values or paths at random: its rate."""
-    if isinstance(layer, timm.layers.DropPath):
-        return float(layer.drop_prob or 0.0)
-    if isinstance(layer, timm.layers.DropBlock2d):
-        return float(layer.drop_prob)
-    if isinstance(layer, nn.modules.dropout._DropoutNd | torchvision.ops.StochasticDepth):
-        return float(layer.p)
-    return None
-
-
-def normalizes_channels(layer: nn.Module, given: tuple[int, ...]) -> bool:
-    """Whether it takes maps (N, C, H, W) of shape `given` with their channels second."""
-    last = isinstance(layer, nn.LayerNorm | nn.RMSNorm | timm.layers.RmsNorm)
-    # LayerNorm2d of timm and torchvision turn the axes themselves, and are called so.
-    return len(given) == 4 and (not last or "2d" in type(layer).__name__)
-
-
-def activation_of(layer: nn.Module | None) -> str | None:
-    """The name of the activation that a module without parameters computes, or None."""
-    if layer is None or not activates(layer) or next(layer.parameters(), None) is not None:
-        return None
-    return _same(layer)
-
-
 def _function(call: fx.Node, *, bare: bool = True) -> str:
     """The name of the function or method that is called, without the _ of those in place."""
     if call.op not in ("call_function", "call_method"):
         return ""
     name = call.target if isinstance(call.target, str) else getattr(call.target, "__name__", "")
     return name.strip("_") if bare else name
-
-
-def _same(function: Callable[[Tensor], Tensor]) -> str | None:
-    """Which of our activations computes the same numbers: no name says so as surely."""
-    u = torch.linspace(-8, 8, 65, device="cpu", dtype=torch.float64)
-    with torch.no_grad():
-        y = function(u.clone())
-    if not isinstance(y, Tensor) or y.shape != u.shape:
-        return None
-    names = [name for name in GAINS if name != GATE]
-    return next((name for name in names if torch.allclose(activation(name)(u), y)), None)
 
 
 def _require_one_way(calls: fx.Graph, in_evaluation: fx.Graph) -> None:

@@ -40,8 +40,8 @@ from torch.nn import functional as F
 from normbench.errors import Impossible
 from normbench.models.blocks import PLAIN, require_residual
 from normbench.models.dropping import Dropout, StochasticDepth
-from normbench.models.graph import (
-    Graph,
+from normbench.models.graph import Graph
+from normbench.models.kinds import (
     activation_of,
     drop_rate,
     is_batch_norm,
