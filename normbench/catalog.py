@@ -11,9 +11,8 @@ says of an architecture with a normalizer how many parameters and multiply-adds 
 it the normalizer reached. NAME is a name of the list or timm/ and any name of timm; with commas, or
 norm=all, there is a line for each pair.
 
-A yaml's `_target_` names a
-class; its other keys are arguments of that class, and an argument that the class does not know, or
-of another type, is an error.
+A yaml's `_target_` names a class or a function; its other keys are its arguments, and an argument
+that it does not know, or of another type, is an error.
 """
 
 import os
@@ -32,7 +31,7 @@ from torch import nn
 
 from normbench.data.dataset import Dataset
 from normbench.errors import BadInput, Impossible, choose_from
-from normbench.home import CONF, SWEEPS, headline, load, names
+from normbench.home import CONF, SWEEPS, headline, load, names, sizes_line
 from normbench.models.cost import count, try_out
 from normbench.models.coverage import Coverage, coverage
 from normbench.norms.layer import Normalizer
@@ -263,7 +262,7 @@ def main(arguments: list[str]) -> int:
         text = headline(path)
         print(line(facts(name)) if kind == "norms" else f"{name:<24} {text}")
         if kind == "models":
-            print(f"{'':<24} {path.read_text().splitlines()[1].removeprefix('# ')}")
+            print(f"{'':<24} {sizes_line(path)}")
     return 0
 
 

@@ -44,6 +44,11 @@ def comment(path: Path) -> str:
     return " ".join(line.removeprefix("#").strip() for line in head)
 
 
+def sizes_line(path: Path) -> str:
+    """The second line of the comment at the head of a model's yaml: its parameters."""
+    return path.read_text().splitlines()[1].removeprefix("# ")
+
+
 def headline(path: Path) -> str:
     """The first line of the comment at the head of a yaml file: what it is."""
     comments = (line.removeprefix("#").strip() for line in path.read_text().splitlines())

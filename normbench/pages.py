@@ -16,7 +16,7 @@ from pathlib import Path
 from normbench import catalog, norms
 from normbench.catalog import Facts, facts
 from normbench.errors import Impossible
-from normbench.home import CONF, ROOT, comment, headline, load
+from normbench.home import CONF, ROOT, comment, headline, load, sizes_line
 from normbench.models.coverage import Coverage
 
 DOCS = ROOT / "docs"
@@ -64,7 +64,7 @@ def architectures() -> str:
     rows = []
     for name in catalog.models():
         path = CONF / "model" / f"{name}.yaml"
-        size = path.read_text().splitlines()[1].removeprefix("# Parameters ").rstrip(".")
+        size = sizes_line(path).removeprefix("Parameters ").rstrip(".")
         rows.append(f"| [{name}](#{name}) | {headline(path)} | {size} |")
     parts = [
         "# Architectures",

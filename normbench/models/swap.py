@@ -164,8 +164,9 @@ def _replace_norms(graph: Graph, norm: Normalizer) -> None:
         _require_separable(old, call)
         fused = getattr(old, "act", None)
         following = None if _acts(fused) else _following(graph, call)
-        act = _known(call, fused) if _acts(fused) else _activation(graph, following)
+        act = _known(call, fused) if _acts(fused) else None
         if following is not None:
+            act = graph.activation(following)
             _require_own(graph, following)
             graph.bypass(following)
         if old not in layers:  # a layer that is called in several places stays one
@@ -231,10 +232,6 @@ def _require_own(graph: Graph, activation: fx.Node) -> None:
     """Others must not read what an activation overwrites: its successor overwrites nothing."""
     if graph.is_in_place(activation) and len(graph.readers(graph.source(activation))) > 1:
         raise Impossible(f"the activation {activation.name} overwrites what others read, too")
-
-
-def _activation(graph: Graph, following: fx.Node | None) -> str | None:
-    return None if following is None else graph.activation(following)
 
 
 def _is_last(graph: Graph, call: fx.Node) -> bool:
