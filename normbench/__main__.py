@@ -18,9 +18,10 @@ from normbench import __version__, children, results, sweep
 from normbench.cells import Cell, Settings
 from normbench.compose import compose
 from normbench.errors import BadInput
+from normbench.jobs import Summary
 from normbench.report import build, render
 from normbench.report.table import tables
-from normbench.sweep import Interrupted, Summary
+from normbench.sweep import Interrupted
 
 REPORTS = Path("reports")
 

@@ -5,6 +5,7 @@ Checks here need no torch and no data; what needs them is checked in `normbench.
 
 import hashlib
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -15,6 +16,7 @@ from typing import Any, Literal, get_args
 
 from normbench.errors import BadInput, choose_from
 from normbench.home import usual_choices
+from normbench.plan import Plan, layouts
 
 GROUPS = ("norm", "model", "data", "reg", "recipe")
 #: Options that say where something lies: they change no number and are no part of the id.
@@ -22,7 +24,7 @@ PATHS = frozenset({"root"})
 
 Accelerator = Literal["auto", "cpu", "gpu"]
 USUAL_GLOBAL_BATCH = 128  # of conf/protocol/fixed_global_batch.yaml
-PRECISIONS = ("32-true", "bf16-mixed", "16-mixed")
+PRECISIONS = ("32-true", "bf16-mixed", "16-mixed", "64-true")
 
 
 @dataclass(frozen=True)
@@ -52,9 +54,24 @@ class Hardware:
     """conf/trainer: what decides how fast, never what is computed."""
 
     accelerator: Accelerator
+    devices: int  # at most so many, each in a process of its own
+    per_forward: int | None  # at most so many workers in one forward pass
     threads: int
     chunk: int | None
     log_every: int
+
+    def layouts(self, workers: int) -> list[Plan]:
+        """The plans of a run with `workers`, the fastest first."""
+        return layouts(workers, self.devices, self.per_forward)
+
+
+@dataclass(frozen=True)
+class Saving:
+    """conf/checkpoint: which states of a training are written."""
+
+    keep: bool
+    every: float | None
+    epochs: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -64,6 +81,7 @@ class Settings:
     runs: str
     jobs: int | None
     force: bool
+    resume: bool
     sweep: str
 
 
@@ -82,7 +100,9 @@ class Cell:
     protocol: str
     seed: int
     precision: str
+    init_from: str | None
     trainer: Hardware
+    checkpoint: Saving
     logger: Choice
 
     @property
@@ -90,14 +110,23 @@ class Cell:
         """All that changes the numbers of a run on purpose."""
         plain = ("batch", "workers", "global_batch", "protocol", "seed", "precision")
         chosen = {group: getattr(self, group).identity for group in GROUPS}
-        return chosen | {name: getattr(self, name) for name in plain}
+        begun = {} if self.init_from is None else {"init_from": self.init_from}
+        return chosen | {name: getattr(self, name) for name in plain} | begun
 
     @cached_property
     def id(self) -> str:
         """Twelve digits of the hash of the identity: enough for millions of runs."""
-        # Sorted keys and no spaces: the same description gives the same text, however it was typed.
-        canonical = json.dumps(self.identity, sort_keys=True, separators=(",", ":"))
-        return hashlib.sha256(canonical.encode()).hexdigest()[:12]
+        return _digest(self.identity)
+
+    @cached_property
+    def computation(self) -> str:
+        """The same for all cells that differ in how the images of a step are divided at most.
+
+        Where a network is worker-independent, these compute the same: the learning rate follows
+        the global batch, whatever the protocol.
+        """
+        divided = ("batch", "workers", "protocol")
+        return _digest({k: v for k, v in self.identity.items() if k not in divided})
 
     @property
     def options(self) -> str:
@@ -127,6 +156,8 @@ class Cell:
             unusual.append(f"global_batch={self.global_batch}")
         if self.precision != PRECISIONS[0]:
             unusual.append(f"precision={self.precision}")
+        if self.init_from is not None:
+            unusual.append(f"init_from={self.init_from}")
         return " ".join([self.norm.name, *plain, *unusual, *self.options.split()])
 
     def asked(self, sweep: str) -> dict[str, Any]:
@@ -154,13 +185,17 @@ class Cell:
 
 @dataclass(frozen=True)
 class Request:
-    """A cell to train, and where to leave what comes out of it."""
+    """A cell to train under a plan, and where to leave what comes out of it."""
 
     cell: Cell
+    plan: Plan
     folder: Path
     sweep: str
     commit: str
     force: bool
+    resume: bool
+    computation: str = ""
+    init: Path | None = None  # the checkpoint that `cell.init_from` names
 
 
 def parse(
@@ -179,7 +214,7 @@ def parse(
     rest = dict(config)
     groups = {
         group: _choice(group, choices, _take(rest, group) or {}, defaults)
-        for group in (*GROUPS, "trainer", "logger")
+        for group in (*GROUPS, "trainer", "checkpoint", "logger")
     }
     protocol = choices["protocol"]
     batch = whole("batch", _take(rest, "batch"), 1, "images per worker")
@@ -187,6 +222,8 @@ def parse(
         protocol, batch, _take(rest, "workers"), _take(rest, "global_batch")
     )
     trainer = _hardware(groups.pop("trainer").options)
+    saving = _saving(groups.pop("checkpoint").options)
+    init_from = _begun(_take(rest, "init_from"))
     seed = whole("seed", _take(rest, "seed"), 0, "the seed")
     if seed >= 2**32:
         raise BadInput(f"seed={seed}: numpy takes seeds below 2**32, as seed=0")
@@ -199,7 +236,7 @@ def parse(
         raise BadInput(f"{key}={rest[key]} is unknown; {choose_from(key, known)}")
     cell = Cell(
         batch=batch, workers=workers, global_batch=global_batch, protocol=protocol, seed=seed,
-        precision=precision, trainer=trainer, **groups,
+        precision=precision, init_from=init_from, trainer=trainer, checkpoint=saving, **groups,
     )  # fmt: skip
     return cell, settings
 
@@ -294,11 +331,15 @@ def _alike(value: Any, usual: Any) -> Any:
 
 def _hardware(options: Mapping[str, Any]) -> Hardware:
     accelerator = one_of("trainer.accelerator", options["accelerator"], get_args(Accelerator))
-    chunk = options["chunk"]
+    chunk, per_forward = options["chunk"], options["per_forward"]
     if chunk is not None:
         whole("trainer.chunk", chunk, 1, "optimizer steps of a chunk")
+    if per_forward is not None:
+        whole("trainer.per_forward", per_forward, 1, "workers in one forward pass at most")
     return Hardware(
         accelerator,  # type: ignore[arg-type]
+        whole("trainer.devices", options["devices"], 1, "devices of a run at most"),
+        per_forward,
         whole("trainer.threads", options["threads"], 1, "CPU threads of a run"),
         chunk,
         whole("trainer.log_every", options["log_every"], 1, "steps between two records"),
@@ -307,14 +348,49 @@ def _hardware(options: Mapping[str, Any]) -> Hardware:
 
 def _settings(rest: dict[str, Any], sweep: str | None) -> Settings:
     """Takes the keys of `Settings` out of `rest`."""
-    runs, jobs, force = (_take(rest, key) for key in ("runs", "jobs", "force"))
+    runs, jobs = (_take(rest, key) for key in ("runs", "jobs"))
     if not isinstance(runs, str) or not runs:
         raise BadInput(f"runs={runs}: it names the root folder of all runs, as in runs=runs")
     if jobs is not None:
         whole("jobs", jobs, 1, "runs beside each other")
-    if not isinstance(force, bool):
-        raise BadInput(f"force={force}: it is true or false")
-    return Settings(str(Path(runs).expanduser()), jobs, force, sweep or "default")
+    force, resume = (_switch(key, _take(rest, key)) for key in ("force", "resume"))
+    return Settings(str(Path(runs).expanduser()), jobs, force, resume, sweep or "default")
+
+
+def _switch(name: str, value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise BadInput(f"{name}={value}: it is true or false")
+    return value
+
+
+def _saving(options: Mapping[str, Any]) -> Saving:
+    keep = _switch("checkpoint.keep", options["keep"])
+    every, epochs = options["every"], options["epochs"]
+    if every is not None and (isinstance(every, bool) or not isinstance(every, int | float)):
+        raise BadInput(f"checkpoint.every={every}: seconds between two checkpoints, or null")
+    if not isinstance(epochs, list):
+        raise BadInput(f"checkpoint.epochs={epochs}: a list of epochs, as [30,60,90]")
+    for epoch in epochs:
+        whole("checkpoint.epochs", epoch, 1, "an epoch after which a checkpoint is kept")
+    return Saving(keep, every, tuple(epochs))
+
+
+def _begun(value: Any) -> str | None:
+    if value is None:
+        return None
+    run, _, epoch = str(value).partition("@")
+    if not re.fullmatch("[0-9a-f]{12}", run) or not re.fullmatch("[1-9][0-9]*|last", epoch):
+        raise BadInput(
+            f"init_from={value}: it is RUN@EPOCH, the twelve digits of a run's id and an epoch of "
+            "its checkpoint.epochs or last, as init_from=0123456789ab@30"
+        )
+    return str(value)
+
+
+def _digest(description: Mapping[str, Any]) -> str:
+    # Sorted keys and no spaces: the same description gives the same text, however it was typed.
+    canonical = json.dumps(description, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(canonical.encode()).hexdigest()[:12]
 
 
 def _own_code(target: str) -> dict[str, str]:

@@ -19,8 +19,9 @@ from normbench.children import one_line
 from normbench.errors import BadInput, Impossible
 from normbench.models.cost import try_out
 from normbench.models.coverage import coverage
+from normbench.norms.layer import NormAct
 from normbench.norms.workers import set_workers
-from normbench.training import host_memory, network_of
+from normbench.training import host_memory, network_of, worker_independent
 
 
 @dataclass(frozen=True)
@@ -28,14 +29,19 @@ class Verdicts:
     """What the check found.
 
     Args:
-        impossible: for each cell why it cannot work, or nothing.
+        impossible: by id of a cell, why it cannot work, or nothing.
+        shared: ids of cells to whose networks workers are nothing, so that one computation serves
+            every division of the images among them.
+        whole_step: ids of cells whose images of a step must share a forward pass.
         coverage: for each network of a library what of it the normalizer reaches.
         accelerator: what trainer=auto means here.
         gpus: CUDA devices.
         memory: bytes of the device.
     """
 
-    impossible: list[str]
+    impossible: dict[str, str]
+    shared: set[str]
+    whole_step: set[str]
     coverage: dict[str, str]
     accelerator: Accelerator
     gpus: int
@@ -53,7 +59,7 @@ def check(request: tuple[list[Cell], Path], _tell: Callable[[Any], None]) -> Ver
     found: Accelerator = "gpu" if gpus else "cpu"
     # Seeds, and often batches, differ where data and networks do not: look at each once.
     images: dict[str, int] = {}
-    reasons: dict[str, str] = {}
+    looks: dict[str, Look] = {}
     reached: dict[str, str] = {}
     for cell in cells:
         _require_device(cell, gpus)
@@ -64,12 +70,37 @@ def check(request: tuple[list[Cell], Path], _tell: Callable[[Any], None]) -> Ver
             splits = catalog.build("data", cell.data.options).splits()
             images[data] = len(splits.train.labels)
         _require_images(cell, images[data])
-        if network not in reasons:
-            reasons[network], covered = _try(cell, log)
-            if covered:
+        if network not in looks:
+            looks[network] = _look(cell, log)
+            if covered := looks[network].coverage:
                 reached[f"{_short(cell.norm)} in {_short(cell.model)}"] = covered
-    verdicts = [reasons[_network(cell)] for cell in cells]
-    return Verdicts(verdicts, reached, found, gpus, _memory(found))
+        _require_plan(cell, looks[network])
+    own = {cell.id: looks[_network(cell)] for cell in cells}
+    return Verdicts(
+        {id_: look.reason for id_, look in own.items()},
+        {id_ for id_, look in own.items() if look.shared},
+        {id_ for id_, look in own.items() if look.whole_step},
+        reached, found, gpus, _memory(found),
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Look:
+    """What a look at one network has shown.
+
+    Args:
+        reason: why a forward pass of training cannot work, or nothing.
+        coverage: of a swap.
+        shared: as in `Verdicts`.
+        whole_step: all images of a step must share a forward pass.
+        unfinished: why it cannot be trained from the start, or nothing.
+    """
+
+    reason: str = ""
+    coverage: str = ""
+    shared: bool = False
+    whole_step: bool = False
+    unfinished: str = ""
 
 
 def _short(choice: Choice) -> str:
@@ -87,8 +118,8 @@ def _network(cell: Cell) -> str:
     return _key(cell.norm, cell.model, cell.data, cell.batch, cell.workers)
 
 
-def _try(cell: Cell, log: Path) -> tuple[str, str]:
-    """Why a forward pass of training cannot work, or nothing; and the coverage of a swap.
+def _look(cell: Cell, log: Path) -> Look:
+    """Build the network and run a forward pass of training, of shapes alone.
 
     All workers take part: what is synchronized works where a worker alone would not.
     """
@@ -99,7 +130,7 @@ def _try(cell: Cell, log: Path) -> tuple[str, str]:
             set_workers(network, cell.workers)
             try_out(network, cell.global_batch, data.image)
     except Impossible as reason:
-        return str(reason), ""
+        return Look(str(reason))
     except BadInput:
         raise
     except Exception as error:  # code of the user's own can fail in any way
@@ -109,7 +140,27 @@ def _try(cell: Cell, log: Path) -> tuple[str, str]:
             f"in {log}"
         ) from error
     swapped = isinstance(network, fx.GraphModule)
-    return "", str(coverage(network, catalog.build("norm", cell.norm.options))) if swapped else ""
+    covered = str(coverage(network, catalog.build("norm", cell.norm.options))) if swapped else ""
+    layers = [module for module in network.modules() if isinstance(module, NormAct)]
+    return Look(
+        coverage=covered,
+        shared=worker_independent(network),
+        whole_step=any(layer.whole_step for layer in layers),
+        unfinished=next((layer.unfinished for layer in layers if layer.unfinished), ""),
+    )
+
+
+def _require_plan(cell: Cell, look: Look) -> None:
+    """The hardware and the beginning that were asked for are possible with the network."""
+    trainer = cell.trainer
+    if look.whole_step and trainer.layouts(cell.workers)[0].accumulation > 1:
+        raise BadInput(
+            f"trainer.per_forward={trainer.per_forward}: {cell.title} has synchronized statistics, "
+            "those of all images of an optimizer step, which therefore share one forward pass; "
+            "trainer.per_forward=null and more trainer.devices work"
+        )
+    if look.unfinished and cell.init_from is None:
+        raise BadInput(look.unfinished)
 
 
 def _memory(accelerator: Accelerator) -> int:
@@ -131,6 +182,11 @@ def _require_images(cell: Cell, images: int) -> None:
 def _require_device(cell: Cell, gpus: int) -> None:
     if cell.trainer.accelerator == "gpu" and not gpus:
         raise BadInput("trainer=gpu: no CUDA device is visible; trainer=cpu or trainer=auto works")
+    if gpus and cell.trainer.accelerator != "cpu" and cell.trainer.devices > gpus:
+        raise BadInput(
+            f"trainer.devices={cell.trainer.devices}: {gpus} CUDA devices are visible; "
+            f"trainer.devices={gpus} or less works"
+        )
     on_cpu = cell.trainer.accelerator == "cpu" or not gpus
     if cell.precision == "16-mixed" and on_cpu:
         raise BadInput("precision=16-mixed needs a CUDA device; on the CPU bf16-mixed works")

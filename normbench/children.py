@@ -20,15 +20,16 @@ import time
 import traceback
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import import_module
 from multiprocessing import connection, forkserver
 from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
-from typing import Any, Literal
+from types import FrameType
+from typing import Any, Literal, Protocol
 
-from normbench.errors import BadInput
+from normbench.errors import BadInput, OutOfMemory
 
 GRACE = 15.0  # seconds that an interrupted child has to write its state
 _CONTEXT = multiprocessing.get_context("forkserver")
@@ -36,18 +37,26 @@ _CONTEXT = multiprocessing.get_context("forkserver")
 
 @dataclass(frozen=True)
 class Message:
-    """What a child reports: how far it is, its result, or why there is none."""
+    """What a child reports: how far it is, its result, or why there is none.
 
-    kind: Literal["progress", "result", "refused", "failed"]
+    `at` is a moment of the clock that all processes of a machine share, in seconds.
+    """
+
+    kind: Literal["progress", "result", "refused", "memory", "failed"]
     content: Any = None
+    at: float = field(default_factory=time.monotonic)
 
 
 @dataclass(frozen=True)
 class Ended:
-    """How a child ended: its exit code, negative for a signal, and the last thing that it said."""
+    """How a child ended: its exit code, negative for a signal, and the last thing that it said.
+
+    `rank` is which of several processes of one piece of work it was; None: there was one.
+    """
 
     code: int
     last: Message | None
+    rank: int | None = None
 
 
 class Child:
@@ -97,7 +106,7 @@ def start(
     request: Any,
     *,
     log: Path | None = None,
-    environment: Mapping[str, str] | None = None,
+    environment: Mapping[str, str | None] | None = None,
 ) -> Child:
     """Run `target` ("module:function") on (request, tell) in a child.
 
@@ -105,12 +114,14 @@ def start(
         target: imported inside the child.
         request: pickled and handed over.
         log: file that takes what the child prints; None throws it away.
-        environment: variables of this child, beside those that its parent has now.
+        environment: variables of this child, beside those that its parent has now; None takes
+            one away.
     """
     # One way: a child that waits for words of its parent could wait for ever.
     reader, writer = _CONTEXT.Pipe(duplex=False)
     # What a child inherits is the server's environment, which is that of the server's start.
-    variables = {**os.environ, **(environment or {})}
+    wanted = {**os.environ, **(environment or {})}
+    variables = {name: value for name, value in wanted.items() if value is not None}
     arguments = (target, request, writer, log, variables)
     # Pickled by name, so the server needs no more than this module to start any work.
     process = _CONTEXT.Process(target=_enter, args=arguments)
@@ -130,24 +141,17 @@ def _fork(process: ForkServerProcess) -> None:
     raise RuntimeError("the fork server does not answer")
 
 
-def wait(children: Iterable[Child], seconds: float) -> None:
+class Waited(Protocol):
+    """One child, or several that are one piece of work."""
+
+    @property
+    def handles(self) -> list[Any]:
+        """What becomes ready when there is something to read or the child is gone."""
+
+
+def wait(children: Iterable[Waited], seconds: float) -> None:
     """Until one of `children` has something to say or is gone, at most `seconds`."""
     connection.wait([handle for child in children for handle in child.handles], timeout=seconds)
-
-
-def stop(children: Iterable[Child], number: int = signal.SIGINT) -> None:
-    """Ask all to stop, wait for a while, kill the rest."""
-    children = list(children)
-    for child in children:  # all first, so that they write their states beside each other
-        child.signal(number)
-    deadline = time.monotonic() + GRACE
-    try:
-        for child in children:
-            child.process.join(max(0.0, deadline - time.monotonic()))
-    finally:  # also when the user loses patience and interrupts the waiting
-        for child in children:
-            child.kill()
-            child.process.join()
 
 
 def start_server(preload: Iterable[str]) -> None:
@@ -193,7 +197,7 @@ def _enter(
 ) -> None:
     """The life of a child."""
     os.setsid()  # first: from here on a Ctrl-C at the terminal and killpg mean somebody else
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # the server ignores it, we do not
+    signal.signal(signal.SIGINT, _interrupt)  # the server ignores it, we do not
     threading.Thread(target=_die_with_parent, daemon=True).start()
     os.environ.clear()  # what was inherited is the server's, from the day of its start
     os.environ.update(environment)
@@ -208,10 +212,27 @@ def _enter(
     except BadInput as error:
         say(Message("refused", str(error)))
         sys.exit(2)
+    except OutOfMemory as error:
+        traceback.print_exc()
+        say(Message("memory", str(error)))
+        sys.exit(1)
     except BaseException as error:
         traceback.print_exc()
         say(Message("failed", one_line(error)))
         sys.exit(1)
+
+
+_interrupts: list[int] = []
+
+
+def _interrupt(number: int, _frame: FrameType | None) -> None:
+    _interrupts.append(number)
+    raise KeyboardInterrupt
+
+
+def interrupted() -> bool:
+    """Whether this child was asked to stop."""
+    return bool(_interrupts)
 
 
 class _Speaker:

@@ -30,7 +30,10 @@ from normbench.cells import Cell, Settings, parse
 from normbench.errors import BadInput, choose_from
 from normbench.home import CONF, SWEEPS, headline, load, names, usual_choices
 
-PLAIN = ("batch", "workers", "global_batch", "seed", "precision", "runs", "jobs", "force")
+PLAIN = (
+    "batch", "workers", "global_batch", "seed", "precision", "init_from",
+    "runs", "jobs", "force", "resume",
+)  # fmt: skip
 
 
 def compose(arguments: list[str]) -> tuple[list[Cell], Settings | None]:

@@ -52,11 +52,18 @@ class Draws:
         return _mix(images + positions * _GOLDEN)
 
 
-def permutation(seed: int, epoch: int, count: int) -> Tensor:
+def permutation(seed: int, epoch: int, count: int, stream: str = "permutation") -> Tensor:
     """The order of `count` images in an epoch: int64, shape (count,), on the CPU."""
     # Sorting by random keys and not randperm, whose order is torch's to change.
-    key = Draws(seed, epoch, torch.arange(count))._bits("permutation", 1)[:, 0]
+    key = Draws(seed, epoch, torch.arange(count))._bits(stream, 1)[:, 0]
     return torch.argsort(key, stable=True)
+
+
+def of_step(seed: int, step: int, stream: str, count: int) -> list[float]:
+    """Numbers in [0, 1) that belong to a whole optimizer step and to no image of it."""
+    draws = Draws(seed, step, torch.zeros(1, dtype=torch.int64))
+    numbers: list[float] = draws.uniform(f"step {stream}", count)[0].tolist()
+    return numbers
 
 
 def _mix(word: Tensor) -> Tensor:

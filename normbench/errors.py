@@ -1,4 +1,4 @@
-"""The two ways in which a request can be refused, and the hint that goes with a misspelt word."""
+"""The ways in which a request can fail on purpose, and the hint that goes with a misspelt word."""
 
 from collections.abc import Iterable
 from difflib import get_close_matches
@@ -10,6 +10,10 @@ class BadInput(Exception):  # noqa: N818 (a word of the user's, not a defect of 
 
 class Impossible(Exception):  # noqa: N818
     """A well-formed cell that cannot work, say batch normalization of a single value."""
+
+
+class OutOfMemory(Exception):  # noqa: N818 (a result, not an error)
+    """A run does not fit into the memory of its device."""
 
 
 def choose_from(word: str, known: Iterable[str]) -> str:

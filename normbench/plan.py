@@ -46,3 +46,22 @@ def automatic(workers: int, devices: int = 1) -> Plan:
     if workers % devices:
         raise ValueError(f"{workers} workers do not fall evenly on {devices} devices")
     return Plan(devices, workers // devices, 1)
+
+
+def layouts(workers: int, devices: int = 1, per_forward: int | None = None) -> list[Plan]:
+    """The plans of `workers`, the fastest first: fewer passes are faster and need more memory.
+
+    Args:
+        workers: W of the experiment.
+        devices: the most to use; used are as many as divide the workers.
+        per_forward: the most workers in one forward pass; None: no limit.
+    """
+    used = _largest_divisor(workers, devices)
+    share = workers // used
+    most = share if per_forward is None else min(per_forward, share)
+    sizes = [size for size in range(most, 0, -1) if share % size == 0]
+    return [Plan(used, size, share // size) for size in sizes]
+
+
+def _largest_divisor(number: int, most: int) -> int:
+    return next(divisor for divisor in range(min(number, most), 0, -1) if number % divisor == 0)

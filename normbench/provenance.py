@@ -1,6 +1,7 @@
-"""Where a result comes from: the commit of this source tree."""
+"""Where a result comes from: the commit of this source tree, and the moment."""
 
 import subprocess
+from datetime import UTC, datetime
 
 from normbench.home import ROOT
 
@@ -15,6 +16,11 @@ def commit() -> str:
         return ""
     changes = _git("status", "--porcelain", "--", *_PATHS)
     return _git("rev-parse", "HEAD") + ("+" if changes else "")
+
+
+def now() -> str:
+    """UTC in ISO 8601, to the millisecond."""
+    return datetime.now(UTC).isoformat(timespec="milliseconds")
 
 
 def _git(*words: str) -> str:

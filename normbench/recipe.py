@@ -36,6 +36,9 @@ class Recipe:
         recalibration: global batches of training images that running statistics are taken from
             after the training, under its final weights (the "batch average" of switchable
             normalization); null: they stay the moving averages.
+        ema: decay of an exponential moving average of weights and running statistics, which is
+            what evaluations see, min(ema, (1 + i) / (10 + i)) after step i as in EfficientNet's
+            code; null: none.
     """
 
     epochs: float | None = None
@@ -52,6 +55,7 @@ class Recipe:
     milestones: tuple[float, ...] = ()
     drop: float = 0.1
     recalibration: int | None = None
+    ema: float | None = None
 
     def __post_init__(self) -> None:
         if (self.epochs is None) == (self.images is None):
@@ -70,6 +74,10 @@ class Recipe:
             if not all(0 <= fraction < 1 for fraction in fractions):
                 value = getattr(self, name)
                 raise ValueError(f"{name}={value}: fractions of all steps are from 0 to below 1")
+        if self.ema is not None and not 0 <= self.ema < 1:
+            raise ValueError(
+                f"ema={self.ema}: a decay is from 0 to below 1, as 0.999; null is none"
+            )
         for role in self.decayed:
             if role not in decay.ROLES:
                 raise ValueError(f"decayed={role}: {choose_from(role, decay.ROLES)}")

@@ -8,12 +8,14 @@ A run owns the folder `<root>/<sweep>/<run id>/`. In it lie
     log.txt       everything that the run printed
     previous.json the row of an older run, while force=true trains again
     lock          held by the process that trains it
+    *.pt          checkpoints
 """
 
 import csv
 import fcntl
 import json
 import os
+import shutil
 import types
 import typing
 from collections.abc import Iterator, Mapping
@@ -77,6 +79,8 @@ class Row:
     devices: str = ""
     plan: str = ""
     threads: int = 0
+    resumed: int = 0  # how often it went on from a checkpoint
+    computation: str = ""  # runs with the same one compute the same, if it is known at all
     shared_with: str | None = None  # id of the run whose computation this row reuses
     wandb: str = ""  # folder or address of its W&B run
     finished: str = ""  # UTC, ISO 8601
@@ -119,10 +123,15 @@ def load(path: Path) -> Row:
     return Row(**raw)
 
 
-def read(root: Path | str = "runs") -> list[Row]:
-    """All rows below `root`, one a run id: the one finished last if several sweeps trained it."""
+def read(root: Path | str = "runs", run: str = "*") -> list[Row]:
+    """All rows below `root`, one a run id: the one finished last if several sweeps trained it.
+
+    Args:
+        root: folder of the sweeps.
+        run: id of the only run that is wanted; "*" for all.
+    """
     latest: dict[str, Row] = {}
-    for path in sorted(Path(root).glob("*/*/row.json")):
+    for path in sorted(Path(root).glob(f"*/{run}/row.json")):
         row = load(path)
         if row.id not in latest or latest[row.id].finished <= row.finished:
             latest[row.id] = row
@@ -211,6 +220,13 @@ def read_history(folder: Path) -> Iterator[dict[str, float]]:
     with (folder / "history.csv").open(newline="") as file:
         for line in csv.DictReader(file):
             yield {column: float(value) for column, value in line.items() if value}
+
+
+def copy_history(source: Path, folder: Path) -> None:
+    """Give `folder` the curve of another run that computed the same."""
+    folder.mkdir(parents=True, exist_ok=True)
+    if (source / "history.csv").exists():
+        shutil.copyfile(source / "history.csv", folder / "history.csv")
 
 
 def flat(nested: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -3,20 +3,34 @@
 import os
 import platform
 import shutil
-from collections.abc import Callable, Mapping
-from datetime import UTC, datetime
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 import wandb
+from pytorch_lightning.utilities.memory import is_oom_error
 
-from normbench import tracking
+from normbench import checkpoint, tracking
 from normbench.cells import Request
-from normbench.children import one_line
-from normbench.results import Busy, History, Phase, Row, load, locked, write, write_state
+from normbench.checkpoint import Checkpoints, State
+from normbench.children import interrupted, one_line
+from normbench.errors import OutOfMemory
+from normbench.provenance import now
+from normbench.results import (
+    Busy,
+    History,
+    Phase,
+    Row,
+    load,
+    locked,
+    read_history,
+    write,
+    write_state,
+)
 from normbench.task import Record
-from normbench.training import train
+from normbench.training import rank, train
 
 PACKAGES = (
     "normbench",
@@ -33,59 +47,127 @@ PACKAGES = (
 def main(request: Request, tell: Callable[[Any], None]) -> str:
     """Train the cell of `request` unless it is finished.
 
+    Of several processes that share the run the first does what is below, and the others train.
+
     Returns:
         The status of its row; "finished" if a row was there, "busy" if another process trains it.
 
     Raises:
-        BaseException: whatever ended the training. The state of the run says so too.
+        OutOfMemory: the run does not fit under the plan of `request`.
+        BaseException: whatever else ended the training. The state of the run says so too.
     """
+    if request.plan.devices > 1 and rank() > 0:
+        return _follow(request)
     try:
         with locked(request.folder):
             if not request.force and _finished(request.folder / "row.json"):
                 return "finished"
-            _clear(request.folder)
             return _kept(request, tell)
     except Busy:
         return "busy"
+
+
+def _follow(request: Request) -> str:
+    with _memory():
+        state = _state(request)
+        saved = _checkpoints(request, writes=False)
+        train(
+            request.cell, lambda _: None, lambda *_: None,
+            plan=request.plan, checkpoints=saved, state=state,
+        )  # fmt: skip
+    return "followed"
 
 
 def _finished(path: Path) -> bool:
     return path.exists() and load(path).final
 
 
-def _clear(folder: Path) -> None:
-    """Make room for a new run; the row of an older one is kept aside until the new one is there."""
+def _state(request: Request) -> State | None:
+    """What the training goes on from: its own last checkpoint, or what the cell begins with."""
+    own = request.folder / checkpoint.LAST
+    if request.resume and own.exists():
+        try:
+            return checkpoint.load(own)
+        except Exception as error:  # of another version, say: the training can begin anew
+            print(f"{own} cannot be read ({one_line(error)}), so the training begins anew")
+    if request.init is None:
+        return None
+    # It goes on where the other was, but is a training of its own.
+    fresh = {"fresh": [], "training_seconds": 0.0, "resumed": -1}
+    return checkpoint.load(request.init) | fresh
+
+
+def _checkpoints(request: Request, *, writes: bool) -> Checkpoints:
+    asked = request.cell.checkpoint
+    return Checkpoints(request.folder, asked.every, asked.epochs, final=asked.keep, writes=writes)
+
+
+def _begin(folder: Path, state: State | None) -> list[Record]:
+    """Make room for a training; the part of the curve that its `state` has.
+
+    The row of an older one is kept aside until the new one is there.
+    """
     if (folder / "row.json").exists():
         (folder / "row.json").replace(folder / "previous.json")
     shutil.rmtree(folder / "wandb", ignore_errors=True)
-    os.truncate(folder / "log.txt", 0)
+    if state is None or state["resumed"] < 0:
+        checkpoint.clear(folder)
+        os.truncate(folder / "log.txt", 0)
+        return []
+    return [record for record in read_history(folder) if record["step"] <= state["done"]]
 
 
 def _kept(request: Request, tell: Callable[[Any], None]) -> str:
     """The training, between a state and a row, and its mirror in W&B."""
-    write_state(request.folder, "running", pid=os.getpid(), host=platform.node())
+    folder = request.folder
+    write_state(folder, "running", pid=os.getpid(), host=platform.node(), plan=str(request.plan))
     mirror = None
     try:
-        mirror = tracking.start(request.cell, request.folder, request.sweep)
-        row = describe(request, _train(request, tell, mirror), tracking.place(mirror))
+        state = _state(request)
+        past = _begin(folder, state)
+        mirror = tracking.start(request.cell, folder, request.sweep)
+        with _memory():
+            found = _train(request, tell, mirror, state, past)
+        row = describe(request, found, tracking.place(mirror))
     except BaseException as error:
-        interrupted = _is_interrupt(error)
-        phase: Phase = "interrupted" if interrupted else "failed"
-        write_state(request.folder, phase, "" if interrupted else one_line(error))
-        tracking.finish(mirror, {"status": phase}, 130 if interrupted else 1)
-        if interrupted:
+        stopped = _is_interrupt(error)
+        phase: Phase = "interrupted" if stopped else "failed"
+        write_state(folder, phase, "" if stopped else one_line(error))
+        tracking.finish(mirror, {"status": phase}, 130 if stopped else 1)
+        if stopped:
             raise KeyboardInterrupt from error
         raise
-    write(request.folder, row)  # first: what W&B does from here on can lose nothing
-    (request.folder / "previous.json").unlink(missing_ok=True)
+    write(folder, row)  # first: what W&B does from here on can lose nothing
+    (folder / "previous.json").unlink(missing_ok=True)
+    if not request.cell.checkpoint.keep:
+        (folder / checkpoint.LAST).unlink(missing_ok=True)
     tracking.finish(mirror, _summary(row), 0)
     return row.status
 
 
+@contextmanager
+def _memory() -> Iterator[None]:
+    """What each library raises when the memory is full becomes one exception."""
+    try:
+        yield
+    except Exception as error:
+        if is_oom_error(error):
+            raise OutOfMemory(one_line(error)) from error
+        raise
+
+
 def _train(
-    request: Request, tell: Callable[[Any], None], mirror: wandb.Run | None
+    request: Request,
+    tell: Callable[[Any], None],
+    mirror: wandb.Run | None,
+    state: State | None,
+    past: list[Record],
 ) -> dict[str, Any]:
     history = History(request.folder)
+    for record in past:  # a mirror of its own, so that it has the whole curve
+        history.add(record)
+        if mirror is not None:
+            mirror.log(record, step=int(record["step"]))
 
     def curve(record: Record) -> None:
         history.add(record)
@@ -95,14 +177,16 @@ def _train(
     def progress(done: int, steps: int, loss: float) -> None:
         tell({"done": done, "steps": steps, "loss": loss})
 
-    return train(request.cell, curve, progress)
+    return train(
+        request.cell, curve, progress,
+        plan=request.plan, checkpoints=_checkpoints(request, writes=True), state=state,
+    )  # fmt: skip
 
 
 def _is_interrupt(error: BaseException) -> bool:
-    # Lightning turns Ctrl-C into an exit of its own.
-    return isinstance(error, KeyboardInterrupt) or (
-        isinstance(error, SystemExit) and isinstance(error.__context__, KeyboardInterrupt)
-    )
+    # Lightning turns Ctrl-C into an exit of its own; and a rank whose partner was interrupted
+    # before it may hear of a broken connection first.
+    return interrupted() or isinstance(error, KeyboardInterrupt)
 
 
 def describe(request: Request, found: Mapping[str, Any], mirror: str = "") -> Row:
@@ -112,7 +196,8 @@ def describe(request: Request, found: Mapping[str, Any], mirror: str = "") -> Ro
         **found,
         wandb=mirror,
         threads=request.cell.trainer.threads,
-        finished=datetime.now(UTC).isoformat(timespec="milliseconds"),
+        computation=request.computation,
+        finished=now(),
         versions={name: _version(name) for name in PACKAGES},
         commit=request.commit,
     )

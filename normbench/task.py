@@ -6,8 +6,11 @@ for their losses once. How many steps a chunk has changes no number.
 
 import math
 import time
+from collections import deque
 from collections.abc import Callable
+from contextlib import nullcontext
 from statistics import fmean
+from typing import Any
 
 import torch
 from pytorch_lightning import LightningModule
@@ -16,12 +19,15 @@ from torch.nn import functional as F
 from torchmetrics import MeanMetric
 from torchmetrics.classification import MulticlassAccuracy
 
+from normbench.checkpoint import Checkpoints, State
+from normbench.ema import Average
 from normbench.errors import Impossible
-from normbench.loaders import Chunk, Images, Loaders
+from normbench.loaders import Chunk, Images, Loaders, Partners
 from normbench.models.dropping import dropping, set_draws
 from normbench.norms.recalibration import recalibrate
 from normbench.norms.renorm import changing, set_progress
-from normbench.norms.workers import PerWorker, set_workers
+from normbench.norms.running import Statistics
+from normbench.norms.workers import set_workers
 from normbench.plan import Plan
 from normbench.recipe import Recipe
 from normbench.reg import Regularization
@@ -51,8 +57,11 @@ class Task(LightningModule):
         steps_per_epoch: of them, in one pass over the training images.
         log_every: optimizer steps between two records of the curve within an epoch.
         curve: takes each record: step, epoch, lr, training loss and accuracy, at the end of an
-            epoch those of the validation images too. Accuracies in percent.
+            epoch those of the validation images too. Accuracies in percent; of mixed images those
+            that have their own label.
         progress: takes the steps done and the latest loss, once a chunk.
+        checkpoints: where states of the training go; None: nowhere.
+        state: of the same training or of another that this one goes on from; None: from the start.
     """
 
     def __init__(
@@ -69,6 +78,8 @@ class Task(LightningModule):
         log_every: int,
         curve: Callable[[Record], None] = _ignored,
         progress: Callable[[int, float], None] = _ignored,
+        checkpoints: Checkpoints | None = None,
+        state: State | None = None,
     ) -> None:
         super().__init__()
         self.automatic_optimization = False  # a Lightning batch is a chunk of many steps
@@ -76,20 +87,45 @@ class Task(LightningModule):
         self.recipe, self.reg, self.plan = recipe, reg, plan
         self.global_batch, self.steps, self.steps_per_epoch = global_batch, steps, steps_per_epoch
         self.log_every, self.curve, self.progress = log_every, curve, progress
+        self.checkpoints = checkpoints
         self.done = 0
         self.training_seconds = 0.0
-        self.losses: list[float] = []  # a step each
-        self.hits: list[float] = []
-        self.recorded = 0  # steps that the curve has
+        self.resumed = 0  # how often it has gone on from a checkpoint
         self.rate = 0.0  # learning rate of the latest step
+        # Pairs of loss and hits: of the steps that the curve lacks, and of those at the end, which
+        # are the last epoch or tenth of all steps, the shorter, as an epoch may be all there was.
+        self.fresh: list[tuple[float, float]] = []
+        self.last: deque[tuple[float, float]] = deque(
+            maxlen=max(1, min(steps_per_epoch, steps // 10))
+        )
         self.changing = changing(model)
         self.dropping = dropping(model)
         self.validation, self.testing = Evaluation(classes), Evaluation(classes)
         _lay(model, plan)
+        self.statistics = Statistics(model)
+        self.average = None if recipe.ema is None else Average(model, recipe.ema)
+        self._state = state
+        if state is not None:
+            self._take_up(state)
+
+    @property
+    def evaluated(self) -> nn.Module:
+        """The network that evaluations see."""
+        return self.model if self.average is None else self.average.network
 
     def configure_optimizers(self) -> tuple[list[object], list[object]]:  # type: ignore[override]
         optimizer = self.recipe.optimizer(self.model, self.global_batch)
-        return [optimizer], [self.recipe.scheduler(optimizer, self.steps)]
+        scheduler = self.recipe.scheduler(optimizer, self.steps)
+        if self._state is not None:
+            optimizer.load_state_dict(self._state["optimizer"])
+            scheduler.load_state_dict(self._state["scheduler"])
+        return [optimizer], [scheduler]
+
+    def on_fit_start(self) -> None:
+        if self._state is not None:
+            self.trainer.precision_plugin.load_state_dict(self._state["precision"])
+            torch.set_rng_state(self._state["random"])
+            self._state = None  # it is as large as the network
 
     def on_train_epoch_start(self) -> None:
         self._since = time.monotonic()
@@ -102,21 +138,41 @@ class Task(LightningModule):
         """
         # K pairs (loss, hits), each a tensor of its own until the chunk is done.
         seen = [self._update(chunk, ahead) for ahead in range(len(chunk.images))]
-        losses, hits = torch.stack(seen).T.tolist()  # the one wait for the device in a chunk
-        for loss in losses:
+        due = self.checkpoints is not None and self.checkpoints.due()
+        pairs, due = self._agreed(torch.stack(seen), due)
+        for loss, _ in pairs:
             self.done += 1
             if not math.isfinite(loss):
                 raise Diverged(f"the loss of step {self.done} of {self.steps} was {loss}")
-        self.losses += losses
-        self.hits += hits
-        now = (
-            time.monotonic()
-        )  # from the end of the last chunk: loading counts, validation does not
+        self.fresh += pairs
+        self.last.extend(pairs)
+        # From the end of the last chunk: loading counts, validation does not.
+        now = time.monotonic()
         self.training_seconds += now - self._since
         self._since = now
-        self.progress(self.done, losses[-1])
-        if self.done % self.log_every == 0 and not chunk.ends_epoch:
-            self._record({})
+        self.progress(self.done, pairs[-1][0])
+        if not chunk.ends_epoch:  # at the end of an epoch validation comes before either
+            if self.done % self.log_every == 0:
+                self._record({})
+            if due:
+                self._save()
+
+    def _agreed(self, seen: Tensor, due: bool) -> tuple[list[tuple[float, float]], bool]:
+        """Losses and hits (K, 2) over all devices, and whether the first of them wants to save.
+
+        The one wait for the device in a chunk.
+        """
+        # Every process must take the same turn, whatever its own clock and its own images say.
+        told = torch.cat([seen.flatten(), seen.new_tensor([float(due)])])
+        *numbers, saves = self._over_devices(told, "sum").tolist()
+        losses = [loss / self.plan.devices for loss in numbers[::2]]
+        return list(zip(losses, numbers[1::2], strict=True)), saves > 0
+
+    def _over_devices(self, own: Tensor, how: str = "mean") -> Tensor:
+        if self.plan.devices == 1:
+            return own
+        reduced: Tensor = self.trainer.strategy.reduce(own, reduce_op=how)
+        return reduced
 
     def _update(self, chunk: Chunk, ahead: int) -> Tensor:
         """The optimizer step on images (A, N, C, H, W): its mean loss and number of hits, (2,)."""
@@ -125,63 +181,149 @@ class Task(LightningModule):
         # Everything stays on the device: asking for a number here would wait for it every step.
         optimizer.zero_grad()  # type: ignore[union-attr]
         total = torch.zeros(2, device=self.device)
-        passes = zip(chunk.images[ahead], chunk.labels[ahead], strict=True)
-        for turn, (x, y) in enumerate(passes):  # x (N, C, H, W), y (N,)
-            set_draws(self.dropping, chunk.draws(ahead, turn))
-            logits = self.model(x)
-            smoothing = self.reg.label_smoothing
-            # Passes have equally many images, so the mean of their means is the mean over all.
-            loss = F.cross_entropy(logits, y, label_smoothing=smoothing) / len(chunk.images[ahead])
-            self.manual_backward(loss)
-            total += torch.stack([loss.detach(), (logits.argmax(1) == y).sum()])
+        passes = len(chunk.images[ahead])
+        before = moved = self.statistics.read() if passes > 1 and self.statistics else None
+        for turn in range(passes):
+            if before is not None and turn:
+                self.statistics.write(before)  # no pass sees what another has moved
+            total += self._pass(chunk, ahead, turn)
+            if before is not None:
+                now = self.statistics.read()
+                moved = now if not turn else moved + now  # type: ignore[operator]
+        if moved is not None:
+            self.statistics.write(moved / passes)
+        if self.statistics.read_in_training:
+            self._share_statistics()
         self.rate = optimizer.param_groups[0]["lr"]  # type: ignore[union-attr]
         optimizer.step()  # type: ignore[union-attr]
         scheduler.step()  # type: ignore[union-attr]
+        if self.average is not None:
+            self.average.update(self.model, self.done + ahead)
         return total
 
+    def _pass(self, chunk: Chunk, ahead: int, turn: int) -> Tensor:
+        """Adds the gradients of a forward pass; its part of the mean loss, and its hits, (2,)."""
+        x, y = chunk.images[ahead, turn], chunk.labels[ahead, turn]  # (N, C, H, W), (N,)
+        set_draws(self.dropping, chunk.draws(ahead, turn))
+        logits = self.model(x.to(self.dtype))
+        # Passes have equally many images, so the mean of their means is the mean over all.
+        passes = chunk.images.shape[1]
+        loss = self._loss(logits, y, chunk.partners, ahead, turn) / passes
+        # Processes exchange gradients once a step, when the last pass has added its own.
+        exchange = turn == passes - 1 or self.plan.devices == 1
+        strategy: Any = self.trainer.strategy
+        with nullcontext() if exchange else strategy.block_backward_sync():
+            self.manual_backward(loss)
+        return torch.stack([loss.detach(), (logits.argmax(1) == y).sum()])
+
+    def _loss(
+        self, logits: Tensor, y: Tensor, partners: Partners | None, ahead: int, turn: int
+    ) -> Tensor:
+        smoothing = self.reg.label_smoothing
+        own = F.cross_entropy(logits, y, label_smoothing=smoothing)
+        if partners is None:
+            return own
+        share = partners.label_share[ahead].to(own.dtype)
+        other = F.cross_entropy(logits, partners.labels[ahead, turn], label_smoothing=smoothing)
+        return share * own + (1 - share) * other
+
+    def _share_statistics(self) -> None:
+        """Running statistics become the mean over all devices."""
+        if self.plan.devices == 1:
+            return
+        shared = [self.statistics] + ([Statistics(self.evaluated)] if self.average else [])
+        for each in filter(None, shared):
+            each.write(self._over_devices(each.read()))
+
     def on_train_end(self) -> None:
+        self._share_statistics()
         steps = self.recipe.recalibration
-        if steps and any(name.endswith("running_var") for name, _ in self.model.named_buffers()):
+        if steps and Statistics(self.evaluated):
             loaders: Loaders = self.trainer.datamodule  # type: ignore[attr-defined]
-            batches = (images.to(self.device) for images in loaders.after_training(steps))
+            images = loaders.after_training(steps)
+            batches = (each.to(self.device).to(self.dtype) for each in images)
             with self.trainer.precision_plugin.forward_context():
-                recalibrate(self.model, batches)
+                recalibrate(self.evaluated, batches, self._over_devices)
+        if self.checkpoints is not None and self.checkpoints.final:
+            self._save()
 
     def on_train_epoch_end(self) -> None:
         # Lightning has validated before it ends the epoch, if images are held out at all.
-        self._record(self.validation.summary("val") if self.validation.images else {})
+        held_out = self.trainer.datamodule.splits.val.labels  # type: ignore[attr-defined]
+        self._record(self.validation.summary("val") if len(held_out) else {})
+        if self.checkpoints is None:
+            return
+        epoch, within = divmod(self.done, self.steps_per_epoch)
+        if not within and epoch in self.checkpoints.epochs:
+            self.checkpoints.keep(self.state(), epoch)
+        _, due = self._agreed(torch.zeros(1, 2, device=self.device), self.checkpoints.due())
+        if due and self.done < self.steps:
+            self._save()
+
+    def _save(self) -> None:
+        state = self.state()  # all processes take part in it, and one of them writes
+        assert self.checkpoints is not None
+        self.checkpoints.save(state)
+        self._since = time.monotonic()  # writing is no training
+
+    def state(self) -> State:
+        """All that this training needs to go on from here, under whatever plan."""
+        self._share_statistics()
+        # Lightning's wrapper of an optimizer may remember an older state of it.
+        optimizer, scheduler = self.optimizers(use_pl_optimizer=False), self.lr_schedulers()
+        return {
+            "model": self.model.state_dict(),
+            "average": None if self.average is None else self.average.state_dict(),
+            "optimizer": optimizer.state_dict(),  # type: ignore[union-attr]
+            "scheduler": scheduler.state_dict(),  # type: ignore[union-attr]
+            "precision": self.trainer.precision_plugin.state_dict(),
+            "random": torch.get_rng_state(),  # for layers of other people's
+            "done": self.done,
+            "fresh": self.fresh,
+            "last": list(self.last),
+            "training_seconds": self.training_seconds,
+            "resumed": self.resumed,
+        }
+
+    def _take_up(self, state: State) -> None:
+        self.model.load_state_dict(state["model"])
+        if self.average is not None:
+            # Of a training without an average: it begins with the weights.
+            self.average.network.load_state_dict(state["model"])
+            if state["average"] is not None:
+                self.average.load_state_dict(state["average"])
+        self.done, self.training_seconds = state["done"], state["training_seconds"]
+        self.fresh, self.resumed = list(state["fresh"]), state["resumed"] + 1
+        self.last.extend(state["last"])
 
     def _record(self, more: Record) -> None:
-        fresh = slice(self.recorded, None)  # the steps since the last record
-        self.recorded = len(self.losses)
+        losses, hits = zip(*self.fresh, strict=True)
+        self.fresh = []
         self.curve(
             {
                 "step": self.done,
                 "epoch": self.done / self.steps_per_epoch,
                 "lr": self.rate,
-                "train_loss": fmean(self.losses[fresh]),
-                "train_top1": 100 * fmean(self.hits[fresh]) / self.global_batch,
+                "train_loss": fmean(losses),
+                "train_top1": 100 * fmean(hits) / self.global_batch,
                 **{name: more[name] for name in ("val_loss", "val_top1") if name in more},
             }
         )
 
     def final_means(self) -> tuple[float, float]:
-        """Loss and accuracy in percent at the end: over the last epoch, or tenth of the steps.
-
-        The shorter of the two, since a last epoch may be a fragment or all there was.
-        """
-        last = max(1, min(self.steps_per_epoch, self.steps // 10))
-        hits = fmean(self.hits[-last:]) / self.global_batch
-        return fmean(self.losses[-last:]), 100 * hits
+        """Loss and accuracy in percent at the end."""
+        losses, hits = zip(*self.last, strict=True)
+        return fmean(losses), 100 * fmean(hits) / self.global_batch
 
     def on_validation_epoch_start(self) -> None:
         self.validation.reset()  # every epoch looks at all held-out images anew
+        self._share_statistics()
 
     def validation_step(self, batch: Images, _index: int) -> None:
-        self.validation.update(self.model(batch.images), batch.labels)
+        self.validation.update(self.evaluated(batch.images.to(self.dtype)), batch.labels)
 
     def test_step(self, batch: Images, _index: int) -> None:
-        self.testing.update(self.model(batch.images), batch.labels)
+        self.testing.update(self.evaluated(batch.images.to(self.dtype)), batch.labels)
 
 
 class Evaluation(nn.Module):
@@ -193,11 +335,6 @@ class Evaluation(nn.Module):
         # With fewer than five classes every image is a hit of the top 5.
         self.top5 = MulticlassAccuracy(classes, top_k=min(5, classes), average="micro")
         self.loss = MeanMetric()
-
-    @property
-    def images(self) -> int:
-        """Images seen since the last reset."""
-        return int(self.loss.weight)
 
     def reset(self) -> None:
         """Forget all images."""
@@ -220,10 +357,19 @@ class Evaluation(nn.Module):
         }
 
 
+def refusal(model: nn.Module, plan: Plan) -> str:
+    """Why the workers of `model` cannot be laid as `plan` says, or nothing."""
+    if plan.accumulation > 1 and any(
+        getattr(each, "whole_step", False) for each in model.modules()
+    ):
+        return (
+            f"{plan}: synchronized statistics are those of all images of an optimizer step, which "
+            "therefore share one forward pass"
+        )
+    return ""
+
+
 def _lay(model: nn.Module, plan: Plan) -> None:
-    layers = [module for module in model.modules() if isinstance(module, PerWorker)]
-    per_worker = any(not getattr(layer, "batch_independent", False) for layer in layers)
-    if plan.accumulation > 1 and per_worker:
-        # Their running statistics would move once a pass instead of once a step.
-        raise Impossible(f"{plan}: batch statistics need all workers of a device in one pass")
+    if reason := refusal(model, plan):
+        raise Impossible(reason)
     set_workers(model, plan.per_forward)

@@ -7,30 +7,45 @@ import resource
 import time
 import warnings
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 
 import torch
+from lightning_fabric.plugins.environments.lightning import LightningEnvironment
+from lightning_fabric.plugins.environments.torchelastic import TorchElasticEnvironment
 from pytorch_lightning import Trainer, seed_everything
+from pytorch_lightning.strategies import DDPStrategy, Strategy
 from torch import nn
 
 from normbench import catalog
 from normbench.cells import Cell
+from normbench.checkpoint import Checkpoints, State
 from normbench.data.dataset import Dataset
 from normbench.loaders import Loaders, Order, Schedule
 from normbench.models.cost import count
 from normbench.models.coverage import coverage
 from normbench.models.kinds import is_batch_norm
 from normbench.norms.layer import NormAct
-from normbench.plan import automatic
+from normbench.plan import Plan, layouts
 from normbench.recipe import Recipe
+from normbench.reg import Regularization
 from normbench.task import Diverged, Record, Task
+
+# A process whose partners have gone silent, and nobody ended it, ends by itself.
+SILENCE = timedelta(minutes=10)
 
 # Larger chunks gain nothing: augmentation then costs far less than the steps themselves.
 CHUNK_IMAGES = 2000  # about as many are moved and augmented at once when trainer.chunk is null
 
 
 def train(
-    cell: Cell, curve: Callable[[Record], None], progress: Callable[[int, int, float], None]
+    cell: Cell,
+    curve: Callable[[Record], None],
+    progress: Callable[[int, int, float], None],
+    *,
+    plan: Plan | None = None,
+    checkpoints: Checkpoints | None = None,
+    state: State | None = None,
 ) -> dict[str, Any]:
     """Train and test the network of `cell`; fields of its row.
 
@@ -38,18 +53,38 @@ def train(
         cell: what to train.
         curve: takes each record of the training curve.
         progress: takes steps done, steps in all and the latest loss.
+        plan: how its workers are laid; None: all of them in one forward pass. One of several
+            devices is trained by as many processes, each with its rank in the environment.
+        checkpoints: where states of the training go.
+        state: that it goes on from.
     """
+    task, loaders = prepare(cell, curve, progress, plan=plan, checkpoints=checkpoints, state=state)
+    facts = _facts(cell, loaders.data) | {"plan": str(task.plan)}
+    return facts | _fit_and_test(cell, task, loaders) | {"resumed": task.resumed}
+
+
+def prepare(
+    cell: Cell,
+    curve: Callable[[Record], None],
+    progress: Callable[[int, int, float], None],
+    *,
+    plan: Plan | None = None,
+    checkpoints: Checkpoints | None = None,
+    state: State | None = None,
+) -> tuple[Task, Loaders]:
+    """Network and images of `cell`, ready for a trainer; arguments as of `train`."""
     torch.set_num_threads(cell.trainer.threads)
     seed_everything(cell.seed, verbose=False)  # the weights; all else is drawn by `draws`
     data: Dataset = catalog.build("data", cell.data.options)
     recipe: Recipe = catalog.build("recipe", cell.recipe.options)
+    reg: Regularization = catalog.build("reg", cell.reg.options)
     network = network_of(cell, data)
-    loaders = _loaders(cell, data, recipe)
+    loaders = _loaders(cell, data, recipe, reg, plan or layouts(cell.workers)[0])
     steps = loaders.schedule.steps
     task = Task(
         network,
         recipe,
-        catalog.build("reg", cell.reg.options),
+        reg,
         loaders.order.plan,
         classes=data.classes,
         global_batch=cell.global_batch,
@@ -58,10 +93,10 @@ def train(
         log_every=cell.trainer.log_every,
         curve=curve,
         progress=lambda done, loss: progress(done, steps, loss),
+        checkpoints=checkpoints,
+        state=state,
     )
-    return (
-        _facts(cell, data) | {"plan": str(loaders.order.plan)} | _fit_and_test(cell, task, loaders)
-    )
+    return task, loaders
 
 
 def network_of(cell: Cell, data: Dataset) -> nn.Module:
@@ -76,13 +111,18 @@ def network_of(cell: Cell, data: Dataset) -> nn.Module:
     return network
 
 
-def _loaders(cell: Cell, data: Dataset, recipe: Recipe) -> Loaders:
+def _loaders(cell: Cell, data: Dataset, recipe: Recipe, reg: Regularization, plan: Plan) -> Loaders:
     splits = data.splits()
     images = len(splits.train.labels)
-    order = Order(images, cell.global_batch, automatic(cell.workers), cell.seed)
+    order = Order(images, cell.global_batch, plan, cell.seed)
     chunk = cell.trainer.chunk or max(1, round(CHUNK_IMAGES / cell.global_batch))
-    steps = recipe.steps(images, cell.global_batch)
-    return Loaders(data, splits, order, Schedule(steps, chunk, cell.trainer.log_every))
+    schedule = Schedule(recipe.steps(images, cell.global_batch), chunk, cell.trainer.log_every)
+    return Loaders(data, splits, order, schedule, reg, rank() if plan.devices > 1 else 0)
+
+
+def rank() -> int:
+    """Which of the processes of a run this is."""
+    return int(os.environ.get("RANK", 0))
 
 
 def _facts(cell: Cell, data: Dataset) -> dict[str, Any]:
@@ -102,25 +142,35 @@ def _facts(cell: Cell, data: Dataset) -> dict[str, Any]:
     }
 
 
+def worker_independent(network: nn.Module) -> bool:
+    """How the images of a step are divided among workers changes nothing that `network` computes.
+
+    Declared by the normalizer, layer by layer.
+    """
+    layers = [module for module in network.modules() if isinstance(module, NormAct)]
+    whole = all(layer.worker_independent for layer in layers)
+    return whole and not any(map(is_batch_norm, network.modules()))
+
+
 def _fit_and_test(cell: Cell, task: Task, loaders: Loaders) -> dict[str, Any]:
-    trainer = _trainer(cell, math.ceil(task.steps / task.steps_per_epoch), loaders)
+    trainer = trainer_of(cell, task, loaders)
     started = time.monotonic()
     try:
-        trainer.fit(task, loaders)
-        if task.recipe.recalibration and task.validation.images:
-            trainer.validate(task, loaders, verbose=False)  # now under the new statistics
-        found = _measured(task, loaders.data.classes)
+        held_out, ended = bool(len(loaders.splits.val.labels)), task.done >= task.steps
+        if not ended:
+            trainer.fit(task, loaders)
+        if held_out and (task.recipe.recalibration or ended):
+            trainer.validate(task, loaders, verbose=False)  # under the final statistics
+        found = _measured(task, loaders.data.classes, held_out)
         trainer.test(task, loaders, verbose=False)
         found |= _tested(task)
     except Diverged as reason:
         found = {"status": "diverged", "reason": str(reason)}
-    except torch.OutOfMemoryError as reason:
-        found = {"status": "oom", "reason": str(reason).partition("\n")[0]}
     seconds = time.monotonic() - started
-    return found | {"seconds": seconds, **_hardware(cell)}
+    return found | {"seconds": seconds, **_hardware(cell, task.plan)}
 
 
-def _measured(task: Task, classes: int) -> dict[str, Any]:
+def _measured(task: Task, classes: int, held_out: bool) -> dict[str, Any]:
     """What the training itself says; the validation images were last seen at its end."""
     loss, top1 = task.final_means()
     found: dict[str, Any] = {
@@ -129,7 +179,7 @@ def _measured(task: Task, classes: int) -> dict[str, Any]:
         "train_top1": top1,
         "images_per_second": task.done * task.global_batch / task.training_seconds,
     }
-    if task.validation.images:
+    if held_out:
         found["val_top1"] = task.validation.summary("val")["val_top1"]
     # A dead network still learns how often each class occurs, a hair below ln(classes).
     if loss >= 0.99 * math.log(classes):
@@ -147,20 +197,31 @@ def _tested(task: Task) -> dict[str, Any]:
     return found
 
 
-def _trainer(cell: Cell, epochs: int, loaders: Loaders) -> Trainer:
+def trainer_of(cell: Cell, task: Task, loaders: Loaders) -> Trainer:
+    """Lightning's trainer for what is left of the training."""
     # torch deprecates what Lightning's own import of it touches; not ours to mend.
     warnings.filterwarnings("ignore", message=".*LeafSpec.*")
+    # Lightning would like to be started by srun wherever there is one; our processes are ours.
+    warnings.filterwarnings("ignore", message=".*srun. command is available")
     on_gpu = cell.trainer.accelerator == "gpu"
     torch.backends.cudnn.allow_tf32 = False  # torch's default rounds fp32 convolutions to 10 bits
+    hosts = int(os.environ.get("GROUP_WORLD_SIZE", 1)) if task.plan.devices > 1 else 1
+    of_task = task.steps_per_epoch
     return Trainer(
         accelerator="cuda" if on_gpu else "cpu",
-        devices=1,
+        devices=task.plan.devices // hosts,
+        num_nodes=hosts,
+        strategy=_strategy(task.plan),
+        # Said, and not found out: in a job of Slurm it would take each run for a part of the job.
+        plugins=[LightningEnvironment() if task.plan.devices == 1 else TorchElasticEnvironment()],
         deterministic="warn" if on_gpu else None,
         precision=cell.precision,  # type: ignore[arg-type]
-        max_epochs=epochs,  # the last may be shorter: the loaders stop after the last step
+        # What is left of them; the last may be shorter: the loaders stop after the last step.
+        max_epochs=math.ceil(task.steps / of_task) - task.done // of_task,
         limit_val_batches=1.0 if len(loaders.splits.val.labels) else 0,
         # What Lightning would log, draw, save or try out is done elsewhere or by nobody.
         num_sanity_val_steps=0,
+        use_distributed_sampler=False,
         logger=False,
         enable_checkpointing=False,
         enable_progress_bar=False,
@@ -168,17 +229,27 @@ def _trainer(cell: Cell, epochs: int, loaders: Loaders) -> Trainer:
     )
 
 
-def _hardware(cell: Cell) -> dict[str, Any]:
-    """The device's name, the memory that it has and the most that was in use."""
+def _strategy(plan: Plan) -> Strategy | str:
+    """One process a device."""
+    if plan.devices == 1:
+        return "auto"
+    # Buffers are shared by us, as the mean over all devices; DDP would take the first one's. Newer
+    # versions of torch have another word for it as well, and say so.
+    warnings.filterwarnings("ignore", message=".*broadcast_buffers. is deprecated")
+    return DDPStrategy(broadcast_buffers=False, timeout=SILENCE)
+
+
+def _hardware(cell: Cell, plan: Plan) -> dict[str, Any]:
+    """The devices' name, the memory that one has and the most that was in use."""
     if cell.trainer.accelerator == "gpu":
         device = torch.cuda.get_device_properties(0)
         return {
-            "devices": f"1 x {device.name}",
+            "devices": f"{plan.devices} x {device.name}",
             "memory": device.total_memory,
             "peak_memory": torch.cuda.max_memory_allocated(),
         }
     return {
-        "devices": f"1 x cpu ({platform.machine()})",
+        "devices": f"{plan.devices} x cpu ({platform.machine()})",
         "memory": host_memory(),
         "peak_memory": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
     }

@@ -153,12 +153,22 @@ class BatchNormAct(PerWorker, Running, Normalizing):
 class SyncBatchNorm(BatchNorm):
     """Statistics over all images of an optimizer step; options as in `BatchNorm`."""
 
+    @property
+    def worker_independent(self) -> bool:
+        return True
+
     def layer(self, channels: int, act: str | None = "relu") -> NormAct:
         return SyncBatchNormAct(channels, act, self.momentum, self.eps)
 
 
 class SyncBatchNormAct(BatchNormAct):
     """The layer; across processes the devices' moments are merged, and gradients flow back."""
+
+    whole_step = True
+
+    @property
+    def worker_independent(self) -> bool:
+        return True
 
     def sets(self, images: int) -> int:  # noqa: ARG002 (one set, however many there are)
         return 1

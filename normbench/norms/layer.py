@@ -29,6 +29,14 @@ class Normalizer(ABC):
         """Each image's output depends on that image alone, in training and in evaluation."""
 
     @property
+    def worker_independent(self) -> bool:
+        """How images are divided among workers changes nothing, as long as the step has the same.
+
+        So of batch-independent normalizers, and of those that see the whole step at once.
+        """
+        return self.batch_independent
+
+    @property
     def conv(self) -> Standardization | None:
         """What it asks of convolutions: nothing, or a standardization of their weights."""
         return None
@@ -109,6 +117,10 @@ class NormAct(nn.Module):
     """
 
     batch_independent: bool
+    #: Its statistics are those of all images of an optimizer step, so that all share one pass.
+    whole_step: bool = False
+    #: Why a training cannot begin with the layer as it is, but only from a checkpoint.
+    unfinished: str = ""
     roles: ClassVar[dict[str, Role]] = {"weight": "gain", "bias": "shift"}
     weight: nn.Parameter | None
     bias: nn.Parameter | None
@@ -139,6 +151,11 @@ class NormAct(nn.Module):
         if reason := self.refusal(x.shape):
             raise Impossible(reason)
         return like(self.joint(x), x)
+
+    @property
+    def worker_independent(self) -> bool:
+        """As `Normalizer.worker_independent`."""
+        return self.batch_independent
 
     def refusal(self, shape: torch.Size) -> str:  # noqa: ARG002 (most layers take any)
         """Why maps of this shape cannot be normalized, or nothing."""

@@ -16,7 +16,7 @@ statistics of images alone, group normalization and its relatives, get running s
 own this way, for `normbench.norms.inference`.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from typing import Any
 
@@ -30,7 +30,11 @@ from normbench.norms.running import Running
 
 
 @torch.no_grad()
-def recalibrate(model: nn.Module, batches: Iterable[Tensor | Sequence[Tensor]]) -> int:
+def recalibrate(
+    model: nn.Module,
+    batches: Iterable[Tensor | Sequence[Tensor]],
+    mean_over_devices: Callable[[Tensor], Tensor] = lambda own: own,
+) -> int:
     """Replace the running statistics of `model` by those of `batches`; weights are untouched.
 
     Layers with running statistics normalize as in training, per worker as `set_workers` said, and
@@ -42,6 +46,8 @@ def recalibrate(model: nn.Module, batches: Iterable[Tensor | Sequence[Tensor]]) 
         model: on the device of the batches.
         batches: images (N, C, H, W) of as many forward passes, or tuples that begin with them, as
             a DataLoader gives; each batch counts the same.
+        mean_over_devices: where several processes have batches of their own, the mean of a tensor
+            over all of them.
 
     Returns:
         How many layers have new statistics.
@@ -76,7 +82,7 @@ def recalibrate(model: nn.Module, batches: Iterable[Tensor | Sequence[Tensor]]) 
     for layer, found in sums.items():
         if not found.batches:
             raise ValueError("there is no batch, or a layer that no batch reaches")
-        _keep(layer, *found.moments())
+        _keep(layer, *found.moments(mean_over_devices))
     return len(layers)
 
 
@@ -95,9 +101,10 @@ class _Sums:
         self.square = self.square + (var + mean.square()).double()
         self.batches += 1
 
-    def moments(self) -> tuple[Tensor, Tensor]:
-        mean, square = self.mean / self.batches, self.square / self.batches
-        assert isinstance(mean, Tensor)
+    def moments(self, over_devices: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor]:
+        assert isinstance(self.mean, Tensor)
+        assert isinstance(self.square, Tensor)
+        mean, square = over_devices(torch.stack([self.mean, self.square]) / self.batches)
         return mean, (square - mean.square()).clamp(min=0.0)
 
 

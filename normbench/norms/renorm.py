@@ -24,7 +24,7 @@ Elsewhere: the port ludvb/batchrenorm adds eps = 1e-3 to the standard deviation 
 it as `BatchNormalization(renorm=True)`.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -79,6 +79,7 @@ class BatchRenormAct(BatchNormAct):
     """The layer; it knows the progress of the training from `set_progress`."""
 
     progress: Tensor
+    read_in_training = True
 
     def __init__(self, channels: int, act: str | None, options: BatchRenorm) -> None:
         super().__init__(channels, act, options.momentum, options.eps)
@@ -94,14 +95,21 @@ class BatchRenormAct(BatchNormAct):
         old, seen = torch.sqrt(self.running_var + self.eps), torch.sqrt(var.detach() + self.eps)
         new = torch.lerp(old, seen.mean(0).to(old.dtype), self.momentum)
         # A new tensor: of one that is moved in place, a compiled backward pass (torch 2.15) takes
-        # the moved values for those that r was computed from. Whoever averages buffers over
-        # processes must therefore ask the layer for them every time.
+        # the moved values for those that r was computed from.
         self.running_var = new.square() - self.eps
         self.track(mean=mean)
         return self.activation(self.affine(y))
 
     def normalize(self, x: Tensor) -> Tensor:
         return self._corrected(x)[0] if self.training else super().normalize(x)
+
+    def moved(self) -> list[Tensor]:
+        return [self.running_mean, torch.sqrt(self.running_var + self.eps)]
+
+    def move(self, values: Sequence[Tensor]) -> None:
+        mean, sigma = values
+        self.running_mean.copy_(mean)
+        self.running_var = sigma.square() - self.eps
 
     def _corrected(self, x: Tensor) -> tuple[Tensor, Moments]:
         """The normalized input, and the moments (W, C) of the workers."""

@@ -4,12 +4,15 @@ Each training step moves them towards its own by `momentum`, the weight of the *
 
     running <- (1 - momentum) * running + momentum * mean over the workers of theirs
 
-so that no worker's statistics count more than another's, however workers are laid on devices.
+so that no worker's statistics count more than another's, however workers are laid on devices. Where
+they share neither a forward pass nor a device, `Statistics` takes the mean of what each has moved.
 
 In evaluation an image may count in its own statistics with a weight of its own, which
 `normbench.norms.inference` sets. The paper's variance, alpha * E[x_i^2] + (1 - alpha) * m_{x^2} -
 mean^2 with m_{x^2} = v + m^2, has a form here that is never negative.
 """
+
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
@@ -25,6 +28,8 @@ class Running(NormAct):
     running_var: Tensor
     momentum: float
     example_weight: float | None = 0.0
+    #: Training reads the running statistics, so workers on other devices must know them every step.
+    read_in_training: bool = False
 
     def keep(self, channels: int, momentum: float, *, mean: bool = True) -> None:
         """Start with mean 0, if one is kept, and variance 1."""
@@ -39,6 +44,65 @@ class Running(NormAct):
             for name, statistic in statistics.items():
                 buffer = self.get_buffer(f"running_{name}")
                 buffer.lerp_(statistic.mean(0).to(buffer.dtype), self.momentum)
+
+    def moved(self) -> list[Tensor]:
+        """What moves by `momentum` in a straight line, so that means of it are what is meant."""
+        return _buffers(self)
+
+    def move(self, values: Sequence[Tensor]) -> None:
+        """Take `values`, such as `moved` gives, for its own."""
+        _copy(values, _buffers(self))
+
+
+class Statistics:
+    """All running statistics of a network, as one vector.
+
+    Passes of a step begin with the same statistics, and so do devices; each moves them towards
+    those of its own workers. As the moves are linear, the mean of what they end with has moved
+    towards the mean of all workers.
+    """
+
+    def __init__(self, network: nn.Module) -> None:
+        self.layers = [layer for layer in network.modules() if _buffers(layer)]
+        self.read_in_training = any(getattr(each, "read_in_training", 0) for each in self.layers)
+
+    def __bool__(self) -> bool:
+        return bool(self.layers)
+
+    @torch.no_grad()
+    def read(self) -> Tensor:
+        """A copy, in one dimension."""
+        # The layers are asked anew each time: some replace their buffers.
+        return torch.cat([each.flatten() for layer in self.layers for each in _moved(layer)])
+
+    @torch.no_grad()
+    def write(self, values: Tensor) -> None:
+        """Take `values`, such as `read` gives, for all of them."""
+        rest = values
+        for layer in self.layers:
+            parts = []
+            for each in _moved(layer):
+                parts.append(rest[: each.numel()].view_as(each))
+                rest = rest[each.numel() :]
+            if isinstance(layer, Running):
+                layer.move(parts)
+            else:
+                _copy(parts, _buffers(layer))
+
+
+def _moved(layer: nn.Module) -> list[Tensor]:
+    return layer.moved() if isinstance(layer, Running) else _buffers(layer)
+
+
+def _buffers(layer: nn.Module) -> list[Tensor]:
+    """Of our layers and of batch normalizations of torch and timm alike."""
+    found = (getattr(layer, name, None) for name in ("running_mean", "running_var"))
+    return [each for each in found if isinstance(each, Tensor)]
+
+
+def _copy(values: Sequence[Tensor], buffers: Sequence[Tensor]) -> None:
+    for value, buffer in zip(values, buffers, strict=True):
+        buffer.copy_(value)
 
 
 def weighed(own: Moments, running: Moments, weight: float) -> Moments:

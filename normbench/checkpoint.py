@@ -1,0 +1,88 @@
+"""Checkpoints of a run, each written in one piece beside what the run leaves otherwise.
+
+    checkpoint.pt   the last one: what an interrupted run goes on from
+    epoch-30.pt     after that epoch, for those that `checkpoint.epochs` names
+
+A state is what `normbench.task.Task.state` gives: tensors, numbers and text, nothing else.
+"""
+
+import os
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+LAST = "checkpoint.pt"
+
+State = dict[str, Any]
+
+
+class Checkpoints:
+    """Those of one run.
+
+    Args:
+        folder: of the run.
+        every: seconds of training between two; None: none is written on the way.
+        epochs: after which one is kept for good.
+        final: whether one is written at the end of the training.
+        writes: whether this process is the one that writes.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        every: float | None,
+        epochs: Sequence[int] = (),
+        *,
+        final: bool = False,
+        writes: bool = True,
+    ) -> None:
+        self.folder, self.every, self.epochs = folder, every, set(epochs)
+        self.final, self.writes = final, writes
+        self.saved = time.monotonic()
+
+    def due(self) -> bool:
+        """It is time for one, says the process that writes."""
+        if not self.writes or self.every is None:
+            return False
+        return time.monotonic() - self.saved >= self.every
+
+    def save(self, state: State) -> None:
+        """Replace the last one."""
+        self._write(LAST, state)
+        self.saved = time.monotonic()
+
+    def keep(self, state: State, epoch: int) -> None:
+        """The one after `epoch`."""
+        self._write(snapshot(epoch), state)
+
+    def _write(self, name: str, state: State) -> None:
+        if not self.writes:
+            return
+        temporary = self.folder / f".{name}.{os.getpid()}"
+        torch.save(state, temporary)
+        temporary.replace(self.folder / name)
+
+
+def snapshot(epoch: int) -> str:
+    """The file of the state after `epoch`."""
+    return f"epoch-{epoch}.pt"
+
+
+def load(path: Path) -> State:
+    """The state in `path`, on the CPU.
+
+    Raises:
+        Exception: there is none that could be read.
+    """
+    state: State = torch.load(path, map_location="cpu", weights_only=True)
+    return state
+
+
+def clear(folder: Path) -> None:
+    """Forget all checkpoints of a run, and what a process that was killed left of one."""
+    for pattern in (LAST, snapshot(0).replace("0", "*"), ".*.pt.*"):
+        for path in folder.glob(pattern):
+            path.unlink(missing_ok=True)

@@ -1,0 +1,173 @@
+"""The processes of one run, a device each; to the sweep they are like one child.
+
+Rank 0 holds the lock, keeps state, curve and mirror, and writes the row; the others compute. Each
+knows its place by the environment that torchrun gives its processes, so that Lightning finds itself
+among them and starts none of its own.
+
+When one of them fails, the others notice a broken connection, or wait for ever. What is reported is
+the failure that came first, and not theirs.
+"""
+
+import signal
+import socket
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+from normbench import children
+from normbench.children import Child, Ended, Message
+
+PATIENCE = 2.0  # seconds that the others have to report, once one has ended
+
+#: What torchrun and Slurm may have told the process that starts runs, and is not about them.
+_PLACES = (
+    "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE",
+    "NODE_RANK", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID", "SLURM_NTASKS",
+)  # fmt: skip
+
+
+class Ranks:
+    """Processes that train one run together."""
+
+    def __init__(self, members: Sequence[Child]) -> None:
+        self.members = list(members)
+        self.over: dict[int, tuple[float, Ended]] = {}  # when it was seen, and how it ended
+
+    @property
+    def pid(self) -> int | None:
+        """Process id of rank 0."""
+        return self.members[0].process.pid
+
+    @property
+    def handles(self) -> list[Any]:
+        """What becomes ready when there is something to read or a rank is gone."""
+        living = (child for number, child in enumerate(self.members) if number not in self.over)
+        return [handle for child in living for handle in child.handles]
+
+    def messages(self) -> Iterable[Message]:
+        """What rank 0 has said since the last call; of the others only the end counts."""
+        for number, child in enumerate(self.members):
+            for message in child.messages() if number not in self.over else ():
+                if number == 0:
+                    yield message
+
+    def ended(self) -> Ended | None:
+        """How the run ended, once all its processes have; None before."""
+        for number, child in enumerate(self.members):
+            if number not in self.over and (end := child.ended()) is not None:
+                self.over[number] = time.monotonic(), end
+        if not self.over:
+            return None
+        if len(self.over) < len(self.members):
+            if time.monotonic() - min(at for at, _ in self.over.values()) < PATIENCE:
+                return None
+            self.kill()
+            return self.ended()
+        return self._verdict()
+
+    def _verdict(self) -> Ended:
+        first = self.over[0][1]
+        if first.last is not None and first.last.kind == "result":
+            return first  # the row is there, whatever became of the others at the end
+        number = min(self.over, key=self._when)
+        end = self.over[number][1]
+        return end if len(self.members) == 1 else Ended(end.code, end.last, number)
+
+    def _when(self, number: int) -> float:
+        """When a rank failed. Who was killed says nothing, so everybody else noticed it later."""
+        seen, end = self.over[number]
+        if end.last is not None and end.last.kind in ("failed", "memory", "refused"):
+            return end.last.at
+        return seen if end.last is not None or end.code == 130 else 0.0
+
+    def signal(self, number: int) -> None:
+        """To all of them."""
+        for child in self.members:
+            child.signal(number)
+
+    def join(self, seconds: float) -> None:
+        """Until all have ended, at most `seconds`."""
+        deadline = time.monotonic() + seconds
+        for child in self.members:
+            child.process.join(max(0.0, deadline - time.monotonic()))
+
+    def kill(self) -> None:
+        """All of them."""
+        for number, child in enumerate(self.members):
+            if number not in self.over:
+                child.kill()
+        for child in self.members:
+            child.process.join()
+
+
+def start(
+    target: str,
+    request: Any,
+    devices: int,
+    *,
+    log: Path,
+    environment: Mapping[str, str | None] | None = None,
+) -> Ranks:
+    """Run `target` on (request, tell) in as many processes as there are devices.
+
+    Args:
+        target: "module:function", as of `normbench.children.start`.
+        request: what each of them gets.
+        devices: how many.
+        log: file of rank 0; that of rank 1 is `log.1.txt` beside `log.txt`.
+        environment: variables of all of them.
+    """
+    alone = dict.fromkeys(_PLACES)
+    shared = alone if devices == 1 else alone | _meeting_place(devices)
+    members = []
+    try:
+        for number in range(devices):
+            place = {"RANK": str(number), "LOCAL_RANK": str(number)}
+            own: dict[str, str | None] = {} if devices == 1 else {**place}
+            file = log_of(log, number)
+            if number:
+                file.unlink(missing_ok=True)
+            variables = {**shared, **own, **(environment or {})}
+            members.append(children.start(target, request, log=file, environment=variables))
+    except BaseException:
+        for child in members:
+            child.kill()
+        raise
+    return Ranks(members)
+
+
+def log_of(log: Path, number: int) -> Path:
+    """The file that takes what rank `number` prints."""
+    return log if not number else log.with_name(f"{log.stem}.{number}{log.suffix}")
+
+
+def stop(running: Iterable[Ranks], number: int = signal.SIGINT) -> None:
+    """Ask all to stop, wait for a while, kill the rest."""
+    running = list(running)
+    for each in running:  # all first, so that they write their states beside each other
+        each.signal(number)
+    deadline = time.monotonic() + children.GRACE
+    try:
+        for each in running:
+            each.join(max(0.0, deadline - time.monotonic()))
+    finally:  # also when the user loses patience and interrupts the waiting
+        for each in running:
+            each.kill()
+
+
+def _meeting_place(devices: int) -> dict[str, str | None]:
+    with socket.socket() as probe:  # a port that nobody uses now
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    return {
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+        "WORLD_SIZE": str(devices),
+        "LOCAL_WORLD_SIZE": str(devices),
+        "GROUP_RANK": "0",
+        "GROUP_WORLD_SIZE": "1",
+        "TORCHELASTIC_RUN_ID": uuid4().hex,
+        "TORCHELASTIC_USE_AGENT_STORE": "False",
+    }

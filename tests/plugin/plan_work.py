@@ -1,0 +1,121 @@
+"""What the ranks of a plan do in tests/test_plans.py: trainings whose every step is looked at.
+
+A step is looked at as four vectors: gradients, running statistics, other buffers and parameters.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from pytorch_lightning import Callback
+from torch import Tensor
+
+from normbench.cells import Cell
+from normbench.norms.workers import set_workers
+from normbench.plan import Plan
+from normbench.task import Task
+from normbench.training import prepare, trainer_of
+
+Mode = Literal["reference", "restarted", "free", "perturbed", "control"]
+Seen = dict[str, Tensor]
+
+
+@dataclass(frozen=True)
+class Errand:
+    """Trainings of `cells` under one plan; what the reference saw lies in `folder`."""
+
+    mode: Mode
+    plan: Plan
+    cells: dict[str, Cell]
+    folder: Path
+
+
+class Looking(Callback):
+    """Looks at every step; `before` may move the task to where a step shall begin."""
+
+    def __init__(self, before: Callable[[Task, int], None] | None = None) -> None:
+        self.before = before
+        self.seen: list[Seen] = []
+
+    def on_train_batch_start(self, trainer: Any, task: Any, chunk: Any, index: int) -> None:
+        if self.before is not None:
+            self.before(task, index)
+
+    def on_train_batch_end(self, trainer: Any, task: Any, out: Any, chunk: Any, index: int) -> None:
+        task._share_statistics()  # devices have moved theirs apart, which is no difference
+        self.seen.append(look(task))
+
+
+def look(task: Task) -> Seen:
+    """Gradients, buffers and updated parameters, and the momentum of the optimizer."""
+    trained = [each for each in task.model.parameters() if each.grad is not None]
+    optimizer: Any = task.optimizers(use_pl_optimizer=False)
+    momentum = [each["momentum_buffer"] for each in optimizer.state.values()]
+    found = {
+        "gradients": [each.grad for each in trained],
+        "buffers": list(task.model.buffers()),
+        "parameters": list(task.model.parameters()),
+        "momentum": momentum,
+    }
+    return {
+        name: torch.cat([each.detach().double().flatten() for each in tensors])
+        for name, tensors in found.items()
+        if tensors
+    }
+
+
+def run(errand: Errand, tell: Callable[[Any], None]) -> dict[str, list[dict[str, float]]]:
+    """By name of a normalizer, for each step how far it is from the reference's."""
+    return {name: _trained(errand, name, cell) for name, cell in errand.cells.items()}
+
+
+def _trained(errand: Errand, name: str, cell: Cell) -> list[dict[str, float]]:
+    folder = errand.folder / name
+    task, loaders = prepare(cell, lambda _: None, lambda *_: None, plan=errand.plan)
+    looking = Looking(_beginning(errand, folder))
+    if errand.mode == "control":
+        set_workers(task.model, 1)
+    trainer = trainer_of(cell, task, loaders)
+    trainer.callbacks.append(looking)  # type: ignore[attr-defined]
+    trainer.fit(task, loaders)
+    if errand.mode == "reference":
+        torch.save(looking.seen, folder / "seen.pt")
+        return []
+    expected = torch.load(folder / "seen.pt")
+    return [_apart(own, other) for own, other in zip(looking.seen, expected, strict=True)]
+
+
+def _beginning(errand: Errand, folder: Path) -> Callable[[Task, int], None] | None:
+    """What happens before a step: it is written where it begins, or it begins where one began."""
+
+    def write(task: Task, index: int) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        torch.save(task.state(), folder / f"{index}.pt")
+
+    def restart(task: Task, index: int) -> None:
+        state = torch.load(folder / f"{index}.pt")
+        task.model.load_state_dict(state["model"])
+        optimizer: Any = task.optimizers(use_pl_optimizer=False)
+        optimizer.load_state_dict(state["optimizer"])
+
+    def perturb(task: Task, index: int) -> None:
+        first = next(task.model.parameters())
+        if index == 0:
+            with torch.no_grad():
+                first.copy_(torch.nextafter(first, torch.full_like(first, torch.inf)))
+
+    chosen = {
+        "reference": write, "restarted": restart, "control": restart, "perturbed": perturb,
+    }  # fmt: skip
+    return chosen.get(errand.mode)
+
+
+def _apart(own: Seen, other: Seen) -> dict[str, float]:
+    """Relative distances, in the largest norm, of each of the vectors."""
+    assert own.keys() == other.keys(), (own.keys(), other.keys())
+    return {
+        name: float((own[name] - other[name]).abs().max() / other[name].abs().max())
+        for name in own
+    }
