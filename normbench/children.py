@@ -173,11 +173,15 @@ def _ensure_server() -> None:
     before = os.environ.get("PYTHONPATH")
     os.environ["PYTHONPATH"] = os.pathsep.join(path or str(Path.cwd()) for path in sys.path)
     # A signal that is ignored stays so in what is started: Ctrl-C must not reach the imports.
-    handler = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # And a job of Slurm that is about to be taken away gets SIGUSR2, with all of its processes.
+    handlers = {
+        number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGUSR2)
+    }
     try:
         forkserver.ensure_running()
     finally:
-        signal.signal(signal.SIGINT, handler)
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
         if before is None:
             del os.environ["PYTHONPATH"]
         else:

@@ -64,16 +64,20 @@ def compose(arguments: list[str]) -> tuple[list[Cell], Settings | None]:
         return [], None
     if len(composed) == 1:
         _require_multirun(composed[0][1])
-    cells = list(dict.fromkeys(cell.id for cell, _ in parsed))
-    by_id = {cell.id: cell for cell, _ in parsed}
-    if any(cell.trainer != by_id[cell.id].trainer for cell, _ in parsed):
-        raise BadInput("trainer: it changes no run's id, so a grid over it trains nothing anew")
+    by_id: dict[str, Cell] = {}
+    for cell, _ in parsed:
+        by_id.setdefault(cell.id, cell)
+    if twice := sum(cell.trainer != by_id[cell.id].trainer for cell, _ in parsed):
+        print(
+            f"{twice} cells differ from another in hardware alone, which changes no result: each "
+            "run is trained once, on the first given (to time hardware use normbench.bench)"
+        )
     settings = {each for _, each in parsed}
     if len(settings) > 1:
         raise BadInput(
             "runs, jobs, force and sweeps hold for all runs of a command line: give one value"
         )
-    return [by_id[id_] for id_ in cells], settings.pop()
+    return list(by_id.values()), settings.pop()
 
 
 def _late(word: str) -> str:

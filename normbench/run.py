@@ -112,7 +112,6 @@ def _begin(folder: Path, state: State | None) -> list[Record]:
     shutil.rmtree(folder / "wandb", ignore_errors=True)
     if state is None or state["resumed"] < 0:
         checkpoint.clear(folder)
-        os.truncate(folder / "log.txt", 0)
         return []
     return [record for record in read_history(folder) if record["step"] <= state["done"]]
 
@@ -123,6 +122,8 @@ def _kept(request: Request, tell: Callable[[Any], None]) -> str:
     write_state(folder, "running", pid=os.getpid(), host=platform.node(), plan=str(request.plan))
     mirror = None
     try:
+        if not (request.resume and (folder / checkpoint.LAST).exists()):
+            os.truncate(folder / "log.txt", 0)
         state = _state(request)
         past = _begin(folder, state)
         mirror = tracking.start(request.cell, folder, request.sweep)
@@ -132,7 +133,7 @@ def _kept(request: Request, tell: Callable[[Any], None]) -> str:
     except BaseException as error:
         stopped = _is_interrupt(error)
         phase: Phase = "interrupted" if stopped else "failed"
-        write_state(folder, phase, "" if stopped else one_line(error))
+        write_state(folder, phase, "" if stopped else one_line(error), pid=os.getpid())
         tracking.finish(mirror, {"status": phase}, 130 if stopped else 1)
         if stopped:
             raise KeyboardInterrupt from error

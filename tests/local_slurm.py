@@ -16,11 +16,12 @@ PATH = os.pathsep.join((os.environ.get("PATH", ""), "/usr/sbin", "/sbin"))
 #: Seconds that daemons may take to serve, and jobs and daemons to end.
 PATIENCE = 30
 
-# cred_expire: a requeued job waits (BeginTime) until the credential of its first start has expired,
-# one second more than credentials live: 121 s as Slurm comes, 6 s here. Below 5 Slurm warns and
-# takes its default. Who cannot wait says `scontrol update jobid=ID StartTime=now` once the job is
-# pending again, and it starts within a second or two. Without the SchedulerParameters the intervals
-# of the schedulers would come on top, 30 and 60 s.
+# cred_expire: a requeued job waits (BeginTime) until the credential of its start before must have
+# expired, one second longer than credentials live: 121 s as Slurm comes, 6 s here. Below 5 Slurm
+# warns and takes its default. Who is in a hurry waits until the job is pending and says `scontrol
+# update jobid=ID StartTime=now+2`. Never `now`: started in the second in which it was stopped, a
+# job is taken for a copy of itself, and fails with no words ("Job credential revoked").
+# SchedulerParameters: or else the schedulers look for what has become due every 30 and 60 s.
 # config_overrides: the node has the CPUs that stand here, whatever the machine has. Only they are
 # handed out (CR_Core): memory can be asked for, but holds no job back.
 # Accounting wants a database, so there is none, and no sacct.
@@ -30,17 +31,12 @@ SlurmctldHost={host}(127.0.0.1)
 SlurmctldPort={ports[0]}
 SlurmdPort={ports[1]}
 SlurmUser=root
-AuthType=auth/munge
 AuthInfo=socket={folder}/munge.socket,cred_expire=5
 StateSaveLocation={folder}/state
 SlurmdSpoolDir={folder}/spool
 SlurmctldPidFile={folder}/slurmctld.pid
 SlurmdPidFile={folder}/slurmd.pid
 ProctrackType=proctrack/linuxproc
-TaskPlugin=task/none
-MpiDefault=none
-JobAcctGatherType=jobacct_gather/none
-AccountingStorageType=accounting_storage/none
 SelectType=select/cons_tres
 SelectTypeParameters=CR_Core
 SchedulerParameters=bf_interval=1,sched_interval=1,batch_sched_delay=0
@@ -69,9 +65,7 @@ def slurm(folder: Path) -> Iterator[dict[str, str]]:
     """
     folder = folder.resolve()
     clients = {"SLURM_CONF": str(folder / "slurm.conf")}
-    # Who is in a job of another Slurm does not hand the variables of that one on.
-    kept = {key: value for key, value in os.environ.items() if not key.startswith("SLURM")}
-    environment = {**kept, **clients, "PATH": PATH}
+    environment = {**os.environ, **clients, "PATH": PATH}
     with ExitStack() as stack:
         daemons: list[subprocess.Popen[bytes]] = []
 
@@ -85,13 +79,8 @@ def slurm(folder: Path) -> Iterator[dict[str, str]]:
         _configure(folder)
         stack.callback(until, lambda: not _kill_leftovers(folder))
         # force: a folder of tests may be closed to other users, who then do not reach the socket.
-        files = (
-            "socket=munge.socket",
-            "key-file=munge.key",
-            "seed-file=seed",
-            "pid-file=munged.pid",
-        )
-        start("munged", "--foreground", "--force", *(f"--{file}" for file in files))
+        files = [f"--{kind}-file=munge.{kind}" for kind in ("key", "seed", "pid")]
+        start("munged", "--foreground", "--force", "--socket=munge.socket", *files)
         wait((folder / "munge.socket").exists)
         start("slurmctld", "-D")
         start("slurmd", "-D")
@@ -107,10 +96,7 @@ def _configure(folder: Path) -> None:
     key.touch(mode=0o600)
     key.write_bytes(os.urandom(128))
     # Both are held until both are known, or they might be the same.
-    with (
-        socket.create_server(("127.0.0.1", 0)) as one,
-        socket.create_server(("127.0.0.1", 0)) as two,
-    ):
+    with socket.create_server(("", 0)) as one, socket.create_server(("", 0)) as two:
         ports = [server.getsockname()[1] for server in (one, two)]
     host = socket.gethostname().split(".")[0]
     text = CONFIGURATION.format(folder=folder, host=host, ports=ports)

@@ -17,8 +17,8 @@ pytestmark = [
 JOB = """\
 #!/bin/bash
 srun --ntasks=2 --output=%t.out printenv SLURM_PROCID
-(setsid sleep 4321 &)
-sleep 4321
+(setsid tail -f "$PWD/job.sh" &)
+tail -f "$PWD/job.sh"
 """
 
 
@@ -26,9 +26,10 @@ def test_it_takes_a_job_and_nothing_survives_its_end(tmp_path: Path) -> None:
     with local_slurm.slurm(tmp_path / "slurm") as variables:
         (tmp_path / "job.sh").write_text(JOB)
         environment = {**os.environ, **variables}
-        command = ["sbatch", "--ntasks=2", "--parsable", "job.sh"]
+        command = ["sbatch", "--ntasks=2", "job.sh"]
         subprocess.run(command, cwd=tmp_path, env=environment, check=True)
-        running = local_slurm.until(lambda: len(processes("sleep\x004321")) == 2)
+        tail = f"tail\0-f\0{tmp_path}/job.sh"
+        running = local_slurm.until(lambda: len(processes(tail)) == 2)
         assert running, (tmp_path / "slurm" / "slurmd.log").read_text()
         assert [(tmp_path / f"{rank}.out").read_text() for rank in (0, 1)] == ["0\n", "1\n"]
         assert processes(str(tmp_path))

@@ -66,7 +66,8 @@ class SwitchableNorm(Normalizer):
         tied: one vector of ratios for means and variances.
         mix: what is mixed, var or std.
         unbiased: take unbiased variances of the channels of an image.
-        hard: the largest ratio alone counts, and the ratios do not learn.
+        hard: the largest ratio alone counts, and the ratios do not learn; without given ratios
+            those of the network that a run goes on from (`init_from`).
         mean_ratios: ratios of the means at first, one for each member; null: equal.
         var_ratios: ratios of the variances at first; null: equal.
         momentum: weight of a step's statistics in the running ones.
@@ -100,11 +101,12 @@ class SwitchableNorm(Normalizer):
         if self.tied and self.var_ratios is not None:
             given = list(self.var_ratios)
             raise ValueError(f"var_ratios={given}: tied ratios are norm.mean_ratios for both")
-        if self.hard and (self.mean_ratios is None or (self.var_ratios is None and not self.tied)):
-            raise ValueError(
-                "hard=true: which member counts follows from given ratios, as in "
-                "norm.mean_ratios=[0,0,1] norm.var_ratios=[0,1,0]; tied, from the first alone"
-            )
+
+    @property
+    def undecided(self) -> bool:
+        """Hard ratios, and nothing here says which: they are those of a trained network."""
+        given = self.mean_ratios is not None and (self.tied or self.var_ratios is not None)
+        return self.hard and not given
 
     @property
     def batch_independent(self) -> bool:
@@ -127,6 +129,12 @@ class SwitchableNormAct(PerWorker, Running, Normalizing):
     def __init__(self, channels: int, act: str | None, options: SwitchableNorm) -> None:
         super().__init__(channels, act)
         self.options, self.hard = options, options.hard
+        if options.undecided:
+            self.unfinished = (
+                "norm.hard=true: which member counts follows from the ratios of a trained network, "
+                "as with init_from=RUN@EPOCH, or from given ones, as norm.mean_ratios=[0,0,1] "
+                "norm.var_ratios=[0,1,0]; tied, from the first alone"
+            )
         self.batch_independent = options.batch_independent
         given = {"mean": options.mean_ratios, "var": options.var_ratios}
         for name in ("",) if options.tied else ("mean_", "var_"):

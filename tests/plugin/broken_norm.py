@@ -4,6 +4,7 @@ import os
 from dataclasses import dataclass
 from typing import ClassVar
 
+import torch
 from torch import Tensor
 
 from normbench.norms.layer import NormAct, Normalizer
@@ -75,3 +76,45 @@ class Unbuildable(Normalizer):
 
     def layer(self, channels: int, act: str | None = "relu") -> NormAct:
         raise LookupError(f"no layer of {channels} channels")
+
+
+@dataclass(frozen=True)
+class Partial(Normalizer):
+    """Fails in its third forward pass, on one rank alone."""
+
+    batch_independent: ClassVar[bool] = False
+
+    def layer(self, channels: int, act: str | None = "relu") -> "PartialAct":
+        return PartialAct(channels, act)
+
+
+class PartialAct(BrokenAct):
+    batch_independent = False
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x) if os.environ.get("RANK") == "1" else self.affine(x)
+
+
+@dataclass(frozen=True)
+class Greedy(Normalizer):
+    """Asks for more memory than any machine has when a pass has more images than `most`."""
+
+    most: int = 32
+    bytes_asked: int = 2**60
+    batch_independent: ClassVar[bool] = False
+
+    def layer(self, channels: int, act: str | None = "relu") -> "GreedyAct":
+        return GreedyAct(channels, act, self.most, self.bytes_asked)
+
+
+class GreedyAct(NormAct):
+    batch_independent = False
+
+    def __init__(self, channels: int, act: str | None, most: int, bytes_asked: int) -> None:
+        super().__init__(channels, act)
+        self.most, self.bytes_asked = most, bytes_asked
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.training and len(x) > self.most and x.device.type != "meta":
+            torch.empty(self.bytes_asked, dtype=torch.uint8)
+        return self.activation(self.affine(x / (1 + x.abs().mean((1, 2, 3), keepdim=True))))

@@ -1,6 +1,6 @@
 """What the ranks of a plan do in tests/test_plans.py: trainings whose every step is looked at.
 
-A step is looked at as four vectors: gradients, running statistics, other buffers and parameters.
+A step is looked at as gradients, running statistics, updated parameters and their momentum.
 """
 
 from collections.abc import Callable
@@ -19,7 +19,7 @@ from normbench.task import Task
 from normbench.training import prepare, trainer_of
 
 Mode = Literal["reference", "restarted", "free", "perturbed", "control"]
-Seen = dict[str, Tensor]
+Seen = dict[str, list[Tensor]]
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class Looking(Callback):
 
 
 def look(task: Task) -> Seen:
-    """Gradients, buffers and updated parameters, and the momentum of the optimizer."""
+    """The tensors after a step, by kind."""
     trained = [each for each in task.model.parameters() if each.grad is not None]
     optimizer: Any = task.optimizers(use_pl_optimizer=False)
     momentum = [each["momentum_buffer"] for each in optimizer.state.values()]
@@ -59,11 +59,7 @@ def look(task: Task) -> Seen:
         "parameters": list(task.model.parameters()),
         "momentum": momentum,
     }
-    return {
-        name: torch.cat([each.detach().double().flatten() for each in tensors])
-        for name, tensors in found.items()
-        if tensors
-    }
+    return {name: [each.detach().clone() for each in found[name]] for name in found}
 
 
 def run(errand: Errand, tell: Callable[[Any], None]) -> dict[str, list[dict[str, float]]]:
@@ -113,9 +109,13 @@ def _beginning(errand: Errand, folder: Path) -> Callable[[Task, int], None] | No
 
 
 def _apart(own: Seen, other: Seen) -> dict[str, float]:
-    """Relative distances, in the largest norm, of each of the vectors."""
-    assert own.keys() == other.keys(), (own.keys(), other.keys())
+    """For each kind of tensor the largest of their distances, relative to the largest value."""
     return {
-        name: float((own[name] - other[name]).abs().max() / other[name].abs().max())
+        name: max([_distance(*pair) for pair in zip(own[name], other[name], strict=True)] or [0.0])
         for name in own
     }
+
+
+def _distance(own: Tensor, other: Tensor) -> float:
+    size = other.abs().max()
+    return float((own - other).abs().max() / size) if size else float(own.abs().max())

@@ -1,0 +1,173 @@
+"""Runs of several processes: who starts, who fails first, what fits the memory."""
+
+import os
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from conftest import SHORT, Command, cell
+from test_sweep import BROKEN, LONG, folder_of, gone_from, training, when
+
+from normbench import results
+from normbench.plan import Plan, layouts
+from normbench.results import Row
+
+Rows = Callable[[], list[Row]]
+
+TWO = ("trainer.devices=2",)
+
+
+def rank_of(log: Path) -> int:
+    """Process id of whoever writes `log`."""
+    for folder in Path("/proc").iterdir():
+        try:
+            if folder.name.isdigit() and (folder / "fd/1").readlink() == log.resolve():
+                return int(folder.name)
+        except OSError:
+            continue  # gone meanwhile, or somebody else's
+    raise LookupError(log)
+
+
+def test_a_grid_has_as_many_processes_as_each_cell_can_use(command: Command, rows: Rows) -> None:
+    """One worker cannot be divided; 2 and 32 can. W&B has one run of each."""
+    arguments = ("recipe.images=2560", "trainer=cpu", "norm=bn", "batch=4,64,128", *TWO)
+    end = command("-m", *arguments)
+    assert end.code == 0, end.err
+    plans = {row.batch: row.plan for row in rows()}
+    assert plans == {
+        4: "32 workers: devices=2 per_forward=16 accumulation=1",
+        64: "2 workers: devices=2 per_forward=1 accumulation=1",
+        128: "1 workers: devices=1 per_forward=1 accumulation=1",
+    }
+    assert {row.batch: row.devices[:7] for row in rows()} == {
+        4: "2 x cpu",
+        64: "2 x cpu",
+        128: "1 x cpu",
+    }
+    assert sorted(path.name for path in Path("runs").iterdir()) == ["check.log", "default"]
+    assert len(list(Path("runs").glob("default/*/wandb/offline-run-*"))) == 3
+    assert all(len(list(results.read_history(Path("runs/default") / r.id))) == 2 for r in rows())
+    assert "0 to do" in command("-m", *arguments[:-1]).out
+
+
+def test_hardware_alone_makes_no_second_run(command: Command, rows: Rows) -> None:
+    end = command("-m", "norm=bn,gn", "batch=4", "trainer.devices=1,2", *SHORT)
+    assert end.code == 0, end.err
+    assert "2 cells differ from another in hardware alone" in end.out
+    assert [row.plan[12:21] for row in rows()] == ["devices=1"] * 2
+
+
+def test_the_failure_of_one_rank_is_the_failure_that_is_told(command: Command, rows: Rows) -> None:
+    """The other one only loses its connection. The next run of the sweep goes on."""
+    started = time.monotonic()
+    end = command(*BROKEN, "-m", "norm=partial,bn", "batch=4", *TWO, *SHORT)
+    assert time.monotonic() - started < 60
+    assert end.code == 1
+    own = folder_of(*BROKEN, "norm=partial", "batch=4", *SHORT)
+    said = f"rank 1: RuntimeError: this layer is broken on purpose ({own / 'log.1.txt'})"
+    assert f"failed  {cell(*BROKEN, 'norm=partial', 'batch=4', *SHORT).title}: {said}" in end.out
+    assert "in forward" in (own / "log.1.txt").read_text()
+    state = results.read_state(own)
+    assert state["phase"] == "failed"
+    assert state["error"] == "rank 1: RuntimeError: this layer is broken on purpose"
+    assert [row.norm for row in rows()] == ["bn"]
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_a_rank_that_is_killed_ends_the_run(number: int, command: Command, rows: Rows) -> None:
+    arguments = ("norm=bn", "batch=4", *TWO, *LONG)
+    own = folder_of(*arguments)
+    log = own / ("log.1.txt" if number else "log.txt")
+    killer = when(lambda: training(own), lambda: os.kill(rank_of(log), signal.SIGKILL))
+    started = time.monotonic()
+    end = command(*arguments)
+    killer.join()
+    assert time.monotonic() - started < 60
+    assert end.code == 1
+    assert f"rank {number}: killed by signal 9" in end.out
+    assert results.read_state(own)["error"] == f"rank {number}: killed by signal 9"
+    assert not results.is_busy(own)
+    gone_from(Path.cwd())
+
+
+def test_ranks_are_interrupted_together(command: Command) -> None:
+    arguments = ("norm=bn", "batch=4", *TWO, *LONG)
+    own = folder_of(*arguments)
+    stopper = when(lambda: training(own), lambda: os.kill(os.getpid(), signal.SIGINT))
+    assert command(*arguments).code == 130
+    stopper.join()
+    assert results.read_state(own)["phase"] == "interrupted"
+
+
+def test_what_is_too_large_is_tried_in_smaller_portions(command: Command, rows: Rows) -> None:
+    """Of 32 workers with 4 images 8 fit a pass; a second seed does not try the others again."""
+    end = command(*BROKEN, "-m", "norm=greedy", "batch=4", "seed=0,1", "jobs=1", *SHORT)
+    assert end.code == 0, end.err
+    assert [line.partition(": ")[2] for line in end.out.splitlines() if "too large" in line] == [
+        f"32 workers: devices=1 per_forward={large} accumulation={32 // large}; now 32 workers: "
+        f"devices=1 per_forward={large // 2} accumulation={64 // large}"
+        for large in (32, 16)
+    ]
+    assert {row.plan for row in rows()} == {"32 workers: devices=1 per_forward=8 accumulation=4"}
+    given = command(*BROKEN, "norm=greedy", "batch=4", "trainer.per_forward=8", "runs=b", *SHORT)
+    assert given.code == 0
+    assert results.read("b")[0].test_loss == rows()[0].test_loss
+
+
+def test_a_worker_that_does_not_fit_is_a_result(command: Command, rows: Rows) -> None:
+    end = command(*BROKEN, "norm=greedy", "norm.most=3", "batch=64", *TWO, *SHORT)
+    assert end.code == 0, end.err
+    (row,) = rows()
+    assert row.status == "oom"
+    assert "you tried to allocate 1152921504606846976 bytes" in row.reason
+    assert row.plan == "2 workers: devices=2 per_forward=1 accumulation=1"
+    assert "| OOM " in end.out
+
+
+def test_synchronized_statistics_refuse_portions(command: Command) -> None:
+    end = command("-m", "norm=bn,sync_bn", "batch=4", "trainer.per_forward=8", *SHORT)
+    assert end.code == 2
+    assert "normbench: trainer.per_forward=8: sync_bn batch=4 seed=0" in end.err
+    assert end.err.endswith("trainer.per_forward=null and more trainer.devices work\n")
+
+
+def test_synchronized_statistics_on_two_devices_are_those_of_one(
+    command: Command, rows: Rows
+) -> None:
+    for devices in (1, 2):
+        arguments = ("norm=sync_bn", "batch=4", f"trainer.devices={devices}")
+        assert command(*arguments, "precision=64-true", *SHORT, f"runs=r{devices}").code == 0
+    (one,), (two,) = results.read("r1"), results.read("r2")
+    assert one.id == two.id
+    assert one.train_loss == pytest.approx(two.train_loss, rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("workers", "devices", "per_forward", "first", "number"),
+    [
+        (32, 1, None, Plan(1, 32, 1), 6),
+        (32, 2, None, Plan(2, 16, 1), 5),
+        (6, 4, None, Plan(3, 2, 1), 2),
+        (1, 8, None, Plan(1, 1, 1), 1),
+        (12, 1, 5, Plan(1, 4, 3), 4),
+        (8, 2, 100, Plan(2, 4, 1), 3),
+    ],
+)
+def test_plans_from_the_fastest_on(
+    workers: int, devices: int, per_forward: int | None, first: Plan, number: int
+) -> None:
+    found = layouts(workers, devices, per_forward)
+    assert found[0] == first
+    assert len(found) == number
+    assert {plan.workers for plan in found} == {workers}
+    passes = [plan.accumulation for plan in found]
+    assert passes == sorted(passes)
+
+
+def test_a_plan_is_no_part_of_a_run(tmp_path: Path) -> None:
+    one = cell("norm=bn")
+    for words in ("trainer.devices=4", "trainer.per_forward=2", "checkpoint=keep", "trainer=cpu"):
+        assert cell("norm=bn", words).id == one.id
+    assert cell("norm=bn", "init_from=0123456789ab@3").id != one.id
