@@ -14,11 +14,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 
-from normbench import __version__, children, results, sweep
+from normbench import __version__, children, launch, results
 from normbench.cells import Cell, Settings
 from normbench.compose import compose
 from normbench.errors import BadInput
-from normbench.jobs import Summary
+from normbench.place import place
+from normbench.pool import Summary
 from normbench.report import build, render
 from normbench.report.table import tables
 from normbench.sweep import Interrupted
@@ -38,8 +39,9 @@ def main(arguments: Sequence[str]) -> int:
                 return 0
             # Before any training: a table that cannot be written would be a poor end of it.
             results.writable(REPORTS, f"the folder {REPORTS}", "call normbench from another folder")
-            summary = sweep.run(cells, settings, lambda line: print(line, flush=True))
-            _conclude(cells, settings, summary)
+            summary = launch.start(cells, settings, launch.print_now)
+            if (own := place()) is None or own.rank == 0:  # of several processes one concludes
+                _conclude(cells, settings, summary)
     except BadInput as error:
         print(f"normbench: {error}", file=sys.stderr)
         return 2

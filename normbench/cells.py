@@ -83,6 +83,7 @@ class Settings:
     force: bool
     resume: bool
     sweep: str
+    launcher: str = ""  # options of Hydra's launcher for a cluster, as JSON; empty: this machine
 
 
 @dataclass(frozen=True)
@@ -175,6 +176,19 @@ class Cell:
         chosen = {group: getattr(self, group).name for group in GROUPS}
         values = {name: getattr(self, name) for name in plain}
         return {**chosen, **values, "sweep": sweep, "config": self.identity}
+
+    def among(self, devices: int) -> "Cell":
+        """This cell on that many devices.
+
+        Raises:
+            BadInput: its workers do not fall evenly on them.
+        """
+        if self.workers % devices:
+            raise BadInput(
+                f"{devices} processes were started for one run, and the {self.workers} workers of "
+                f"{self.title} do not fall evenly on them; as many as divide {self.workers} work"
+            )
+        return replace(self, trainer=replace(self.trainer, devices=devices))
 
     def on(self, accelerator: Accelerator) -> "Cell":
         """This cell with `accelerator` where it left the choice open."""

@@ -48,13 +48,16 @@ class Verdicts:
     memory: int
 
 
-def check(request: tuple[list[Cell], Path], _tell: Callable[[Any], None]) -> Verdicts:
-    """Look at every cell; the request is the cells and the file that takes what is printed.
+def check(request: tuple[list[Cell], Path, bool], _tell: Callable[[Any], None]) -> Verdicts:
+    """Look at every cell.
+
+    The request is the cells, the file that takes what is printed, and whether this machine is the
+    one that trains them.
 
     Raises:
         BadInput: an option, a file or a size that no run can use.
     """
-    cells, log = request
+    cells, log, here = request
     gpus = torch.cuda.device_count()
     found: Accelerator = "gpu" if gpus else "cpu"
     # Seeds, and often batches, differ where data and networks do not: look at each once.
@@ -62,7 +65,8 @@ def check(request: tuple[list[Cell], Path], _tell: Callable[[Any], None]) -> Ver
     looks: dict[str, Look] = {}
     reached: dict[str, str] = {}
     for cell in cells:
-        _require_device(cell, gpus)
+        if here:
+            _require_device(cell, gpus)
         for group in ("reg", "recipe"):
             catalog.build(group, getattr(cell, group).options)
         data, network = _key(cell.data), _network(cell)

@@ -4,12 +4,14 @@ Hydra raises its errors from deep inside; here each becomes one sentence.
 """
 
 import argparse
+import json
 import os
 import re
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +20,14 @@ os.environ["HYDRA_FULL_ERROR"] = "1"
 
 import hydra
 import yaml
-from hydra.conf import HydraConf, RuntimeConf
+from hydra._internal.core_plugins.basic_launcher import BasicLauncher
+from hydra.conf import HydraConf
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.plugins import Plugins
 from hydra.errors import HydraException, MissingConfigException, OverrideParseException
-from hydra.types import RunMode
+from hydra.plugins.launcher import Launcher
+from hydra.types import HydraContext, RunMode, TaskFunction
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
@@ -30,6 +35,7 @@ from normbench.cells import Cell, Settings, parse
 from normbench.errors import BadInput, choose_from
 from normbench.home import CONF, SWEEPS, headline, load, names, usual_choices
 
+LAUNCHERS = CONF / "hydra" / "launcher"
 PLAIN = (
     "batch", "workers", "global_batch", "seed", "precision", "init_from",
     "runs", "jobs", "force", "resume",
@@ -56,10 +62,10 @@ def compose(arguments: list[str]) -> tuple[list[Cell], Settings | None]:
     arguments = flags + [_late(word) if flags else word for word in words]
     if flags and sys.stderr.isatty():
         print("composing the grid ...", file=sys.stderr)  # Hydra takes about 0.1 s a cell
-    with _environment(arguments), _sentences(arguments):
+    with _environment(arguments), _sentences(arguments), _collecting():
         hydra.main(version_base="1.3", config_path=str(CONF), config_name="config")(collect)()
         # Only now: Hydra would print a line of its own about an error inside of `collect`.
-        parsed = [_parsed(config, own.runtime) for config, own in composed]
+        parsed = [_parsed(config, own) for config, own in composed]
     if not parsed:
         return [], None
     if len(composed) == 1:
@@ -100,13 +106,57 @@ def _late(word: str) -> str:
     return f"{key}=null,null" if override.value() is None else f"{key}=choice({value})"
 
 
-def _parsed(config: DictConfig, runtime: RuntimeConf) -> tuple[Cell, Settings]:
+def _parsed(config: DictConfig, own: HydraConf) -> tuple[Cell, Settings]:
+    runtime = own.runtime
     resolved = OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
     assert isinstance(resolved, dict)
     choices = {str(group): name for group, name in runtime.choices.items()}
     folders = [Path(source.path) for source in runtime.config_sources if source.schema == "file"]
     defaults = {group: _yaml(folders, group, name) for group, name in choices.items() if name}
-    return parse({str(key): value for key, value in resolved.items()}, choices, defaults)
+    cell, settings = parse({str(k): value for k, value in resolved.items()}, choices, defaults)
+    return cell, replace(settings, launcher=_launcher(own))
+
+
+def _launcher(own: HydraConf) -> str:
+    """The options of a launcher that submits jobs; nothing for Hydra's usual one.
+
+    Raises:
+        BadInput: runs cannot be given to it.
+    """
+    options = OmegaConf.to_container(own.launcher, resolve=True)
+    assert isinstance(options, dict)
+    if options["_target_"].endswith(".BasicLauncher"):
+        return ""
+    if ".hydra_submitit_launcher." not in options["_target_"]:
+        raise BadInput(
+            f"hydra/launcher={own.runtime.choices['hydra/launcher']}: jobs=N trains that many runs "
+            f"beside each other on this machine; {', '.join(names(LAUNCHERS))}, submitit_slurm and "
+            "submitit_local submit them as jobs"
+        )
+    return json.dumps(options, sort_keys=True)
+
+
+@contextmanager
+def _collecting() -> Iterator[None]:
+    """Whatever launcher is chosen, composing only collects; the sweep starts the runs.
+
+    A launcher for clusters would compose anew on every node, from a command line alone.
+    """
+    plugins = Plugins.instance()
+
+    def instead(
+        hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig
+    ) -> Launcher:
+        launcher = BasicLauncher()
+        launcher.setup(hydra_context=hydra_context, task_function=task_function, config=config)
+        return launcher
+
+    before = plugins.instantiate_launcher
+    plugins.instantiate_launcher = instead  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        plugins.instantiate_launcher = before  # type: ignore[method-assign]
 
 
 def _require_multirun(own: HydraConf) -> None:
@@ -158,7 +208,15 @@ def _sweeps_and_commands(arguments: list[str]) -> str:
             "Sweeps (choose by -m sweeps=name; more keys on the command line win):",
             *known,
             "",
+            "On a cluster (choose by -m hydra/launcher=name hydra.launcher.partition=...):",
+            *(
+                f"    {name:<20} {headline(LAUNCHERS / f'{name}.yaml')}"
+                for name in names(LAUNCHERS)
+            ),
+            "",
             "Other commands:",
+            "  python -m normbench.status    runs by state: finished, running, failed ...",
+            "  python -m normbench.bench     plans of one run against each other, in images/s",
             "  python -m normbench.report    tables and figures from finished runs, without torch",
             "  python -m normbench.catalog   norms, models, data, recipes, regs, sweeps by name;",
             "                                models NAME norm=N: size, and what N reaches of it",
@@ -209,6 +267,8 @@ def _of_missing(error: MissingConfigException) -> str:
     group, _, name = (error.missing_cfg_file or "").rpartition("/")
     if not group:
         return _first_line(error)
+    if "submitit" in name:
+        return f"hydra/launcher={name} comes with the extra slurm: pip install 'normbench[slurm]'"
     if "/" in group:  # model=timm/resnet50
         group, _, library = group.partition("/")
         return f"{group}={library}/{name}: write {group}={library} {group}.name={name}"
@@ -250,7 +310,7 @@ def _unknown_key(key: str, arguments: list[str]) -> str:
 
 
 def _groups() -> list[str]:
-    return sorted(path.name for path in CONF.iterdir() if path.is_dir())
+    return sorted(path.name for path in CONF.iterdir() if path.is_dir() and path.name != "hydra")
 
 
 def _first_line(error: Exception) -> str:

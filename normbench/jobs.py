@@ -5,84 +5,46 @@ Nothing here imports torch: that is done in processes of their own (`normbench.r
 
 import os
 import time
-from collections import deque
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
 from itertools import count, islice
-from pathlib import Path
 
 from normbench import children, ranks, results
-from normbench.cells import Cell, Request, Settings
+from normbench.cells import Request, Settings
 from normbench.children import Ended
-from normbench.plan import Plan
-from normbench.progress import Screen, screen
+from normbench.place import Place
+from normbench.pool import Machine, Pool, Say, Summary, Work, why
 from normbench.provenance import commit, now
-from normbench.ranks import Ranks
 from normbench.results import Row
-from normbench.sharing import share, sources
 
-Say = Callable[[str], None]
-
-
-@dataclass
-class Summary:
-    """How a sweep ended."""
-
-    reused: int = 0
-    trained: int = 0
-    shared: int = 0
-    failed: list[str] = field(default_factory=list)
-    interrupted: int = 0  # number of the signal, or 0
+RUN = "normbench.run:main"
 
 
-@dataclass
-class Work:
-    """A cell that has no row yet, and the processes that train it.
+def request_of(work: Work, settings: Settings, commit: str) -> Request:
+    """What the processes of a run are told."""
+    return Request(
+        cell=work.cell,
+        plan=work.plan,
+        folder=work.folder,
+        sweep=settings.sweep,
+        commit=commit,
+        force=settings.force,
+        resume=settings.resume and not settings.force,
+        computation=work.computation,
+        init=work.init,
+    )
+
+
+class Jobs(Pool):
+    """Works on the way to their rows, in processes of this machine.
 
     Args:
-        cell: what is trained.
-        folder: of its run.
-        computation: of all cells that compute the same as this one; empty: no other can.
-        plans: how its workers can be laid, the fastest first.
-        init: the checkpoint that it begins with.
-        sharing: cells that get their row from this one.
-        attempt: which of the plans is tried now.
-        child: the processes, while there are any.
-        slots: numbers of the devices that they take.
-        started: when, by the clock of this process.
+        works: what is to be trained.
+        settings: of the command line.
+        summary: takes what happens.
+        machine: what there is to train on.
+        say: prints a line.
+        place: where torchrun or srun has started this process as one of a run's; None: alone.
     """
-
-    cell: Cell
-    folder: Path
-    computation: str
-    plans: list[Plan]
-    init: Path | None = None
-    sharing: list[Cell] = field(default_factory=list)
-    attempt: int = 0
-    child: Ranks | None = None
-    slots: list[int] = field(default_factory=list)
-    started: float = 0.0
-
-    @property
-    def plan(self) -> Plan:
-        return self.plans[self.attempt]
-
-    @property
-    def alike(self) -> str:
-        """Works that differ in their seeds at most, and so need the same memory."""
-        return repr((replace(self.cell, seed=0).id, self.plans[0].devices))
-
-
-@dataclass(frozen=True)
-class Machine:
-    """What there is to train on: CUDA devices, and bytes of memory of one, or of the host."""
-
-    gpus: int
-    memory: int
-
-
-class Jobs:
-    """Work on the way to its rows."""
 
     def __init__(
         self,
@@ -91,18 +53,16 @@ class Jobs:
         summary: Summary,
         machine: Machine,
         say: Say,
+        place: Place | None = None,
     ) -> None:
-        self.root, self.settings, self.summary = Path(settings.runs), settings, summary
-        self.queue = deque(works)
+        super().__init__(works, settings, summary)
         self.running: list[Work] = []
-        self.machine = machine
+        self.machine, self.place = machine, place
         self.fitting: dict[str, int] = {}  # by `Work.alike`, the first plan that is not too large
-        self.computed: dict[str, Row] = {}
         self.commit = commit()
         visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
         self.gpus = visible.split(",") if visible else list(map(str, range(machine.gpus)))
         self.jobs = self._how_many(say)
-        self.screen: Screen = screen(sum(1 + len(work.sharing) for work in works))
 
     def _how_many(self, say: Say) -> int:
         """Runs beside each other: as many as the GPUs, or the CPU's cores, hold."""
@@ -163,27 +123,18 @@ class Jobs:
         work.slots = list(islice((n for n in count() if n not in taken), work.plan.devices))
         environment: dict[str, str | None] = {}
         if self.gpus and work.cell.trainer.accelerator == "gpu":
-            gpus = (self.gpus[slot % len(self.gpus)] for slot in work.slots)
             environment["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"  # or cuBLAS is not deterministic
+        if environment and self.place is None:  # or who started us has chosen them
+            gpus = (self.gpus[slot % len(self.gpus)] for slot in work.slots)
             environment["CUDA_VISIBLE_DEVICES"] = ",".join(gpus)
-        settings = self.settings
-        request = Request(
-            cell=work.cell,
-            plan=work.plan,
-            folder=work.folder,
-            sweep=settings.sweep,
-            commit=self.commit,
-            force=settings.force,
-            resume=settings.resume and not settings.force,
-            computation=work.computation,
-            init=work.init,
-        )
         work.started = time.monotonic()
         work.folder.mkdir(parents=True, exist_ok=True)
         log, devices = work.folder / "log.txt", work.plan.devices
-        work.child = ranks.start(
-            "normbench.run:main", request, devices, log=log, environment=environment
-        )
+        request = request_of(work, self.settings, self.commit)
+        if self.place is None:
+            work.child = ranks.start(RUN, request, devices, log=log, environment=environment)
+        else:
+            work.child = ranks.join(RUN, request, self.place, log=log, environment=environment)
         self.running.append(work)
         self.screen.began(work.cell.id, work.cell.title)
 
@@ -210,42 +161,14 @@ class Jobs:
             self.summary.trained += said != "finished"
             self.over(work)
 
-    def over(self, work: Work) -> None:
-        """The run has a row."""
-        row = results.load(work.folder / "row.json")
-        self.screen.ended(work.cell.id, _line(work, row), failed=False)
-        self.pass_on(work)
-
-    def pass_on(self, work: Work) -> None:
-        """The row of a run goes to the cells that compute the same."""
-        if not work.computation:
-            return
-        self.computed |= sources(results.read(self.root, work.cell.id))
-        row = self.computed.get(work.computation)
-        for cell in work.sharing:
-            if row is not None:
-                self.screen.began(cell.id, cell.title)
-                self.share(row, cell)
-            else:  # it did not fit the memory, but with more workers each has fewer images
-                folder = self.root / self.settings.sweep / cell.id
-                plans = cell.trainer.layouts(cell.workers)
-                self.queue.append(Work(cell, folder, work.computation, plans, work.init))
-
-    def share(self, row: Row, cell: Cell) -> None:
-        """A cell gets the row of a run that computed the same."""
-        share(row, cell, self.root, self.settings.sweep)
-        self.summary.shared += 1
-        self.tell(cell, f"shared    {cell.title}: the computation of {row.id}")
-
-    def tell(self, cell: Cell, line: str, *, failed: bool = False) -> None:
-        """The end of a cell that no process was started for."""
-        self.screen.began(cell.id, cell.title)
-        self.screen.ended(cell.id, line, failed=failed)
-
     def too_large(self, work: Work, reason: str) -> None:
         """A plan needs more memory than there is; the next one computes the same in portions."""
         large, work.attempt = work.plan, work.attempt + 1
         self.fitting[work.alike] = min(work.attempt, len(work.plans) - 1)
+        if self.place is not None:  # the others were told of one plan
+            hint = f"{large} needs too much memory; trainer.per_forward=N needs less"
+            self.lost(work, hint, work.folder / "log.txt")
+            return
         if work.attempt < len(work.plans):
             self.screen.left(work.cell.id)
             self.screen.note(f"too large  {work.cell.title}: {large}; now {work.plan}")
@@ -264,11 +187,7 @@ class Jobs:
         reason = why(end)
         self.close(work, "failed", reason)
         log = ranks.log_of(work.folder / "log.txt", end.rank or 0)
-        self.summary.failed.append(f"{work.cell.title}: {reason} ({log})")
-        self.screen.ended(work.cell.id, f"failed  {self.summary.failed[-1]}", failed=True)
-        for cell in work.sharing:
-            self.summary.failed.append(f"{cell.title}: the same computation as {work.cell.title}")
-            self.tell(cell, f"failed  {self.summary.failed[-1]}", failed=True)
+        self.lost(work, reason, log)
 
     def stop(self) -> None:
         """Interrupt what runs."""
@@ -284,20 +203,4 @@ class Jobs:
         own = work.child is not None and state.get("pid") == work.child.pid
         # What another rank has died of is the reason, and not that rank 0 lost its connection.
         if own and state["phase"] in ("running", phase):
-            results.write_state(work.folder, phase, reason)
-
-
-def why(end: Ended) -> str:
-    """Why a child gave no result."""
-    who = "" if end.rank is None else f"rank {end.rank}: "
-    if end.last is not None and end.last.kind in ("failed", "refused"):
-        return f"{who}{end.last.content}"
-    if end.code < 0:
-        return f"{who}killed by signal {-end.code}"
-    return f"{who}exit code {end.code} without a word"
-
-
-def _line(work: Work, row: Row) -> str:
-    seconds = time.monotonic() - work.started
-    measured = row.reason or f"test {row.test_top1:.1f} %"
-    return f"{row.status:<9} {work.cell.title:<32} {measured}  {seconds:.0f} s"
+            results.write_state(work.folder, phase, reason, title=work.cell.title)

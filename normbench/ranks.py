@@ -13,11 +13,13 @@ import socket
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 from uuid import uuid4
+from weakref import WeakSet
 
 from normbench import children
 from normbench.children import Child, Ended, Message
+from normbench.place import Place
 
 PATIENCE = 2.0  # seconds that the others have to report, once one has ended
 
@@ -31,7 +33,11 @@ _PLACES = (
 class Ranks:
     """Processes that train one run together."""
 
+    #: All that have not ended, for whoever must stop everything at once.
+    living: ClassVar["WeakSet[Ranks]"] = WeakSet()
+
     def __init__(self, members: Sequence[Child]) -> None:
+        self.living.add(self)
         self.members = list(members)
         self.over: dict[int, tuple[float, Ended]] = {}  # when it was seen, and how it ended
 
@@ -65,6 +71,7 @@ class Ranks:
                 return None
             self.kill()
             return self.ended()
+        self.living.discard(self)
         return self._verdict()
 
     def _verdict(self) -> Ended:
@@ -95,6 +102,7 @@ class Ranks:
 
     def kill(self) -> None:
         """All of them."""
+        self.living.discard(self)
         for number, child in enumerate(self.members):
             if number not in self.over:
                 child.kill()
@@ -136,6 +144,20 @@ def start(
             child.kill()
         raise
     return Ranks(members)
+
+
+def join(
+    target: str,
+    request: Any,
+    place: Place,
+    *,
+    log: Path,
+    environment: Mapping[str, str | None] | None = None,
+) -> Ranks:
+    """Run `target` as the one rank that is this process's part of a run; see `start`."""
+    file = log_of(log, place.rank)
+    variables = {**dict.fromkeys(_PLACES), **place.environment, **(environment or {})}
+    return Ranks([children.start(target, request, log=file, environment=variables)])
 
 
 def log_of(log: Path, number: int) -> Path:

@@ -18,6 +18,7 @@ import os
 import shutil
 import types
 import typing
+from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import MISSING, asdict, dataclass, field, fields
@@ -29,7 +30,7 @@ from normbench.errors import BadInput
 SCHEMA = 1
 
 Status = Literal["ok", "diverged", "impossible", "oom"]
-Phase = Literal["running", "failed", "interrupted"]
+Phase = Literal["queued", "running", "failed", "interrupted"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,6 +106,12 @@ def write(folder: Path, row: Row) -> None:
     # In this order: between the two a run is finished and still has a state, which is harmless.
     _replace(folder / "row.json", asdict(row))
     (folder / "state.json").unlink(missing_ok=True)
+
+
+def set_aside(folder: Path) -> None:
+    """Keep the row of an older run where it is no row any more, until the new one is there."""
+    if (folder / "row.json").exists():
+        (folder / "row.json").replace(folder / "previous.json")
 
 
 def load(path: Path) -> Row:
@@ -227,6 +234,15 @@ def copy_history(source: Path, folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     if (source / "history.csv").exists():
         shutil.copyfile(source / "history.csv", folder / "history.csv")
+
+
+def last_record(folder: Path) -> dict[str, float] | None:
+    """The latest record of a run's curve; None before the first."""
+    if not (folder / "history.csv").exists():
+        return None
+    # Its last line may be half written by now: what counts is the last whole one.
+    whole = (record for record in read_history(folder) if "train_top1" in record)
+    return next(iter(deque(whole, maxlen=1)), None)
 
 
 def flat(nested: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

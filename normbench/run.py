@@ -17,6 +17,7 @@ from normbench.cells import Request
 from normbench.checkpoint import Checkpoints, State
 from normbench.children import interrupted, one_line
 from normbench.errors import OutOfMemory
+from normbench.place import job
 from normbench.provenance import now
 from normbench.results import (
     Busy,
@@ -26,6 +27,7 @@ from normbench.results import (
     load,
     locked,
     read_history,
+    set_aside,
     write,
     write_state,
 )
@@ -107,8 +109,7 @@ def _begin(folder: Path, state: State | None) -> list[Record]:
 
     The row of an older one is kept aside until the new one is there.
     """
-    if (folder / "row.json").exists():
-        (folder / "row.json").replace(folder / "previous.json")
+    set_aside(folder)
     shutil.rmtree(folder / "wandb", ignore_errors=True)
     if state is None or state["resumed"] < 0:
         checkpoint.clear(folder)
@@ -119,7 +120,7 @@ def _begin(folder: Path, state: State | None) -> list[Record]:
 def _kept(request: Request, tell: Callable[[Any], None]) -> str:
     """The training, between a state and a row, and its mirror in W&B."""
     folder = request.folder
-    write_state(folder, "running", pid=os.getpid(), host=platform.node(), plan=str(request.plan))
+    write_state(folder, "running", **_whereabouts(request))
     mirror = None
     try:
         if not (request.resume and (folder / checkpoint.LAST).exists()):
@@ -133,7 +134,7 @@ def _kept(request: Request, tell: Callable[[Any], None]) -> str:
     except BaseException as error:
         stopped = _is_interrupt(error)
         phase: Phase = "interrupted" if stopped else "failed"
-        write_state(folder, phase, "" if stopped else one_line(error), pid=os.getpid())
+        write_state(folder, phase, "" if stopped else one_line(error), **_whereabouts(request))
         tracking.finish(mirror, {"status": phase}, 130 if stopped else 1)
         if stopped:
             raise KeyboardInterrupt from error
@@ -144,6 +145,18 @@ def _kept(request: Request, tell: Callable[[Any], None]) -> str:
         (folder / checkpoint.LAST).unlink(missing_ok=True)
     tracking.finish(mirror, _summary(row), 0)
     return row.status
+
+
+def _whereabouts(request: Request) -> dict[str, Any]:
+    """Where the run is trained, for its state."""
+    own = {
+        "title": request.cell.title,
+        "pid": os.getpid(),
+        "host": platform.node(),
+        "plan": str(request.plan),
+        "job": job(),
+    }
+    return {name: value for name, value in own.items() if value is not None}
 
 
 @contextmanager
@@ -175,7 +188,13 @@ def _train(
         if mirror is not None:
             mirror.log(record, step=int(record["step"]), commit=True)
 
+    known = False
+
     def progress(done: int, steps: int, loss: float) -> None:
+        nonlocal known
+        if not known:  # for whoever only sees the folder
+            write_state(request.folder, "running", steps=steps, **_whereabouts(request))
+            known = True
         tell({"done": done, "steps": steps, "loss": loss})
 
     return train(

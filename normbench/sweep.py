@@ -4,14 +4,17 @@ Nothing here imports torch: that is done in processes of their own (`normbench.c
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from normbench import children, results
 from normbench.cells import Cell, Settings
+from normbench.cluster import Cluster, Job
 from normbench.errors import BadInput
-from normbench.jobs import Jobs, Machine, Say, Summary, Work, why
+from normbench.jobs import Jobs
+from normbench.place import Place
+from normbench.pool import Machine, Say, Summary, Work, why
 from normbench.provenance import commit, now
 from normbench.results import Row
 from normbench.sharing import share, sources
@@ -28,8 +31,21 @@ class Interrupted(Exception):  # noqa: N818
         self.number = number
 
 
-def run(cells: Sequence[Cell], settings: Settings, say: Say) -> Summary:
+def run(
+    cells: Sequence[Cell],
+    settings: Settings,
+    say: Say,
+    own: Place | None = None,
+    job: Callable[[Work], Job] | None = None,
+) -> Summary:
     """Give every cell a row.
+
+    Args:
+        cells: what is asked.
+        settings: of the command line.
+        say: prints a line.
+        own: where this process stands among several that were started for one run.
+        job: makes a job of a cluster out of a work; asked if the settings name a launcher.
 
     Raises:
         BadInput: nothing was trained, because no run could use what was asked.
@@ -43,16 +59,29 @@ def run(cells: Sequence[Cell], settings: Settings, say: Say) -> Summary:
     number = "1 cell" if len(cells) == 1 else f"{len(cells)} cells"
     say(f"{number}, {summary.reused} finished before, {len(to_do)} to do")
     if to_do:
-        begins = {cell.id: _beginning(cell, root) for cell in to_do if cell.init_from}
+        begins = {cell.id: beginning(cell, root) for cell in to_do if cell.init_from}
         try:
-            verdicts = _check(to_do, root, say)
+            verdicts = _check(to_do, root, settings, say)
             able = _sort_out(to_do, verdicts, rows, settings, summary, say)
             works = _divide(able, verdicts, rows, settings, summary, begins)
             _announce(works, summary, say)
-            Jobs(works, settings, summary, Machine(verdicts.gpus, verdicts.memory), say).run()
+            if settings.launcher:
+                assert job is not None
+                _make_room(works, settings)
+                Cluster(works, settings, summary, say, job).run()
+            else:
+                machine = Machine(verdicts.gpus, verdicts.memory)
+                Jobs(works, settings, summary, machine, say, own).run()
         except Interrupted as stop:
             summary.interrupted = stop.number
     return summary
+
+
+def _make_room(works: Sequence[Work], settings: Settings) -> None:
+    """What is to begin anew has no row and no checkpoint when its job looks for them."""
+    for work in works if settings.force or not settings.resume else ():
+        results.set_aside(work.folder)
+        (work.folder / "checkpoint.pt").unlink(missing_ok=True)
 
 
 def _has_row(row: Row | None) -> bool:
@@ -60,7 +89,7 @@ def _has_row(row: Row | None) -> bool:
     return row is not None and row.final
 
 
-def _beginning(cell: Cell, root: Path) -> Path:
+def beginning(cell: Cell, root: Path) -> Path:
     """The checkpoint that a cell begins with.
 
     Raises:
@@ -78,7 +107,7 @@ def _beginning(cell: Cell, root: Path) -> Path:
     )
 
 
-def _check(cells: Sequence[Cell], root: Path, say: Say) -> Any:
+def _check(cells: Sequence[Cell], root: Path, settings: Settings, say: Say) -> Any:
     """What can be known before training, by `normbench.check` in a process of its own.
 
     Raises:
@@ -87,7 +116,9 @@ def _check(cells: Sequence[Cell], root: Path, say: Say) -> Any:
     children.start_server((LIGHT, *HEAVY))
     say("importing torch and checking all cells ...")
     log = root / "check.log"
-    child = children.start("normbench.check:check", (list(cells), log), log=log)
+    # Whether a node of a cluster has the devices that are asked for is for it to say.
+    request = (list(cells), log, not settings.launcher)
+    child = children.start("normbench.check:check", request, log=log)
     try:
         while (end := child.ended()) is None:
             children.wait([child], 1.0)
@@ -122,6 +153,8 @@ def _sort_out(
             say(f"impossible  {cell.title}: {reason}")
             folder = Path(settings.runs) / settings.sweep / cell.id
             results.write(folder, _impossible(cell, settings.sweep, reason))
+        elif settings.launcher:
+            able.append(cell)
         elif row is not None and not settings.force and verdicts.memory <= (row.memory or 0):
             summary.reused += 1  # it did not fit, and there is no more memory than then
         else:

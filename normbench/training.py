@@ -120,6 +120,12 @@ def _loaders(cell: Cell, data: Dataset, recipe: Recipe, reg: Regularization, pla
     return Loaders(data, splits, order, schedule, reg, rank() if plan.devices > 1 else 0)
 
 
+def on_gpu(cell: Cell) -> bool:
+    """Where the cell is trained; whoever left the choice open gets a GPU if there is one."""
+    asked = cell.trainer.accelerator
+    return asked == "gpu" or (asked == "auto" and torch.cuda.is_available())
+
+
 def rank() -> int:
     """Which of the processes of a run this is."""
     return int(os.environ.get("RANK", 0))
@@ -203,18 +209,18 @@ def trainer_of(cell: Cell, task: Task, loaders: Loaders) -> Trainer:
     warnings.filterwarnings("ignore", message=".*LeafSpec.*")
     # Lightning would like to be started by srun wherever there is one; our processes are ours.
     warnings.filterwarnings("ignore", message=".*srun. command is available")
-    on_gpu = cell.trainer.accelerator == "gpu"
+    gpu = on_gpu(cell)
     torch.backends.cudnn.allow_tf32 = False  # torch's default rounds fp32 convolutions to 10 bits
     hosts = int(os.environ.get("GROUP_WORLD_SIZE", 1)) if task.plan.devices > 1 else 1
     of_task = task.steps_per_epoch
     return Trainer(
-        accelerator="cuda" if on_gpu else "cpu",
+        accelerator="cuda" if gpu else "cpu",
         devices=task.plan.devices // hosts,
         num_nodes=hosts,
         strategy=_strategy(task.plan),
         # Said, and not found out: in a job of Slurm it would take each run for a part of the job.
         plugins=[LightningEnvironment() if task.plan.devices == 1 else TorchElasticEnvironment()],
-        deterministic="warn" if on_gpu else None,
+        deterministic="warn" if gpu else None,
         precision=cell.precision,  # type: ignore[arg-type]
         # What is left of them; the last may be shorter: the loaders stop after the last step.
         max_epochs=math.ceil(task.steps / of_task) - task.done // of_task,
@@ -241,7 +247,7 @@ def _strategy(plan: Plan) -> Strategy | str:
 
 def _hardware(cell: Cell, plan: Plan) -> dict[str, Any]:
     """The devices' name, the memory that one has and the most that was in use."""
-    if cell.trainer.accelerator == "gpu":
+    if on_gpu(cell):
         device = torch.cuda.get_device_properties(0)
         return {
             "devices": f"{plan.devices} x {device.name}",

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import local_slurm
 import pytest
 import torch
 from torch import nn
@@ -119,3 +120,18 @@ def processes(needle: str) -> list[int]:
 def norms(network: nn.Module) -> list[Any]:
     """The layers of `network` that a normalizer made."""
     return [layer for layer in network.modules() if isinstance(layer, NormAct)]
+
+
+@pytest.fixture(scope="session")
+def _slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+    if reason := local_slurm.unavailable():
+        pytest.skip(reason)
+    with local_slurm.slurm(tmp_path_factory.mktemp("slurm")) as variables:
+        yield variables
+
+
+@pytest.fixture
+def slurm(_slurm: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A Slurm of one node that this process and its children talk to; for tests marked `slurm`."""
+    for name, value in _slurm.items():
+        monkeypatch.setenv(name, value)

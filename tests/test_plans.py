@@ -8,14 +8,13 @@ Each step is compared when it begins where the reference's did. After free steps
 there the yardstick is what one unit in the last place of the first weights does to the reference.
 """
 
-import sys
 import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
-from conftest import PLUGIN, cell
-from plugin.plan_work import Errand, Mode
+from conftest import cell
+from plan_work import Errand, Mode
 
 from normbench import children, ranks
 from normbench.catalog import normalizer
@@ -148,7 +147,6 @@ def table(trainings: Trainings) -> Iterator[str]:
 
 
 if __name__ == "__main__":
-    sys.path.insert(0, str(PLUGIN))
     with tempfile.TemporaryDirectory() as found:
         for line in table(Trainings(Path(found))):
             print(line, flush=True)

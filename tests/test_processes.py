@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 from conftest import PLUGIN, processes
 
-from normbench import children
+from normbench import children, ranks
 from normbench.children import Child, Ended
+from normbench.ranks import Ranks
 from normbench.sweep import HEAVY, LIGHT
 
 
@@ -90,7 +91,7 @@ def test_stopping_ends_all_children() -> None:
     sleepers = [start("sleep", 60) for _ in range(3)]
     for child in sleepers:
         children.wait([child], 30)
-    children.stop(sleepers)
+    ranks.stop([Ranks([child]) for child in sleepers])
     assert [child.process.exitcode for child in sleepers] == [130] * 3
 
 

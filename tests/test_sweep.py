@@ -367,7 +367,9 @@ def test_a_forced_run_that_is_stopped_keeps_the_old_row_aside(command: Command, 
 def test_a_child_that_comes_too_late_touches_nothing(command: Command, tmp_path: Path) -> None:
     """Another process holds the run: its log and its state stay."""
     own = tmp_path / folder_of("norm=bn", *SHORT)
-    request = Request(cell("norm=bn", *SHORT).on("cpu"), own, "default", "", force=True)
+    asked = cell("norm=bn", *SHORT).on("cpu")
+    plan = asked.trainer.layouts(asked.workers)[0]
+    request = Request(asked, plan, own, "default", "", force=True, resume=True)
     with results.locked(own):
         (own / "log.txt").write_text("of the other\n")
         results.write_state(own, "running", pid=1)

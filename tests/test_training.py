@@ -240,8 +240,7 @@ def test_the_final_loss_is_that_of_the_end(per_epoch: int, steps: int, last: int
         nn.Linear(2, 2), recipe(), Regularization(), automatic(1),
         classes=2, global_batch=4, steps=steps, steps_per_epoch=per_epoch, log_every=50,
     )  # fmt: skip
-    task.losses = [9.0] * (steps - last) + [1.0] * last
-    task.hits = [0.0] * (steps - last) + [2.0] * last
+    task.last.extend([(9.0, 0.0)] * (steps - last) + [(1.0, 2.0)] * last)
     assert task.final_means() == (1.0, 50.0)
 
 

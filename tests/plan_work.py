@@ -50,11 +50,11 @@ class Looking(Callback):
 
 def look(task: Task) -> Seen:
     """The tensors after a step, by kind."""
-    trained = [each for each in task.model.parameters() if each.grad is not None]
+    gradients = [each.grad for each in task.model.parameters()]
     optimizer: Any = task.optimizers(use_pl_optimizer=False)
     momentum = [each["momentum_buffer"] for each in optimizer.state.values()]
-    found = {
-        "gradients": [each.grad for each in trained],
+    found: dict[str, list[Tensor]] = {
+        "gradients": [each for each in gradients if each is not None],
         "buffers": list(task.model.buffers()),
         "parameters": list(task.model.parameters()),
         "momentum": momentum,

@@ -1,0 +1,140 @@
+"""What is to be trained, and its end: a line on the screen, and the cells that share the row."""
+
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from normbench import results
+from normbench.cells import Cell, Settings
+from normbench.children import Ended
+from normbench.plan import Plan
+from normbench.progress import Screen, screen
+from normbench.ranks import Ranks
+from normbench.results import Row
+from normbench.sharing import share, sources
+
+Say = Callable[[str], None]
+
+
+@dataclass
+class Summary:
+    """How a sweep ended."""
+
+    reused: int = 0
+    trained: int = 0
+    shared: int = 0
+    failed: list[str] = field(default_factory=list)
+    interrupted: int = 0  # number of the signal, or 0
+
+
+@dataclass
+class Work:
+    """A cell that has no row yet, and the processes that train it.
+
+    Args:
+        cell: what is trained.
+        folder: of its run.
+        computation: of all cells that compute the same as this one; empty: no other can.
+        plans: how its workers can be laid, the fastest first.
+        init: the checkpoint that it begins with.
+        sharing: cells that get their row from this one.
+        attempt: which of the plans is tried now.
+        child: the processes, while there are any.
+        slots: numbers of the devices that they take.
+        started: when, by the clock of this process.
+    """
+
+    cell: Cell
+    folder: Path
+    computation: str
+    plans: list[Plan]
+    init: Path | None = None
+    sharing: list[Cell] = field(default_factory=list)
+    attempt: int = 0
+    child: Ranks | None = None
+    slots: list[int] = field(default_factory=list)
+    started: float = 0.0
+
+    @property
+    def plan(self) -> Plan:
+        return self.plans[self.attempt]
+
+    @property
+    def alike(self) -> str:
+        """Works that differ in their seeds at most, and so need the same memory."""
+        return repr((replace(self.cell, seed=0).id, self.plans[0].devices))
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What there is to train on: CUDA devices, and bytes of memory of one, or of the host."""
+
+    gpus: int
+    memory: int
+
+
+class Pool:
+    """Works on the way to their rows, wherever they are trained."""
+
+    def __init__(self, works: Sequence[Work], settings: Settings, summary: Summary) -> None:
+        self.root, self.settings, self.summary = Path(settings.runs), settings, summary
+        self.queue = deque(works)
+        self.computed: dict[str, Row] = {}
+        self.screen: Screen = screen(sum(1 + len(work.sharing) for work in works))
+
+    def over(self, work: Work) -> None:
+        """The run has a row."""
+        row = results.load(work.folder / "row.json")
+        self.screen.ended(work.cell.id, _line(work, row), failed=False)
+        self.pass_on(work)
+
+    def pass_on(self, work: Work) -> None:
+        """The row of a run goes to the cells that compute the same."""
+        if not work.computation:
+            return
+        self.computed |= sources(results.read(self.root, work.cell.id))
+        row = self.computed.get(work.computation)
+        for cell in work.sharing:
+            if row is not None:
+                self.share(row, cell)
+            else:  # it did not fit the memory, but with more workers each has fewer images
+                folder = self.root / self.settings.sweep / cell.id
+                plans = cell.trainer.layouts(cell.workers)
+                self.queue.append(Work(cell, folder, work.computation, plans, work.init))
+
+    def share(self, row: Row, cell: Cell) -> None:
+        """A cell gets the row of a run that computed the same."""
+        share(row, cell, self.root, self.settings.sweep)
+        self.summary.shared += 1
+        self.tell(cell, f"shared    {cell.title}: the computation of {row.id}")
+
+    def tell(self, cell: Cell, line: str, *, failed: bool = False) -> None:
+        """The end of a cell that no process was started for."""
+        self.screen.began(cell.id, cell.title)
+        self.screen.ended(cell.id, line, failed=failed)
+
+    def lost(self, work: Work, reason: str, log: Path) -> None:
+        """The run has left no row, and those that would share it have none either."""
+        self.summary.failed.append(f"{work.cell.title}: {reason} ({log})")
+        self.screen.ended(work.cell.id, f"failed  {self.summary.failed[-1]}", failed=True)
+        for cell in work.sharing:
+            self.summary.failed.append(f"{cell.title}: the same computation as {work.cell.title}")
+            self.tell(cell, f"failed  {self.summary.failed[-1]}", failed=True)
+
+
+def why(end: Ended) -> str:
+    """Why a child gave no result."""
+    who = "" if end.rank is None else f"rank {end.rank}: "
+    if end.last is not None and end.last.kind in ("failed", "refused"):
+        return f"{who}{end.last.content}"
+    if end.code < 0:
+        return f"{who}killed by signal {-end.code}"
+    return f"{who}exit code {end.code} without a word"
+
+
+def _line(work: Work, row: Row) -> str:
+    seconds = time.monotonic() - work.started
+    measured = row.reason or f"test {row.test_top1:.1f} %"
+    return f"{row.status:<9} {work.cell.title:<32} {measured}  {seconds:.0f} s"

@@ -1,0 +1,169 @@
+"""Runs as jobs of a real Slurm on this machine, and as processes that others have started."""
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from conftest import PLUGIN, SHORT, Command
+from test_resume import RUN, numbers
+from test_sweep import BROKEN, folder_of, training, when
+
+from normbench import checkpoint, results
+from normbench.cluster import alive
+from normbench.errors import BadInput
+from normbench.place import place
+from normbench.results import Row
+
+Rows = Callable[[], list[Row]]
+
+#: An hour, or Slurm's signals would count as those of a time limit.
+SLURM = ("hydra/launcher=slurm", "hydra.launcher.cpus_per_task=1", "hydra.launcher.timeout_min=60")
+
+pytestmark = [pytest.mark.slurm, pytest.mark.usefixtures("slurm")]
+
+
+def test_a_sweep_as_an_array_of_jobs(command: Command, rows: Rows) -> None:
+    """Four cells, of which two compute the same: three jobs."""
+    arguments = ("-m", "norm=bn,gn", "batch=4,8", *SHORT)
+    end = command(*arguments, *SLURM)
+    assert end.code == 0, end.out + end.err
+    assert "3 jobs submitted" in end.out
+    assert {row.status for row in rows()} == {"ok"}
+    assert [row.shared_with is not None for row in rows()] == [False, False, False, True]
+    assert command(*arguments, "runs=here").code == 0
+    assert [numbers(row) for row in rows()] == [numbers(row) for row in results.read("here")]
+    again = command(*arguments, *SLURM)
+    assert "4 finished before, 0 to do" in again.out
+
+
+def test_a_preempted_job_is_queued_again_and_goes_on(command: Command, rows: Rows) -> None:
+    arguments = ("norm=bn", "batch=4", *RUN, "recipe.images=25600")
+    assert command(*arguments, "runs=undisturbed").code == 0
+    (expected,) = results.read("undisturbed")
+    own = folder_of(*arguments)
+    jobs: list[str] = []
+
+    def preempt() -> None:
+        jobs.append(str(results.read_state(own)["job"]))
+        subprocess.run(["scancel", "--signal=USR2", jobs[0]], check=True)
+
+    signaller = when(lambda: training(own) and (own / checkpoint.LAST).exists(), preempt)
+    end = command(*arguments, *SLURM)
+    signaller.join()
+    assert end.code == 0, end.out + end.err
+    (row,) = rows()
+    assert numbers(row) == numbers(expected)
+    assert row.resumed == 1
+    logs = "".join(path.read_text() for path in Path("runs/.submitit").glob(f"{jobs[0]}/*.err"))
+    assert "preempted" in logs
+
+
+def test_a_job_that_fails_is_named_and_the_others_finish(
+    command: Command, rows: Rows, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(PLUGIN))
+    end = command(*BROKEN, "-m", "norm=broken,bn", *SHORT, *SLURM)
+    assert end.code == 1
+    assert "RuntimeError: this layer is broken on purpose" in end.out
+    assert [row.norm for row in rows()] == ["bn"]
+
+
+def test_the_same_command_watches_the_jobs_that_are_still_there(
+    command: Command, rows: Rows
+) -> None:
+    arguments = ("norm=bn", "batch=4", *RUN, *SLURM)
+    own = folder_of(*arguments)
+    stopper = when(lambda: training(own), lambda: os.kill(os.getpid(), 2))
+    stopped = command(*arguments)
+    stopper.join()
+    assert stopped.code == 130
+    assert "1 jobs stay; `scancel " in stopped.out
+    job = str(results.read_state(own)["job"])
+    assert alive({job}) == {job}
+    end = command(*arguments)
+    assert end.code == 0
+    assert "submitted" not in end.out
+    assert [row.status for row in rows()] == ["ok"]
+
+
+def test_a_job_that_is_cancelled_has_failed(command: Command, rows: Rows) -> None:
+    arguments = ("norm=bn", "batch=4", *RUN, "recipe.images=1000000", *SLURM)
+    own = folder_of(*arguments)
+
+    def cancel() -> None:
+        subprocess.run(["scancel", str(results.read_state(own)["job"])], check=True)
+
+    canceller = when(lambda: training(own), cancel)
+    end = command(*arguments)
+    canceller.join()
+    assert end.code == 1
+    assert "failed  bn batch=4 seed=0" in end.out
+    assert results.read_state(own)["phase"] == "failed"
+    assert rows() == []
+
+
+@pytest.mark.parametrize(
+    "launcher",
+    [
+        ["srun", "--ntasks=2"],
+        [sys.executable, "-m", "torch.distributed.run", "--nnodes=1", "--nproc-per-node=2", "-m"],
+    ],
+    ids=["srun", "torchrun"],
+)
+def test_processes_that_others_have_started_are_one_run(
+    launcher: list[str], tmp_path: Path, command: Command
+) -> None:
+    python = [] if launcher[-1] == "-m" else [sys.executable, "-m"]
+    # Not on maps of 1x1, where rounding grows to everything within 20 steps.
+    arguments = ["norm=bn", "batch=4", "precision=64-true", "model.stem_stride=1", *SHORT]
+    end = subprocess.run(
+        [*launcher, *python, "normbench", *arguments],
+        cwd=tmp_path, capture_output=True, text=True, timeout=300,
+    )  # fmt: skip
+    assert end.returncode == 0, end.stdout + end.stderr
+    (row,) = results.read(tmp_path / "runs")
+    assert row.plan == "32 workers: devices=2 per_forward=16 accumulation=1"
+    assert end.stdout.count("1/1 ok") == 1
+    assert command(*arguments, "runs=alone").code == 0
+    (alone,) = results.read("alone")
+    assert row.train_loss == pytest.approx(alone.train_loss, rel=1e-12)
+
+
+def test_several_nodes_are_told_apart() -> None:
+    found = place(
+        {
+            "SLURM_STEP_ID": "0", "SLURM_STEP_NUM_TASKS": "4", "SLURM_STEP_NUM_NODES": "2",
+            "SLURM_STEP_NODELIST": "node[07-08]", "SLURM_JOB_ID": "20007", "SLURM_PROCID": "3",
+            "SLURM_LOCALID": "1", "SLURM_NODEID": "1",
+        }
+    )  # fmt: skip
+    assert found is not None
+    assert found.environment | {"TORCHELASTIC_RUN_ID": ""} == {
+        "RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2",
+        "GROUP_RANK": "1", "GROUP_WORLD_SIZE": "2", "MASTER_ADDR": "node07",
+        "MASTER_PORT": "20007", "TORCHELASTIC_RUN_ID": "", "TORCHELASTIC_USE_AGENT_STORE": "False",
+    }  # fmt: skip
+    assert place({"SLURM_STEP_ID": "0", "SLURM_STEP_NUM_TASKS": "1"}) is None
+    assert place({}) is None
+    with pytest.raises(BadInput, match="3 tasks on 2 nodes"):
+        place({"SLURM_STEP_ID": "0", "SLURM_STEP_NUM_TASKS": "3", "SLURM_STEP_NUM_NODES": "2"})
+
+
+def test_a_grid_is_no_work_for_the_processes_of_one_run(command: Command) -> None:
+    started = time.monotonic()
+    variables = {"TORCHELASTIC_RUN_ID": "x", "WORLD_SIZE": "2", "RANK": "0", "LOCAL_RANK": "0"}
+    more = {"LOCAL_WORLD_SIZE": "2", "GROUP_RANK": "0", "GROUP_WORLD_SIZE": "1"}
+    meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in {**variables, **more, **meeting}.items():
+            patch.setenv(name, value)
+        grid = command("-m", "norm=bn,gn", *SHORT)
+        odd = command("norm=bn", "batch=128", *SHORT)
+    assert grid.code == odd.code == 2
+    assert "2 processes were started for one run, and 2 cells make several" in grid.err
+    assert "the 1 workers of bn batch=128" in odd.err
+    assert time.monotonic() - started < 60
