@@ -1,6 +1,6 @@
 # The gate is `make check`; continuous integration runs the same.
 
-.PHONY: check format lint types contracts test gpu large errors variances pages coverage
+.PHONY: check format lint types contracts test gpu large errors variances plans kills pages coverage
 
 check: format lint types contracts test
 
@@ -31,6 +31,14 @@ pages:
 # Variances in NF-ResNet-50 at its beginning, over those that the paper reckons with.
 variances:
 	python tests/test_models.py
+
+# How far every plan of workers is from the reference: each step, and 20 free ones.
+plans:
+	python tests/test_plans.py
+
+# Kill -9 of a sweep at 20 random moments; its rows must be those of one left alone.
+kills:
+	python tests/test_resume.py 20
 
 # docs/coverage.md: every normalizer in networks of timm; minutes.
 coverage:

@@ -19,8 +19,10 @@ from normbench.children import one_line
 from normbench.errors import BadInput, Impossible
 from normbench.models.cost import try_out
 from normbench.models.coverage import coverage
+from normbench.models.kinds import is_batch_norm
 from normbench.norms.layer import NormAct
 from normbench.norms.workers import set_workers
+from normbench.recipe import Recipe
 from normbench.training import host_memory, network_of, worker_independent
 
 
@@ -67,13 +69,14 @@ def check(request: tuple[list[Cell], Path, bool], _tell: Callable[[Any], None]) 
     for cell in cells:
         if here:
             _require_device(cell, gpus)
-        for group in ("reg", "recipe"):
-            catalog.build(group, getattr(cell, group).options)
+        catalog.build("reg", cell.reg.options)
+        recipe: Recipe = catalog.build("recipe", cell.recipe.options)
         data, network = _key(cell.data), _network(cell)
         if data not in images:
             splits = catalog.build("data", cell.data.options).splits()
             images[data] = len(splits.train.labels)
         _require_images(cell, images[data])
+        _require_epochs(cell, recipe, images[data])
         if network not in looks:
             looks[network] = _look(cell, log)
             if covered := looks[network].coverage:
@@ -83,7 +86,7 @@ def check(request: tuple[list[Cell], Path, bool], _tell: Callable[[Any], None]) 
     return Verdicts(
         {id_: look.reason for id_, look in own.items()},
         {id_ for id_, look in own.items() if look.shared},
-        {id_ for id_, look in own.items() if look.whole_step},
+        {id_ for id_, look in own.items() if look.whole_step or look.foreign},
         reached, found, gpus, _memory(found),
     )  # fmt: skip
 
@@ -97,6 +100,7 @@ class Look:
         coverage: of a swap.
         shared: as in `Verdicts`.
         whole_step: all images of a step must share a forward pass.
+        foreign: it has batch normalizations that know no workers.
         unfinished: why it cannot be trained from the start, or nothing.
     """
 
@@ -104,6 +108,7 @@ class Look:
     coverage: str = ""
     shared: bool = False
     whole_step: bool = False
+    foreign: bool = False
     unfinished: str = ""
 
 
@@ -150,6 +155,7 @@ def _look(cell: Cell, log: Path) -> Look:
         coverage=covered,
         shared=worker_independent(network),
         whole_step=any(layer.whole_step for layer in layers),
+        foreign=any(map(is_batch_norm, network.modules())),
         unfinished=next((layer.unfinished for layer in layers if layer.unfinished), ""),
     )
 
@@ -162,6 +168,13 @@ def _require_plan(cell: Cell, look: Look) -> None:
             f"trainer.per_forward={trainer.per_forward}: {cell.title} has synchronized statistics, "
             "those of all images of an optimizer step, which therefore share one forward pass; "
             "trainer.per_forward=null and more trainer.devices work"
+        )
+    plan = trainer.layouts(cell.workers)[0]
+    if look.foreign and (plan.devices > 1 or plan.accumulation > 1):
+        raise BadInput(
+            f"trainer.devices={trainer.devices} trainer.per_forward={trainer.per_forward}: "
+            f"{cell.title} has batch normalizations of the library left, whose statistics are "
+            "those of a whole forward pass; trainer.devices=1 trainer.per_forward=null works"
         )
     if look.unfinished and cell.init_from is None:
         raise BadInput(look.unfinished)
@@ -180,6 +193,16 @@ def _require_images(cell: Cell, images: int) -> None:
             f"batch={cell.batch}: {cell.workers} workers of {cell.batch} images make a global "
             f"batch of {cell.global_batch}; data={cell.data.name} has {images} training images "
             f"(data.val={cell.data.options['val']} held out); choose less"
+        )
+
+
+def _require_epochs(cell: Cell, recipe: Recipe, images: int) -> None:
+    steps = recipe.steps(images, cell.global_batch)
+    whole = steps // (images // cell.global_batch)
+    if late := [epoch for epoch in cell.checkpoint.epochs if epoch > whole]:
+        raise BadInput(
+            f"checkpoint.epochs={list(cell.checkpoint.epochs)}: {cell.title} ends after {steps} "
+            f"steps, {whole} whole epochs, and never is after epoch {late[0]}"
         )
 
 

@@ -95,7 +95,7 @@ def _state(request: Request) -> State | None:
     if request.init is None:
         return None
     # It goes on where the other was, but is a training of its own.
-    fresh = {"fresh": [], "training_seconds": 0.0, "resumed": -1}
+    fresh = {"fresh": [], "last": [], "training_seconds": 0.0, "resumed": -1}
     return checkpoint.load(request.init) | fresh
 
 

@@ -21,7 +21,7 @@ from torchmetrics.classification import MulticlassAccuracy
 
 from normbench.checkpoint import Checkpoints, State
 from normbench.ema import Average
-from normbench.errors import Impossible
+from normbench.errors import BadInput, Impossible
 from normbench.loaders import Chunk, Images, Loaders, Partners
 from normbench.models.dropping import dropping, set_draws
 from normbench.norms.recalibration import recalibrate
@@ -117,14 +117,20 @@ class Task(LightningModule):
         optimizer = self.recipe.optimizer(self.model, self.global_batch)
         scheduler = self.recipe.scheduler(optimizer, self.steps)
         if self._state is not None:
-            optimizer.load_state_dict(self._state["optimizer"])
-            scheduler.load_state_dict(self._state["scheduler"])
+            # What was gathered on the way, under the options of this recipe.
+            own = optimizer.state_dict()["param_groups"]
+            optimizer.load_state_dict({"state": self._state["optimizer"], "param_groups": own})
+            place = {"last_epoch": self.done - 1, "_step_count": self.done + 1}
+            scheduler.load_state_dict({**scheduler.state_dict(), **place})
+            scheduler.step()  # schedules are functions of the step, so this is where it would be
         return [optimizer], [scheduler]
 
     def on_fit_start(self) -> None:
         if self._state is not None:
             self.trainer.precision_plugin.load_state_dict(self._state["precision"])
             torch.set_rng_state(self._state["random"])
+            if len(self._state["random_cuda"]) == torch.cuda.device_count():
+                torch.cuda.set_rng_state_all(self._state["random_cuda"])
             self._state = None  # it is as large as the network
 
     def on_train_epoch_start(self) -> None:
@@ -270,15 +276,17 @@ class Task(LightningModule):
         """All that this training needs to go on from here, under whatever plan."""
         self._share_statistics()
         # Lightning's wrapper of an optimizer may remember an older state of it.
-        optimizer, scheduler = self.optimizers(use_pl_optimizer=False), self.lr_schedulers()
+        optimizer = self.optimizers(use_pl_optimizer=False)
+        on_gpu = self.device.type == "cuda"
         return {
             "model": self.model.state_dict(),
             "average": None if self.average is None else self.average.state_dict(),
-            "optimizer": optimizer.state_dict(),  # type: ignore[union-attr]
-            "scheduler": scheduler.state_dict(),  # type: ignore[union-attr]
+            "optimizer": optimizer.state_dict()["state"],  # type: ignore[union-attr]
             "precision": self.trainer.precision_plugin.state_dict(),
             "random": torch.get_rng_state(),  # for layers of other people's
+            "random_cuda": torch.cuda.get_rng_state_all() if on_gpu else [],
             "done": self.done,
+            "steps_per_epoch": self.steps_per_epoch,
             "fresh": self.fresh,
             "last": list(self.last),
             "training_seconds": self.training_seconds,
@@ -286,6 +294,13 @@ class Task(LightningModule):
         }
 
     def _take_up(self, state: State) -> None:
+        over = state["done"] > self.steps or (state["done"] == self.steps and not state["last"])
+        if state["steps_per_epoch"] != self.steps_per_epoch or over:
+            raise BadInput(
+                f"init_from: there {state['done']} steps were done, {state['steps_per_epoch']} in "
+                f"an epoch; here an epoch has {self.steps_per_epoch} and the training "
+                f"{self.steps}: data, global batch and recipe must let it go on"
+            )
         self.model.load_state_dict(state["model"])
         if self.average is not None:
             # Of a training without an average: it begins with the weights.

@@ -94,7 +94,8 @@ def _beginning(errand: Errand, folder: Path) -> Callable[[Task, int], None] | No
         state = torch.load(folder / f"{index}.pt")
         task.model.load_state_dict(state["model"])
         optimizer: Any = task.optimizers(use_pl_optimizer=False)
-        optimizer.load_state_dict(state["optimizer"])
+        own = optimizer.state_dict()["param_groups"]
+        optimizer.load_state_dict({"state": state["optimizer"], "param_groups": own})
 
     def perturb(task: Task, index: int) -> None:
         first = next(task.model.parameters())

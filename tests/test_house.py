@@ -204,7 +204,7 @@ def test_the_main_job_of_the_readme(tmp_path: Path) -> None:
     assert len(list(tmp_path.glob("runs/default/*/row.json"))) == 18
     assert "| evonorm_s0 †   | " in found.stdout
     again = run(MAIN_JOB, tmp_path)
-    assert "18 cells, 18 finished before, 0 to train" in again.stdout
+    assert "18 cells, 18 finished before, 0 to do" in again.stdout
 
 
 # Short enough to be run whole; the grids among them only once they are made shorter.
@@ -281,7 +281,7 @@ def test_a_sweep_of_ones_own_as_the_readme_says(tmp_path: Path) -> None:
     words = "python -m normbench --config-dir mine sweeps=small batch=4 logger=none"
     found = run(words + SHORTER, tmp_path)
     assert found.returncode == 0, found.stderr
-    assert "6 cells, 0 finished before, 6 to train" in found.stdout
+    assert "6 cells, 0 finished before, 6 to do" in found.stdout
     listed = run("python -m normbench --config-dir mine --help", tmp_path)
     assert "    small                The question, the result" in listed.stdout
 

@@ -562,7 +562,7 @@ def test_a_run_in_a_model_of_timm_says_and_records_what_it_covers(
     assert found["timm/inception_v3"].status == "impossible"
     assert "model=timm/resnet18" in end.out  # the title of its table
     again = command("-m", *words, "recipe.images=640")
-    assert "2 cells, 2 finished before, 0 to train" in again.out
+    assert "2 cells, 2 finished before, 0 to do" in again.out
 
 
 def test_a_run_with_a_batch_normalization_left_is_not_batch_independent() -> None:

@@ -62,7 +62,7 @@ def test_a_grid_leaves_a_row_a_cell_and_prints_the_table(command: Command, rows:
     end = command("-m", "norm=bn,evonorm_s0", "batch=4,128", "seed=0,1", *SHORT)
     assert end.code == 0, end.err
     assert [row.status for row in rows()] == ["ok"] * 8
-    assert "8 cells, 0 finished before, 8 to train" in end.out
+    assert "8 cells, 0 finished before, 8 to do" in end.out
     assert "| norm \\ batch   | 4 " in end.out
     assert end.out.count("(2)") == 4
     assert "evonorm_s0 †" in end.out
@@ -108,7 +108,7 @@ def test_the_same_command_trains_nothing_and_starts_no_process(
     monkeypatch.setattr("normbench.children.start_server", None)
     second = command(*arguments)
     assert (first.code, second.code) == (0, 0)
-    assert "2 cells, 2 finished before, 0 to train" in second.out
+    assert "2 cells, 2 finished before, 0 to do" in second.out
     assert rows() == before
     assert "these files had it all" in second.out
 
@@ -127,7 +127,7 @@ def test_forced_runs_give_the_same_numbers_bit_for_bit(command: Command, rows: R
 def test_a_run_of_one_sweep_is_reused_by_every_other(command: Command, rows: Rows) -> None:
     assert command("sweeps=demo", "norm=bn", "batch=4", "seed=0", *SHORT).code == 0
     end = command("norm=bn", "batch=4", "seed=0", *SHORT)
-    assert "1 finished before, 0 to train" in end.out
+    assert "1 finished before, 0 to do" in end.out
     (row,) = rows()
     assert row.sweep == "demo"
 
@@ -209,7 +209,7 @@ def test_a_run_that_raises_is_one_line_and_the_sweep_goes_on(command: Command, r
     assert results.read_state(own)["phase"] == "failed"
     assert "Traceback" in (own / "log.txt").read_text()
     assert "in forward" in (own / "log.txt").read_text()
-    assert "2 cells, 1 finished before, 1 to train" in command(*arguments).out
+    assert "2 cells, 1 finished before, 1 to do" in command(*arguments).out
 
 
 def test_a_run_that_diverges_is_a_result(command: Command, rows: Rows) -> None:

@@ -24,6 +24,11 @@ def notes(table: Table) -> list[str]:
             "computation for a seed in every column, because none of its statistics depends on "
             "images per worker; that such a row is flat proves nothing."
         )
+    if shared := sum(row.shared_with is not None for row in table.runs):
+        found.append(
+            f"{shared} of the {len(table.runs)} runs were not trained: they are the very same "
+            "computation as another, whose row they share (shared_with)."
+        )
     if used := groups_in_use(table):
         found.append(f"Groups in the layers of this network: {used}.")
     found += differences(table)

@@ -1,0 +1,84 @@
+"""The list of runs by their state, and the timing of plans."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from conftest import SHORT, Command
+from test_resume import RUN
+from test_sweep import BROKEN, LONG, folder_of, training, when
+
+from normbench import bench, results, status
+
+
+def test_runs_by_their_state(command: Command, capsys: pytest.CaptureFixture[str]) -> None:
+    assert command("-m", "norm=bn,gn", "batch=4,8", *SHORT).code == 0
+    assert command(*BROKEN, "norm=broken", *SHORT).code == 1
+    own = folder_of("norm=bn", "batch=4", *RUN)
+
+    def look_and_stop() -> None:
+        assert status.main(["running"]) == 0
+        os.kill(os.getpid(), signal.SIGINT)
+
+    stopper = when(lambda: training(own) and (own / "checkpoint.pt").exists(), look_and_stop)
+    assert "running      default/" in command("norm=bn", "batch=4", *RUN).out
+    stopper.join()
+    lost = folder_of("norm=bn", "batch=4", *LONG)
+    results.write_state(lost, "running", pid=1, title="bn batch=4", host=os.uname().nodename)
+    assert status.main([]) == 0
+    out = capsys.readouterr().out
+    assert "6 runs" not in out
+    assert "7 runs in runs: 1 interrupted, 1 failed, 1 lost, 4 ok" in out
+    (line,) = [line for line in out.splitlines() if line.startswith("interrupted")]
+    assert "has a checkpoint" in line
+    assert "bn batch=4 seed=0" in line
+    assert "RuntimeError: this layer is broken on purpose" in out
+    assert ", shared with " in out
+    assert status.main(["finished", "failed"]) == 0
+    shown = capsys.readouterr().out
+    assert len(shown.splitlines()) == 6
+    assert status.main(["runs=nowhere"]) == 2
+    assert status.main(["fnished"]) == 2
+    errors = capsys.readouterr().err
+    assert "runs=nowhere: there is no such folder" in errors
+    assert "did you mean finished?" in errors
+
+
+def test_the_list_imports_no_torch(tmp_path: Path) -> None:
+    program = "import sys, normbench.status, normbench.bench; print('torch' in sys.modules)"
+    found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert found.stdout == "False\n"
+
+
+CELL = ("protocol=fixed_workers", "workers=4", "batch=4", "recipe.images=640", "trainer=cpu")
+
+
+def test_plans_are_timed_in_turn(capsys: pytest.CaptureFixture[str]) -> None:
+    assert bench.main(["plans=1x4x1,2x2x1,1x1x4", "rounds=2", "norm=bn", *CELL]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("bn batch=4 seed=0")
+    assert [line.split()[0] for line in lines[1:]] == ["1x4x1", "2x2x1", "1x1x4"]
+    assert all(float(line.split()[1]) > 0 for line in lines[1:])
+    assert lines[1].endswith("1.00 of the first")
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["plans=1x4"], "plans=1x4: a plan is devices x per_forward x accumulation"),
+        (["plans=1x2x1"], "plans=1x2x1: it lays 2 workers, and there are 4"),
+        (["plans=1x4x1", "rounds=0"], "rounds=0: it is a whole number above 0"),
+        (["plans=1x4x1", "norm=bm"], "norm=bm is unknown; known: "),
+        (["plans=1x4x1", "-m", "norm=bn,gn"], "one cell is timed under several plans"),
+    ],
+)
+def test_what_cannot_be_timed_is_one_sentence(
+    words: list[str], says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert bench.main([*words, *CELL]) == 2
+    err = capsys.readouterr().err
+    assert err.startswith("normbench.bench: ")
+    assert says in err
