@@ -267,8 +267,10 @@ def _of_missing(error: MissingConfigException) -> str:
     group, _, name = (error.missing_cfg_file or "").rpartition("/")
     if not group:
         return _first_line(error)
-    if "submitit" in name:
-        return f"hydra/launcher={name} comes with the extra slurm: pip install 'normbench[slurm]'"
+    if group == "hydra/launcher" and (name in names(LAUNCHERS) or "submitit" in name):
+        return f"hydra/launcher={name} needs the extra slurm: pip install 'normbench[slurm]'"
+    if group.startswith("hydra/"):
+        return f"{group}={name} is unknown; {choose_from(name, error.options or names(LAUNCHERS))}"
     if "/" in group:  # model=timm/resnet50
         group, _, library = group.partition("/")
         return f"{group}={library}/{name}: write {group}={library} {group}.name={name}"

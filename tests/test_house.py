@@ -3,6 +3,7 @@
 import ast
 import inspect
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -12,12 +13,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import FASHION_MNIST
+from conftest import FASHION_MNIST, Command
 
-from normbench import __version__, catalog
+from normbench import __version__, catalog, status
 from normbench.cells import GROUPS
 from normbench.errors import BadInput
 from normbench.home import CONF, ROOT, names
+from normbench.report.__main__ import main as report
 
 MODULES = sorted((ROOT / "normbench").rglob("*.py"))
 README = (ROOT / "README.md").read_text()
@@ -208,18 +210,33 @@ def test_the_main_job_of_the_readme(tmp_path: Path) -> None:
 
 
 # Short enough to be run whole; the grids among them only once they are made shorter.
-QUICK = ("--help", "normbench.catalog", "normbench.report")
-SHORTER = " recipe.images=256 trainer=cpu"
+SHORTER = " recipe.images=256 trainer=cpu logger=none"
 
 
-def test_the_examples_of_the_readme(tmp_path: Path) -> None:
-    commands = [line.partition("  #")[0].strip() for line in block("examples")]
-    assert len(commands) >= 8
-    for command in commands:
-        quick = any(word in command for word in QUICK)
-        found = run(command if quick else command + SHORTER, tmp_path)
-        assert found.returncode == 0, (command, found.stderr)
-        assert found.stdout
+EXAMPLES = [line.partition("  #")[0].strip() for line in block("examples")]
+MAINS = {
+    "normbench.catalog": catalog.main, "normbench.report": report, "normbench.status": status.main,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("example", EXAMPLES)
+def test_the_examples_of_the_readme(
+    example: str, command: Command, capsys: pytest.CaptureFixture[str]
+) -> None:
+    python, _, module, *words = shlex.split(example)
+    assert python == "python"
+    if module in MAINS:
+        command("norm=gn", *SHORTER.split())
+        assert MAINS[module](words) == 0
+        assert capsys.readouterr().out
+        return
+    assert module == "normbench"
+    if words == ["--help"]:  # Hydra answers by itself, and ends the process
+        assert "Usage: python -m normbench" in run(example, Path.cwd()).stdout
+        return
+    end = command(*words, *SHORTER.split())
+    assert end.code == 0, end.err
+    assert end.out
 
 
 def test_a_normalizer_of_ones_own_as_the_readme_says(tmp_path: Path) -> None:
@@ -274,27 +291,28 @@ def test_the_readme_names_every_architecture() -> None:
     assert set(catalog.models()) <= named
 
 
-def test_a_sweep_of_ones_own_as_the_readme_says(tmp_path: Path) -> None:
+def test_a_sweep_of_ones_own_as_the_readme_says(tmp_path: Path, command: Command) -> None:
     yaml = README.partition("```yaml\n# @package")[2].partition("```")[0]
     (tmp_path / "mine" / "sweeps").mkdir(parents=True)
     (tmp_path / "mine" / "sweeps" / "small.yaml").write_text(f"# @package{yaml}")
-    words = "python -m normbench --config-dir mine sweeps=small batch=4 logger=none"
-    found = run(words + SHORTER, tmp_path)
-    assert found.returncode == 0, found.stderr
-    assert "6 cells, 0 finished before, 6 to do" in found.stdout
-    listed = run("python -m normbench --config-dir mine --help", tmp_path)
+    mine = ("--config-dir", "mine")
+    found = command(*mine, "sweeps=small", "batch=4", *SHORTER.split())
+    assert found.code == 0, found.err
+    assert "6 cells, 0 finished before, 6 to do" in found.out
+    listed = run(f"python -m normbench {' '.join(mine)} --help", tmp_path)
     assert "    small                The question, the result" in listed.stdout
 
 
 @pytest.mark.skipif(not FASHION_MNIST.is_dir(), reason="dataset-fashion-mnist is not installed")
-def test_fashion_mnist_as_the_readme_says(tmp_path: Path) -> None:
-    (command, sweep) = (
+def test_fashion_mnist_as_the_readme_says(command: Command) -> None:
+    (grid, sweep) = (
         line for line in README.splitlines() if "fashion_mnist norm" in line or "demo_fixed" in line
     )
-    for words in (command, f"{sweep} seed=0 batch=4 norm=bn"):
-        found = run(words + SHORTER + " logger=none", tmp_path)
-        assert found.returncode == 0, found.stderr
-    assert "data=fashion_mnist" in found.stdout
+    for line in (grid, f"{sweep} seed=0 batch=4 norm=bn"):
+        words = line.removeprefix("python -m normbench ").split()
+        found = command(*words, *SHORTER.split())
+        assert found.code == 0, found.err
+    assert "data=fashion_mnist" in found.out
 
 
 @pytest.mark.parametrize("link", sorted(set(re.findall(r"\]\(([^)#:]+)\)", README))))
