@@ -31,9 +31,10 @@ from hydra.types import HydraContext, RunMode, TaskFunction
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from normbench.cells import Cell, Settings, parse
+from normbench.cells import Cell, Settings
 from normbench.errors import BadInput, choose_from
 from normbench.home import CONF, SWEEPS, headline, load, names, usual_choices
+from normbench.parse import parse
 
 LAUNCHERS = CONF / "hydra" / "launcher"
 PLAIN = (

@@ -17,6 +17,7 @@ from normbench.cells import Request
 from normbench.checkpoint import Checkpoints, State
 from normbench.children import interrupted, one_line
 from normbench.errors import OutOfMemory
+from normbench.evaluation import Record
 from normbench.place import job
 from normbench.provenance import now
 from normbench.results import (
@@ -31,7 +32,6 @@ from normbench.results import (
     write,
     write_state,
 )
-from normbench.task import Record
 from normbench.training import rank, train
 
 PACKAGES = (

@@ -16,12 +16,11 @@ import torch
 from pytorch_lightning import LightningModule
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torchmetrics import MeanMetric
-from torchmetrics.classification import MulticlassAccuracy
 
 from normbench.checkpoint import Checkpoints, State
 from normbench.ema import Average
 from normbench.errors import BadInput, Impossible
+from normbench.evaluation import Evaluation, Record
 from normbench.loaders import Chunk, Images, Loaders, Partners
 from normbench.models.dropping import dropping, set_draws
 from normbench.norms.recalibration import recalibrate
@@ -31,8 +30,6 @@ from normbench.norms.workers import set_workers
 from normbench.plan import Plan
 from normbench.recipe import Recipe
 from normbench.reg import Regularization
-
-Record = dict[str, float]
 
 
 class Diverged(Exception):  # noqa: N818 (a result, not an error)
@@ -339,37 +336,6 @@ class Task(LightningModule):
 
     def test_step(self, batch: Images, _index: int) -> None:
         self.testing.update(self.evaluated(batch.images.to(self.dtype)), batch.labels)
-
-
-class Evaluation(nn.Module):
-    """Accuracy and loss over the images of one split, by torchmetrics."""
-
-    def __init__(self, classes: int) -> None:
-        super().__init__()
-        self.top1 = MulticlassAccuracy(classes, average="micro")
-        # With fewer than five classes every image is a hit of the top 5.
-        self.top5 = MulticlassAccuracy(classes, top_k=min(5, classes), average="micro")
-        self.loss = MeanMetric()
-
-    def reset(self) -> None:
-        """Forget all images."""
-        for metric in (self.top1, self.top5, self.loss):
-            metric.reset()
-
-    def update(self, logits: Tensor, labels: Tensor) -> None:
-        """Count the images of logits (N, classes) and labels (N,)."""
-        logits = logits.float()  # under autocast they are half precision
-        self.top1.update(logits, labels)
-        self.top5.update(logits, labels)
-        self.loss.update(F.cross_entropy(logits, labels, reduction="none"))
-
-    def summary(self, split: str) -> Record:
-        """Top-1 and top-5 accuracy in percent and the loss, named after the `split`."""
-        return {
-            f"{split}_top1": 100 * float(self.top1.compute()),
-            f"{split}_top5": 100 * float(self.top5.compute()),
-            f"{split}_loss": float(self.loss.compute()),
-        }
 
 
 def refusal(model: nn.Module, plan: Plan) -> str:

@@ -21,6 +21,7 @@ from normbench import catalog
 from normbench.cells import Cell
 from normbench.checkpoint import Checkpoints, State
 from normbench.data.dataset import Dataset
+from normbench.evaluation import Record
 from normbench.loaders import Loaders, Order, Schedule
 from normbench.models.cost import count
 from normbench.models.coverage import coverage
@@ -29,7 +30,7 @@ from normbench.norms.layer import NormAct
 from normbench.plan import Plan, layouts
 from normbench.recipe import Recipe
 from normbench.reg import Regularization
-from normbench.task import Diverged, Record, Task
+from normbench.task import Diverged, Task
 
 # A process whose partners have gone silent, and nobody ended it, ends by itself.
 SILENCE = timedelta(minutes=10)

@@ -15,11 +15,12 @@ from normbench.data.digits import Digits
 from normbench.decay import groups
 from normbench.decay import trained as declared
 from normbench.errors import BadInput, Impossible
+from normbench.evaluation import Record
 from normbench.loaders import Chunk, Loaders, Order, Schedule, augmented
 from normbench.plan import Plan, automatic
 from normbench.recipe import Recipe
 from normbench.reg import Regularization
-from normbench.task import Record, Task
+from normbench.task import Task
 from normbench.training import train
 
 
