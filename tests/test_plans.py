@@ -49,7 +49,7 @@ def asked(norm: str, stem_stride: int) -> Cell:
         "reg.label_smoothing=0.1", "reg.mixup=0.2", "reg.cutmix=1.0",
         "protocol=fixed_workers", "workers=4", f"batch={BATCH}", "precision=64-true",
         f"recipe.images={STEPS * 4 * BATCH}", f"recipe.lr={LR}", f"recipe.lr_batch={4 * BATCH}",
-        "trainer=cpu", "trainer.chunk=1", "logger=none", *own.get(norm, []),
+        "data.val=0", "trainer=cpu", "trainer.chunk=1", "logger=none", *own.get(norm, []),
     )  # fmt: skip
 
 
@@ -101,7 +101,7 @@ def worst(steps: list[dict[str, float]]) -> float:
     return max(value for step in steps for value in step.values())
 
 
-PAIRS = [(norm, plan) for plan in PLANS for norm in NORMS if able(norm, plan)]
+PAIRS = [(norm, plan) for plan in PLANS[1:] for norm in NORMS if able(norm, plan)]
 
 
 @pytest.mark.parametrize(("norm", "plan"), PAIRS, ids=str)
@@ -127,8 +127,10 @@ def test_without_statistics_of_its_own_for_each_worker_a_step_differs(
 
 
 def table(trainings: Trainings) -> Iterator[str]:
-    """A line for each normalizer: the worst of a step, and of free steps over a last place."""
-    yield f"{4} workers x {BATCH} images, peak learning rate {LR}, {STEPS} steps, fp64"
+    """A line for each normalizer: its distances from the reference, which is the first plan."""
+    yield f"{4} workers x {BATCH} images, peak learning rate {LR}, {STEPS} steps, fp64; by plan"
+    yield "the worst of any step, that of the parameters after free steps, and that over the one of"
+    yield "ulp: what one unit in the last place of the first weights does; control: no workers"
     yield f"{'norm':<14}" + "".join(
         f"{p.devices}x{p.per_forward}x{p.accumulation:<19}" for p in PLANS
     )
