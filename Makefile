@@ -16,8 +16,9 @@ types:
 contracts:
 	lint-imports
 
+# Two beside each other: what starts processes waits much, and what computes has one thread.
 test:
-	python -m pytest
+	python -m pytest --numprocesses=2 --dist=loadfile
 
 # The worst error of every normalizer against its reference in double precision.
 errors:

@@ -6,11 +6,12 @@ import pytest
 import torch
 from conftest import SHORT, Command
 from test_norms import TOLERANCE, images, made, values_and_gradients
-from test_sweep import Rows
+from test_sweep import BROKEN, Rows
 
 from normbench.catalog import normalizer, normalizers
 from normbench.draws import Draws
 from normbench.norms.workers import set_workers
+from normbench.results import read
 
 pytestmark = [
     pytest.mark.gpu,
@@ -84,3 +85,23 @@ def test_a_run_trains_on_the_device(command: Command, rows: Rows, precision: str
     for row in rows():
         assert row.status == "ok"
         assert torch.cuda.get_device_name(0) in row.devices
+
+
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two CUDA devices")
+@pytest.mark.parametrize("norm", ["bn", "sync_bn", "batch_renorm"])
+def test_two_devices_compute_what_one_does(norm: str, command: Command) -> None:
+    words = (f"norm={norm}", "precision=64-true", "model.stem_stride=1", "trainer=gpu")
+    for devices in (1, 2):
+        more = ("recipe.images=2560", "logger=none", f"trainer.devices={devices}")
+        assert command(*words, *more, f"runs=r{devices}").code == 0
+    (one,), (two,) = read("r1"), read("r2")
+    assert two.devices.startswith("2 x ")
+    assert two.train_loss == pytest.approx(one.train_loss, rel=1e-9)
+
+
+def test_what_is_too_large_for_the_device_is_tried_in_smaller_portions(command: Command) -> None:
+    end = command(*BROKEN, "norm=greedy", "batch=4", *ON_GPU)
+    assert end.code == 0, end.err
+    assert end.out.count("too large") == 2
+    (row,) = read("runs")
+    assert row.plan == "32 workers: devices=1 per_forward=8 accumulation=4"

@@ -430,7 +430,6 @@ def test_images_must_fall_evenly_on_workers() -> None:
         ("sn", {"over": []}, r"norm.over=\[\]: some of in, ln, bn"),
         ("sn", {"over": ["bn", "in"]}, r"norm.over=\['bn', 'in'\]: some of in, ln, bn"),
         ("sn", {"mean_ratios": [0.5, 0.5]}, r"norm.mean_ratios=\[0.5, 0.5\]: 3 ratios"),
-        ("sn", {"hard": True}, "norm.hard=true: which member counts"),
         ("sn_tied", {"var_ratios": [1, 0, 0]}, r"norm.var_ratios=\[1.0, 0.0, 0.0\]: tied"),
         ("evonorm_candidate", {"which": "b0"}, "norm.which=b0 is no candidate of appendix D"),
     ],

@@ -172,3 +172,30 @@ def test_a_plan_is_no_part_of_a_run(tmp_path: Path) -> None:
     for words in ("trainer.devices=4", "trainer.per_forward=2", "checkpoint=keep", "trainer=cpu"):
         assert cell("norm=bn", words).id == one.id
     assert cell("norm=bn", "init_from=0123456789ab@3").id != one.id
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["norm=bn", "recipe.recalibration=3"],
+        ["norm=evonorm_b0", "recipe.ema=0.9", "reg=cutmix"],
+        ["norm=batch_renorm", "recipe.ema=0.9", "recipe.recalibration=2"],
+        ["norm=fixup"],
+        ["norm=skipinit", "model=resnet14_v2"],
+    ],
+    ids=str,
+)
+def test_what_is_evaluated_is_that_of_one_device(words: list[str], command: Command) -> None:
+    """145 images to validate on three devices, each counted once; running statistics of all."""
+    shared = (
+        "protocol=fixed_workers", "workers=6", "batch=8", "data.val=0.1009", "model.stem_stride=1",
+        "precision=64-true", *SHORT, "recipe.images=960",
+    )  # fmt: skip
+    plans = (["trainer.devices=1"], ["trainer.devices=3", "trainer.per_forward=1"])
+    for number, plan in enumerate(plans):
+        assert command(*words, *shared, *plan, f"runs=r{number}").code == 0
+    (one,), (three,) = results.read("r0"), results.read("r1")
+    assert three.plan == "6 workers: devices=3 per_forward=1 accumulation=2"
+    # Evaluations are added up in single precision.
+    for name in ("train_loss", "test_loss", "train_top1", "val_top1", "test_top1", "test_top5"):
+        assert getattr(three, name) == pytest.approx(getattr(one, name), rel=1e-6), name

@@ -437,7 +437,8 @@ def test_two_sweeps_at_once_train_each_cell_once(
         for line in text.splitlines()
         if " ok  " in line or " diverged  " in line
     ]
-    assert len(trained) == len({tuple(words) for words in trained}) == 8
+    # Of gn one cell is trained for both.
+    assert len(trained) == len({tuple(words) for words in trained}) == 6
 
 
 def test_threads_are_those_of_the_configuration(command: Command, rows: Rows) -> None:

@@ -355,14 +355,18 @@ def first_gradients(norm: str, plan: Plan) -> list[torch.Tensor]:
     return [p.grad for p in network.parameters() if p.grad is not None]
 
 
-@pytest.mark.parametrize("norm", [n for n in normalizers() if normalizer(n).batch_independent])
+# Synchronized statistics refuse, ghosts need more images; batch renorm reads what a pass moves.
+PORTIONS = [n for n in normalizers() if n not in ("sync_bn", "batch_renorm", "ghost_bn")]
+
+
+@pytest.mark.parametrize("norm", PORTIONS)
 def test_accumulated_passes_give_the_gradient_of_one_pass(norm: str) -> None:
     once, thrice = (first_gradients(norm, plan) for plan in (Plan(1, 4, 1), Plan(1, 1, 4)))
     for a, b in zip(once, thrice, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-12)
 
 
-def test_batch_statistics_refuse_to_be_accumulated() -> None:
-    with pytest.raises(Impossible, match="in one pass"):
-        first_gradients("bn", Plan(1, 1, 4))
-    assert first_gradients("bn", automatic(4))
+def test_synchronized_statistics_refuse_to_be_accumulated() -> None:
+    with pytest.raises(Impossible, match="share one forward pass"):
+        first_gradients("sync_bn", Plan(1, 1, 4))
+    assert first_gradients("sync_bn", automatic(4))

@@ -116,5 +116,5 @@ class GreedyAct(NormAct):
 
     def forward(self, x: Tensor) -> Tensor:
         if self.training and len(x) > self.most and x.device.type != "meta":
-            torch.empty(self.bytes_asked, dtype=torch.uint8)
+            torch.empty(self.bytes_asked, dtype=torch.uint8, device=x.device)
         return self.activation(self.affine(x / (1 + x.abs().mean((1, 2, 3), keepdim=True))))
