@@ -127,13 +127,15 @@ class Cell:
     @property
     def options(self) -> str:
         """Scientific options that differ from their yaml, as one would type them."""
-        return " ".join(
+        words = [
             word
             for group in GROUPS
             for key, value in sorted(getattr(self, group).changed.items())
             if key not in PATHS
             for word in _words(f"{group}.{key}", value)
-        )
+        ]
+        begun = [] if self.init_from is None else [f"init_from={self.init_from}"]
+        return " ".join(words + begun)
 
     @property
     def title(self) -> str:
@@ -152,8 +154,6 @@ class Cell:
             unusual.append(f"global_batch={self.global_batch}")
         if self.precision != PRECISIONS[0]:
             unusual.append(f"precision={self.precision}")
-        if self.init_from is not None:
-            unusual.append(f"init_from={self.init_from}")
         return " ".join([self.norm.name, *plain, *unusual, *self.options.split()])
 
     def asked(self, sweep: str) -> dict[str, Any]:
@@ -205,6 +205,7 @@ class Request:
     resume: bool
     computation: str = ""
     init: Path | None = None  # the checkpoint that `cell.init_from` names
+    led: bool = False  # one of processes that torchrun or srun has started, who agree first
 
 
 def _digest(description: Mapping[str, Any]) -> str:

@@ -23,7 +23,7 @@ from normbench.models.kinds import is_batch_norm
 from normbench.norms.layer import NormAct
 from normbench.norms.workers import set_workers
 from normbench.recipe import Recipe
-from normbench.training import host_memory, network_of, worker_independent
+from normbench.training import host_memory, independent, network_of
 
 
 @dataclass(frozen=True)
@@ -50,16 +50,19 @@ class Verdicts:
     memory: int
 
 
-def check(request: tuple[list[Cell], Path, bool], _tell: Callable[[Any], None]) -> Verdicts:
+Asked = tuple[list[Cell], Path, bool, int | None]
+
+
+def check(request: Asked, _tell: Callable[[Any], None]) -> Verdicts:
     """Look at every cell.
 
-    The request is the cells, the file that takes what is printed, and whether this machine is the
-    one that trains them.
+    The request is the cells, the file that takes what is printed, whether this machine is the one
+    that trains them, and how many of a run's processes it has; None: all of them.
 
     Raises:
         BadInput: an option, a file or a size that no run can use.
     """
-    cells, log, here = request
+    cells, log, here, locals_ = request
     gpus = torch.cuda.device_count()
     found: Accelerator = "gpu" if gpus else "cpu"
     # Seeds, and often batches, differ where data and networks do not: look at each once.
@@ -68,7 +71,7 @@ def check(request: tuple[list[Cell], Path, bool], _tell: Callable[[Any], None]) 
     reached: dict[str, str] = {}
     for cell in cells:
         if here:
-            _require_device(cell, gpus)
+            _require_device(cell, gpus, locals_ or cell.trainer.devices)
         catalog.build("reg", cell.reg.options)
         recipe: Recipe = catalog.build("recipe", cell.recipe.options)
         data, network = _key(cell.data), _network(cell)
@@ -87,7 +90,7 @@ def check(request: tuple[list[Cell], Path, bool], _tell: Callable[[Any], None]) 
         {id_: look.reason for id_, look in own.items()},
         {id_ for id_, look in own.items() if look.shared},
         {id_ for id_, look in own.items() if look.whole_step or look.foreign},
-        reached, found, gpus, _memory(found),
+        reached, found, gpus, _memory(found if any(_wants_gpu(each) for each in cells) else "cpu"),
     )  # fmt: skip
 
 
@@ -149,11 +152,12 @@ def _look(cell: Cell, log: Path) -> Look:
             f"in {log}"
         ) from error
     swapped = isinstance(network, fx.GraphModule)
-    covered = str(coverage(network, catalog.build("norm", cell.norm.options))) if swapped else ""
+    norm = catalog.build("norm", cell.norm.options)
+    covered = str(coverage(network, norm)) if swapped else ""
     layers = [module for module in network.modules() if isinstance(module, NormAct)]
     return Look(
         coverage=covered,
-        shared=worker_independent(network),
+        shared=independent(network, norm, "worker_independent"),
         whole_step=any(layer.whole_step for layer in layers),
         foreign=any(map(is_batch_norm, network.modules())),
         unfinished=next((layer.unfinished for layer in layers if layer.unfinished), ""),
@@ -178,6 +182,10 @@ def _require_plan(cell: Cell, look: Look) -> None:
         )
     if look.unfinished and cell.init_from is None:
         raise BadInput(look.unfinished)
+
+
+def _wants_gpu(cell: Cell) -> bool:
+    return cell.trainer.accelerator != "cpu"
 
 
 def _memory(accelerator: Accelerator) -> int:
@@ -206,13 +214,13 @@ def _require_epochs(cell: Cell, recipe: Recipe, images: int) -> None:
         )
 
 
-def _require_device(cell: Cell, gpus: int) -> None:
+def _require_device(cell: Cell, gpus: int, needed: int) -> None:
     if cell.trainer.accelerator == "gpu" and not gpus:
         raise BadInput("trainer=gpu: no CUDA device is visible; trainer=cpu or trainer=auto works")
-    if gpus and cell.trainer.accelerator != "cpu" and cell.trainer.devices > gpus:
+    if gpus and cell.trainer.accelerator != "cpu" and needed > gpus:
         raise BadInput(
-            f"trainer.devices={cell.trainer.devices}: {gpus} CUDA devices are visible; "
-            f"trainer.devices={gpus} or less works"
+            f"trainer.devices={cell.trainer.devices}: {needed} processes on this machine see "
+            f"{gpus} CUDA devices; no more processes than devices work, each of them seeing all"
         )
     on_cpu = cell.trainer.accelerator == "cpu" or not gpus
     if cell.precision == "16-mixed" and on_cpu:

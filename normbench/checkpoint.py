@@ -13,8 +13,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
+from torch.optim import Optimizer
 
-LAST = "checkpoint.pt"
+from normbench.results import CHECKPOINT
+
+LAST = CHECKPOINT
 
 State = dict[str, Any]
 
@@ -64,6 +68,21 @@ class Checkpoints:
         temporary = self.folder / f".{name}.{os.getpid()}"
         torch.save(state, temporary)
         temporary.replace(self.folder / name)
+
+
+def gathered(optimizer: Optimizer, network: nn.Module) -> State:
+    """What an optimizer has gathered for each parameter, such as momentum, by its name."""
+    names: dict[Any, str] = {parameter: name for name, parameter in network.named_parameters()}
+    return {names[parameter]: dict(found) for parameter, found in optimizer.state.items()}
+
+
+def restore(optimizer: Optimizer, network: nn.Module, found: State) -> None:
+    """Give `optimizer` what another has gathered, under the groups and options of its own."""
+    names = {parameter: name for name, parameter in network.named_parameters()}
+    ordered = [names[p] for group in optimizer.param_groups for p in group["params"]]
+    state = {index: found[name] for index, name in enumerate(ordered) if name in found}
+    own = optimizer.state_dict()["param_groups"]
+    optimizer.load_state_dict({"state": state, "param_groups": own})
 
 
 def snapshot(epoch: int) -> str:

@@ -97,8 +97,11 @@ class Child:
 
     def kill(self) -> None:
         """The child and all that is in its session, such as workers of its own."""
-        with suppress(ProcessLookupError):
+        try:
             os.killpg(self.process.pid or 0, signal.SIGKILL)
+        except ProcessLookupError:  # it is gone, or so young that it leads no session yet
+            with suppress(ProcessLookupError):
+                os.kill(self.process.pid or 0, signal.SIGKILL)
 
 
 def start(

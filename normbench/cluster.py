@@ -13,9 +13,11 @@ from typing import Any, Protocol
 
 from normbench import results
 from normbench.cells import Settings
+from normbench.errors import BadInput
 from normbench.pool import Pool, Say, Summary, Work
 
 LOOK = 1.0  # seconds between two looks at the folders
+ARRAY = 1000  # jobs of one array: Slurm's own limit is 1,001
 ASK = 5.0  # and between two questions to the scheduler
 #: Seconds after a job's end until its row must have arrived: folders of several machines lag.
 LAG = 10.0
@@ -95,7 +97,6 @@ class Cluster(Pool):
             str(state["job"]): work
             for work in self.queue
             if (state := states[work.cell.id]).get("job")
-            and state["phase"] in ("queued", "running")
         }
         self.jobs |= old
         watched = self._alive() if old else set()
@@ -105,7 +106,7 @@ class Cluster(Pool):
         self.queue.clear()
         if not new:
             return
-        submitted = self._executor().map_array(_Runner(), [self.job(work) for work in new])
+        submitted = self._submitted([self.job(work) for work in new])
         for work, job in zip(new, submitted, strict=True):
             self.jobs[job.job_id] = work
             self.local[job.job_id] = job
@@ -113,6 +114,21 @@ class Cluster(Pool):
             results.write_state(work.folder, "queued", job=job.job_id, title=work.cell.title)
         self.alive |= {job.job_id for job in submitted}
         self.say(f"{len(new)} jobs submitted, their logs are in {self.logs}")
+
+    def _submitted(self, jobs: Sequence[Job]) -> list[Any]:
+        from submitit.core.utils import FailedJobError, FailedSubmissionError
+
+        executor, found = self._executor(), []
+        try:
+            for first in range(0, len(jobs), ARRAY):
+                found += executor.map_array(_Runner(), jobs[first : first + ARRAY])
+        except (FailedJobError, FailedSubmissionError, RuntimeError) as error:
+            words = " ".join(str(error).split())
+            raise BadInput(
+                f"hydra/launcher: the jobs were not taken: {words}; hydra.launcher.partition, "
+                "account, timeout_min and the like say what is asked for"
+            ) from error
+        return found
 
     def _executor(self) -> Any:
         import submitit
@@ -146,6 +162,12 @@ class Cluster(Pool):
             self.summary.trained += 1
             self.over(work)
             return
+        if number not in self.alive and results.read(self.root, work.cell.id):
+            del self.jobs[number]
+            self.summary.reused += 1
+            self.tell(work.cell, f"finished elsewhere  {work.cell.title}", begun=True)
+            self.pass_on(work)
+            return
         state = results.read_state(work.folder)
         if state.get("steps") and (last := results.last_record(work.folder)):
             done, loss = int(last["step"]), last["train_loss"]
@@ -176,9 +198,10 @@ def alive(numbers: set[str]) -> set[str]:
     arrays = {number.partition("_")[0] for number in numbers}
     try:
         found = subprocess.run(
-            [*command, f"--jobs={','.join(sorted(arrays))}"], capture_output=True, text=True
-        )
-    except OSError:
+            [*command, f"--jobs={','.join(sorted(arrays))}"],
+            capture_output=True, text=True, timeout=60,
+        )  # fmt: skip
+    except (OSError, subprocess.TimeoutExpired):
         return numbers
     if found.returncode:  # what it has forgotten is over; anything else is its own trouble
         return set() if "Invalid job id" in found.stderr else numbers

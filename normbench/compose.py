@@ -82,7 +82,8 @@ def compose(arguments: list[str]) -> tuple[list[Cell], Settings | None]:
     settings = {each for _, each in parsed}
     if len(settings) > 1:
         raise BadInput(
-            "runs, jobs, force and sweeps hold for all runs of a command line: give one value"
+            "runs, jobs, force, resume, sweeps and hydra/launcher hold for all runs of a command "
+            "line: give one value"
         )
     return list(by_id.values()), settings.pop()
 
@@ -214,6 +215,7 @@ def _sweeps_and_commands(arguments: list[str]) -> str:
                 f"    {name:<20} {headline(LAUNCHERS / f'{name}.yaml')}"
                 for name in names(LAUNCHERS)
             ),
+            f"    {'submitit_local':<20} Jobs as processes of this machine, to try a sweep out.",
             "",
             "Other commands:",
             "  python -m normbench.status    runs by state: finished, running, failed ...",

@@ -3,23 +3,26 @@
 Nothing here imports torch: that is done in processes of their own (`normbench.ranks`).
 """
 
+import math
 import os
 import time
+from collections import Counter
 from collections.abc import Sequence
-from itertools import count, islice
+from pathlib import Path
 
 from normbench import children, ranks, results
 from normbench.cells import Request, Settings
 from normbench.children import Ended
 from normbench.place import Place
-from normbench.pool import Machine, Pool, Say, Summary, Work, why
+from normbench.pool import Machine, Pool, Say, Summary, Work, when, why
 from normbench.provenance import commit, now
 from normbench.results import Row
 
 RUN = "normbench.run:main"
+ELSEWHERE = 5.0  # seconds that other machines have to tell why a rank of theirs has failed
 
 
-def request_of(work: Work, settings: Settings, commit: str) -> Request:
+def request_of(work: Work, settings: Settings, commit: str, *, led: bool = False) -> Request:
     """What the processes of a run are told."""
     return Request(
         cell=work.cell,
@@ -31,6 +34,7 @@ def request_of(work: Work, settings: Settings, commit: str) -> Request:
         resume=settings.resume and not settings.force,
         computation=work.computation,
         init=work.init,
+        led=led,
     )
 
 
@@ -57,6 +61,7 @@ class Jobs(Pool):
     ) -> None:
         super().__init__(works, settings, summary)
         self.running: list[Work] = []
+        self.waiting: set[str] = set()  # ids of cells that others train
         self.machine, self.place = machine, place
         self.fitting: dict[str, int] = {}  # by `Work.alike`, the first plan that is not too large
         self.commit = commit()
@@ -72,8 +77,10 @@ class Jobs(Pool):
         cores = len(os.sched_getaffinity(0)) // threads
         jobs = self.settings.jobs or max(1, (len(self.gpus) if on_gpu else cores) // devices)
         many = "" if devices == 1 else f" of up to {devices} processes"
-        place = "GPU" if on_gpu else "CPU"
-        say(f"{jobs} at once{many}, threads={threads} each, on the {place}")
+        place = f"on {len(self.gpus)} GPUs" if on_gpu else f"on {cores * threads} cores of the CPU"
+        most = min(jobs, len(self.queue))
+        if most:
+            say(f"{most} at once{many}, threads={threads} each, {place}")
         return jobs
 
     def run(self) -> None:
@@ -107,6 +114,9 @@ class Jobs(Pool):
                 self.share(self.computed[work.computation], work.cell)
             elif results.is_busy(work.folder):
                 self.queue.append(work)
+                if work.cell.id not in self.waiting:
+                    self.waiting.add(work.cell.id)
+                    self.screen.note(f"waits     {work.cell.title}: another process trains it")
             else:
                 self.start(work)
 
@@ -118,25 +128,28 @@ class Jobs(Pool):
     def start(self, work: Work) -> None:
         """Train one cell in processes of its own."""
         work.attempt = max(work.attempt, self.fitting.get(work.alike, 0))
-        # The slots are numbers of GPUs: two runs share one only if there are more jobs than GPUs.
-        taken = {slot for each in self.running for slot in each.slots}
-        work.slots = list(islice((n for n in count() if n not in taken), work.plan.devices))
         environment: dict[str, str | None] = {}
-        if self.gpus and work.cell.trainer.accelerator == "gpu":
-            environment["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"  # or cuBLAS is not deterministic
-        if environment and self.place is None:  # or who started us has chosen them
-            gpus = (self.gpus[slot % len(self.gpus)] for slot in work.slots)
-            environment["CUDA_VISIBLE_DEVICES"] = ",".join(gpus)
+        # Or who started us has chosen them.
+        if self.gpus and work.cell.trainer.accelerator == "gpu" and self.place is None:
+            work.gpus = self.least_used(work.plan.devices)
+            environment["CUDA_VISIBLE_DEVICES"] = ",".join(work.gpus)
         work.started = time.monotonic()
         work.folder.mkdir(parents=True, exist_ok=True)
         log, devices = work.folder / "log.txt", work.plan.devices
-        request = request_of(work, self.settings, self.commit)
+        led = self.place is not None
+        request = request_of(work, self.settings, self.commit, led=led)
+        results.forget_failures(work.folder)
         if self.place is None:
             work.child = ranks.start(RUN, request, devices, log=log, environment=environment)
         else:
             work.child = ranks.join(RUN, request, self.place, log=log, environment=environment)
         self.running.append(work)
         self.screen.began(work.cell.id, work.cell.title)
+
+    def least_used(self, number: int) -> list[str]:
+        """So many GPUs; two runs share one only if there are more jobs than GPUs."""
+        used = Counter(gpu for each in self.running for gpu in each.gpus)
+        return sorted(self.gpus, key=lambda gpu: used[gpu])[:number]
 
     def look_at(self, work: Work) -> None:
         """Show how far a run is; when it is over, say how."""
@@ -147,10 +160,16 @@ class Jobs(Pool):
                 self.screen.moved(work.cell.id, **message.content)
         end = work.child.ended()
         if end is None:
+            if self.place is not None and results.failures(work.folder):
+                work.child.kill()  # a rank elsewhere is gone, and this one may not have noticed
             return
         self.running.remove(work)
         said = end.last.content if end.last is not None and end.last.kind == "result" else None
-        if said == "busy":  # another sweep was faster between our look at the lock and the child's
+        if said == "busy" and self.place is not None:
+            self.lost(work, "another process trains it", work.folder / "log.txt")
+        elif (
+            said == "busy"
+        ):  # another sweep was faster between our look at the lock and the child's
             self.queue.append(work)
             self.screen.left(work.cell.id)
         elif end.last is not None and end.last.kind == "memory":
@@ -184,10 +203,22 @@ class Jobs(Pool):
 
     def failed(self, work: Work, end: Ended) -> None:
         """The run left no row; its state says why, too."""
-        reason = why(end)
+        reason, log = why(end), ranks.log_of(work.folder / "log.txt", end.rank or 0)
+        if self.place is not None:
+            reason, log = self.first_failure(work, end, reason, log)
         self.close(work, "failed", reason)
-        log = ranks.log_of(work.folder / "log.txt", end.rank or 0)
         self.lost(work, reason, log)
+
+    def first_failure(self, work: Work, end: Ended, reason: str, log: Path) -> tuple[str, Path]:
+        """Of our rank's failure and those that ranks elsewhere have told the earliest."""
+        deadline = time.monotonic() + ELSEWHERE
+        while not (told := results.failures(work.folder)) and time.monotonic() < deadline:
+            time.sleep(0.2)
+        # Whom we have ended ourselves has not failed before anybody.
+        own = math.inf if end.last is None and end.code < 0 else when(end)
+        if told and told[0]["at"] < own:
+            return str(told[0]["reason"]), Path(told[0]["log"])
+        return reason, log
 
     def stop(self) -> None:
         """Interrupt what runs."""
@@ -203,4 +234,5 @@ class Jobs(Pool):
         own = work.child is not None and state.get("pid") == work.child.pid
         # What another rank has died of is the reason, and not that rank 0 lost its connection.
         if own and state["phase"] in ("running", phase):
-            results.write_state(work.folder, phase, reason, title=work.cell.title)
+            kept = {k: v for k, v in state.items() if k not in ("phase", "error")}
+            results.write_state(work.folder, phase, reason, **kept)

@@ -4,6 +4,7 @@ A job of a cluster runs what is here again, on its node, as a sweep of one cell.
 srun has started several processes for one run, the first leads it and the others follow.
 """
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -14,8 +15,8 @@ from normbench.cells import Cell, Settings
 from normbench.cluster import LOOK
 from normbench.errors import BadInput
 from normbench.jobs import RUN, request_of
-from normbench.place import Place, place
-from normbench.pool import Say, Summary, Work, why
+from normbench.place import Place, job, place
+from normbench.pool import Say, Summary, Work, when, why
 from normbench.ranks import Ranks
 from normbench.sweep import HEAVY, LIGHT, beginning, run
 
@@ -44,6 +45,8 @@ class OnNode:
     def stop(self) -> None:
         """Interrupt what runs, so that nothing writes when the job begins anew elsewhere."""
         ranks.stop(list(Ranks.living))
+        folder = Path(self.settings.runs) / self.settings.sweep / self.cell.id
+        results.write_state(folder, "queued", title=self.cell.title, job=job())
 
 
 def print_now(line: str) -> None:
@@ -58,6 +61,10 @@ def start(cells: Sequence[Cell], settings: Settings, say: Say) -> Summary:
         BadInput: as `run`; or several runs were asked of the processes of one.
     """
     own = place()
+    if settings.launcher and own is None:
+        options = json.loads(settings.launcher)
+        if (tasks := options["nodes"] * options["tasks_per_node"]) > 1:
+            cells = [cell.among(tasks) for cell in cells]  # now, and not when their turn has come
     if own is None:
         return run(cells, settings, say, job=partial(_job, settings))
     if len(cells) > 1 or settings.launcher:
@@ -65,42 +72,45 @@ def start(cells: Sequence[Cell], settings: Settings, say: Say) -> Summary:
             f"{own.world} processes were started for one run, and {len(cells)} cells make several; "
             "one cell works, and a grid with hydra/launcher=slurm_nodes"
         )
-    cells = [cells[0].among(own.world)]
-    if own.rank:
-        return _follow(cells[0], settings, own)
-    return run(cells, settings, say, own, partial(_job, settings))
+    cell = cells[0].among(own.world)
+    return _follow(cell, settings, own) if own.rank else _lead(cell, settings, say, own)
+
+
+def _lead(cell: Cell, settings: Settings, say: Say, own: Place) -> Summary:
+    """Train with the others, or send them home."""
+    try:
+        return run([cell], settings, say, own)
+    finally:
+        if not ranks.joined():
+            children.start_server((LIGHT, *HEAVY))
+            log = Path(settings.runs) / "check.log"
+            child = ranks.join("normbench.run:dismiss", None, own, log=log)
+            while child.ended() is None:
+                children.wait([child], LOOK)
 
 
 def _follow(cell: Cell, settings: Settings, own: Place) -> Summary:
-    """Train as one of the ranks of a run that another process leads, until it has a row."""
+    """Train as one of the ranks of a run that another process leads, if it says so."""
     root = Path(settings.runs)
     folder = root / settings.sweep / cell.id
-    row, before = folder / "row.json", _moment(folder / "row.json")
-    if before and not settings.force:
-        return Summary(reused=1)
     init = beginning(cell, root) if cell.init_from else None
     work = Work(cell, folder, "", cell.trainer.layouts(cell.workers)[:1], init)
     children.start_server((LIGHT, *HEAVY))
     folder.mkdir(parents=True, exist_ok=True)
     log = folder / "log.txt"
-    child = ranks.join(RUN, request_of(work, settings, ""), own, log=log)
+    child = ranks.join(RUN, request_of(work, settings, "", led=True), own, log=log)
     try:
-        while (end := child.ended()) is None and _moment(row) == before:
+        while (end := child.ended()) is None:
             children.wait([child], LOOK)
             list(child.messages())
     finally:
         child.kill()
-    if end is None or (end.last is not None and end.last.kind == "result"):
+    if end.last is not None and end.last.kind == "result":
         return Summary(trained=1)
-    return Summary(failed=[f"{cell.title}: rank {own.rank}: {why(end)} ({log})"])
-
-
-def _moment(path: Path) -> int:
-    """When `path` was written, 0 if it is not there."""
-    try:
-        return path.stat().st_mtime_ns
-    except FileNotFoundError:
-        return 0
+    # The leader looks for it, and says it: it may itself have noticed nothing yet.
+    own_log = ranks.log_of(log, own.rank)
+    results.write_failure(folder, own.rank, f"rank {own.rank}: {why(end)}", str(own_log), when(end))
+    return Summary(failed=[f"{cell.title}: rank {own.rank}: {why(end)} ({own_log})"])
 
 
 def _job(settings: Settings, work: Work) -> OnNode:

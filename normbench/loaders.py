@@ -248,7 +248,8 @@ class _Once:
         self.parts = torch.arange(len(split.labels))[device::devices].split(EVALUATION_BATCH)
 
     def __len__(self) -> int:
-        return len(self.parts) if len(self.parts[0]) else 0
+        # A device that gets none still takes part, with an empty batch.
+        return len(self.parts) if len(self.split.labels) else 0
 
     def __iter__(self) -> Iterator[Images]:
         for part in self.parts[: len(self)]:

@@ -190,8 +190,12 @@ def _switch(name: str, value: Any) -> bool:
 def _saving(options: Mapping[str, Any]) -> Saving:
     keep = _switch("checkpoint.keep", options["keep"])
     every, epochs = options["every"], options["epochs"]
-    if every is not None and (isinstance(every, bool) or not isinstance(every, int | float)):
-        raise BadInput(f"checkpoint.every={every}: seconds between two checkpoints, or null")
+    number = isinstance(every, int | float) and not isinstance(every, bool)
+    if every is not None and (not number or every < 0):
+        raise BadInput(
+            f"checkpoint.every={every}: seconds between two checkpoints, 0 for one after every "
+            "chunk of steps, or null"
+        )
     if not isinstance(epochs, list):
         raise BadInput(f"checkpoint.epochs={epochs}: a list of epochs, as [30,60,90]")
     for epoch in epochs:

@@ -99,7 +99,7 @@ def _of_slurm(environment: Mapping[str, str]) -> Place:
         )
     except (OSError, subprocess.CalledProcessError) as error:
         raise BadInput(f"scontrol does not say which nodes {nodelist} are: {error}") from error
-    job = int(environment["SLURM_JOB_ID"])
+    job, step = int(environment["SLURM_JOB_ID"]), environment["SLURM_STEP_ID"]
     return Place(
         rank=int(environment["SLURM_PROCID"]),
         world=world,
@@ -108,7 +108,8 @@ def _of_slurm(environment: Mapping[str, str]) -> Place:
         node=int(environment["SLURM_NODEID"]),
         nodes=nodes,
         address=found.stdout.split()[0],
-        port=str(_PORTS[job % len(_PORTS)]),
-        name=f"{job}.{environment['SLURM_STEP_ID']}",
+        # Two steps of a job may run beside each other, and each needs two ports.
+        port=str(_PORTS[(2 * job + 14 * int(step)) % len(_PORTS)]),
+        name=f"{job}.{step}",
         by_agent=False,
     )

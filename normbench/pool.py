@@ -42,7 +42,8 @@ class Work:
         sharing: cells that get their row from this one.
         attempt: which of the plans is tried now.
         child: the processes, while there are any.
-        slots: numbers of the devices that they take.
+        gpus: the CUDA devices that they take.
+        whole_step: all images of a step must share a forward pass.
         started: when, by the clock of this process.
     """
 
@@ -54,8 +55,9 @@ class Work:
     sharing: list[Cell] = field(default_factory=list)
     attempt: int = 0
     child: Ranks | None = None
-    slots: list[int] = field(default_factory=list)
+    gpus: list[str] = field(default_factory=list)
     started: float = 0.0
+    whole_step: bool = False
 
     @property
     def plan(self) -> Plan:
@@ -65,6 +67,24 @@ class Work:
     def alike(self) -> str:
         """Works that differ in their seeds at most, and so need the same memory."""
         return repr((replace(self.cell, seed=0).id, self.plans[0].devices))
+
+
+def work_on(cell: Cell, like: Work) -> Work:
+    """The work on `cell` in the place of one that computes the same."""
+    return Work(
+        cell=cell,
+        folder=like.folder.with_name(cell.id),
+        computation=like.computation,
+        plans=plans_of(cell, whole_step=like.whole_step),
+        init=like.init,
+        whole_step=like.whole_step,
+    )
+
+
+def plans_of(cell: Cell, *, whole_step: bool) -> list[Plan]:
+    """How its workers can be laid, the fastest first."""
+    plans = cell.trainer.layouts(cell.workers)
+    return plans[:1] if whole_step else plans
 
 
 @dataclass(frozen=True)
@@ -96,13 +116,12 @@ class Pool:
             return
         self.computed |= sources(results.read(self.root, work.cell.id))
         row = self.computed.get(work.computation)
-        for cell in work.sharing:
-            if row is not None:
+        if row is not None:
+            for cell in work.sharing:
                 self.share(row, cell)
-            else:  # it did not fit the memory, but with more workers each has fewer images
-                folder = self.root / self.settings.sweep / cell.id
-                plans = cell.trainer.layouts(cell.workers)
-                self.queue.append(Work(cell, folder, work.computation, plans, work.init))
+        elif work.sharing:  # it did not fit the memory, but with more workers each has fewer images
+            first, *others = work.sharing
+            self.queue.append(replace(work_on(first, work), sharing=others))
 
     def share(self, row: Row, cell: Cell) -> None:
         """A cell gets the row of a run that computed the same."""
@@ -110,9 +129,10 @@ class Pool:
         self.summary.shared += 1
         self.tell(cell, f"shared    {cell.title}: the computation of {row.id}")
 
-    def tell(self, cell: Cell, line: str, *, failed: bool = False) -> None:
+    def tell(self, cell: Cell, line: str, *, failed: bool = False, begun: bool = False) -> None:
         """The end of a cell that no process was started for."""
-        self.screen.began(cell.id, cell.title)
+        if not begun:
+            self.screen.began(cell.id, cell.title)
         self.screen.ended(cell.id, line, failed=failed)
 
     def lost(self, work: Work, reason: str, log: Path) -> None:
@@ -127,11 +147,17 @@ class Pool:
 def why(end: Ended) -> str:
     """Why a child gave no result."""
     who = "" if end.rank is None else f"rank {end.rank}: "
-    if end.last is not None and end.last.kind in ("failed", "refused"):
+    if end.last is not None and end.last.kind in ("failed", "refused", "memory"):
         return f"{who}{end.last.content}"
     if end.code < 0:
         return f"{who}killed by signal {-end.code}"
     return f"{who}exit code {end.code} without a word"
+
+
+def when(end: Ended) -> float:
+    """The moment of a child's last words, or now: seconds since 1970, for other machines."""
+    since = time.monotonic() - end.last.at if end.last is not None else 0.0
+    return time.time() - since
 
 
 def _line(work: Work, row: Row) -> str:

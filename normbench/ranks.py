@@ -8,6 +8,7 @@ When one of them fails, the others notice a broken connection, or wait for ever.
 the failure that came first, and not theirs.
 """
 
+import math
 import signal
 import socket
 import time
@@ -29,6 +30,8 @@ _PLACES = (
     "NODE_RANK", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID", "SLURM_NTASKS",
 )  # fmt: skip
 
+_DETERMINISTIC = {"CUBLAS_WORKSPACE_CONFIG": ":4096:8"}  # or cuBLAS is not
+
 
 class Ranks:
     """Processes that train one run together."""
@@ -39,6 +42,7 @@ class Ranks:
     def __init__(self, members: Sequence[Child]) -> None:
         self.living.add(self)
         self.members = list(members)
+        self.ours: set[int] = set()  # ranks that we have killed ourselves, which says nothing
         self.over: dict[int, tuple[float, Ended]] = {}  # when it was seen, and how it ended
 
     @property
@@ -67,7 +71,9 @@ class Ranks:
         if not self.over:
             return None
         if len(self.over) < len(self.members):
-            if time.monotonic() - min(at for at, _ in self.over.values()) < PATIENCE:
+            # Who has trained along is over sooner than rank 0, which still has a row to write.
+            ends = [at for number, (at, end) in self.over.items() if not number or not _good(end)]
+            if not ends or time.monotonic() - min(ends) < PATIENCE:
                 return None
             self.kill()
             return self.ended()
@@ -76,7 +82,7 @@ class Ranks:
 
     def _verdict(self) -> Ended:
         first = self.over[0][1]
-        if first.last is not None and first.last.kind == "result":
+        if _good(first):
             return first  # the row is there, whatever became of the others at the end
         number = min(self.over, key=self._when)
         end = self.over[number][1]
@@ -85,6 +91,8 @@ class Ranks:
     def _when(self, number: int) -> float:
         """When a rank failed. Who was killed says nothing, so everybody else noticed it later."""
         seen, end = self.over[number]
+        if number in self.ours or _good(end):
+            return math.inf
         if end.last is not None and end.last.kind in ("failed", "memory", "refused"):
             return end.last.at
         return seen if end.last is not None or end.code == 130 else 0.0
@@ -105,9 +113,14 @@ class Ranks:
         self.living.discard(self)
         for number, child in enumerate(self.members):
             if number not in self.over:
+                self.ours.add(number)
                 child.kill()
         for child in self.members:
             child.process.join()
+
+
+def _good(end: Ended) -> bool:
+    return end.last is not None and end.last.kind == "result"
 
 
 def start(
@@ -127,7 +140,7 @@ def start(
         log: file of rank 0; that of rank 1 is `log.1.txt` beside `log.txt`.
         environment: variables of all of them.
     """
-    alone = dict.fromkeys(_PLACES)
+    alone: dict[str, str | None] = {**dict.fromkeys(_PLACES), **_DETERMINISTIC}
     shared = alone if devices == 1 else alone | _meeting_place(devices)
     members = []
     try:
@@ -155,9 +168,20 @@ def join(
     environment: Mapping[str, str | None] | None = None,
 ) -> Ranks:
     """Run `target` as the one rank that is this process's part of a run; see `start`."""
+    global _JOINED
+    _JOINED = True
     file = log_of(log, place.rank)
-    variables = {**dict.fromkeys(_PLACES), **place.environment, **(environment or {})}
+    shared = {**dict.fromkeys(_PLACES), **_DETERMINISTIC, **place.environment}
+    variables = {**shared, **(environment or {})}
     return Ranks([children.start(target, request, log=file, environment=variables)])
+
+
+_JOINED = False
+
+
+def joined() -> bool:
+    """Whether this process has ever started its rank of a run."""
+    return _JOINED
 
 
 def log_of(log: Path, number: int) -> Path:

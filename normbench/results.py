@@ -19,7 +19,7 @@ import shutil
 import types
 import typing
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import MISSING, asdict, dataclass, field, fields
 from pathlib import Path
@@ -28,6 +28,7 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 from normbench.errors import BadInput
 
 SCHEMA = 1
+CHECKPOINT = "checkpoint.pt"  # the last one of a run
 
 Status = Literal["ok", "diverged", "impossible", "oom"]
 Phase = Literal["queued", "running", "failed", "interrupted"]
@@ -106,6 +107,7 @@ def write(folder: Path, row: Row) -> None:
     # In this order: between the two a run is finished and still has a state, which is harmless.
     _replace(folder / "row.json", asdict(row))
     (folder / "state.json").unlink(missing_ok=True)
+    forget_failures(folder)
 
 
 def set_aside(folder: Path) -> None:
@@ -200,9 +202,12 @@ def locked(folder: Path) -> Iterator[None]:
 def is_busy(folder: Path) -> bool:
     """Whether another process holds the folder of a run."""
     try:
-        with locked(folder):
+        with (folder / "lock").open() as file:  # only to read: the folder may be somebody else's
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
             return False
-    except Busy:
+    except FileNotFoundError:
+        return False
+    except BlockingIOError:
         return True
 
 
@@ -211,15 +216,22 @@ class History:
 
     columns = ("step", "epoch", "lr", "train_loss", "train_top1", "val_loss", "val_top1")
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, past: Sequence[Mapping[str, float]] = ()) -> None:
         self.path = folder / "history.csv"
-        with self.path.open("w", newline="") as file:
+        # In one piece, or a process that is killed here would take the past with it.
+        whole, temporary = self.path, folder / f".history.csv.{os.getpid()}"
+        self.path = temporary
+        with temporary.open("w", newline="") as file:
             csv.writer(file).writerow(self.columns)
+        for record in past:
+            self.add(record)
+        self.path = temporary.replace(whole)
 
     def add(self, record: Mapping[str, float]) -> None:
         """Append `record`; columns that it lacks stay empty."""
+        whole = {**record, "step": int(record["step"])}
         with self.path.open("a", newline="") as file:
-            csv.writer(file).writerow([record.get(column, "") for column in self.columns])
+            csv.writer(file).writerow([whole.get(column, "") for column in self.columns])
 
 
 def read_history(folder: Path) -> Iterator[dict[str, float]]:
@@ -227,6 +239,23 @@ def read_history(folder: Path) -> Iterator[dict[str, float]]:
     with (folder / "history.csv").open(newline="") as file:
         for line in csv.DictReader(file):
             yield {column: float(value) for column, value in line.items() if value}
+
+
+def write_failure(folder: Path, rank: int, reason: str, log: str, at: float) -> None:
+    """Say that a rank of a run that is led elsewhere has failed, at a moment of the clock."""
+    _replace(folder / f"failed.{rank}.json", {"reason": reason, "log": log, "at": at})
+
+
+def failures(folder: Path) -> list[dict[str, Any]]:
+    """What such ranks have said, the earliest first."""
+    found = [json.loads(path.read_text()) for path in folder.glob("failed.*.json")]
+    return sorted(found, key=lambda failure: float(failure["at"]))
+
+
+def forget_failures(folder: Path) -> None:
+    """Before a run begins anew."""
+    for path in folder.glob("failed.*.json"):
+        path.unlink(missing_ok=True)
 
 
 def copy_history(source: Path, folder: Path) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import wandb
 from pytorch_lightning.utilities.memory import is_oom_error
 
-from normbench import checkpoint, tracking
+from normbench import agreement, checkpoint, tracking
 from normbench.cells import Request
 from normbench.checkpoint import Checkpoints, State
 from normbench.children import interrupted, one_line
@@ -28,6 +28,7 @@ from normbench.results import (
     load,
     locked,
     read_history,
+    read_state,
     set_aside,
     write,
     write_state,
@@ -62,14 +63,25 @@ def main(request: Request, tell: Callable[[Any], None]) -> str:
         return _follow(request)
     try:
         with locked(request.folder):
-            if not request.force and _finished(request.folder / "row.json"):
-                return "finished"
-            return _kept(request, tell)
+            finished = not request.force and _finished(request.folder / "row.json")
+            if request.led:
+                agreement.lead(train=not finished)
+            return "finished" if finished else _kept(request, tell)
     except Busy:
+        if request.led:
+            agreement.lead(train=False)
         return "busy"
 
 
+def dismiss(_request: Any, _tell: Callable[[Any], None]) -> str:
+    """Tell the other processes of a run that there is nothing to train."""
+    agreement.lead(train=False)
+    return "dismissed"
+
+
 def _follow(request: Request) -> str:
+    if request.led and not agreement.follow():
+        return "dismissed"
     with _memory():
         state = _state(request)
         saved = _checkpoints(request, writes=False)
@@ -95,8 +107,9 @@ def _state(request: Request) -> State | None:
     if request.init is None:
         return None
     # It goes on where the other was, but is a training of its own.
+    state = checkpoint.load(request.init)
     fresh = {"fresh": [], "last": [], "training_seconds": 0.0, "resumed": -1}
-    return checkpoint.load(request.init) | fresh
+    return state | fresh | {"began": state["done"]}
 
 
 def _checkpoints(request: Request, *, writes: bool) -> Checkpoints:
@@ -114,12 +127,15 @@ def _begin(folder: Path, state: State | None) -> list[Record]:
     if state is None or state["resumed"] < 0:
         checkpoint.clear(folder)
         return []
+    if not (folder / "history.csv").exists():
+        return []
     return [record for record in read_history(folder) if record["step"] <= state["done"]]
 
 
 def _kept(request: Request, tell: Callable[[Any], None]) -> str:
     """The training, between a state and a row, and its mirror in W&B."""
     folder = request.folder
+    known = read_state(folder).get("mirror")  # of the process that was interrupted
     write_state(folder, "running", **_whereabouts(request))
     mirror = None
     try:
@@ -127,14 +143,19 @@ def _kept(request: Request, tell: Callable[[Any], None]) -> str:
             os.truncate(folder / "log.txt", 0)
         state = _state(request)
         past = _begin(folder, state)
-        mirror = tracking.start(request.cell, folder, request.sweep)
+        mirror = tracking.start(
+            request.cell, folder, request.sweep, None if request.force else known
+        )
+        if mirror is not None:
+            write_state(folder, "running", **_whereabouts(request), mirror=mirror.id)
         with _memory():
             found = _train(request, tell, mirror, state, past)
         row = describe(request, found, tracking.place(mirror))
     except BaseException as error:
         stopped = _is_interrupt(error)
         phase: Phase = "interrupted" if stopped else "failed"
-        write_state(folder, phase, "" if stopped else one_line(error), **_whereabouts(request))
+        kept = {k: v for k, v in read_state(folder).items() if k not in ("phase", "error")}
+        write_state(folder, phase, "" if stopped else one_line(error), **kept)
         tracking.finish(mirror, {"status": phase}, 130 if stopped else 1)
         if stopped:
             raise KeyboardInterrupt from error
@@ -177,10 +198,9 @@ def _train(
     state: State | None,
     past: list[Record],
 ) -> dict[str, Any]:
-    history = History(request.folder)
-    for record in past:  # a mirror of its own, so that it has the whole curve
-        history.add(record)
-        if mirror is not None:
+    history = History(request.folder, past)
+    if mirror is not None and mirror.offline:  # its files were begun anew
+        for record in past:
             mirror.log(record, step=int(record["step"]))
 
     def curve(record: Record) -> None:
@@ -193,7 +213,8 @@ def _train(
     def progress(done: int, steps: int, loss: float) -> None:
         nonlocal known
         if not known:  # for whoever only sees the folder
-            write_state(request.folder, "running", steps=steps, **_whereabouts(request))
+            kept = read_state(request.folder)
+            write_state(request.folder, kept.pop("phase"), kept.pop("error"), **kept, steps=steps)
             known = True
         tell({"done": done, "steps": steps, "loss": loss})
 

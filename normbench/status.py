@@ -22,6 +22,7 @@ from pathlib import Path
 
 from normbench import results
 from normbench.errors import BadInput, choose_from
+from normbench.home import usual_choices
 
 FINISHED = ("ok", "diverged", "impossible", "oom")
 STATES = ("running", "queued", "interrupted", "failed", "lost", "finished", *FINISHED)
@@ -47,7 +48,14 @@ def runs(root: Path) -> Iterator[Run]:
 
 def _finished(folder: Path) -> Run:
     row = results.load(folder / "row.json")
-    title = f"{row.norm} batch={row.batch} seed={row.seed} model={row.model} data={row.data}"
+    plain = [f"{name}={getattr(row, name)}" for name in ("batch", "seed", "model", "data")]
+    usual = {**usual_choices(), "precision": "32-true"}
+    unusual = [
+        f"{name}={getattr(row, name)}"
+        for name in ("reg", "recipe", "protocol", "precision")
+        if getattr(row, name) != usual[name]
+    ]
+    title = " ".join([row.norm, *plain, f"workers={row.workers}", *unusual])
     shared = f", shared with {row.shared_with}" if row.shared_with else ""
     measured = row.reason or f"test {row.test_top1:.1f} %"
     return Run(folder, row.status, f"{title} {row.options}".strip(), f"{measured}{shared}")
@@ -60,7 +68,7 @@ def _open(folder: Path) -> Run:
     if record := results.last_record(folder):
         of = f" of {state['steps']}" if "steps" in state else ""
         more = more or f"step {int(record['step'])}{of}, loss {record['train_loss']:.3f}"
-    if (folder / "checkpoint.pt").exists():
+    if (folder / results.CHECKPOINT).exists():
         more = f"{more}, has a checkpoint".lstrip(", ")
     if phase == "queued":
         more = f"job {state.get('job', '')}"

@@ -14,7 +14,7 @@ from normbench.cluster import Cluster, Job
 from normbench.errors import BadInput
 from normbench.jobs import Jobs
 from normbench.place import Place
-from normbench.pool import Machine, Say, Summary, Work, why
+from normbench.pool import Machine, Say, Summary, Work, plans_of, why
 from normbench.provenance import commit, now
 from normbench.results import Row
 from normbench.sharing import share, sources
@@ -56,12 +56,14 @@ def run(
     rows = {row.id: row for row in results.read(root)}
     to_do = [cell for cell in cells if settings.force or not _has_row(rows.get(cell.id))]
     summary = Summary(reused=len(cells) - len(to_do))
+    if bare := sum(_lacks_checkpoints(cell, rows, root) for cell in cells if cell not in to_do):
+        say(f"{bare} finished runs have no checkpoint as asked; force=true trains them again")
     number = "1 cell" if len(cells) == 1 else f"{len(cells)} cells"
     say(f"{number}, {summary.reused} finished before, {len(to_do)} to do")
     if to_do:
         begins = {cell.id: beginning(cell, root) for cell in to_do if cell.init_from}
         try:
-            verdicts = _check(to_do, root, settings, say)
+            verdicts = _check(to_do, root, settings, say, own)
             able = _sort_out(to_do, verdicts, rows, settings, summary, say)
             works = _divide(able, verdicts, rows, settings, summary, begins)
             _announce(works, summary, say)
@@ -78,15 +80,27 @@ def run(
 
 
 def _make_room(works: Sequence[Work], settings: Settings) -> None:
-    """What is to begin anew has no row and no checkpoint when its job looks for them."""
-    for work in works if settings.force or not settings.resume else ():
+    """A row would end the watching: of a run that is forced, or did not fit elsewhere.
+
+    What is to begin anew has no checkpoint either when its job looks for one.
+    """
+    for work in works:
         results.set_aside(work.folder)
-        (work.folder / "checkpoint.pt").unlink(missing_ok=True)
+        if settings.force or not settings.resume:
+            (work.folder / results.CHECKPOINT).unlink(missing_ok=True)
 
 
 def _has_row(row: Row | None) -> bool:
     """What did not fit the memory counts as open until it is known whether there is more now."""
     return row is not None and row.final
+
+
+def _lacks_checkpoints(cell: Cell, rows: dict[str, Row], root: Path) -> bool:
+    """Checkpoints are asked for that a finished run has not kept."""
+    asked = [f"epoch-{epoch}.pt" for epoch in cell.checkpoint.epochs]
+    asked += [results.CHECKPOINT] if cell.checkpoint.keep else []
+    run = rows[cell.id].shared_with or cell.id
+    return rows[cell.id].status == "ok" and not all(any(root.glob(f"*/{run}/{n}")) for n in asked)
 
 
 def beginning(cell: Cell, root: Path) -> Path:
@@ -96,18 +110,23 @@ def beginning(cell: Cell, root: Path) -> Path:
         BadInput: the run has none of that epoch.
     """
     run, _, epoch = str(cell.init_from).partition("@")
-    name = "checkpoint.pt" if epoch == "last" else f"epoch-{epoch}.pt"
+    for row in results.read(root, run):
+        run = row.shared_with or run
+    name = results.CHECKPOINT if epoch == "last" else f"epoch-{epoch}.pt"
     for path in root.glob(f"*/{run}/{name}"):
         return path
     kept = ", ".join(sorted(path.name for path in root.glob(f"*/{run}/*.pt")))
     remedy = f"there is {kept}" if kept else "no run of that id has kept any"
     raise BadInput(
         f"init_from={cell.init_from}: no {run}/{name} below runs={root}, {remedy}; "
-        "checkpoint.epochs=[N] keeps those of epochs, checkpoint=keep the last"
+        "checkpoint.epochs=[N] keeps those of epochs, checkpoint=keep the last, and force=true "
+        "trains a finished run again"
     )
 
 
-def _check(cells: Sequence[Cell], root: Path, settings: Settings, say: Say) -> Any:
+def _check(
+    cells: Sequence[Cell], root: Path, settings: Settings, say: Say, own: Place | None
+) -> Any:
     """What can be known before training, by `normbench.check` in a process of its own.
 
     Raises:
@@ -117,7 +136,7 @@ def _check(cells: Sequence[Cell], root: Path, settings: Settings, say: Say) -> A
     say("importing torch and checking all cells ...")
     log = root / "check.log"
     # Whether a node of a cluster has the devices that are asked for is for it to say.
-    request = (list(cells), log, not settings.launcher)
+    request = (list(cells), log, not settings.launcher, None if own is None else own.locals)
     child = children.start("normbench.check:check", request, log=log)
     try:
         while (end := child.ended()) is None:
@@ -188,12 +207,12 @@ def _divide(
         elif computation in works:
             works[computation].sharing.append(cell)
         else:
-            plans = cell.trainer.layouts(cell.workers)
-            if cell.id in verdicts.whole_step:
-                plans = plans[:1]
+            whole = cell.id in verdicts.whole_step
+            plans = plans_of(cell, whole_step=whole)
             folder = root / settings.sweep / cell.id
-            work = Work(cell, folder, computation, plans, begins.get(cell.id))
-            works[computation or cell.id] = work
+            works[computation or cell.id] = Work(
+                cell, folder, computation, plans, begins.get(cell.id), whole_step=whole
+            )
     return list(works.values())
 
 
@@ -201,5 +220,17 @@ def _announce(works: Sequence[Work], summary: Summary, say: Say) -> None:
     """What will be trained, and how its workers are laid."""
     if sharing := summary.shared + sum(len(work.sharing) for work in works):
         say(f"{len(works)} to train; {sharing} compute the very same as another cell: its row")
-    for plan, number in Counter(str(work.plan) for work in works).items():
+    for plan, number in Counter(map(_laid, works)).items():
         say(f"plan of {'1 run' if number == 1 else f'{number} runs'}: {plan}")
+
+
+def _laid(work: Work) -> str:
+    """Its plan, and what of the wishes for it does not divide the workers."""
+    plan, trainer = work.plan, work.cell.trainer
+    wishes = {"devices": trainer.devices, "per_forward": trainer.per_forward or 0}
+    uneven = [
+        f"trainer.{name}={wish} is more than divides them"
+        for name, wish in wishes.items()
+        if wish > getattr(plan, name)
+    ]
+    return "; ".join([str(plan), *uneven])

@@ -17,7 +17,7 @@ from pytorch_lightning import LightningModule
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from normbench.checkpoint import Checkpoints, State
+from normbench.checkpoint import Checkpoints, State, gathered, restore
 from normbench.ema import Average
 from normbench.errors import BadInput, Impossible
 from normbench.evaluation import Evaluation, Record
@@ -85,7 +85,7 @@ class Task(LightningModule):
         self.global_batch, self.steps, self.steps_per_epoch = global_batch, steps, steps_per_epoch
         self.log_every, self.curve, self.progress = log_every, curve, progress
         self.checkpoints = checkpoints
-        self.done = 0
+        self.done = self.began = 0  # optimizer steps; those of another run before this one
         self.training_seconds = 0.0
         self.resumed = 0  # how often it has gone on from a checkpoint
         self.rate = 0.0  # learning rate of the latest step
@@ -114,9 +114,7 @@ class Task(LightningModule):
         optimizer = self.recipe.optimizer(self.model, self.global_batch)
         scheduler = self.recipe.scheduler(optimizer, self.steps)
         if self._state is not None:
-            # What was gathered on the way, under the options of this recipe.
-            own = optimizer.state_dict()["param_groups"]
-            optimizer.load_state_dict({"state": self._state["optimizer"], "param_groups": own})
+            restore(optimizer, self.model, self._state["optimizer"])
             place = {"last_epoch": self.done - 1, "_step_count": self.done + 1}
             scheduler.load_state_dict({**scheduler.state_dict(), **place})
             scheduler.step()  # schedules are functions of the step, so this is where it would be
@@ -124,7 +122,8 @@ class Task(LightningModule):
 
     def on_fit_start(self) -> None:
         if self._state is not None:
-            self.trainer.precision_plugin.load_state_dict(self._state["precision"])
+            if self._state["precision"]:  # of another precision there is none
+                self.trainer.precision_plugin.load_state_dict(self._state["precision"])
             torch.set_rng_state(self._state["random"])
             if len(self._state["random_cuda"]) == torch.cuda.device_count():
                 torch.cuda.set_rng_state_all(self._state["random_cuda"])
@@ -273,12 +272,12 @@ class Task(LightningModule):
         """All that this training needs to go on from here, under whatever plan."""
         self._share_statistics()
         # Lightning's wrapper of an optimizer may remember an older state of it.
-        optimizer = self.optimizers(use_pl_optimizer=False)
+        optimizer: Any = self.optimizers(use_pl_optimizer=False)
         on_gpu = self.device.type == "cuda"
         return {
             "model": self.model.state_dict(),
             "average": None if self.average is None else self.average.state_dict(),
-            "optimizer": optimizer.state_dict()["state"],  # type: ignore[union-attr]
+            "optimizer": gathered(optimizer, self.model),
             "precision": self.trainer.precision_plugin.state_dict(),
             "random": torch.get_rng_state(),  # for layers of other people's
             "random_cuda": torch.cuda.get_rng_state_all() if on_gpu else [],
@@ -286,6 +285,7 @@ class Task(LightningModule):
             "steps_per_epoch": self.steps_per_epoch,
             "fresh": self.fresh,
             "last": list(self.last),
+            "began": self.began,
             "training_seconds": self.training_seconds,
             "resumed": self.resumed,
         }
@@ -298,13 +298,21 @@ class Task(LightningModule):
                 f"an epoch; here an epoch has {self.steps_per_epoch} and the training "
                 f"{self.steps}: data, global batch and recipe must let it go on"
             )
-        self.model.load_state_dict(state["model"])
+        try:
+            self.model.load_state_dict(state["model"])
+        except RuntimeError as error:
+            missing = str(error).partition("\n")[2].strip().partition("\n")[0]
+            raise BadInput(
+                f"init_from: the network there is not the one of this cell ({missing}); model and "
+                "norm must have the same parameters, as norm=sn and norm=sn norm.hard=true have"
+            ) from None
         if self.average is not None:
             # Of a training without an average: it begins with the weights.
             self.average.network.load_state_dict(state["model"])
             if state["average"] is not None:
                 self.average.load_state_dict(state["average"])
         self.done, self.training_seconds = state["done"], state["training_seconds"]
+        self.began = state["began"]
         self.fresh, self.resumed = list(state["fresh"]), state["resumed"] + 1
         self.last.extend(state["last"])
 
@@ -322,6 +330,11 @@ class Task(LightningModule):
             }
         )
 
+    @property
+    def images_per_second(self) -> float:
+        """Of the training steps alone."""
+        return (self.done - self.began) * self.global_batch / self.training_seconds
+
     def final_means(self) -> tuple[float, float]:
         """Loss and accuracy in percent at the end."""
         losses, hits = zip(*self.last, strict=True)
@@ -332,10 +345,14 @@ class Task(LightningModule):
         self._share_statistics()
 
     def validation_step(self, batch: Images, _index: int) -> None:
-        self.validation.update(self.evaluated(batch.images.to(self.dtype)), batch.labels)
+        self._evaluate(self.validation, batch)
 
     def test_step(self, batch: Images, _index: int) -> None:
-        self.testing.update(self.evaluated(batch.images.to(self.dtype)), batch.labels)
+        self._evaluate(self.testing, batch)
+
+    def _evaluate(self, evaluation: Evaluation, batch: Images) -> None:
+        if len(batch.labels):  # there may be fewer images than devices
+            evaluation.update(self.evaluated(batch.images.to(self.dtype)), batch.labels)
 
 
 def refusal(model: nn.Module, plan: Plan) -> str:

@@ -13,8 +13,15 @@ from normbench.results import flat
 Mode = Literal["online", "offline", "disabled"]
 
 
-def start(cell: Cell, folder: Path, sweep: str) -> wandb.Run | None:
-    """The W&B run of `cell`, its files in `folder`; None if nobody wants one."""
+def start(cell: Cell, folder: Path, sweep: str, known: str | None = None) -> wandb.Run | None:
+    """The W&B run of `cell`, its files in `folder`; None if nobody wants one.
+
+    Args:
+        cell: what is trained.
+        folder: of the run.
+        sweep: that asked for it.
+        known: id of its W&B run, if one was begun before; that one goes on.
+    """
     options = cell.logger.options
     mode = _mode(options.get("mode", "disabled"))
     if mode == "disabled":
@@ -27,6 +34,8 @@ def start(cell: Cell, folder: Path, sweep: str) -> wandb.Run | None:
         "tags": [cell.norm.name, cell.model.name, cell.data.name, cell.protocol],
         "config": {"id": cell.id, "sweep": sweep, **flat(cell.identity)},
         "dir": folder,
+        "id": known,
+        "resume": "allow" if known else None,
         "settings": wandb.Settings(
             console="off",  # log.txt has it
             disable_git=True,  # row.json has it

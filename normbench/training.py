@@ -26,7 +26,7 @@ from normbench.loaders import Loaders, Order, Schedule
 from normbench.models.cost import count
 from normbench.models.coverage import coverage
 from normbench.models.kinds import is_batch_norm
-from normbench.norms.layer import NormAct
+from normbench.norms.layer import NormAct, Normalizer
 from normbench.plan import Plan, layouts
 from normbench.recipe import Recipe
 from normbench.reg import Regularization
@@ -136,27 +136,30 @@ def _facts(cell: Cell, data: Dataset) -> dict[str, Any]:
     """What is known of the network without training it."""
     with torch.device("meta"):  # a network of shapes, which costs nothing to run
         network = network_of(cell, data)
+    norm: Normalizer = catalog.build("norm", cell.norm.options)
     params, macs = count(network, data.image)
     layers = [module for module in network.modules() if isinstance(module, NormAct)]
     return {
         "params": params,
         "macs": macs,
-        "coverage": str(coverage(network, catalog.build("norm", cell.norm.options))),
+        "coverage": str(coverage(network, norm)),
         "groups": sorted({layer.groups for layer in layers if hasattr(layer, "groups")}),
-        "batch_independent": all(layer.batch_independent for layer in layers)
-        and not any(map(is_batch_norm, network.modules())),
+        "batch_independent": independent(network, norm, "batch_independent"),
         "limits": data.limits,
     }
 
 
-def worker_independent(network: nn.Module) -> bool:
-    """How the images of a step are divided among workers changes nothing that `network` computes.
+def independent(network: nn.Module, norm: Normalizer, of: str) -> bool:
+    """Whether the normalizer, all of its layers in `network` and whatever else is there are.
 
-    Declared by the normalizer, layer by layer.
+    Args:
+        network: with `norm` in it.
+        norm: whose layers need not be of a class of ours.
+        of: the declaration, batch_independent or worker_independent.
     """
     layers = [module for module in network.modules() if isinstance(module, NormAct)]
-    whole = all(layer.worker_independent for layer in layers)
-    return whole and not any(map(is_batch_norm, network.modules()))
+    declared = all(getattr(each, of) for each in (norm, *layers))
+    return declared and not any(map(is_batch_norm, network.modules()))
 
 
 def _fit_and_test(cell: Cell, task: Task, loaders: Loaders) -> dict[str, Any]:
@@ -184,7 +187,7 @@ def _measured(task: Task, classes: int, held_out: bool) -> dict[str, Any]:
         "status": "ok",
         "train_loss": loss,
         "train_top1": top1,
-        "images_per_second": task.done * task.global_batch / task.training_seconds,
+        "images_per_second": task.images_per_second,
     }
     if held_out:
         found["val_top1"] = task.validation.summary("val")["val_top1"]

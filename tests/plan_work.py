@@ -13,6 +13,7 @@ from pytorch_lightning import Callback
 from torch import Tensor
 
 from normbench.cells import Cell
+from normbench.checkpoint import restore
 from normbench.norms.workers import set_workers
 from normbench.plan import Plan
 from normbench.task import Task
@@ -94,8 +95,7 @@ def _beginning(errand: Errand, folder: Path) -> Callable[[Task, int], None] | No
         state = torch.load(folder / f"{index}.pt")
         task.model.load_state_dict(state["model"])
         optimizer: Any = task.optimizers(use_pl_optimizer=False)
-        own = optimizer.state_dict()["param_groups"]
-        optimizer.load_state_dict({"state": state["optimizer"], "param_groups": own})
+        restore(optimizer, task.model, state["optimizer"])
 
     def perturb(task: Task, index: int) -> None:
         first = next(task.model.parameters())

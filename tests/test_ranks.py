@@ -2,7 +2,6 @@
 
 import os
 import signal
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,9 +10,10 @@ from conftest import SHORT, Command, cell
 from test_processes import gone_from
 from test_sweep import BROKEN, LONG, folder_of, training, when
 
-from normbench import results
+from normbench import children, ranks, results
 from normbench.plan import Plan, layouts
 from normbench.results import Row
+from normbench.sweep import HEAVY, LIGHT
 
 Rows = Callable[[], list[Row]]
 
@@ -62,9 +62,7 @@ def test_hardware_alone_makes_no_second_run(command: Command, rows: Rows) -> Non
 
 def test_the_failure_of_one_rank_is_the_failure_that_is_told(command: Command, rows: Rows) -> None:
     """The other one only loses its connection. The next run of the sweep goes on."""
-    started = time.monotonic()
     end = command(*BROKEN, "-m", "norm=partial,bn", "batch=4", *TWO, *SHORT)
-    assert time.monotonic() - started < 60
     assert end.code == 1
     own = folder_of(*BROKEN, "norm=partial", "batch=4", *SHORT)
     said = f"rank 1: RuntimeError: this layer is broken on purpose ({own / 'log.1.txt'})"
@@ -82,10 +80,8 @@ def test_a_rank_that_is_killed_ends_the_run(number: int, command: Command, rows:
     own = folder_of(*arguments)
     log = own / ("log.1.txt" if number else "log.txt")
     killer = when(lambda: training(own), lambda: os.kill(rank_of(log), signal.SIGKILL))
-    started = time.monotonic()
     end = command(*arguments)
     killer.join()
-    assert time.monotonic() - started < 60
     assert end.code == 1
     assert f"rank {number}: killed by signal 9" in end.out
     assert results.read_state(own)["error"] == f"rank {number}: killed by signal 9"
@@ -199,3 +195,61 @@ def test_what_is_evaluated_is_that_of_one_device(words: list[str], command: Comm
     # Evaluations are added up in single precision.
     for name in ("train_loss", "test_loss", "train_top1", "val_top1", "test_top1", "test_top5"):
         assert getattr(three, name) == pytest.approx(getattr(one, name), rel=1e-6), name
+
+
+@pytest.mark.parametrize(
+    ("parts", "rank", "kind", "content"),
+    [
+        (("later", "at once"), None, "result", "later"),
+        (("never", "fail"), 1, "failed", "ValueError: no luck"),
+        (("fail", "never"), 0, "failed", "ValueError: no luck"),
+        (("never", "memory"), 1, "memory", "no room"),
+        (("at once", "never"), None, "result", "at once"),
+    ],
+)
+def test_the_end_of_one_rank_is_told_whatever_the_other_does(
+    parts: tuple[str, str], rank: int | None, kind: str, content: str, tmp_path: Path
+) -> None:
+    """The other may still write the row, or may wait for ever for one that is gone."""
+    children.start_server((LIGHT, *HEAVY))
+    request = dict(zip("01", parts, strict=True))
+    running = ranks.start("child_work:part", request, 2, log=tmp_path / "log.txt")
+    while (end := running.ended()) is None:
+        children.wait([running], 1)
+        list(running.messages())
+    assert end.last is not None
+    assert (end.rank, end.last.kind, end.last.content) == (rank, kind, content)
+    gone_from(tmp_path)
+
+
+def test_fewer_images_than_devices_to_validate(command: Command, rows: Rows) -> None:
+    few = ("model.stem_stride=1", "protocol=fixed_workers", "workers=12", "batch=2", *SHORT)
+    end = command("norm=bn", "data.val=0.007", *few, "recipe.images=480", "trainer.devices=12")
+    assert end.code == 0, end.out + end.err
+    assert rows()[0].val_top1 is not None
+    assert rows()[0].devices.startswith("12 x ")
+
+
+def test_what_depends_on_workers_is_not_shared_whatever_its_layers_are(
+    command: Command, rows: Rows
+) -> None:
+    """Its normalizer says so; its layers are torch's own, which say nothing."""
+    end = command(*BROKEN, "-m", "norm=foreign", "batch=4,8", *SHORT)
+    assert end.code == 0, end.err
+    assert [row.shared_with for row in rows()] == [None, None]
+    assert not any(row.batch_independent or row.computation for row in rows())
+
+
+def test_what_begins_elsewhere_is_taken_over_by_name_or_refused(
+    command: Command, rows: Rows
+) -> None:
+    base = ("norm=gn", *SHORT, "recipe.images=3840")
+    assert command(*base, "checkpoint.epochs=[1]").code == 0
+    start = f"init_from={rows()[0].id}@1"
+    assert command(*base, start, "recipe.decayed=[weight]").code == 0
+    (row,) = [row for row in rows() if "decayed" in row.options]
+    assert row.status == "ok"
+    other = command(*base, start, "norm=evonorm_s0")
+    assert "init_from: the network there is not the one of this cell" in other.out
+    longer = command(*base, start, "recipe.images=640")
+    assert "data, global batch and recipe must let it go on" in longer.out

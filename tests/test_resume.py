@@ -158,6 +158,7 @@ def disturbed(folder: Path, kills: list[str], tell: Callable[[str], None] = lamb
         process.communicate()
     expected = {row.id: numbers(row) for row in results.read(folder / "undisturbed")}
     assert len(expected) == 6
+    hit = 0
     for number, which in enumerate(kills):
         moment = random.Random(number).uniform(0, 5)
         with terminal(folder, *sweep) as process:
@@ -171,6 +172,7 @@ def disturbed(folder: Path, kills: list[str], tell: Callable[[str], None] = lamb
             alive = not over(process) and victim
             if alive:
                 os.kill(victim, signal.SIGKILL)
+                hit += 1
             out, _ = process.communicate(timeout=120)
         gone(folder)
         read = {row.id: numbers(row) for row in results.read(folder / "runs")}  # none half-written
@@ -188,6 +190,7 @@ def disturbed(folder: Path, kills: list[str], tell: Callable[[str], None] = lamb
     assert process.returncode == 0, out
     assert {row.id: numbers(row) for row in results.read(folder / "runs")} == expected
     assert not list((folder / "runs").glob("*/*/*.pt"))
+    assert hit > len(kills) / 2
 
 
 def over(process: subprocess.Popen[str]) -> bool:

@@ -4,7 +4,6 @@ import os
 import signal
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 from conftest import SHORT, Command
@@ -20,7 +19,7 @@ def test_runs_by_their_state(command: Command, capsys: pytest.CaptureFixture[str
     own = folder_of("norm=bn", "batch=4", *RUN)
 
     def look_and_stop() -> None:
-        assert status.main(["running"]) == 0
+        status.main(["running"])
         os.kill(os.getpid(), signal.SIGINT)
 
     stopper = when(lambda: training(own) and (own / "checkpoint.pt").exists(), look_and_stop)
@@ -30,7 +29,6 @@ def test_runs_by_their_state(command: Command, capsys: pytest.CaptureFixture[str
     results.write_state(lost, "running", pid=1, title="bn batch=4", host=os.uname().nodename)
     assert status.main([]) == 0
     out = capsys.readouterr().out
-    assert "6 runs" not in out
     assert "7 runs in runs: 1 interrupted, 1 failed, 1 lost, 4 ok" in out
     (line,) = [line for line in out.splitlines() if line.startswith("interrupted")]
     assert "has a checkpoint" in line
@@ -47,7 +45,7 @@ def test_runs_by_their_state(command: Command, capsys: pytest.CaptureFixture[str
     assert "did you mean finished?" in errors
 
 
-def test_the_list_imports_no_torch(tmp_path: Path) -> None:
+def test_the_list_imports_no_torch() -> None:
     program = "import sys, normbench.status, normbench.bench; print('torch' in sys.modules)"
     found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert found.stdout == "False\n"

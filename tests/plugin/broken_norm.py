@@ -2,10 +2,10 @@
 
 import os
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from normbench.norms.layer import NormAct, Normalizer
 
@@ -118,3 +118,23 @@ class GreedyAct(NormAct):
         if self.training and len(x) > self.most and x.device.type != "meta":
             torch.empty(self.bytes_asked, dtype=torch.uint8, device=x.device)
         return self.activation(self.affine(x / (1 + x.abs().mean((1, 2, 3), keepdim=True))))
+
+
+@dataclass(frozen=True)
+class Foreign(Normalizer):
+    """Batch statistics in layers that are none of ours."""
+
+    batch_independent: ClassVar[bool] = False
+
+    def layer(self, channels: int, act: str | None = "relu") -> Any:
+        return ForeignAct(channels)
+
+
+class ForeignAct(nn.Module):
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.channels = channels
+
+    def forward(self, x: Tensor) -> Tensor:
+        mean, var = x.mean((0, 2, 3), keepdim=True), x.var((0, 2, 3), keepdim=True)
+        return torch.relu((x - mean) / torch.sqrt(var + 1e-5))

@@ -40,3 +40,16 @@ def vanish(request: Any, tell: Callable[[Any], None]) -> None:
 def sleep(request: Any, tell: Callable[[Any], None]) -> None:
     tell("asleep")
     time.sleep(request)
+
+
+def part(request: dict[str, str], tell: Callable[[Any], None]) -> str:
+    """What one rank does: `request` says, by rank, to fail, to return at once or to take longer."""
+    from normbench.errors import OutOfMemory
+
+    kind = request[os.environ["RANK"]]
+    if kind == "fail":
+        raise ValueError("no luck")
+    if kind == "memory":
+        raise OutOfMemory("no room")
+    time.sleep({"at once": 0, "later": 4, "never": 600}[kind])
+    return kind
