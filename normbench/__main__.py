@@ -73,7 +73,8 @@ def _conclude(cells: list[Cell], settings: Settings, summary: Summary) -> None:
         print(f"stopped by signal {summary.interrupted}")
     if left := len(touched - {row.id for row in rows}):
         print(f"{left} of {len(cells)} cells have no row; the same command goes on from here")
-    offline = [row for row in rows if row.id in touched and "offline-run" in row.wandb]
+    # Rows that share a computation share its W&B run, too.
+    offline = {row.wandb for row in rows if row.id in touched and "offline-run" in row.wandb}
     if offline and summary.trained:
         folders = root / settings.sweep / "*" / "wandb" / "offline-run-*"
         print(f"W&B: {len(offline)} offline runs; `wandb sync {folders}` uploads them")

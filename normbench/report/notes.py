@@ -26,8 +26,8 @@ def notes(table: Table) -> list[str]:
         )
     if shared := sum(row.shared_with is not None for row in table.runs):
         found.append(
-            f"{shared} of the {len(table.runs)} runs were not trained: they are the very same "
-            "computation as another, whose row they share (shared_with)."
+            f"{shared} of the {len(table.runs)} cells' runs were not trained: they are the very "
+            "same computation as another run, whose row they share (shared_with)."
         )
     if used := groups_in_use(table):
         found.append(f"Groups in the layers of this network: {used}.")
