@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -164,15 +165,14 @@ def disturbed(folder: Path, kills: list[str], tell: Callable[[str], None] = lamb
         with terminal(folder, *sweep) as process:
             until(lambda: any(folder.glob("runs/default/*/state.json")) or over(process))
             time.sleep(moment)
-            states = [
-                results.read_state(path.parent) for path in folder.glob("runs/*/*/state.json")
-            ]
-            pids = [state["pid"] for state in states if state.get("phase") == "running"]
-            victim = process.pid if which == "parent" else random.Random(number).choice(pids or [0])
-            alive = not over(process) and victim
-            if alive:
-                os.kill(victim, signal.SIGKILL)
-                hit += 1
+            until(lambda: bool(held(folder)) or over(process))
+            chosen = random.Random(number).choice(held(folder) or [folder])
+            state = results.read_state(chosen)
+            victim = process.pid if which == "parent" else int(state.get("pid", 0))
+            with suppress(ProcessLookupError):  # over just now
+                if alive := not over(process) and victim > 0:
+                    os.kill(victim, signal.SIGKILL)
+                hit += alive
             out, _ = process.communicate(timeout=120)
         gone(folder)
         read = {row.id: numbers(row) for row in results.read(folder / "runs")}  # none half-written
@@ -191,6 +191,12 @@ def disturbed(folder: Path, kills: list[str], tell: Callable[[str], None] = lamb
     assert {row.id: numbers(row) for row in results.read(folder / "runs")} == expected
     assert not list((folder / "runs").glob("*/*/*.pt"))
     assert hit > len(kills) / 2
+
+
+def held(folder: Path) -> list[Path]:
+    """Folders of runs that are trained now; a state alone may be that of a process long gone."""
+    paths = (path.parent for path in folder.glob("runs/*/*/state.json"))
+    return sorted(path for path in paths if results.is_busy(path))
 
 
 def over(process: subprocess.Popen[str]) -> bool:
