@@ -169,10 +169,12 @@ def disturbed(folder: Path, kills: list[str], tell: Callable[[str], None] = lamb
             chosen = random.Random(number).choice(held(folder) or [folder])
             state = results.read_state(chosen)
             victim = process.pid if which == "parent" else int(state.get("pid", 0))
+            alive = False
             with suppress(ProcessLookupError):  # over just now
-                if alive := not over(process) and victim > 0:
+                if victim > 0 and not over(process):
                     os.kill(victim, signal.SIGKILL)
-                hit += alive
+                    alive = True
+                    hit += 1
             out, _ = process.communicate(timeout=120)
         gone(folder)
         read = {row.id: numbers(row) for row in results.read(folder / "runs")}  # none half-written
