@@ -161,14 +161,13 @@ def disturbed(folder: Path, kills: list[str], tell: Callable[[str], None] = lamb
     assert len(expected) == 6
     hit = 0
     for number, which in enumerate(kills):
-        moment = random.Random(number).uniform(0, 5)
+        moment = random.Random(number).uniform(0, 2.5)
         with terminal(folder, *sweep) as process:
             until(lambda: any(folder.glob("runs/default/*/state.json")) or over(process))
             time.sleep(moment)
-            until(lambda: bool(held(folder)) or over(process))
-            chosen = random.Random(number).choice(held(folder) or [folder])
-            state = results.read_state(chosen)
-            victim = process.pid if which == "parent" else int(state.get("pid", 0))
+            until(lambda: bool(living(folder)) or over(process))
+            chosen = random.Random(number).choice(living(folder) or [0])
+            victim = process.pid if which == "parent" else chosen
             alive = False
             with suppress(ProcessLookupError):  # over just now
                 if victim > 0 and not over(process):
@@ -195,10 +194,11 @@ def disturbed(folder: Path, kills: list[str], tell: Callable[[str], None] = lamb
     assert hit > len(kills) / 2
 
 
-def held(folder: Path) -> list[Path]:
-    """Folders of runs that are trained now; a state alone may be that of a process long gone."""
-    paths = (path.parent for path in folder.glob("runs/*/*/state.json"))
-    return sorted(path for path in paths if results.is_busy(path))
+def living(folder: Path) -> list[int]:
+    """Processes that train now; a state alone may be that of one long gone."""
+    paths = [path.parent for path in folder.glob("runs/*/*/state.json")]
+    told = {int(results.read_state(path).get("pid", 0)) for path in paths}
+    return sorted(told & {*processes(str(folder))})
 
 
 def over(process: subprocess.Popen[str]) -> bool:
