@@ -91,12 +91,7 @@ def _measured(
 
 def _once(cell: Cell, plan: Plan, log: Path) -> float:
     running = ranks.start("normbench.timing:measure", (cell, plan), plan.devices, log=log)
-    try:
-        while (end := running.ended()) is None:
-            children.wait([running], 1.0)
-            list(running.messages())
-    finally:
-        running.kill()
+    end = children.finish(running)
     if end.last is None or end.last.kind != "result":
         raise RuntimeError(f"{plan}: {why(end)}")
     return float(end.last.content)

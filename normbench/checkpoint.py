@@ -16,7 +16,7 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from normbench.results import CHECKPOINT
+from normbench.results import CHECKPOINT, KEPT
 
 LAST = CHECKPOINT
 
@@ -60,7 +60,7 @@ class Checkpoints:
 
     def keep(self, state: State, epoch: int) -> None:
         """The one after `epoch`."""
-        self._write(snapshot(epoch), state)
+        self._write(KEPT.format(epoch), state)
 
     def _write(self, name: str, state: State) -> None:
         if not self.writes:
@@ -85,11 +85,6 @@ def restore(optimizer: Optimizer, network: nn.Module, found: State) -> None:
     optimizer.load_state_dict({"state": state, "param_groups": own})
 
 
-def snapshot(epoch: int) -> str:
-    """The file of the state after `epoch`."""
-    return f"epoch-{epoch}.pt"
-
-
 def load(path: Path) -> State:
     """The state in `path`, on the CPU.
 
@@ -102,6 +97,6 @@ def load(path: Path) -> State:
 
 def clear(folder: Path) -> None:
     """Forget all checkpoints of a run, and what a process that was killed left of one."""
-    for pattern in (LAST, snapshot(0).replace("0", "*"), ".*.pt.*"):
+    for pattern in (LAST, KEPT.format("*"), ".*.pt.*"):
         for path in folder.glob(pattern):
             path.unlink(missing_ok=True)

@@ -151,10 +151,32 @@ class Waited(Protocol):
     def handles(self) -> list[Any]:
         """What becomes ready when there is something to read or the child is gone."""
 
+    def messages(self) -> Iterable[Message]:
+        """What it has said since the last call."""
+
+    def ended(self) -> Ended | None:
+        """How it ended; None while it runs."""
+
+    def kill(self) -> None:
+        """End it now."""
+
 
 def wait(children: Iterable[Waited], seconds: float) -> None:
     """Until one of `children` has something to say or is gone, at most `seconds`."""
     connection.wait([handle for child in children for handle in child.handles], timeout=seconds)
+
+
+def finish(child: Waited) -> Ended:
+    """How `child` ends, once it does; when the waiting is broken off, it is ended."""
+    try:
+        while (end := child.ended()) is None:
+            wait([child], 1.0)
+            for _ in child.messages():  # a full pipe would hold it
+                pass
+    except BaseException:
+        child.kill()
+        raise
+    return end
 
 
 def start_server(preload: Iterable[str]) -> None:

@@ -167,9 +167,8 @@ class Jobs(Pool):
         said = end.last.content if end.last is not None and end.last.kind == "result" else None
         if said == "busy" and self.place is not None:
             self.lost(work, "another process trains it", work.folder / "log.txt")
-        elif (
-            said == "busy"
-        ):  # another sweep was faster between our look at the lock and the child's
+        elif said == "busy":
+            # Another sweep was faster between our look at the lock and the child's.
             self.queue.append(work)
             self.screen.left(work.cell.id)
         elif end.last is not None and end.last.kind == "memory":
@@ -234,5 +233,4 @@ class Jobs(Pool):
         own = work.child is not None and state.get("pid") == work.child.pid
         # What another rank has died of is the reason, and not that rank 0 lost its connection.
         if own and state["phase"] in ("running", phase):
-            kept = {k: v for k, v in state.items() if k not in ("phase", "error")}
-            results.write_state(work.folder, phase, reason, **kept)
+            results.change_state(work.folder, phase=phase, error=reason)

@@ -12,7 +12,6 @@ from pathlib import Path
 
 from normbench import children, ranks, results
 from normbench.cells import Cell, Settings
-from normbench.cluster import LOOK
 from normbench.errors import BadInput
 from normbench.jobs import RUN, request_of
 from normbench.place import Place, job, place
@@ -84,9 +83,7 @@ def _lead(cell: Cell, settings: Settings, say: Say, own: Place) -> Summary:
         if not ranks.joined():
             children.start_server((LIGHT, *HEAVY))
             log = Path(settings.runs) / "check.log"
-            child = ranks.join("normbench.run:dismiss", None, own, log=log)
-            while child.ended() is None:
-                children.wait([child], LOOK)
+            children.finish(ranks.join("normbench.run:dismiss", None, own, log=log))
 
 
 def _follow(cell: Cell, settings: Settings, own: Place) -> Summary:
@@ -94,17 +91,12 @@ def _follow(cell: Cell, settings: Settings, own: Place) -> Summary:
     root = Path(settings.runs)
     folder = root / settings.sweep / cell.id
     init = beginning(cell, root) if cell.init_from else None
-    work = Work(cell, folder, "", cell.trainer.layouts(cell.workers)[:1], init)
+    work = Work(cell, folder, init=init)
     children.start_server((LIGHT, *HEAVY))
     folder.mkdir(parents=True, exist_ok=True)
     log = folder / "log.txt"
-    child = ranks.join(RUN, request_of(work, settings, "", led=True), own, log=log)
-    try:
-        while (end := child.ended()) is None:
-            children.wait([child], LOOK)
-            list(child.messages())
-    finally:
-        child.kill()
+    request = request_of(work, settings, "", led=True)
+    end = children.finish(ranks.join(RUN, request, own, log=log))
     if end.last is not None and end.last.kind == "result":
         return Summary(trained=1)
     # The leader looks for it, and says it: it may itself have noticed nothing yet.

@@ -4,6 +4,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 
 from normbench import results
@@ -37,27 +38,31 @@ class Work:
         cell: what is trained.
         folder: of its run.
         computation: of all cells that compute the same as this one; empty: no other can.
-        plans: how its workers can be laid, the fastest first.
         init: the checkpoint that it begins with.
+        whole_step: all images of a step must share a forward pass.
         sharing: cells that get their row from this one.
         attempt: which of the plans is tried now.
         child: the processes, while there are any.
         gpus: the CUDA devices that they take.
-        whole_step: all images of a step must share a forward pass.
         started: when, by the clock of this process.
     """
 
     cell: Cell
     folder: Path
-    computation: str
-    plans: list[Plan]
+    computation: str = ""
     init: Path | None = None
-    sharing: list[Cell] = field(default_factory=list)
-    attempt: int = 0
-    child: Ranks | None = None
-    gpus: list[str] = field(default_factory=list)
-    started: float = 0.0
     whole_step: bool = False
+    sharing: list[Cell] = field(default_factory=list)
+    attempt: int = field(default=0, init=False)
+    child: Ranks | None = field(default=None, init=False)
+    gpus: list[str] = field(default_factory=list, init=False)
+    started: float = field(default=0.0, init=False)
+
+    @cached_property
+    def plans(self) -> list[Plan]:
+        """How its workers can be laid, the fastest first."""
+        plans = self.cell.trainer.layouts(self.cell.workers)
+        return plans[:1] if self.whole_step else plans
 
     @property
     def plan(self) -> Plan:
@@ -67,24 +72,6 @@ class Work:
     def alike(self) -> str:
         """Works that differ in their seeds at most, and so need the same memory."""
         return repr((replace(self.cell, seed=0).id, self.plans[0].devices))
-
-
-def work_on(cell: Cell, like: Work) -> Work:
-    """The work on `cell` in the place of one that computes the same."""
-    return Work(
-        cell=cell,
-        folder=like.folder.with_name(cell.id),
-        computation=like.computation,
-        plans=plans_of(cell, whole_step=like.whole_step),
-        init=like.init,
-        whole_step=like.whole_step,
-    )
-
-
-def plans_of(cell: Cell, *, whole_step: bool) -> list[Plan]:
-    """How its workers can be laid, the fastest first."""
-    plans = cell.trainer.layouts(cell.workers)
-    return plans[:1] if whole_step else plans
 
 
 @dataclass(frozen=True)
@@ -121,7 +108,8 @@ class Pool:
                 self.share(row, cell)
         elif work.sharing:  # it did not fit the memory, but with more workers each has fewer images
             first, *others = work.sharing
-            self.queue.append(replace(work_on(first, work), sharing=others))
+            folder = work.folder.with_name(first.id)
+            self.queue.append(replace(work, cell=first, folder=folder, sharing=others))
 
     def share(self, row: Row, cell: Cell) -> None:
         """A cell gets the row of a run that computed the same."""

@@ -140,18 +140,12 @@ def start(
         log: file of rank 0; that of rank 1 is `log.1.txt` beside `log.txt`.
         environment: variables of all of them.
     """
-    alone: dict[str, str | None] = {**dict.fromkeys(_PLACES), **_DETERMINISTIC}
-    shared = alone if devices == 1 else alone | _meeting_place(devices)
     members = []
     try:
-        for number in range(devices):
-            place = {"RANK": str(number), "LOCAL_RANK": str(number)}
-            own: dict[str, str | None] = {} if devices == 1 else {**place}
-            file = log_of(log, number)
+        for number, place in enumerate(_places(devices)):
             if number:
-                file.unlink(missing_ok=True)
-            variables = {**shared, **own, **(environment or {})}
-            members.append(children.start(target, request, log=file, environment=variables))
+                log_of(log, number).unlink(missing_ok=True)
+            members.append(_one(target, request, place, log, environment))
     except BaseException:
         for child in members:
             child.kill()
@@ -170,10 +164,22 @@ def join(
     """Run `target` as the one rank that is this process's part of a run; see `start`."""
     global _JOINED
     _JOINED = True
-    file = log_of(log, place.rank)
-    shared = {**dict.fromkeys(_PLACES), **_DETERMINISTIC, **place.environment}
-    variables = {**shared, **(environment or {})}
-    return Ranks([children.start(target, request, log=file, environment=variables)])
+    return Ranks([_one(target, request, place, log, environment)])
+
+
+def _one(
+    target: str,
+    request: Any,
+    place: Place | None,
+    log: Path,
+    environment: Mapping[str, str | None] | None,
+) -> Child:
+    """The process at `place`; None: it trains alone."""
+    own = {} if place is None else place.environment
+    shared = {**dict.fromkeys(_PLACES), **_DETERMINISTIC}
+    variables = {**shared, **own, **(environment or {})}
+    file = log_of(log, 0 if place is None else place.rank)
+    return children.start(target, request, log=file, environment=variables)
 
 
 _JOINED = False
@@ -203,17 +209,18 @@ def stop(running: Iterable[Ranks], number: int = signal.SIGINT) -> None:
             each.kill()
 
 
-def _meeting_place(devices: int) -> dict[str, str | None]:
+def _places(devices: int) -> list[Place | None]:
+    """Those of as many processes on this machine; one alone needs none."""
+    if devices == 1:
+        return [None]
     with socket.socket() as probe:  # a port that nobody uses now
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    return {
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(port),
-        "WORLD_SIZE": str(devices),
-        "LOCAL_WORLD_SIZE": str(devices),
-        "GROUP_RANK": "0",
-        "GROUP_WORLD_SIZE": "1",
-        "TORCHELASTIC_RUN_ID": uuid4().hex,
-        "TORCHELASTIC_USE_AGENT_STORE": "False",
-    }
+    name = uuid4().hex
+    return [
+        Place(
+            rank=number, world=devices, local=number, locals=devices, node=0, nodes=1,
+            address="127.0.0.1", port=str(port), name=name, by_agent=False,
+        )
+        for number in range(devices)
+    ]  # fmt: skip

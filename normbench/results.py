@@ -29,6 +29,7 @@ from normbench.errors import BadInput
 
 SCHEMA = 1
 CHECKPOINT = "checkpoint.pt"  # the last one of a run
+KEPT = "epoch-{}.pt"  # after an epoch
 
 Status = Literal["ok", "diverged", "impossible", "oom"]
 Phase = Literal["queued", "running", "failed", "interrupted"]
@@ -167,6 +168,11 @@ def write_state(folder: Path, phase: Phase, error: str = "", **more: Any) -> Non
     """Say what becomes of an unfinished run; a row that is already there stays."""
     folder.mkdir(parents=True, exist_ok=True)
     _replace(folder / "state.json", {"phase": phase, "error": error, **more})
+
+
+def change_state(folder: Path, **changes: Any) -> None:
+    """Change what the state of an unfinished run says, and keep the rest."""
+    _replace(folder / "state.json", {**read_state(folder), **changes})
 
 
 def read_state(folder: Path) -> dict[str, Any]:

@@ -25,6 +25,7 @@ from normbench.results import (
     History,
     Phase,
     Row,
+    change_state,
     load,
     locked,
     read_history,
@@ -147,15 +148,14 @@ def _kept(request: Request, tell: Callable[[Any], None]) -> str:
             request.cell, folder, request.sweep, None if request.force else known
         )
         if mirror is not None:
-            write_state(folder, "running", **_whereabouts(request), mirror=mirror.id)
+            change_state(folder, mirror=mirror.id)
         with _memory():
             found = _train(request, tell, mirror, state, past)
         row = describe(request, found, tracking.place(mirror))
     except BaseException as error:
         stopped = _is_interrupt(error)
         phase: Phase = "interrupted" if stopped else "failed"
-        kept = {k: v for k, v in read_state(folder).items() if k not in ("phase", "error")}
-        write_state(folder, phase, "" if stopped else one_line(error), **kept)
+        change_state(folder, phase=phase, error="" if stopped else one_line(error))
         tracking.finish(mirror, {"status": phase}, 130 if stopped else 1)
         if stopped:
             raise KeyboardInterrupt from error
@@ -213,8 +213,7 @@ def _train(
     def progress(done: int, steps: int, loss: float) -> None:
         nonlocal known
         if not known:  # for whoever only sees the folder
-            kept = read_state(request.folder)
-            write_state(request.folder, kept.pop("phase"), kept.pop("error"), **kept, steps=steps)
+            change_state(request.folder, steps=steps)
             known = True
         tell({"done": done, "steps": steps, "loss": loss})
 

@@ -14,7 +14,7 @@ from normbench.cluster import Cluster, Job
 from normbench.errors import BadInput
 from normbench.jobs import Jobs
 from normbench.place import Place
-from normbench.pool import Machine, Say, Summary, Work, plans_of, why
+from normbench.pool import Machine, Say, Summary, Work, why
 from normbench.provenance import commit, now
 from normbench.results import Row
 from normbench.sharing import share, sources
@@ -56,7 +56,8 @@ def run(
     rows = {row.id: row for row in results.read(root)}
     to_do = [cell for cell in cells if settings.force or not _has_row(rows.get(cell.id))]
     summary = Summary(reused=len(cells) - len(to_do))
-    if bare := sum(_lacks_checkpoints(cell, rows, root) for cell in cells if cell not in to_do):
+    open_ = {cell.id for cell in to_do}
+    if bare := sum(_lacks_checkpoints(cell, rows, root) for cell in cells if cell.id not in open_):
         say(f"{bare} finished runs have no checkpoint as asked; force=true trains them again")
     number = "1 cell" if len(cells) == 1 else f"{len(cells)} cells"
     say(f"{number}, {summary.reused} finished before, {len(to_do)} to do")
@@ -97,7 +98,7 @@ def _has_row(row: Row | None) -> bool:
 
 def _lacks_checkpoints(cell: Cell, rows: dict[str, Row], root: Path) -> bool:
     """Checkpoints are asked for that a finished run has not kept."""
-    asked = [f"epoch-{epoch}.pt" for epoch in cell.checkpoint.epochs]
+    asked = [results.KEPT.format(epoch) for epoch in cell.checkpoint.epochs]
     asked += [results.CHECKPOINT] if cell.checkpoint.keep else []
     run = rows[cell.id].shared_with or cell.id
     return rows[cell.id].status == "ok" and not all(any(root.glob(f"*/{run}/{n}")) for n in asked)
@@ -112,7 +113,7 @@ def beginning(cell: Cell, root: Path) -> Path:
     run, _, epoch = str(cell.init_from).partition("@")
     for row in results.read(root, run):
         run = row.shared_with or run
-    name = results.CHECKPOINT if epoch == "last" else f"epoch-{epoch}.pt"
+    name = results.CHECKPOINT if epoch == "last" else results.KEPT.format(epoch)
     for path in root.glob(f"*/{run}/{name}"):
         return path
     kept = ", ".join(sorted(path.name for path in root.glob(f"*/{run}/*.pt")))
@@ -137,14 +138,7 @@ def _check(
     log = root / "check.log"
     # Whether a node of a cluster has the devices that are asked for is for it to say.
     request = (list(cells), log, not settings.launcher, None if own is None else own.locals)
-    child = children.start("normbench.check:check", request, log=log)
-    try:
-        while (end := child.ended()) is None:
-            children.wait([child], 1.0)
-            list(child.messages())
-    except BaseException:
-        child.kill()
-        raise
+    end = children.finish(children.start("normbench.check:check", request, log=log))
     if end.last is not None and end.last.kind == "result":
         return end.last.content
     refused = end.last is not None and end.last.kind == "refused"
@@ -207,12 +201,9 @@ def _divide(
         elif computation in works:
             works[computation].sharing.append(cell)
         else:
-            whole = cell.id in verdicts.whole_step
-            plans = plans_of(cell, whole_step=whole)
-            folder = root / settings.sweep / cell.id
-            works[computation or cell.id] = Work(
-                cell, folder, computation, plans, begins.get(cell.id), whole_step=whole
-            )
+            folder, whole = root / settings.sweep / cell.id, cell.id in verdicts.whole_step
+            work = Work(cell, folder, computation, begins.get(cell.id), whole)
+            works[computation or cell.id] = work
     return list(works.values())
 
 

@@ -183,17 +183,8 @@ class Task(LightningModule):
         # Everything stays on the device: asking for a number here would wait for it every step.
         optimizer.zero_grad()  # type: ignore[union-attr]
         total = torch.zeros(2, device=self.device)
-        passes = len(chunk.images[ahead])
-        before = moved = self.statistics.read() if passes > 1 and self.statistics else None
-        for turn in range(passes):
-            if before is not None and turn:
-                self.statistics.write(before)  # no pass sees what another has moved
+        for turn in self.statistics.passes(chunk.images.shape[1]):
             total += self._pass(chunk, ahead, turn)
-            if before is not None:
-                now = self.statistics.read()
-                moved = now if not turn else moved + now  # type: ignore[operator]
-        if moved is not None:
-            self.statistics.write(moved / passes)
         if self.statistics.read_in_training:
             self._share_statistics()
         self.rate = optimizer.param_groups[0]["lr"]  # type: ignore[union-attr]
@@ -258,8 +249,8 @@ class Task(LightningModule):
         epoch, within = divmod(self.done, self.steps_per_epoch)
         if not within and epoch in self.checkpoints.epochs:
             self.checkpoints.keep(self.state(), epoch)
-        _, due = self._agreed(torch.zeros(1, 2, device=self.device), self.checkpoints.due())
-        if due and self.done < self.steps:
+        due = torch.tensor(float(self.checkpoints.due()), device=self.device)
+        if self._over_devices(due, "sum") > 0 and self.done < self.steps:
             self._save()
 
     def _save(self) -> None:
@@ -355,19 +346,11 @@ class Task(LightningModule):
             evaluation.update(self.evaluated(batch.images.to(self.dtype)), batch.labels)
 
 
-def refusal(model: nn.Module, plan: Plan) -> str:
-    """Why the workers of `model` cannot be laid as `plan` says, or nothing."""
-    if plan.accumulation > 1 and any(
-        getattr(each, "whole_step", False) for each in model.modules()
-    ):
-        return (
+def _lay(model: nn.Module, plan: Plan) -> None:
+    whole_step = any(getattr(each, "whole_step", False) for each in model.modules())
+    if plan.accumulation > 1 and whole_step:
+        raise Impossible(
             f"{plan}: synchronized statistics are those of all images of an optimizer step, which "
             "therefore share one forward pass"
         )
-    return ""
-
-
-def _lay(model: nn.Module, plan: Plan) -> None:
-    if reason := refusal(model, plan):
-        raise Impossible(reason)
     set_workers(model, plan.per_forward)

@@ -12,7 +12,7 @@ In evaluation an image may count in its own statistics with a weight of its own,
 mean^2 with m_{x^2} = v + m^2, has a form here that is never negative.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -74,6 +74,20 @@ class Statistics:
         """A copy, in one dimension."""
         # The layers are asked anew each time: some replace their buffers.
         return torch.cat([each.flatten() for layer in self.layers for each in _moved(layer)])
+
+    def passes(self, number: int) -> Iterator[int]:
+        """Passes of a step by number: all begin with what is there now, and their mean stays."""
+        if number == 1 or not self:
+            yield from range(number)
+            return
+        before = self.read()
+        total = torch.zeros_like(before)
+        for turn in range(number):
+            if turn:
+                self.write(before)  # no pass sees what another has moved
+            yield turn
+            total += self.read()
+        self.write(total / number)
 
     @torch.no_grad()
     def write(self, values: Tensor) -> None:
