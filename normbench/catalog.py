@@ -114,17 +114,22 @@ def build(group: str, chosen: Mapping[str, Any], **given: Any) -> Any:
         BadInput: an option is unknown to the target or its value does not fit; `group` is named.
     """
     target = _target(group, chosen.get("_target_"))
-    accepted = signature(target).parameters.keys() - given.keys()
+    accepted = arguments(group, chosen) - given.keys()
     hints = get_type_hints(target.__init__ if isclass(target) else target)
-    arguments = {key: value for key, value in chosen.items() if key != "_target_"}
-    for key, value in arguments.items():
+    told = {key: value for key, value in chosen.items() if key != "_target_"}
+    for key, value in told.items():
         if key not in accepted:
             raise BadInput(f"{group}.{key} is unknown; {choose_from(key, accepted)}")
-        arguments[key] = _fitted(f"{group}.{key}", value, hints[key])
+        told[key] = _fitted(f"{group}.{key}", value, hints[key])
     try:
-        return target(**arguments, **given)
+        return target(**told, **given)
     except ValueError as error:
         raise BadInput(f"{group}.{error}") from error
+
+
+def arguments(group: str, chosen: Mapping[str, Any]) -> frozenset[str]:
+    """What the `_target_` of `chosen` can be told."""
+    return frozenset(signature(_target(group, chosen.get("_target_"))).parameters)
 
 
 def _target(group: str, path: Any) -> Any:

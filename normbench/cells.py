@@ -14,10 +14,12 @@ from normbench.home import usual_choices
 from normbench.plan import Plan, layouts
 
 GROUPS = ("norm", "model", "data", "reg", "recipe")
-#: Options that say where something lies: they change no number and are no part of the id.
-PATHS = frozenset({"root"})
+#: Options that say where something lies or how it gets there: they change no number and are no part
+#: of the id.
+PATHS = frozenset({"root", "beton", "download"})
 
 Accelerator = Literal["auto", "cpu", "gpu"]
+Loader = Literal["auto", "memory", "ffcv", "torch"]
 USUAL_GLOBAL_BATCH = 128  # of conf/protocol/fixed_global_batch.yaml
 PRECISIONS = ("32-true", "bf16-mixed", "16-mixed", "64-true")
 
@@ -29,6 +31,7 @@ class Choice:
     name: str
     options: Mapping[str, Any]
     changed: Mapping[str, Any]  # those that differ from the yaml
+    unverified: tuple[str, ...] = ()  # those of a value that no source gives
 
     @property
     def identity(self) -> dict[str, Any]:
@@ -54,6 +57,7 @@ class Hardware:
     threads: int
     chunk: int | None
     log_every: int
+    readers: int | None  # processes or threads that read images beside it
 
     def layouts(self, workers: int) -> list[Plan]:
         """The plans of a run with `workers`, the fastest first."""
@@ -97,6 +101,7 @@ class Cell:
     seed: int
     precision: str
     init_from: str | None
+    loader: Loader  # how images come; which they are it does not change
     trainer: Hardware
     checkpoint: Saving
     logger: Choice
@@ -156,6 +161,15 @@ class Cell:
             unusual.append(f"precision={self.precision}")
         return " ".join([self.norm.name, *plain, *unusual, *self.options.split()])
 
+    @property
+    def unverified(self) -> list[str]:
+        """Options whose values are ours although a paper's protocol is meant, with their values."""
+        return [
+            f"{group}.{key}={_typed(getattr(self, group).options[key])}"
+            for group in GROUPS
+            for key in getattr(self, group).unverified
+        ]
+
     def asked(self, sweep: str) -> dict[str, Any]:
         """The part of a row that says what was asked."""
         plain = (
@@ -170,7 +184,8 @@ class Cell:
         )
         chosen = {group: getattr(self, group).name for group in GROUPS}
         values = {name: getattr(self, name) for name in plain}
-        return {**chosen, **values, "sweep": sweep, "config": self.identity}
+        more = {"sweep": sweep, "config": self.identity, "unverified": self.unverified}
+        return {**chosen, **values, **more}
 
     def among(self, devices: int) -> "Cell":
         """This cell on that many devices.

@@ -16,6 +16,7 @@ from torch import fx
 from normbench import catalog
 from normbench.cells import Accelerator, Cell, Choice
 from normbench.children import one_line
+from normbench.data.reading import opened
 from normbench.errors import BadInput, Impossible
 from normbench.models.cost import try_out
 from normbench.models.coverage import coverage
@@ -23,7 +24,8 @@ from normbench.models.kinds import is_batch_norm
 from normbench.norms.layer import NormAct
 from normbench.norms.workers import set_workers
 from normbench.recipe import Recipe
-from normbench.training import host_memory, independent, network_of
+from normbench.reg import Regularization
+from normbench.training import dataset_of, host_memory, independent, network_of
 
 
 @dataclass(frozen=True)
@@ -72,12 +74,15 @@ def check(request: Asked, _tell: Callable[[Any], None]) -> Verdicts:
     for cell in cells:
         if here:
             _require_device(cell, gpus, locals_ or cell.trainer.devices)
-        catalog.build("reg", cell.reg.options)
+        reg: Regularization = catalog.build("reg", cell.reg.options)
         recipe: Recipe = catalog.build("recipe", cell.recipe.options)
-        data, network = _key(cell.data), _network(cell)
+        data, network = _key(cell.data, cell.loader, bool(reg.distortion)), _network(cell)
         if data not in images:
-            splits = catalog.build("data", cell.data.options).splits()
+            splits, _ = opened(
+                dataset_of(cell), cell.loader, distorts=bool(reg.distortion), load=False
+            )
             images[data] = len(splits.train.labels)
+        _require_batch(cell, recipe)
         _require_images(cell, images[data])
         _require_epochs(cell, recipe, images[data])
         if network not in looks:
@@ -127,7 +132,10 @@ def _key(*parts: object) -> str:
 
 def _network(cell: Cell) -> str:
     """The cells of one such key have networks that work or do not work together."""
-    return _key(cell.norm, cell.model, cell.data, cell.batch, cell.workers)
+    reg: Regularization = catalog.build("reg", cell.reg.options)
+    crop = cell.recipe.options.get("crop")
+    known = (cell.norm, cell.model, cell.data, cell.batch, cell.workers, crop)
+    return _key(*known, cell.reg.name, sorted(reg.drops.items()))
 
 
 def _look(cell: Cell, log: Path) -> Look:
@@ -135,12 +143,12 @@ def _look(cell: Cell, log: Path) -> Look:
 
     All workers take part: what is synchronized works where a worker alone would not.
     """
-    data = catalog.build("data", cell.data.options)
+    data = dataset_of(cell)
     try:
         with torch.device("meta"):  # shapes are computed and no numbers
             network = network_of(cell, data)
             set_workers(network, cell.workers)
-            try_out(network, cell.global_batch, data.image)
+            try_out(network, cell.global_batch, data.trained_image)
     except Impossible as reason:
         return Look(str(reason))
     except BadInput:
@@ -202,6 +210,14 @@ def _require_images(cell: Cell, images: int) -> None:
             f"batch of {cell.global_batch}; data={cell.data.name} has {images} training images "
             f"(data.val={cell.data.options['val']} held out); choose less"
         )
+
+
+def _require_batch(cell: Cell, recipe: Recipe) -> None:
+    """The recipe knows a learning rate for the global batch."""
+    try:
+        recipe.peak(cell.global_batch)
+    except ValueError as error:
+        raise BadInput(f"{cell.title}: recipe={cell.recipe.name} {error}") from None
 
 
 def _require_epochs(cell: Cell, recipe: Recipe, images: int) -> None:

@@ -9,11 +9,10 @@ import os
 import re
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 # Without it Hydra prints a trace and exits by itself.
 os.environ["HYDRA_FULL_ERROR"] = "1"
@@ -33,12 +32,12 @@ from omegaconf.errors import OmegaConfBaseException
 
 from normbench.cells import Cell, Settings
 from normbench.errors import BadInput, choose_from
-from normbench.home import CONF, SWEEPS, headline, load, names, usual_choices
+from normbench.home import CONF, SWEEPS, headline, load, names, unverified, usual_choices
 from normbench.parse import parse
 
 LAUNCHERS = CONF / "hydra" / "launcher"
 PLAIN = (
-    "batch", "workers", "global_batch", "seed", "precision", "init_from",
+    "batch", "workers", "global_batch", "seed", "precision", "init_from", "loader",
     "runs", "jobs", "force", "resume",
 )  # fmt: skip
 
@@ -114,8 +113,12 @@ def _parsed(config: DictConfig, own: HydraConf) -> tuple[Cell, Settings]:
     assert isinstance(resolved, dict)
     choices = {str(group): name for group, name in runtime.choices.items()}
     folders = [Path(source.path) for source in runtime.config_sources if source.schema == "file"]
-    defaults = {group: _yaml(folders, group, name) for group, name in choices.items() if name}
-    cell, settings = parse({str(k): value for k, value in resolved.items()}, choices, defaults)
+    found = {group: _yaml(folders, group, name) for group, name in choices.items() if name}
+    paths = {group: path for group, path in found.items() if path is not None}
+    defaults = {group: load(paths[group]) if group in paths else {} for group in found}
+    marked = {group: unverified(path) for group, path in paths.items()}
+    config_of_cell = {str(key): value for key, value in resolved.items()}
+    cell, settings = parse(config_of_cell, choices, defaults, marked)
     return cell, replace(settings, launcher=_launcher(own))
 
 
@@ -170,14 +173,14 @@ def _require_multirun(own: HydraConf) -> None:
         )
 
 
-def _yaml(folders: list[Path], group: str, name: str) -> Mapping[str, Any]:
-    """The options of a group's choice, found as Hydra finds them; Hydra's own groups have none."""
+def _yaml(folders: list[Path], group: str, name: str) -> Path | None:
+    """The file of a group's choice, found as Hydra finds it; Hydra's own groups have none."""
     # Of two files of one name the first on the path counts, as it does for Hydra.
     for folder in folders:
         path = folder / group / f"{name}.yaml"
         if path.is_file():
-            return load(path)
-    return {}
+            return path
+    return None
 
 
 @contextmanager
@@ -218,6 +221,7 @@ def _sweeps_and_commands(arguments: list[str]) -> str:
             f"    {'submitit_local':<20} Jobs as processes of this machine, to try a sweep out.",
             "",
             "Other commands:",
+            "  python -m normbench.prepare   files for loader=ffcv of a data set",
             "  python -m normbench.status    runs by state: finished, running, failed ...",
             "  python -m normbench.bench     plans of one run against each other, in images/s",
             "  python -m normbench.report    tables and figures from finished runs, without torch",

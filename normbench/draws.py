@@ -7,7 +7,7 @@ position). The hash is the finalizer of SplitMix64 (Steele, Lea, Flood 2014), ch
 
 import math
 import zlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -24,6 +24,10 @@ class Draws:
     seed: int
     epoch: int
     images: Tensor
+
+    def of(self, which: Tensor) -> "Draws":
+        """Those of some of the images: `which` are their places."""
+        return replace(self, images=self.images[which])
 
     def uniform(self, stream: str, *shape: int) -> Tensor:
         """(N, *shape) numbers in [0, 1), fp32; each `stream` is independent of every other."""

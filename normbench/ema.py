@@ -3,7 +3,8 @@
     average <- d * average + (1 - d) * network,    d = min(decay, (1 + i) / (10 + i)) after step i
 
 weights and running statistics alike, as EfficientNet's released code does. It begins with the
-network as it was initialized.
+network as it was initialized. An average over epochs (Proxy Norm, appendix A.1) keeps its decay and
+begins with the network after the first of them.
 """
 
 from copy import deepcopy
@@ -14,17 +15,26 @@ from torch.optim.swa_utils import get_ema_multi_avg_fn
 
 
 class Average(nn.Module):
-    """The average of `network`, a network itself."""
+    """The average of `network`, a network itself.
 
-    def __init__(self, network: nn.Module, decay: float) -> None:
+    Args:
+        network: what is averaged.
+        decay: the largest.
+        rises: to it, from a small one on; without that the first update takes the network as it is.
+    """
+
+    def __init__(self, network: nn.Module, decay: float, *, rises: bool = True) -> None:
         super().__init__()
-        self.decay = decay
+        self.decay, self.rises = decay, rises
         self.network = deepcopy(network).requires_grad_(False)
 
-    def update(self, network: nn.Module, step: int) -> None:
-        """Move towards `network` as it is after optimizer step `step`, the first being 0."""
-        decay = min(self.decay, (1 + step) / (10 + step))
-        get_ema_multi_avg_fn(decay)(_floats(self.network), _floats(network), step)
+    def update(self, network: nn.Module, number: int) -> None:
+        """Move towards `network`; the `number` of this update, the first being 0."""
+        if self.rises:
+            decay = min(self.decay, (1 + number) / (10 + number))
+        else:
+            decay = self.decay if number else 0.0
+        get_ema_multi_avg_fn(decay)(_floats(self.network), _floats(network), number)
 
 
 def _floats(network: nn.Module) -> list[Tensor]:

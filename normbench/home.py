@@ -1,5 +1,6 @@
 """Where conf/, sweeps/ and reports/tables/ lie: beside the package, or inside it in a wheel."""
 
+import re
 from functools import cache
 from itertools import takewhile
 from pathlib import Path
@@ -28,6 +29,11 @@ def load(path: Path) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise BadInput(f"{path} must hold options with their values, as `eps: 1e-5`")
     return {str(key): value for key, value in content.items()}
+
+
+def unverified(path: Path) -> frozenset[str]:
+    """Options of a yaml file of which a comment on their line says that no source has the value."""
+    return frozenset(re.findall(r"^(\w+):.*#\s*unverified", path.read_text(), re.MULTILINE))
 
 
 @cache

@@ -13,30 +13,37 @@ import torch
 from pytorch_lightning import LightningDataModule
 from torch import Tensor
 
-from normbench.data.dataset import Dataset, Split, Splits
+from normbench.data.dataset import Dataset, Splits
+from normbench.data.reading import Reader
 from normbench.draws import Draws, permutation
 from normbench.plan import Plan
-from normbench.reg import Mix, Regularization, mixed
+from normbench.reg import Regularization, mixed
 
 EVALUATION_BATCH = 500
+EVALUATION_VALUES = 2**24  # of images of an evaluation at once, which may be large
 
 
 class Partners(NamedTuple):
-    """What the images of K steps are mixed with: images (K, A, N, C, H, W), labels, indices.
+    """What the images of K steps are mixed with: labels (K, A, N), and the places of the images.
 
-    `share`, `boxes` and `label_share`, K of each, are those of `normbench.reg.Mix`.
+    `share`, `boxes` and `label_share`, each (K, A, N) or (K, A, N, 4), are those of
+    `normbench.reg.Mix`.
     """
 
-    images: Tensor
     labels: Tensor
-    indices: Tensor
+    places: Tensor
     share: Tensor
     boxes: Tensor
     label_share: Tensor
 
 
 class Chunk(NamedTuple):
-    """K steps of training: images (K, A, N, C, H, W), labels and indices (K, A, N)."""
+    """K steps of training: images (K, A, N, C, H, W), labels and indices (K, A, N).
+
+    On the way to the device there are `read` images (U, C, H, W) of the indices `known` (U,)
+    instead, each of them once, and `places` (K, A, N) among them; without `places` they are in
+    the order of the steps. `finished` ones are augmented already.
+    """
 
     images: Tensor
     labels: Tensor
@@ -44,6 +51,9 @@ class Chunk(NamedTuple):
     seed: int
     epoch: int
     ends_epoch: bool
+    known: Tensor
+    places: Tensor | None = None
+    finished: bool = False
     partners: Partners | None = None
 
     def draws(self, step: int, turn: int) -> Draws:
@@ -114,15 +124,16 @@ class Schedule:
 
 
 class Loaders(LightningDataModule):
-    """The images of one run, from memory.
+    """The images of one run.
 
     Args:
         data: the data set.
         splits: its images.
         order: whose turn is when.
         schedule: how long, in what chunks.
-        reg: how images are mixed with others.
+        reg: how images are distorted and mixed with others.
         device: which of the plan's devices this is.
+        processes: that read images beside the run, as `normbench.data.reading` says.
     """
 
     def __init__(
@@ -133,6 +144,7 @@ class Loaders(LightningDataModule):
         schedule: Schedule,
         reg: Regularization | None = None,
         device: int = 0,
+        processes: int = 0,
     ) -> None:
         super().__init__()
         self.data = data
@@ -141,45 +153,63 @@ class Loaders(LightningDataModule):
         self.schedule = schedule
         self.reg = reg or Regularization()
         self.device = device
+        self.train, self.val, self.test = (
+            Reader(data, part, order.seed, self.reg.distortion, processes) for part in splits
+        )
 
     def train_dataloader(self) -> "_Epochs":
         return _Epochs(self)
 
     def val_dataloader(self) -> "_Once":
-        return _Once(self.splits.val, self.device, self.order.plan.devices)
+        return _Once(self.val, self.device, self.order.plan.devices)
 
     def test_dataloader(self) -> "_Once":
-        return _Once(self.splits.test, self.device, self.order.plan.devices)
+        return _Once(self.test, self.device, self.order.plan.devices)
 
     def chunks(self, epoch: int, start: int = 0) -> Iterator[Chunk]:
-        """The chunks of `epoch` from its step `start` on, bytes not yet augmented."""
+        """The chunks of `epoch` from its step `start` on, bytes not yet on the device."""
         whole = self.order.whole(epoch)
-        indices = self.order.share(whole, self.device)
         cuts = list(self.schedule.cut(epoch, self.order.steps_per_epoch, start))
-        for cut in cuts:
-            seen = indices[cut]
-            images, labels = self.splits.train.take(seen)
-            partners = self._partners(whole, cut, epoch)
-            ends_epoch = cut == cuts[-1]
-            yield Chunk(images, labels, seen, self.order.seed, epoch, ends_epoch, partners)
+        chunks = [self._chunk(whole, cut, epoch) for cut in cuts]
+        yield from self._read(chunks, epoch)
 
-    def _partners(self, whole: Tensor, cut: slice, epoch: int) -> Partners | None:
-        """What the images of the steps `cut` of an epoch are mixed with.
+    def _read(self, chunks: Sequence[Chunk], epoch: int) -> Iterator[Chunk]:
+        """`chunks` with their images."""
+        if not chunks:
+            return
+        indices = torch.cat([chunk.known for chunk in chunks])
+        sizes = [len(chunk.known) for chunk in chunks]
+        images = self.train.stream(indices, epoch, sizes)
+        for number, (chunk, read) in enumerate(zip(chunks, images, strict=True), 1):
+            yield chunk._replace(images=read, ends_epoch=number == len(chunks))
 
-        The partner of an image may be another device's, so it is brought from the data set here.
-        """
-        order, size = self.order, self.data.image[1:]
-        before, steps = epoch * order.steps_per_epoch, range(cut.start, cut.stop)
-        drawn = [
-            self.reg.mix(order.seed, before + step, order.global_batch, size) for step in steps
-        ]
+    def _chunk(self, whole: Tensor, cut: slice, epoch: int) -> Chunk:
+        """What the steps `cut` of an epoch see, images not yet read."""
+        order = self.order
+        steps = whole[cut]  # (K, global batch)
+        seen = order.share(steps, self.device)
+        labels = self.splits.train.labels
+        chunk = Chunk(
+            torch.empty(0), labels[seen], seen, order.seed, epoch, ends_epoch=False,
+            known=seen.flatten(), finished=self.train.distorts(epoch),
+        )  # fmt: skip
+        before = epoch * order.steps_per_epoch
+        numbers = range(before + cut.start, before + cut.stop)
+        size = self.data.trained_image[1:]
+        drawn = [self.reg.mix(order.seed, step, order.global_batch, size) for step in numbers]
         mixes = [mix for mix in drawn if mix is not None]
         if not mixes:
-            return None
-        pairs = zip(steps, mixes, strict=True)
-        mates = torch.stack([whole[step][mix.partners] for step, mix in pairs])
-        indices = order.share(mates, self.device)
-        return Partners(*self.splits.train.take(indices), indices, *_stacked(mixes))
+            return chunk
+        partners = torch.stack([own[m.partners] for own, m in zip(steps, mixes, strict=True)])
+        # The partner of an image may be another device's, so all that are needed are read here.
+        mates = order.share(partners, self.device)
+        known, places = torch.unique(torch.stack([seen, mates]), return_inverse=True)
+        share, boxes, label_share = (
+            order.share(torch.stack([getattr(m, name) for m in mixes]), self.device)
+            for name in ("share", "boxes", "label_share")
+        )
+        with_whom = Partners(labels[mates], places[1], share, boxes, label_share)
+        return chunk._replace(known=known, places=places[0], partners=with_whom)
 
     def after_training(self, steps: int) -> Iterator[Tensor]:
         """Augmented images (N, C, H, W) of the passes of `steps` steps that would come next.
@@ -188,9 +218,14 @@ class Loaders(LightningDataModule):
         """
         epoch = math.ceil(self.schedule.steps / self.order.steps_per_epoch)
         while steps > 0:
-            for seen in self.order.epoch(epoch, self.device)[:steps].split(1):  # (1, A, N)
-                images, labels = self.splits.train.take(seen)
-                chunk = Chunk(images, labels, seen, self.order.seed, epoch, ends_epoch=False)
+            every = self.order.epoch(epoch, self.device)[:steps].split(1)  # (1, A, N)
+            sizes = [seen.numel() for seen in every]
+            flat = torch.cat([seen.flatten() for seen in every])
+            for seen, images in zip(every, self.train.stream(flat, epoch, sizes), strict=True):
+                chunk = Chunk(
+                    images, seen, seen, self.order.seed, epoch, ends_epoch=False,
+                    known=seen.flatten(), finished=self.train.distorts(epoch),
+                )  # fmt: skip
                 yield from augmented(self.data, chunk).images[0]
                 steps -= 1
             epoch += 1
@@ -219,38 +254,41 @@ class _Epochs:
 
 def augmented(data: Dataset, chunk: Chunk) -> Chunk:
     """`chunk` with each image augmented by its own draws of this epoch, and mixed."""
-    images = _augmented(data, chunk, chunk.images, chunk.indices)
-    if (partners := chunk.partners) is not None:
-        others = _augmented(data, chunk, partners.images, partners.indices)
-        images = mixed(images, others, partners.share, partners.boxes)
-    return chunk._replace(images=images)
-
-
-def _augmented(data: Dataset, chunk: Chunk, images: Tensor, indices: Tensor) -> Tensor:
-    draws = Draws(chunk.seed, chunk.epoch, indices.flatten())
-    # Augmentation knows images alone: (K, A, N, C, H, W) -> (K*A*N, C, H, W) and back.
-    found: Tensor = data.augment(images.flatten(0, 2), draws).unflatten(0, indices.shape)
-    return found
-
-
-def _stacked(mixes: Sequence[Mix]) -> tuple[Tensor, Tensor, Tensor]:
-    """Shares (K,), boxes (K, 4) and shares of labels (K,) of K steps."""
-    share, label_share = ([getattr(m, name) for m in mixes] for name in ("share", "label_share"))
-    return torch.tensor(share), torch.tensor([m.box for m in mixes]), torch.tensor(label_share)
+    draws = Draws(chunk.seed, chunk.epoch, chunk.known)
+    read = chunk.images if chunk.finished else data.augment(chunk.images, draws)
+    read = data.floats(read, draws)  # (U, C, H, W)
+    if chunk.places is None or (partners := chunk.partners) is None:
+        return chunk._replace(images=read.unflatten(0, chunk.indices.shape))
+    others = read[partners.places]
+    return chunk._replace(images=mixed(read[chunk.places], others, partners.share, partners.boxes))
 
 
 class _Once:
-    """Every image of `split` on exactly one device, `EVALUATION_BATCH` at a time."""
+    """Every image of a split on exactly one device, some at a time."""
 
-    def __init__(self, split: Split, device: int, devices: int) -> None:
-        self.split = split
+    def __init__(self, reader: Reader, device: int, devices: int) -> None:
+        self.reader = reader
+        values = math.prod(reader.data.image)
+        batch = max(1, min(EVALUATION_BATCH, EVALUATION_VALUES // values))
         # No device gets an image twice to make their numbers even: each counts once.
-        self.parts = torch.arange(len(split.labels))[device::devices].split(EVALUATION_BATCH)
+        self.parts = torch.arange(len(self.labels))[device::devices].split(batch)
+
+    @property
+    def labels(self) -> Tensor:
+        return self.reader.part.labels
 
     def __len__(self) -> int:
         # A device that gets none still takes part, with an empty batch.
-        return len(self.parts) if len(self.split.labels) else 0
+        return len(self.parts) if len(self.labels) else 0
 
     def __iter__(self) -> Iterator[Images]:
-        for part in self.parts[: len(self)]:
-            yield Images(*self.split.take(part), part)
+        if not len(self.parts[0]):
+            if len(self):
+                yield Images(
+                    torch.empty(0, *self.reader.data.image), self.labels[:0], self.parts[0]
+                )
+            return
+        sizes = [len(part) for part in self.parts]
+        read = self.reader.stream(torch.cat(self.parts), None, sizes)
+        for part, images in zip(self.parts, read, strict=True):
+            yield Images(images, self.labels[part], part)

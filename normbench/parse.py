@@ -4,7 +4,7 @@ Checks here need no torch and no data; what needs them is checked in `normbench.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from math import isqrt
 from pathlib import Path
 from typing import Any, get_args
@@ -16,6 +16,7 @@ from normbench.cells import (
     Cell,
     Choice,
     Hardware,
+    Loader,
     Saving,
     Settings,
 )
@@ -23,7 +24,10 @@ from normbench.errors import BadInput, choose_from
 
 
 def parse(
-    config: Mapping[str, Any], choices: Mapping[str, str], defaults: Mapping[str, Mapping[str, Any]]
+    config: Mapping[str, Any],
+    choices: Mapping[str, str],
+    defaults: Mapping[str, Mapping[str, Any]],
+    unverified: Mapping[str, frozenset[str]] | None = None,
 ) -> tuple[Cell, Settings]:
     """The cell that a resolved configuration describes.
 
@@ -31,13 +35,16 @@ def parse(
         config: the configuration; every one of its keys is read here.
         choices: the name chosen in each group.
         defaults: the content of the chosen yaml of each group.
+        unverified: of each group, options of that yaml whose value no source gives.
 
     Raises:
         BadInput: a key is unknown or a value cannot be used; the sentence says what would.
     """
     rest = dict(config)
     groups = {
-        group: _choice(group, choices, _take(rest, group) or {}, defaults)
+        group: _choice(
+            group, choices, _take(rest, group) or {}, defaults, (unverified or {}).get(group, ())
+        )
         for group in (*GROUPS, "trainer", "checkpoint", "logger")
     }
     protocol = choices["protocol"]
@@ -48,6 +55,7 @@ def parse(
     trainer = _hardware(groups.pop("trainer").options)
     saving = _saving(groups.pop("checkpoint").options)
     init_from = _begun(_take(rest, "init_from"))
+    loader: Any = one_of("loader", _take(rest, "loader"), get_args(Loader))
     seed = whole("seed", _take(rest, "seed"), 0, "the seed")
     if seed >= 2**32:
         raise BadInput(f"seed={seed}: numpy takes seeds below 2**32, as seed=0")
@@ -60,7 +68,8 @@ def parse(
         raise BadInput(f"{key}={rest[key]} is unknown; {choose_from(key, known)}")
     cell = Cell(
         batch=batch, workers=workers, global_batch=global_batch, protocol=protocol, seed=seed,
-        precision=precision, init_from=init_from, trainer=trainer, checkpoint=saving, **groups,
+        precision=precision, init_from=init_from, loader=loader, trainer=trainer, checkpoint=saving,
+        **groups,
     )  # fmt: skip
     return cell, settings
 
@@ -126,6 +135,7 @@ def _choice(
     choices: Mapping[str, str],
     options: Mapping[str, Any],
     defaults: Mapping[str, Mapping[str, Any]],
+    unverified: Iterable[str],
 ) -> Choice:
     if group not in defaults:
         raise BadInput(f"{group} takes the name of one yaml file; several make a grid with -m")
@@ -139,7 +149,7 @@ def _choice(
     name = choices[group]
     if "name" in changed:  # model=timm model.name=resnet50 is timm/resnet50
         name = f"{name}/{changed.pop('name')}"
-    return Choice(name, alike, changed)
+    return Choice(name, alike, changed, tuple(sorted(set(unverified) - changed.keys())))
 
 
 def _alike(value: Any, usual: Any) -> Any:
@@ -155,11 +165,13 @@ def _alike(value: Any, usual: Any) -> Any:
 
 def _hardware(options: Mapping[str, Any]) -> Hardware:
     accelerator = one_of("trainer.accelerator", options["accelerator"], get_args(Accelerator))
-    chunk, per_forward = options["chunk"], options["per_forward"]
+    chunk, per_forward, readers = (options[key] for key in ("chunk", "per_forward", "readers"))
     if chunk is not None:
         whole("trainer.chunk", chunk, 1, "optimizer steps of a chunk")
     if per_forward is not None:
         whole("trainer.per_forward", per_forward, 1, "workers in one forward pass at most")
+    if readers is not None:
+        whole("trainer.readers", readers, 0, "processes that read images")
     return Hardware(
         accelerator,  # type: ignore[arg-type]
         whole("trainer.devices", options["devices"], 1, "devices of a run at most"),
@@ -167,6 +179,7 @@ def _hardware(options: Mapping[str, Any]) -> Hardware:
         whole("trainer.threads", options["threads"], 1, "CPU threads of a run"),
         chunk,
         whole("trainer.log_every", options["log_every"], 1, "steps between two records"),
+        readers,
     )
 
 

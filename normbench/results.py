@@ -55,6 +55,7 @@ class Row:
     precision: str
     options: str  # options that differ from their yaml, as typed: "norm.groups=8 recipe.lr=0.1"
     config: dict[str, Any]  # every scientific option with its value
+    unverified: list[str] = field(default_factory=list)  # of these, values that no source gives
 
     # How it ended.
     status: Status

@@ -100,7 +100,10 @@ class Task(LightningModule):
         self.validation, self.testing = Evaluation(classes), Evaluation(classes)
         _lay(model, plan)
         self.statistics = Statistics(model)
-        self.average = None if recipe.ema is None else Average(model, recipe.ema)
+        self.of_epochs = recipe.ema_unit == "epoch"
+        self.average = (
+            None if recipe.ema is None else Average(model, recipe.ema, rises=not self.of_epochs)
+        )
         self._state = state
         if state is not None:
             self._take_up(state)
@@ -153,6 +156,9 @@ class Task(LightningModule):
         self.training_seconds += now - self._since
         self._since = now
         self.progress(self.done, pairs[-1][0])
+        if chunk.ends_epoch and self.average is not None and self.of_epochs:
+            self._share_statistics()
+            self.average.update(self.model, (self.done - 1) // self.steps_per_epoch)
         if not chunk.ends_epoch:  # at the end of an epoch validation comes before either
             if self.done % self.log_every == 0:
                 self._record({})
@@ -190,7 +196,7 @@ class Task(LightningModule):
         self.rate = optimizer.param_groups[0]["lr"]  # type: ignore[union-attr]
         optimizer.step()  # type: ignore[union-attr]
         scheduler.step()  # type: ignore[union-attr]
-        if self.average is not None:
+        if self.average is not None and not self.of_epochs:
             self.average.update(self.model, self.done + ahead)
         return total
 
@@ -213,12 +219,14 @@ class Task(LightningModule):
         self, logits: Tensor, y: Tensor, partners: Partners | None, ahead: int, turn: int
     ) -> Tensor:
         smoothing = self.reg.label_smoothing
-        own = F.cross_entropy(logits, y, label_smoothing=smoothing)
         if partners is None:
-            return own
-        share = partners.label_share[ahead].to(own.dtype)
-        other = F.cross_entropy(logits, partners.labels[ahead, turn], label_smoothing=smoothing)
-        return share * own + (1 - share) * other
+            return F.cross_entropy(logits, y, label_smoothing=smoothing)
+        own, other = (
+            F.cross_entropy(logits, labels, label_smoothing=smoothing, reduction="none")
+            for labels in (y, partners.labels[ahead, turn])
+        )
+        share = partners.label_share[ahead, turn].to(own.dtype)
+        return (share * own + (1 - share) * other).mean()
 
     def _share_statistics(self) -> None:
         """Running statistics become the mean over all devices."""

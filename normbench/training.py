@@ -21,10 +21,13 @@ from normbench import catalog
 from normbench.cells import Cell
 from normbench.checkpoint import Checkpoints, State
 from normbench.data.dataset import Dataset
+from normbench.data.reading import opened
+from normbench.errors import Impossible
 from normbench.evaluation import Record
 from normbench.loaders import Loaders, Order, Schedule
 from normbench.models.cost import count
 from normbench.models.coverage import coverage
+from normbench.models.dropping import set_rescale
 from normbench.models.kinds import is_batch_norm
 from normbench.norms.layer import NormAct, Normalizer
 from normbench.plan import Plan, layouts
@@ -37,6 +40,7 @@ SILENCE = timedelta(minutes=10)
 
 # Larger chunks gain nothing: augmentation then costs far less than the steps themselves.
 CHUNK_IMAGES = 2000  # about as many are moved and augmented at once when trainer.chunk is null
+CHUNK_VALUES = 2**26  # and about as many of their values, if they are large
 
 
 def train(
@@ -76,7 +80,7 @@ def prepare(
     """Network and images of `cell`, ready for a trainer; arguments as of `train`."""
     torch.set_num_threads(cell.trainer.threads)
     seed_everything(cell.seed, verbose=False)  # the weights; all else is drawn by `draws`
-    data: Dataset = catalog.build("data", cell.data.options)
+    data = dataset_of(cell)
     recipe: Recipe = catalog.build("recipe", cell.recipe.options)
     reg: Regularization = catalog.build("reg", cell.reg.options)
     network = network_of(cell, data)
@@ -101,24 +105,58 @@ def prepare(
 
 
 def network_of(cell: Cell, data: Dataset) -> nn.Module:
-    """The network of `cell`, on the device that torch makes tensors on."""
+    """The network of `cell`, on the device that torch makes tensors on.
+
+    Raises:
+        Impossible: its level of regularization asks for what the model has not.
+    """
+    reg: Regularization = catalog.build("reg", cell.reg.options)
+    known = catalog.arguments("model", cell.model.options)
+    if lacking := sorted(reg.drops.keys() - known):
+        raise Impossible(f"reg={cell.reg.name} sets {lacking[0]}, which this model has not")
     network: nn.Module = catalog.build(
         "model",
-        cell.model.options,
+        {**cell.model.options, **reg.drops},
         norm=catalog.build("norm", cell.norm.options),
         num_classes=data.classes,
         in_chans=data.image[0],
     )
+    if reg.rescale is not None:
+        set_rescale(network, reg.rescale)
     return network
 
 
+def dataset_of(cell: Cell) -> Dataset:
+    """The data set of `cell`, its training images as large as the recipe asks.
+
+    Raises:
+        BadInput: its images are smaller.
+    """
+    data: Dataset = catalog.build("data", cell.data.options)
+    recipe: Recipe = catalog.build("recipe", cell.recipe.options)
+    return data.at(recipe.crop)
+
+
 def _loaders(cell: Cell, data: Dataset, recipe: Recipe, reg: Regularization, plan: Plan) -> Loaders:
-    splits = data.splits()
+    splits, means = opened(data, cell.loader, distorts=bool(reg.distortion))
     images = len(splits.train.labels)
     order = Order(images, cell.global_batch, plan, cell.seed)
-    chunk = cell.trainer.chunk or max(1, round(CHUNK_IMAGES / cell.global_batch))
+    values = math.prod(data.trained_image)
+    together = min(CHUNK_IMAGES, CHUNK_VALUES // values)
+    chunk = cell.trainer.chunk or max(1, round(together / cell.global_batch))
     schedule = Schedule(recipe.steps(images, cell.global_batch), chunk, cell.trainer.log_every)
-    return Loaders(data, splits, order, schedule, reg, rank() if plan.devices > 1 else 0)
+    device = rank() if plan.devices > 1 else 0
+    processes = 0 if means == "memory" and not reg.distortion else _readers(cell)
+    return Loaders(data, splits, order, schedule, reg, device, processes)
+
+
+def _readers(cell: Cell) -> int:
+    """Processes or threads that read images beside a process of a run."""
+    if cell.trainer.readers is not None:
+        return cell.trainer.readers
+    # The runs of a machine have a GPU each, or a core.
+    cores = len(os.sched_getaffinity(0))
+    return max(1, cores // (torch.cuda.device_count() if on_gpu(cell) else cores))
 
 
 def on_gpu(cell: Cell) -> bool:

@@ -1,75 +1,112 @@
-"""Every data set of conf/data on what it promises, and Fashion-MNIST's files, good and bad."""
+"""Every data set of conf/data on what it promises: splits, augmentation, what the network sees."""
 
-import gzip
-import shutil
-import struct
-from collections.abc import Callable
-from pathlib import Path
-
+import making
 import pytest
 import torch
 from conftest import FASHION_MNIST
 
 from normbench.catalog import dataset, datasets
 from normbench.data.augment import crop, flip, noise
-from normbench.data.dataset import Dataset, hold_out
+from normbench.data.dataset import Dataset, Part, Split, hold_out
 from normbench.data.digits import Digits
 from normbench.data.fashion_mnist import FashionMNIST
+from normbench.data.files import Files, Folders
+from normbench.data.reading import pixels
 from normbench.draws import Draws
 from normbench.errors import BadInput
 
 
-def idx(path: Path, values: torch.Tensor) -> None:
-    """Write `values` as the official files are written."""
-    header = struct.pack(f">4B{values.ndim}I", 0, 0, 8, values.ndim, *values.shape)
-    path.write_bytes(gzip.compress(header + bytes(values.flatten().tolist())))
+@pytest.fixture(scope="module")
+def roots(tmp_path_factory: pytest.TempPathFactory) -> dict[str, making.Options]:
+    """Options of every data set with files of its own."""
+    found = {}
+    for name, make in making.MAKERS.items():
+        found[name] = make(tmp_path_factory.mktemp(name))
+    return found
 
 
 @pytest.fixture
-def small(tmp_path: Path) -> Path:
-    """A folder of Fashion-MNIST's four files with 200 and 20 images."""
-    generator = torch.Generator().manual_seed(0)
-    for name, count in (("train", 200), ("t10k", 20)):
-        images = torch.randint(0, 256, (count, 28, 28), generator=generator, dtype=torch.uint8)
-        idx(tmp_path / f"{name}-images-idx3-ubyte.gz", images)
-        idx(tmp_path / f"{name}-labels-idx1-ubyte.gz", (torch.arange(count) % 10).to(torch.uint8))
-    return tmp_path
-
-
-@pytest.fixture
-def data(request: pytest.FixtureRequest, small: Path) -> Dataset:
+def data(request: pytest.FixtureRequest, roots: dict[str, making.Options]) -> Dataset:
     """A data set, those that read files with small ones."""
-    root = {"root": str(small)} if request.param == "fashion_mnist" else {}
-    return dataset(request.param, **root)
+    return dataset(request.param, **roots[request.param])
+
+
+def keys(part: Part) -> list[object]:
+    """What tells the images of a part apart."""
+    if isinstance(part, Split):
+        return [image.numpy().tobytes() for image in part.images]
+    assert isinstance(part, Files)
+    return list(part.paths)
 
 
 @pytest.mark.parametrize("data", datasets(), indirect=True)
-def test_splits_are_bytes_and_share_no_image(data: Dataset) -> None:
+def test_splits_share_no_image(data: Dataset) -> None:
     train, val, test = data.splits()
-    official, _ = data.load()
-    parts = torch.cat([train.images.flatten(1), val.images.flatten(1)]).tolist()
-    assert sorted(parts) == sorted(official.images.flatten(1).tolist())
+    official, tested = data.load()
+    assert sorted(map(str, keys(train) + keys(val))) == sorted(map(str, keys(official)))
+    assert keys(test) == keys(tested)
+    assert not set(keys(train)) & set(keys(val))
+    if not isinstance(data, Digits):  # of which some are alike, pixel for pixel
+        assert not set(keys(official)) & set(keys(test))
     assert len(val.labels) == pytest.approx(data.val * len(official.labels), abs=1)
-    for images, labels in (train, val, test):
-        assert images.dtype == torch.uint8
-        assert images.shape == (len(labels), *data.image)
-        assert labels.dtype == torch.int64
-        assert set(labels.tolist()) <= set(range(data.classes))
-    again, _, _ = data.splits()
-    assert torch.equal(train.images, again.images)
+    for part in (train, val, test):
+        assert part.labels.dtype == torch.int64
+        assert set(part.labels.tolist()) <= set(range(data.classes))
+    assert keys(data.splits().train) == keys(train)
 
 
 @pytest.mark.parametrize("data", datasets(), indirect=True)
 def test_what_the_network_sees_is_fp32_of_the_promised_shape(data: Dataset) -> None:
-    images = data.splits().train.images[:8]
+    train = data.splits().train
     indices = torch.arange(8)
-    shown = data.present(images, indices)
+    shown = data.present(pixels(data, train, indices, None), indices)
     assert (shown.dtype, shown.shape) == (torch.float32, (8, *data.image))
-    assert torch.equal(shown, data.present(images, indices))
-    first, second = (data.augment(images, Draws(0, epoch, indices)) for epoch in (0, 1))
-    assert (first.dtype, first.shape) == (torch.float32, (8, *data.image))
-    assert not torch.equal(first, second)
-    assert data.limits
+    assert torch.equal(shown, data.present(pixels(data, train, indices, None), indices))
+    seen = []
+    for epoch in (0, 1):
+        draws = Draws(0, epoch, indices)
+        read = pixels(data, train, indices, draws)
+        assert read.dtype == torch.uint8
+        augmented = data.augment(read, draws)
+        assert augmented.dtype == torch.uint8
+        seen.append(data.floats(augmented, draws))
+    assert (seen[0].dtype, seen[0].shape) == (torch.float32, (8, *data.trained_image))
+    assert not torch.equal(*seen)
+
+
+@pytest.mark.parametrize("data", datasets(), indirect=True)
+def test_a_recipe_may_ask_for_training_images_of_another_side(data: Dataset) -> None:
+    other = data.at(6)
+    draws = Draws(0, 0, torch.arange(8))
+    read = pixels(other, other.splits().train, draws.images, draws)
+    seen = other.floats(other.augment(read, draws), draws)
+    assert seen.shape == (8, data.image[0], 6, 6)
+    assert other.image == data.image
+    assert other.trained_image == (data.image[0], 6, 6)
+    assert data.at(None) == data
+    if isinstance(data, Folders):
+        assert data.at(1000).trained_image[1] == 1000
+    else:
+        with pytest.raises(BadInput, match=r"recipe\.crop=1000: .* has images of \d+ pixels"):
+            data.at(1000)
+
+
+@pytest.mark.parametrize("data", datasets(), indirect=True)
+def test_a_fraction_is_of_every_class_and_of_the_training_alone(
+    data: Dataset, roots: dict[str, making.Options], request: pytest.FixtureRequest
+) -> None:
+    name = request.node.callspec.params["data"]
+    whole = dataset(name, **{**roots[name], "val": 0.0})
+    half = dataset(name, **{**roots[name], "val": 0.0, "fraction": 0.5})
+    counts, kept = (d.splits().train.labels.bincount() for d in (whole, half))
+    assert (kept - counts / 2).abs().max() <= 1
+    assert set(keys(half.splits().train)) <= set(keys(whole.splits().train))
+    assert keys(half.splits().test) == keys(whole.splits().test)
+    assert keys(half.splits().train) == keys(half.splits().train)
+    with pytest.raises(BadInput, match=r"data\.fraction=1e-05 of .* too few for one of a class"):
+        dataset(name, **{**roots[name], "fraction": 1e-5}).splits()
+    with pytest.raises(BadInput, match=r"fraction=1\.5: it is above 0 and at most 1"):
+        dataset(name, fraction=1.5)
 
 
 @pytest.mark.parametrize("data", datasets(), indirect=True)
@@ -113,67 +150,6 @@ def test_the_official_fashion_mnist() -> None:
     shown = FashionMNIST().present(train.images, torch.arange(60_000))
     assert float(shown.mean()) == pytest.approx(0, abs=1e-3)
     assert float(shown.std()) == pytest.approx(1, abs=1e-3)
-
-
-IMAGES, LABELS = "train-images-idx3-ubyte.gz", "t10k-labels-idx1-ubyte.gz"
-
-
-def truncated(path: Path) -> None:
-    path.write_bytes(path.read_bytes()[:-200])
-
-
-def unzipped(path: Path) -> None:
-    path.write_bytes(gzip.decompress(path.read_bytes()))
-
-
-def short(path: Path) -> None:
-    path.write_bytes(gzip.compress(gzip.decompress(path.read_bytes())[:-5]))
-
-
-def beyond(path: Path) -> None:
-    idx(path, torch.full((20,), 10, dtype=torch.uint8))
-
-
-def of_another_size(path: Path) -> None:
-    idx(path, torch.zeros(200, 14, 14, dtype=torch.uint8))
-
-
-def mislabelled(path: Path) -> None:
-    idx(path, torch.zeros(7, dtype=torch.uint8))
-
-
-def wrong_magic(path: Path) -> None:
-    path.write_bytes(gzip.compress(b"\0\0\x0d\x03" + gzip.decompress(path.read_bytes())[4:]))
-
-
-@pytest.mark.parametrize(
-    ("damage", "file", "says"),
-    [
-        (Path.unlink, IMAGES, "is missing"),
-        (truncated, IMAGES, "cannot be read"),
-        (unzipped, IMAGES, "cannot be read"),
-        (short, IMAGES, "values, its header says"),
-        (wrong_magic, IMAGES, "begins with 00 00 0d 03"),
-        (beyond, LABELS, "has a label 10 beyond its 10 classes"),
-        (of_another_size, IMAGES, "not of 28x28 pixels"),
-        (mislabelled, LABELS, "7 labels for 20 images"),
-    ],
-)
-def test_a_bad_file_is_named_with_the_way_to_get_it(
-    small: Path, damage: Callable[[Path], None], file: str, says: str
-) -> None:
-    damage(small / file)
-    with pytest.raises(BadInput, match=says) as error:
-        FashionMNIST(root=str(small)).load()
-    assert str(small / file) in str(error.value)
-    assert "dataset-fashion-mnist" in str(error.value)
-    assert "data.root=" in str(error.value)
-
-
-def test_an_empty_folder_is_no_data_set(tmp_path: Path) -> None:
-    shutil.rmtree(tmp_path)
-    with pytest.raises(BadInput, match=r"train-images-idx3-ubyte\.gz is missing"):
-        FashionMNIST(root=str(tmp_path)).load()
 
 
 def draws(count: int) -> Draws:

@@ -20,16 +20,27 @@ def flip(images: Tensor, draws: Draws) -> Tensor:
     return torch.where(flipped[:, None, None, None], images.flip(3), images)
 
 
-def crop(images: Tensor, draws: Draws, padding: int) -> Tensor:
-    """A window of the old size at a random place of the image padded with zeros on every side."""
-    if padding == 0:
+def crop(images: Tensor, draws: Draws, padding: int, side: int | None = None) -> Tensor:
+    """A window at a random place of the image padded with zeros on every side.
+
+    Args:
+        images: (N, C, H, W).
+        draws: of these images.
+        padding: pixels on every side.
+        side: of the window; None: the old size.
+    """
+    count, _, *old = images.shape
+    height, width = old if side is None else (side, side)
+    # Where a window fits, along each axis.
+    rows, columns = (
+        1 + length + 2 * padding - own for length, own in zip(old, (height, width), strict=True)
+    )
+    if rows == columns == 1:
         return images
-    count, _, height, width = images.shape
     padded = F.pad(images, (padding,) * 4)
-    places = 2 * padding + 1  # where a window of the old size fits, along each axis
     device = images.device
-    rows = draws.integers("crop row", places)[:, None] + torch.arange(height, device=device)
-    columns = draws.integers("crop column", places)[:, None] + torch.arange(width, device=device)
+    down = draws.integers("crop row", rows)[:, None] + torch.arange(height, device=device)
+    right = draws.integers("crop column", columns)[:, None] + torch.arange(width, device=device)
     which = torch.arange(count, device=device)[:, None, None]
     # Indices around a slice put the indexed axes first: (N, H, W, C).
-    return padded[which, :, rows[:, :, None], columns[:, None, :]].permute(0, 3, 1, 2)
+    return padded[which, :, down[:, :, None], right[:, None, :]].permute(0, 3, 1, 2)

@@ -5,14 +5,13 @@ fresh in every epoch of training, one fixed sample for the test images.
 """
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
 from torch import Tensor
 
-from normbench.data.augment import noise
+from normbench.data.augment import crop, noise
 from normbench.data.dataset import SPLIT_SEED, Dataset, Split
 from normbench.draws import Draws
 
@@ -23,14 +22,15 @@ class Digits(Dataset):
 
     Args:
         val: fraction of the training images that is held out for validation.
+        fraction: of the training images that is used at all; null: all of them.
         noise: standard deviation of the noise; black is 0, white 1.
     """
 
     noise: float = 0.3
 
-    classes: ClassVar[int] = 10
-    image: ClassVar[tuple[int, int, int]] = (1, 8, 8)
-    limits: ClassVar[str] = (
+    classes = 10
+    image = (1, 8, 8)
+    limits = (
         "Digits of 8x8 pixels under noise, 360 of them to test: a demonstration of the effect in "
         "seconds, and no evidence about photographs or ImageNet."
     )
@@ -51,6 +51,9 @@ class Digits(Dataset):
         return everything.take(torch.tensor(train)), everything.take(torch.tensor(test))
 
     def augment(self, images: Tensor, draws: Draws) -> Tensor:
+        return crop(images, draws, 0, self.side)
+
+    def floats(self, images: Tensor, draws: Draws) -> Tensor:
         return noise(images / 16, draws, self.noise)
 
     def present(self, images: Tensor, indices: Tensor) -> Tensor:

@@ -9,14 +9,11 @@ import struct
 import zlib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from normbench.data.augment import crop, flip
-from normbench.data.dataset import Dataset, Split
-from normbench.draws import Draws
+from normbench.data.dataset import Arrays, Split
 from normbench.errors import BadInput
 
 HOW_TO_GET = (
@@ -24,50 +21,35 @@ HOW_TO_GET = (
     "/usr/share/datasets/fashion-mnist; elsewhere take them from the data set's page "
     "(github.com/zalandoresearch/fashion-mnist) and say data.root=FOLDER"
 )
-MEAN, STD = 0.2860, 0.3530  # of the training pixels, white being 1
 
 
 @dataclass(frozen=True)
-class FashionMNIST(Dataset):
+class FashionMNIST(Arrays):
     """60,000 training and 10,000 test images, as the official files have them.
 
     Args:
         val: fraction of the training images that is held out for validation.
+        fraction: of the training images that is used at all; null: all of them.
         root: folder of the four `*-ubyte.gz` files.
+        beton: folder of what `normbench.prepare` writes; null: `root`.
         padding: pixels of zeros around a training image before a random crop; 0 crops nothing.
         flip: exchange left and right in half of the training images.
     """
 
     root: str = "/usr/share/datasets/fashion-mnist"
     padding: int = 2
-    flip: bool = True
 
-    classes: ClassVar[int] = 10
-    image: ClassVar[tuple[int, int, int]] = (1, 28, 28)
-    limits: ClassVar[str] = (
+    classes = 10
+    image = (1, 28, 28)
+    moments = ((0.2860,), (0.3530,))
+    limits = (
         "Grey images of 28x28 pixels in a small network and a short training: a demonstration, "
         "no evidence about photographs or ImageNet."
     )
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.padding < 0:
-            raise ValueError(f"padding={self.padding}: pixels are not below 0")
-
     def load(self) -> tuple[Split, Split]:
         root = Path(self.root).expanduser()
         return _split(root, "train"), _split(root, "t10k")
-
-    def augment(self, images: Tensor, draws: Draws) -> Tensor:
-        images = crop(images, draws, self.padding)
-        return _standardize(flip(images, draws) if self.flip else images)
-
-    def present(self, images: Tensor, indices: Tensor) -> Tensor:  # noqa: ARG002 (nothing is drawn)
-        return _standardize(images)
-
-
-def _standardize(images: Tensor) -> Tensor:
-    return images.float().div_(255).sub_(MEAN).div_(STD)
 
 
 def _split(root: Path, name: str) -> Split:

@@ -96,6 +96,13 @@ def set_draws(layers: list[Dropping], draws: Draws | None) -> None:
         layer.draws, layer.stream = draws, f"dropped {number}"
 
 
+def set_rescale(network: nn.Module, rescale: bool) -> None:
+    """Have all stochastic depth of `network` divide what it keeps by its probability, or not."""
+    for layer in network.modules():
+        if isinstance(layer, StochasticDepth):
+            layer.rescale = rescale
+
+
 def linear_rates(rate: float, blocks: int) -> list[float]:
     """Rates of stochastic depth that grow with depth from 0, as rate * index / blocks."""
     return [rate * index / blocks for index in range(blocks)]

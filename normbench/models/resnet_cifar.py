@@ -25,6 +25,8 @@ class CifarResNet(ResNet):
         width: channels of the first stage.
         shortcut: "identity" (option A) or "projection" (option B).
         stem_stride: 1 as in the paper; 2 makes the net four times cheaper and its maps tiny.
+        dropout: rate before the classifier; null: none.
+        stochastic_depth: rate that the last block nearly has, the first has 0; null: none.
         max_groups: cap on the normalizer's groups; null leaves the normalizer's own number.
 
     Raises:
@@ -42,12 +44,15 @@ class CifarResNet(ResNet):
         width: int = 16,
         shortcut: Shortcut = "identity",
         stem_stride: int = 1,
+        dropout: float | None = None,
+        stochastic_depth: float | None = None,
         max_groups: int | None = None,
     ) -> None:
         super().__init__(
             norm, num_classes, in_chans, depths=depths(depth), bottleneck=False, width=width,
             strides=STRIDES, shortcut=shortcut, stem_size=3, stem_stride=stem_stride,
-            stem_pool=False, max_groups=max_groups,
+            stem_pool=False, dropout=dropout or 0.0, stochastic_depth=stochastic_depth or 0.0,
+            max_groups=max_groups,
         )  # fmt: skip
 
 
@@ -61,6 +66,8 @@ class CifarResNetV2(ResNet):
         depth: 6n + 2 layers.
         width: channels of the first stage.
         stem_stride: 1 as in the paper; 2 makes the net four times cheaper and its maps tiny.
+        dropout: rate before the classifier; null: none.
+        stochastic_depth: rate that the last block nearly has, the first has 0; null: none.
         max_groups: cap on the normalizer's groups; null leaves the normalizer's own number.
 
     Raises:
@@ -77,12 +84,15 @@ class CifarResNetV2(ResNet):
         depth: int = 20,
         width: int = 16,
         stem_stride: int = 1,
+        dropout: float | None = None,
+        stochastic_depth: float | None = None,
         max_groups: int | None = None,
     ) -> None:
         super().__init__(
             norm, num_classes, in_chans, depths=depths(depth), bottleneck=False,
             order="norm_act_conv", width=width, strides=STRIDES, stem_size=3,
-            stem_stride=stem_stride, stem_pool=False, max_groups=max_groups,
+            stem_stride=stem_stride, stem_pool=False, dropout=dropout or 0.0,
+            stochastic_depth=stochastic_depth or 0.0, max_groups=max_groups,
         )  # fmt: skip
 
 

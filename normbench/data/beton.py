@@ -1,0 +1,215 @@
+"""Images that `normbench.prepare` has written, read by FFCV (Leclerc et al. 2023).
+
+FFCV's threads read, decode and frame the images in the order that they are asked for. Of its own
+choices none is left: it would draw a random box per thread, leave the last images of an evaluation
+out, fill up the shares of several devices with images that come twice and count epochs by itself.
+Shape letters: N images, C channels, H W positions, S side.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace as changed
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from normbench.data.dataset import Dataset
+from normbench.data.files import Folders
+from normbench.data.kernel import frame
+from normbench.data.tamed import decoders, epochs, ffcv, fields, libffcv, pipeline, queries, reader
+from normbench.draws import Draws
+from normbench.errors import BadInput
+
+Compiler = pipeline.Compiler
+
+BATCH = 64  # images that FFCV's threads share at a time
+JPEG = 0  # in FFCV's files: an image is compressed
+
+
+class Framed(decoders.SimpleRGBImageDecoder):  # type: ignore[misc]
+    """Decodes images and frames each by the box that stands in its metadata.
+
+    Args:
+        side: S.
+    """
+
+    def __init__(self, side: int) -> None:
+        super().__init__()
+        self.side = side
+
+    def declare_state_and_memory(self, previous_state: Any) -> tuple[Any, Any]:
+        shape = (self.side, self.side, 3)
+        state = changed(previous_state, jit_mode=True, shape=shape, dtype=np.dtype("u1"))
+        return state, queries.AllocationQuery(shape, np.dtype("u1"))
+
+    def generate_code(self) -> Callable[..., Any]:
+        read, each = self.memory_read, Compiler.get_iterator()
+        decode_jpeg = Compiler.compile(libffcv.imdecode)
+
+        def decode(
+            indices: NDArray[Any], out: NDArray[Any], metadata: NDArray[Any], storage: Any
+        ) -> NDArray[Any]:
+            for place in each(len(indices)):
+                image = metadata[indices[place]]
+                content = read(image["data_ptr"], storage)
+                height, width = np.int64(image["height"]), np.int64(image["width"])
+                if image["mode"] == JPEG:
+                    # Of this image alone: FFCV would hold room for the largest of all, many times.
+                    pixels = np.empty((height, width, 3), np.uint8)
+                    failed = decode_jpeg(
+                        content, pixels, height, width, height, width, 0, 0, 1, 1, False, False
+                    )
+                    metadata["failed"][indices[place]] = failed != 0
+                else:
+                    pixels = content.reshape(height, width, 3)
+                frame(pixels, image["top"], image["left"], image["tall"], image["wide"], out[place])
+            return out[: len(indices)]
+
+        decode.is_parallel = True  # type: ignore[attr-defined]
+        return decode
+
+
+class _Pass(epochs.EpochIterator):  # type: ignore[misc]
+    """FFCV's thread through the images of one order; what ends it early is kept."""
+
+    failure: BaseException | None = None
+
+    def run(self) -> None:
+        try:
+            super().run()
+        except BaseException as error:  # FFCV would leave the reader waiting for ever
+            self.failure = error
+            self.output_queue.put(None)
+
+
+class _Loader(ffcv.Loader):  # type: ignore[misc]
+    """FFCV's loader, told the images of every pass in their order."""
+
+    order: NDArray[np.uint64] = np.empty(0, np.uint64)
+
+    def next_traversal_order(self) -> NDArray[np.uint64]:
+        return self.order
+
+    def __iter__(self) -> _Pass:
+        return _Pass(self, self.order)
+
+
+class Beton:
+    """Images of a file of `normbench.prepare` and their labels (N,) int64.
+
+    Args:
+        path: the file.
+        indices: (N,) of its images.
+        labels: (N,).
+    """
+
+    def __init__(self, path: Path, indices: Tensor, labels: Tensor) -> None:
+        self.path, self.indices, self.labels = path, indices, labels
+        # FFCV compiles what reads images of one size once.
+        self._loaders: dict[tuple[int, int], _Loader] = {}
+
+    @classmethod
+    def of(cls, path: Path) -> "Beton":
+        """All images of the file `path`.
+
+        Raises:
+            BadInput: it is missing or none of FFCV's.
+        """
+        how = "python -m normbench.prepare with the same data= options makes it"
+        if not path.is_file():
+            raise BadInput(f"loader=ffcv: {path} is missing; {how}")
+        try:
+            file = reader.Reader(str(path))
+            labels = torch.from_numpy(file.metadata["f1"].astype(np.int64))
+            ends = int((file.alloc_table["ptr"] + file.alloc_table["size"]).max())
+            if len(labels) != file.num_samples or ends > path.stat().st_size:
+                raise ValueError("it is cut off")
+        except Exception as error:  # FFCV raises whatever a damaged file leads it to
+            raise BadInput(
+                f"loader=ffcv: {path} is no file of FFCV's that can be read "
+                f"({type(error).__name__}: {error}); remove it, and {how}"
+            ) from None
+        return cls(path, torch.arange(len(labels)), labels)
+
+    def take(self, indices: Tensor) -> "Beton":
+        return Beton(self.path, self.indices[indices], self.labels[indices])
+
+    def stream(
+        self, data: Dataset, indices: Tensor, draws: Draws | None, threads: int
+    ) -> Iterator[Tensor]:
+        """The images of `indices`, framed, (N, C, H, W) uint8 in portions.
+
+        Args:
+            data: the data set.
+            indices: (N,) of this part.
+            draws: of these images; None: an evaluation.
+            threads: that read.
+
+        Raises:
+            BadInput: an image is damaged; the sentence names it.
+        """
+        shape = data.image if draws is None else data.trained_image
+        loader = self._loader(data, shape[1], threads)
+        own = self.indices[indices]
+        loader.order = own.numpy().astype(np.uint64)
+        if isinstance(data, Folders):
+            loader.reader.metadata = _boxed(loader.reader.metadata, data, own, draws)
+        through = iter(loader)
+        try:
+            for number, (batch,) in enumerate(through):
+                seen = own[number * BATCH : number * BATCH + len(batch)].numpy()
+                self._require_whole(loader, seen)
+                images = torch.from_numpy(batch.copy())  # FFCV writes there again
+                yield images if images.shape[1:] == shape else images.permute(0, 3, 1, 2)
+            if through.failure is not None:
+                raise RuntimeError(f"reading {self.path} failed") from through.failure
+        finally:
+            through.terminate_event.set()
+            through.join()
+
+    def _loader(self, data: Dataset, side: int, threads: int) -> _Loader:
+        if (side, threads) not in self._loaders:
+            framed = isinstance(data, Folders)
+            self._loaders[side, threads] = _Loader(
+                str(self.path),
+                batch_size=BATCH,
+                num_workers=threads,
+                os_cache=True,
+                pipelines={
+                    "image": [Framed(side) if framed else decoders.NDArrayDecoder()],
+                    "label": None,
+                },
+                drop_last=False,
+            )
+        return self._loaders[side, threads]
+
+    def _require_whole(self, loader: _Loader, seen: NDArray[np.int64]) -> None:
+        metadata = loader.reader.metadata["f0"]
+        if "failed" in (metadata.dtype.names or ()) and metadata["failed"][seen].any():
+            damaged = int(seen[metadata["failed"][seen].nonzero()[0][0]])
+            raise BadInput(
+                f"image {damaged} of {self.path} is damaged; remove the file, and python -m "
+                "normbench.prepare with the same data= options makes it again"
+            )
+
+
+def _boxed(
+    metadata: NDArray[Any], data: Folders, images: Tensor, draws: Draws | None
+) -> NDArray[Any]:
+    """FFCV's `metadata` with the boxes of the `images` of the file."""
+    old = metadata["f0"]
+    known = fields.RGBImageField().metadata_type.descr
+    more = [(name, "<i8") for name in ("top", "left", "tall", "wide")] + [("failed", "u1")]
+    found = np.zeros(len(metadata), dtype=[("f0", [*known, *more]), ("f1", "<i8")])
+    for name, _ in known:
+        found["f0"][name] = old[name]
+    chosen = old[images.numpy()]
+    sizes = torch.from_numpy(np.stack([chosen["height"], chosen["width"]], axis=1).astype(np.int64))
+    for name, values in zip(
+        ("top", "left", "tall", "wide"), data.boxes(sizes, draws).T, strict=True
+    ):
+        found["f0"][name][images.numpy()] = values.numpy()
+    return found

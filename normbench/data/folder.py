@@ -1,0 +1,56 @@
+"""Any photographs in folders: root/train/CLASS/*.jpg, and root/val or root/test to be tested on."""
+
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from normbench.data.files import Files, Folders, class_folders, listed
+from normbench.errors import BadInput
+
+WHERE = "data.root=FOLDER names a folder of train/CLASS/*.jpg and test/CLASS/*.jpg (or val)"
+
+
+@dataclass(frozen=True)
+class ImageFolder(Folders):
+    """Images of a user's own, in torchvision's layout.
+
+    Args:
+        val: fraction of the training images that is held out for validation.
+        fraction: of the training images that is used at all; null: all of them.
+        root: folder of train/CLASS/*.jpg and of test/CLASS/*.jpg or val/CLASS/*.jpg.
+        beton: folder of what `normbench.prepare` writes; null: `root`.
+        size: side of the images of an evaluation.
+        area: least share of an image's pixels that a training image shows.
+        center: share of the shorter side that an image of an evaluation shows.
+        flip: exchange left and right in half of the training images.
+        resolution: the longer side that larger images are reduced to first; null: none.
+        jpeg: share of the images that prepared files hold as JPEG.
+    """
+
+    @cached_property
+    def _classes(self) -> list[str]:
+        return class_folders("image_folder", self._root / "train", WHERE)
+
+    @property
+    def classes(self) -> int:
+        return len(self._classes)
+
+    @property
+    def _root(self) -> Path:
+        return Path(self.root).expanduser()
+
+    def listing(self) -> tuple[Files, Files]:
+        tested = next((name for name in ("test", "val") if (self._root / name).is_dir()), None)
+        if tested is None:
+            raise BadInput(f"data=image_folder: {self._root} has neither test/ nor val/; {WHERE}")
+        folder = self._root / tested
+        others = class_folders("image_folder", folder, WHERE)
+        if more := sorted(set(others) - set(self._classes)):
+            raise BadInput(
+                f"data=image_folder: {folder / more[0]} is a class that train/ has not; {WHERE}"
+            )
+        train, test = (
+            listed("image_folder", each, self._classes, WHERE)
+            for each in (self._root / "train", folder)
+        )
+        return train, test
