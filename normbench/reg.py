@@ -24,6 +24,7 @@ from typing import Literal
 import torch
 from scipy.special import betaincinv
 from torch import Tensor
+from torch.nn import functional as F
 
 from normbench.data.distort import Distortion
 from normbench.draws import of_step, permutation
@@ -109,6 +110,33 @@ class Regularization:
         """Options of a model that this level sets."""
         rates = {"dropout": self.dropout, "stochastic_depth": self.stochastic_depth}
         return {name: rate for name, rate in rates.items() if rate is not None}
+
+    def loss(
+        self,
+        logits: Tensor,
+        labels: Tensor,
+        others: Tensor | None = None,
+        share: Tensor | None = None,
+    ) -> Tensor:
+        """The mean loss of images with logits (N, K), with e label smoothing and p the softmax:
+
+            -(1 - e) * log p_y - e / K * sum_k log p_k
+
+        Args:
+            logits: (N, K).
+            labels: (N,).
+            others: (N,) those of their partners, if images are mixed.
+            share: (N,) weight of an image's own label.
+        """
+        smoothing = self.label_smoothing
+        if others is None or share is None:
+            return F.cross_entropy(logits, labels, label_smoothing=smoothing)
+        own, other = (
+            F.cross_entropy(logits, each, label_smoothing=smoothing, reduction="none")
+            for each in (labels, others)
+        )
+        share = share.to(own.dtype)
+        return (share * own + (1 - share) * other).mean()
 
     @property
     def _asked(self) -> list[str]:

@@ -15,7 +15,6 @@ from typing import Any
 import torch
 from pytorch_lightning import LightningModule
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from normbench.checkpoint import Checkpoints, State, gathered, restore
 from normbench.ema import Average
@@ -218,15 +217,10 @@ class Task(LightningModule):
     def _loss(
         self, logits: Tensor, y: Tensor, partners: Partners | None, ahead: int, turn: int
     ) -> Tensor:
-        smoothing = self.reg.label_smoothing
         if partners is None:
-            return F.cross_entropy(logits, y, label_smoothing=smoothing)
-        own, other = (
-            F.cross_entropy(logits, labels, label_smoothing=smoothing, reduction="none")
-            for labels in (y, partners.labels[ahead, turn])
-        )
-        share = partners.label_share[ahead, turn].to(own.dtype)
-        return (share * own + (1 - share) * other).mean()
+            return self.reg.loss(logits, y)
+        others = partners.labels[ahead, turn], partners.label_share[ahead, turn]
+        return self.reg.loss(logits, y, *others)
 
     def _share_statistics(self) -> None:
         """Running statistics become the mean over all devices."""

@@ -133,6 +133,8 @@ def test_a_hold_out_without_every_class_is_refused(fraction: float) -> None:
 def test_digits_have_the_published_sizes_and_noise() -> None:
     data = Digits(val=0.0)
     train, val, test = data.splits()
+    assert isinstance(train, Split)
+    assert isinstance(test, Split)
     assert (len(train.labels), len(val.labels), len(test.labels)) == (1437, 0, 360)
     assert train.images.max() == 16
     clean = test.images / 16

@@ -1,5 +1,8 @@
 """Mixup and cutmix: drawn by step, alike under every plan, whoever has the partner's image."""
 
+import math
+from typing import Any
+
 import pytest
 import torch
 from conftest import SHORT, cell
@@ -20,13 +23,13 @@ def test_a_mix_follows_from_seed_and_step(reg: Regularization) -> None:
     mixes = [reg.mix(3, step, 16, SIZE) for step in range(50)]
     again = [reg.mix(3, step, 16, SIZE) for step in range(50)]
     other = [reg.mix(4, step, 16, SIZE) for step in range(50)]
-    shares = [mix.label_share for mix in mixes if mix is not None]
-    assert shares == [mix.label_share for mix in again if mix is not None]
-    assert shares != [mix.label_share for mix in other if mix is not None]
+    shares = [mix.label_share.tolist() for mix in mixes if mix is not None]
+    assert shares == [mix.label_share.tolist() for mix in again if mix is not None]
+    assert shares != [mix.label_share.tolist() for mix in other if mix is not None]
     for mix in mixes:
         assert mix is not None
         assert mix.partners.sort().values.tolist() == list(range(16))
-        assert 0 <= mix.label_share <= 1
+        assert ((mix.label_share >= 0) & (mix.label_share <= 1)).all()
 
 
 def test_without_a_strength_nothing_is_mixed() -> None:
@@ -36,7 +39,7 @@ def test_without_a_strength_nothing_is_mixed() -> None:
 @pytest.mark.parametrize("strength", [0.2, 1.0, 2.0])
 def test_shares_have_the_moments_of_beta(strength: float) -> None:
     reg = Regularization(mixup=strength)
-    shares = torch.tensor([reg.mix(0, step, 2, SIZE).share for step in range(4000)])  # type: ignore[union-attr]
+    shares = torch.tensor([reg.mix(0, step, 2, SIZE).share[0] for step in range(4000)])  # type: ignore[union-attr]
     variance = 1 / (4 * (2 * strength + 1))
     assert abs(shares.mean() - 0.5) < 5 * (variance / 4000) ** 0.5
     assert shares.var() == pytest.approx(variance, rel=0.1)
@@ -47,15 +50,89 @@ def test_a_box_has_the_area_that_its_label_says() -> None:
     for step in range(200):
         mix = reg.mix(0, step, 4, (32, 24))
         assert mix is not None
-        x, other = torch.ones(1, 1, 4, 1, 32, 24), torch.zeros(1, 1, 4, 1, 32, 24)
-        seen = mixed(x, other, torch.tensor([mix.share]), torch.tensor([mix.box]))
-        assert seen.mean().item() == pytest.approx(mix.label_share, abs=1e-6)
-        assert {*seen.unique().tolist()} <= {0.0, 1.0}
+        x, other = torch.ones(4, 1, 32, 24), torch.zeros(4, 1, 32, 24)
+        mixture = mixed(x, other, mix.share, mix.boxes)
+        torch.testing.assert_close(mixture.mean(dim=(1, 2, 3)), mix.label_share)
+        assert {*mixture.unique().tolist()} <= {0.0, 1.0}
 
 
 def test_both_take_turns() -> None:
-    boxes = [mix.box for step in range(400) if (mix := BOTH.mix(0, step, 4, SIZE)) is not None]
-    assert sum(box == (0, 0, 0, 0) for box in boxes) / 400 == pytest.approx(0.5, abs=0.15)
+    boxes = [mix.boxes for step in range(400) if (mix := BOTH.mix(0, step, 4, SIZE)) is not None]
+    assert sum(not box.any() for box in boxes) / 400 == pytest.approx(0.5, abs=0.15)
+
+
+def test_both_may_have_a_half_of_every_step() -> None:
+    halves = Regularization(mixup=0.5, cutmix=1.0, together="halves")
+    shares = []
+    for step in range(200):
+        mix = halves.mix(0, step, 6, SIZE)
+        assert mix is not None
+        assert not mix.boxes[:3].any()
+        assert (mix.share[3:] == 1).all()
+        assert len(mix.share[:3].unique()) == len(mix.label_share[3:].unique()) == 1
+        shares.append([float(mix.share[0]), float(mix.label_share[3])])
+    assert abs(torch.corrcoef(torch.tensor(shares).T)[0, 1]) < 0.25  # drawn apart
+
+
+@pytest.mark.parametrize("target", [0.8, 0.9, 0.95])
+def test_proxy_norms_cutmix_has_its_distribution(target: float) -> None:
+    """r = 1 with probability 1.55 l - 0.96, else 1 + ln(b) / 4 with b uniform from exp(-4) to 1."""
+    reg = Regularization(cutmix_target=target)
+    ratios = [reg._share("cutmix", (number + 0.5) / 10_000) for number in range(10_000)]
+    nothing = 1.55 * target - 0.96
+    assert sum(ratio == 1 for ratio in ratios) / 10_000 == pytest.approx(nothing, abs=1e-3)
+    rest = torch.tensor([ratio for ratio in ratios if ratio < 1], dtype=torch.float64)
+    uniform = ((4 * (rest - 1)).exp() - math.exp(-4)) / (1 - math.exp(-4))
+    quantiles = (torch.arange(len(rest)) + 0.5) / len(rest)
+    assert (uniform.sort().values - quantiles).abs().max() < 1e-3
+    assert rest.min() >= 0
+    mean_log = (5 * math.exp(-4) - 1) / (1 - math.exp(-4))  # of b
+    expected = nothing + (1 - nothing) * (1 + mean_log / 4)
+    assert sum(ratios) / 10_000 == pytest.approx(expected, abs=1e-3)
+
+
+def test_mixup_of_two_images_is_their_convex_combination() -> None:
+    x, other = torch.tensor([[[[1.0, 2.0]]]]), torch.tensor([[[[5.0, 0.0]]]])
+    found = mixed(x, other, torch.tensor([0.25]), torch.zeros(1, 4, dtype=torch.int64))
+    torch.testing.assert_close(found, torch.tensor([[[[4.0, 0.5]]]]))
+
+
+def test_cutmix_of_two_images_shows_the_other_in_the_box_alone() -> None:
+    x, other = torch.ones(1, 1, 3, 4), torch.full((1, 1, 3, 4), 7.0)
+    found = mixed(x, other, torch.ones(1), torch.tensor([[1, 3, 0, 2]]))
+    expected = torch.tensor([[1.0, 1, 1, 1], [7, 7, 1, 1], [7, 7, 1, 1]])
+    assert torch.equal(found[0, 0], expected)
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_the_loss_is_the_closed_form(smoothing: float) -> None:
+    logits = torch.randn(5, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    labels, others = torch.tensor([0, 1, 2, 3, 0]), torch.tensor([1, 1, 3, 0, 2])
+    share = torch.tensor([0.0, 1.0, 0.5, 0.25, 0.9], dtype=torch.float64)
+    log = logits - logits.exp().sum(1, keepdim=True).log()
+
+    def of(which: Tensor) -> Tensor:
+        return -(1 - smoothing) * log[torch.arange(5), which] - smoothing / 4 * log.sum(1)
+
+    reg = Regularization(label_smoothing=smoothing)
+    torch.testing.assert_close(reg.loss(logits, labels), of(labels).mean())
+    expected = (share * of(labels) + (1 - share) * of(others)).mean()
+    torch.testing.assert_close(reg.loss(logits, labels, others, share), expected)
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"cutmix_target": 0.5}, "cutmix_target=0.5: it is from 0.62 to 1"),
+        ({"cutmix_target": 0.9, "cutmix": 1.0}, "it takes the place of cutmix"),
+        ({"together": "halves", "mixup": 0.2}, "together=halves: it needs mixup and cutmix"),
+        ({"dropout": 1.0}, "dropout=1.0: it is from 0 to below 1"),
+        ({"stochastic_depth": -0.1}, "stochastic_depth=-0.1: it is from 0 to below 1"),
+    ],
+)
+def test_levels_that_make_no_sense_are_refused(options: dict[str, Any], says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        Regularization(**options)
 
 
 def seen(plan: Plan) -> dict[tuple[int, int], tuple[Tensor, Tensor]]:
@@ -105,7 +182,8 @@ def test_a_partner_is_augmented_as_at_its_own_place() -> None:
     mix = reg.mix(0, 0, 16, SIZE)
     assert mix is not None
     own = plain.images[0, 0]
-    expected = mix.share * own + (1 - mix.share) * own[mix.partners]
+    share = mix.share[:, None, None, None]
+    expected = share * own + (1 - share) * own[mix.partners]
     torch.testing.assert_close(both.images[0, 0], expected)
 
 

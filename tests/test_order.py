@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from torch import Tensor
 
 from normbench.data.digits import Digits
 from normbench.draws import Draws, permutation
@@ -120,9 +121,14 @@ def test_augmentation_is_the_same_in_chunks_of_any_size() -> None:
     data = Digits()
     images, labels = data.load()[0]
     indices = torch.arange(24).view(6, 1, 4)
-    whole = Chunk(images[indices], labels[indices], indices, 1, 3, ends_epoch=True)
+
+    def chunk(steps: Tensor) -> Chunk:
+        seen = steps.flatten()
+        return Chunk(images[seen], labels[steps], steps, 1, 3, ends_epoch=False, known=seen)
+
+    whole = chunk(indices)
     together = augmented(data, whole).images
     for step in range(6):
         one = slice(step, step + 1)
-        part = Chunk(whole.images[one], whole.labels[one], indices[one], 1, 3, ends_epoch=False)
+        part = chunk(indices[one])
         assert torch.equal(augmented(data, part).images[0], together[step])

@@ -273,7 +273,7 @@ class Layout:
         for own, name, field in zip(described, ("image", "label"), self.kinds, strict=True):
             own["type_id"] = numbers[type(field)]
             own["name"][: len(name)] = np.frombuffer(name.encode(), np.uint8)
-            own["arguments"] = field.to_binary()
+            own["arguments"] = field.to_binary()[0]
         file.seek(0)
         file.write(header.tobytes() + described.tobytes() + records["known"].tobytes())
         file.flush()

@@ -49,7 +49,7 @@ class SVHN(Arrays):
             "svhn",
             Path(self.root).expanduser(),
             dict(NAMES[split] for split in splits),
-            "data.download=true gets it, or take it from ufldl.stanford.edu/housenumbers to data.root",
+            "data.download=true gets it, or take ufldl.stanford.edu/housenumbers to data.root",
             self.verify,
         )
         if self.download:
