@@ -11,6 +11,11 @@ says of an architecture with a normalizer how many parameters and multiply-adds 
 it the normalizer reached. NAME is a name of the list or timm/ and any name of timm; with commas, or
 norm=all, there is a line for each pair.
 
+    python -m normbench.catalog recipes NAME [images=1281167] [batch=256]
+
+says what a recipe does when, with a global batch of `batch` and so many training images (of CIFAR
+50,000), and which of its numbers no source gives.
+
 A yaml's `_target_` names a class or a function; its other keys are its arguments, and an argument
 that it does not know, or of another type, is an error.
 """
@@ -29,12 +34,14 @@ import torch
 from pydantic import TypeAdapter, ValidationError
 from torch import nn
 
+from normbench import course
 from normbench.data.dataset import Dataset
 from normbench.errors import BadInput, Impossible, choose_from
-from normbench.home import CONF, SWEEPS, headline, load, names, sizes_line
+from normbench.home import CONF, SWEEPS, headline, load, names, sizes_line, unverified
 from normbench.models.cost import count, try_out
 from normbench.models.coverage import Coverage, coverage
 from normbench.norms.layer import Normalizer
+from normbench.recipe import Recipe
 
 LISTS = {
     "norms": CONF / "norm",
@@ -214,17 +221,26 @@ def sizes(name: str, norm: str, classes: int, image: int) -> tuple[int, int, Cov
         return *count(network, (3, image, image)), coverage(network, made)
 
 
+def _chosen(kind: str, words: list[str], usual: Mapping[str, str]) -> dict[str, str]:
+    """The options of a list: `usual` with what the words say."""
+    given = dict(word.split("=", 1) for word in words if "=" in word)
+    if unknown := [word for word in words if word.partition("=")[0] not in usual]:
+        known = ", ".join(f"{key}=" for key in usual)
+        raise BadInput(f"{unknown[0]} is no option of {kind}; known: {known}")
+    return {**usual, **given}
+
+
+def _whole(key: str, word: str) -> int:
+    if not word.isdigit() or not int(word):
+        raise BadInput(f"{key}={word}: it is a whole number above 0, as {key}=32")
+    return int(word)
+
+
 def tell_models(arguments: list[str]) -> int:
     """Print what is known of architectures with normalizers, in full of one pair of them."""
-    chosen = {"norm": "bn", "classes": "1000", "image": "224"}
-    given = dict(word.split("=", 1) for word in arguments[1:] if "=" in word)
-    if unknown := [word for word in arguments[1:] if word.partition("=")[0] not in chosen]:
-        raise BadInput(f"{unknown[0]} is no option of models; known: norm=, classes=, image=")
-    chosen |= given
-    for key in ("classes", "image"):
-        if not chosen[key].isdigit() or not int(chosen[key]):
-            raise BadInput(f"{key}={chosen[key]}: it is a whole number above 0, as {key}=32")
-    classes, image = int(chosen["classes"]), int(chosen["image"])
+    usual = {"norm": "bn", "classes": "1000", "image": "224"}
+    chosen = _chosen("models", arguments[1:], usual)
+    classes, image = (_whole(key, chosen[key]) for key in ("classes", "image"))
     norms = normalizers() if chosen["norm"] == "all" else chosen["norm"].split(",")
     pairs = [(name, norm) for name in arguments[0].split(",") for norm in norms]
     for name, norm in pairs:
@@ -246,19 +262,41 @@ def tell_models(arguments: list[str]) -> int:
     return 0
 
 
+def tell_recipes(arguments: list[str]) -> int:
+    """Print the course of a training under each of the recipes named."""
+    chosen = _chosen("recipes", arguments[1:], {"images": "1281167", "batch": "256"})
+    images, batch = (_whole(key, chosen[key]) for key in ("images", "batch"))
+    if batch > images:
+        raise BadInput(f"batch={batch}: there are {images} images")
+    for name in arguments[0].split(","):
+        recipe: Recipe = build("recipe", options("recipe", name, {}))
+        path = CONF / "recipe" / f"{name}.yaml"
+        print(f"{name}: {headline(path)}")
+        print(f"{images:,} training images, global batch {batch}\n")
+        try:
+            print(course.table(recipe, images, batch))
+        except ValueError as error:
+            raise BadInput(f"batch={batch}: {name} {error}") from None
+        if ours := ", ".join(sorted(unverified(path))):
+            print(f"unverified, no source gives them: {ours}")
+        print()
+    return 0
+
+
 def main(arguments: list[str]) -> int:
-    """Print the names of one list, each with the headline of its yaml, or one architecture."""
+    """Print the names of one list, each with the headline of its yaml, or one of them in full."""
     if {"-h", "--help"} & set(arguments):
         print(__doc__)
         return 0
     kind, *more = arguments or ["nothing"]
-    if kind not in LISTS or (more and kind != "models"):
+    told = {"models": tell_models, "recipes": tell_recipes}
+    if kind not in LISTS or (more and kind not in told):
         given = " ".join(arguments) or "nothing"
         print(f"normbench.catalog: {given} is no list; {choose_from(kind, LISTS)}", file=sys.stderr)
         return 2
     if more:
         try:
-            return tell_models(more)
+            return told[kind](more)
         except BadInput as error:
             print(f"normbench.catalog: {error}", file=sys.stderr)
             return 2

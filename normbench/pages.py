@@ -1,4 +1,4 @@
-"""docs/normalizers.md and docs/architectures.md, from docstrings and the yamls of conf/.
+"""Pages of docs/ on normalizers, architectures, data and recipes, from docstrings and conf/.
 
     python -m normbench.pages
 
@@ -7,6 +7,7 @@ With `coverage` it also writes docs/coverage.md, every normalizer in networks of
 minutes.
 """
 
+import ast
 import inspect
 import re
 import sys
@@ -16,12 +17,15 @@ from pathlib import Path
 from normbench import catalog, norms
 from normbench.catalog import Facts, facts
 from normbench.errors import Impossible
-from normbench.home import CONF, ROOT, comment, headline, load, sizes_line
+from normbench.home import CONF, ROOT, comment, headline, load, names, sizes_line
 from normbench.models.coverage import Coverage
+from normbench.recipe import Recipe
 
 DOCS = ROOT / "docs"
 #: What goes with layers: around them, and after training.
 _BESIDES = ("convolution", "residual", "activations", "inference", "recalibration", "ratios")
+#: Global batches whose learning rates are shown.
+BATCHES = (4, 8, 32, 64, 128, 256, 512, 768, 1024)
 #: Networks of timm whose coverage is shown: those of the papers, and others of other kinds.
 SHOWN = [
     "resnet50", "resnetv2_50", "resnext50_32x4d", "mobilenetv2_100", "efficientnet_b0",
@@ -78,6 +82,51 @@ def architectures() -> str:
         *(_family(f"normbench.models.{name}", "model", []) for name in ("blocks", "dropping")),
     ]
     return "\n\n".join(parts) + "\n"
+
+
+def data() -> str:
+    """The whole of docs/data.md."""
+    kinds: dict[str, list[str]] = {}
+    for name in catalog.datasets():
+        target = load(CONF / "data" / f"{name}.yaml")["_target_"]
+        kinds.setdefault(target.rpartition(".")[0], []).append(name)
+    about = ("dataset", "reading", "frame", "distort", "beton", "storing")
+    parts = [
+        "# Data",
+        "Written by `python -m normbench.pages` from the docstrings of "
+        "[normbench/data](../normbench/data) and the yamls of [conf/data](../conf/data).",
+        *(_family(module, "data", kinds[module]) for module in sorted(kinds)),
+        *(_of_source(f"normbench/data/{name}.py") for name in about),
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def recipes() -> str:
+    """The whole of docs/recipes.md."""
+    known = names(CONF / "recipe")
+    every: dict[str, Recipe] = {
+        name: catalog.build("recipe", catalog.options("recipe", name, {})) for name in known
+    }
+    head = f"| recipe | {' | '.join(map(str, BATCHES))} |"
+    rows = [f"| [{name}](#{name}) | {_peaks(recipe)} |" for name, recipe in every.items()]
+    parts = [
+        "# Recipes and levels of regularization",
+        "Written by `python -m normbench.pages` from [conf/recipe](../conf/recipe), "
+        "[conf/reg](../conf/reg) and the code that they name. A value that no source gives is "
+        "marked `unverified`, and so is every row that it has a part in.",
+        "Peak learning rate by global batch:",
+        "\n".join([head, "|:--" * (len(BATCHES) + 1) + "|", *rows]),
+        "What a recipe does when: `python -m normbench.catalog recipes NAME batch=256`.",
+        _family("normbench.recipe", "recipe", known),
+        _family("normbench.reg", "reg", names(CONF / "reg")),
+        *(_family(f"normbench.{name}", "recipe", []) for name in ("decay", "ema")),
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def _peaks(recipe: Recipe) -> str:
+    known = [batch for batch in BATCHES if not recipe.rates or batch in recipe.rates]
+    return " | ".join(f"{recipe.peak(b):.6g}" if b in known else "-" for b in BATCHES)
 
 
 def coverage() -> str:
@@ -150,6 +199,13 @@ def _family(module: str, group: str, members: list[str]) -> str:
     return "\n\n".join(parts)
 
 
+def _of_source(path: str) -> str:
+    """The docstring of a module, which may import what is not installed."""
+    doc = ast.get_docstring(ast.parse((ROOT / path).read_text())) or ""
+    title = re.split(r" \(|: |, |\.\n", doc)[0].rstrip(".")
+    return f"## {title}\n\n{_text(doc)}\n\nSource: [{path}](../{path})"
+
+
 def _member(group: str, name: str) -> str:
     path = CONF / group / f"{name}.yaml"
     options = _typed(path)
@@ -189,7 +245,12 @@ def _typed(path: Path) -> dict[str, str]:
 
 def main(arguments: list[str]) -> int:
     """Write the pages."""
-    made = {"normalizers": normalizers, "architectures": architectures}
+    made = {
+        "normalizers": normalizers,
+        "architectures": architectures,
+        "data": data,
+        "recipes": recipes,
+    }
     if arguments == ["coverage"]:
         made["coverage"] = coverage
     elif arguments:

@@ -29,16 +29,7 @@ class Caltech256(Folders):
     """So many images of every class to train on, so many others to test on.
 
     Args:
-        val: fraction of the training images that is held out for validation.
-        fraction: of the training images that is used at all; null: all of them.
         root: folder of caltech256/256_ObjectCategories.
-        beton: folder of what `normbench.prepare` writes; null: `root`.
-        size: side of the images of an evaluation.
-        area: least share of an image's pixels that a training image shows.
-        center: share of the shorter side that an image of an evaluation shows.
-        flip: exchange left and right in half of the training images.
-        resolution: the longer side that larger images are reduced to first; null: none.
-        jpeg: share of the images that prepared files hold as JPEG.
         train: images of a class that are not tested on.
         test: images of a class that are.
         verify: count the images.

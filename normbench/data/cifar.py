@@ -22,12 +22,6 @@ class _Cifar(Arrays):
     """What both have in common.
 
     Args:
-        val: fraction of the training images that is held out for validation.
-        fraction: of the training images that is used at all; null: all of them.
-        root: folder of the unpacked archive.
-        beton: folder of what `normbench.prepare` writes; null: `root`.
-        padding: pixels of zeros around a training image before a random window of 32x32.
-        flip: exchange left and right in half of the training images.
         verify: compare the files with the official MD5 sums.
         download: get the files where they are missing.
     """

@@ -21,8 +21,6 @@ class Digits(Dataset):
     """1,437 training and 360 test images, split by class with a fixed seed.
 
     Args:
-        val: fraction of the training images that is held out for validation.
-        fraction: of the training images that is used at all; null: all of them.
         noise: standard deviation of the noise; black is 0, white 1.
     """
 

@@ -28,12 +28,7 @@ class FashionMNIST(Arrays):
     """60,000 training and 10,000 test images, as the official files have them.
 
     Args:
-        val: fraction of the training images that is held out for validation.
-        fraction: of the training images that is used at all; null: all of them.
         root: folder of the four `*-ubyte.gz` files.
-        beton: folder of what `normbench.prepare` writes; null: `root`.
-        padding: pixels of zeros around a training image before a random crop; 0 crops nothing.
-        flip: exchange left and right in half of the training images.
     """
 
     root: str = "/usr/share/datasets/fashion-mnist"

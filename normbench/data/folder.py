@@ -15,16 +15,7 @@ class ImageFolder(Folders):
     """Images of a user's own, in torchvision's layout.
 
     Args:
-        val: fraction of the training images that is held out for validation.
-        fraction: of the training images that is used at all; null: all of them.
         root: folder of train/CLASS/*.jpg and of test/CLASS/*.jpg or val/CLASS/*.jpg.
-        beton: folder of what `normbench.prepare` writes; null: `root`.
-        size: side of the images of an evaluation.
-        area: least share of an image's pixels that a training image shows.
-        center: share of the shorter side that an image of an evaluation shows.
-        flip: exchange left and right in half of the training images.
-        resolution: the longer side that larger images are reduced to first; null: none.
-        jpeg: share of the images that prepared files hold as JPEG.
     """
 
     @cached_property

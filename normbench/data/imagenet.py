@@ -33,16 +33,7 @@ class ImageNet(Folders):
     """1,281,167 training and 50,000 test images of the folder that torchvision reads, too.
 
     Args:
-        val: fraction of the training images that is held out for validation.
-        fraction: of the training images that is used at all; null: all of them.
         root: folder of train/ and val/.
-        beton: folder of what `normbench.prepare` writes; null: `root`.
-        size: side of the images of an evaluation.
-        area: least share of an image's pixels that a training image shows.
-        center: share of the shorter side that an image of an evaluation shows.
-        flip: exchange left and right in half of the training images.
-        resolution: the longer side that larger images are reduced to first; null: none.
-        jpeg: share of the images that prepared files hold as JPEG.
         verify: count the images.
     """
 

@@ -22,12 +22,6 @@ class SVHN(Arrays):
     """73,257 training and 26,032 test images in 10 classes; with the extra ones 604,388 to train.
 
     Args:
-        val: fraction of the training images that is held out for validation.
-        fraction: of the training images that is used at all; null: all of them.
-        root: folder of the .mat files.
-        beton: folder of what `normbench.prepare` writes; null: `root`.
-        padding: pixels of zeros around a training image before a random window of 32x32.
-        flip: exchange left and right in half of the training images.
         extra: train on the 531,131 easier images, too.
         verify: compare the files with the official MD5 sums.
         download: get the files where they are missing.
