@@ -6,6 +6,7 @@ file has a record for each that is safely there; header and tables come last, an
 its name.
 """
 
+import fcntl
 import hashlib
 import json
 import os
@@ -79,9 +80,10 @@ class Store:
         """
         self.path.parent.mkdir(parents=True, exist_ok=True)
         layout = Layout.of(self.part)
-        journal = Journal(self._beside("journal"), self.fingerprint(), layout.record)
         unfinished = self._beside("part")
         with unfinished.open("r+b" if unfinished.exists() else "w+b") as file:
+            _claim(file, self.path)
+            journal = Journal(self._beside("journal"), self.fingerprint(), layout.record)
             end = journal.end(layout.start)
             tell(len(journal.records))
             for block in self._encoded(len(journal.records), processes):
@@ -97,10 +99,10 @@ class Store:
                 journal.add(records)
                 tell(len(journal.records))
             layout.finish(file, journal.records, end)
-        said = {"fingerprint": self.fingerprint(), "images": len(journal.records)}
-        self._beside("json").write_text(json.dumps(said) + "\n")
-        unfinished.replace(self.path)
-        journal.path.unlink()
+            said = {"fingerprint": self.fingerprint(), "images": len(journal.records)}
+            self._beside("json").write_text(json.dumps(said) + "\n")
+            unfinished.replace(self.path)
+            journal.path.unlink()
 
     def _beside(self, ending: str) -> Path:
         return self.path.with_name(f"{self.path.name}.{ending}")
@@ -125,6 +127,13 @@ class Store:
             encoded(index, self.part.paths[index], self.part.longest, compress=draw < self.jpeg)
             for index, draw in zip(ask.indices.tolist(), draws, strict=True)
         ]
+
+
+def _claim(file: Any, path: Path) -> None:
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise BadInput(f"{path} is being written by another process; wait for its end") from None
 
 
 @dataclass(frozen=True)
@@ -274,7 +283,10 @@ class Layout:
             own["type_id"] = numbers[type(field)]
             own["name"][: len(name)] = np.frombuffer(name.encode(), np.uint8)
             own["arguments"] = field.to_binary()[0]
+        known = np.zeros(len(records), self.metadata)  # what lies between its fields is 0, too
+        for name in ("f0", "f1"):
+            known[name] = records["known"][name]
         file.seek(0)
-        file.write(header.tobytes() + described.tobytes() + records["known"].tobytes())
+        file.write(header.tobytes() + described.tobytes() + known.tobytes())
         file.flush()
         os.fsync(file.fileno())

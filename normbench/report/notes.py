@@ -31,6 +31,10 @@ def notes(table: Table) -> list[str]:
         )
     if used := groups_in_use(table):
         found.append(f"Groups in the layers of this network: {used}.")
+    if ours := sorted({value for row in table.runs for value in row.unverified}):
+        found.append(
+            f"Unverified, as no source gives these values of the protocol: {', '.join(ours)}."
+        )
     found += differences(table)
     found += sorted({row.limits for row in table.runs if row.limits})
     found.append(_provenance(table))
