@@ -1,8 +1,12 @@
 # The gate is `make check`; continuous integration runs the same.
 
-.PHONY: check format lint types contracts test gpu large errors variances plans kills pages coverage
+.PHONY: ffcv check format lint types contracts test gpu large errors variances plans kills pages coverage
 
 check: format lint types contracts test
+
+# FFCV is built from source, with libraries of the system; tests that need it are skipped without.
+ffcv:
+	python -m pip install -e ".[ffcv]" || echo "no FFCV here: loader=ffcv and its tests need it"
 
 format:
 	python -m ruff format --check .

@@ -1,37 +1,42 @@
-"""Plans of one run against each other: the same training, timed in turn on the same cores.
+"""Plans or loaders of one run against each other: the same work, timed in turn on the same cores.
 
     python -m normbench.bench plans=1x8x1,8x1x1 protocol=fixed_workers workers=8 norm=bn batch=4
+    python -m normbench.bench loaders=usual,torch,memory data=cifar10 trainer.readers=2 batch=4
 
     plans=PLAN,...    devices x per_forward x accumulation; their product is the number of workers
-    rounds=N          trainings of each plan, in turn (5)
+    loaders=L,...     memory, torch and ffcv, nothing trained; usual is a DataLoader of torch as
+                      tutorials have it, `batch` images at a time by trainer.readers processes
+    rounds=N          measurements of each, in turn (5)
     cores=N           CPU cores that all processes of a plan share (those of this machine)
 
 All other words are those of `python -m normbench` for one cell; a short one will do, as with
 recipe.images=6400. Printed are images per second, median [least, most], and the ratio of the
-medians to the first plan's. Nothing is written.
+medians to the first one's. Nothing is written.
 """
 
 import os
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from statistics import median
+from typing import Any, get_args
 
 from normbench import children, ranks
-from normbench.cells import Cell
+from normbench.cells import Cell, Loader
 from normbench.compose import compose
-from normbench.errors import BadInput
+from normbench.errors import BadInput, choose_from
 from normbench.plan import Plan
 from normbench.pool import why
 from normbench.sweep import HEAVY, LIGHT
 
-OWN = {"plans": "", "rounds": "5", "cores": ""}
+OWN = {"plans": "", "loaders": "", "rounds": "5", "cores": ""}
+Once = Callable[[str, Path], float]  # images per second of one of the words that are compared
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Time the plans; 0, or 2 for words that cannot be used, 1 if a training failed."""
+    """Time them; 0, or 2 for words that cannot be used, 1 if one of them failed."""
     if {"-h", "--help"} & {*arguments} or not arguments:
         print(__doc__)
         return 0
@@ -39,12 +44,13 @@ def main(arguments: Sequence[str]) -> int:
         given = dict(word.split("=", 1) for word in arguments if word.partition("=")[0] in OWN)
         cells, settings = compose([w for w in arguments if w.partition("=")[0] not in OWN])
         if settings is None or len(cells) != 1:
-            raise BadInput("one cell is timed under several plans; this is a grid")
+            raise BadInput("one cell is timed; this is a grid")
         asked = OWN | given
-        plans = [_plan(word, cells[0]) for word in asked["plans"].split(",")]
+        if bool(asked["plans"]) == bool(asked["loaders"]):
+            raise BadInput("plans=... or loaders=...: one of them says what is compared")
         rounds = _whole("rounds", asked["rounds"])
         cores = _whole("cores", asked["cores"] or str(len(os.sched_getaffinity(0))))
-        _report(cells[0], plans, _measured(cells[0], plans, rounds, cores))
+        _compare(cells[0], asked["plans"], asked["loaders"], rounds, cores)
     except BadInput as error:
         print(f"normbench.bench: {error}", file=sys.stderr)
         return 2
@@ -52,6 +58,37 @@ def main(arguments: Sequence[str]) -> int:
         print(f"normbench.bench: {error}", file=sys.stderr)
         return 1
     return 0
+
+
+def _compare(cell: Cell, plans: str, loaders: str, rounds: int, cores: int) -> None:
+    words = (plans or loaders).split(",")
+    once: Once
+    if plans:
+        laid = {word: _plan(word, cell) for word in words}
+        about = f"{cell.workers} workers of {cell.batch} images"
+
+        def once(word: str, log: Path) -> float:
+            plan = laid[word]
+            threads = max(1, cores // plan.devices)
+            own = replace(cell, trainer=replace(cell.trainer, threads=threads))
+            return _asked("normbench.timing:measure", (own, plan), plan.devices, log)
+
+    else:
+        for word in words:
+            _require_loader(word)
+        about = f"{cell.global_batch} images a step"
+
+        def once(word: str, log: Path) -> float:
+            return _asked("normbench.timing:feed", (cell, word), 1, log)
+
+    print(f"{cell.title}: {about}")
+    _report(words, _measured(words, once, rounds))
+
+
+def _require_loader(word: str) -> None:
+    known = ("usual", *(loader for loader in get_args(Loader) if loader != "auto"))
+    if word not in known:
+        raise BadInput(f"loaders={word} is unknown; {choose_from(word, known)}")
 
 
 def _plan(word: str, cell: Cell) -> Plan:
@@ -75,36 +112,31 @@ def _whole(name: str, word: str) -> int:
     return int(word)
 
 
-def _measured(
-    cell: Cell, plans: Sequence[Plan], rounds: int, cores: int
-) -> dict[Plan, list[float]]:
+def _measured(words: Sequence[str], once: Once, rounds: int) -> dict[str, list[float]]:
     children.start_server((LIGHT, *HEAVY, "normbench.timing"))
-    found: dict[Plan, list[float]] = {plan: [] for plan in plans}
+    found: dict[str, list[float]] = {word: [] for word in words}
     with tempfile.TemporaryDirectory(prefix="normbench-") as scratch:
         for _ in range(rounds):
-            for plan in plans:  # in turn, so that a noisy moment meets all of them
-                threads = max(1, cores // plan.devices)
-                own = replace(cell, trainer=replace(cell.trainer, threads=threads))
-                found[plan].append(_once(own, plan, Path(scratch) / "log.txt"))
+            for word in words:  # in turn, so that a noisy moment meets all of them
+                found[word].append(once(word, Path(scratch) / "log.txt"))
     return found
 
 
-def _once(cell: Cell, plan: Plan, log: Path) -> float:
-    running = ranks.start("normbench.timing:measure", (cell, plan), plan.devices, log=log)
-    end = children.finish(running)
+def _asked(target: str, request: Any, devices: int, log: Path) -> float:
+    end = children.finish(ranks.start(target, request, devices, log=log))
     if end.last is None or end.last.kind != "result":
-        raise RuntimeError(f"{plan}: {why(end)}")
+        refused = end.last is not None and end.last.kind == "refused"
+        raise (BadInput if refused else RuntimeError)(why(end))
     return float(end.last.content)
 
 
-def _report(cell: Cell, plans: Sequence[Plan], found: dict[Plan, list[float]]) -> None:
-    print(f"{cell.title}: {cell.workers} workers of {cell.batch} images")
-    first = median(found[plans[0]])
-    for plan in plans:
-        speeds, words = found[plan], f"{plan.devices}x{plan.per_forward}x{plan.accumulation}"
+def _report(words: Sequence[str], found: dict[str, list[float]]) -> None:
+    first = median(found[words[0]])
+    for word in words:
+        speeds = found[word]
         spread = f"[{min(speeds):.0f}, {max(speeds):.0f}]"
         ratio = f"{median(speeds) / first:.2f}"
-        print(f"{words:<10} {median(speeds):8.0f} images/s {spread:<16} {ratio} of the first")
+        print(f"{word:<10} {median(speeds):8.0f} images/s {spread:<16} {ratio} of the first")
 
 
 if __name__ == "__main__":

@@ -1,11 +1,24 @@
-"""How fast a plan trains: the measuring half of `normbench.bench`, which runs where torch is."""
+"""How fast a plan trains and a loader reads: the measuring half of `normbench.bench`."""
 
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+from torch.utils.data import DataLoader
+from torch.utils.data import Dataset as TorchDataset
+from torchvision import transforms
+
 from normbench.cells import Cell
+from normbench.data.dataset import Dataset, Part, Split
+from normbench.data.files import IMAGENET, Files
+from normbench.loaders import Loaders
 from normbench.plan import Plan
-from normbench.training import prepare, trainer_of
+from normbench.training import loaders_of, prepare, trainer_of
 
 
 def measure(request: tuple[Cell, Plan], _tell: Callable[[Any], None]) -> float:
@@ -14,6 +27,84 @@ def measure(request: tuple[Cell, Plan], _tell: Callable[[Any], None]) -> float:
     task, loaders = prepare(cell, _silent, _silent, plan=plan)
     trainer_of(cell, task, loaders).fit(task, loaders)
     return task.images_per_second
+
+
+def feed(request: tuple[Cell, str], _tell: Callable[[Any], None]) -> float:
+    """Images per second that a loader makes ready for a network, of an epoch after the first."""
+    cell, loader = request
+    torch.set_num_threads(cell.trainer.threads)
+    if loader == "usual":
+        loaders = loaders_of(replace(cell, loader="torch"))
+        return _second(_Usual(loaders, cell.batch, cell.trainer.readers or 0))
+    loaders = loaders_of(replace(cell, loader=loader))  # type: ignore[arg-type]
+    return _second(_Ours(loaders))
+
+
+def _second(epochs: "_Ours | _Usual") -> float:
+    """Images per second of a second pass: in the first, code is compiled and files are cached."""
+    for _ in epochs.passed(0):
+        pass
+    images, started = 0, time.monotonic()
+    for batch in epochs.passed(1):
+        images += batch
+    return images / (time.monotonic() - started)
+
+
+class _Ours:
+    """The chunks of a run, augmented."""
+
+    def __init__(self, loaders: Loaders) -> None:
+        self.loaders = loaders
+
+    def passed(self, epoch: int) -> Iterable[int]:
+        """The numbers of images that came."""
+        for chunk in self.loaders.chunks(epoch):
+            ready: Tensor = self.loaders.on_after_batch_transfer(chunk, 0).images
+            yield ready.shape[:3].numel()
+
+
+class _Usual:
+    """The same images by transforms of torchvision in a DataLoader of torch."""
+
+    def __init__(self, loaders: Loaders, batch: int, processes: int) -> None:
+        images = _Pictures(loaders.data, loaders.splits.train)
+        self.loader = DataLoader(
+            images, batch, shuffle=True, num_workers=processes, drop_last=True,
+            persistent_workers=processes > 0,
+        )  # fmt: skip
+
+    def passed(self, _epoch: int) -> Iterable[int]:
+        """The numbers of images that came."""
+        for images, _ in self.loader:
+            yield len(images)
+
+
+class _Pictures(TorchDataset[tuple[Tensor, int]]):
+    """Images one by one, as tensors."""
+
+    def __init__(self, data: Dataset, part: Part) -> None:
+        self.part = part
+        _, side, _ = data.trained_image
+        mean, std = getattr(data, "moments", IMAGENET)
+        crop = transforms.RandomResizedCrop(side)
+        if isinstance(part, Split):
+            crop = transforms.RandomCrop(side, padding=getattr(data, "padding", 0))
+        self.transform = transforms.Compose([
+            crop, transforms.RandomHorizontalFlip(), transforms.ToTensor(),
+            transforms.Normalize(mean, std),
+        ])  # fmt: skip
+
+    def __len__(self) -> int:
+        return len(self.part.labels)
+
+    def __getitem__(self, index: int) -> tuple[Tensor, int]:
+        if isinstance(self.part, Split):
+            pixels = self.part.images[index].permute(1, 2, 0).numpy()
+            picture = Image.fromarray(np.squeeze(pixels))
+        else:
+            assert isinstance(self.part, Files)
+            picture = self.part.picture(index)
+        return self.transform(picture), int(self.part.labels[index])
 
 
 def _silent(*_: object) -> None:

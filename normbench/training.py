@@ -84,7 +84,7 @@ def prepare(
     recipe: Recipe = catalog.build("recipe", cell.recipe.options)
     reg: Regularization = catalog.build("reg", cell.reg.options)
     network = network_of(cell, data)
-    loaders = _loaders(cell, data, recipe, reg, plan or layouts(cell.workers)[0])
+    loaders = loaders_of(cell, plan)
     steps = loaders.schedule.steps
     task = Task(
         network,
@@ -137,7 +137,12 @@ def dataset_of(cell: Cell) -> Dataset:
     return data.at(recipe.crop)
 
 
-def _loaders(cell: Cell, data: Dataset, recipe: Recipe, reg: Regularization, plan: Plan) -> Loaders:
+def loaders_of(cell: Cell, plan: Plan | None = None) -> Loaders:
+    """The images of `cell` under `plan`; None: all workers in one forward pass."""
+    data = dataset_of(cell)
+    recipe: Recipe = catalog.build("recipe", cell.recipe.options)
+    reg: Regularization = catalog.build("reg", cell.reg.options)
+    plan = plan or layouts(cell.workers)[0]
     splits, means = opened(data, cell.loader, distorts=bool(reg.distortion))
     images = len(splits.train.labels)
     order = Order(images, cell.global_batch, plan, cell.seed)
