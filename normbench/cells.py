@@ -58,6 +58,8 @@ class Hardware:
     chunk: int | None
     log_every: int
     readers: int | None  # processes or threads that read images beside it
+    channels_last: bool
+    compile: bool
 
     def layouts(self, workers: int) -> list[Plan]:
         """The plans of a run with `workers`, the fastest first."""

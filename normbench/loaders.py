@@ -14,7 +14,7 @@ from pytorch_lightning import LightningDataModule
 from torch import Tensor
 
 from normbench.data.dataset import Dataset, Splits
-from normbench.data.reading import Reader
+from normbench.data.reading import Means, Reader
 from normbench.draws import Draws, permutation
 from normbench.plan import Plan
 from normbench.reg import Regularization, mixed
@@ -134,6 +134,7 @@ class Loaders(LightningDataModule):
         reg: how images are distorted and mixed with others.
         device: which of the plan's devices this is.
         processes: that read images beside the run, as `normbench.data.reading` says.
+        means: by which the images come, for the row.
     """
 
     def __init__(
@@ -145,8 +146,10 @@ class Loaders(LightningDataModule):
         reg: Regularization | None = None,
         device: int = 0,
         processes: int = 0,
+        means: Means = "memory",
     ) -> None:
         super().__init__()
+        self.means = means
         self.data = data
         self.splits = splits
         self.order = order

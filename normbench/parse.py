@@ -180,6 +180,8 @@ def _hardware(options: Mapping[str, Any]) -> Hardware:
         chunk,
         whole("trainer.log_every", options["log_every"], 1, "steps between two records"),
         readers,
+        _switch("trainer.channels_last", options["channels_last"]),
+        _switch("trainer.compile", options["compile"]),
     )
 
 

@@ -83,6 +83,9 @@ class Row:
     devices: str = ""
     plan: str = ""
     threads: int = 0
+    channels_last: bool = False
+    compiled: bool = False
+    loader: str = ""  # memory, torch or ffcv: how the images came
     resumed: int = 0  # how often it went on from a checkpoint
     computation: str = ""  # runs with the same one compute the same, if it is known at all
     shared_with: str | None = None  # id of the run whose computation this row reuses

@@ -52,6 +52,8 @@ class Task(LightningModule):
         steps: optimizer steps of the whole training.
         steps_per_epoch: of them, in one pass over the training images.
         log_every: optimizer steps between two records of the curve within an epoch.
+        channels_last: images and weights lie in memory as (N, H, W, C).
+        compiled: training steps run the network as torch.compile makes it.
         curve: takes each record: step, epoch, lr, training loss and accuracy, at the end of an
             epoch those of the validation images too. Accuracies in percent; of mixed images those
             that have their own label.
@@ -72,6 +74,8 @@ class Task(LightningModule):
         steps: int,
         steps_per_epoch: int,
         log_every: int,
+        channels_last: bool = False,
+        compiled: bool = False,
         curve: Callable[[Record], None] = _ignored,
         progress: Callable[[int, float], None] = _ignored,
         checkpoints: Checkpoints | None = None,
@@ -79,7 +83,8 @@ class Task(LightningModule):
     ) -> None:
         super().__init__()
         self.automatic_optimization = False  # a Lightning batch is a chunk of many steps
-        self.model = model
+        self.format = torch.channels_last if channels_last else torch.contiguous_format
+        self.model = model.to(memory_format=self.format)
         self.recipe, self.reg, self.plan = recipe, reg, plan
         self.global_batch, self.steps, self.steps_per_epoch = global_batch, steps, steps_per_epoch
         self.log_every, self.curve, self.progress = log_every, curve, progress
@@ -103,6 +108,8 @@ class Task(LightningModule):
         self.average = (
             None if recipe.ema is None else Average(model, recipe.ema, rises=not self.of_epochs)
         )
+        if compiled:  # after the average, which is a copy that needs no compiling
+            model.compile()
         self._state = state
         if state is not None:
             self._take_up(state)
@@ -203,7 +210,7 @@ class Task(LightningModule):
         """Adds the gradients of a forward pass; its part of the mean loss, and its hits, (2,)."""
         x, y = chunk.images[ahead, turn], chunk.labels[ahead, turn]  # (N, C, H, W), (N,)
         set_draws(self.dropping, chunk.draws(ahead, turn))
-        logits = self.model(x.to(self.dtype))
+        logits = self.model(x.to(self.dtype, memory_format=self.format))
         # Passes have equally many images, so the mean of their means is the mean over all.
         passes = chunk.images.shape[1]
         loss = self._loss(logits, y, chunk.partners, ahead, turn) / passes
@@ -345,7 +352,8 @@ class Task(LightningModule):
 
     def _evaluate(self, evaluation: Evaluation, batch: Images) -> None:
         if len(batch.labels):  # there may be fewer images than devices
-            evaluation.update(self.evaluated(batch.images.to(self.dtype)), batch.labels)
+            images = batch.images.to(self.dtype, memory_format=self.format)
+            evaluation.update(self.evaluated(images), batch.labels)
 
 
 def _lay(model: nn.Module, plan: Plan) -> None:

@@ -64,7 +64,7 @@ def train(
         state: that it goes on from.
     """
     task, loaders = prepare(cell, curve, progress, plan=plan, checkpoints=checkpoints, state=state)
-    facts = _facts(cell, loaders.data) | {"plan": str(task.plan)}
+    facts = _facts(cell, loaders.data) | {"plan": str(task.plan), "loader": loaders.means}
     return facts | _fit_and_test(cell, task, loaders) | {"resumed": task.resumed}
 
 
@@ -96,6 +96,8 @@ def prepare(
         steps=steps,
         steps_per_epoch=loaders.order.steps_per_epoch,
         log_every=cell.trainer.log_every,
+        channels_last=cell.trainer.channels_last,
+        compiled=cell.trainer.compile,
         curve=curve,
         progress=lambda done, loss: progress(done, steps, loss),
         checkpoints=checkpoints,
@@ -152,7 +154,7 @@ def loaders_of(cell: Cell, plan: Plan | None = None) -> Loaders:
     schedule = Schedule(recipe.steps(images, cell.global_batch), chunk, cell.trainer.log_every)
     device = rank() if plan.devices > 1 else 0
     processes = 0 if means == "memory" and not reg.distortion else _readers(cell)
-    return Loaders(data, splits, order, schedule, reg, device, processes)
+    return Loaders(data, splits, order, schedule, reg, device, processes, means)
 
 
 def _readers(cell: Cell) -> int:
@@ -294,14 +296,17 @@ def _strategy(plan: Plan) -> Strategy | str:
 
 def _hardware(cell: Cell, plan: Plan) -> dict[str, Any]:
     """The devices' name, the memory that one has and the most that was in use."""
+    options = {"channels_last": cell.trainer.channels_last, "compiled": cell.trainer.compile}
     if on_gpu(cell):
         device = torch.cuda.get_device_properties(0)
         return {
+            **options,
             "devices": f"{plan.devices} x {device.name}",
             "memory": device.total_memory,
             "peak_memory": torch.cuda.max_memory_allocated(),
         }
     return {
+        **options,
         "devices": f"{plan.devices} x cpu ({platform.machine()})",
         "memory": host_memory(),
         "peak_memory": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,

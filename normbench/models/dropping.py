@@ -37,6 +37,8 @@ class Dropping(nn.Module):
         require_rates(rate=rate)
         self.rate = rate
 
+    # Not compiled, or a network would be compiled anew for every epoch's draws.
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
     def kept(self, x: Tensor, *shape: int) -> Tensor:
         """A mask (N, *shape) of ones and zeros for the images of `x`.
 
