@@ -160,6 +160,11 @@ class Loaders(LightningDataModule):
             Reader(data, part, order.seed, self.reg.distortion, processes) for part in splits
         )
 
+    def warm_up(self) -> None:
+        """Do what is done once, and belongs to no step."""
+        for reader, epoch in ((self.train, 0), (self.val, None), (self.test, None)):
+            reader.warm_up(epoch)
+
     def train_dataloader(self) -> "_Epochs":
         return _Epochs(self)
 

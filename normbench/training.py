@@ -85,6 +85,7 @@ def prepare(
     reg: Regularization = catalog.build("reg", cell.reg.options)
     network = network_of(cell, data)
     loaders = loaders_of(cell, plan)
+    loaders.warm_up()
     steps = loaders.schedule.steps
     task = Task(
         network,

@@ -1,19 +1,24 @@
 """Images come alike by whatever means: from memory, by processes of torch, by threads of FFCV."""
 
+import os
 import random
-import time
+import signal
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import making
 import numpy as np
 import pytest
 import torch
-from conftest import Command, processes
+from conftest import Command, cell, processes
 from PIL import Image
+from test_sweep import pid_of, training, until, when
 
+from normbench import checkpoint, results
 from normbench.catalog import dataset
+from normbench.checkpoint import Checkpoints
 from normbench.data.dataset import Dataset
 from normbench.data.frame import center_boxes, framed, random_boxes
 from normbench.data.reading import MEANS, Means, Reader, mapped, opened, regrouped
@@ -23,6 +28,7 @@ from normbench.loaders import Chunk, Images, Loaders, Order, Schedule
 from normbench.plan import Plan
 from normbench.prepare import main as prepare
 from normbench.reg import Regularization
+from normbench.training import train
 
 FFCV = pytest.param("ffcv", marks=pytest.mark.skipif(not find_spec("ffcv"), reason="no FFCV here"))
 OTHERS = ["torch", FFCV]
@@ -296,10 +302,66 @@ def test_a_run_that_meets_a_damaged_image_fails_with_its_name(
     )  # fmt: skip
     assert ended.code == 1
     assert f"{victim} is no image that can be read" in ended.out + ended.err
-    deadline = time.monotonic() + 20
-    while processes(str(tmp_path)) and time.monotonic() < deadline:
-        time.sleep(0.1)
-    assert not processes(str(tmp_path))
+    until(lambda: not processes(str(tmp_path)))
+
+
+class Stopped(Exception):  # noqa: N818
+    """The training ends here."""
+
+
+@pytest.mark.parametrize("means", OTHERS)
+@pytest.mark.parametrize("reg", ["none", "randaug"])
+def test_a_training_goes_on_bit_for_bit(
+    reg: str, means: str, tmp_path: Path, roots: dict[str, making.Options]
+) -> None:
+    """Stopped within its second epoch, by an exception in the midst of a chunk's images."""
+    words = [*making.words("image_folder", roots["image_folder"]), "model.stem_stride=1"]
+    base = cell(
+        *words, f"loader={means}", f"reg={reg}", "norm=bn", "batch=4", "global_batch=8",
+        "recipe.images=160", "trainer=cpu", "trainer.chunk=2", "trainer.readers=2", "logger=none",
+    )  # fmt: skip
+
+    def stop(done: int, steps: int, loss: float) -> None:
+        if done >= 10:
+            raise Stopped
+
+    def trained(tell: Any = lambda *_: None, **more: Any) -> dict[str, Any]:
+        found = train(base, lambda _: None, tell, **more)
+        return {key: value for key, value in found.items() if "loss" in key or "top1" in key}
+
+    expected = trained()
+    with pytest.raises(Stopped):
+        trained(stop, checkpoints=Checkpoints(tmp_path, every=0))
+    state = checkpoint.load(tmp_path / checkpoint.LAST)
+    assert 6 < state["done"] < 10
+    assert trained(state=state) == expected
+
+
+@pytest.mark.parametrize("means", OTHERS)
+def test_a_killed_run_goes_on_and_its_readers_are_gone(
+    means: str, command: Command, tmp_path: Path, roots: dict[str, making.Options]
+) -> None:
+    words = [*making.words("image_folder", roots["image_folder"]), "model.stem_stride=1"]
+    usual = [
+        *words, f"loader={means}", "norm=bn", "batch=4", "global_batch=8", "trainer.chunk=2",
+        "recipe.images=1600", "logger=none", "trainer=cpu", "checkpoint.every=0",
+    ]  # fmt: skip
+    assert command(*usual, "runs=undisturbed").code == 0
+    (expected,) = results.read(tmp_path / "undisturbed")
+    own = tmp_path / "runs/default" / expected.id
+
+    def far() -> bool:
+        return training(own) and (own / checkpoint.LAST).exists()
+
+    killer = when(far, lambda: os.kill(pid_of(own), signal.SIGKILL))
+    assert command(*usual).code == 1
+    killer.join()
+    assert command(*usual).code == 0
+    (row,) = results.read(tmp_path / "runs")
+    assert (row.test_loss, row.train_loss) == (expected.test_loss, expected.train_loss)
+    assert row.resumed == 1
+    assert row.loader == means
+    until(lambda: not processes(str(tmp_path)))
 
 
 @pytest.mark.parametrize("means", ["memory", *OTHERS])

@@ -54,6 +54,8 @@ def found(base: Cell, **more: Any) -> tuple[dict[str, Any], list[dict[str, float
         ["norm=evonorm_s0", "recipe.ema=0.9", "reg=mixup", "recipe.schedule=cosine"],
         ["norm=sn", "recipe.ema=0.99", "trainer.per_forward=8"],
         ["norm=fixup", "precision=bf16-mixed"],
+        ["norm=bn", "recipe=pn_efficientnet", "recipe.epochs=null"],  # RMSProp, average of epochs
+        ["norm=gn", "reg=nf_regnet_augs", "reg.policy=rand-m9-n2"],
     ],
     ids=str,
 )

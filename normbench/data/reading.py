@@ -111,6 +111,12 @@ class Reader:
             asks = (Ask(each, epoch) for each in indices.split(list(portions)))
         return regrouped(mapped(self.read, asks, processes), sizes)
 
+    def warm_up(self, epoch: int | None) -> None:
+        """Have compiled now what FFCV would compile when the first image is read."""
+        if hasattr(self.part, "stream") and len(self.part.labels):
+            for _ in self.stream(torch.zeros(1, dtype=torch.int64), epoch, [1]):
+                pass
+
     def distorts(self, epoch: int | None) -> bool:
         """Whether what it delivers of `epoch` is augmented and distorted already."""
         return bool(self.distortion) and epoch is not None

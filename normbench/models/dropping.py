@@ -37,14 +37,18 @@ class Dropping(nn.Module):
         require_rates(rate=rate)
         self.rate = rate
 
-    # Not compiled, or a network would be compiled anew for every epoch's draws.
-    @torch.compiler.disable  # type: ignore[untyped-decorator]
     def kept(self, x: Tensor, *shape: int) -> Tensor:
         """A mask (N, *shape) of ones and zeros for the images of `x`.
 
         Raises:
             ValueError: the images that were announced are not as many as there are.
         """
+        mask: Tensor = self._drawn(x, *shape)
+        return mask
+
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
+    def _drawn(self, x: Tensor, *shape: int) -> Tensor:
+        # Not compiled, or a network would be compiled anew for every epoch's draws.
         if self.draws is None:
             return (torch.rand(len(x), *shape, device=x.device) >= self.rate).to(x.dtype)
         if len(self.draws.images) != len(x):
