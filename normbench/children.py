@@ -193,6 +193,10 @@ def _ensure_server() -> None:
     started with the signal ignored.
     """
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # read once, when torch is imported
+    # glibc would give large tensors back to the system and take them anew, page by page, in every
+    # step: a tenth of a training on a CPU. Read once, when a process starts.
+    os.environ.setdefault("MALLOC_MMAP_MAX_", "0")
+    os.environ.setdefault("MALLOC_TRIM_THRESHOLD_", str(2**62))
     # torch would otherwise create a CUDA context while counting devices, and no child could fork.
     os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
     before = os.environ.get("PYTHONPATH")

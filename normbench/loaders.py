@@ -267,8 +267,11 @@ def augmented(data: Dataset, chunk: Chunk) -> Chunk:
     read = data.floats(read, draws)  # (U, C, H, W)
     if chunk.places is None or (partners := chunk.partners) is None:
         return chunk._replace(images=read.unflatten(0, chunk.indices.shape))
-    others = read[partners.places]
-    return chunk._replace(images=mixed(read[chunk.places], others, partners.share, partners.boxes))
+    own, others = (
+        read.index_select(0, places.flatten()).unflatten(0, places.shape)
+        for places in (chunk.places, partners.places)
+    )
+    return chunk._replace(images=mixed(own, others, partners.share, partners.boxes))
 
 
 class _Once:

@@ -16,8 +16,9 @@ def noise(images: Tensor, draws: Draws, std: float) -> Tensor:
 
 def flip(images: Tensor, draws: Draws) -> Tensor:
     """Left and right exchanged in half of the images."""
-    flipped = draws.uniform("flip") < 0.5
-    return torch.where(flipped[:, None, None, None], images.flip(3), images)
+    chosen = (draws.uniform("flip") < 0.5).nonzero()[:, 0]
+    # Only these are touched: a `where` over all images takes twice as long.
+    return images.index_copy(0, chosen, images.index_select(0, chosen).flip(3))
 
 
 def crop(images: Tensor, draws: Draws, padding: int, side: int | None = None) -> Tensor:
@@ -38,9 +39,7 @@ def crop(images: Tensor, draws: Draws, padding: int, side: int | None = None) ->
     if rows == columns == 1:
         return images
     padded = F.pad(images, (padding,) * 4)
-    device = images.device
-    down = draws.integers("crop row", rows)[:, None] + torch.arange(height, device=device)
-    right = draws.integers("crop column", columns)[:, None] + torch.arange(width, device=device)
-    which = torch.arange(count, device=device)[:, None, None]
-    # Indices around a slice put the indexed axes first: (N, H, W, C).
-    return padded[which, :, down[:, :, None], right[:, None, :]].permute(0, 3, 1, 2)
+    down, right = draws.integers("crop row", rows), draws.integers("crop column", columns)
+    # A view of all windows, of which each image gives one: rows of pixels are copied as they lie.
+    windows = padded.unfold(2, height, 1).unfold(3, width, 1)  # (N, C, rows, columns, H, W)
+    return windows[torch.arange(count, device=images.device), :, down, right]

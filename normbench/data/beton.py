@@ -6,6 +6,7 @@ out, fill up the shares of several devices with images that come twice and count
 Shape letters: N images, C channels, H W positions, S side.
 """
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace as changed
 from pathlib import Path
@@ -25,7 +26,7 @@ from normbench.errors import BadInput
 
 Compiler = pipeline.Compiler
 
-BATCH = 64  # images that FFCV's threads share at a time
+BATCH = 2**20  # values of images, about, that FFCV's threads share at a time
 JPEG = 0  # in FFCV's files: an image is compressed
 
 
@@ -41,7 +42,7 @@ class Framed(decoders.SimpleRGBImageDecoder):  # type: ignore[misc]
         self.side = side
 
     def declare_state_and_memory(self, previous_state: Any) -> tuple[Any, Any]:
-        shape = (self.side, self.side, 3)
+        shape = (3, self.side, self.side)
         state = changed(previous_state, jit_mode=True, shape=shape, dtype=np.dtype("u1"))
         return state, queries.AllocationQuery(shape, np.dtype("u1"))
 
@@ -151,19 +152,18 @@ class Beton:
         Raises:
             BadInput: an image is damaged; the sentence names it.
         """
-        shape = data.image if draws is None else data.trained_image
-        loader = self._loader(data, shape[1], threads)
+        _, side, _ = data.image if draws is None else data.trained_image
+        loader = self._loader(data, side, threads)
         own = self.indices[indices]
         loader.order = own.numpy().astype(np.uint64)
         if isinstance(data, Folders):
             loader.reader.metadata = _boxed(loader.reader.metadata, data, own, draws)
-        through = iter(loader)
+        through, start = iter(loader), 0
         try:
-            for number, (batch,) in enumerate(through):
-                seen = own[number * BATCH : number * BATCH + len(batch)].numpy()
-                self._require_whole(loader, seen)
-                images = torch.from_numpy(batch.copy())  # FFCV writes there again
-                yield images if images.shape[1:] == shape else images.permute(0, 3, 1, 2)
+            for (batch,) in through:
+                self._require_whole(loader, own[start : start + len(batch)].numpy())
+                start += len(batch)
+                yield torch.from_numpy(batch.copy())  # FFCV writes there again
             if through.failure is not None:
                 raise RuntimeError(f"reading {self.path} failed") from through.failure
         finally:
@@ -175,7 +175,7 @@ class Beton:
             framed = isinstance(data, Folders)
             self._loaders[side, threads] = _Loader(
                 str(self.path),
-                batch_size=BATCH,
+                batch_size=min(512, max(32, BATCH // math.prod(data.image))),
                 num_workers=threads,
                 os_cache=True,
                 pipelines={

@@ -157,7 +157,7 @@ class Folders(Dataset):
         if not images:
             return torch.empty(0, 3, side, side, dtype=torch.uint8)
         pixels = [framed(image, box, side) for image, box in zip(images, boxes, strict=True)]
-        return torch.from_numpy(np.stack(pixels)).permute(0, 3, 1, 2)
+        return torch.from_numpy(np.stack(pixels))
 
     def augment(self, images: Tensor, draws: Draws) -> Tensor:
         return flip(images, draws) if self.flip else images

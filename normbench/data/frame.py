@@ -74,9 +74,9 @@ def _middle(sizes: Tensor, tall: Tensor, wide: Tensor) -> Tensor:
 
 
 def framed(image: Image.Image, box: tuple[int, int, int, int], side: int) -> NDArray[np.uint8]:
-    """The `box` (top, left, height, width) of an RGB image as (side, side, 3)."""
+    """The `box` (top, left, height, width) of an RGB image as (3, side, side)."""
     top, left, height, width = box
     cut = image.crop((left, top, left + width, top + height))
     # In two calls: which direction Pillow takes first has changed between its versions.
     rows = cut.resize((side, height), Image.Resampling.BILINEAR)
-    return np.asarray(rows.resize((side, side), Image.Resampling.BILINEAR))
+    return np.asarray(rows.resize((side, side), Image.Resampling.BILINEAR)).transpose(2, 0, 1)

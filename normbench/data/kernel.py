@@ -40,8 +40,8 @@ def weights(length: int, side: int) -> Weights:
 
 @numba.njit(cache=True, nogil=True)
 def frame(image: Bytes, top: int, left: int, height: int, width: int, out: Bytes) -> None:
-    """The box of `image` (H, W, 3) resized into `out` (S, S, 3), all of them bytes."""
-    side = out.shape[0]
+    """The box of `image` (H, W, 3) resized into `out` (3, S, S), all of them bytes."""
+    side = out.shape[2]
     rows = np.empty((height, side * 3), np.uint8)
     first, count, fixed = weights(width, side)
     for y in range(height):
@@ -57,19 +57,19 @@ def frame(image: Bytes, top: int, left: int, height: int, width: int, out: Bytes
             rows[y, 3 * x + 2] = min(blue >> PLACES, 255)
     first, count, fixed = weights(height, side)
     sums = np.empty(side * 3, np.int32)
-    flat = out.reshape(side, side * 3)
     for y in range(side):
         sums[:] = 1 << (PLACES - 1)
         for i in range(count[y]):
             weight, row = fixed[y, i], rows[first[y] + i]
             for x in range(side * 3):
                 sums[x] += row[x] * weight
-        for x in range(side * 3):
-            flat[y, x] = min(sums[x] >> PLACES, 255)
+        for x in range(side):
+            for channel in range(3):
+                out[channel, y, x] = min(sums[3 * x + channel] >> PLACES, 255)
 
 
 def framed(image: Bytes, box: tuple[int, int, int, int], side: int) -> Bytes:
-    """The `box` (top, left, height, width) of an image (H, W, 3) as (side, side, 3)."""
-    out = np.empty((side, side, 3), np.uint8)
+    """The `box` (top, left, height, width) of an image (H, W, 3) as (3, side, side)."""
+    out = np.empty((3, side, side), np.uint8)
     frame(image, *box, out)
     return out

@@ -144,7 +144,7 @@ class Reader:
 def pixels(data: Dataset, part: Part, indices: Tensor, draws: Draws | None) -> Tensor:
     """Images `indices` of a `part`, framed: (N, C, H, W) uint8."""
     if isinstance(part, Split):
-        return part.images[indices]
+        return part.images.index_select(0, indices)  # many times as fast as [indices]
     assert isinstance(part, Files | Pictures)
     assert isinstance(data, Folders)
     return data.framed([part.picture(index) for index in indices.tolist()], draws)
