@@ -31,9 +31,7 @@ class Draws:
 
     def uniform(self, stream: str, *shape: int) -> Tensor:
         """(N, *shape) numbers in [0, 1), fp32; each `stream` is independent of every other."""
-        bits = self._bits(stream, math.prod(shape))
-        # 24 bits are what fp32 resolves below 1.
-        return ((bits >> 40) & 0xFFFFFF).float().div_(2.0**24).view(-1, *shape)
+        return uniform(self.keys(stream), *shape)
 
     def integers(self, stream: str, high: int) -> Tensor:
         """(N,) integers in [0, high), int64."""
@@ -44,22 +42,33 @@ class Draws:
         radius = torch.sqrt(-2 * torch.log1p(-self.uniform(f"{stream} radius", *shape)))
         return radius * torch.cos(2 * math.pi * self.uniform(f"{stream} angle", *shape))
 
-    def _bits(self, stream: str, numbers: int) -> Tensor:
-        """(N, numbers) hashed 64-bit words."""
+    def keys(self, stream: str) -> Tensor:
+        """(N,) 64-bit words from which all numbers of the images in `stream` follow."""
         # Mixed before anything is added: seed 1 of epoch 0 must not be seed 0 of epoch 1.
         start = _mix(self.images.new_tensor(self.seed))
         for word in (self.epoch, zlib.crc32(stream.encode())):
             start = _mix(start + word)
-        # (N, 1) + (numbers,): every image counts through a sequence of its own.
-        images = _mix(start + self.images)[:, None]
-        positions = torch.arange(1, numbers + 1, device=self.images.device)
-        return _mix(images + positions * _GOLDEN)
+        return _mix(start + self.images)
+
+
+def uniform(keys: Tensor, *shape: int) -> Tensor:
+    """(N, *shape) numbers in [0, 1), fp32, from the `keys` (N,) of N images."""
+    # 24 bits are what fp32 resolves below 1.
+    bits = (_bits(keys, math.prod(shape)) >> 40) & 0xFFFFFF
+    return bits.float().div_(2.0**24).view(-1, *shape)
+
+
+def _bits(keys: Tensor, numbers: int) -> Tensor:
+    """(N, numbers) hashed 64-bit words."""
+    # (N, 1) + (numbers,): every image counts through a sequence of its own.
+    positions = torch.arange(1, numbers + 1, device=keys.device)
+    return _mix(keys[:, None] + positions * _GOLDEN)
 
 
 def permutation(seed: int, epoch: int, count: int, stream: str = "permutation") -> Tensor:
     """The order of `count` images in an epoch: int64, shape (count,), on the CPU."""
     # Sorting by random keys and not randperm, whose order is torch's to change.
-    key = Draws(seed, epoch, torch.arange(count))._bits(stream, 1)[:, 0]
+    key = _bits(Draws(seed, epoch, torch.arange(count)).keys(stream), 1)[:, 0]
     return torch.argsort(key, stable=True)
 
 

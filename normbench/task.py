@@ -9,6 +9,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from contextlib import nullcontext
+from functools import partial
 from statistics import fmean
 from typing import Any
 
@@ -33,6 +34,9 @@ from normbench.reg import Regularization
 
 class Diverged(Exception):  # noqa: N818 (a result, not an error)
     """The loss of an optimizer step was not finite."""
+
+
+EAGER = partial(torch.compiler.set_stance, "force_eager")
 
 
 def _ignored(*_: object) -> None:
@@ -244,7 +248,7 @@ class Task(LightningModule):
             loaders: Loaders = self.trainer.datamodule  # type: ignore[attr-defined]
             images = loaders.after_training(steps)
             batches = (each.to(self.device).to(self.dtype) for each in images)
-            with self.trainer.precision_plugin.forward_context():
+            with self.trainer.precision_plugin.forward_context(), EAGER():
                 recalibrate(self.evaluated, batches, self._over_devices)
         if self.checkpoints is not None and self.checkpoints.final:
             self._save()
@@ -353,7 +357,8 @@ class Task(LightningModule):
     def _evaluate(self, evaluation: Evaluation, batch: Images) -> None:
         if len(batch.labels):  # there may be fewer images than devices
             images = batch.images.to(self.dtype, memory_format=self.format)
-            evaluation.update(self.evaluated(images), batch.labels)
+            with EAGER():  # nothing is compiled for a few passes of other sizes
+                evaluation.update(self.evaluated(images), batch.labels)
 
 
 def _lay(model: nn.Module, plan: Plan) -> None:

@@ -257,6 +257,8 @@ def trainer_of(cell: Cell, task: Task, loaders: Loaders) -> Trainer:
     """Lightning's trainer for what is left of the training."""
     # torch deprecates what Lightning's own import of it touches; not ours to mend.
     warnings.filterwarnings("ignore", message=".*LeafSpec.*")
+    # torch's compiler looks at gradients that it knows are none, and says so.
+    warnings.filterwarnings("ignore", message="The .grad attribute of a Tensor that is not a leaf")
     # Lightning would like to be started by srun wherever there is one; our processes are ours.
     warnings.filterwarnings("ignore", message=".*srun. command is available")
     gpu = on_gpu(cell)

@@ -335,6 +335,36 @@ def test_precisions_train(precision: str) -> None:
     assert found["status"] == "ok"
 
 
+@pytest.mark.parametrize("norm", ["bn", "gn", "evonorm_s0", "sn", "gn_pn"])
+def test_channels_last_changes_rounding_alone(norm: str) -> None:
+    words = [
+        "precision=64-true",
+        "batch=32",
+        "model.stem_stride=1",
+        "recipe.images=640",
+        *SHORT[1:],
+    ]
+    plain, other = (
+        trained(cell(f"norm={norm}", *words, f"trainer.channels_last={last}"))[0]
+        for last in ("false", "true")
+    )
+    assert (plain["channels_last"], other["channels_last"]) == (False, True)
+    assert other["train_loss"] == pytest.approx(plain["train_loss"], rel=1e-9)
+    assert other["test_loss"] == pytest.approx(plain["test_loss"], rel=1e-9)
+
+
+def test_a_compiled_network_trains_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With drops, running statistics and validation, and is compiled once for all epochs."""
+    words = ["norm=bn", "precision=64-true", "batch=32", "model=resnet8", "model.stem_stride=1"]
+    words += ["reg.dropout=0.2", "reg.stochastic_depth=0.2", "recipe.images=3200", *SHORT[1:]]
+    plain, _ = trained(cell(*words))
+    monkeypatch.setattr(torch._dynamo.config, "error_on_recompile", True)
+    compiled, _ = trained(cell(*words, "trainer.compile=true"))
+    assert compiled["compiled"]
+    assert compiled["train_loss"] == pytest.approx(plain["train_loss"], rel=1e-6)
+    assert compiled["test_loss"] == pytest.approx(plain["test_loss"], rel=1e-6)
+
+
 def first_gradients(norm: str, plan: Plan) -> list[torch.Tensor]:
     """The gradients of the first step, from a task of its own."""
     torch.manual_seed(0)

@@ -15,7 +15,7 @@ Elsewhere: timm's DropPath rescales, as EfficientNet's code does; normalizer-fre
 import torch
 from torch import Tensor, nn
 
-from normbench.draws import Draws
+from normbench.draws import Draws, uniform
 from normbench.norms.layer import like
 
 
@@ -29,8 +29,7 @@ class Dropping(nn.Module):
         ValueError: `rate` is no probability below 1.
     """
 
-    draws: Draws | None = None
-    stream: str = ""
+    keys: Tensor | None = None  # of the images of a forward pass
 
     def __init__(self, rate: float) -> None:
         super().__init__()
@@ -43,18 +42,11 @@ class Dropping(nn.Module):
         Raises:
             ValueError: the images that were announced are not as many as there are.
         """
-        mask: Tensor = self._drawn(x, *shape)
-        return mask
-
-    @torch.compiler.disable  # type: ignore[untyped-decorator]
-    def _drawn(self, x: Tensor, *shape: int) -> Tensor:
-        # Not compiled, or a network would be compiled anew for every epoch's draws.
-        if self.draws is None:
+        if self.keys is None:
             return (torch.rand(len(x), *shape, device=x.device) >= self.rate).to(x.dtype)
-        if len(self.draws.images) != len(x):
-            raise ValueError(f"{len(self.draws.images)} images were announced, not {len(x)}")
-        uniform = self.draws.uniform(self.stream, *shape).view(len(x), *shape)
-        return (uniform >= self.rate).to(x.dtype)
+        if len(self.keys) != len(x):
+            raise ValueError(f"{len(self.keys)} images were announced, not {len(x)}")
+        return (uniform(self.keys, *shape).view(len(x), *shape) >= self.rate).to(x.dtype)
 
     def extra_repr(self) -> str:
         return f"{self.rate}"
@@ -99,7 +91,8 @@ def dropping(network: nn.Module) -> list[Dropping]:
 def set_draws(layers: list[Dropping], draws: Draws | None) -> None:
     """Tell `layers`, all that `dropping` found, which images the next forward pass holds."""
     for number, layer in enumerate(layers):
-        layer.draws, layer.stream = draws, f"dropped {number}"
+        # A tensor: of numbers that change a compiled network would be compiled anew.
+        layer.keys = None if draws is None else draws.keys(f"dropped {number}")
 
 
 def set_rescale(network: nn.Module, rescale: bool) -> None:

@@ -1,0 +1,64 @@
+"""Plans and loaders against each other: what is printed, and what is refused."""
+
+import re
+from pathlib import Path
+
+import making
+import pytest
+
+from normbench.bench import main
+
+SMALL = ("norm=gn", "model=resnet8", "recipe.images=512", "logger=none", "trainer=cpu", "rounds=1")
+
+
+def speeds(out: str) -> dict[str, int]:
+    """Images per second by the word that they are of."""
+    found = re.findall(r"^(\S+) +(\d+) images/s \[\d+, \d+\] +[\d.]+ of the first$", out, re.M)
+    return {word: int(speed) for word, speed in found}
+
+
+def test_plans_are_timed_in_turn(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*SMALL, "plans=1x4x1,2x2x1", "batch=32"]) == 0
+    out = capsys.readouterr().out
+    assert "4 workers of 32 images" in out
+    assert speeds(out).keys() == {"1x4x1", "2x2x1"}
+    assert all(speeds(out).values())
+
+
+def test_loaders_are_timed_on_all_images_however_short_the_training(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = making.words("image_folder", making.image_folder(tmp_path))
+    more = ["batch=4", "global_batch=8", "model.stem_stride=1", "trainer.readers=1"]
+    assert main([*SMALL, *words, *more, "loaders=usual,torch,memory"]) == 0
+    out = capsys.readouterr().out
+    assert "8 images a step" in out
+    assert speeds(out).keys() == {"usual", "torch", "memory"}
+    assert all(speeds(out).values())
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ([], "one of them says what is compared"),
+        (["plans=1x1x1", "loaders=torch"], "one of them says what is compared"),
+        (["loaders=fast"], "loaders=fast is unknown; known: ffcv, memory, torch, usual"),
+        (["loaders=ffcv"], "loader=ffcv: Digits is always in memory"),
+        (["plans=1x1"], "plans=1x1: a plan is devices x per_forward x accumulation"),
+        (["plans=1x3x1"], "it lays 3 workers, and there are 16"),
+        (["plans=1x16x1", "rounds=0"], "rounds=0: it is a whole number above 0"),
+        (["-m", "plans=1x16x1", "batch=4,8"], "one cell is timed; this is a grid"),
+    ],
+)
+def test_words_that_cannot_be_used(
+    words: list[str], says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*SMALL[:-1], *words]) == 2
+    assert says in capsys.readouterr().err
+
+
+def test_help_names_what_can_be_compared(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--help"]) == 0
+    out = capsys.readouterr().out
+    assert "plans=PLAN" in out
+    assert "loaders=L" in out
