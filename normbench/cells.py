@@ -41,10 +41,20 @@ class Choice:
         # alone.
         given = {k: v for k, v in self.options.items() if v is not None}
         kept = {k: v for k, v in given.items() if k not in PATHS | {"_target_"} and v != {}}
+        if self._of_a_users_own:
+            kept["root"] = str(Path(str(self.options["root"])).expanduser().resolve())
         own = kept.pop("name", None)
         if own is not None and "/" not in self.name:  # as typed it is in the name of the choice
             kept["option name"] = own
         return {"name": self.name, **kept, **_own_code(self.options.get("_target_", ""))}
+
+    @property
+    def _of_a_users_own(self) -> bool:
+        """Whether it is the folder that says which images there are, and not a well-known name."""
+        if "root" not in self.options:
+            return False
+        nameless = self.options.get("name", "") is None
+        return nameless or self.options.get("verify") is False
 
 
 @dataclass(frozen=True)

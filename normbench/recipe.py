@@ -46,8 +46,8 @@ class Recipe:
             code; null: none.
         ema_unit: step (or null), or epoch: the average is taken over the ends of epochs, without
             that rise of the decay, as over checkpoints in Proxy Norm's appendix A.1.
-        crop: side of training images in pixels, where it is another than that of evaluations;
-            null: it is the same.
+        crop: side of training images in pixels, windows of small images without padding; null: as
+            large as in evaluations, and small images are padded before the window.
     """
 
     epochs: float | None = None

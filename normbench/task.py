@@ -57,7 +57,7 @@ class Task(LightningModule):
         steps_per_epoch: of them, in one pass over the training images.
         log_every: optimizer steps between two records of the curve within an epoch.
         channels_last: images and weights lie in memory as (N, H, W, C).
-        compiled: training steps run the network as torch.compile makes it.
+        compiled: training steps run the network as torch.compile makes it, evaluations as it is.
         curve: takes each record: step, epoch, lr, training loss and accuracy, at the end of an
             epoch those of the validation images too. Accuracies in percent; of mixed images those
             that have their own label.

@@ -36,7 +36,7 @@ KINDS = ["cifar10", "image_folder"]  # of one size, and of any
 REGS = {
     "none": Regularization(),
     "mixup": Regularization(mixup=0.4, cutmix=1.0),
-    "randaug": Regularization(policy="rand-m9-n2", color_jitter=0.4),
+    "randaug": Regularization(policy="rand-m9-n2-p1.0", color_jitter=0.4),
 }
 
 
@@ -131,7 +131,7 @@ def generators() -> tuple[object, object]:
 
 
 def test_draws_of_the_libraries_leave_generators_alone() -> None:
-    distort = Regularization(policy="rand-m9-n2", color_jitter=0.4).distortion
+    distort = Regularization(policy="rand-m9-n2-p1.0", color_jitter=0.4).distortion
     images = torch.from_numpy(making.noise(4, 3, 16, 16))
     random.seed(1)
     np.random.seed(1)
@@ -145,7 +145,7 @@ def test_draws_of_the_libraries_leave_generators_alone() -> None:
     assert not torch.equal(first, images)
 
 
-@pytest.mark.parametrize("policy", ["rand-m9-n2", "rand-m0-mstd1", "original", "v0"])
+@pytest.mark.parametrize("policy", ["rand-m9-n2-p1.0", "rand-m0-mstd1", "original", "v0"])
 def test_a_policy_distorts_grey_images_too(policy: str) -> None:
     images = torch.from_numpy(making.noise(6, 1, 28, 28))
     distorted = Regularization(policy=policy).distortion(images, Draws(0, 0, torch.arange(6)))
@@ -158,6 +158,9 @@ def test_a_policy_distorts_grey_images_too(policy: str) -> None:
     [
         ({"policy": "rand-mx"}, "policy=rand-mx: timm has no such policy"),
         ({"policy": "rand-q9"}, "policy=rand-q9: timm has no such policy"),
+        ({"policy": "rand-m9-mstd1..2"}, "timm has no such policy"),
+        ({"policy": "rand-m99"}, "timm has no such policy"),
+        ({"policy": "rand-p5"}, "timm has no such policy"),
         ({"policy": "nothing"}, "policy=nothing: timm has no such policy"),
         ({"color_jitter": 2.0}, "color_jitter=2.0: it is above 0 and at most 1"),
     ],

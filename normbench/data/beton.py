@@ -8,8 +8,10 @@ Shape letters: N images, C channels, H W positions, S side.
 
 import math
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import replace as changed
 from pathlib import Path
+from queue import Empty
 from typing import Any
 
 import numpy as np
@@ -77,6 +79,13 @@ class _Pass(epochs.EpochIterator):  # type: ignore[misc]
     """FFCV's thread through the images of one order; what ends it early is kept."""
 
     failure: BaseException | None = None
+
+    def end(self) -> None:
+        """Stop reading, whatever is left. It may be waiting for somebody to take what it has."""
+        self.terminate_event.set()
+        while self.is_alive():
+            with suppress(Empty):
+                self.output_queue.get(timeout=0.05)
 
     def run(self) -> None:
         try:
@@ -167,8 +176,7 @@ class Beton:
             if through.failure is not None:
                 raise RuntimeError(f"reading {self.path} failed") from through.failure
         finally:
-            through.terminate_event.set()
-            through.join()
+            through.end()
 
     def _loader(self, data: Dataset, side: int, threads: int) -> _Loader:
         if (side, threads) not in self._loaders:

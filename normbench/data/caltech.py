@@ -5,7 +5,6 @@ held out and 30 tested on, which every class has; which they are follows from a 
 """
 
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 from torchvision import datasets as torchvision
@@ -51,7 +50,7 @@ class Caltech256(Folders):
                 raise ValueError(f"{name}={getattr(self, name)}: images of a class, at least 1")
 
     def listing(self) -> tuple[Files, Files]:
-        root = Path(self.root).expanduser()
+        root = self.folder
         if self.download:
             there = (root / FOLDER).is_dir
             fetch(

@@ -229,10 +229,13 @@ def hold_out(labels: Tensor, fraction: float) -> tuple[Tensor, Tensor]:
     if fraction == 0:
         return everything, everything[:0]
     classes, held_out = len(labels.unique()), math.ceil(fraction * len(labels))
-    if not classes <= held_out <= len(labels) - classes:
+    if (
+        not classes <= held_out <= len(labels) - classes
+        or labels.unique(return_counts=True)[1].min() < 2
+    ):
         raise BadInput(
             f"data.val={fraction} holds out {held_out} of {len(labels)} images in {classes} "
-            f"classes, too few for one of a class on either side; data.val=0.1 or 0 works"
+            f"classes, and then not every class is on either side; data.val=0.1 or 0 works"
         )
     kept, held = train_test_split(
         everything.numpy(), test_size=fraction, stratify=labels.numpy(), random_state=SPLIT_SEED
@@ -247,7 +250,7 @@ def _kept(labels: Tensor, fraction: float) -> Tensor:
     except BadInput:
         raise BadInput(
             f"data.fraction={fraction} of {len(labels)} images in {len(labels.unique())} classes "
-            "leaves too few for one of a class; data.fraction=0.5 or null works"
+            "does not take some of every class and leave some; data.fraction=0.5 or null works"
         ) from None
     del left_out
     return kept

@@ -1,8 +1,10 @@
 """Distortions of single images by the libraries that have them: policies and color jitter.
 
     policy          RandAugment (Cubuk et al. 2020) and AutoAugment (Cubuk et al. 2019) by timm,
-                    which ported them from the papers' TensorFlow code: rand-m9-n2 is two operations
-                    of magnitude 9 of 10, original and v0 are policies learned on ImageNet
+                    after the TensorFlow code of the papers: rand-m9-n2-p1.0 is two operations of
+                    magnitude 9 of 10, each of them done (without p1.0 every second, timm's own way;
+                    of the code's 16 operations timm lacks Cutout); original is the paper's policy
+                    for ImageNet, v0 that of EfficientNet's code
     color_jitter    brightness, contrast and saturation times 1 - s to 1 + s, in random order, by
                     torchvision
 
@@ -36,8 +38,8 @@ from normbench.draws import Draws
 
 # timm passes over what it does not know in a name.
 KNOWN = (
-    r"rand(-(m\d+|n\d+|mstd[\d.]+|mmax\d+|p[\d.]+|inc[01]|tweights))*"
-    r"|(original|originalr|v0|v0r)(-mstd[\d.]+)?"
+    r"rand(-(m(\d|10)|n[1-9]|mstd\d+(\.\d+)?|mmax\d+|p(0\.\d+|1\.0|1)|inc[01]|tweights))*"
+    r"|(original|originalr|v0|v0r)(-mstd\d+(\.\d+)?)?"
 )
 GREY = (128, 128, 128)  # where an operation moves the image away, as in timm
 
@@ -65,8 +67,8 @@ class Distortion:
             )
         if self.policy is not None and not re.fullmatch(KNOWN, self.policy):
             raise ValueError(
-                f"policy={self.policy}: timm has no such policy; rand-m9-n2, original, v0 and null "
-                "work"
+                f"policy={self.policy}: timm has no such policy; rand-m9-n2-p1.0, original, v0 and "
+                "null work"
             )
 
     def __bool__(self) -> bool:

@@ -3,6 +3,7 @@
 Shape letters: N images, C channels, H W positions, S side of what the network sees.
 """
 
+import hashlib
 import os
 from abc import abstractmethod
 from collections.abc import Sequence
@@ -140,6 +141,11 @@ class Folders(Dataset):
     def image(self) -> tuple[int, int, int]:
         return (3, self.size, self.size)
 
+    @property
+    def folder(self) -> Path:
+        """`root`, wherever it is said from."""
+        return Path(self.root).expanduser()
+
     def at(self, side: int | None) -> Self:
         return self if side is None else self._resized(side)
 
@@ -182,7 +188,10 @@ class Folders(Dataset):
             words.append(f"resolution{self.resolution}")
         if self.jpeg:
             words.append(f"jpeg{self.jpeg:g}")
-        folder = Path(self.root if self.beton is None else self.beton).expanduser()
+        folder = self.folder
+        if self.beton is not None:  # which may have files of other folders, too
+            folder = Path(self.beton).expanduser()
+            words.append(hashlib.sha256(str(self.folder.resolve()).encode()).hexdigest()[:6])
         return folder / f"{'-'.join(words)}.beton"
 
     def _contents(self) -> list[str]:

@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 
 from normbench.data.files import Files, Folders, class_folders, listed
 from normbench.errors import BadInput
@@ -16,25 +15,25 @@ class ImageFolder(Folders):
 
     Args:
         root: folder of train/CLASS/*.jpg and of test/CLASS/*.jpg or val/CLASS/*.jpg.
+        name: what these images are called, in tables too; then they are the same wherever they lie.
+            Without a name they are known by their folder.
     """
+
+    name: str | None = None
 
     @cached_property
     def _classes(self) -> list[str]:
-        return class_folders("image_folder", self._root / "train", WHERE)
+        return class_folders("image_folder", self.folder / "train", WHERE)
 
     @property
     def classes(self) -> int:
         return len(self._classes)
 
-    @property
-    def _root(self) -> Path:
-        return Path(self.root).expanduser()
-
     def listing(self) -> tuple[Files, Files]:
-        tested = next((name for name in ("test", "val") if (self._root / name).is_dir()), None)
+        tested = next((name for name in ("test", "val") if (self.folder / name).is_dir()), None)
         if tested is None:
-            raise BadInput(f"data=image_folder: {self._root} has neither test/ nor val/; {WHERE}")
-        folder = self._root / tested
+            raise BadInput(f"data=image_folder: {self.folder} has neither test/ nor val/; {WHERE}")
+        folder = self.folder / tested
         others = class_folders("image_folder", folder, WHERE)
         if more := sorted(set(others) - set(self._classes)):
             raise BadInput(
@@ -42,6 +41,6 @@ class ImageFolder(Folders):
             )
         train, test = (
             listed("image_folder", each, self._classes, WHERE)
-            for each in (self._root / "train", folder)
+            for each in (self.folder / "train", folder)
         )
         return train, test

@@ -45,27 +45,23 @@ class ImageNet(Folders):
 
     @cached_property
     def _classes(self) -> list[str]:
-        found = class_folders("imagenet", self._root / "train", WHERE)
+        found = class_folders("imagenet", self.folder / "train", WHERE)
         if self.verify and len(found) != 1000:
             raise BadInput(
-                f"data=imagenet: {self._root / 'train'} has {len(found)} folders, ImageNet 1000 "
+                f"data=imagenet: {self.folder / 'train'} has {len(found)} folders, ImageNet 1000 "
                 f"classes (data.verify=false takes it as it is); {WHERE}"
             )
         return found
 
-    @property
-    def _root(self) -> Path:
-        return Path(self.root).expanduser()
-
     def listing(self) -> tuple[Files, Files]:
-        train = listed("imagenet", self._root / "train", self._classes, WHERE)
-        folder = self._root / "val"
+        train = listed("imagenet", self.folder / "train", self._classes, WHERE)
+        folder = self.folder / "val"
         flat = folder.is_dir() and any(folder.glob("*.JPEG"))
         test = self._flat(folder) if flat else listed("imagenet", folder, self._classes, WHERE)
         for name, part, count in (("train", train, TRAIN), ("val", test, VALIDATION)):
             if self.verify and len(part.paths) != count:
                 raise BadInput(
-                    f"data=imagenet: {self._root / name} has {len(part.paths):,} images, ImageNet "
+                    f"data=imagenet: {self.folder / name} has {len(part.paths):,} images, ImageNet "
                     f"{count:,} (data.verify=false takes it as it is); {WHERE}"
                 )
         return train, test
@@ -73,7 +69,7 @@ class ImageNet(Folders):
     def _flat(self, folder: Path) -> Files:
         """Images in the order of their names, with the labels of the devkit."""
         paths = images_in(folder)
-        wnids, truth = _devkit(self._root)
+        wnids, truth = _devkit(self.folder)
         if len(truth) != len(paths):
             raise BadInput(
                 f"data=imagenet: {folder} has {len(paths)} images, {TRUTH} {len(truth)} labels; "
@@ -82,7 +78,7 @@ class ImageNet(Folders):
         places = {wnid: place for place, wnid in enumerate(self._classes)}
         if missing := sorted({wnids[number] for number in truth} - places.keys()):
             raise BadInput(
-                f"data=imagenet: {self._root / 'train' / missing[0]} is missing, a class of the "
+                f"data=imagenet: {self.folder / 'train' / missing[0]} is missing, a class of the "
                 f"images in {folder}; {WHERE}"
             )
         labels = torch.tensor([places[wnids[number]] for number in truth], dtype=torch.int64)
@@ -123,7 +119,7 @@ def _read(root: Path) -> Iterator[tuple[str, bytes]]:
         if (root / name).is_file():
             yield name, (root / name).read_bytes()
     archive = root / f"{DEVKIT}.tar.gz"
-    if (root / META).is_file() or not archive.is_file():
+    if all((root / name).is_file() for name in (META, TRUTH)) or not archive.is_file():
         return
     try:
         with tarfile.open(archive) as content:

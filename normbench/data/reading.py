@@ -8,6 +8,8 @@ All of them deliver the same bytes: what is random about an image is drawn by (s
 Distortions (normbench.data.distort) take an image at a time, so processes do that, too.
 """
 
+import hashlib
+import json
 import math
 import os
 import signal
@@ -15,6 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from multiprocessing import get_context
+from pathlib import Path
 from typing import Any, Literal, Protocol, get_args
 
 import numpy as np
@@ -251,10 +254,10 @@ def opened(
     if means == "auto":
         means = _best(data, distorts)
     if means == "ffcv":
-        return data.splits(_prepared(data)), means
+        return data.splits(_prepared(data, data.load())), means
     if means == "memory" and isinstance(data, Folders):
         train, test = data.load()
-        _require_room(train, data)
+        _require_room((train, test), data)
         if load:
             return data.splits((_decoded(train), _decoded(test))), means
     return data.splits(), means
@@ -262,12 +265,46 @@ def opened(
 
 def _best(data: Dataset, distorts: bool) -> Means:
     if isinstance(data, Folders):
-        ready = all(data.stored(split).is_file() for split in ("train", "test"))
-        return "ffcv" if data.jpeg or (ready and find_spec("ffcv")) else "torch"
+        if data.jpeg:
+            return "ffcv"
+        stored = [data.stored(split) for split in ("train", "test")]
+        ready = find_spec("ffcv") and all(path.is_file() for path in stored)
+        fits = ready and all(map(is_of, stored, data.load()))
+        return "ffcv" if fits else "torch"
     return "torch" if distorts else "memory"
 
 
-def _prepared(data: Dataset) -> tuple[Part, Part]:
+QUALITY = 90  # of JPEG where an image has to be compressed anew, FFCV's usual one
+
+
+def fingerprint(part: Part, jpeg: float) -> str:
+    """Of everything that decides about the bytes of a file of `part`, `jpeg` of them compressed."""
+    known = hashlib.sha256(part.labels.numpy().tobytes())
+    if isinstance(part, Split):
+        known.update(part.images.numpy().tobytes())
+    else:
+        assert isinstance(part, Files)
+        common = len(os.path.commonpath(part.paths))  # a folder may move as a whole
+        known.update("\n".join(path[common:] for path in part.paths).encode())
+        known.update(f"{part.longest} {jpeg} {QUALITY}".encode())
+    return known.hexdigest()
+
+
+def beside(path: Path) -> Path:
+    """The file that says of which images the prepared file `path` is."""
+    return path.with_name(f"{path.name}.json")
+
+
+def is_of(path: Path, part: Part, jpeg: float = 0.0) -> bool:
+    """Whether the prepared file `path` is finished and has the images of `part`."""
+    try:
+        said = json.loads(beside(path).read_text())
+    except (OSError, ValueError):
+        return False
+    return path.is_file() and bool(said["fingerprint"] == fingerprint(part, jpeg))
+
+
+def _prepared(data: Dataset, official: tuple[Part, Part]) -> tuple[Part, Part]:
     paths = [data.stored(split) for split in ("train", "test")]  # first: it may make no sense
     if not find_spec("ffcv"):
         raise BadInput(NO_FFCV)
@@ -275,21 +312,34 @@ def _prepared(data: Dataset) -> tuple[Part, Part]:
     from normbench.data.beton import Beton
 
     train, test = (Beton.of(path) for path in paths)
+    jpeg = (data.jpeg or 0.0) if isinstance(data, Folders) else 0.0
+    for path, part in zip(paths, official, strict=True):
+        if not is_of(path, part, jpeg):
+            raise BadInput(
+                f"loader=ffcv: {path} has other images than data.root has now; python -m "
+                "normbench.prepare with the same data= options writes it anew"
+            )
     return train, test
 
 
-def _require_room(part: Files, data: Folders) -> None:
-    """There is memory for the images of `part`."""
-    some = range(0, len(part.paths), max(1, len(part.paths) // 20))
-    sizes = [width * height * 3 for width, height in (part.picture(i).size for i in some)]
-    wanted = sum(sizes) / len(sizes) * len(part.paths)
-    free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+def _require_room(parts: Sequence[Files], data: Folders) -> None:
+    """There is memory for the images of all `parts`."""
+    wanted = sum(map(_bytes, parts))
+    with Path("/proc/meminfo").open() as file:
+        (free,) = (1024 * int(line.split()[1]) for line in file if line.startswith("MemAvailable"))
     if wanted > 0.8 * free:
         raise BadInput(
             f"loader=memory: the images of {type(data).__name__} need about {wanted / 2**30:.1f} "
-            f"GB and {free / 2**30:.1f} GB are free; loader=ffcv or loader=torch works, or a "
-            "smaller data.resolution"
+            f"GB in every run and {free / 2**30:.1f} GB are free; loader=ffcv or loader=torch "
+            "works, or a smaller data.resolution"
         )
+
+
+def _bytes(part: Files) -> float:
+    """About how many the images of `part` have once they are decoded."""
+    some = range(0, len(part.paths), max(1, len(part.paths) // 20))
+    sizes = [width * height * 3 for width, height in (part.picture(i).size for i in some)]
+    return sum(sizes) / len(sizes) * len(part.paths)
 
 
 def _decoded(part: Files) -> Pictures:

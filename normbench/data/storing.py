@@ -7,10 +7,10 @@ its name.
 """
 
 import fcntl
-import hashlib
 import json
 import os
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
@@ -23,12 +23,11 @@ from PIL import Image
 
 from normbench.data.dataset import SPLIT_SEED, Part, Split
 from normbench.data.files import Files, decoded, reduced
-from normbench.data.reading import Ask, mapped
-from normbench.data.tamed import fields, types
+from normbench.data.reading import QUALITY, Ask, beside, fingerprint, is_of, mapped
+from normbench.data.tamed import fields, libffcv, types
 from normbench.draws import Draws
 from normbench.errors import BadInput
 
-QUALITY = 90  # of JPEG where an image has to be compressed anew, FFCV's usual one
 SMALL_PAGE, LARGE_PAGE = 2**23, 2**26  # bytes; an image lies within one
 BLOCK = 256  # images between two entries into the journal
 
@@ -47,26 +46,10 @@ class Store:
     part: Part
     jpeg: float = 0.0
 
-    def fingerprint(self) -> str:
-        """Of everything that decides about the bytes of the file."""
-        known = hashlib.sha256(self.part.labels.numpy().tobytes())
-        if isinstance(self.part, Split):
-            known.update(self.part.images.numpy().tobytes())
-        else:
-            assert isinstance(self.part, Files)
-            common = len(os.path.commonpath(self.part.paths))  # a folder may move as a whole
-            known.update("\n".join(path[common:] for path in self.part.paths).encode())
-            known.update(f"{self.part.longest} {self.jpeg} {QUALITY}".encode())
-        return known.hexdigest()
-
     @property
     def finished(self) -> bool:
         """Whether the file is there, with these very images."""
-        try:
-            said = json.loads(self._beside("json").read_text())
-        except (OSError, ValueError):
-            return False
-        return self.path.is_file() and bool(said["fingerprint"] == self.fingerprint())
+        return is_of(self.path, self.part, self.jpeg)
 
     def write(self, processes: int, tell: Callable[[int], None]) -> None:
         """Write the file, or what an interruption has left of the work.
@@ -81,9 +64,12 @@ class Store:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         layout = Layout.of(self.part)
         unfinished = self._beside("part")
-        with unfinished.open("r+b" if unfinished.exists() else "w+b") as file:
-            _claim(file, self.path)
-            journal = Journal(self._beside("journal"), self.fingerprint(), layout.record)
+        self.sidecar.unlink(missing_ok=True)  # the old file is not finished any more
+        with _claimed(unfinished, self.path) as file:
+            known = fingerprint(self.part, self.jpeg)
+            journal = Journal(self._beside("journal"), known, layout.record)
+            if journal.end(layout.start) > os.fstat(file.fileno()).st_size:
+                journal.begin_anew()  # of a file that is gone, or another
             end = journal.end(layout.start)
             tell(len(journal.records))
             for block in self._encoded(len(journal.records), processes):
@@ -99,10 +85,14 @@ class Store:
                 journal.add(records)
                 tell(len(journal.records))
             layout.finish(file, journal.records, end)
-            said = {"fingerprint": self.fingerprint(), "images": len(journal.records)}
-            self._beside("json").write_text(json.dumps(said) + "\n")
-            unfinished.replace(self.path)
             journal.path.unlink()
+            unfinished.replace(self.path)
+        said = {"fingerprint": known, "images": len(journal.records)}
+        self.sidecar.write_text(json.dumps(said) + "\n")  # last: it says that the file is finished
+
+    @property
+    def sidecar(self) -> Path:
+        return beside(self.path)
 
     def _beside(self, ending: str) -> Path:
         return self.path.with_name(f"{self.path.name}.{ending}")
@@ -129,11 +119,21 @@ class Store:
         ]
 
 
-def _claim(file: Any, path: Path) -> None:
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        raise BadInput(f"{path} is being written by another process; wait for its end") from None
+@contextmanager
+def _claimed(unfinished: Path, path: Path) -> Iterator[Any]:
+    """The file `unfinished`, for one process at a time."""
+    while True:
+        with unfinished.open("r+b" if unfinished.exists() else "w+b") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise BadInput(
+                    f"{path} is being written by another process; wait for its end"
+                ) from None
+            # Another process may have finished and named it between our two calls.
+            if unfinished.exists() and unfinished.stat().st_ino == os.fstat(file.fileno()).st_ino:
+                yield file
+                return
 
 
 @dataclass(frozen=True)
@@ -154,11 +154,20 @@ def encoded(index: int, path: str, longest: int | None, *, compress: bool) -> En
     size = {"height": image.height, "width": image.width}
     if not compress:
         return Encoded(index, image.tobytes(), **size)
-    if image is whole and _is_plain_jpeg(path):
-        return Encoded(index, Path(path).read_bytes(), mode=0, **size)
+    own = Path(path).read_bytes()
+    if image is whole and _is_plain_jpeg(path) and _decodes(own, image.height, image.width):
+        return Encoded(index, own, mode=0, **size)
     buffer = BytesIO()
     image.save(buffer, "JPEG", quality=QUALITY)
     return Encoded(index, buffer.getvalue(), mode=0, **size)
+
+
+def _decodes(content: bytes, height: int, width: int) -> bool:
+    """Whether FFCV's decoder takes it without a warning, which Pillow's may pass over."""
+    out = np.empty((height, width, 3), np.uint8)
+    source = np.frombuffer(content, np.uint8)
+    sizes = (height, width, height, width)
+    return bool(libffcv.imdecode(source, out, *sizes, 0, 0, 1, 1, False, False) == 0)
 
 
 def _is_plain_jpeg(path: str) -> bool:
@@ -177,15 +186,20 @@ class Journal:
 
     def __init__(self, path: Path, fingerprint: str, record: np.dtype[Any]) -> None:
         self.path = path
-        head = f"{fingerprint}\n".encode()
+        self.head, self.record = f"{fingerprint}\n".encode(), record
         known = path.read_bytes() if path.exists() else b""
-        if not known.startswith(head):
-            path.write_bytes(head)
-            known = head
-        rest = known[len(head) :]
+        if not known.startswith(self.head):
+            self.begin_anew()
+            return
+        rest = known[len(self.head) :]
         whole = len(rest) // record.itemsize * record.itemsize  # the last may be cut off
-        os.truncate(path, len(head) + whole)
+        os.truncate(path, len(self.head) + whole)
         self.records: NDArray[Any] = np.frombuffer(rest[:whole], record)
+
+    def begin_anew(self) -> None:
+        """Without a record."""
+        self.path.write_bytes(self.head)
+        self.records = np.empty(0, self.record)
 
     def end(self, start: int) -> int:
         """Where the next image may be written; `start` before the first."""
