@@ -103,7 +103,9 @@ def test_a_fraction_is_of_every_class_and_of_the_training_alone(
     assert set(keys(half.splits().train)) <= set(keys(whole.splits().train))
     assert keys(half.splits().test) == keys(whole.splits().test)
     assert keys(half.splits().train) == keys(half.splits().train)
-    with pytest.raises(BadInput, match=r"data\.fraction=1e-05 of .* does not take some of every class"):
+    with pytest.raises(
+        BadInput, match=r"data\.fraction=1e-05 of .* does not take some of every class"
+    ):
         dataset(name, **{**roots[name], "fraction": 1e-5}).splits()
     with pytest.raises(BadInput, match=r"fraction=1\.5: it is above 0 and at most 1"):
         dataset(name, fraction=1.5)

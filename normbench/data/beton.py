@@ -22,7 +22,17 @@ from torch import Tensor
 from normbench.data.dataset import Dataset
 from normbench.data.files import Folders
 from normbench.data.kernel import frame
-from normbench.data.tamed import decoders, epochs, ffcv, fields, libffcv, pipeline, queries, reader
+from normbench.data.tamed import (
+    decoders,
+    epochs,
+    ffcv,
+    fields,
+    libffcv,
+    managers,
+    pipeline,
+    queries,
+    reader,
+)
 from normbench.draws import Draws
 from normbench.errors import BadInput
 
@@ -107,6 +117,9 @@ class _Loader(ffcv.Loader):  # type: ignore[misc]
         return _Pass(self, self.order)
 
 
+_compiled: dict[tuple[Any, ...], _Loader] = {}
+
+
 class Beton:
     """Images of a file of `normbench.prepare` and their labels (N,) int64.
 
@@ -118,8 +131,6 @@ class Beton:
 
     def __init__(self, path: Path, indices: Tensor, labels: Tensor) -> None:
         self.path, self.indices, self.labels = path, indices, labels
-        # FFCV compiles what reads images of one size once.
-        self._loaders: dict[tuple[int, int], _Loader] = {}
 
     @classmethod
     def of(cls, path: Path) -> "Beton":
@@ -179,20 +190,24 @@ class Beton:
             through.end()
 
     def _loader(self, data: Dataset, side: int, threads: int) -> _Loader:
-        if (side, threads) not in self._loaders:
-            framed = isinstance(data, Folders)
-            self._loaders[side, threads] = _Loader(
+        """FFCV's loader, compiled once for all files of such images, and turned to this one."""
+        key = (isinstance(data, Folders), data.image, side, threads)
+        if key not in _compiled:
+            _compiled[key] = _Loader(
                 str(self.path),
                 batch_size=min(512, max(32, BATCH // math.prod(data.image))),
                 num_workers=threads,
                 os_cache=True,
                 pipelines={
-                    "image": [Framed(side) if framed else decoders.NDArrayDecoder()],
+                    "image": [Framed(side) if key[0] else decoders.NDArrayDecoder()],
                     "label": None,
                 },
                 drop_last=False,
             )
-        return self._loaders[side, threads]
+        loader = _compiled[key]
+        loader.reader = reader.Reader(str(self.path))
+        loader.memory_manager = managers.OSCacheManager(loader.reader)
+        return loader
 
     def _require_whole(self, loader: _Loader, seen: NDArray[np.int64]) -> None:
         metadata = loader.reader.metadata["f0"]
