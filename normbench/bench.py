@@ -26,7 +26,7 @@ from typing import Any, get_args
 from normbench import children, ranks
 from normbench.cells import Cell, Loader
 from normbench.compose import compose
-from normbench.errors import BadInput, choose_from
+from normbench.errors import BadInput, choose_from, counted
 from normbench.plan import Plan
 from normbench.pool import why
 from normbench.sweep import HEAVY, LIGHT
@@ -48,8 +48,8 @@ def main(arguments: Sequence[str]) -> int:
         asked = OWN | given
         if bool(asked["plans"]) == bool(asked["loaders"]):
             raise BadInput("plans=... or loaders=...: one of them says what is compared")
-        rounds = _whole("rounds", asked["rounds"])
-        cores = _whole("cores", asked["cores"] or str(len(os.sched_getaffinity(0))))
+        rounds = counted("rounds", asked["rounds"], 5)
+        cores = counted("cores", asked["cores"] or str(len(os.sched_getaffinity(0))), 2)
         _compare(cells[0], asked["plans"], asked["loaders"], rounds, cores)
     except BadInput as error:
         print(f"normbench.bench: {error}", file=sys.stderr)
@@ -104,12 +104,6 @@ def _plan(word: str, cell: Cell) -> Plan:
             f"plans={word}: it lays {plan.workers} workers, and there are {cell.workers}"
         )
     return plan
-
-
-def _whole(name: str, word: str) -> int:
-    if not word.isdigit() or not int(word):
-        raise BadInput(f"{name}={word}: it is a whole number above 0")
-    return int(word)
 
 
 def _measured(words: Sequence[str], once: Once, rounds: int) -> dict[str, list[float]]:

@@ -36,7 +36,7 @@ from torch import nn
 
 from normbench import course
 from normbench.data.dataset import Dataset
-from normbench.errors import BadInput, Impossible, choose_from
+from normbench.errors import BadInput, Impossible, choose_from, counted
 from normbench.home import CONF, SWEEPS, headline, load, names, sizes_line, unverified
 from normbench.models.cost import count, try_out
 from normbench.models.coverage import Coverage, coverage
@@ -230,17 +230,11 @@ def _chosen(kind: str, words: list[str], usual: Mapping[str, str]) -> dict[str, 
     return {**usual, **given}
 
 
-def _whole(key: str, word: str) -> int:
-    if not word.isdigit() or not int(word):
-        raise BadInput(f"{key}={word}: it is a whole number above 0, as {key}=32")
-    return int(word)
-
-
 def tell_models(arguments: list[str]) -> int:
     """Print what is known of architectures with normalizers, in full of one pair of them."""
     usual = {"norm": "bn", "classes": "1000", "image": "224"}
     chosen = _chosen("models", arguments[1:], usual)
-    classes, image = (_whole(key, chosen[key]) for key in ("classes", "image"))
+    classes, image = (counted(key, chosen[key], 32) for key in ("classes", "image"))
     norms = normalizers() if chosen["norm"] == "all" else chosen["norm"].split(",")
     pairs = [(name, norm) for name in arguments[0].split(",") for norm in norms]
     for name, norm in pairs:
@@ -265,7 +259,7 @@ def tell_models(arguments: list[str]) -> int:
 def tell_recipes(arguments: list[str]) -> int:
     """Print the course of a training under each of the recipes named."""
     chosen = _chosen("recipes", arguments[1:], {"images": "1281167", "batch": "256"})
-    images, batch = (_whole(key, chosen[key]) for key in ("images", "batch"))
+    images, batch = (counted(key, chosen[key], 32) for key in ("images", "batch"))
     if batch > images:
         raise BadInput(f"batch={batch}: there are {images} images")
     for name in arguments[0].split(","):

@@ -23,3 +23,14 @@ def choose_from(word: str, known: Iterable[str]) -> str:
     if near:
         return f"did you mean {near[0]}? (known: {', '.join(known)})"
     return f"known: {', '.join(known)}"
+
+
+def counted(name: str, word: str, example: int) -> int:
+    """The whole number above 0 that was typed as `word`.
+
+    Raises:
+        BadInput: it is none.
+    """
+    if not word.isdigit() or not int(word):
+        raise BadInput(f"{name}={word}: it is a whole number above 0, as {name}={example}")
+    return int(word)

@@ -14,8 +14,9 @@ from torch.utils.data import Dataset as TorchDataset
 from torchvision import transforms
 
 from normbench.cells import Cell
-from normbench.data.dataset import Dataset, Part, Split
-from normbench.data.files import IMAGENET, Files
+from normbench.data.dataset import Arrays, OfFiles, Part, Split
+from normbench.data.files import Files
+from normbench.errors import BadInput
 from normbench.loaders import Loaders
 from normbench.plan import Plan
 from normbench.training import loaders_of, prepare, trainer_of
@@ -73,6 +74,8 @@ class _Usual:
     """The same images by transforms of torchvision in a DataLoader of torch."""
 
     def __init__(self, loaders: Loaders, batch: int, processes: int) -> None:
+        if not isinstance(loaders.data, OfFiles):
+            raise BadInput("loaders=usual: it is for data sets of files, as data=fashion_mnist")
         images = _Pictures(loaders.data, loaders.splits.train)
         self.loader = DataLoader(
             images, batch, shuffle=True, num_workers=processes, drop_last=True,
@@ -88,13 +91,13 @@ class _Usual:
 class _Pictures(TorchDataset[tuple[Tensor, int]]):
     """Images one by one, as tensors."""
 
-    def __init__(self, data: Dataset, part: Part) -> None:
+    def __init__(self, data: OfFiles, part: Part) -> None:
         self.part = part
         _, side, _ = data.trained_image
-        mean, std = getattr(data, "moments", IMAGENET)
+        mean, std = data.moments
         crop = transforms.RandomResizedCrop(side)
-        if isinstance(part, Split):
-            crop = transforms.RandomCrop(side, padding=getattr(data, "padding", 0))
+        if isinstance(data, Arrays):
+            crop = transforms.RandomCrop(side, padding=data.padding)
         self.transform = transforms.Compose([
             crop, transforms.RandomHorizontalFlip(), transforms.ToTensor(),
             transforms.Normalize(mean, std),

@@ -79,13 +79,12 @@ def prepare(
 ) -> tuple[Task, Loaders]:
     """Network and images of `cell`, ready for a trainer; arguments as of `train`."""
     torch.set_num_threads(cell.trainer.threads)
-    seed_everything(cell.seed, verbose=False)  # the weights; all else is drawn by `draws`
-    data = dataset_of(cell)
     recipe: Recipe = catalog.build("recipe", cell.recipe.options)
-    reg: Regularization = catalog.build("reg", cell.reg.options)
-    network = network_of(cell, data)
     loaders = loaders_of(cell, plan)
     loaders.warm_up()
+    seed_everything(cell.seed, verbose=False)  # the weights; all else is drawn by `draws`
+    data, reg = loaders.data, loaders.reg
+    network = network_of(cell, data)
     steps = loaders.schedule.steps
     task = Task(
         network,

@@ -19,7 +19,9 @@ from normbench.cells import Cell
 from normbench.compose import compose
 from normbench.errors import Impossible
 from normbench.norms.layer import NormAct
+from normbench.recipe import Recipe
 from normbench.results import Row, read
+from normbench.sweep import HEAVY, LIGHT
 
 PLUGIN = Path(__file__).parent / "plugin"
 FASHION_MNIST = Path("/usr/share/datasets/fashion-mnist")
@@ -50,9 +52,18 @@ def _server() -> Iterator[None]:
     children.stop_server()
 
 
+@pytest.fixture(scope="session")
+def _forks() -> None:
+    """The server stays where it was started, so it is not in the folder of some test."""
+    children.start_server((LIGHT, *HEAVY))
+
+
 @pytest.fixture
 def command(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    _forks: None,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> Command:
     """`python -m normbench ARGUMENTS` in an empty folder."""
     monkeypatch.chdir(tmp_path)
@@ -135,3 +146,15 @@ def slurm(_slurm: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
     """A Slurm of one node that this process and its children talk to; for tests marked `slurm`."""
     for name, value in _slurm.items():
         monkeypatch.setenv(name, value)
+
+
+def followed(recipe: Recipe, global_batch: int, steps: int) -> list[float]:
+    """The learning rate of every step, of the optimizer itself."""
+    optimizer = recipe.optimizer(nn.Linear(2, 2), global_batch)
+    scheduler = recipe.scheduler(optimizer, steps)
+    rates = []
+    for _ in range(steps):
+        rates.append(float(optimizer.param_groups[0]["lr"]))
+        optimizer.step()
+        scheduler.step()
+    return rates

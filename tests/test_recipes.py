@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import SHORT, Command, cell
+from conftest import SHORT, Command, cell, followed
 from torch import nn
 
 from normbench import course
@@ -108,13 +108,7 @@ def test_the_optimizer_follows_the_course_step_by_step(name: str) -> None:
     batch = max(made.rates, default=128)
     images = 2 * batch if made.epochs is None or made.epochs > 50 else 8 * batch
     steps = made.steps(images, batch)
-    optimizer = made.optimizer(nn.Linear(2, 2), batch)
-    scheduler = made.scheduler(optimizer, steps)
-    rates = []
-    for _ in range(steps):
-        rates.append(optimizer.param_groups[0]["lr"])
-        optimizer.step()
-        scheduler.step()
+    rates = followed(made, batch, steps)
     told = course.moments(made, images, batch)
     assert [each.lr for each in told] == pytest.approx([rates[each.step] for each in told])
     assert told[0].what == "first step"

@@ -70,7 +70,7 @@ def test_plans_are_timed_in_turn(capsys: pytest.CaptureFixture[str]) -> None:
         (["plans=1x2x1"], "plans=1x2x1: it lays 2 workers, and there are 4"),
         (["plans=1x4x1", "rounds=0"], "rounds=0: it is a whole number above 0"),
         (["plans=1x4x1", "norm=bm"], "norm=bm is unknown; known: "),
-        (["plans=1x4x1", "-m", "norm=bn,gn"], "one cell is timed under several plans"),
+        (["plans=1x4x1", "-m", "norm=bn,gn"], "one cell is timed; this is a grid"),
     ],
 )
 def test_what_cannot_be_timed_is_one_sentence(

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import SHORT, at_home, cell, in_its_network, norms
+from conftest import SHORT, at_home, cell, followed, in_its_network, norms
 from torch import nn
 
 from normbench.catalog import build, model, normalizer, normalizers, options
@@ -60,13 +60,7 @@ def test_a_schedule_peaks_at_the_linear_rule_and_never_above(
     schedule: str, steps: int, warmup: float
 ) -> None:
     made = recipe(schedule=schedule, warmup=warmup, lr=0.1, lr_batch=128)
-    optimizer = made.optimizer(nn.Linear(2, 2), global_batch=256)
-    scheduler = made.scheduler(optimizer, steps)
-    rates = []
-    for _ in range(steps):
-        rates.append(optimizer.param_groups[0]["lr"])
-        optimizer.step()
-        scheduler.step()
+    rates = followed(made, 256, steps)
     assert max(rates) <= made.peak(256) * (1 + 1e-9)
     assert made.peak(256) == pytest.approx(0.2)
     if steps == 200:

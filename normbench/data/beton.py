@@ -9,6 +9,7 @@ Shape letters: N images, C channels, H W positions, S side.
 import math
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from copy import copy
 from dataclasses import replace as changed
 from pathlib import Path
 from queue import Empty
@@ -125,12 +126,13 @@ class Beton:
 
     Args:
         path: the file.
+        file: FFCV's reader of it and what finds an image in it, which take seconds to make.
         indices: (N,) of its images.
         labels: (N,).
     """
 
-    def __init__(self, path: Path, indices: Tensor, labels: Tensor) -> None:
-        self.path, self.indices, self.labels = path, indices, labels
+    def __init__(self, path: Path, file: tuple[Any, Any], indices: Tensor, labels: Tensor) -> None:
+        self.path, self.file, self.indices, self.labels = path, file, indices, labels
 
     @classmethod
     def of(cls, path: Path) -> "Beton":
@@ -153,10 +155,11 @@ class Beton:
                 f"loader=ffcv: {path} is no file of FFCV's that can be read "
                 f"({type(error).__name__}: {error}); remove it, and {how}"
             ) from None
-        return cls(path, torch.arange(len(labels)), labels)
+        manager = managers.OSCacheManager(file)
+        return cls(path, (file, manager), torch.arange(len(labels)), labels)
 
     def take(self, indices: Tensor) -> "Beton":
-        return Beton(self.path, self.indices[indices], self.labels[indices])
+        return Beton(self.path, self.file, self.indices[indices], self.labels[indices])
 
     def stream(
         self, data: Dataset, indices: Tensor, draws: Draws | None, threads: int
@@ -205,8 +208,8 @@ class Beton:
                 drop_last=False,
             )
         loader = _compiled[key]
-        loader.reader = reader.Reader(str(self.path))
-        loader.memory_manager = managers.OSCacheManager(loader.reader)
+        file, loader.memory_manager = self.file
+        loader.reader = copy(file)  # of which a pass changes what is known of the images
         return loader
 
     def _require_whole(self, loader: _Loader, seen: NDArray[np.int64]) -> None:

@@ -93,5 +93,5 @@ class Caltech256(Folders):
         parts = (torch.cat(each).sort().values for each in (trained, tested))
         return next(parts), next(parts)
 
-    def _contents(self) -> list[str]:
-        return [f"{self.train}+{self.test}"]
+    def _contents(self, split: str) -> list[str]:
+        return [f"{self.train}+{self.test}", *super()._contents(split)]

@@ -7,7 +7,6 @@ torchvision's serves as it is.
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -47,7 +46,7 @@ class _Cifar(Arrays):
         batches = [dict(entries) for entries in (theirs.train_list, theirs.test_list)]
         files = Official(
             type(self).__name__.lower(),
-            Path(self.root).expanduser(),
+            self.folder,
             {f"{theirs.base_folder}/{n}": md5 for batch in batches for n, md5 in batch.items()},
             f"data.download=true gets it, or unpack {theirs.filename} of {theirs.url} in data.root",
             self.verify,

@@ -10,6 +10,7 @@ and whatever is random in it is drawn by seed, epoch and image, so that it does 
 reads an image, where, or beside which others. Shape letters: N images, C channels, H W positions.
 """
 
+import hashlib
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -146,9 +147,9 @@ class Dataset(ABC):
         """Training images (N, C, H, W) uint8 -> (N, C, H', W') uint8, with this epoch's draws."""
         return images
 
-    @abstractmethod
     def floats(self, images: Tensor, draws: Draws) -> Tensor:
         """Augmented training images (N, C, H, W) uint8 -> fp32 as the network sees them."""
+        return self.present(images, draws.images)
 
     @abstractmethod
     def present(self, images: Tensor, indices: Tensor) -> Tensor:
@@ -167,50 +168,66 @@ class Dataset(ABC):
 
 
 @dataclass(frozen=True)
-class Arrays(Dataset):
-    """Small images of one size, all of them in memory.
+class OfFiles(Dataset):
+    """Images in files of a folder.
 
     Args:
         root: folder of the official files.
-        beton: folder of what `normbench.prepare` writes; null: below `root`.
-        padding: pixels of zeros around a training image before a random window of the old size;
-            0 takes the image as it is.
+        beton: folder of what `normbench.prepare` writes; null: `root`.
         flip: exchange left and right in half of the training images.
     """
 
     root: str = "data"
     beton: str | None = None
-    padding: int = 4
     flip: bool = True
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.padding < 0:
-            raise ValueError(f"padding={self.padding}: pixels are not below 0")
 
     @property
     @abstractmethod
     def moments(self) -> tuple[Sequence[float], Sequence[float]]:
         """Mean and deviation of the training pixels of every channel, white being 1."""
 
-    def augment(self, images: Tensor, draws: Draws) -> Tensor:
-        padding = self.padding if self.side is None else 0
-        images = crop(images, draws, padding, self.side)
-        return flip(images, draws) if self.flip else images
+    @property
+    def folder(self) -> Path:
+        """`root`, from wherever it is said."""
+        return Path(self.root).expanduser()
 
-    def floats(self, images: Tensor, draws: Draws) -> Tensor:  # noqa: ARG002 (nothing is drawn)
-        return standardize(images, *self.moments)
+    def augment(self, images: Tensor, draws: Draws) -> Tensor:
+        return flip(images, draws) if self.flip else images
 
     def present(self, images: Tensor, indices: Tensor) -> Tensor:  # noqa: ARG002 (nothing is drawn)
         return standardize(images, *self.moments)
 
     def stored(self, split: str) -> Path:
-        return self.folder / f"{type(self).__name__.lower()}-{split}.beton"
+        words, folder = [type(self).__name__.lower(), split, *self._contents(split)], self.folder
+        if self.beton is not None:  # which may have files of other folders, too
+            folder = Path(self.beton).expanduser()
+            words.append(hashlib.sha256(str(self.folder.resolve()).encode()).hexdigest()[:6])
+        return folder / f"{'-'.join(words)}.beton"
 
-    @property
-    def folder(self) -> Path:
-        """Of what `normbench.prepare` writes."""
-        return Path(self.root if self.beton is None else self.beton).expanduser()
+    def _contents(self, split: str) -> list[str]:  # noqa: ARG002 (it is all of it)
+        """Words for options that say which images of a split are stored, and how."""
+        return []
+
+
+@dataclass(frozen=True)
+class Arrays(OfFiles):
+    """Small images of one size, all of them in memory.
+
+    Args:
+        padding: pixels of zeros around a training image before a random window of the old size;
+            0 takes the image as it is.
+    """
+
+    padding: int = 4
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.padding < 0:
+            raise ValueError(f"padding={self.padding}: pixels are not below 0")
+
+    def augment(self, images: Tensor, draws: Draws) -> Tensor:
+        padding = self.padding if self.side is None else 0
+        return super().augment(crop(images, draws, padding, self.side), draws)
 
 
 def standardize(images: Tensor, mean: Sequence[float], std: Sequence[float]) -> Tensor:

@@ -43,7 +43,7 @@ class FashionMNIST(Arrays):
     )
 
     def load(self) -> tuple[Split, Split]:
-        root = Path(self.root).expanduser()
+        root = self.folder
         return _split(root, "train"), _split(root, "t10k")
 
 

@@ -3,7 +3,6 @@
 Shape letters: N images, C channels, H W positions, S side of what the network sees.
 """
 
-import hashlib
 import os
 from abc import abstractmethod
 from collections.abc import Sequence
@@ -18,13 +17,10 @@ from PIL import Image
 from torch import Tensor
 from torchvision.datasets.folder import IMG_EXTENSIONS
 
-from normbench.data.augment import flip
-from normbench.data.dataset import Dataset, standardize
+from normbench.data.dataset import OfFiles
 from normbench.data.frame import center_boxes, framed, random_boxes
 from normbench.draws import Draws
 from normbench.errors import BadInput
-
-IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))  # mean and deviation, white being 1
 
 
 @dataclass(frozen=True)
@@ -99,31 +95,27 @@ def reduced(image: Image.Image, longest: int | None) -> Image.Image:
 
 
 @dataclass(frozen=True)
-class Folders(Dataset):
+class Folders(OfFiles):
     """Photographs in files, a box of each resized to what the network sees.
 
     Args:
-        root: folder of the images.
-        beton: folder of what `normbench.prepare` writes; null: `root`.
         size: S, the side of the images of an evaluation, and of training unless the recipe asks
             for another.
         area: least share of an image's pixels that a training image shows.
         center: share of the shorter side that an image of an evaluation shows.
-        flip: exchange left and right in half of the training images.
         resolution: the longer side that larger images are reduced to before all else; null: none.
         jpeg: share of the images that prepared files hold as JPEG and not as pixels. Its decoder
             rounds otherwise, so it is part of what a run is, and other loaders cannot read so.
     """
 
     val: float = 0.0
-    root: str = "data"
-    beton: str | None = None
     size: int = 224
     area: float = 0.08
     center: float = 0.875
-    flip: bool = True
     resolution: int | None = None
     jpeg: float | None = None
+
+    moments = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))  # ImageNet's
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -140,11 +132,6 @@ class Folders(Dataset):
     @property
     def image(self) -> tuple[int, int, int]:
         return (3, self.size, self.size)
-
-    @property
-    def folder(self) -> Path:
-        """`root`, wherever it is said from."""
-        return Path(self.root).expanduser()
 
     def at(self, side: int | None) -> Self:
         return self if side is None else self._resized(side)
@@ -165,15 +152,6 @@ class Folders(Dataset):
         pixels = [framed(image, box, side) for image, box in zip(images, boxes, strict=True)]
         return torch.from_numpy(np.stack(pixels))
 
-    def augment(self, images: Tensor, draws: Draws) -> Tensor:
-        return flip(images, draws) if self.flip else images
-
-    def floats(self, images: Tensor, draws: Draws) -> Tensor:  # noqa: ARG002 (nothing is drawn)
-        return standardize(images, *IMAGENET)
-
-    def present(self, images: Tensor, indices: Tensor) -> Tensor:  # noqa: ARG002 (nothing is drawn)
-        return standardize(images, *IMAGENET)
-
     def load(self) -> tuple[Files, Files]:
         train, test = self.listing()
         return replace(train, longest=self.resolution), replace(test, longest=self.resolution)
@@ -182,21 +160,9 @@ class Folders(Dataset):
     def listing(self) -> tuple[Files, Files]:
         """The official training and test images as they are."""
 
-    def stored(self, split: str) -> Path:
-        words = [type(self).__name__.lower(), split, *self._contents()]
-        if self.resolution is not None:
-            words.append(f"resolution{self.resolution}")
-        if self.jpeg:
-            words.append(f"jpeg{self.jpeg:g}")
-        folder = self.folder
-        if self.beton is not None:  # which may have files of other folders, too
-            folder = Path(self.beton).expanduser()
-            words.append(hashlib.sha256(str(self.folder.resolve()).encode()).hexdigest()[:6])
-        return folder / f"{'-'.join(words)}.beton"
-
-    def _contents(self) -> list[str]:
-        """Words for options that say which images there are."""
-        return []
+    def _contents(self, split: str) -> list[str]:  # noqa: ARG002 (both alike)
+        resolution = [] if self.resolution is None else [f"resolution{self.resolution}"]
+        return resolution + ([f"jpeg{self.jpeg:g}"] if self.jpeg else [])
 
 
 def class_folders(data: str, folder: Path, where: str) -> list[str]:

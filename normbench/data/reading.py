@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Any, Literal, Protocol, get_args
+from typing import Any, Literal, Protocol, get_args, runtime_checkable
 
 import numpy as np
 import torch
@@ -56,6 +56,7 @@ class Ask:
     images: Tensor | None = None
 
 
+@runtime_checkable
 class Stream(Protocol):
     """A part that reads by itself, many images at once."""
 
@@ -104,7 +105,7 @@ class Reader:
             BadInput: an image is damaged; the sentence names it.
         """
         asks: Iterable[Ask]
-        if hasattr(self.part, "stream"):
+        if isinstance(self.part, Stream):
             asks, processes = self._streamed(indices, epoch), self.processes
             processes = processes if self.distorts(epoch) else 0
         else:
@@ -116,7 +117,7 @@ class Reader:
 
     def warm_up(self, epoch: int | None) -> None:
         """Have compiled now what FFCV would compile when the first image is read."""
-        if hasattr(self.part, "stream") and len(self.part.labels):
+        if isinstance(self.part, Stream) and len(self.part.labels):
             for _ in self.stream(torch.zeros(1, dtype=torch.int64), epoch, [1]):
                 pass
 
@@ -135,10 +136,10 @@ class Reader:
         return images
 
     def _streamed(self, indices: Tensor, epoch: int | None) -> Iterator[Ask]:
-        part: Any = self.part
+        assert isinstance(self.part, Stream)
         draws = None if epoch is None else Draws(self.seed, epoch, indices)
         start = 0
-        for images in part.stream(self.data, indices, draws, max(1, self.processes)):
+        for images in self.part.stream(self.data, indices, draws, max(1, self.processes)):
             stop = start + len(images)
             yield Ask(indices[start:stop], epoch, images)
             start = stop
@@ -216,6 +217,7 @@ def mapped(work: Callable[[Ask], Tensor], asks: Iterable[Ask], processes: int) -
         _Work(work), sampler=_Asks(asks), batch_size=None, collate_fn=_same,
         num_workers=processes, prefetch_factor=4, multiprocessing_context=get_context("fork"),
         worker_init_fn=_heedless,
+        generator=torch.Generator(),  # its own: a seed from torch's would move the run's numbers
     )  # fmt: skip
     for each in found:
         if isinstance(each, _Failed):

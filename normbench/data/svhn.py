@@ -5,7 +5,6 @@ Read from the official .mat files: X (32, 32, 3, N) bytes and y (N, 1), in which
 
 from dataclasses import dataclass
 from io import BytesIO
-from pathlib import Path
 
 import torch
 from scipy.io import loadmat
@@ -41,7 +40,7 @@ class SVHN(Arrays):
         splits = ["train", *(["extra"] if self.extra else []), "test"]
         files = Official(
             "svhn",
-            Path(self.root).expanduser(),
+            self.folder,
             dict(NAMES[split] for split in splits),
             "data.download=true gets it, or take ufldl.stanford.edu/housenumbers to data.root",
             self.verify,
@@ -66,6 +65,5 @@ class SVHN(Arrays):
         pixels = torch.from_numpy(images).permute(3, 2, 0, 1).contiguous()
         return Split(pixels, torch.from_numpy(labels).long())
 
-    def stored(self, split: str) -> Path:
-        extra = "-extra" if self.extra and split == "train" else ""
-        return self.folder / f"svhn-{split}{extra}.beton"
+    def _contents(self, split: str) -> list[str]:
+        return ["extra"] if self.extra and split == "train" else []
