@@ -16,6 +16,10 @@ norm=all, there is a line for each pair.
 says what a recipe does when, with a global batch of `batch` and so many training images (of CIFAR
 50,000), and which of its numbers no source gives.
 
+    python -m normbench.catalog data|norms|regs|... NAME
+
+shows the yaml: options with their values, meaning and source.
+
 A yaml's `_target_` names a class or a function; its other keys are its arguments, and an argument
 that it does not know, or of another type, is an error.
 """
@@ -225,7 +229,7 @@ def _chosen(kind: str, words: list[str], usual: Mapping[str, str]) -> dict[str, 
     """The options of a list: `usual` with what the words say."""
     given = dict(word.split("=", 1) for word in words if "=" in word)
     if unknown := [word for word in words if word.partition("=")[0] not in usual]:
-        known = ", ".join(f"{key}=" for key in usual)
+        known = ", ".join(f"{key}=" for key in usual) or "none"
         raise BadInput(f"{unknown[0]} is no option of {kind}; known: {known}")
     return {**usual, **given}
 
@@ -277,6 +281,18 @@ def tell_recipes(arguments: list[str]) -> int:
     return 0
 
 
+def _show(kind: str, asked: list[str]) -> int:
+    """Print the yaml of each of the names asked for."""
+    known = names(LISTS[kind])
+    for name in asked[0].split(","):
+        if name not in known:
+            raise BadInput(f"{name} is none of the {kind}; {choose_from(name, known)}")
+    _chosen(kind, asked[1:], {})
+    for name in asked[0].split(","):
+        print((LISTS[kind] / f"{name}.yaml").read_text())
+    return 0
+
+
 def main(arguments: list[str]) -> int:
     """Print the names of one list, each with the headline of its yaml, or one of them in full."""
     if {"-h", "--help"} & set(arguments):
@@ -284,22 +300,23 @@ def main(arguments: list[str]) -> int:
         return 0
     kind, *more = arguments or ["nothing"]
     told = {"models": tell_models, "recipes": tell_recipes}
-    if kind not in LISTS or (more and kind not in told):
+    if kind not in LISTS:
         given = " ".join(arguments) or "nothing"
         print(f"normbench.catalog: {given} is no list; {choose_from(kind, LISTS)}", file=sys.stderr)
         return 2
     if more:
         try:
-            return told[kind](more)
+            return told[kind](more) if kind in told else _show(kind, more)
         except BadInput as error:
             print(f"normbench.catalog: {error}", file=sys.stderr)
             return 2
+    width = max(map(len, names(LISTS[kind]))) + 2
     for name in names(LISTS[kind]):
         path = LISTS[kind] / f"{name}.yaml"
         text = headline(path)
-        print(line(facts(name)) if kind == "norms" else f"{name:<24} {text}")
+        print(line(facts(name)) if kind == "norms" else f"{name:<{width}}{text}")
         if kind == "models":
-            print(f"{'':<24} {sizes_line(path)}")
+            print(f"{'':<{width}}{sizes_line(path)}")
     return 0
 
 

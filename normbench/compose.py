@@ -223,11 +223,12 @@ def _sweeps_and_commands(arguments: list[str]) -> str:
             "Other commands:",
             "  python -m normbench.prepare   files for loader=ffcv of a data set",
             "  python -m normbench.status    runs by state: finished, running, failed ...",
-            "  python -m normbench.bench     plans of one run against each other, in images/s",
+            "  python -m normbench.bench     plans or loaders of one run against each other",
             "  python -m normbench.report    tables and figures from finished runs, without torch",
             "  python -m normbench.catalog   norms, models, data, recipes, regs, sweeps by name;",
-            "                                models NAME norm=N: size, and what N reaches of it",
-            "  python -m normbench.pages     docs/: pages of all normalizers and architectures",
+            "                                models NAME norm=N: size, and what N reaches of it;",
+            "                                recipes NAME batch=N images=N: what happens when",
+            "  python -m normbench.pages     docs/: normalizers, architectures, data and recipes",
         ]
     )
 

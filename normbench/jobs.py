@@ -8,10 +8,11 @@ import os
 import time
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from normbench import children, ranks, results
-from normbench.cells import Request, Settings
+from normbench.cells import Cell, Request, Settings
 from normbench.children import Ended
 from normbench.place import Place
 from normbench.pool import Machine, Pool, Say, Summary, Work, when, why
@@ -76,11 +77,11 @@ class Jobs(Pool):
         devices = max((work.plan.devices for work in self.queue), default=1)
         cores = len(os.sched_getaffinity(0)) // threads
         jobs = self.settings.jobs or max(1, (len(self.gpus) if on_gpu else cores) // devices)
+        jobs = min(jobs, len(self.queue))
         many = "" if devices == 1 else f" of up to {devices} processes"
         place = f"on {len(self.gpus)} GPUs" if on_gpu else f"on {cores * threads} cores of the CPU"
-        most = min(jobs, len(self.queue))
-        if most:
-            say(f"{most} at once{many}, threads={threads} each, {place}")
+        if jobs:
+            say(f"{jobs} at once{many}, threads={threads} each, {place}")
         return jobs
 
     def run(self) -> None:
@@ -138,6 +139,8 @@ class Jobs(Pool):
         log, devices = work.folder / "log.txt", work.plan.devices
         led = self.place is not None
         request = request_of(work, self.settings, self.commit, led=led)
+        if self.jobs > 1:
+            request = replace(request, cell=self.sharing_cores(work.cell, devices))
         results.forget_failures(work.folder)
         if self.place is None:
             work.child = ranks.start(RUN, request, devices, log=log, environment=environment)
@@ -145,6 +148,13 @@ class Jobs(Pool):
             work.child = ranks.join(RUN, request, self.place, log=log, environment=environment)
         self.running.append(work)
         self.screen.began(work.cell.id, work.cell.title)
+
+    def sharing_cores(self, cell: Cell, devices: int) -> Cell:
+        """`cell` with its share of the cores to read images, if the command line leaves it open."""
+        if cell.trainer.readers is not None:
+            return cell
+        share = len(os.sched_getaffinity(0)) // (self.jobs * devices)
+        return replace(cell, trainer=replace(cell.trainer, readers=max(1, share)))
 
     def least_used(self, number: int) -> list[str]:
         """So many GPUs; two runs share one only if there are more jobs than GPUs."""

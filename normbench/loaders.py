@@ -5,7 +5,7 @@ Shape letters: K steps of a chunk, A passes of a step, N images of a pass, C H W
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -178,46 +178,64 @@ class Loaders(LightningDataModule):
         """The chunks of `epoch` from its step `start` on, bytes not yet on the device."""
         whole = self.order.whole(epoch)
         cuts = list(self.schedule.cut(epoch, self.order.steps_per_epoch, start))
-        chunks = [self._chunk(whole, cut, epoch) for cut in cuts]
-        yield from self._read(chunks, epoch)
-
-    def _read(self, chunks: Sequence[Chunk], epoch: int) -> Iterator[Chunk]:
-        """`chunks` with their images."""
-        if not chunks:
+        if not cuts:
             return
-        indices = torch.cat([chunk.known for chunk in chunks])
-        sizes = [len(chunk.known) for chunk in chunks]
-        images = self.train.stream(indices, epoch, sizes)
-        for number, (chunk, read) in enumerate(zip(chunks, images, strict=True), 1):
-            yield chunk._replace(images=read, ends_epoch=number == len(chunks))
+        # Of the whole epoch, so that what reads it never has to begin anew.
+        known = [self._known(whole, cut, epoch) for cut in cuts]
+        read = self.train.stream(torch.cat(known), epoch, [len(each) for each in known])
+        for cut, indices, images in zip(cuts, known, read, strict=True):
+            yield self._chunk(whole, cut, epoch, indices)._replace(
+                images=images, ends_epoch=cut is cuts[-1]
+            )
 
-    def _chunk(self, whole: Tensor, cut: slice, epoch: int) -> Chunk:
-        """What the steps `cut` of an epoch see, images not yet read."""
+    def _known(self, whole: Tensor, cut: slice, epoch: int) -> Tensor:
+        """Indices (U,) of the images that this device reads for the steps `cut` of an epoch."""
+        steps = whole[cut]  # (K, global batch)
+        own = self.order.share(steps, self.device).flatten()
+        if not self.reg.mixes:
+            return own
+        if self.order.plan.devices > 1:  # the partner of an image may be another device's
+            partners = [
+                self.reg.partners(self.order.seed, number, self.order.global_batch)
+                for number in self._numbers(cut, epoch)
+            ]
+            mates = self.order.share(steps.gather(1, torch.stack(partners)), self.device)
+            own = torch.cat([own, mates.flatten()])
+        known: Tensor = own.unique()  # in order, as `_chunk` looks them up
+        return known
+
+    def _numbers(self, cut: slice, epoch: int) -> range:
+        """Of the steps `cut` of an epoch, counted from the beginning of the run."""
+        before = epoch * self.order.steps_per_epoch
+        return range(before + cut.start, before + cut.stop)
+
+    def _chunk(self, whole: Tensor, cut: slice, epoch: int, known: Tensor) -> Chunk:
+        """What the steps `cut` of an epoch see; the images of `known` are not yet read."""
         order = self.order
         steps = whole[cut]  # (K, global batch)
         seen = order.share(steps, self.device)
         labels = self.splits.train.labels
         chunk = Chunk(
             torch.empty(0), labels[seen], seen, order.seed, epoch, ends_epoch=False,
-            known=seen.flatten(), finished=self.train.distorts(epoch),
+            known=known, finished=self.train.distorts(epoch),
         )  # fmt: skip
-        before = epoch * order.steps_per_epoch
-        numbers = range(before + cut.start, before + cut.stop)
-        size = self.data.trained_image[1:]
-        drawn = [self.reg.mix(order.seed, step, order.global_batch, size) for step in numbers]
-        mixes = [mix for mix in drawn if mix is not None]
-        if not mixes:
+        if not self.reg.mixes:
             return chunk
-        partners = torch.stack([own[m.partners] for own, m in zip(steps, mixes, strict=True)])
-        # The partner of an image may be another device's, so all that are needed are read here.
-        mates = order.share(partners, self.device)
-        known, places = torch.unique(torch.stack([seen, mates]), return_inverse=True)
+        size = self.data.trained_image[1:]
+        mixes = [
+            self.reg.mix(order.seed, number, order.global_batch, size)
+            for number in self._numbers(cut, epoch)
+        ]
+        mates = order.share(
+            steps.gather(1, torch.stack([mix.partners for mix in mixes])), self.device
+        )
         share, boxes, label_share = (
-            order.share(torch.stack([getattr(m, name) for m in mixes]), self.device)
+            order.share(torch.stack([getattr(mix, name) for mix in mixes]), self.device)
             for name in ("share", "boxes", "label_share")
         )
-        with_whom = Partners(labels[mates], places[1], share, boxes, label_share)
-        return chunk._replace(known=known, places=places[0], partners=with_whom)
+        places, of_mates = torch.searchsorted(known, seen), torch.searchsorted(known, mates)
+        with_whom = Partners(labels[mates], of_mates, share, boxes, label_share)
+        return chunk._replace(places=places, partners=with_whom)
 
     def after_training(self, steps: int) -> Iterator[Tensor]:
         """Augmented images (N, C, H, W) of the passes of `steps` steps that would come next.

@@ -117,8 +117,10 @@ def recipes() -> str:
         "Peak learning rate by global batch:",
         "\n".join([head, "|:--" * (len(BATCHES) + 1) + "|", *rows]),
         "What a recipe does when: `python -m normbench.catalog recipes NAME batch=256`.",
-        _family("normbench.recipe", "recipe", known),
-        _family("normbench.reg", "reg", names(CONF / "reg")),
+        _family("normbench.recipe", "recipe", []),
+        _alike("recipe", known),
+        _family("normbench.reg", "reg", []),
+        _alike("reg", names(CONF / "reg")),
         *(_family(f"normbench.{name}", "recipe", []) for name in ("decay", "ema")),
     ]
     return "\n\n".join(parts) + "\n"
@@ -216,6 +218,27 @@ def _member(group: str, name: str) -> str:
         rows = [f"| `{key}` | {value} | {meant[key]} |" for key, value in options.items()]
         parts.append("\n".join(["| option | default | |", "|:--|:--|:--|", *rows]))
     return "\n\n".join(parts)
+
+
+def _alike(group: str, members: list[str]) -> str:
+    """Members of one kind: the options of all of them once, and of each what it sets."""
+    meant: dict[str, str] = {}
+    parts = []
+    for name in members:
+        path = CONF / group / f"{name}.yaml"
+        options = _typed(path)
+        meanings = _arguments(options.pop("_target_"))
+        meant |= {key: meaning.replace("|", "\\|") for key, meaning in meanings.items()}
+        own = "\n".join(
+            f"{key}: {value}"
+            for key, value in options.items()
+            if value.partition("  #")[0] not in ("null", "[]", "{}")
+        )
+        parts += [f"### {name}", comment(path), f"```yaml\n{own}\n```"]
+    rows = [f"| `{key}` | {meaning} |" for key, meaning in meant.items()]
+    head = [f"| {group}. | null or empty where it is not listed below |", "|:--|:--|"]
+    table = "\n".join(head + rows)
+    return "\n\n".join([table, *parts])
 
 
 def _arguments(target: str) -> dict[str, str]:

@@ -80,7 +80,8 @@ def _prepare(cell: Cell, readers: int) -> None:
         with Progress(*columns, TimeRemainingColumn()) as bar:
             task = bar.add_task(split, total=len(part.labels))
             store.write(readers, lambda done: bar.update(task, completed=done))  # noqa: B023
-        print(f"{path} written, {len(part.labels):,} images, {path.stat().st_size / 2**20:,.0f} MB")
+        taken = 512 * path.stat().st_blocks / 2**20  # a page that is not full takes no room
+        print(f"{path} written, {len(part.labels):,} images, {taken:,.0f} MB")
 
 
 if __name__ == "__main__":

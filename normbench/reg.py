@@ -143,13 +143,19 @@ class Regularization:
         wanted = {"mixup": self.mixup, "cutmix": self.cutmix or self.cutmix_target}
         return [kind for kind, strength in wanted.items() if strength is not None]
 
-    def mix(self, seed: int, step: int, global_batch: int, size: tuple[int, int]) -> Mix | None:
-        """The mixing in optimizer step `step` of images of `size` (H, W); None: they stay apart."""
+    @property
+    def mixes(self) -> bool:
+        """Whether images are mixed with others."""
+        return bool(self._asked)
+
+    def partners(self, seed: int, step: int, global_batch: int) -> Tensor:
+        """(B,) places of the partners of all images in optimizer step `step`."""
+        return permutation(seed, step, global_batch, "partners")
+
+    def mix(self, seed: int, step: int, global_batch: int, size: tuple[int, int]) -> Mix:
+        """The mixing in optimizer step `step` of images of `size` (H, W), where they are mixed."""
         asked = self._asked
-        if not asked:
-            return None
         which, ratio, *center, second = of_step(seed, step, "mix", 5)
-        partners = permutation(seed, step, global_batch, "partners")
         if self.together == "halves":
             first = global_batch // 2
             counts = {"mixup": first, "cutmix": global_batch - first}
@@ -161,7 +167,7 @@ class Regularization:
             torch.cat([torch.tensor([own[place]] * count) for own, count in drawn if count])
             for place in range(3)
         )
-        return Mix(partners, share, boxes, label_share)
+        return Mix(self.partners(seed, step, global_batch), share, boxes, label_share)
 
     def _of(
         self, kind: str, ratio: float, center: list[float], size: tuple[int, int]

@@ -153,17 +153,16 @@ def loaders_of(cell: Cell, plan: Plan | None = None) -> Loaders:
     chunk = cell.trainer.chunk or max(1, round(together / cell.global_batch))
     schedule = Schedule(recipe.steps(images, cell.global_batch), chunk, cell.trainer.log_every)
     device = rank() if plan.devices > 1 else 0
-    processes = 0 if means == "memory" and not reg.distortion else _readers(cell)
+    processes = 0 if means == "memory" and not reg.distortion else readers(cell)
     return Loaders(data, splits, order, schedule, reg, device, processes, means)
 
 
-def _readers(cell: Cell) -> int:
+def readers(cell: Cell) -> int:
     """Processes or threads that read images beside a process of a run."""
     if cell.trainer.readers is not None:
         return cell.trainer.readers
-    # The runs of a machine have a GPU each, or a core.
-    cores = len(os.sched_getaffinity(0))
-    return max(1, cores // (torch.cuda.device_count() if on_gpu(cell) else cores))
+    # Of runs beside each other each is told its share (normbench.jobs); this one is alone.
+    return max(1, len(os.sched_getaffinity(0)) // int(os.environ.get("LOCAL_WORLD_SIZE", 1)))
 
 
 def on_gpu(cell: Cell) -> bool:

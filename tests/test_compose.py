@@ -131,6 +131,27 @@ def test_the_folder_of_the_data_is_no_part_of_the_id() -> None:
     assert there.options == ""
 
 
+def test_an_image_folder_is_known_by_its_name_or_else_by_its_folder() -> None:
+    def id_of(*more: str) -> str:
+        return cell("data=image_folder", *more).id
+
+    assert id_of("data.root=/one") != id_of("data.root=/other")
+    assert id_of("data.root=/one/../one") == id_of("data.root=/one")
+    named = id_of("data.root=/one", "data.name=flowers")
+    assert named == id_of("data.root=/other", "data.name=flowers")
+    assert named != id_of("data.root=/one", "data.name=birds")
+
+
+def test_files_that_are_not_verified_are_known_by_their_folder() -> None:
+    def id_of(*more: str) -> str:
+        return cell("data=cifar10", *more).id
+
+    assert id_of("data.root=/one") == id_of("data.root=/other")
+    unsure = id_of("data.root=/one", "data.verify=false")
+    assert unsure != id_of("data.root=/one")
+    assert unsure != id_of("data.root=/other", "data.verify=false")
+
+
 @pytest.mark.parametrize(
     "argument",
     [

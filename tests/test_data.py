@@ -1,5 +1,7 @@
 """Every data set of conf/data on what it promises: splits, augmentation, what the network sees."""
 
+from pathlib import Path
+
 import making
 import pytest
 import torch
@@ -130,6 +132,17 @@ def test_the_hold_out_is_stratified(fraction: float) -> None:
 def test_a_hold_out_without_every_class_is_refused(fraction: float) -> None:
     with pytest.raises(BadInput, match=r"data\.val=0.* of 1437 images in 10 classes"):
         Digits(val=fraction).splits()
+
+
+@pytest.mark.parametrize("option", ["val", "fraction"])
+def test_a_class_of_one_image_cannot_be_shared_out(tmp_path: Path, option: str) -> None:
+    options = making.image_folder(tmp_path)
+    making.folders(tmp_path / "train", ["emu"], 1)
+    making.folders(tmp_path / "test", ["emu"], 1)
+    usual = {**options, "val": 0.0}
+    assert dataset("image_folder", **usual).classes == 4
+    with pytest.raises(BadInput, match=rf"^data\.{option}=0\.5 .*of 63 images in 4 classes"):
+        dataset("image_folder", **{**usual, option: 0.5}).splits()
 
 
 def test_digits_have_the_published_sizes_and_noise() -> None:

@@ -4,7 +4,9 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
+from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -13,10 +15,13 @@ import making
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 from normbench.catalog import dataset
 from normbench.data.dataset import Split
 from normbench.data.files import Files, Folders, decoded
+from normbench.data.reading import Reader, opened
+from normbench.errors import BadInput
 from normbench.prepare import main
 
 pytestmark = pytest.mark.skipif(not find_spec("ffcv"), reason="FFCV is not installed")
@@ -156,6 +161,101 @@ def test_what_is_there_is_not_written_again(
     assert sorted(leftovers) == ["imagefolder-test.beton.json", "imagefolder-train.beton.json"]
 
 
+def cut(path: Path) -> None:
+    os.truncate(path, path.stat().st_size - 1)
+
+
+def of_other_images(path: Path) -> None:
+    making.jpeg(path.parent / "train/cat/new.jpg", 1)
+
+
+def unsaid(path: Path) -> None:
+    path.with_name(f"{path.name}.json").unlink()
+
+
+@pytest.mark.parametrize(
+    ("harm", "says"),
+    [
+        (cut, "is truncated or damaged"),
+        (of_other_images, "has other images than data.root has now"),
+        (unsaid, "is not whole, or of unknown images"),
+        (Path.unlink, "is missing"),
+    ],
+)
+def test_a_file_that_is_not_of_these_images_is_refused_and_written_anew(
+    harm: Callable[[Path], None], says: str, folder: making.Options
+) -> None:
+    """Whoever asks for FFCV is told, and whoever leaves the choice open gets processes of torch."""
+    assert prepared("image_folder", folder) == 0
+    data = dataset("image_folder", **folder)
+    assert opened(data, "auto")[1] == "ffcv"
+    path = data.stored("train")
+    harm(path)
+    with pytest.raises(BadInput, match=rf"^loader=ffcv: {path} {says}"):
+        opened(data, "ffcv")
+    assert opened(data, "auto")[1] == "torch"
+    assert prepared("image_folder", folder) == 0
+    assert opened(data, "auto")[1] == "ffcv"
+
+
+def test_a_damaged_table_is_one_sentence(folder: making.Options) -> None:
+    assert prepared("image_folder", folder) == 0
+    data = dataset("image_folder", **folder)
+    with data.stored("train").open("r+b") as file:
+        file.write(b"\xff" * 64)
+    with pytest.raises(
+        BadInput, match=r"train\.beton is truncated or damaged, FFCV cannot read it"
+    ):
+        opened(data, "ffcv")
+
+
+def test_a_jpeg_that_only_pillow_reads_is_compressed_anew(folder: making.Options) -> None:
+    path = Path(folder["root"]) / "train/dog/dog_0003.jpg"
+    content = path.read_bytes()
+    scan = content.index(b"\xff\xda")
+    path.write_bytes(content[:scan] + b"\x00\x11\x22" + content[scan:])  # libjpeg warns of them
+    with Image.open(path) as image:
+        image.load()
+    options = {**folder, "jpeg": 1.0}
+    assert prepared("image_folder", options) == 0
+    data = dataset("image_folder", **options)
+    stored = data.stored("train").read_bytes()
+    assert content[scan:] not in stored
+    other = Path(folder["root"]) / "train/dog/dog_0004.jpg"
+    assert other.read_bytes() in stored
+    splits, _ = opened(data, "ffcv")
+    count = len(splits.train.labels)
+    reading = Reader(data, splits.train, 0, processes=1)
+    assert sum(map(len, reading.stream(torch.arange(count), 0, [count]))) == count
+
+
+def test_a_journal_of_a_file_that_is_gone_begins_anew(
+    folder: making.Options, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from normbench.data import storing
+
+    data = dataset("image_folder", **folder)
+    train, _ = data.load()
+    store = storing.Store(data.stored("train"), train)
+    store.write(0, lambda _: None)
+    whole = store.path.read_bytes()
+
+    def stop(done: int) -> None:
+        if done:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(storing, "BLOCK", 20)
+    with pytest.raises(KeyboardInterrupt):
+        store.write(0, stop)
+    unfinished = store.path.with_name(f"{store.path.name}.part")
+    assert store.path.with_name(f"{store.path.name}.journal").exists()
+    unfinished.unlink()
+    written: list[int] = []
+    store.write(0, written.append)
+    assert written[0] == 0
+    assert store.path.read_bytes() == whole
+
+
 def test_a_damaged_image_is_named_and_what_is_written_stays(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -190,7 +290,7 @@ def test_what_several_kills_leave_is_the_same_file(tmp_path: Path) -> None:
     path = dataset("image_folder", root=str(root)).stored("train")
     journal = path.with_name(path.name + ".journal")
     sizes = []
-    for _ in range(3):
+    for _ in range(2):
         process = subprocess.Popen([sys.executable, "-c", code, *words], start_new_session=True)
         known = journal.stat().st_size if journal.exists() else 0
         deadline = time.monotonic() + 60
@@ -203,7 +303,7 @@ def test_what_several_kills_leave_is_the_same_file(tmp_path: Path) -> None:
         assert not path.exists()
         sizes.append(journal.stat().st_size)
     assert sizes == sorted(set(sizes))  # each went on where the last stopped
-    assert subprocess.run([sys.executable, "-c", code, *words], check=False).returncode == 0
+    assert main([*words[:2], "readers=0"]) == 0
     killed = path.read_bytes()
     path.unlink()
     assert main([*words[:2], "readers=0"]) == 0
@@ -265,8 +365,6 @@ def test_words_that_cannot_be_used(
 
 def test_the_number_of_threads_stays(folder: making.Options) -> None:
     """FFCV would set torch's when it is imported and in every epoch."""
-    from normbench.data.reading import Reader, opened
-
     assert prepared("image_folder", folder) == 0
     data = dataset("image_folder", **folder)
     splits, _ = opened(data, "ffcv")
@@ -275,6 +373,19 @@ def test_the_number_of_threads_stays(folder: making.Options) -> None:
     count = len(splits.train.labels)
     assert sum(map(len, reading.stream(torch.arange(count), 0, [count]))) == count
     assert torch.get_num_threads() == before
+
+
+def test_reading_that_is_given_up_leaves_no_thread(folder: making.Options) -> None:
+    assert prepared("image_folder", folder) == 0
+    data = dataset("image_folder", **folder)
+    splits, _ = opened(data, "ffcv")
+    before = threading.active_count()
+    order = torch.arange(len(splits.train.labels)).repeat(40)  # more than its queue takes
+    stream = Reader(data, splits.train, 0, processes=1).stream(order, 0, [8] * (len(order) // 8))
+    assert len(next(stream)) == 8
+    assert threading.active_count() > before
+    stream.close()  # type: ignore[attr-defined]
+    assert threading.active_count() == before
 
 
 def test_help_says_what_is_written(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,8 +1,11 @@
 """Every recipe against its paper: learning rates at every milestone, decay, momentum, optimizer."""
 
+import math
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
+import making
 import pytest
 import torch
 from conftest import SHORT, Command, cell, followed
@@ -13,6 +16,7 @@ from normbench.catalog import build, main, model, normalizer, options
 from normbench.decay import ROLES, trained
 from normbench.ema import Average
 from normbench.errors import BadInput, Impossible
+from normbench.evaluation import Record
 from normbench.home import CONF, names, unverified
 from normbench.models.dropping import Dropout, StochasticDepth
 from normbench.recipe import Recipe
@@ -189,6 +193,23 @@ def test_a_bad_recipe_is_one_sentence(changes: dict[str, Any], says: str) -> Non
 def test_a_bad_rmsprop_is_one_sentence(changes: dict[str, Any], says: str) -> None:
     with pytest.raises(BadInput, match=says):
         recipe("pn_efficientnet", **changes)
+
+
+@pytest.mark.parametrize("precision", ["32-true", "bf16-mixed"])
+def test_evonorms_proxy_task_trains(precision: str, tmp_path: Path) -> None:
+    words = making.words("cifar10", making.cifar10(tmp_path))
+    curve: list[Record] = []
+    train(
+        cell(
+            *words, "recipe=evonorm_proxy_s", "model=resnet50_cifar", "norm=evonorm_s0", "batch=4",
+            "global_batch=8", "recipe.images=160", "logger=none",
+            "trainer=cpu", f"precision={precision}",
+        ),
+        curve.append,
+        lambda *_: None,
+    )  # fmt: skip
+    assert curve[-1]["step"] == 20
+    assert math.isfinite(curve[-1]["train_loss"])
 
 
 def test_an_average_over_epochs_begins_with_the_first_and_keeps_its_decay() -> None:

@@ -139,21 +139,19 @@ class Beton:
         """All images of the file `path`.
 
         Raises:
-            BadInput: it is missing or none of FFCV's.
+            BadInput: it is damaged, or none of FFCV's.
         """
-        how = "python -m normbench.prepare with the same data= options makes it"
-        if not path.is_file():
-            raise BadInput(f"loader=ffcv: {path} is missing; {how}")
         try:
             file = reader.Reader(str(path))
             labels = torch.from_numpy(file.metadata["f1"].astype(np.int64))
             ends = int((file.alloc_table["ptr"] + file.alloc_table["size"]).max())
             if len(labels) != file.num_samples or ends > path.stat().st_size:
-                raise ValueError("it is cut off")
+                raise ValueError("images are missing")
         except Exception as error:  # FFCV raises whatever a damaged file leads it to
             raise BadInput(
-                f"loader=ffcv: {path} is no file of FFCV's that can be read "
-                f"({type(error).__name__}: {error}); remove it, and {how}"
+                f"loader=ffcv: {path} is truncated or damaged, FFCV cannot read it "
+                f"({type(error).__name__}: {error}); remove it, and python -m normbench.prepare "
+                "with the same data= options makes it again"
             ) from None
         manager = managers.OSCacheManager(file)
         return cls(path, (file, manager), torch.arange(len(labels)), labels)

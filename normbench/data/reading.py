@@ -271,8 +271,7 @@ def _best(data: Dataset, distorts: bool) -> Means:
             return "ffcv"
         stored = [data.stored(split) for split in ("train", "test")]
         ready = find_spec("ffcv") and all(path.is_file() for path in stored)
-        fits = ready and all(map(is_of, stored, data.load()))
-        return "ffcv" if fits else "torch"
+        return "ffcv" if ready and not any(map(fault, stored, data.load())) else "torch"
     return "torch" if distorts else "memory"
 
 
@@ -297,13 +296,24 @@ def beside(path: Path) -> Path:
     return path.with_name(f"{path.name}.json")
 
 
-def is_of(path: Path, part: Part, jpeg: float = 0.0) -> bool:
-    """Whether the prepared file `path` is finished and has the images of `part`."""
+def describe(path: Path, part: Part, jpeg: float) -> None:
+    """Say beside the prepared file `path`, which is finished, that it has the images of `part`."""
+    said = {"fingerprint": fingerprint(part, jpeg), "bytes": path.stat().st_size}
+    beside(path).write_text(json.dumps(said) + "\n")
+
+
+def fault(path: Path, part: Part, jpeg: float = 0.0) -> str:
+    """Why the prepared file `path` cannot be read for the images of `part`; "" if it can."""
+    if not path.is_file():
+        return "is missing"
     try:
         said = json.loads(beside(path).read_text())
-    except (OSError, ValueError):
-        return False
-    return path.is_file() and bool(said["fingerprint"] == fingerprint(part, jpeg))
+        known, size = said["fingerprint"], said["bytes"]
+    except (OSError, ValueError, TypeError, KeyError):
+        return f"is not whole, or of unknown images: {beside(path).name} does not say"
+    if path.stat().st_size != size:
+        return f"is truncated or damaged: {path.stat().st_size:,} bytes instead of {size:,}"
+    return "" if known == fingerprint(part, jpeg) else "has other images than data.root has now"
 
 
 def _prepared(data: Dataset, official: tuple[Part, Part]) -> tuple[Part, Part]:
@@ -313,14 +323,14 @@ def _prepared(data: Dataset, official: tuple[Part, Part]) -> tuple[Part, Part]:
     # Here and not above: it takes seconds to import, and may not be there.
     from normbench.data.beton import Beton
 
-    train, test = (Beton.of(path) for path in paths)
     jpeg = (data.jpeg or 0.0) if isinstance(data, Folders) else 0.0
     for path, part in zip(paths, official, strict=True):
-        if not is_of(path, part, jpeg):
+        if wrong := fault(path, part, jpeg):
             raise BadInput(
-                f"loader=ffcv: {path} has other images than data.root has now; python -m "
-                "normbench.prepare with the same data= options writes it anew"
+                f"loader=ffcv: {path} {wrong}; python -m normbench.prepare with the same data= "
+                "options writes it anew"
             )
+    train, test = map(Beton.of, paths)
     return train, test
 
 

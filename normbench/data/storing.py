@@ -7,7 +7,6 @@ its name.
 """
 
 import fcntl
-import json
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -23,7 +22,7 @@ from PIL import Image
 
 from normbench.data.dataset import SPLIT_SEED, Part, Split
 from normbench.data.files import Files, decoded, reduced
-from normbench.data.reading import QUALITY, Ask, beside, fingerprint, is_of, mapped
+from normbench.data.reading import QUALITY, Ask, beside, describe, fault, fingerprint, mapped
 from normbench.data.tamed import fields, libffcv, types
 from normbench.draws import Draws
 from normbench.errors import BadInput
@@ -49,7 +48,7 @@ class Store:
     @property
     def finished(self) -> bool:
         """Whether the file is there, with these very images."""
-        return is_of(self.path, self.part, self.jpeg)
+        return not fault(self.path, self.part, self.jpeg)
 
     def write(self, processes: int, tell: Callable[[int], None]) -> None:
         """Write the file, or what an interruption has left of the work.
@@ -64,7 +63,7 @@ class Store:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         layout = Layout.of(self.part)
         unfinished = self._beside("part")
-        self.sidecar.unlink(missing_ok=True)  # the old file is not finished any more
+        beside(self.path).unlink(missing_ok=True)  # the old file is not finished any more
         with _claimed(unfinished, self.path) as file:
             known = fingerprint(self.part, self.jpeg)
             journal = Journal(self._beside("journal"), known, layout.record)
@@ -87,12 +86,7 @@ class Store:
             layout.finish(file, journal.records, end)
             journal.path.unlink()
             unfinished.replace(self.path)
-        said = {"fingerprint": known, "images": len(journal.records)}
-        self.sidecar.write_text(json.dumps(said) + "\n")  # last: it says that the file is finished
-
-    @property
-    def sidecar(self) -> Path:
-        return beside(self.path)
+        describe(self.path, self.part, self.jpeg)  # last: it says that the file is finished
 
     def _beside(self, ending: str) -> Path:
         return self.path.with_name(f"{self.path.name}.{ending}")
