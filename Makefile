@@ -22,7 +22,7 @@ contracts:
 
 # Two beside each other: what starts processes waits much, and what computes has one thread.
 test:
-	python -m pytest --numprocesses=2 --dist=loadfile
+	python -m pytest --numprocesses=2 --dist=loadfile --no-loadscope-reorder
 
 # The worst error of every normalizer against its reference in double precision.
 errors:

@@ -90,7 +90,7 @@ def data() -> str:
     for name in catalog.datasets():
         target = load(CONF / "data" / f"{name}.yaml")["_target_"]
         kinds.setdefault(target.rpartition(".")[0], []).append(name)
-    about = ("dataset", "reading", "frame", "distort", "beton", "storing")
+    about = ("dataset", "reading", "prepared", "frame", "distort", "beton", "storing")
     parts = [
         "# Data",
         "Written by `python -m normbench.pages` from the docstrings of "

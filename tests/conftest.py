@@ -32,6 +32,19 @@ SHORT = ("recipe.images=2560", "logger=none", "trainer=cpu")
 torch.set_num_threads(1)
 
 
+#: What takes longest comes first, so that no worker of pytest-xdist is left with it at the end.
+LONGEST = (
+    "test_cluster", "test_plans", "test_house", "test_resume", "test_sweep", "test_reading",
+    "test_ranks", "test_pages", "test_prepare", "test_wandb",
+)  # fmt: skip
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Files in the order of their time, as `--no-loadscope-reorder` keeps it."""
+    places = {name: place for place, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: places.get(item.path.stem, len(places)))
+
+
 @dataclass(frozen=True)
 class Finished:
     """What a command line printed, and how it ended."""

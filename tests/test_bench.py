@@ -18,11 +18,12 @@ def speeds(out: str) -> dict[str, int]:
 
 
 def test_plans_are_timed_in_turn(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([*SMALL, "plans=1x4x1,2x2x1", "batch=32"]) == 0
+    assert main([*SMALL[:-1], "rounds=2", "plans=1x4x1,2x2x1,1x1x4", "batch=32"]) == 0
     out = capsys.readouterr().out
     assert "4 workers of 32 images" in out
-    assert speeds(out).keys() == {"1x4x1", "2x2x1"}
+    assert list(speeds(out)) == ["1x4x1", "2x2x1", "1x1x4"]
     assert all(speeds(out).values())
+    assert out.splitlines()[1].endswith(" 1.00 of the first")
 
 
 def test_loaders_are_timed_on_all_images_however_short_the_training(
@@ -46,6 +47,7 @@ def test_loaders_are_timed_on_all_images_however_short_the_training(
         (["loaders=ffcv"], "loader=ffcv: Digits is always in memory"),
         (["plans=1x1"], "plans=1x1: a plan is devices x per_forward x accumulation"),
         (["plans=1x3x1"], "it lays 3 workers, and there are 16"),
+        (["plans=1x4x1", "norm=bm"], "norm=bm is unknown; known: "),
         (["plans=1x16x1", "rounds=0"], "rounds=0: it is a whole number above 0"),
         (["-m", "plans=1x16x1", "batch=4,8"], "one cell is timed; this is a grid"),
     ],
@@ -54,7 +56,9 @@ def test_words_that_cannot_be_used(
     words: list[str], says: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main([*SMALL[:-1], *words]) == 2
-    assert says in capsys.readouterr().err
+    err = capsys.readouterr().err
+    assert err.startswith("normbench.bench: ")
+    assert says in err
 
 
 def test_help_names_what_can_be_compared(capsys: pytest.CaptureFixture[str]) -> None:

@@ -40,25 +40,31 @@ def folder(tmp_path: Path) -> making.Options:
 
 
 def stored(data: Any, split: str) -> tuple[list[Any], list[int]]:
-    """Images and labels of a file, read by FFCV's own decoders, one image a batch."""
+    """Images and labels of a file, read by FFCV's own decoders, photographs one by one."""
     from normbench.data.tamed import decoders, ffcv, reader
 
     path = str(data.stored(split))
+    labels = reader.Reader(path).metadata["f1"].tolist()
+    if not isinstance(data, Folders):
+        every = {"image": [decoders.NDArrayDecoder()], "label": None}
+        loader = ffcv.Loader(
+            path, batch_size=len(labels), num_workers=1, drop_last=False, pipelines=every
+        )
+        ((arrays,),) = list(loader)
+        return list(arrays.copy()), labels
     images = []
     for index in range(int(reader.Reader(path).num_samples)):
         decoder = decoders.SimpleRGBImageDecoder()
-        if not isinstance(data, Folders):
-            decoder = decoders.NDArrayDecoder()
-        else:  # FFCV's simplest decoder takes images of one size: show it one
-            one = reader.Reader(path).metadata[index : index + 1]
-            decoder.declare_state_and_memory = _of_one(decoder, one)
+        # FFCV's simplest decoder takes images of one size: show it one.
+        one = reader.Reader(path).metadata[index : index + 1]
+        decoder.declare_state_and_memory = _of_one(decoder, one)
         loader = ffcv.Loader(
             path, batch_size=1, num_workers=1, indices=[index], drop_last=False,
             pipelines={"image": [decoder], "label": None},
         )  # fmt: skip
         ((image,),) = list(loader)
         images.append(image[0].copy())
-    return images, reader.Reader(path).metadata["f1"].tolist()
+    return images, labels
 
 
 def _of_one(decoder: Any, metadata: Any) -> Any:

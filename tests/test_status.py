@@ -10,7 +10,7 @@ from conftest import SHORT, Command
 from test_resume import RUN
 from test_sweep import BROKEN, LONG, folder_of, training, when
 
-from normbench import bench, results, status
+from normbench import results, status
 
 
 def test_runs_by_their_state(command: Command, capsys: pytest.CaptureFixture[str]) -> None:
@@ -49,34 +49,3 @@ def test_the_list_imports_no_torch() -> None:
     program = "import sys, normbench.status, normbench.bench; print('torch' in sys.modules)"
     found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert found.stdout == "False\n"
-
-
-CELL = ("protocol=fixed_workers", "workers=4", "batch=4", "recipe.images=640", "trainer=cpu")
-
-
-def test_plans_are_timed_in_turn(capsys: pytest.CaptureFixture[str]) -> None:
-    assert bench.main(["plans=1x4x1,2x2x1,1x1x4", "rounds=2", "norm=bn", *CELL]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert lines[0].startswith("bn batch=4 seed=0")
-    assert [line.split()[0] for line in lines[1:]] == ["1x4x1", "2x2x1", "1x1x4"]
-    assert all(float(line.split()[1]) > 0 for line in lines[1:])
-    assert lines[1].endswith("1.00 of the first")
-
-
-@pytest.mark.parametrize(
-    ("words", "says"),
-    [
-        (["plans=1x4"], "plans=1x4: a plan is devices x per_forward x accumulation"),
-        (["plans=1x2x1"], "plans=1x2x1: it lays 2 workers, and there are 4"),
-        (["plans=1x4x1", "rounds=0"], "rounds=0: it is a whole number above 0"),
-        (["plans=1x4x1", "norm=bm"], "norm=bm is unknown; known: "),
-        (["plans=1x4x1", "-m", "norm=bn,gn"], "one cell is timed; this is a grid"),
-    ],
-)
-def test_what_cannot_be_timed_is_one_sentence(
-    words: list[str], says: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert bench.main([*words, *CELL]) == 2
-    err = capsys.readouterr().err
-    assert err.startswith("normbench.bench: ")
-    assert says in err

@@ -22,7 +22,8 @@ from PIL import Image
 
 from normbench.data.dataset import SPLIT_SEED, Part, Split
 from normbench.data.files import Files, decoded, reduced
-from normbench.data.reading import QUALITY, Ask, beside, describe, fault, fingerprint, mapped
+from normbench.data.prepared import QUALITY, beside, describe, fault, fingerprint
+from normbench.data.reading import Ask, mapped
 from normbench.data.tamed import fields, libffcv, types
 from normbench.draws import Draws
 from normbench.errors import BadInput
