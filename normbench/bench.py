@@ -7,14 +7,13 @@
     loaders=L,...     memory, torch and ffcv, nothing trained; usual is a DataLoader of torch as
                       tutorials have it, `batch` images at a time by trainer.readers processes
     rounds=N          measurements of each, in turn (5)
-    cores=N           CPU cores that all processes of a plan share (those of this machine)
+    cores=N           CPU cores that all processes share (those of this machine)
 
 All other words are those of `python -m normbench` for one cell; a short one will do, as with
 recipe.images=6400. Printed are images per second, median [least, most], and the ratio of the
 medians to the first one's. Nothing is written.
 """
 
-import os
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
@@ -27,6 +26,7 @@ from normbench import children, ranks
 from normbench.cells import Cell, Loader
 from normbench.compose import compose
 from normbench.errors import BadInput, choose_from, counted
+from normbench.place import share_of_cores
 from normbench.plan import Plan
 from normbench.pool import why
 from normbench.sweep import HEAVY, LIGHT
@@ -41,15 +41,16 @@ def main(arguments: Sequence[str]) -> int:
         print(__doc__)
         return 0
     try:
-        given = dict(word.split("=", 1) for word in arguments if word.partition("=")[0] in OWN)
-        cells, settings = compose([w for w in arguments if w.partition("=")[0] not in OWN])
+        own = [word for word in arguments if "=" in word and word.partition("=")[0] in OWN]
+        given = dict(word.split("=", 1) for word in own)
+        cells, settings = compose([word for word in arguments if word not in own])
         if settings is None or len(cells) != 1:
             raise BadInput("one cell is timed; this is a grid")
         asked = OWN | given
         if bool(asked["plans"]) == bool(asked["loaders"]):
             raise BadInput("plans=... or loaders=...: one of them says what is compared")
         rounds = counted("rounds", asked["rounds"], 5)
-        cores = counted("cores", asked["cores"] or str(len(os.sched_getaffinity(0))), 2)
+        cores = counted("cores", asked["cores"] or str(share_of_cores(1)), 2)
         _compare(cells[0], asked["plans"], asked["loaders"], rounds, cores)
     except BadInput as error:
         print(f"normbench.bench: {error}", file=sys.stderr)
@@ -69,8 +70,9 @@ def _compare(cell: Cell, plans: str, loaders: str, rounds: int, cores: int) -> N
 
         def once(word: str, log: Path) -> float:
             plan = laid[word]
-            threads = max(1, cores // plan.devices)
-            own = replace(cell, trainer=replace(cell.trainer, threads=threads))
+            share = max(1, cores // plan.devices)
+            own = cell.with_readers(share)
+            own = replace(own, trainer=replace(own.trainer, threads=share))
             return _asked("normbench.timing:measure", (own, plan), plan.devices, log)
 
     else:
@@ -79,7 +81,7 @@ def _compare(cell: Cell, plans: str, loaders: str, rounds: int, cores: int) -> N
         about = f"{cell.global_batch} images a step"
 
         def once(word: str, log: Path) -> float:
-            return _asked("normbench.timing:feed", (cell, word), 1, log)
+            return _asked("normbench.timing:feed", (cell.with_readers(cores), word), 1, log)
 
     print(f"{cell.title}: {about}")
     _report(words, _measured(words, once, rounds))

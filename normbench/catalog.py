@@ -16,9 +16,9 @@ norm=all, there is a line for each pair.
 says what a recipe does when, with a global batch of `batch` and so many training images (of CIFAR
 50,000), and which of its numbers no source gives.
 
-    python -m normbench.catalog data|norms|regs|... NAME
+    python -m normbench.catalog data|regs|norms|... NAME
 
-shows the yaml: options with their values, meaning and source.
+shows, of every other list, the yaml: options with their values, and what its comments say of them.
 
 A yaml's `_target_` names a class or a function; its other keys are its arguments, and an argument
 that it does not know, or of another type, is an error.

@@ -67,7 +67,7 @@ class Hardware:
     threads: int
     chunk: int | None
     log_every: int
-    readers: int | None  # processes or threads that read images beside it
+    readers: int | None  # processes or threads that read images beside each of its processes
     channels_last: bool
     compile: bool
 
@@ -181,6 +181,12 @@ class Cell:
             for group in GROUPS
             for key in getattr(self, group).unverified
         ]
+
+    def with_readers(self, number: int) -> "Cell":
+        """The same with so many readers, if the command line leaves them open."""
+        if self.trainer.readers is not None:
+            return self
+        return replace(self, trainer=replace(self.trainer, readers=number))
 
     def asked(self, sweep: str) -> dict[str, Any]:
         """The part of a row that says what was asked."""

@@ -31,6 +31,6 @@ def counted(name: str, word: str, example: int) -> int:
     Raises:
         BadInput: it is none.
     """
-    if not word.isdigit() or not int(word):
+    if not word.isdecimal() or not int(word):
         raise BadInput(f"{name}={word}: it is a whole number above 0, as {name}={example}")
     return int(word)

@@ -12,9 +12,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from normbench import children, ranks, results
-from normbench.cells import Cell, Request, Settings
+from normbench.cells import Request, Settings
 from normbench.children import Ended
-from normbench.place import Place
+from normbench.place import Place, share_of_cores
 from normbench.pool import Machine, Pool, Say, Summary, Work, when, why
 from normbench.provenance import commit, now
 from normbench.results import Row
@@ -140,7 +140,8 @@ class Jobs(Pool):
         led = self.place is not None
         request = request_of(work, self.settings, self.commit, led=led)
         if self.jobs > 1:
-            request = replace(request, cell=self.sharing_cores(work.cell, devices))
+            cell = work.cell.with_readers(share_of_cores(self.jobs * devices))
+            request = replace(request, cell=cell)
         results.forget_failures(work.folder)
         if self.place is None:
             work.child = ranks.start(RUN, request, devices, log=log, environment=environment)
@@ -148,13 +149,6 @@ class Jobs(Pool):
             work.child = ranks.join(RUN, request, self.place, log=log, environment=environment)
         self.running.append(work)
         self.screen.began(work.cell.id, work.cell.title)
-
-    def sharing_cores(self, cell: Cell, devices: int) -> Cell:
-        """`cell` with its share of the cores to read images, if the command line leaves it open."""
-        if cell.trainer.readers is not None:
-            return cell
-        share = len(os.sched_getaffinity(0)) // (self.jobs * devices)
-        return replace(cell, trainer=replace(cell.trainer, readers=max(1, share)))
 
     def least_used(self, number: int) -> list[str]:
         """So many GPUs; two runs share one only if there are more jobs than GPUs."""

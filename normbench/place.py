@@ -60,6 +60,26 @@ def place(environment: Mapping[str, str] = os.environ) -> Place | None:
     return None
 
 
+def share_of_cores(processes: int) -> int:
+    """CPU cores for each of so many processes beside each other, at least 1."""
+    return max(1, len(os.sched_getaffinity(0)) // processes)
+
+
+def own_cores(environment: Mapping[str, str] = os.environ) -> int:
+    """CPU cores for this process, beside the other ranks of its run on this machine."""
+    here = int(environment.get("LOCAL_WORLD_SIZE", 1))
+    if "SLURM_CPUS_PER_TASK" in environment and environment.get("SLURM_STEP_NUM_TASKS", "1") != "1":
+        # srun has given each of its tasks, which are some or all of the ranks, cores of its own.
+        tasks = max(1, int(environment["SLURM_STEP_NUM_TASKS"]) // _nodes(environment))
+        cores = min(len(os.sched_getaffinity(0)), int(environment["SLURM_CPUS_PER_TASK"]))
+        return max(1, cores // max(1, here // tasks))
+    return share_of_cores(here)
+
+
+def _nodes(environment: Mapping[str, str]) -> int:
+    return int(environment.get("SLURM_STEP_NUM_NODES", 1))
+
+
 def job(environment: Mapping[str, str] = os.environ) -> str | None:
     """The number of the job of Slurm that this process belongs to; None: of none."""
     if array := environment.get("SLURM_ARRAY_JOB_ID"):

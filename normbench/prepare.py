@@ -14,7 +14,6 @@ file appears when it is whole. After an interruption the same command goes on wh
 file that is there and has these images nothing is written.
 """
 
-import os
 import sys
 from collections.abc import Sequence
 from importlib.util import find_spec
@@ -27,6 +26,7 @@ from normbench.compose import compose
 from normbench.data.dataset import Dataset
 from normbench.data.reading import NO_FFCV
 from normbench.errors import BadInput
+from normbench.place import share_of_cores
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -57,8 +57,8 @@ def main(arguments: Sequence[str]) -> int:
 def _readers(word: str) -> int:
     number = word.partition("=")[2]
     if not word:
-        return len(os.sched_getaffinity(0))
-    if not number.isdigit():
+        return share_of_cores(1)
+    if not number.isdecimal():
         raise BadInput(f"{word}: it is a whole number of processes, as readers=4")
     return int(number)
 

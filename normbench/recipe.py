@@ -132,7 +132,7 @@ class Recipe:
             raise ValueError(
                 f"has learning rates for global batches of {known}, and none for {global_batch}; "
                 f"protocol=fixed_global_batch global_batch={max(self.rates)} works, or "
-                "recipe.rates={} with recipe.lr"
+                f"protocol=fixed_workers workers=1 batch={min(self.rates)}"
             )
         return self.rates[global_batch]
 

@@ -19,7 +19,7 @@ from normbench.data.files import Files
 from normbench.errors import BadInput
 from normbench.loaders import Loaders
 from normbench.plan import Plan
-from normbench.training import loaders_of, prepare, readers, trainer_of
+from normbench.training import loaders_of, prepare, readers_of, trainer_of
 
 
 def measure(request: tuple[Cell, Plan], _tell: Callable[[Any], None]) -> float:
@@ -39,7 +39,7 @@ def feed(request: tuple[Cell, str], _tell: Callable[[Any], None]) -> float:
         cell = replace(cell, data=replace(cell.data, options=options))
     if loader == "usual":
         loaders = loaders_of(replace(cell, loader="torch"))
-        return _second(_Usual(loaders, cell.batch, readers(cell)))
+        return _second(_Usual(loaders, cell.batch, readers_of(cell)))
     loaders = loaders_of(replace(cell, loader=loader))  # type: ignore[arg-type]
     return _second(_Ours(loaders))
 

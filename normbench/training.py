@@ -30,6 +30,7 @@ from normbench.models.coverage import coverage
 from normbench.models.dropping import set_rescale
 from normbench.models.kinds import is_batch_norm
 from normbench.norms.layer import NormAct, Normalizer
+from normbench.place import own_cores
 from normbench.plan import Plan, layouts
 from normbench.recipe import Recipe
 from normbench.reg import Regularization
@@ -153,16 +154,14 @@ def loaders_of(cell: Cell, plan: Plan | None = None) -> Loaders:
     chunk = cell.trainer.chunk or max(1, round(together / cell.global_batch))
     schedule = Schedule(recipe.steps(images, cell.global_batch), chunk, cell.trainer.log_every)
     device = rank() if plan.devices > 1 else 0
-    processes = 0 if means == "memory" and not reg.distortion else readers(cell)
+    processes = 0 if means == "memory" and not reg.distortion else readers_of(cell)
     return Loaders(data, splits, order, schedule, reg, device, processes, means)
 
 
-def readers(cell: Cell) -> int:
+def readers_of(cell: Cell) -> int:
     """Processes or threads that read images beside a process of a run."""
-    if cell.trainer.readers is not None:
-        return cell.trainer.readers
     # Of runs beside each other each is told its share (normbench.jobs); this one is alone.
-    return max(1, len(os.sched_getaffinity(0)) // int(os.environ.get("LOCAL_WORLD_SIZE", 1)))
+    return own_cores() if cell.trainer.readers is None else cell.trainer.readers
 
 
 def on_gpu(cell: Cell) -> bool:

@@ -204,11 +204,14 @@ def test_a_file_that_is_not_of_these_images_is_refused_and_written_anew(
     assert opened(data, "auto")[1] == "ffcv"
 
 
-def test_a_damaged_table_is_one_sentence(folder: making.Options) -> None:
+@pytest.mark.parametrize("end", [os.SEEK_SET, os.SEEK_END])
+def test_a_damaged_table_is_one_sentence(folder: making.Options, end: int) -> None:
+    """At its beginning there is the header, at its end where the images are."""
     assert prepared("image_folder", folder) == 0
     data = dataset("image_folder", **folder)
     with data.stored("train").open("r+b") as file:
-        file.write(b"\xff" * 64)
+        file.seek(-64 if end else 0, end)
+        file.write(b"\x7f" * 64)
     with pytest.raises(
         BadInput, match=r"train\.beton is truncated or damaged, FFCV cannot read it"
     ):
@@ -233,6 +236,29 @@ def test_a_jpeg_that_only_pillow_reads_is_compressed_anew(folder: making.Options
     count = len(splits.train.labels)
     reading = Reader(data, splits.train, 0, processes=1)
     assert sum(map(len, reading.stream(torch.arange(count), 0, [count]))) == count
+
+
+def test_an_interruption_in_the_last_moment_costs_nothing(
+    folder: making.Options, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from normbench.data import storing
+
+    data = dataset("image_folder", **folder)
+    train, _ = data.load()
+    store = storing.Store(data.stored("train"), train)
+
+    def stop(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(storing, "describe", stop)
+        with pytest.raises(KeyboardInterrupt):
+            store.write(0, lambda _: None)
+    written: list[int] = []
+    assert not store.finished
+    store.write(0, written.append)
+    assert set(written) == {len(train.labels)}
+    assert store.finished
 
 
 def test_a_journal_of_a_file_that_is_gone_begins_anew(
@@ -386,7 +412,7 @@ def test_reading_that_is_given_up_leaves_no_thread(folder: making.Options) -> No
     data = dataset("image_folder", **folder)
     splits, _ = opened(data, "ffcv")
     before = threading.active_count()
-    order = torch.arange(len(splits.train.labels)).repeat(40)  # more than its queue takes
+    order = torch.arange(len(splits.train.labels)).repeat(200)  # many times what its queue takes
     stream = Reader(data, splits.train, 0, processes=1).stream(order, 0, [8] * (len(order) // 8))
     assert len(next(stream)) == 8
     assert threading.active_count() > before

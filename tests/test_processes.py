@@ -10,10 +10,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import PLUGIN, processes
+from conftest import PLUGIN, cell, processes
 
 from normbench import children, ranks
+from normbench.cells import Request
 from normbench.children import Child, Ended
+from normbench.compose import compose
+from normbench.jobs import Jobs
+from normbench.place import own_cores
+from normbench.pool import Machine, Summary, Work
 from normbench.ranks import Ranks
 from normbench.sweep import HEAVY, LIGHT
 
@@ -133,3 +138,48 @@ def test_the_module_that_is_pickled_by_name_imports_nothing_heavy() -> None:
     )
     found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert found.stdout == "set()\n"
+
+
+SRUN = {"SLURM_STEP_NUM_NODES": "2", "SLURM_CPUS_PER_TASK": "4"}
+
+
+@pytest.mark.parametrize(
+    ("environment", "cores"),
+    [
+        ({}, 16),
+        ({"LOCAL_WORLD_SIZE": "3"}, 5),  # ours, or torchrun's
+        ({"LOCAL_WORLD_SIZE": "32"}, 1),
+        (SRUN | {"LOCAL_WORLD_SIZE": "8", "SLURM_STEP_NUM_TASKS": "16"}, 4),  # a task for each rank
+        (SRUN | {"LOCAL_WORLD_SIZE": "2", "SLURM_STEP_NUM_TASKS": "2"}, 2),  # torchrun in a task
+        (SRUN | {"LOCAL_WORLD_SIZE": "2", "SLURM_STEP_NUM_TASKS": "1"}, 8),  # the task of a job
+    ],
+)
+def test_the_processes_of_a_machine_share_its_cores(
+    environment: dict[str, str], cores: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(16))
+    assert own_cores(environment) == cores
+
+
+@pytest.mark.parametrize(("jobs", "readers"), [(1, None), (4, 2), (16, 1)])
+def test_runs_beside_each_other_share_the_cores(
+    jobs: int, readers: int | None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(8))
+    asked: list[Request] = []
+
+    def start(_: str, request: Request, *_more: object, **_options: object) -> None:
+        asked.append(request)
+
+    monkeypatch.setattr("normbench.ranks.start", start)
+    cells = [cell("norm=gn", f"seed={seed}", "trainer=cpu") for seed in range(16)]
+    works = [Work(each, tmp_path / each.id) for each in cells]
+    settings = compose([f"runs={tmp_path}", f"jobs={jobs}"])[1]
+    assert settings is not None
+    running = Jobs(works, settings, Summary(), Machine(0, 0), lambda _: None)
+    running.fill()
+    assert [request.cell.trainer.readers for request in asked] == [readers] * jobs
+
+
+def test_readers_that_are_asked_for_stay() -> None:
+    assert cell("trainer.readers=3").with_readers(1).trainer.readers == 3

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from copy import copy
 from dataclasses import replace as changed
+from functools import cached_property
 from pathlib import Path
 from queue import Empty
 from typing import Any
@@ -121,17 +122,28 @@ class _Loader(ffcv.Loader):  # type: ignore[misc]
 _compiled: dict[tuple[Any, ...], _Loader] = {}
 
 
+class _File:
+    """FFCV's reader of a file, and what finds an image in it, which takes seconds to make."""
+
+    def __init__(self, path: Path) -> None:
+        self.reader = reader.Reader(str(path))
+
+    @cached_property
+    def manager(self) -> Any:
+        return managers.OSCacheManager(self.reader)
+
+
 class Beton:
     """Images of a file of `normbench.prepare` and their labels (N,) int64.
 
     Args:
         path: the file.
-        file: FFCV's reader of it and what finds an image in it, which take seconds to make.
+        file: what FFCV knows of it.
         indices: (N,) of its images.
         labels: (N,).
     """
 
-    def __init__(self, path: Path, file: tuple[Any, Any], indices: Tensor, labels: Tensor) -> None:
+    def __init__(self, path: Path, file: "_File", indices: Tensor, labels: Tensor) -> None:
         self.path, self.file, self.indices, self.labels = path, file, indices, labels
 
     @classmethod
@@ -142,10 +154,11 @@ class Beton:
             BadInput: it is damaged, or none of FFCV's.
         """
         try:
-            file = reader.Reader(str(path))
-            labels = torch.from_numpy(file.metadata["f1"].astype(np.int64))
-            ends = int((file.alloc_table["ptr"] + file.alloc_table["size"]).max())
-            if len(labels) != file.num_samples or ends > path.stat().st_size:
+            file = _File(path)
+            labels = torch.from_numpy(file.reader.metadata["f1"].astype(np.int64))
+            table = file.reader.alloc_table
+            ends = int((table["ptr"] + table["size"]).max())
+            if len(labels) != file.reader.num_samples or ends > path.stat().st_size:
                 raise ValueError("images are missing")
         except Exception as error:  # FFCV raises whatever a damaged file leads it to
             raise BadInput(
@@ -153,8 +166,7 @@ class Beton:
                 f"({type(error).__name__}: {error}); remove it, and python -m normbench.prepare "
                 "with the same data= options makes it again"
             ) from None
-        manager = managers.OSCacheManager(file)
-        return cls(path, (file, manager), torch.arange(len(labels)), labels)
+        return cls(path, file, torch.arange(len(labels)), labels)
 
     def take(self, indices: Tensor) -> "Beton":
         return Beton(self.path, self.file, self.indices[indices], self.labels[indices])
@@ -177,12 +189,13 @@ class Beton:
         loader = self._loader(data, side, threads)
         own = self.indices[indices]
         loader.order = own.numpy().astype(np.uint64)
+        metadata = loader.reader.metadata
         if isinstance(data, Folders):
-            loader.reader.metadata = _boxed(loader.reader.metadata, data, own, draws)
+            loader.reader.metadata = metadata = _boxed(metadata, data, own, draws)
         through, start = iter(loader), 0
         try:
             for (batch,) in through:
-                self._require_whole(loader, own[start : start + len(batch)].numpy())
+                self._require_whole(metadata, own[start : start + len(batch)].numpy())
                 start += len(batch)
                 yield torch.from_numpy(batch.copy())  # FFCV writes there again
             if through.failure is not None:
@@ -206,14 +219,16 @@ class Beton:
                 drop_last=False,
             )
         loader = _compiled[key]
-        file, loader.memory_manager = self.file
-        loader.reader = copy(file)  # of which a pass changes what is known of the images
+        loader.memory_manager = self.file.manager
+        loader.reader = copy(
+            self.file.reader
+        )  # of which a pass changes what is known of the images
         return loader
 
-    def _require_whole(self, loader: _Loader, seen: NDArray[np.int64]) -> None:
-        metadata = loader.reader.metadata["f0"]
-        if "failed" in (metadata.dtype.names or ()) and metadata["failed"][seen].any():
-            damaged = int(seen[metadata["failed"][seen].nonzero()[0][0]])
+    def _require_whole(self, metadata: NDArray[Any], seen: NDArray[np.int64]) -> None:
+        images = metadata["f0"]
+        if "failed" in (images.dtype.names or ()) and images["failed"][seen].any():
+            damaged = int(seen[images["failed"][seen].nonzero()[0][0]])
             raise BadInput(
                 f"image {damaged} of {self.path} is damaged; remove the file, and python -m "
                 "normbench.prepare with the same data= options makes it again"

@@ -3,10 +3,12 @@
 Shape letters: N images, C channels, H W positions, S side of what the network sees.
 """
 
+import hashlib
 import os
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Self
 
@@ -36,6 +38,14 @@ class Files:
     paths: Sequence[str]
     labels: Tensor
     longest: int | None = None
+
+    @cached_property
+    def listing(self) -> str:
+        """A hash of names below their folder, which may move as a whole, and labels."""
+        common = len(os.path.commonpath(self.paths))
+        known = hashlib.sha256(self.labels.numpy().tobytes())
+        known.update("\n".join(path[common:] for path in self.paths).encode())
+        return known.hexdigest()
 
     def take(self, indices: Tensor) -> "Files":
         chosen = [self.paths[index] for index in indices.tolist()]

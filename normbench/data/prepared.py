@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import os
 from pathlib import Path
 
 from normbench.data.dataset import Part, Split
@@ -12,15 +11,16 @@ QUALITY = 90  # of JPEG where an image has to be compressed anew, FFCV's usual o
 
 
 def fingerprint(part: Part, jpeg: float) -> str:
-    """Of everything that decides about the bytes of a file of `part`, `jpeg` of them compressed."""
+    """Of what the file of `part` holds, `jpeg` of its images compressed.
+
+    Photographs are known by their names: who changes one under its name removes the file.
+    """
+    if isinstance(part, Files):
+        how = f"{part.listing} {part.longest} {jpeg} {QUALITY}"
+        return hashlib.sha256(how.encode()).hexdigest()
+    assert isinstance(part, Split)
     known = hashlib.sha256(part.labels.numpy().tobytes())
-    if isinstance(part, Split):
-        known.update(part.images.numpy().tobytes())
-    else:
-        assert isinstance(part, Files)
-        common = len(os.path.commonpath(part.paths))  # a folder may move as a whole
-        known.update("\n".join(path[common:] for path in part.paths).encode())
-        known.update(f"{part.longest} {jpeg} {QUALITY}".encode())
+    known.update(part.images.numpy().tobytes())
     return known.hexdigest()
 
 
@@ -29,10 +29,9 @@ def beside(path: Path) -> Path:
     return path.with_name(f"{path.name}.json")
 
 
-def describe(path: Path, part: Part, jpeg: float) -> None:
-    """Say beside the prepared file `path`, which is finished, that it has the images of `part`."""
-    said = {"fingerprint": fingerprint(part, jpeg), "bytes": path.stat().st_size}
-    beside(path).write_text(json.dumps(said) + "\n")
+def describe(path: Path, known: str, size: int) -> None:
+    """Say beside the prepared file `path` what its fingerprint and its size in bytes are."""
+    beside(path).write_text(json.dumps({"fingerprint": known, "bytes": size}) + "\n")
 
 
 def fault(path: Path, part: Part, jpeg: float = 0.0) -> str:

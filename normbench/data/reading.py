@@ -107,10 +107,10 @@ class Reader:
             asks, processes = self._streamed(indices, epoch), self.processes
             processes = processes if self.distorts(epoch) else 0
         else:
-            processes = self.processes
             most = max(1, PORTION // math.prod(self.data.image))
-            portions = _portions(sizes, most) if processes else sizes
-            asks = (Ask(each, epoch) for each in indices.split(list(portions)))
+            portions = _portions(sizes, most) if self.processes else list(sizes)
+            processes = min(self.processes, len(portions))
+            asks = (Ask(each, epoch) for each in indices.split(portions))
         return regrouped(mapped(self.read, asks, processes), sizes)
 
     def warm_up(self, epoch: int | None) -> None:
@@ -251,26 +251,36 @@ def opened(
             f"data.jpeg={data.jpeg:g}: it describes files of normbench.prepare, which loader=ffcv "
             f"reads; data.jpeg=null goes with loader={means}"
         )
+    if not isinstance(data, Folders):
+        if means == "auto":
+            means = "torch" if distorts else "memory"
+        return (
+            data.splits(_prepared(data, data.load())) if means == "ffcv" else data.splits()
+        ), means
+    official = data.load()
     if means == "auto":
-        means = _best(data, distorts)
+        means = _best(data, official)
     if means == "ffcv":
-        return data.splits(_prepared(data, data.load())), means
-    if means == "memory" and isinstance(data, Folders):
-        train, test = data.load()
-        _require_room((train, test), data)
+        return data.splits(_prepared(data, official)), means
+    if means == "memory":
+        _require_room(official, data)
         if load:
+            train, test = official
             return data.splits((_decoded(train), _decoded(test))), means
-    return data.splits(), means
+    return data.splits(official), means
 
 
-def _best(data: Dataset, distorts: bool) -> Means:
-    if isinstance(data, Folders):
-        if data.jpeg:
-            return "ffcv"
-        stored = [data.stored(split) for split in ("train", "test")]
-        ready = find_spec("ffcv") and all(path.is_file() for path in stored)
-        return "ffcv" if ready and not any(map(fault, stored, data.load())) else "torch"
-    return "torch" if distorts else "memory"
+def _best(data: Folders, official: tuple[Files, Files]) -> Means:
+    stored = [data.stored(split) for split in ("train", "test")]
+    if data.jpeg:
+        return "ffcv"
+    if not find_spec("ffcv") or not all(path.is_file() for path in stored):
+        return "torch"
+    for path, part in zip(stored, official, strict=True):
+        if wrong := fault(path, part):
+            print(f"{path} {wrong}, so loader=auto takes loader=torch")
+            return "torch"
+    return "ffcv"
 
 
 def _prepared(data: Dataset, official: tuple[Part, Part]) -> tuple[Part, Part]:

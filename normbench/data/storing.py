@@ -22,7 +22,7 @@ from PIL import Image
 
 from normbench.data.dataset import SPLIT_SEED, Part, Split
 from normbench.data.files import Files, decoded, reduced
-from normbench.data.prepared import QUALITY, beside, describe, fault, fingerprint
+from normbench.data.prepared import QUALITY, describe, fault, fingerprint
 from normbench.data.reading import Ask, mapped
 from normbench.data.tamed import fields, libffcv, types
 from normbench.draws import Draws
@@ -62,11 +62,9 @@ class Store:
             BadInput: an image cannot be read; the sentence names it, and nothing is lost.
         """
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        layout = Layout.of(self.part)
+        layout, known = Layout.of(self.part), fingerprint(self.part, self.jpeg)
         unfinished = self._beside("part")
-        beside(self.path).unlink(missing_ok=True)  # the old file is not finished any more
         with _claimed(unfinished, self.path) as file:
-            known = fingerprint(self.part, self.jpeg)
             journal = Journal(self._beside("journal"), known, layout.record)
             if journal.end(layout.start) > os.fstat(file.fileno()).st_size:
                 journal.begin_anew()  # of a file that is gone, or another
@@ -85,9 +83,11 @@ class Store:
                 journal.add(records)
                 tell(len(journal.records))
             layout.finish(file, journal.records, end)
-            journal.path.unlink()
+            # Whenever it ends here, what is written is found again: by the journal, or as the file.
+            self.path.unlink(missing_ok=True)
+            describe(self.path, known, os.fstat(file.fileno()).st_size)
             unfinished.replace(self.path)
-        describe(self.path, self.part, self.jpeg)  # last: it says that the file is finished
+            journal.path.unlink()
 
     def _beside(self, ending: str) -> Path:
         return self.path.with_name(f"{self.path.name}.{ending}")
