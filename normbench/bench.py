@@ -5,7 +5,8 @@
 
     plans=PLAN,...    devices x per_forward x accumulation; their product is the number of workers
     loaders=L,...     memory, torch and ffcv, nothing trained; usual is a DataLoader of torch as
-                      tutorials have it, `batch` images at a time by trainer.readers processes
+                      tutorials have it, `batch` images at a time by trainer.readers processes; of
+                      a few hundred images their start would be most of the time
     rounds=N          measurements of each, in turn (5)
     cores=N           CPU cores that all processes share (those of this machine)
 

@@ -11,10 +11,10 @@ says of an architecture with a normalizer how many parameters and multiply-adds 
 it the normalizer reached. NAME is a name of the list or timm/ and any name of timm; with commas, or
 norm=all, there is a line for each pair.
 
-    python -m normbench.catalog recipes NAME [images=1281167] [batch=256]
+    python -m normbench.catalog recipes NAME [images=1281167] [global_batch=256]
 
-says what a recipe does when, with a global batch of `batch` and so many training images (of CIFAR
-50,000), and which of its numbers no source gives.
+says what a recipe does when, with so many images an optimizer step and so many training images (of
+CIFAR 50,000), and which of its numbers no source gives.
 
     python -m normbench.catalog data|regs|norms|... NAME
 
@@ -262,10 +262,10 @@ def tell_models(arguments: list[str]) -> int:
 
 def tell_recipes(arguments: list[str]) -> int:
     """Print the course of a training under each of the recipes named."""
-    chosen = _chosen("recipes", arguments[1:], {"images": "1281167", "batch": "256"})
-    images, batch = (counted(key, chosen[key], 32) for key in ("images", "batch"))
+    chosen = _chosen("recipes", arguments[1:], {"images": "1281167", "global_batch": "256"})
+    images, batch = (counted(key, chosen[key], 256) for key in ("images", "global_batch"))
     if batch > images:
-        raise BadInput(f"batch={batch}: there are {images} images")
+        raise BadInput(f"global_batch={batch}: there are {images} images")
     for name in arguments[0].split(","):
         recipe: Recipe = build("recipe", options("recipe", name, {}))
         path = CONF / "recipe" / f"{name}.yaml"
@@ -274,7 +274,7 @@ def tell_recipes(arguments: list[str]) -> int:
         try:
             print(course.table(recipe, images, batch))
         except ValueError as error:
-            raise BadInput(f"batch={batch}: {name} {error}") from None
+            raise BadInput(f"global_batch={batch}: {name} {error}") from None
         if ours := ", ".join(sorted(unverified(path))):
             print(f"unverified, no source gives them: {ours}")
         print()

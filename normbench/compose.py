@@ -227,7 +227,7 @@ def _sweeps_and_commands(arguments: list[str]) -> str:
             "  python -m normbench.report    tables and figures from finished runs, without torch",
             "  python -m normbench.catalog   norms, models, data, recipes, regs, sweeps by name;",
             "                                models NAME norm=N: size, and what N reaches of it;",
-            "                                recipes NAME batch=N images=N: what happens when",
+            "                                recipes NAME images=N: what happens when",
             "  python -m normbench.pages     docs/: normalizers, architectures, data and recipes",
         ]
     )

@@ -93,15 +93,27 @@ def optimizer(recipe: Recipe) -> str:
         kind = f"RMSProp, decay {recipe.alpha:g}, epsilon {recipe.eps:g}"
     momentum = f"{'Nesterov ' if recipe.nesterov else ''}momentum {recipe.momentum:g}"
     decayed = ", ".join(role for role in decay.ROLES if role in recipe.decayed)
-    others = ", ".join(role for role in decay.ROLES if role not in recipe.decayed) or "nothing"
-    return (
-        f"{kind}, {momentum}; weight decay {recipe.weight_decay:g} on {decayed}, on {others} none"
-    )
+    others = ", ".join(role for role in decay.ROLES if role not in recipe.decayed)
+    rest = f", on {others} none" if others else ""
+    return f"{kind}, {momentum}; weight decay {recipe.weight_decay:g} on {decayed}{rest}"
+
+
+def besides(recipe: Recipe) -> Iterator[str]:
+    """What it asks of images and evaluations."""
+    if recipe.crop is not None:
+        yield f"training images of {recipe.crop} x {recipe.crop} pixels"
+    if recipe.ema is not None:
+        yield (
+            f"evaluated: the moving average of weights with a decay of {recipe.ema:g} "
+            f"a{'n epoch' if recipe.ema_unit == 'epoch' else ' step'}"
+        )
+    if recipe.recalibration is not None:
+        yield f"evaluated: with statistics of {recipe.recalibration} global batches"
 
 
 def table(recipe: Recipe, images: int, global_batch: int) -> str:
-    """`moments` and `optimizer` for the terminal."""
+    """`moments`, `optimizer` and `besides` for the terminal."""
     lines = [f"{'':<20} {'step':>9} {'epoch':>7} {'learning rate':>14}"]
     for each in moments(recipe, images, global_batch):
         lines.append(f"{each.what:<20} {each.step:>9,} {each.epoch:>7.2f} {each.lr:>14.6g}")
-    return "\n".join([*lines, optimizer(recipe)])
+    return "\n".join([*lines, optimizer(recipe), *besides(recipe)])

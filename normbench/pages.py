@@ -116,7 +116,7 @@ def recipes() -> str:
         "marked `unverified`, and so is every row that it has a part in.",
         "Peak learning rate by global batch:",
         "\n".join([head, "|:--" * (len(BATCHES) + 1) + "|", *rows]),
-        "What a recipe does when: `python -m normbench.catalog recipes NAME batch=256`.",
+        "What a recipe does when: `python -m normbench.catalog recipes NAME global_batch=256`.",
         _family("normbench.recipe", "recipe", []),
         _alike("recipe", known),
         _family("normbench.reg", "reg", []),

@@ -81,7 +81,7 @@ def _prepare(cell: Cell, readers: int) -> None:
             task = bar.add_task(split, total=len(part.labels))
             store.write(readers, lambda done: bar.update(task, completed=done))  # noqa: B023
         taken = 512 * path.stat().st_blocks / 2**20  # a page that is not full takes no room
-        print(f"{path} written, {len(part.labels):,} images, {taken:,.0f} MB")
+        print(f"{path} written, {len(part.labels):,} images, {taken:,.0f} MB of the disk")
 
 
 if __name__ == "__main__":

@@ -73,8 +73,9 @@ class Recipe:
     def __post_init__(self) -> None:
         if (self.epochs is None) == (self.images is None):
             raise ValueError(
-                "epochs and recipe.images: one of them says how long to train and the other is "
-                "null, as in recipe.epochs=10 recipe.images=null"
+                f"epochs={self.epochs} and recipe.images={self.images}: one of them says how long "
+                "to train and the other is null, as in recipe.epochs=10 recipe.images=null or "
+                "recipe.epochs=null recipe.images=1000"
             )
         for name in ("epochs", "images", "lr", "lr_batch", "period", "recalibration", "crop"):
             value = getattr(self, name)
@@ -130,9 +131,8 @@ class Recipe:
         if global_batch not in self.rates:
             known = ", ".join(map(str, self.rates))
             raise ValueError(
-                f"has learning rates for global batches of {known}, and none for {global_batch}; "
-                f"protocol=fixed_global_batch global_batch={max(self.rates)} works, or "
-                f"protocol=fixed_workers workers=1 batch={min(self.rates)}"
+                f"has learning rates for global batches of {known}, and none for {global_batch} "
+                "(batch * workers)"
             )
         return self.rates[global_batch]
 

@@ -1,7 +1,6 @@
 """Files for FFCV: its very format, written whole or not at all, and gone on with after kill -9."""
 
 import os
-import signal
 import subprocess
 import sys
 import threading
@@ -15,7 +14,9 @@ import making
 import numpy as np
 import pytest
 import torch
+from conftest import processes
 from PIL import Image
+from test_sweep import until
 
 from normbench.catalog import dataset
 from normbench.data.dataset import Split
@@ -323,14 +324,14 @@ def test_what_several_kills_leave_is_the_same_file(tmp_path: Path) -> None:
     journal = path.with_name(path.name + ".journal")
     sizes = []
     for _ in range(2):
-        process = subprocess.Popen([sys.executable, "-c", code, *words], start_new_session=True)
+        process = subprocess.Popen([sys.executable, "-c", code, *words], cwd=tmp_path)
         known = journal.stat().st_size if journal.exists() else 0
         deadline = time.monotonic() + 60
         while not (journal.exists() and journal.stat().st_size > known + 200):
             assert time.monotonic() < deadline
             assert process.poll() is None
             time.sleep(0.005)
-        os.killpg(process.pid, signal.SIGKILL)
+        process.kill()  # it alone: what reads for it ends by itself, and holds nothing
         process.wait()
         assert not path.exists()
         sizes.append(journal.stat().st_size)
@@ -340,19 +341,30 @@ def test_what_several_kills_leave_is_the_same_file(tmp_path: Path) -> None:
     path.unlink()
     assert main([*words[:2], "readers=0"]) == 0
     assert path.read_bytes() == killed
+    until(lambda: not processes(str(tmp_path)))
 
 
 def test_two_do_not_write_one_file(
     folder: making.Options, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    import fcntl
-
     data = dataset("image_folder", **folder)
     path = data.stored("train")
-    with path.with_name(path.name + ".part").open("wb") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
+    program = (
+        "import fcntl, sys\n"
+        "with open(sys.argv[1], 'wb') as file:\n"
+        "    fcntl.lockf(file, fcntl.LOCK_EX)\n"
+        "    print(flush=True)\n"
+        "    sys.stdin.read()\n"
+    )
+    command = [sys.executable, "-c", program, f"{path}.part"]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) as other:
+        assert other.stdout is not None
+        other.stdout.readline()
         assert prepared("image_folder", folder) == 2
+        other.communicate("")
     assert "is being written by another process" in capsys.readouterr().err
+    assert prepared("image_folder", folder) == 0
 
 
 def test_an_image_larger_than_a_page_says_what_would_work(

@@ -284,11 +284,13 @@ def test_a_mark_stands_at_an_option(group: str) -> None:
 
 
 def test_the_course_of_a_recipe_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["recipes", "nf_resnet_15,demo", "images=50000", "batch=1024"]) == 0
+    assert main(["recipes", "nf_resnet_15,demo", "images=50000", "global_batch=1024"]) == 0
     told = capsys.readouterr().out
     assert "warm-up is over" in told
     assert "unverified, no source gives them: warmup, weight_decay" in told
-    assert main(["recipes", "nf_resnet_15", "batch=7"]) == 2
+    assert main(["recipes", "nf_resnet_15", "global_batch=7"]) == 2
     assert "none for 7" in capsys.readouterr().err
     assert main(["recipes", "demo", "epochs=7"]) == 2
-    assert "epochs=7 is no option of recipes; known: images=, batch=" in capsys.readouterr().err
+    assert (
+        "epochs=7 is no option of recipes; known: images=, global_batch=" in capsys.readouterr().err
+    )

@@ -246,13 +246,15 @@ def hold_out(labels: Tensor, fraction: float) -> tuple[Tensor, Tensor]:
     if fraction == 0:
         return everything, everything[:0]
     classes, held_out = len(labels.unique()), math.ceil(fraction * len(labels))
+    least = math.ceil(100 * classes / len(labels)) / 100
     if (
         not classes <= held_out <= len(labels) - classes
         or labels.unique(return_counts=True)[1].min() < 2
     ):
         raise BadInput(
             f"data.val={fraction} holds out {held_out} of {len(labels)} images in {classes} "
-            f"classes, and then not every class is on either side; data.val=0.1 or 0 works"
+            "classes, and then not every class is on either side; data.val=0 works, and with 2 "
+            f"images of every class one from {least:.2f} to {1 - least:.2f}"
         )
     kept, held = train_test_split(
         everything.numpy(), test_size=fraction, stratify=labels.numpy(), random_state=SPLIT_SEED

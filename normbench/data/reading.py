@@ -9,9 +9,13 @@ Distortions (normbench.data.distort) take an image at a time, so processes do th
 """
 
 import math
+import os
 import signal
+import threading
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from importlib.util import find_spec
 from multiprocessing import get_context
 from pathlib import Path
@@ -214,7 +218,7 @@ def mapped(work: Callable[[Ask], Tensor], asks: Iterable[Ask], processes: int) -
     found = DataLoader(
         _Work(work), sampler=_Asks(asks), batch_size=None, collate_fn=_same,
         num_workers=processes, prefetch_factor=4, multiprocessing_context=get_context("fork"),
-        worker_init_fn=_heedless,
+        worker_init_fn=partial(_begin, os.getpid()),
         generator=torch.Generator(),  # its own: a seed from torch's would move the run's numbers
     )  # fmt: skip
     for each in found:
@@ -227,9 +231,17 @@ def _same(value: Any) -> Any:
     return value
 
 
-def _heedless(_number: int) -> None:
-    """Ctrl-C is for the process that reads the others' work, which ends them."""
+def _begin(parent: int, _number: int) -> None:
+    """Ctrl-C is for the process that reads the others' work; they end with it, whatever ends it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
+
+
+def _end_with(parent: int) -> None:
+    # torch's own watch waits for what is in the pipe to be taken, which nobody will do any more.
+    while os.getppid() == parent:
+        time.sleep(1)
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 def opened(
@@ -295,7 +307,7 @@ def _prepared(data: Dataset, official: tuple[Part, Part]) -> tuple[Part, Part]:
         if wrong := fault(path, part, jpeg):
             raise BadInput(
                 f"loader=ffcv: {path} {wrong}; python -m normbench.prepare with the same data= "
-                "options writes it anew"
+                "options makes it"
             )
     train, test = map(Beton.of, paths)
     return train, test

@@ -120,8 +120,9 @@ def _claimed(unfinished: Path, path: Path) -> Iterator[Any]:
     while True:
         with unfinished.open("r+b" if unfinished.exists() else "w+b") as file:
             try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
+                # Not flock, whose lock the processes that read would share and outlive us with.
+                fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except (BlockingIOError, PermissionError):
                 raise BadInput(
                     f"{path} is being written by another process; wait for its end"
                 ) from None
