@@ -20,9 +20,9 @@ types:
 contracts:
 	lint-imports
 
-# Three beside each other, for what starts processes waits much; what computes has one thread.
+# Two beside each other: what starts processes waits much, and what computes has one thread.
 test:
-	python -m pytest --numprocesses=3 --dist=loadfile --no-loadscope-reorder
+	python -m pytest --numprocesses=2 --dist=loadfile --no-loadscope-reorder
 
 # The worst error of every normalizer against its reference in double precision.
 errors:

@@ -349,7 +349,8 @@ def test_a_killed_run_goes_on_and_its_readers_are_gone(
         *words, f"loader={means}", "norm=bn", "batch=4", "global_batch=8", "trainer.chunk=2",
         "recipe.images=960", "logger=none", "trainer=cpu", "checkpoint.every=0",
     ]  # fmt: skip
-    assert command(*usual, "runs=undisturbed").code == 0
+    # By the fastest means, as rows are alike by whatever means.
+    assert command(*usual, "loader=memory", "runs=undisturbed").code == 0
     (expected,) = results.read(tmp_path / "undisturbed")
     own = tmp_path / "runs/default" / expected.id
 

@@ -150,17 +150,23 @@ def test_checkpoints_that_were_asked_for_stay(command: Command, rows: Rows) -> N
 
 
 def test_kills_at_random_moments_change_no_row(tmp_path: Path) -> None:
-    disturbed(tmp_path, ["parent", "run"])
+    disturbed(tmp_path, ["parent", "run"], batches="4,128")
 
 
-def disturbed(folder: Path, kills: list[str], tell: Callable[[str], None] = lambda _: None) -> None:
-    """Kill -9 a sweep of six runs at random moments, repeat it, compare with one left alone."""
-    grid = ("norm=bn,evonorm_b0", "batch=4,8,128")  # six computations
+def disturbed(
+    folder: Path,
+    kills: list[str],
+    tell: Callable[[str], None] = lambda _: None,
+    batches: str = "4,8,128",
+) -> None:
+    """Kill -9 a sweep at random moments, repeat it, compare with one left alone."""
+    grid = ("norm=bn,evonorm_b0", f"batch={batches}")  # a computation a cell
+    count = 2 * len(batches.split(","))
     sweep = ("-m", *grid, *RUN, "recipe.images=6400")
     with terminal(folder, *sweep, "runs=undisturbed") as process:
         process.communicate()
     expected = {row.id: numbers(row) for row in results.read(folder / "undisturbed")}
-    assert len(expected) == 6
+    assert len(expected) == count
     hit = 0
     for number, which in enumerate(kills):
         moment = random.Random(number).uniform(0, 2.5)
@@ -184,8 +190,10 @@ def disturbed(folder: Path, kills: list[str], tell: Callable[[str], None] = lamb
             f"{number + 1}: {which} {'killed' if alive else 'was done'} after {moment:.1f} s; "
             f"exit code {process.returncode}, {len(read)} rows"
         )
-        if len(read) == 6 and number + 1 < len(kills):
-            for row in random.Random(number).sample(sorted(read), 4):  # something to do again
+        if len(read) == count and number + 1 < len(kills):
+            for row in random.Random(number).sample(
+                sorted(read), count - 2
+            ):  # something to do again
                 for path in (folder / "runs/default" / row).glob("*"):
                     path.unlink()
     with terminal(folder, *sweep) as process:
