@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import nn
-from torch.optim import SGD
+from torch.optim import SGD, Optimizer
 
 from normbench import decay
 from normbench.recipe import Recipe, RMSPropRecipe
@@ -45,7 +45,9 @@ def moments(recipe: Recipe, images: int, global_batch: int) -> list[Moment]:
         step = min(steps - 1, max(0, -int(-share * steps // 1)))  # the first that lies behind it
         found.setdefault(step, what)
     per_epoch = images // global_batch
-    rates = _cycle(recipe, steps, peak) if recipe.schedule == "onecycle" else None
+    rates = None
+    if recipe.schedule == "onecycle":  # torch's own, which has no formula to be asked for one
+        rates = followed(recipe, SGD([nn.Parameter(torch.zeros(1))], lr=peak), steps)
     return [
         Moment(
             what,
@@ -57,9 +59,8 @@ def moments(recipe: Recipe, images: int, global_batch: int) -> list[Moment]:
     ]
 
 
-def _cycle(recipe: Recipe, steps: int, peak: float) -> list[float]:
-    """The learning rate of every step, from torch, which has no formula to be asked for one."""
-    optimizer = SGD([nn.Parameter(torch.zeros(1))], lr=peak)
+def followed(recipe: Recipe, optimizer: Optimizer, steps: int) -> list[float]:
+    """The learning rate of every step, as the recipe's scheduler sets it in `optimizer`."""
     scheduler = recipe.scheduler(optimizer, steps)
     rates = []
     for _ in range(steps):

@@ -19,7 +19,6 @@ from normbench.cells import Cell
 from normbench.compose import compose
 from normbench.errors import Impossible
 from normbench.norms.layer import NormAct
-from normbench.recipe import Recipe
 from normbench.results import Row, read
 from normbench.sweep import HEAVY, LIGHT
 
@@ -159,15 +158,3 @@ def slurm(_slurm: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
     """A Slurm of one node that this process and its children talk to; for tests marked `slurm`."""
     for name, value in _slurm.items():
         monkeypatch.setenv(name, value)
-
-
-def followed(recipe: Recipe, global_batch: int, steps: int) -> list[float]:
-    """The learning rate of every step, of the optimizer itself."""
-    optimizer = recipe.optimizer(nn.Linear(2, 2), global_batch)
-    scheduler = recipe.scheduler(optimizer, steps)
-    rates = []
-    for _ in range(steps):
-        rates.append(float(optimizer.param_groups[0]["lr"]))
-        optimizer.step()
-        scheduler.step()
-    return rates

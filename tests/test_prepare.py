@@ -239,37 +239,35 @@ def test_a_jpeg_that_only_pillow_reads_is_compressed_anew(folder: making.Options
     assert sum(map(len, reading.stream(torch.arange(count), 0, [count]))) == count
 
 
-def test_an_interruption_in_the_last_moment_costs_nothing(
-    folder: making.Options, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from normbench.data import storing
+@pytest.fixture
+def store(folder: making.Options) -> Any:
+    """The file of its training images, not yet written."""
+    from normbench.data.storing import Store
 
     data = dataset("image_folder", **folder)
-    train, _ = data.load()
-    store = storing.Store(data.stored("train"), train)
+    return Store(data.stored("train"), data.load()[0])
 
+
+def test_an_interruption_in_the_last_moment_costs_nothing(
+    store: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def stop(*_: object) -> None:
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(storing, "describe", stop)
+        patched.setattr("normbench.data.storing.describe", stop)
         with pytest.raises(KeyboardInterrupt):
             store.write(0, lambda _: None)
     written: list[int] = []
     assert not store.finished
     store.write(0, written.append)
-    assert set(written) == {len(train.labels)}
+    assert set(written) == {len(store.part.labels)}
     assert store.finished
 
 
 def test_a_journal_of_a_file_that_is_gone_begins_anew(
-    folder: making.Options, monkeypatch: pytest.MonkeyPatch
+    store: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from normbench.data import storing
-
-    data = dataset("image_folder", **folder)
-    train, _ = data.load()
-    store = storing.Store(data.stored("train"), train)
     store.write(0, lambda _: None)
     whole = store.path.read_bytes()
 
@@ -277,7 +275,7 @@ def test_a_journal_of_a_file_that_is_gone_begins_anew(
         if done:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(storing, "BLOCK", 20)
+    monkeypatch.setattr("normbench.data.storing.BLOCK", 20)
     with pytest.raises(KeyboardInterrupt):
         store.write(0, stop)
     unfinished = store.path.with_name(f"{store.path.name}.part")

@@ -8,7 +8,7 @@ from typing import Any
 import making
 import pytest
 import torch
-from conftest import SHORT, Command, cell, followed
+from conftest import SHORT, Command, cell
 from torch import nn
 
 from normbench import course
@@ -112,7 +112,7 @@ def test_the_optimizer_follows_the_course_step_by_step(name: str) -> None:
     batch = max(made.rates, default=128)
     images = 2 * batch if made.epochs is None or made.epochs > 50 else 8 * batch
     steps = made.steps(images, batch)
-    rates = followed(made, batch, steps)
+    rates = course.followed(made, made.optimizer(nn.Linear(2, 2), batch), steps)
     told = course.moments(made, images, batch)
     assert [each.lr for each in told] == pytest.approx([rates[each.step] for each in told])
     assert told[0].what == "first step"

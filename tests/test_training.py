@@ -6,11 +6,12 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import SHORT, at_home, cell, followed, in_its_network, norms
+from conftest import SHORT, at_home, cell, in_its_network, norms
 from torch import nn
 
 from normbench.catalog import build, model, normalizer, normalizers, options
 from normbench.cells import Cell
+from normbench.course import followed
 from normbench.data.digits import Digits
 from normbench.decay import groups
 from normbench.decay import trained as declared
@@ -60,7 +61,7 @@ def test_a_schedule_peaks_at_the_linear_rule_and_never_above(
     schedule: str, steps: int, warmup: float
 ) -> None:
     made = recipe(schedule=schedule, warmup=warmup, lr=0.1, lr_batch=128)
-    rates = followed(made, 256, steps)
+    rates = followed(made, made.optimizer(nn.Linear(2, 2), 256), steps)
     assert max(rates) <= made.peak(256) * (1 + 1e-9)
     assert made.peak(256) == pytest.approx(0.2)
     if steps == 200:
