@@ -283,12 +283,12 @@ def tell_recipes(arguments: list[str]) -> int:
 
 def _show(kind: str, asked: list[str]) -> int:
     """Print the yaml of each of the names asked for."""
-    known = names(LISTS[kind])
-    for name in asked[0].split(","):
+    wanted, known = asked[0].split(","), names(LISTS[kind])
+    for name in wanted:
         if name not in known:
             raise BadInput(f"{name} is none of the {kind}; {choose_from(name, known)}")
     _chosen(kind, asked[1:], {})
-    for name in asked[0].split(","):
+    for name in wanted:
         print((LISTS[kind] / f"{name}.yaml").read_text())
     return 0
 

@@ -205,17 +205,16 @@ def _memory(accelerator: Accelerator) -> int:
 
 def _require_images(cell: Cell, images: int) -> None:
     if cell.global_batch > images:
-        most = images // cell.batch
-        fits = (
-            f"workers={most}"
-            if cell.protocol == "fixed_workers"
-            else f"global_batch={most * cell.batch}"
-        )
+        workers = images // cell.batch
+        most = f"workers={workers}"
+        if cell.protocol != "fixed_workers":
+            most = f"global_batch={workers * cell.batch}"
+        if not workers:
+            most = f"batch={images}"
         raise BadInput(
             f"batch={cell.batch}: {cell.workers} workers of {cell.batch} images make a global "
             f"batch of {cell.global_batch}; data={cell.data.name} has {images} training images "
-            f"(data.val={cell.data.options['val']} held out); "
-            + (f"{fits} is the most" if most else f"batch={images} is the most")
+            f"(data.val={cell.data.options['val']} held out); {most} is the most"
         )
 
 

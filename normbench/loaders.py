@@ -199,10 +199,17 @@ class Loaders(LightningDataModule):
                 self.reg.partners(self.order.seed, number, self.order.global_batch)
                 for number in self._numbers(cut, epoch)
             ]
-            mates = self.order.share(steps.gather(1, torch.stack(partners)), self.device)
-            own = torch.cat([own, mates.flatten()])
+            own = torch.cat([own, self._mates(steps, partners).flatten()])
         known: Tensor = own.unique()  # in order, as `_chunk` looks them up
         return known
+
+    def _mates(self, steps: Tensor, partners: list[Tensor]) -> Tensor:
+        """Indices (K, A, N) of the partners of this device's images of `steps` (K, global batch).
+
+        Args:
+            partners: of each step (global batch,), as `Regularization.partners` draws them.
+        """
+        return self.order.share(steps.gather(1, torch.stack(partners)), self.device)
 
     def _numbers(self, cut: slice, epoch: int) -> range:
         """Of the steps `cut` of an epoch, counted from the beginning of the run."""
@@ -226,9 +233,7 @@ class Loaders(LightningDataModule):
             self.reg.mix(order.seed, number, order.global_batch, size)
             for number in self._numbers(cut, epoch)
         ]
-        mates = order.share(
-            steps.gather(1, torch.stack([mix.partners for mix in mixes])), self.device
-        )
+        mates = self._mates(steps, [mix.partners for mix in mixes])
         share, boxes, label_share = (
             order.share(torch.stack([getattr(mix, name) for mix in mixes]), self.device)
             for name in ("share", "boxes", "label_share")

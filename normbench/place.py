@@ -70,14 +70,11 @@ def own_cores(environment: Mapping[str, str] = os.environ) -> int:
     here = int(environment.get("LOCAL_WORLD_SIZE", 1))
     if "SLURM_CPUS_PER_TASK" in environment and environment.get("SLURM_STEP_NUM_TASKS", "1") != "1":
         # srun has given each of its tasks, which are some or all of the ranks, cores of its own.
-        tasks = max(1, int(environment["SLURM_STEP_NUM_TASKS"]) // _nodes(environment))
+        nodes = int(environment.get("SLURM_STEP_NUM_NODES", 1))
+        tasks = max(1, int(environment["SLURM_STEP_NUM_TASKS"]) // nodes)
         cores = min(len(os.sched_getaffinity(0)), int(environment["SLURM_CPUS_PER_TASK"]))
         return max(1, cores // max(1, here // tasks))
     return share_of_cores(here)
-
-
-def _nodes(environment: Mapping[str, str]) -> int:
-    return int(environment.get("SLURM_STEP_NUM_NODES", 1))
 
 
 def job(environment: Mapping[str, str] = os.environ) -> str | None:

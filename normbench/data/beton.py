@@ -143,7 +143,7 @@ class Beton:
         labels: (N,).
     """
 
-    def __init__(self, path: Path, file: "_File", indices: Tensor, labels: Tensor) -> None:
+    def __init__(self, path: Path, file: _File, indices: Tensor, labels: Tensor) -> None:
         self.path, self.file, self.indices, self.labels = path, file, indices, labels
 
     @classmethod
@@ -220,9 +220,7 @@ class Beton:
             )
         loader = _compiled[key]
         loader.memory_manager = self.file.manager
-        loader.reader = copy(
-            self.file.reader
-        )  # of which a pass changes what is known of the images
+        loader.reader = copy(self.file.reader)  # a pass changes what it knows of the images
         return loader
 
     def _require_whole(self, metadata: NDArray[Any], seen: NDArray[np.int64]) -> None:

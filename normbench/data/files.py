@@ -40,8 +40,8 @@ class Files:
     longest: int | None = None
 
     @cached_property
-    def listing(self) -> str:
-        """A hash of names below their folder, which may move as a whole, and labels."""
+    def digest(self) -> str:
+        """Of names below their folder, which may move as a whole, and labels."""
         common = len(os.path.commonpath(self.paths))
         known = hashlib.sha256(self.labels.numpy().tobytes())
         known.update("\n".join(path[common:] for path in self.paths).encode())

@@ -16,7 +16,7 @@ def fingerprint(part: Part, jpeg: float) -> str:
     Photographs are known by their names: who changes one under its name removes the file.
     """
     if isinstance(part, Files):
-        how = f"{part.listing} {part.longest} {jpeg} {QUALITY}"
+        how = f"{part.digest} {part.longest} {jpeg} {QUALITY}"
         return hashlib.sha256(how.encode()).hexdigest()
     assert isinstance(part, Split)
     known = hashlib.sha256(part.labels.numpy().tobytes())

@@ -263,29 +263,24 @@ def opened(
             f"data.jpeg={data.jpeg:g}: it describes files of normbench.prepare, which loader=ffcv "
             f"reads; data.jpeg=null goes with loader={means}"
         )
-    if not isinstance(data, Folders):
-        if means == "auto":
-            means = "torch" if distorts else "memory"
-        return (
-            data.splits(_prepared(data, data.load())) if means == "ffcv" else data.splits()
-        ), means
-    official = data.load()
+    official: tuple[Part, Part] = data.load()
     if means == "auto":
-        means = _best(data, official)
+        means = _best(data, official, distorts)
     if means == "ffcv":
-        return data.splits(_prepared(data, official)), means
-    if means == "memory":
+        official = _prepared(data, official)
+    elif means == "memory" and isinstance(data, Folders):
         _require_room(official, data)
         if load:
-            train, test = official
-            return data.splits((_decoded(train), _decoded(test))), means
+            official = _decoded(official[0]), _decoded(official[1])
     return data.splits(official), means
 
 
-def _best(data: Folders, official: tuple[Files, Files]) -> Means:
-    stored = [data.stored(split) for split in ("train", "test")]
+def _best(data: Dataset, official: tuple[Part, Part], distorts: bool) -> Means:
+    if not isinstance(data, Folders):
+        return "torch" if distorts else "memory"
     if data.jpeg:
         return "ffcv"
+    stored = [data.stored(split) for split in ("train", "test")]
     if not find_spec("ffcv") or not all(path.is_file() for path in stored):
         return "torch"
     for path, part in zip(stored, official, strict=True):
@@ -313,7 +308,7 @@ def _prepared(data: Dataset, official: tuple[Part, Part]) -> tuple[Part, Part]:
     return train, test
 
 
-def _require_room(parts: Sequence[Files], data: Folders) -> None:
+def _require_room(parts: Sequence[Part], data: Folders) -> None:
     """There is memory for the images of all `parts`."""
     wanted = sum(map(_bytes, parts))
     with Path("/proc/meminfo").open() as file:
@@ -326,12 +321,14 @@ def _require_room(parts: Sequence[Files], data: Folders) -> None:
         )
 
 
-def _bytes(part: Files) -> float:
+def _bytes(part: Part) -> float:
     """About how many the images of `part` have once they are decoded."""
+    assert isinstance(part, Files)
     some = range(0, len(part.paths), max(1, len(part.paths) // 20))
     sizes = [width * height * 3 for width, height in (part.picture(i).size for i in some)]
     return sum(sizes) / len(sizes) * len(part.paths)
 
 
-def _decoded(part: Files) -> Pictures:
+def _decoded(part: Part) -> Pictures:
+    assert isinstance(part, Files)
     return Pictures([np.asarray(part.picture(i)) for i in range(len(part.paths))], part.labels)
