@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 # Without it Hydra prints a trace and exits by itself.
 os.environ["HYDRA_FULL_ERROR"] = "1"
@@ -36,6 +37,7 @@ from normbench.home import CONF, SWEEPS, headline, load, names, unverified, usua
 from normbench.parse import parse
 
 LAUNCHERS = CONF / "hydra" / "launcher"
+GRIDS = "grids"  # in a file of sweeps/
 PLAIN = (
     "batch", "workers", "global_batch", "seed", "precision", "init_from", "loader",
     "runs", "jobs", "force", "resume",
@@ -63,7 +65,11 @@ def compose(arguments: list[str]) -> tuple[list[Cell], Settings | None]:
     if flags and sys.stderr.isatty():
         print("composing the grid ...", file=sys.stderr)  # Hydra takes about 0.1 s a cell
     with _environment(arguments), _sentences(arguments), _collecting():
-        hydra.main(version_base="1.3", config_path=str(CONF), config_name="config")(collect)()
+        run = hydra.main(version_base="1.3", config_path=str(CONF), config_name="config")(collect)
+        run()
+        for grid in _further_grids(composed):
+            sys.argv = ["normbench", *arguments, *_not_typed(grid, arguments)]
+            run()
         # Only now: Hydra would print a line of its own about an error inside of `collect`.
         parsed = [_parsed(config, own) for config, own in composed]
     if not parsed:
@@ -85,6 +91,25 @@ def compose(arguments: list[str]) -> tuple[list[Cell], Settings | None]:
             "line: give one value"
         )
     return list(by_id.values()), settings.pop()
+
+
+def _further_grids(composed: list[tuple[DictConfig, HydraConf]]) -> list[dict[str, Any]]:
+    """What a sweep asks for beside the grid of its `hydra.sweeper.params`."""
+    grids = composed[0][0].get(GRIDS) if composed else None
+    return OmegaConf.to_container(grids) if grids else []  # type: ignore[return-value]
+
+
+def _not_typed(grid: dict[str, Any], arguments: list[str]) -> list[str]:
+    """A grid as one would type it, without what the command line says already.
+
+    Who types a norm wants none of the options that the grid has for its own norms.
+    """
+    typed = {word.partition("=")[0].lstrip("+~") for word in arguments}
+    return [
+        _late(f"{key}={'null' if value is None else value}")
+        for key, value in grid.items()
+        if not {key, key.partition(".")[0]} & typed
+    ]
 
 
 def _late(word: str) -> str:
@@ -117,7 +142,7 @@ def _parsed(config: DictConfig, own: HydraConf) -> tuple[Cell, Settings]:
     paths = {group: path for group, path in found.items() if path is not None}
     defaults = {group: load(paths[group]) if group in paths else {} for group in found}
     marked = {group: unverified(path) for group, path in paths.items()}
-    config_of_cell = {str(key): value for key, value in resolved.items()}
+    config_of_cell = {str(key): value for key, value in resolved.items() if key != GRIDS}
     cell, settings = parse(config_of_cell, choices, defaults, marked)
     return cell, replace(settings, launcher=_launcher(own))
 
