@@ -60,9 +60,9 @@ def _conclude(cells: list[Cell], settings: Settings, summary: Summary) -> None:
     made = tables(build.specs(), rows, touched)
     for table in made:
         print(f"\n{render.markdown(table)}")
-    changed = build.write(made, REPORTS)
+    changed = build.write(made, REPORTS, root)
     for table in made:
-        forms = ", ".join(build.forms(table))
+        forms = ", ".join(build.forms(table, root))
         print(f"{REPORTS / table.spec.name / table.slug}{forms}")
     if made:
         verb = "is" if len(changed) == 1 else "are"

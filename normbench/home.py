@@ -1,4 +1,4 @@
-"""Where conf/, sweeps/ and reports/tables/ lie: beside the package, or inside it in a wheel."""
+"""Where conf/, sweeps/, tables and claims lie: beside the package, or inside it in a wheel."""
 
 import re
 from functools import cache
@@ -16,6 +16,7 @@ ROOT = _PACKAGE if (_PACKAGE / "conf").is_dir() else _PACKAGE.parent
 CONF = ROOT / "conf"
 SWEEPS = ROOT / "sweeps"
 TABLES = ROOT / "reports" / "tables"
+CLAIMS = ROOT / "reports" / "claims"
 
 
 def names(folder: Path) -> list[str]:

@@ -13,11 +13,11 @@ A run owns the folder `<root>/<sweep>/<run id>/`. In it lie
 
 import csv
 import fcntl
+import gc
 import json
 import os
 import shutil
 import types
-import typing
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -71,6 +71,7 @@ class Row:
     params: int | None = None
     macs: int | None = None  # convolutions and linear layers, one image, forward
     groups: list[int] = field(default_factory=list)  # group counts in use
+    ratios: dict[str, float] = field(default_factory=dict)  # of sn, learned: means over its layers
     coverage: str = ""  # what of the network the normalizer reached
     batch_independent: bool = False
     limits: str = ""  # what numbers on this data set cannot show
@@ -102,7 +103,7 @@ class Row:
         return self.status != "oom"
 
 
-_HINTS = get_type_hints(Row)
+_NAMES = {f.name for f in fields(Row)}
 _REQUIRED = {f.name for f in fields(Row) if f.default is MISSING and f.default_factory is MISSING}
 
 
@@ -128,7 +129,7 @@ def load(path: Path) -> Row:
         BadInput: the file is no row of this schema; the sentence names it and the remedy.
     """
     try:
-        raw = json.loads(path.read_text())
+        raw = json.loads(path.read_bytes())
         problem = _problem(raw)
     except ValueError as error:
         problem = f"is not JSON: {error}"
@@ -145,11 +146,53 @@ def read(root: Path | str = "runs", run: str = "*") -> list[Row]:
         run: id of the only run that is wanted; "*" for all.
     """
     latest: dict[str, Row] = {}
-    for path in sorted(Path(root).glob(f"*/{run}/row.json")):
-        row = load(path)
-        if row.id not in latest or latest[row.id].finished <= row.finished:
-            latest[row.id] = row
+    with only_adding():
+        for path in _rows(root, run):
+            row = load(path)
+            if row.id not in latest or latest[row.id].finished <= row.finished:
+                latest[row.id] = row
     return sorted(latest.values(), key=lambda row: (row.norm, row.batch, row.seed, row.id))
+
+
+@contextmanager
+def only_adding() -> Iterator[None]:
+    """No search for garbage where objects are only made: of many rows it is a third of the time."""
+    before = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if before:
+            gc.enable()
+
+
+def stamps(root: Path) -> Iterator[tuple[str, int, int]]:
+    """Path, time and size of every row below `root`: rows with the same stamps are the same."""
+    for path in _rows(root):
+        found = path.stat()
+        yield str(path), found.st_mtime_ns, found.st_size
+
+
+def _rows(root: Path | str, run: str = "*") -> list[Path]:
+    # Twice as fast as a pattern with three parts, which looks into every folder of a run.
+    found = (
+        (sweep / run / "row.json" for sweep in _folders(root))
+        if run != "*"
+        else (folder / "row.json" for sweep in _folders(root) for folder in _folders(sweep))
+    )
+    return [path for path in found if path.exists()]
+
+
+def _folders(root: Path | str) -> list[Path]:
+    try:
+        with os.scandir(root) as entries:
+            return [
+                Path(entry.path)
+                for entry in sorted(entries, key=lambda e: e.name)
+                if entry.is_dir()
+            ]
+    except FileNotFoundError:
+        return []
 
 
 def writable(root: Path, name: str, remedy: str) -> Path:
@@ -309,26 +352,29 @@ def _problem(raw: Any) -> str:
     """Why `raw` is no row, or nothing."""
     if not isinstance(raw, dict) or raw.get("schema") != SCHEMA:
         return f"has no row of schema {SCHEMA}"
-    names = {field.name for field in fields(Row)}
-    if unknown := sorted(raw.keys() - names):
+    if unknown := sorted(raw.keys() - _NAMES):
         return f"has keys that no row has: {', '.join(unknown)}"
     # What came later has a default, and older rows lack it.
     if missing := sorted(_REQUIRED - raw.keys()):
         return f"lacks {', '.join(missing)}"
-    wrong = [name for name in sorted(raw) if not _fits(raw[name], _HINTS[name])]
+    wrong = [name for name in sorted(raw) if not _fits(name, raw[name])]
     return f"has values of the wrong type: {', '.join(wrong)}" if wrong else ""
 
 
-def _fits(value: Any, hint: Any) -> bool:
-    if hint is Any:
-        return True
-    if isinstance(hint, types.UnionType):
-        return any(_fits(value, option) for option in get_args(hint))
+def _fits(name: str, value: Any) -> bool:
+    types_, words = _ALLOWED[name]
+    return type(value) in types_ and (not words or value in words)
+
+
+def _allowed(hint: Any) -> tuple[frozenset[type], frozenset[str]]:
+    """The types that a value may have, and the words if these are all that it can be."""
     if get_origin(hint) is Literal:
-        return value in get_args(hint)
-    if hint is float:
-        return isinstance(value, int | float) and not isinstance(value, bool)
-    if hint is int:
-        return isinstance(value, int) and not isinstance(value, bool)
-    origin: Any = typing.get_origin(hint) or hint
-    return isinstance(value, origin)
+        return frozenset({type(word) for word in get_args(hint)}), frozenset(get_args(hint))
+    if isinstance(hint, types.UnionType):
+        return frozenset().union(*(_allowed(each)[0] for each in get_args(hint))), frozenset()
+    plain = get_origin(hint) or hint
+    # A whole number is a float too; True is no number.
+    return frozenset({float, int} if plain is float else {plain}), frozenset()
+
+
+_ALLOWED = {name: _allowed(hint) for name, hint in get_type_hints(Row).items()}

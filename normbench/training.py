@@ -30,6 +30,7 @@ from normbench.models.coverage import coverage
 from normbench.models.dropping import set_rescale
 from normbench.models.kinds import is_batch_norm
 from normbench.norms.layer import NormAct, Normalizer
+from normbench.norms.ratios import average
 from normbench.place import own_cores
 from normbench.plan import Plan, layouts
 from normbench.recipe import Recipe
@@ -231,6 +232,7 @@ def _measured(task: Task, classes: int, held_out: bool) -> dict[str, Any]:
         "train_loss": loss,
         "train_top1": top1,
         "images_per_second": task.images_per_second,
+        "ratios": average(task.evaluated),
     }
     if held_out:
         found["val_top1"] = task.validation.summary("val")["val_top1"]

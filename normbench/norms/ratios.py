@@ -27,6 +27,17 @@ def ratios(model: nn.Module) -> dict[str, dict[str, list[float]]]:
     return found
 
 
+def average(model: nn.Module) -> dict[str, float]:
+    """Means of the ratios over all switchable layers, as {"mean.bn": 0.3, ...}; {} without any."""
+    sums: dict[str, list[float]] = {}
+    for layer in model.modules():
+        if isinstance(layer, SwitchableNormAct):
+            for of, values in zip(("mean", "var"), layer.ratios(), strict=True):
+                for member, value in zip(layer.options.over, values.tolist(), strict=True):
+                    sums.setdefault(f"{of}.{member}", []).append(value)
+    return {key: sum(values) / len(values) for key, values in sums.items()}
+
+
 def set_ratios(model: nn.Module, given: Ratios, *, hard: bool = False) -> None:
     """Give each switchable layer of `model` the ratios that `ratios` found, perhaps hard ones.
 

@@ -1,9 +1,17 @@
-"""Tables and figures from finished runs, in seconds and without torch.
+"""Tables, figures, claims and a recommendation from finished runs, in seconds and without torch.
 
     python -m normbench.report [TABLE ...] [runs=DIR] [out=DIR]
 
 TABLE is a file of reports/tables/ (default: all), runs the root folder of the runs (default: runs),
-out where to write (default: reports).
+out where to write (default: reports). Without TABLE the whole report is made:
+
+    out/index.html           one page: tables, figures, claims, recommendation; needs no other file
+    out/claims.md, .csv      the papers' claims, judged by the rows and by the papers' numbers
+    out/recommendation.md    which normalizer for so many images per worker
+    out/report.tex           all tables as one document
+    out/TABLE/SETTING.*      each table by itself: md, csv, tex, and its figures
+
+With TABLE these tables are printed and written, also those that no run belongs to.
 """
 
 import sys
@@ -13,31 +21,61 @@ from pathlib import Path
 from normbench import results
 from normbench.errors import BadInput, choose_from
 from normbench.report import build, render
-from normbench.report.table import tables
+from normbench.report.spec import Spec
+from normbench.report.table import Table, tables
+from normbench.report.trial import counted, trials
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Regenerate tables; the exit code is 2 if the command line cannot be used."""
-    if {"-h", "--help"} & set(arguments):
-        print(f"{__doc__}\nTables: {', '.join(spec.name for spec in build.specs())}")
-        return 0
+    """Make a report; the exit code is 2 if the command line cannot be used."""
     try:
+        if {"-h", "--help"} & set(arguments):
+            print(f"{__doc__}\nTables: {', '.join(spec.name for spec in build.specs())}")
+            return 0
         folders, wanted = _parse(arguments)
-        specs = build.specs(wanted)
-        rows = results.read(folders["runs"])
-        out = folders["out"]
+        runs, out = folders["runs"], folders["out"]
         results.writable(out, f"out={out}", "name a folder that can, as in out=reports")
-        if not rows:
-            raise BadInput(_nothing_in(folders["runs"]))
+        if not any(runs.glob("*/*/row.json")):
+            raise BadInput(_nothing_in(runs))
+        if wanted:
+            _some(build.specs(wanted), runs, out)
+        elif build.unchanged(out, runs):
+            print(f"nothing has changed since {out / build.PAGE} was made")
+        else:
+            _all(runs, out)
     except BadInput as error:
         print(f"normbench.report: {error}", file=sys.stderr)
         return 2
-    made = tables(specs, rows, None)
+    return 0
+
+
+def _some(specs: Sequence[Spec], runs: Path, out: Path) -> None:
+    made = tables(specs, results.read(runs), None, empty=True)
     for table in made:
         print(render.markdown(table))
-    changed = build.write(made, folders["out"])
+    changed = build.write(made, out, runs)
     print("\n".join(f"wrote {path}" for path in changed) or "nothing has changed")
-    return 0
+
+
+def _all(runs: Path, out: Path) -> None:
+    stamp = build.fingerprint(runs)  # before the rows are read: who comes later is news next time
+    specs = build.specs()
+    made = tables(specs, results.read(runs), None, empty=True)
+    judged = trials(build.all_claims(specs), {spec.name: spec for spec in specs}, made)
+    report = build.Report(made, judged, runs)
+    changed = build.write_all(report, out)
+    for table in report.with_runs:
+        print(_line(table))
+    print(f"{len(judged)} verdicts on the papers' claims: {counted(judged)}")
+    print(f"{len(changed)} files are new or changed" if changed else "no file has changed")
+    print(f"all of it: {out / build.PAGE}")
+    build.remember(out, stamp)
+
+
+def _line(table: Table) -> str:
+    filled = sum(bool(cell.values) for cell in table.cells)
+    all_ = sum(1 for _ in table.cells)
+    return f"{table.spec.name}: {filled} of {all_} cells, {len(table.runs)} runs, {table.slug}"
 
 
 def _nothing_in(root: Path) -> str:

@@ -1,4 +1,4 @@
-"""Accuracy over images per worker, one line a normalizer.
+"""Figures in the papers' manner: accuracy over images per worker, curves, accuracy over size.
 
 A normalizer has the same colour, marker and dashes in every figure: they follow from its place in
 conf/norm/, not from which others a figure shows. No two share both marker and dashes, so the lines
@@ -7,20 +7,36 @@ can be told apart without colour.
 
 import io
 import zlib
-from collections import Counter
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from statistics import fmean
 from textwrap import fill
-from typing import Any
+from typing import Any, Literal
 
 import matplotlib as mpl
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, NullLocator
 
 from normbench.home import CONF, names
-from normbench.report.statistics import mean_and_std
-from normbench.report.table import Table
+from normbench.report.drawable import BATCH, CURVES, SIZES, sizes
+from normbench.report.metrics import METRICS
+from normbench.report.spec import Label
+from normbench.report.statistics import summary
+from normbench.report.table import Cell, Table
+from normbench.results import Row, read_history
 
-# Okabe and Ito's colours, which stay apart for colour-blind readers, without yellow.
-_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+Form = Literal["png", "pdf", "svg"]
+Drawn = dict[Form, bytes]
+
+# Okabe and Ito's colours, which stay apart for colour-blind readers, without yellow, and four of
+# Tol's: of eleven the usual normalizers have each its own.
+_COLOURS = (
+    "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000",
+    "#882255", "#999933", "#332288", "#777777",
+)  # fmt: skip
 _MARKERS = "osD^vP*Xp<>h"
 _LINES_INSIDE = 8  # more would hide what they name
 _DASHES: tuple[Any, ...] = ("-", "--", "-.", (0, (1, 1)), (0, (5, 1, 1, 1, 1, 1)))
@@ -39,40 +55,144 @@ def style(name: str, variant: int = 0) -> dict[str, Any]:
     }
 
 
-def draw(table: Table, form: str) -> bytes:
-    """The figure of `table` as "png" or "pdf"; the same table gives the same bytes."""
-    with mpl.rc_context({"svg.hashsalt": "normbench", "font.size": 9}):
-        # A long legend stands beside the axes, in columns of 16, and the figure grows for it.
-        columns = -(-len(table.lines) // 16) if len(table.lines) > _LINES_INSIDE else 0
-        figure = Figure(figsize=(5.0 + 1.6 * columns, 3.4), layout="constrained")
+def draw(table: Table, forms: Sequence[Form]) -> Drawn:
+    """The numbers of `table` over images per worker; the same table gives the same bytes."""
+    with _figure(len(table.lines)) as (figure, finish):
         axes = figure.add_subplot()
-        shown: Counter[str] = Counter()
-        for label, cells in table.lines.items():
-            name = label.split(" ")[0]  # "gn groups=8" is a variant of gn
-            look = style(name, shown[name])
-            shown[name] += 1
+        columns = sorted({column.batch for column in table.columns if column.batch})
+        for label, cells, look in _lines(table):
             points = [
-                (column, *mean_and_std(list(cell.values.values())))
+                (column.batch, *summary(list(cell.values.values()), cell.statistic))
                 for column, cell in zip(table.columns, cells, strict=True)
-                if cell.values
+                if cell.values and column.batch
             ]
             if points:
-                x, y, error = zip(*points, strict=True)
+                x, y, error = zip(*sorted(points), strict=True)
                 bars = [each or 0.0 for each in error]
-                axes.errorbar(x, y, bars, label=label, capsize=3, **look)
-        axes.set_xscale("log", base=2)
-        axes.xaxis.set_major_locator(FixedLocator(list(table.columns)))
-        axes.xaxis.set_minor_locator(NullLocator())
-        axes.set_xticklabels([str(column) for column in table.columns])
-        axes.set_xlabel("images per worker")
+                axes.errorbar(x, y, bars, label=" ".join(label), capsize=3, **look)
+        _over_batch(axes, columns)
         axes.set_ylabel(table.spec.label)
-        axes.set_title(fill(table.heading.partition(": ")[2], 70), fontsize=8)
-        axes.grid(alpha=0.3)
-        if columns:
-            figure.legend(frameon=False, loc="outside right upper", ncols=columns, fontsize=7)
-        else:
-            axes.legend(frameon=False)
-        out = io.BytesIO()
-        dated = "Software" if form == "png" else "CreationDate"
-        figure.savefig(out, format=form, dpi=160, metadata={dated: None})
+        _title(axes, table)
+        return finish(axes, forms)
+
+
+def draw_curves(table: Table, forms: Sequence[Form], root: Path) -> Drawn:
+    """Training and validation accuracy over the epochs, means over the seeds.
+
+    Left with the fewest and right with the most images per worker of the table, as far as it has
+    runs there.
+    """
+    heads = [(column.batch or 0, str(column), index) for index, column in enumerate(table.columns)]
+    filled = [
+        head for head in sorted(heads) if any(c[head[2]].values for c in table.lines.values())
+    ]
+    shown = filled if len(filled) < 2 else [filled[0], filled[-1]]
+    with _figure(len(table.lines), width=3.6 * len(shown)) as (figure, finish):
+        panels = figure.subplots(1, len(shown), sharey=True, squeeze=False)[0]
+        for axes, (_, head, index) in zip(panels, shown, strict=True):
+            for label, cells, look in _lines(table):
+                _curves(axes, " ".join(label), cells[index], root, look["color"])
+            axes.set_xlabel("epoch")
+            axes.set_title(f"{head}: training (dotted), validation", fontsize=8)
+            axes.grid(alpha=0.3)
+        panels[0].set_ylabel("top-1 accuracy (%)")
+        return finish(panels[-1], forms)
+
+
+def draw_sizes(table: Table, forms: Sequence[Form]) -> Drawn:
+    """The numbers of `table` over parameters and over multiply-adds."""
+    with _figure(len(table.lines), width=7.0) as (figure, finish):
+        panels = figure.subplots(1, 2, sharey=True)
+        for axes, size in zip(panels, ("params_m", "macs_g"), strict=True):
+            for norm, points in sizes(table, size).items():
+                x, y = zip(*sorted(points), strict=True)
+                axes.plot(x, y, label=norm, **style(norm))
+            axes.set_xlabel(METRICS[size].label)
+            axes.grid(alpha=0.3)
+        panels[0].set_ylabel(table.spec.label)
+        return finish(panels[-1], forms)
+
+
+#: By the end of the file's name.
+DRAW: Mapping[str, Callable[[Table, Sequence[Form], Path], Drawn]] = {
+    BATCH: lambda table, forms, _runs: draw(table, forms),
+    CURVES: draw_curves,
+    SIZES: lambda table, forms, _runs: draw_sizes(table, forms),
+}
+
+
+def _lines(table: Table) -> Iterator[tuple[Label, Sequence[Cell], dict[str, Any]]]:
+    shown: Counter[str] = Counter()
+    for label, cells in table.lines.items():
+        norms = [row.norm for cell in cells for row in cell.runs]
+        # "gn groups=8" is a variant of gn.
+        name = norms[0] if norms else label[0].split(" ")[0]
+        yield label, cells, style(name, shown[name])
+        shown[name] += 1
+
+
+def _curves(axes: Axes, label: str, cell: Cell, root: Path, colour: str) -> None:
+    trained: dict[float, list[float]] = defaultdict(list)
+    validated: dict[float, list[float]] = defaultdict(list)
+    for row in cell.runs:
+        for record in _history(root, row):
+            for found, key in ((trained, "train_top1"), (validated, "val_top1")):
+                if key in record:
+                    found[round(record["epoch"], 3)].append(record[key])
+    for found, dashes, name in ((trained, ":", None), (validated or trained, "-", label)):
+        # Only where all seeds have a record: a mean over some of them would jump.
+        whole = {x: fmean(y) for x, y in found.items() if len(y) >= len(cell.values)}
+        if whole:
+            x, y = zip(*sorted(whole.items()), strict=True)
+            axes.plot(x, y, linestyle=dashes, color=colour, label=name, linewidth=1)
+
+
+def _history(root: Path, row: Row) -> list[dict[str, float]]:
+    folder = root / row.sweep / row.id
+    return list(read_history(folder)) if (folder / "history.csv").exists() else []
+
+
+@contextmanager
+def _figure(
+    lines: int, width: float = 5.0
+) -> Iterator[tuple[Figure, Callable[[Axes, Sequence[Form]], Drawn]]]:
+    """A figure, and what ends it: with a legend, as bytes."""
+    # A long legend stands beside the axes, in columns of 16, and the figure grows for it.
+    columns = -(-lines // 16) if lines > _LINES_INSIDE else 0
+    with mpl.rc_context({"svg.hashsalt": "normbench", "svg.fonttype": "none", "font.size": 9}):
+        figure = Figure(figsize=(width + 1.6 * columns, 3.4), layout="constrained")
+
+        def finish(legend_of: Axes, forms: Sequence[Form]) -> Drawn:
+            handles, labels = legend_of.get_legend_handles_labels()
+            if columns:
+                figure.legend(
+                    handles, labels, frameon=False, loc="outside right upper",
+                    ncols=columns, fontsize=7,
+                )  # fmt: skip
+            elif handles:
+                legend_of.legend(frameon=False)
+            figure.draw_without_rendering()
+            figure.set_layout_engine("none")  # laid out once for all forms: half of the time
+            return {form: _saved(figure, form) for form in forms}
+
+        yield figure, finish
+
+
+def _saved(figure: Figure, form: Form) -> bytes:
+    out = io.BytesIO()
+    dated = {"png": "Software", "pdf": "CreationDate", "svg": "Date"}[form]
+    figure.savefig(out, format=form, dpi=160, metadata={dated: None}, transparent=form == "svg")
     return out.getvalue()
+
+
+def _over_batch(axes: Axes, columns: Sequence[int]) -> None:
+    axes.set_xscale("log", base=2)
+    axes.xaxis.set_major_locator(FixedLocator(list(columns)))
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.set_xticks(list(columns), [str(column) for column in columns])
+    axes.set_xlabel("images per worker")
+    axes.grid(alpha=0.3)
+
+
+def _title(axes: Axes, table: Table) -> None:
+    axes.set_title(fill(table.heading.partition(": ")[2], 70), fontsize=8)

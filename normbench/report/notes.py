@@ -1,34 +1,41 @@
 """What has to stand below a table for its numbers to be read rightly."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
+from normbench.report.spec import Label, Spec
 from normbench.report.statistics import paired_difference
 from normbench.report.table import Cell, Table
 
-MARK = "†"
+MARK = "†"  # of a row that is one computation
+SHARED = "‡"  # of a cell with runs that were not trained
 
 
 def notes(table: Table) -> list[str]:
     """The sentences below `table`, most important first."""
-    label = table.spec.label
-    found = [f"{label} after the last epoch: mean ± sample standard deviation (number of seeds)."]
+    found = [_numbers(table)]
+    found += _of_the_paper(table)
     if any(row.status == "diverged" for row in table.runs):
         found.append(
             "div.: a loss was not finite, or the final training loss not 1 % below "
             "ln(classes), what guessing gives."
         )
+    if any(row.status == "oom" for row in table.runs):
+        found.append("OOM: it did not fit into the memory of the device.")
     found += impossible(table)
     if same := one_computation(table):
         found.append(
-            f"{MARK} {', '.join(same)}: under protocol=fixed_global_batch one and the same "
-            "computation for a seed in every column, because none of its statistics depends on "
-            "images per worker; that such a row is flat proves nothing."
+            f"{MARK} {', '.join(map(_said, same))}: under protocol=fixed_global_batch one and the "
+            "same computation for a seed in every column, because none of its statistics depends "
+            "on images per worker; that such a row is flat proves nothing."
         )
     if shared := sum(row.shared_with is not None for row in table.runs):
+        marked = f"{SHARED} " if shared_cells(table) else ""
         found.append(
-            f"{shared} of the {len(table.runs)} cells' runs were not trained: they are the very "
-            "same computation as another run, whose row they share (shared_with)."
+            f"{marked}{shared} of the {len(table.runs)} cells' runs were not trained: they are the "
+            "very same computation as another run, whose row they share (shared_with)."
         )
+    if older := sum(cell.older for cell in table.cells):
+        found.append(f"{older} older runs of other options are left out.")
     if used := groups_in_use(table):
         found.append(f"Groups in the layers of this network: {used}.")
     if ours := sorted({value for row in table.runs for value in row.unverified}):
@@ -37,8 +44,49 @@ def notes(table: Table) -> list[str]:
         )
     found += differences(table)
     found += sorted({row.limits for row in table.runs if row.limits})
-    found.append(_provenance(table))
+    if table.runs:
+        found.append(_provenance(table))
     return found
+
+
+def _numbers(table: Table) -> str:
+    statistic = table.spec.statistic
+    when = " after the last epoch" if table.spec.metric.label.endswith("accuracy (%)") else ""
+    return f"{table.spec.label}{when}: {statistic} ± sample standard deviation (number of seeds)."
+
+
+def _of_the_paper(table: Table) -> list[str]:
+    """What the numbers in brackets are, and whether ours may be compared with them."""
+    spec = table.spec
+    if not spec.published:
+        return []
+    behind = "it does not say of how many runs" if spec.seeds is None else f"of {spec.seeds} runs"
+    which = f"In brackets, the paper's numbers: {spec.source}, {spec.statistic} ({behind})"
+    found = []
+    if not table.runs:
+        found.append(f"{which}. None of it has been trained here.")
+    elif table.deviations:
+        found.append(
+            f"{which}. No differences are given, as our setting is another one: "
+            f"{', '.join(table.deviations)}."
+        )
+    else:
+        found.append(f"{which}; behind it ours minus the paper's.")
+    if any(number.unverified for number in spec.published.values()):
+        found.append("?: not in the text of the paper that we have, and unverified.")
+    return [*found, *spec.notes]
+
+
+def shared_cells(table: Table) -> list[tuple[Label, int]]:
+    """Cells with runs that were not trained, unless their whole row is one computation."""
+    same = one_computation(table)
+    return [
+        (label, index)
+        for label, cells in table.lines.items()
+        if label not in same
+        for index, cell in enumerate(cells)
+        if cell.shared
+    ]
 
 
 def impossible(table: Table) -> list[str]:
@@ -46,7 +94,7 @@ def impossible(table: Table) -> list[str]:
     labels: dict[str, list[str]] = {}
     for label, cells in table.lines.items():
         for reason in {row.reason for c in cells for row in c.runs if row.status == "impossible"}:
-            labels.setdefault(reason, []).append(label)
+            labels.setdefault(reason, []).append(_said(label))
     return [f"n/a, {', '.join(found)}: {reason}." for reason, found in labels.items()]
 
 
@@ -56,7 +104,7 @@ def groups_in_use(table: Table) -> str:
     for label, cells in table.lines.items():
         counts = {count for cell in cells for row in cell.runs for count in row.groups}
         if counts:
-            used[label] = ", ".join(map(str, sorted(counts)))
+            used[_said(label)] = ", ".join(map(str, sorted(counts)))
     return "; ".join(f"{label} {counts}" for label, counts in used.items())
 
 
@@ -68,9 +116,10 @@ def _provenance(table: Table) -> str:
     return f"Runs: {len(table.runs)}, sweep {sweeps}, commit {commits}."
 
 
-def one_computation(table: Table) -> list[str]:
+def one_computation(table: Table) -> list[Label]:
     """Rows of the table whose columns are one computation by construction."""
-    if table.setting["protocol"] != "fixed_global_batch" or table.spec.columns != "batch":
+    over_batch = len({column.batch for column in table.columns} - {None}) > 1
+    if table.setting.get("protocol") != "fixed_global_batch" or not over_batch:
         return []
     return [
         label
@@ -95,19 +144,23 @@ def _identical(cells: Sequence[Cell]) -> bool:
 
 
 def differences(table: Table) -> list[str]:
-    """The widest column minus the narrowest, for rows of several computations."""
+    """The most images per worker minus the fewest, for rows of several computations."""
+    if not table.drawable:
+        return []
     same = one_computation(table)
+    order = sorted(
+        (column.batch, index) for index, column in enumerate(table.columns) if column.batch
+    )
     found = []
     for label, cells in table.lines.items():
-        filled = _filled(cells)
+        filled = [(batch, index) for batch, index in order if cells[index].values]
         if label in same or len(filled) < 2:
             continue
-        low, high = filled[0], filled[-1]
+        (few, low), (many, high) = filled[0], filled[-1]
         if difference := paired_difference(cells[high].values, cells[low].values):
             mean, least, most, count = difference
-            axis, columns = table.spec.columns, table.columns
             found.append(
-                f"{label}: {axis}={columns[high]} minus {axis}={columns[low]} is {mean:+.1f}, 95 % "
+                f"{_said(label)}: batch={many} minus batch={few} is {mean:+.1f}, 95 % "
                 f"interval [{least:+.1f}, {most:+.1f}] (t interval of {count} pairs by seed)."
             )
     return found
@@ -115,3 +168,12 @@ def differences(table: Table) -> list[str]:
 
 def _filled(cells: Sequence[Cell]) -> list[int]:
     return [index for index, cell in enumerate(cells) if cell.values]
+
+
+def _said(label: Label) -> str:
+    return " ".join(label)
+
+
+def protocol_of(spec: Spec) -> Mapping[str, object]:
+    """The paper's setting of a table, as one would type it."""
+    return {**(spec.where or {}), **(spec.setting or {})}

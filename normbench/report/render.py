@@ -1,76 +1,50 @@
-"""A table as Markdown, CSV, LaTeX and HTML."""
+"""A table as Markdown and as CSV."""
 
 import csv
-import html
 import io
 
 from tabulate import tabulate
 
-from normbench.report.notes import MARK, notes, one_computation
+from normbench.report.notes import MARK, SHARED, notes, one_computation, shared_cells
 from normbench.report.table import Table
-
-_PAGE = """<!doctype html>
-<html lang="en">
-<meta charset="utf-8">
-<title>{heading}</title>
-<style>
-body {{ font: 16px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto }}
-table {{ border-collapse: collapse }}
-th, td {{ padding: .3rem .8rem; text-align: left; border-bottom: 1px solid #ccc }}
-img {{ max-width: 100% }}
-</style>
-<h1>{heading}</h1>
-{table}
-{figure}
-<ul>
-{notes}
-</ul>
-</html>
-"""
 
 
 def markdown(table: Table) -> str:
     """Heading, table and notes."""
-    body = _tabulated(table, "pipe")
+    header, body = table.grid()
+    same = one_computation(table)
+    shared = shared_cells(table)
+    marked = [
+        [
+            f"{words} {MARK}" if label in same else words,
+            *(f"{cell} {SHARED}" if (label, k) in shared else cell for k, cell in enumerate(cells)),
+        ]
+        for label, (words, *cells) in zip(table.lines, body, strict=True)
+    ]
+    drawn = tabulate(marked, header, tablefmt="pipe", disable_numparse=True)
     listed = "\n".join(f"- {note}" for note in notes(table))
-    return f"**{table.heading}**\n\n{body}\n\n{listed}\n"
-
-
-def latex(table: Table) -> str:
-    """A table environment with rules of booktabs and the notes in its caption."""
-    body = _tabulated(table, "latex_booktabs")
-    caption = _latex_text(f"{table.heading}. {' '.join(notes(table))}")
-    return f"\\begin{{table}}\n\\centering\n{body}\n\\caption{{{caption}}}\n\\end{{table}}\n"
-
-
-def page(table: Table) -> str:
-    """A page that needs no other file than the figure beside it."""
-    return _PAGE.format(
-        heading=html.escape(table.heading),
-        table=_tabulated(table, "html"),
-        figure=f'<p><img src="{table.slug}.png" alt="figure"></p>' if table.drawable else "",
-        notes="\n".join(f"<li>{html.escape(note)}" for note in notes(table)),
-    )
+    return f"**{table.heading}**\n\n{drawn}\n\n{listed}\n"
 
 
 def numbers(table: Table) -> str:
-    """CSV, one line a run: what the other forms were computed from."""
+    """CSV, one line for each run of a cell, and one for each number of the paper."""
     out = io.StringIO()
-    columns = ("norm", "batch", "seed", "status", table.spec.metric, "options", "id", "commit")
+    plain = ("norm", "batch", "seed", "status")
+    last = ("options", "id", "sweep", "commit")
     writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(columns)
-    writer.writerows([getattr(row, column) for column in columns] for row in table.runs)
+    writer.writerow(["row", "column", *plain, "metric", "value", *last])
+    for label, cells in table.lines.items():
+        for column, cell in zip(table.columns, cells, strict=True):
+            where = (" ".join(label), str(column))
+            name = cell.metric.label
+            for run in cell.runs:
+                own = [getattr(run, key) for key in plain]
+                writer.writerow(
+                    [*where, *own, name, cell.metric.of(run), *(getattr(run, k) for k in last)]
+                )
+            if cell.published:
+                number = cell.published
+                source = f"{table.spec.source}{' (unverified)' if number.unverified else ''}"
+                value = number.word if number.value is None else number.value
+                writer.writerow([*where, "", "", "", "published", name, value, "", "", source, ""])
     return out.getvalue()
-
-
-def _tabulated(table: Table, form: str) -> str:
-    header, body = table.grid()
-    same = one_computation(table)
-    marked = [[f"{line[0]} {MARK}" if line[0] in same else line[0], *line[1:]] for line in body]
-    return tabulate(marked, header, tablefmt=form, disable_numparse=True)
-
-
-def _latex_text(text: str) -> str:
-    for character in "&%$#_{}":
-        text = text.replace(character, f"\\{character}")
-    return text

@@ -1,7 +1,27 @@
 """Means over seeds and how sure they are."""
 
 from collections.abc import Mapping, Sequence
-from statistics import fmean, stdev
+from dataclasses import dataclass
+from statistics import fmean, median, stdev, variance
+
+CONFIDENCE = 0.95
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A number and the ends of its interval; without seeds enough there are none.
+
+    Args:
+        value: the estimate.
+        low: lower end.
+        high: upper end.
+        seeds: the smallest number of seeds behind one of its parts.
+    """
+
+    value: float
+    low: float | None
+    high: float | None
+    seeds: int
 
 
 def mean_and_std(values: Sequence[float]) -> tuple[float, float | None]:
@@ -9,8 +29,14 @@ def mean_and_std(values: Sequence[float]) -> tuple[float, float | None]:
     return fmean(values), stdev(values) if len(values) > 1 else None
 
 
+def summary(values: Sequence[float], statistic: str) -> tuple[float, float | None]:
+    """The mean or the median, and the sample standard deviation."""
+    mean, std = mean_and_std(values)
+    return (median(values) if statistic == "median" else mean), std
+
+
 def paired_difference(
-    first: Mapping[int, float], second: Mapping[int, float], confidence: float = 0.95
+    first: Mapping[int, float], second: Mapping[int, float], confidence: float = CONFIDENCE
 ) -> tuple[float, float, float, int] | None:
     """`first` minus `second` over the seeds of both: mean, ends of its interval, number of pairs.
 
@@ -20,8 +46,77 @@ def paired_difference(
     count = len(differences)
     if count < 2:
         return None
-    from scipy.special import stdtrit  # 0.2 s that a table without pairs need not pay
-
-    half = float(stdtrit(count - 1, (1 + confidence) / 2)) * stdev(differences) / count**0.5
+    half = _quantile((1 + confidence) / 2, count - 1) * stdev(differences) / count**0.5
     mean = fmean(differences)
     return mean, mean - half, mean + half, count
+
+
+def contrast(
+    parts: Sequence[tuple[float, Sequence[float]]], confidence: float = CONFIDENCE
+) -> Estimate:
+    """The sum of weights times means of independent samples, with Welch's interval.
+
+    Of two samples with the weights 1 and -1 it is Welch's of their difference (Welch 1947); the
+    degrees of freedom are Satterthwaite's in general.
+
+    Args:
+        parts: (weight, values) of each sample.
+        confidence: of the interval.
+    """
+    value = sum(weight * fmean(values) for weight, values in parts)
+    seeds = min(len(values) for _, values in parts)
+    if seeds < 2:
+        return Estimate(value, None, None, seeds)
+    squares = [
+        (weight**2 * variance(values) / len(values), len(values)) for weight, values in parts
+    ]
+    total = sum(square for square, _ in squares)
+    if total == 0:
+        return Estimate(value, value, value, seeds)
+    freedom = total**2 / sum(square**2 / (count - 1) for square, count in squares)
+    half = _quantile((1 + confidence) / 2, freedom) * total**0.5
+    return Estimate(value, value - half, value + half, seeds)
+
+
+def spread(samples: Sequence[Sequence[float]], confidence: float = CONFIDENCE) -> Estimate:
+    """The largest mean of `samples` minus the smallest, with Tukey's interval.
+
+    Its ends are the largest ones of the simultaneous intervals of all pairs (Tukey 1949, Kramer
+    1956): a spread of noise alone is never 0, and these intervals know how many were compared.
+    """
+    means = [fmean(values) for values in samples]
+    value = max(means) - min(means)
+    seeds = min(map(len, samples))
+    if seeds < 2:
+        return Estimate(value, None, None, seeds)
+    if not any(variance(values) for values in samples):
+        return Estimate(value, value, value, seeds)
+    from scipy.stats import tukey_hsd
+
+    found = tukey_hsd(*samples).confidence_interval(confidence)
+    return Estimate(value, max(0.0, float(found.low.max())), float(found.high.max()), seeds)
+
+
+def p_lower(first: Sequence[float], second: Sequence[float]) -> float:
+    """Welch's one-sided p that the mean of `first` is lower than that of `second` by chance."""
+    from scipy.stats import ttest_ind
+
+    if variance(first) == variance(second) == 0:
+        return 0.0 if fmean(first) < fmean(second) else 1.0
+    return float(ttest_ind(first, second, equal_var=False, alternative="less").pvalue)
+
+
+def holm(ps: Sequence[float]) -> list[float]:
+    """Holm's adjustment of several p values (Holm 1979), in their order."""
+    order = sorted(range(len(ps)), key=ps.__getitem__)
+    adjusted, worst = [0.0] * len(ps), 0.0
+    for rank, index in enumerate(order):
+        worst = max(worst, min(1.0, (len(ps) - rank) * ps[index]))
+        adjusted[index] = worst
+    return adjusted
+
+
+def _quantile(probability: float, freedom: float) -> float:
+    from scipy.special import stdtrit  # 0.2 s that a table without pairs need not pay
+
+    return float(stdtrit(freedom, probability))

@@ -6,59 +6,88 @@ every option that differs from its yaml. Rows of different settings never share 
 
 import re
 from collections import defaultdict
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
+from statistics import fmean
 from typing import Any
 
-from normbench.report.statistics import mean_and_std
-from normbench.results import Row, flat
+from normbench.report.metrics import Metric
+from normbench.report.spec import FULL, Label, Place, Published, Spec, fits
+from normbench.report.statistics import summary
+from normbench.results import Row, flat, only_adding
 
 MISSING = "–"
-_WORDS = {"diverged": "div.", "oom": "OOM", "impossible": "n/a"}
-
-
-@dataclass(frozen=True)
-class Spec:
-    """A file of reports/tables/: what stands where."""
-
-    name: str
-    title: str
-    rows: str
-    columns: str
-    metric: str
-    label: str
-    decimals: int
+MINUS = "−"
+WORDS = {"diverged": "div.", "oom": "OOM", "impossible": "n/a"}
 
 
 @dataclass(frozen=True)
 class Cell:
-    """The runs of one cell, a seed each."""
+    """The runs of one cell, a seed each, and what the paper has there.
+
+    Args:
+        runs: of one configuration.
+        metric: what their numbers are.
+        statistic: mean or median.
+        published: the paper's number.
+        given: numbers by seed that are not of single runs: differences of other cells.
+        older: runs that stood here before an option's usual value was changed; not counted.
+    """
 
     runs: tuple[Row, ...]
-    metric: str
+    metric: Metric
+    statistic: str = "mean"
+    published: Published | None = None
+    given: Mapping[int, float] | None = None
+    older: int = 0
 
     @cached_property
-    def values(self) -> dict[int, float]:
+    def values(self) -> Mapping[int, float]:
         """The metric of the runs that have it, by seed."""
+        if self.given is not None:
+            return self.given
         good = [row for row in self.runs if row.status == "ok"]
-        return {
-            row.seed: float(value)
-            for row in good
-            if (value := getattr(row, self.metric)) is not None
-        }
+        return {row.seed: value for row in good if (value := self.metric.of(row)) is not None}
+
+    @cached_property
+    def center(self) -> float | None:
+        """Mean or median of the values."""
+        return summary(list(self.values.values()), self.statistic)[0] if self.values else None
+
+    @property
+    def shared(self) -> bool:
+        """Not all of its runs were trained: some have the row of the same computation elsewhere."""
+        return any(row.shared_with is not None for row in self.runs)
+
+    @property
+    def lost(self) -> int:
+        """Runs that ended without a number."""
+        return sum(row.status in WORDS for row in self.runs)
 
     def text(self, decimals: int) -> str:
         """Mean ± deviation (n), and what became of the other runs."""
         parts = []
         if self.values:
-            mean, std = mean_and_std(list(self.values.values()))
+            center, std = summary(list(self.values.values()), self.statistic)
             deviation = "" if std is None else f" ± {std:.{decimals}f}"
-            parts.append(f"{mean:.{decimals}f}{deviation} ({len(self.values)})")
-        for status, word in _WORDS.items():
+            sign = "+" if self.given is not None else ""
+            parts.append(f"{center:{sign}.{decimals}f}{deviation} ({len(self.values)})")
+        for status, word in WORDS.items():
             if count := sum(row.status == status for row in self.runs):
                 parts.append(f"{count} {word}" if self.values else word)
         return ", ".join(parts) or MISSING
+
+
+@dataclass(frozen=True)
+class Column:
+    """The head of a column; images per worker, if it is about them."""
+
+    label: Label
+    batch: int | None = None
+
+    def __str__(self) -> str:
+        return " ".join(self.label)
 
 
 @dataclass(frozen=True)
@@ -69,48 +98,118 @@ class Table:
         spec: what stands where.
         setting: every scientific option that is on no axis, and its value.
         differs: options to name beside the usual ones, because another table differs in them alone.
-        columns: values of the column axis, ascending.
-        lines: cells of each value of the row axis, by its name.
+        columns: heads of the columns.
+        lines: cells of each row, by its label.
+        scale: whether the networks are the paper's or small ones in their place.
     """
 
     spec: Spec
     setting: Mapping[str, Any]
     differs: Sequence[str]
-    columns: Sequence[Any]
-    lines: Mapping[str, Sequence[Cell]]
+    columns: Sequence[Column]
+    lines: Mapping[Label, Sequence[Cell]]
+    scale: int = FULL
+    axes: Label = field(default=("", ""))
 
     @property
     def heading(self) -> str:
         """The title, and the setting as one would type it."""
-        return f"{self.spec.title}: {' '.join(_words(self.setting, self.differs))}"
+        setting = " ".join(_words(self.setting, self.differs)) or "no runs"
+        return f"{self.spec.title}: {setting}"
 
     @property
     def slug(self) -> str:
         """The setting as the name of a file."""
-        return re.sub(r"[^\w.=-]+", "_", "-".join(_words(self.setting, self.differs, short=True)))
+        words = _words(self.setting, self.differs, short=True)
+        return re.sub(r"[^\w.=-]+", "_", "-".join(words)) or "published"
 
     @property
     def drawable(self) -> bool:
         """There is a number over images per worker."""
-        numbers = any(cell.values for cells in self.lines.values() for cell in cells)
-        return self.spec.columns == "batch" and numbers
+        over_batch = len({column.batch for column in self.columns} - {None}) > 1
+        return over_batch and any(cell.values for cell in self.cells)
 
     @property
+    def cells(self) -> Iterable[Cell]:
+        return (cell for cells in self.lines.values() for cell in cells)
+
+    @cached_property
     def runs(self) -> list[Row]:
-        return [row for cells in self.lines.values() for cell in cells for row in cell.runs]
+        """Of all cells, each once."""
+        return list({row.id: row for cell in self.cells for row in cell.runs}.values())
+
+    @cached_property
+    def deviations(self) -> list[str]:
+        """In what the setting is not the paper's; only without any are numbers to be compared."""
+        wanted = self.spec.setting or {}
+        found = [] if self.scale == FULL else ["small networks"]
+        for key, value in wanted.items():
+            have = self.setting.get(key)
+            if not fits({key: value}, {key: have}):
+                found.append(f"{key}={have} ({value})")
+        typed = self.setting.get("options", "").split()
+        return found + [word for word in typed if _key(word) not in wanted]
+
+    def difference(self, cell: Cell) -> float | None:
+        """Ours minus the paper's, if the two are of one setting."""
+        if self.deviations or cell.center is None or cell.published is None:
+            return None
+        theirs = cell.published.value
+        return None if theirs is None else cell.center - theirs
+
+    def text(self, cell: Cell) -> str:
+        """A cell as it is printed: ours, and in brackets the paper's and the difference."""
+        decimals = self.decimals(cell)
+        if cell.published is None:
+            return cell.text(decimals)
+        theirs = str(cell.published)
+        if (difference := self.difference(cell)) is not None:
+            theirs += f", {signed(difference, decimals)}"
+        return f"{cell.text(decimals)} [{theirs}]"
+
+    def decimals(self, cell: Cell) -> int:
+        own = cell.metric is not self.spec.metric
+        return cell.metric.decimals if own else self.spec.decimals
+
+    def best(self) -> set[tuple[Label, int]]:
+        """The cells with the best number of their column, to the digits that are printed."""
+        found = set()
+        for index, _ in enumerate(self.columns):
+            column = {label: cells[index] for label, cells in self.lines.items()}
+            numbers = {
+                label: round(cell.center, self.decimals(cell)) * _SIGN[cell.metric.better]
+                for label, cell in column.items()
+                if cell.center is not None and cell.given is None and cell.metric.better
+            }
+            if len(numbers) > 1:
+                top = max(numbers.values())
+                found |= {(label, index) for label, value in numbers.items() if value == top}
+        return found
 
     def grid(self) -> tuple[list[str], list[list[str]]]:
         """Header and body as text."""
-        header = [f"{self.spec.rows} \\ {self.spec.columns}", *map(str, self.columns)]
-        decimals = self.spec.decimals
+        header = [" \\ ".join(word for word in self.axes if word), *map(str, self.columns)]
         body = [
-            [label, *(cell.text(decimals) for cell in cells)] for label, cells in self.lines.items()
+            [" ".join(label), *(self.text(cell) for cell in cells)]
+            for label, cells in self.lines.items()
         ]
         return header, body
 
 
+_SIGN = {"higher": 1, "lower": -1, "": 0}
+
+
+def signed(number: float, decimals: int) -> str:
+    """A difference, with its sign and a minus that is one."""
+    return f"{number:+.{decimals}f}".replace("-", MINUS)
+
+
 def tables(
-    specs: Sequence[Spec], rows: Sequence[Row], touched: Collection[str] | None
+    specs: Sequence[Spec],
+    rows: Sequence[Row],
+    touched: Collection[str] | None,
+    *,
+    empty: bool = False,
 ) -> list[Table]:
     """The tables of `specs` from `rows`, one for each setting.
 
@@ -118,112 +217,276 @@ def tables(
         specs: what tables there are.
         rows: all rows; of those that are no runs none is used.
         touched: ids of runs; settings that contain none of them are left out. None: all settings.
+        empty: papers' tables that no row belongs to are made too, with the paper's numbers alone.
     """
-    found = []
+    known: dict[tuple[str, str], dict[str, Any]] = {}
+    with only_adding():
+        runs = [_run(row, known) for row in rows if row.kind == "run"]
+        return list(_tables(specs, runs, touched, empty))
+
+
+def _tables(
+    specs: Sequence[Spec], runs: Sequence["Run"], touched: Collection[str] | None, empty: bool
+) -> Iterator[Table]:
+    recipes: dict[str, list[Run]] = defaultdict(list)
+    for run in runs:
+        recipes[run.row.recipe].append(run)
     for spec in specs:
-        settings: dict[tuple[tuple[str, Any], ...], list[Row]] = defaultdict(list)
-        for row in rows:
-            if row.kind == "run":
-                settings[_frozen(_setting(row, spec))].append(row)
-        known = [dict(setting) for setting in settings]
-        for setting, own in sorted(settings.items(), key=str):
-            if touched is None or any(row.id in touched for row in own):
-                found.append(_table(spec, dict(setting), own, known))
-    return found
+        made = _paper_tables(spec, recipes) if spec.fixed else _free_tables(spec, runs)
+        if touched is not None:
+            made = [each for each in made if any(row.id in touched for row in each.runs)]
+        if not made and empty and spec.fixed:
+            made = [_filled(spec, {}, [], FULL, {})]
+        yield from made
+
+
+@dataclass(frozen=True)
+class Run:
+    """A row with its configuration as tables ask for it.
+
+    Args:
+        row: of the run.
+        options: all scientific options, flat.
+        parts: each part of the configuration (norm, model, batch ...) as text: equal parts have
+            equal texts, and comparing those is fast enough for tens of thousands of rows.
+    """
+
+    row: Row
+    options: Mapping[str, Any]
+    parts: Mapping[str, str]
+
+
+def _run(row: Row, known: dict[tuple[str, str], dict[str, Any]]) -> Run:
+    options: dict[str, Any] = {}
+    parts = {}
+    for part, value in row.config.items():
+        parts[part] = text = repr(value)
+        flattened = known.get((part, text))
+        if flattened is None:
+            flattened = known[part, text] = flat({part: value})
+        options.update(flattened)
+    return Run(row, options, parts)
+
+
+def _by_setting(spec: Spec, runs: Iterable[Run]) -> list[tuple[dict[str, Any], list[Run]]]:
+    """The settings of `runs`, each with its own."""
+    found: dict[tuple[str, ...], tuple[dict[str, Any], list[Run]]] = {}
+    for run in runs:
+        left_out, more = _besides_axes(run.row, spec)
+        kept = [(part, text) for part, text in run.parts.items() if part not in left_out]
+        key = (*(f"{part} {text}" for part, text in sorted(kept)), *more.values())
+        if key not in found:
+            parts = {part for part, _ in kept}
+            options = {k: v for k, v in run.options.items() if k.partition(".")[0] in parts}
+            found[key] = ({**options, **more}, [])
+        found[key][1].append(run)
+    return [found[key] for key in sorted(found)]
+
+
+def _free_tables(spec: Spec, runs: Sequence[Run]) -> list[Table]:
+    settings = _by_setting(spec, runs)
+    known = [setting for setting, _ in settings]
+    return [_table(spec, setting, own, known) for setting, own in settings]
 
 
 def _table(
-    spec: Spec, setting: dict[str, Any], rows: list[Row], known: list[dict[str, Any]]
+    spec: Spec, setting: dict[str, Any], runs: list[Run], known: list[dict[str, Any]]
 ) -> Table:
-    twins = [other for other in known if _words(other) == _words(setting)]
-    names = _names(rows, spec.rows)
+    assert isinstance(spec.rows, str)
+    assert isinstance(spec.columns, str)
+    names = _names(runs, spec.rows)
     cells: dict[tuple[str, Any], list[Row]] = defaultdict(list)
-    for row in rows:
-        cells[names[row.id], _place(row, spec.columns)].append(row)
+    for run in runs:
+        cells[names[run.row.id], _value(run.row, spec.columns)].append(run.row)
     labels = sorted({label for label, _ in cells})
     columns = sorted({column for _, column in cells})
-    lines = {
-        label: [Cell(tuple(cells.get((label, column), ())), spec.metric) for column in columns]
+    lines: dict[Label, list[Cell]] = {
+        (label,): [Cell(tuple(cells.get((label, column), ())), spec.metric) for column in columns]
         for label in labels
     }
-    return Table(spec, setting, _differing(twins), columns, lines)
-
-
-def _setting(row: Row, spec: Spec) -> dict[str, Any]:
-    """What a row shares with all others of its table: all options but those of the axes."""
-    axes = {spec.rows, spec.columns}
-    # What follows from `batch` differs from column to column and must not split the table.
-    follows = {"fixed_workers": "global_batch", "fixed_global_batch": "workers"}.get(
-        row.protocol, ""
+    heads = [
+        Column((str(column),), column if spec.columns == "batch" else None) for column in columns
+    ]
+    return Table(
+        spec, setting, _apart(setting, known), heads, lines, axes=(spec.rows, spec.columns)
     )
-    kept = {
-        key: value
-        for key, value in flat(row.config).items()
-        if key.partition(".")[0] not in axes | {"seed", follows}
+
+
+def _apart(setting: Mapping[str, Any], known: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Options that tell a setting from those which have the same words."""
+    words = _words(setting)
+    return _differing([other for other in known if _words(other) == words])
+
+
+def _paper_tables(spec: Spec, recipes: Mapping[str, Sequence[Run]]) -> list[Table]:
+    """The tables of a paper; of thousands of rows those of its recipe are looked at."""
+    where = spec.where or {}
+    asked = {"recipe": where["recipe"]} if "recipe" in where else {}
+    named = [name for name in recipes if fits(asked, {"recipe": name})]
+    runs = [run for name in named for run in recipes[name] if fits(where, run.options)]
+    placed: dict[int, dict[str, list[tuple[Label, Label]]]] = defaultdict(dict)
+    for run in runs:
+        for scale, places in _places(spec, run.options):
+            placed[scale][run.row.id] = places
+    made = []
+    for scale, places_of in sorted(placed.items()):
+        settings = _by_setting(spec, (run for run in runs if run.row.id in places_of))
+        known = [setting for setting, _ in settings]
+        for setting, own in settings:
+            cells: dict[tuple[Label, Label], list[Run]] = defaultdict(list)
+            for run in own:
+                for place in places_of[run.row.id]:
+                    cells[place].append(run)
+            made.append(_filled(spec, setting, _apart(setting, known), scale, cells))
+    return made
+
+
+def _places(
+    spec: Spec, options: Mapping[str, Any]
+) -> Iterable[tuple[int, list[tuple[Label, Label]]]]:
+    """Where a run stands, at the scale of the paper or else in small."""
+    assert spec.fixed is not None
+    rows, columns = spec.fixed
+    for scale in range(max(place.scales for place in (*rows, *columns))):
+        down = [place.label for place in rows if not place.minus and place.fits(options, scale)]
+        along = [place.label for place in columns if not place.minus and place.fits(options, scale)]
+        if down and along:
+            yield scale, [(row, column) for row in down for column in along]
+            return
+
+
+def _filled(
+    spec: Spec,
+    setting: Mapping[str, Any],
+    differs: Sequence[str],
+    scale: int,
+    runs: Mapping[tuple[Label, Label], Sequence[Run]],
+) -> Table:
+    assert spec.fixed is not None
+    rows, columns = spec.fixed
+    cells = {
+        (row.label, column.label): _cell(spec, row, column, runs.get((row.label, column.label), ()))
+        for row in rows
+        for column in columns
     }
-    return {**kept, "options": _options(row, lambda group: group not in axes)}
+    for row in rows:
+        for column in columns:
+            if column.minus or row.minus:
+                cells[row.label, column.label] = _difference(cells, spec, row, column)
+    lines = {row.label: [cells[row.label, column.label] for column in columns] for row in rows}
+    heads = [Column(column.label, column.batch) for column in columns]
+    return Table(spec, setting, differs, heads, lines, scale)
+
+
+def _cell(spec: Spec, row: Place, column: Place, runs: Sequence[Run]) -> Cell:
+    theirs = (spec.published or {}).get((row.label, column.label))
+    variants: dict[tuple[str, ...], list[Row]] = defaultdict(list)
+    for run in runs:
+        variant = tuple(text for part, text in sorted(run.parts.items()) if part != "seed")
+        variants[variant].append(run.row)
+    latest = max(variants.values(), key=lambda own: max(run.finished for run in own), default=[])
+    metric = spec.of(row, column)
+    return Cell(tuple(latest), metric, spec.statistic, theirs, older=len(runs) - len(latest))
+
+
+def _difference(
+    cells: Mapping[tuple[Label, Label], Cell], spec: Spec, row: Place, column: Place
+) -> Cell:
+    minus = column.minus or row.minus
+    assert minus is not None
+
+    def at(label: Label) -> Cell:
+        return cells[(row.label, label) if column.minus else (label, column.label)]
+
+    theirs = (spec.published or {}).get((row.label, column.label))
+    metric = spec.of(row, column)
+    candidates = [cell for cell in map(at, minus.first) if cell.values]
+    second = at(minus.second).values
+    if not candidates or not second:
+        return Cell((), metric, spec.statistic, theirs)
+    sign = -1 if metric.better == "lower" else 1
+    first = max(candidates, key=lambda cell: sign * fmean(cell.values.values())).values
+    values = {seed: first[seed] - second[seed] for seed in first.keys() & second.keys()}
+    return Cell((), metric, spec.statistic, theirs, given=values)
+
+
+def _besides_axes(row: Row, spec: Spec) -> tuple[Collection[str], dict[str, str]]:
+    """Parts of the configuration that are no part of the setting, and what else is one."""
+    # What follows from `batch` differs from column to column and must not split the table.
+    follows = {"fixed_workers": "global_batch", "fixed_global_batch": "workers"}
+    left_out = spec.groups | {"seed", follows.get(row.protocol, "")}
+    if "global_batch" in spec.groups:
+        left_out |= {"batch", "workers"}
+    more = {"devices": row.devices} if spec.metric.hardware else {}
+    if spec.fixed:
+        # Of a group on an axis, options that the table does not name were typed for all its runs.
+        return left_out, {**more, "options": _options(row, lambda key: key not in spec.keys)}
+    typed = _options(row, lambda key: key.partition(".")[0] not in spec.groups)
+    return left_out, {**more, "options": typed}
 
 
 def _words(
     setting: Mapping[str, Any], differs: Sequence[str] = (), *, short: bool = False
 ) -> list[str]:
     """A setting in words: "key=value", or for the usual keys the value alone where `short`."""
-    held = "workers" if setting["protocol"] == "fixed_workers" else "global_batch"
+    if not setting:
+        return []
+    held = "workers" if setting.get("protocol") == "fixed_workers" else "global_batch"
     usual = {"reg": "none", "precision": "32-true"}
-    keys = ["data", "model", "recipe", "reg", "precision", "protocol", held]
+    keys = ["data", "model", "recipe", "reg", "precision", "protocol", held, "devices"]
     said = [key for key in keys if key in setting and setting[key] != usual.get(key)]
     words = [f"{setting[key]}" if short else f"{key}={setting[key]}" for key in said]
     return [*words, *setting["options"].split(), *(f"{k}={setting.get(k)}" for k in differs)]
 
 
-def _names(rows: Sequence[Row], axis: str) -> dict[str, str]:
+def _names(runs: Sequence[Run], axis: str) -> dict[str, str]:
     """What to call each row on `axis`, by run id: the name, and the options that belong to it.
 
     Where a yaml has changed since, runs of one name have other options; then those are named too.
     """
-    alike: dict[str, list[Row]] = defaultdict(list)
-    for row in rows:
-        alike[_name(row, axis)].append(row)
+    alike: dict[str, dict[str, list[Run]]] = defaultdict(lambda: defaultdict(list))
+    for run in runs:
+        alike[_name(run.row, axis)][run.parts.get(axis, "")].append(run)
     names = {}
-    for name, own in alike.items():
+    for name, variants in alike.items():
         # Two runs called "gn", of eps 1e-5 and, since the yaml was changed, of 1e-3: both are named
         # with their eps.
-        options = {row.id: _own(row, axis) for row in own}
+        options = {text: _own(own[0], axis) for text, own in variants.items()}
         keys = _differing(list(options.values()))
-        for run, values in options.items():
-            names[run] = " ".join([name, *(f"{key}={values.get(key)}" for key in keys)])
+        for text, values in options.items():
+            called = " ".join([name, *(f"{key}={values.get(key)}" for key in keys)])
+            names.update({run.row.id: called for run in variants[text]})
     return names
 
 
-def _own(row: Row, axis: str) -> dict[str, Any]:
+def _own(run: Run, axis: str) -> dict[str, Any]:
     within = f"{axis}."
-    options = flat(row.config).items()
+    options = run.options.items()
     return {key.removeprefix(within): value for key, value in options if key.startswith(within)}
 
 
 def _name(row: Row, axis: str) -> str:
-    own = _options(row, lambda group: group == axis).replace(f"{axis}.", "")
+    own = _options(row, lambda key: key.partition(".")[0] == axis).replace(f"{axis}.", "")
     return " ".join([str(getattr(row, axis)), *own.split()])
 
 
-def _place(row: Row, axis: str) -> Any:
+def _value(row: Row, axis: str) -> Any:
     """The same, but a number stays one, so that columns sort as numbers."""
     value = getattr(row, axis)
     return value if isinstance(value, int) else _name(row, axis)
 
 
 def _options(row: Row, wanted: Callable[[str], bool]) -> str:
-    return " ".join(o for o in row.options.split(" ") if o and wanted(o.partition(".")[0]))
+    if not row.options:
+        return ""
+    return " ".join(word for word in row.options.split() if wanted(_key(word)))
+
+
+def _key(word: str) -> str:
+    return word.partition("=")[0].lstrip("+")
 
 
 def _differing(options: Sequence[Mapping[str, Any]]) -> list[str]:
     """The keys in which not all `options` agree."""
     keys = sorted({key for each in options for key in each})
     return [key for key in keys if len({str(each.get(key)) for each in options}) > 1]
-
-
-def _frozen(setting: Mapping[str, Any]) -> tuple[tuple[str, Any], ...]:
-    return tuple(
-        (key, tuple(value) if isinstance(value, list) else value)
-        for key, value in sorted(setting.items())
-    )

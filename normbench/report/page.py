@@ -1,0 +1,227 @@
+"""The whole report as one page that needs no other file: tables, figures, claims, the answer."""
+
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from normbench.home import SWEEPS
+from normbench.report import recommendation
+from normbench.report.drawable import BATCH, CURVES, SIZES, kinds
+from normbench.report.notes import MARK, SHARED, notes, one_computation, shared_cells
+from normbench.report.spec import Label
+from normbench.report.table import MISSING, Cell, Table, signed
+from normbench.report.trial import RULES, Trial, counted
+from normbench.results import Row
+
+FILTERS = {"data": "Data set", "model": "Network", "reg": "Regularization"}
+_CAPTIONS = {
+    BATCH: "over images per worker: {statistic}, with the standard deviation over the seeds.",
+    CURVES: "Top-1 accuracy over epochs, means of the seeds: training dotted, validation solid.",
+    SIZES: "over parameters and multiply-adds of the network.",
+}
+
+
+def page(tables: Sequence[Table], trials: Sequence[Trial], root: Path, runs: Path) -> str:
+    """The page; figures are taken from the files that were written below `root`.
+
+    Args:
+        tables: all, those without runs have the paper's numbers alone.
+        trials: of the claims.
+        root: where the page will lie; its links start from there.
+        runs: root of the runs.
+    """
+    trained = [table for table in tables if table.runs]
+    rows = list({row.id: row for table in trained for row in table.runs}.values())
+    environment = Environment(
+        loader=FileSystemLoader(Path(__file__).parent), autoescape=True, undefined=StrictUndefined,
+        trim_blocks=True, lstrip_blocks=True,
+    )  # fmt: skip
+    return environment.get_template("page.html").render(
+        title="Normalizers over images per worker, beside the papers",
+        summary=_summary(trained, rows),
+        names=FILTERS,
+        filters={key: sorted({str(getattr(row, key)) for row in rows}) for key in FILTERS},
+        tables=[_table(table, root, runs) for table in trained],
+        empty=[_table(table, root, runs) for table in tables if not table.runs],
+        trials=_claims(trials),
+        verdicts=counted(trials),
+        rules=RULES,
+        answer=[part for table in trained for part in _answer(table)],
+        provenance=_provenance(rows),
+    )
+
+
+def _summary(tables: Sequence[Table], rows: Sequence[Row]) -> str:
+    data = ", ".join(sorted({row.data for row in rows})) or "no data set"
+    return f"{len(rows)} runs on {data}, in {len(tables)} tables. A number leads to its runs."
+
+
+def _provenance(rows: Sequence[Row]) -> str:
+    commits = sorted({row.commit[:12] + row.commit[40:] for row in rows if row.commit})
+    versions = sorted({f"{key} {value}" for row in rows for key, value in row.versions.items()})
+    latest = max((row.finished for row in rows), default="")
+    return f"Last run finished {latest}; commits {', '.join(commits)}; {', '.join(versions)}."
+
+
+def anchor(table: Table) -> str:
+    """Where a table stands on the page."""
+    return re.sub(r"[^\w-]+", "_", f"{table.spec.name}-{table.slug}")
+
+
+def _table(table: Table, root: Path, runs: Path) -> dict[str, Any]:
+    own = anchor(table)
+    head = _head([column.label for column in table.columns])
+    listed = list(_runs(table, own, root, runs))
+    return {
+        "anchor": own,
+        "title": table.spec.title,
+        "source": table.spec.source,
+        "sweep": table.spec.sweep,
+        "heading": table.heading,
+        "setting": table.heading.partition(": ")[2],
+        "corner": " \\ ".join(word for word in table.axes if word),
+        "levels": len(head),
+        "head": head,
+        "lines": list(_lines(table, own)),
+        "notes": notes(table),
+        "figures": [_figure(table, kind, root) for kind in kinds(table, runs)],
+        "count": len(table.runs),
+        "runs": listed,
+        "data": _data(table.runs),
+    }
+
+
+def _data(rows: Sequence[Row]) -> Mapping[str, str]:
+    """What the filters ask for."""
+    return {key: " ".join(sorted({str(getattr(row, key)) for row in rows})) for key in FILTERS}
+
+
+def _head(labels: Sequence[Label]) -> list[list[tuple[str, int]]]:
+    """The words of each level of the columns, with the number of columns below each."""
+    levels = []
+    for level in range(len(labels[0])):
+        last = level == len(labels[0]) - 1
+        widths = [
+            (above[-1], len(list(group)))
+            for above, group in groupby(labels, key=lambda label, k=level: label[: k + 1])  # type: ignore[misc]
+        ]
+        levels.append([(label[-1], 1) for label in labels] if last else widths)
+    return levels
+
+
+def _lines(table: Table, own: str) -> Iterator[dict[str, Any]]:
+    best, same, shared = table.best(), one_computation(table), shared_cells(table)
+    for at, (label, cells) in enumerate(table.lines.items()):
+        yield {
+            "label": " ".join(label),
+            "mark": MARK if label in same else "",
+            "cells": [
+                {
+                    "ours": cell.text(table.decimals(cell))
+                    + (f" {SHARED}" if (label, index) in shared else ""),
+                    "theirs": "" if cell.published is None else str(cell.published),
+                    "difference": _difference(table, cell),
+                    "best": (label, index) in best,
+                    "link": f"{own}-{at}-{index}" if cell.runs else "",
+                    "spoken": _spoken(label, table, index, cell),
+                }
+                for index, cell in enumerate(cells)
+            ],
+        }
+
+
+def _spoken(label: Label, table: Table, index: int, cell: Cell) -> str:
+    where = f"{' '.join(label)}, {table.columns[index]}"
+    return f"{where}: {cell.text(table.decimals(cell))}; to its {len(cell.runs)} runs"
+
+
+def _difference(table: Table, cell: Cell) -> str:
+    found = table.difference(cell)
+    return "" if found is None else signed(found, table.decimals(cell))
+
+
+def _runs(table: Table, own: str, root: Path, runs: Path) -> Iterator[dict[str, Any]]:
+    for at, (label, cells) in enumerate(table.lines.items()):
+        for index, cell in enumerate(cells):
+            for first, row in enumerate(cell.runs):
+                value = cell.metric.of(row)
+                number = MISSING if value is None else f"{value:.{table.decimals(cell) + 1}f}"
+                yield {
+                    "anchor": "" if first else f"{own}-{at}-{index}",
+                    "cell": f"{' '.join(label)}, {table.columns[index]}",
+                    "seed": row.seed,
+                    "number": number if row.status == "ok" else f"{row.status}: {row.reason}",
+                    "id": row.id,
+                    "shared": row.shared_with,
+                    "folder": _link(runs / row.sweep / row.id, root),
+                    "sweep": row.sweep,
+                    "file": _sweep_file(row.sweep, root),
+                    "commit": row.commit[:12] + row.commit[40:] or "unknown",
+                }
+
+
+def _sweep_file(sweep: str, root: Path) -> str:
+    path = SWEEPS / f"{sweep}.yaml"
+    return _link(path, root) if path.exists() else ""
+
+
+def _link(path: Path, root: Path) -> str:
+    return quote(os.path.relpath(path, root))
+
+
+def _figure(table: Table, kind: str, root: Path) -> dict[str, str]:
+    path = root / table.spec.name / f"{table.slug}{kind}.svg"
+    caption = _CAPTIONS[kind].format(statistic=table.spec.statistic)
+    if kind != CURVES:
+        caption = f"{table.spec.label} {caption}"
+    lines = ", ".join(" ".join(label) for label in table.lines)
+    return {"svg": inline(path.read_text()), "caption": caption, "spoken": f"{caption} {lines}"}
+
+
+def inline(svg: str) -> str:
+    """An SVG file as a part of a page: its black is the colour of text, and no id is met twice."""
+    svg = svg[svg.index("<svg") :]
+    svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
+    svg = re.sub(r' id="[a-zA-Z]+[a-zA-Z0-9]*_\d+"', "", svg)
+    svg = re.sub(r'(<svg[^>]*?) width="[^"]*"', r"\1", svg, count=1)
+    svg = re.sub(r'(<svg[^>]*?) height="[^"]*"', r"\1", svg, count=1)
+    return svg.replace("#000000", "currentColor")
+
+
+def _claims(trials: Sequence[Trial]) -> dict[str, list[dict[str, Any]]]:
+    found: dict[str, list[dict[str, Any]]] = {}
+    for trial in trials:
+        claim = trial.claim
+        bound = f" (bound {claim.bound:g})" if claim.bound else ""
+        found.setdefault(claim.paper, []).append(
+            {
+                "says": claim.says + bound,
+                "place": claim.place,
+                "evidence": trial.evidence,
+                "word": trial.verdict.word,
+                "reason": trial.verdict.reason,
+                "effect": trial.effect,
+                "seeds": trial.seeds,
+                "table": trial.spec.name,
+                "setting": trial.setting,
+                "anchor": anchor(trial.table) if trial.table else f"{trial.spec.name}-published",
+                "data": _data(trial.table.runs) if trial.table else {},
+            }
+        )
+    return found
+
+
+def _answer(table: Table) -> Iterator[dict[str, Any]]:
+    if found := recommendation.advice(table):
+        yield {
+            "setting": table.heading.partition(": ")[2],
+            "sentences": [recommendation.sentence(table, each) for each in found],
+            "untested": ", ".join(found[-1].untested) or "none",
+            "data": _data(table.runs),
+        }

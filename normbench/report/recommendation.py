@@ -1,0 +1,167 @@
+"""The user's question, answered for the rows at hand: which normalizer with so few images?
+
+For each number of images per worker: the normalizers that are not significantly worse than the
+best, what they cost in time and memory, and what was not tested.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import fmean
+
+from normbench.home import CONF, names
+from normbench.report.spec import Label
+from normbench.report.statistics import holm, p_lower
+from normbench.report.table import WORDS, Cell, Table
+
+SIGNIFICANT = 0.05
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A normalizer with so many images per worker.
+
+    Args:
+        name: with the options that differ from its yaml.
+        mean: of its test accuracy (%).
+        seeds: behind the mean.
+        p: that it is worse than the best by chance, adjusted for all that were compared (Holm);
+            None for the best itself, and where one of the two has a single seed.
+        time: of a training image, over that of the fastest one compared.
+        memory: at its peak, over the least.
+    """
+
+    name: str
+    mean: float
+    seeds: int
+    p: float | None
+    time: float | None
+    memory: float | None
+
+
+@dataclass(frozen=True)
+class Advice:
+    """What to take with `batch` images per worker in the setting of a table.
+
+    Args:
+        batch: images per worker.
+        good: the best and those not significantly worse, best first.
+        unsure: one seed, or the best has but one: nothing can be said.
+        worse: significantly worse than the best.
+        lost: diverged, too large for the memory or impossible in this network.
+        untested: normalizers of conf/norm/ without a run here.
+    """
+
+    batch: int
+    good: tuple[Candidate, ...]
+    unsure: tuple[Candidate, ...]
+    worse: tuple[Candidate, ...]
+    lost: tuple[str, ...]
+    untested: tuple[str, ...]
+
+
+def advice(table: Table) -> list[Advice]:
+    """One for each column of a table of normalizers over images per worker."""
+    if table.spec.rows != "norm":
+        return []
+    found = []
+    for index, column in enumerate(table.columns):
+        cells = {label: cells[index] for label, cells in table.lines.items()}
+        if column.batch is not None and any(cell.values for cell in cells.values()):
+            found.append(_advice(column.batch, cells))
+    return found
+
+
+def _advice(batch: int, cells: dict[Label, Cell]) -> Advice:
+    lost = [
+        f"{label[0]} ({_fates(cell)})" for label, cell in cells.items() if cell.lost and label[0]
+    ]
+    whole = {label[0]: cell for label, cell in cells.items() if cell.values and not cell.lost}
+    tested = {label[0].split(" ")[0] for label, cell in cells.items() if cell.runs}
+    untested = tuple(name for name in names(CONF / "norm") if name not in tested)
+    ranked = sorted(whole, key=lambda name: (-fmean(whole[name].values.values()), name))
+    if not ranked:
+        return Advice(batch, (), (), (), tuple(lost), untested)
+    ps = _worse_than_best([list(whole[name].values.values()) for name in ranked])
+    costs = _costs([whole[name] for name in ranked])
+    candidates = [
+        Candidate(name, fmean(cell.values.values()), len(cell.values), p, time, memory)
+        for name, cell, p, (time, memory) in zip(
+            ranked, (whole[name] for name in ranked), ps, costs, strict=True
+        )
+    ]
+    best, others = candidates[0], candidates[1:]
+    return Advice(
+        batch,
+        (best, *(each for each in others if each.p is not None and each.p >= SIGNIFICANT)),
+        tuple(each for each in others if each.p is None),
+        tuple(each for each in others if each.p is not None and each.p < SIGNIFICANT),
+        tuple(lost),
+        untested,
+    )
+
+
+def _worse_than_best(ranked: Sequence[Sequence[float]]) -> list[float | None]:
+    """Adjusted p of each, the best first."""
+    best = ranked[0]
+    able = [len(best) > 1 and len(own) > 1 for own in ranked[1:]]
+    raw = [p_lower(own, best) for own, can in zip(ranked[1:], able, strict=True) if can]
+    adjusted = iter(holm(raw))
+    return [None, *(next(adjusted) if can else None for can in able)]
+
+
+def _costs(cells: Sequence[Cell]) -> list[tuple[float | None, float | None]]:
+    """Time and memory of each, over the least; only runs of the commonest device are compared."""
+    devices = [run.devices for cell in cells for run in cell.runs if run.devices]
+    common = max(set(devices), key=devices.count, default="")
+    seconds, memories = [], []
+    for cell in cells:
+        own = [run for run in cell.runs if run.devices == common and run.status not in WORDS]
+        speeds = [run.images_per_second for run in own if run.images_per_second]
+        peaks = [run.peak_memory for run in own if run.peak_memory]
+        seconds.append(1 / fmean(speeds) if speeds else None)
+        memories.append(fmean(peaks) if peaks else None)
+    return list(zip(_over_least(seconds), _over_least(memories), strict=True))
+
+
+def _over_least(values: Sequence[float | None]) -> list[float | None]:
+    least = min((value for value in values if value is not None), default=None)
+    return [None if value is None or least is None else value / least for value in values]
+
+
+def _fates(cell: Cell) -> str:
+    counts = {
+        word: sum(run.status == status for run in cell.runs) for status, word in WORDS.items()
+    }
+    return ", ".join(f"{count} of {len(cell.runs)} {w}" for w, count in counts.items() if count)
+
+
+def sentence(table: Table, found: Advice) -> str:
+    """The advice for one number of images per worker in words."""
+    decimals = table.spec.decimals
+    parts = [f"With {found.batch} images per worker"]
+    if found.good:
+        parts.append(
+            "take "
+            + " or ".join(_described(each, decimals) for each in found.good)
+            + (": no significant difference." if len(found.good) > 1 else ".")
+        )
+    text = ", ".join(parts)
+    if found.worse:
+        worse = "; ".join(f"{each.name} {each.mean:.{decimals}f}" for each in found.worse)
+        text += f" Significantly worse (Welch, Holm, 5 %): {worse}."
+    if found.unsure:
+        unsure = "; ".join(f"{each.name} {each.mean:.{decimals}f}" for each in found.unsure)
+        text += f" Nothing can be said with one seed: {unsure}."
+    if found.lost:
+        text += f" Without a number: {'; '.join(found.lost)}."
+    return text
+
+
+def _described(each: Candidate, decimals: int) -> str:
+    costs = []
+    if each.time is not None:
+        costs.append(f"{each.time:.2f}x time")
+    if each.memory is not None:
+        costs.append(f"{each.memory:.2f}x memory")
+    cost = f", {', '.join(costs)}" if costs else ""
+    return f"{each.name} ({each.mean:.{decimals}f}, n = {each.seeds}{cost})"

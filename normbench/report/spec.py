@@ -1,0 +1,311 @@
+"""A file of reports/tables/: what stands where in a table, and the paper's numbers for it.
+
+A table of a paper has rows and columns that the file lists, each with the options that a run must
+have to stand there. A table of ours has an axis for any value of one option (`rows: norm`).
+"""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from functools import cached_property
+from itertools import product
+from typing import Any, Literal
+
+from normbench.errors import BadInput, choose_from
+from normbench.report.metrics import METRICS, Metric, published_only
+
+Label = tuple[str, ...]  # one word a level: ("RN50", "with")
+FULL, SMALL = 0, 1  # the paper's networks, and those in their place on small images
+
+_NUMBER = re.compile(r"(-?\d+(?:\.\d+)?)(?: ± (\d*\.?\d+))?( unverified)?")
+
+
+@dataclass(frozen=True)
+class Published:
+    """A number as the paper prints it.
+
+    Args:
+        value: None where the paper has a word, as OOM.
+        error: what stands behind its ±.
+        word: what stands there instead of a number.
+        unverified: the number is not in the text of the paper that we have.
+    """
+
+    value: float | None
+    error: float | None = None
+    word: str = ""
+    unverified: bool = False
+    text: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.text} ?" if self.unverified else self.text
+
+
+@dataclass(frozen=True)
+class Minus:
+    """The first of two places on an axis minus the second; of several first ones the best."""
+
+    first: tuple[Label, ...]
+    second: Label
+
+
+@dataclass(frozen=True)
+class Place:
+    """One row or one column of a paper's table.
+
+    Args:
+        label: its words.
+        wants: for each level the options of the paper's runs and, if they differ, of small ones.
+        metric: of its numbers, where it is not the table's.
+        minus: the places that it is a difference of; then it has no runs of its own.
+        ours: normbench trains it.
+    """
+
+    label: Label
+    wants: tuple[tuple[Mapping[str, Any], ...], ...]
+    metric: str | None = None
+    minus: Minus | None = None
+    ours: bool = True
+
+    @cached_property
+    def keys(self) -> frozenset[str]:
+        return frozenset(key for level in self.wants for each in level for key in each)
+
+    @property
+    def scales(self) -> int:
+        return max((len(level) for level in self.wants), default=1)
+
+    @property
+    def batch(self) -> int | None:
+        """Images per worker, if that is what the place is about."""
+        found = {each["batch"] for level in self.wants for each in level if "batch" in each}
+        return found.pop() if len(found) == 1 else None
+
+    def fits(self, options: Mapping[str, Any], scale: int) -> bool:
+        return self.ours and all(
+            fits(level[min(scale, len(level) - 1)], options) for level in self.wants
+        )
+
+
+@dataclass(frozen=True)
+class Spec:
+    """A table. `rows` and `columns` are the name of an option, or the places of a paper's table."""
+
+    name: str
+    title: str
+    metric: Metric
+    rows: str | tuple[Place, ...]
+    columns: str | tuple[Place, ...]
+    decimals: int
+    paper: str = ""
+    place: str = ""
+    sweep: str | None = None
+    statistic: Literal["mean", "median"] = "mean"
+    seeds: int | None = None
+    where: Mapping[str, Any] | None = None
+    setting: Mapping[str, Any] | None = None
+    published: Mapping[tuple[Label, Label], Published] | None = None
+    notes: tuple[str, ...] = ()
+
+    @property
+    def label(self) -> str:
+        return self.metric.label
+
+    @property
+    def source(self) -> str:
+        return ", ".join(word for word in (self.paper, self.place) if word)
+
+    @cached_property
+    def groups(self) -> frozenset[str]:
+        """Parts of the configuration that the axes are about: "norm", "batch" ..."""
+        return frozenset(key.partition(".")[0] for key in self.keys)
+
+    @cached_property
+    def keys(self) -> frozenset[str]:
+        """The options that the axes are about."""
+        found: set[str] = set()
+        for axis in (self.rows, self.columns):
+            if isinstance(axis, str):
+                found.add(axis)
+            else:
+                found.update(*(place.keys for place in axis))
+        return frozenset(found)
+
+    @cached_property
+    def fixed(self) -> tuple[tuple[Place, ...], tuple[Place, ...]] | None:
+        """The places of both axes of a paper's table."""
+        if isinstance(self.rows, str) or isinstance(self.columns, str):
+            return None
+        return self.rows, self.columns
+
+    def of(self, row: Place, column: Place) -> Metric:
+        """What the numbers of a cell are."""
+        name = column.metric or row.metric
+        return METRICS[name] if name else self.metric
+
+
+def fits(wanted: Mapping[str, Any], options: Mapping[str, Any]) -> bool:
+    """Whether `options` have all that is wanted; a list is any of its values, * any text."""
+    return all(_is(options.get(key), value) for key, value in wanted.items())
+
+
+def _is(have: Any, wanted: Any) -> bool:
+    if isinstance(wanted, str) and "*" in wanted:
+        return isinstance(have, str) and fnmatchcase(have, wanted)
+    if isinstance(wanted, list):
+        # `norm: [bn, gn]` is a choice; `norm.over: [in, ln]` is the value itself.
+        return have == wanted or (not isinstance(have, list) and have in wanted)
+    return bool(have == wanted)
+
+
+def spec(name: str, raw: Mapping[str, Any]) -> Spec:
+    """The table `name` out of the content of its file.
+
+    Raises:
+        BadInput: the file is no table; the sentence names it, the key and what would do.
+    """
+    try:
+        return _Reader(name, dict(raw)).spec()
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise BadInput(f"reports/tables/{name}.yaml: {error}") from error
+
+
+class _Reader:
+    """Takes the keys of a file one after the other, and complains about those that are left."""
+
+    def __init__(self, name: str, raw: dict[str, Any]) -> None:
+        self.name = name
+        self.raw = raw
+
+    def spec(self) -> Spec:
+        rows, columns = (self._axis(axis) for axis in ("rows", "columns"))
+        metric = self._metric(self._take("metric"))
+        published = self._published(_with_words(self._take("published", {})), rows, columns)
+        statistic = self._take("statistic", "mean")
+        if statistic not in ("mean", "median"):
+            raise ValueError(f"statistic={statistic} is unknown; it is mean or median")
+        found = Spec(
+            name=self.name,
+            title=self._take("title"),
+            metric=metric,
+            rows=rows,
+            columns=columns,
+            decimals=self._take("decimals", metric.decimals),
+            paper=self._take("paper", ""),
+            place=self._take("place", ""),
+            sweep=self._take("sweep", None),
+            statistic=statistic,
+            seeds=self._take("seeds", None),
+            where=self._take("where", {}),
+            setting=self._take("setting", {}),
+            published=published,
+            notes=tuple(self._take("notes", [])),
+        )
+        for key in self.raw:
+            known = [*Spec.__dataclass_fields__, "label"]
+            raise ValueError(f"{key} is no key of a table; {choose_from(key, known)}")
+        return found
+
+    def _take(self, key: str, *default: Any) -> Any:
+        if key not in self.raw and not default:
+            raise ValueError(f"{key} is missing")
+        return self.raw.pop(key, *default)
+
+    def _metric(self, name: str) -> Metric:
+        label = self.raw.pop("label", None)
+        if name in METRICS:
+            return METRICS[name]
+        if label is None:
+            raise ValueError(f"metric={name} needs a label, or {choose_from(name, METRICS)}")
+        return published_only(label)
+
+    def _axis(self, axis: str) -> str | tuple[Place, ...]:
+        raw = self._take(axis)
+        if isinstance(raw, str):
+            return raw
+        levels = raw if isinstance(raw, list) else [raw]
+        read = [[_place(str(label), entry) for label, entry in level.items()] for level in levels]
+        return tuple(_together(each) for each in product(*read))
+
+    def _published(
+        self, raw: Any, rows: str | tuple[Place, ...], columns: str | tuple[Place, ...]
+    ) -> dict[tuple[Label, Label], Published]:
+        if isinstance(rows, str) or isinstance(columns, str):
+            return {}
+        found = {}
+        for row in rows:
+            line = raw
+            for word in row.label:
+                line = line.get(word, {}) if isinstance(line, Mapping) else {}
+            if line and len(line) != len(columns):
+                raise ValueError(
+                    f"published {', '.join(row.label)}: {len(line)} numbers, "
+                    f"and the table has {len(columns)} columns"
+                )
+            for column, cell in zip(columns, line or (), strict=bool(line)):
+                if cell is not None:
+                    found[row.label, column.label] = published(cell)
+        self._all_known(raw, {row.label for row in rows})
+        return found
+
+    def _all_known(self, raw: Any, known: set[Label], above: Label = ()) -> None:
+        for word, inner in raw.items():
+            label = (*above, str(word))
+            if isinstance(inner, Mapping):
+                self._all_known(inner, known, label)
+            elif label not in known:
+                raise ValueError(f"published {', '.join(label)} is no row of the table")
+
+
+def published(cell: Any) -> Published:
+    """A number of a paper, as 76.1, "76.3 ± 0.1", "74.0 unverified" or OOM."""
+    text = str(cell)
+    if found := _NUMBER.fullmatch(text):
+        error = float(found[2]) if found[2] else None
+        shown = text.removesuffix(" unverified")
+        return Published(float(found[1]), error, "", found[3] is not None, shown)
+    if re.fullmatch(r"[A-Za-z.]+", text):
+        return Published(None, None, text, False, text)
+    raise ValueError(f"published {text!r} is no number, as 76.1 or '76.3 ± 0.1', and no word")
+
+
+def _with_words(raw: Any) -> Any:
+    """The same with text for keys: yaml reads the label 128 as a number."""
+    if isinstance(raw, Mapping):
+        return {str(key): _with_words(value) for key, value in raw.items()}
+    return raw
+
+
+def _place(label: str, entry: Any) -> Place:
+    if entry is None:
+        return Place((label,), (), ours=False)
+    if isinstance(entry, Mapping) and "minus" in entry:
+        first, second = entry["minus"]
+        several = first if isinstance(first, list) else [first]
+        minus = Minus(tuple((str(each),) for each in several), (str(second),))
+        return Place((label,), (), entry.get("metric"), minus)
+    alternatives = entry if isinstance(entry, list) else [entry]
+    metrics = {each.get("metric") for each in alternatives} - {None}
+    wants = tuple(
+        {key: value for key, value in each.items() if key != "metric"} for each in alternatives
+    )
+    return Place((label,), (wants,), metrics.pop() if metrics else None)
+
+
+def _together(levels: Sequence[Place]) -> Place:
+    """One place of a product of levels; a difference on one level is one at each of the others."""
+    label = tuple(word for level in levels for word in level.label)
+    metric = next((level.metric for level in levels if level.metric), None)
+    wants = tuple(want for level in levels for want in level.wants)
+    ours = all(level.ours for level in levels)
+    for index, level in enumerate(levels):
+        if level.minus:
+            at = _replacing(label, index)
+            first = tuple(at(one) for (one,) in level.minus.first)
+            return Place(label, wants, metric, Minus(first, at(level.minus.second[0])), ours)
+    return Place(label, wants, metric, None, ours)
+
+
+def _replacing(label: Label, index: int) -> Callable[[str], Label]:
+    return lambda word: (*label[:index], word, *label[index + 1 :])
