@@ -34,15 +34,16 @@ def main(arguments: Sequence[str]) -> int:
             return 0
         folders, wanted = _parse(arguments)
         runs, out = folders["runs"], folders["out"]
+        specs = build.specs(wanted)
         results.writable(out, f"out={out}", "name a folder that can, as in out=reports")
         if not any(runs.glob("*/*/row.json")):
             raise BadInput(_nothing_in(runs))
         if wanted:
-            _some(build.specs(wanted), runs, out)
+            _some(specs, runs, out)
         elif build.unchanged(out, runs):
             print(f"nothing has changed since {out / build.PAGE} was made")
         else:
-            _all(runs, out)
+            _all(specs, runs, out)
     except BadInput as error:
         print(f"normbench.report: {error}", file=sys.stderr)
         return 2
@@ -57,9 +58,8 @@ def _some(specs: Sequence[Spec], runs: Path, out: Path) -> None:
     print("\n".join(f"wrote {path}" for path in changed) or "nothing has changed")
 
 
-def _all(runs: Path, out: Path) -> None:
+def _all(specs: Sequence[Spec], runs: Path, out: Path) -> None:
     stamp = build.fingerprint(runs)  # before the rows are read: who comes later is news next time
-    specs = build.specs()
     made = tables(specs, results.read(runs), None, empty=True)
     judged = trials(build.all_claims(specs), {spec.name: spec for spec in specs}, made)
     report = build.Report(made, judged, runs)

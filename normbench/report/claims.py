@@ -7,6 +7,7 @@ untested where runs are missing. The papers' numbers are held against it by thei
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
 from itertools import product
 from math import log2
 from statistics import fmean
@@ -17,7 +18,7 @@ from normbench.report import statistics
 from normbench.report.metrics import METRICS, Metric
 from normbench.report.spec import Label, Spec
 from normbench.report.statistics import CONFIDENCE, Estimate
-from normbench.report.table import Cell, Column, Table
+from normbench.report.table import Cell, Table
 
 Word = Literal["confirmed", "refuted", "undecided", "untested"]
 KINDS = ("higher", "not_lower", "alike", "spread", "more", "rises", "falls")
@@ -38,7 +39,7 @@ class Claim:
             difference of two cells with that of two others; alike asks for a difference of at most
             `bound`, spread that a row of cells lies within `bound`; rises and falls ask for the
             sign of the slope over the logarithm of the images per worker.
-        picks: the cells; a word * stands for every row or column, and the claim for all of them.
+        picks: the cells; a word with * stands for several rows or columns, and the claim for each.
         bound: in the unit of the metric.
         average: over what * stands for, the mean is meant and not each of them.
         metric: that is compared, if it is not what the table prints.
@@ -94,7 +95,8 @@ def claims(file: str, raw: Mapping[str, Any], specs: Mapping[str, Spec]) -> list
             for table in claim.tables:
                 if table not in specs:
                     raise ValueError(f"table {table} is unknown; {choose_from(table, specs)}")
-                list(_alternatives(claim, specs[table]))
+                for picks in _alternatives(claim, specs[table]):
+                    _weights(claim, specs[table], picks)
         except (KeyError, TypeError, ValueError) as error:
             raise BadInput(f"reports/claims/{file}.yaml, {name}: {error}") from error
         found.append(claim)
@@ -116,7 +118,7 @@ def judge(claim: Claim, table: Table) -> Verdict:
             each.append(statistics.spread(values))
             continue
         weighted: list[tuple[float, Sequence[float]]] = list(
-            zip(_weights(claim, table, picks), values, strict=True)
+            zip(_weights(claim, table.spec, picks), values, strict=True)
         )
         parts.append(weighted)
         each.append(statistics.contrast(weighted, confidence))
@@ -218,7 +220,7 @@ def _matches(wanted: Label, label: Label) -> bool:
     if wanted == ("*",):
         return True
     return len(wanted) == len(label) and all(
-        word in ("*", own) for word, own in zip(wanted, label, strict=True)
+        fnmatchcase(own, word) for word, own in zip(wanted, label, strict=True)
     )
 
 
@@ -250,33 +252,31 @@ def _same_by_construction(cell: Cell) -> bool:
     )
 
 
-def _weights(claim: Claim, of: Table | Spec, picks: Sequence[Pick]) -> list[float]:
+def _weights(claim: Claim, spec: Spec, picks: Sequence[Pick]) -> list[float]:
     """What each cell counts in the effect."""
     if claim.kind == "more":
         return [1.0, -1.0, -1.0, 1.0]
     if claim.kind not in ("rises", "falls"):
         return [1.0, -1.0][: len(picks)]
-    batches = _batches(of)
-    x = [log2(batches[column]) for _, column in picks]
+    x = [log2(_batch(spec, pick)) for pick in picks]
     center = fmean(x)
     total = sum((each - center) ** 2 for each in x)
     sign = 1.0 if claim.kind == "rises" else -1.0
     return [sign * (each - center) / total for each in x]
 
 
-def _batches(of: Table | Spec) -> dict[Label, int]:
-    columns: Sequence[Any]
-    if isinstance(of, Table):
-        columns = of.columns
-    else:
-        assert of.fixed is not None
-        columns = of.fixed[1]
-    found = {}
-    for column in columns:
-        if column.batch is None:
-            raise ValueError(f"column {Column(column.label)} is not about images per worker")
-        found[column.label] = column.batch
-    return found
+def _batch(spec: Spec, pick: Pick) -> int:
+    """Images per worker of a cell, which its row or its column says.
+
+    Raises:
+        ValueError: neither does.
+    """
+    assert spec.fixed is not None
+    for axis, label in zip(spec.fixed, pick, strict=True):
+        for place in axis:
+            if place.label == label and place.batch is not None:
+                return place.batch
+    raise ValueError(f"{' '.join(pick[0])}, {' '.join(pick[1])} is not about images per worker")
 
 
 def _verdict(claim: Claim, effect: Estimate) -> Verdict:

@@ -146,7 +146,7 @@ class Spec:
 
 
 def fits(wanted: Mapping[str, Any], options: Mapping[str, Any]) -> bool:
-    """Whether `options` have all that is wanted; a list is any of its values, * any text."""
+    """Whether `options` have all that is wanted: of a list any of its values, for * any text."""
     return all(_is(options.get(key), value) for key, value in wanted.items())
 
 
@@ -154,8 +154,8 @@ def _is(have: Any, wanted: Any) -> bool:
     if isinstance(wanted, str) and "*" in wanted:
         return isinstance(have, str) and fnmatchcase(have, wanted)
     if isinstance(wanted, list):
-        # `norm: [bn, gn]` is a choice; `norm.over: [in, ln]` is the value itself.
-        return have == wanted or (not isinstance(have, list) and have in wanted)
+        # `norm: [bn, gn]` is a choice, `norm.over: [[in, ln]]` one of a single value, a list.
+        return have in wanted
     return bool(have == wanted)
 
 
