@@ -188,7 +188,7 @@ def inline(svg: str) -> str:
     """An SVG file as a part of a page: its black is the colour of text, and no id is met twice."""
     svg = svg[svg.index("<svg") :]
     svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
-    svg = re.sub(r' id="[a-zA-Z]+[a-zA-Z0-9]*_\d+"', "", svg)
+    svg = re.sub(r' id="[a-zA-Z][\w.]*_\d+"', "", svg)
     svg = re.sub(r'(<svg[^>]*?) width="[^"]*"', r"\1", svg, count=1)
     svg = re.sub(r'(<svg[^>]*?) height="[^"]*"', r"\1", svg, count=1)
     return svg.replace("#000000", "currentColor")

@@ -1,0 +1,226 @@
+"""The page of a report: what is on it, that it needs nothing else, that everybody can use it."""
+
+import re
+from collections import Counter
+from html.parser import HTMLParser
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rows import FAR, runs
+
+from normbench import results
+from normbench.report import build
+from normbench.report.__main__ import main
+from normbench.report.page import inline
+from normbench.report.recommendation import advice, sentence
+from normbench.report.table import tables
+from normbench.results import History, Row
+
+DARK = "prefers-color-scheme: dark"
+
+
+class Page(HTMLParser):
+    """Tags with their attributes, and the text of each."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.words: list[str] = []
+        self.open: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_data(self, data: str) -> None:
+        self.words.append(data)
+
+    def all(self, tag: str) -> list[dict[str, str | None]]:
+        return [attributes for name, attributes in self.tags if name == tag]
+
+
+def paper_runs() -> list[Row]:
+    """Of EvoNorm's table 9 in its own setting, and of batch_size elsewhere."""
+    known: dict[str, Any] = {
+        "recipe": "evonorm_resnet_90", "data": "imagenet", "model": "resnet50",
+        "sweep": "evonorm_9",
+        "commit": "0123456789abcdef0123456789abcdef01234567", "params": 25_000_000,
+        "images_per_second": 300.0, "peak_memory": 10**9, "devices": "1 x GPU",
+    }  # fmt: skip
+    bn = [
+        run
+        for b, low in ((4, 70.0), (128, 76.0))
+        for run in runs("bn", b, [low, low + 0.2], **known)
+    ]
+    slow = known | {"images_per_second": 150.0}
+    s0 = [run for b in (4, 128) for run in runs("evonorm_s0", b, [76.3, 76.5], **slow)]
+    return [*bn, *s0]
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A whole report, and beside it the runs."""
+    folder = tmp_path_factory.mktemp("report")
+    for row in [*paper_runs(), *FAR]:
+        path = folder / "runs" / row.sweep / row.id
+        results.write(path, row)
+        curve = History(path)
+        for epoch in (1, 2):
+            curve.add({"step": epoch, "epoch": epoch, "train_top1": 50.0, "val_top1": 40.0 + epoch})
+    assert main([f"runs={folder / 'runs'}", f"out={folder / 'reports'}"]) == 0
+    return folder
+
+
+@pytest.fixture(scope="module")
+def page(made: Path) -> Page:
+    return Page((made / "reports" / "index.html").read_text())
+
+
+def test_the_page_needs_no_other_file(page: Page) -> None:
+    assert not page.all("link")
+    assert not page.all("img")
+    assert all("src" not in attributes for _, attributes in page.tags)
+    style = "".join(page.words)
+    assert "url(" not in style.replace("url(#", "")  # of an SVG's own clip paths
+    assert "@import" not in style
+
+
+def test_no_id_is_there_twice_and_every_link_on_the_page_leads_to_one(page: Page) -> None:
+    ids = Counter(attributes["id"] for _, attributes in page.tags if "id" in attributes)
+    # Clip paths and markers of a drawing are named by what they are: the same name, the same thing.
+    twice = [
+        name
+        for name, count in ids.items()
+        if count > 1 and not re.fullmatch(r"[pmhC][\w]+", str(name))
+    ]
+    assert not twice
+    links = [str(each["href"]) for each in page.all("a") if str(each.get("href")).startswith("#")]
+    assert len(links) > 50
+    assert all(link[1:] in ids for link in links)
+
+
+def test_a_number_leads_to_its_runs_and_these_to_sweep_and_commit(made: Path, page: Page) -> None:
+    files = [str(each["href"]) for each in page.all("a") if not str(each["href"]).startswith("#")]
+    folders = {row.id for row in paper_runs()}
+    assert folders  # each made anew, so other ids than those on the page
+    assert any(link.endswith("sweeps/evonorm_9.yaml") for link in files)
+    for link in files:
+        assert (made / "reports" / link).exists(), link
+    assert "0123456789ab" in "".join(page.words)
+
+
+def test_whoever_cannot_see_it_can_read_it(page: Page) -> None:
+    (html,) = page.all("html")
+    assert html["lang"] == "en"
+    for wide in [each for each in page.all("div") if each.get("class") == "wide"]:
+        assert wide["tabindex"] == "0"  # it scrolls by keyboard
+        assert wide["aria-label"]
+    drawings = [each for each in page.all("div") if each.get("role") == "img"]
+    assert len(drawings) == len(page.all("svg"))
+    assert all(each["aria-label"] for each in drawings)
+    assert all(each.get("scope") for each in page.all("th"))
+    assert page.all("main")
+    assert any(each.get("class") == "skip" for each in page.all("a"))
+    assert len(page.all("select")) == 3
+    levels = [int(name[1]) for name, _ in page.tags if re.fullmatch("h[1-6]", name)]
+    assert levels[0] == 1
+    assert all(below <= above + 1 for above, below in pairwise(levels))
+
+
+def test_it_has_a_dark_side_and_fits_a_phone(page: Page) -> None:
+    style = "".join(page.words)
+    assert DARK in style
+    assert any(each.get("name") == "viewport" for each in page.all("meta"))
+    assert "currentColor" in str(page.tags)
+
+
+def test_the_filters_know_every_table(page: Page) -> None:
+    parts = [each for each in page.all("section") if "data-data" in each]
+    assert {str(each["data-data"]) for each in parts} == {"imagenet", "digits"}
+    options = "".join(page.words)
+    for value in ("imagenet", "digits", "resnet50", "resnet14"):
+        assert value in options
+
+
+def test_numbers_of_the_papers_setting_have_their_difference(made: Path) -> None:
+    (text,) = (path.read_text() for path in (made / "reports" / "evonorm_9").glob("*.md"))
+    assert "| BN-ReLU    | 76.1 ± 0.1 (2) [76.1, 0.0]" in text.replace("+0.0", "0.0")
+    assert "70.1 ± 0.1 (2) [70.4, −0.3]" in text
+    assert "– [75.8]" in text
+    assert "behind it ours minus the paper's" in text
+
+
+def test_the_whole_report_is_there(made: Path) -> None:
+    out = made / "reports"
+    assert "Batch normalization is worse with 4 images" in (out / "claims.md").read_text()
+    assert (out / "claims.csv").read_text().startswith("claim,paper,place,says,table,")
+    tex = (out / "report.tex").read_text()
+    assert tex.count(r"\begin{table}") == tex.count(r"\end{table}") == 3
+    assert r"\textbf{76.4 $\pm$ 0.1 (2) [76.4, +0.0]}" in tex
+    assert (
+        "With 4 images per worker, take evonorm_s0 (76.4, n = 2"
+        in (out / "recommendation.md").read_text()
+    )
+
+
+def test_what_did_not_change_is_not_made_again(
+    made: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = [f"runs={made / 'runs'}", f"out={made / 'reports'}"]
+    before = {p: p.stat().st_mtime_ns for p in (made / "reports").rglob("*") if p.is_file()}
+    assert main(arguments) == 0
+    assert "nothing has changed" in capsys.readouterr().out
+    (row_file, *_) = sorted((made / "runs" / "evonorm_9").glob("*/row.json"))
+    row_file.write_text(row_file.read_text())  # the same content at another time: read again
+    assert main(arguments) == 0
+    assert "no file has changed" in capsys.readouterr().out
+    after = {p: p.stat().st_mtime_ns for p in (made / "reports").rglob("*") if p.is_file()}
+    assert {path for path in after if after[path] != before.get(path)} <= {
+        made / "reports" / ".made.json"
+    }
+
+
+def test_a_drawing_takes_the_colour_of_the_text_and_gives_up_its_names() -> None:
+    svg = (
+        '<?xml version="1.0"?>\n<svg width="3pt" height="2pt" viewBox="0 0 3 2">'
+        '<metadata>x</metadata><g id="axes_1"><path id="mabc" style="stroke: #000000"/></g></svg>'
+    )
+    assert inline(svg) == (
+        '<svg viewBox="0 0 3 2"><g><path id="mabc" style="stroke: currentColor"/></g></svg>'
+    )
+
+
+# The answer
+
+
+def test_the_answer_names_the_best_those_as_good_their_costs_and_what_was_not_tested() -> None:
+    rows = [
+        *paper_runs(),
+        *runs(
+            "gn",
+            4,
+            [76.2, 76.6, 76.0],
+            recipe="evonorm_resnet_90",
+            data="imagenet",
+            model="resnet50",
+        ),
+        *runs("frn", 4, [70.0], recipe="evonorm_resnet_90", data="imagenet", model="resnet50"),
+        *runs("nf", 4, [None], recipe="evonorm_resnet_90", data="imagenet", model="resnet50"),
+    ]
+    (table,) = tables(build.specs(["batch_size"]), rows, None)
+    (few, many) = advice(table)
+    assert [each.name for each in few.good] == ["evonorm_s0", "gn"]
+    assert [each.name for each in few.worse] == ["bn"]
+    assert [each.name for each in few.unsure] == ["frn"]
+    assert few.lost == ("nf (1 of 1 div.)",)
+    assert "sn" in few.untested
+    assert "gn" not in few.untested
+    assert few.good[0].time == pytest.approx(2.0)  # of bn, the fastest
+    assert many.batch == 128
+    said = sentence(table, few)
+    assert said.startswith("With 4 images per worker, take evonorm_s0 (76.4, n = 2, 2.00x time")
+    assert "Significantly worse (Welch, Holm, 5 %): bn 70.1." in said
+    assert "Nothing can be said with one seed: frn 70.0." in said
+    assert "Without a number: nf (1 of 1 div.)." in said
