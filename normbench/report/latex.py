@@ -46,9 +46,8 @@ def document(tables: Sequence[str]) -> str:
     )
     return "\n".join(
         [
-            r"\documentclass[a4paper]{article}",
+            r"\documentclass[a4paper,landscape]{article}",
             r"\usepackage[utf8]{inputenc}",
-            r"\usepackage[T1]{fontenc}",
             r"\usepackage[margin=2cm]{geometry}",
             r"\usepackage{booktabs,graphicx}",
             r"\begin{document}",

@@ -52,7 +52,8 @@ def notes(table: Table) -> list[str]:
 def _numbers(table: Table) -> str:
     statistic = table.spec.statistic
     when = " after the last epoch" if table.spec.metric.label.endswith("accuracy (%)") else ""
-    return f"{table.spec.label}{when}: {statistic} ± sample standard deviation (number of seeds)."
+    label = table.spec.label[0].upper() + table.spec.label[1:]
+    return f"{label}{when}: {statistic} ± sample standard deviation (number of seeds)."
 
 
 def _of_the_paper(table: Table) -> list[str]:
