@@ -250,6 +250,7 @@ def _sweeps_and_commands(arguments: list[str]) -> str:
             "  python -m normbench.status    runs by state: finished, running, failed ...",
             "  python -m normbench.bench     plans or loaders of one run against each other",
             "  python -m normbench.report    tables and figures from finished runs, without torch",
+            "  python -m normbench.dashboard W&B workspaces and report pages, from finished runs",
             "  python -m normbench.catalog   norms, models, data, recipes, regs, sweeps by name;",
             "                                models NAME norm=N: size, and what N reaches of it;",
             "                                recipes NAME images=N: what happens when",

@@ -252,5 +252,7 @@ def _version(package: str) -> str:
 
 def _summary(row: Row) -> dict[str, Any]:
     measured = ("train_loss", "train_top1", "val_top1", "test_top1", "test_top5", "test_loss")
-    also = ("status", "params", "macs", "seconds", "images_per_second", "peak_memory")
-    return {name: getattr(row, name) for name in (*measured, *also)}
+    also = ("status", "reason", "params", "macs", "seconds", "images_per_second", "peak_memory")
+    hardware = ("devices", "plan")  # without which no speed says anything
+    found = {name: getattr(row, name) for name in (*measured, *also, *hardware)}
+    return {**found, "diverged": int(row.status == "diverged")}  # W&B counts numbers alone

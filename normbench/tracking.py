@@ -32,7 +32,12 @@ def start(cell: Cell, folder: Path, sweep: str, known: str | None = None) -> wan
         "group": sweep,
         "name": cell.title,
         "tags": [cell.norm.name, cell.model.name, cell.data.name, cell.protocol],
-        "config": {"id": cell.id, "sweep": sweep, **flat(cell.identity)},
+        "config": {
+            "id": cell.id,
+            "sweep": sweep,
+            "options": cell.options,  # in one key: W&B groups by no key with a dot in it
+            **flat(cell.identity),
+        },
         "dir": folder,
         "id": known,
         "resume": "allow" if known else None,

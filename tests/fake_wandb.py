@@ -1,6 +1,7 @@
 """A W&B server on loopback: answers what the client asks for and keeps what it sends."""
 
 import json
+import re
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,16 +10,30 @@ from typing import Any
 
 
 class Server(ThreadingHTTPServer):
-    """Keeps the runs that were created and the lines that were streamed to them."""
+    """Keeps runs, the lines that were streamed to them, and the dashboards of a project."""
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), Handler)
         self.created: list[dict[str, Any]] = []
         self.streamed: list[dict[str, Any]] = []
+        self.asked: list[str] = []  # operations of GraphQL, in their order
+        self.projects = ["normbench"]
+        self.views: dict[str, dict[str, Any]] = {}  # workspaces and report pages, by id
 
     @property
     def address(self) -> str:
         return f"http://127.0.0.1:{self.server_address[1]}"
+
+    def lines(self, file: str) -> list[dict[str, Any]]:
+        """What was streamed into one of a run's files, say wandb-history.jsonl."""
+        chunks = [sent["files"][file] for sent in self.streamed if file in sent.get("files", {})]
+        return [json.loads(line) for chunk in chunks for line in chunk["content"]]
+
+    def saved(self, name: str) -> dict[str, Any]:
+        """What is stored of the dashboard that is shown by this name."""
+        (view,) = (view for view in self.views.values() if view["displayName"] == name)
+        spec: dict[str, Any] = json.loads(view["spec"])
+        return spec
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -27,15 +42,15 @@ class Handler(BaseHTTPRequestHandler):
     server: Server
 
     def do_POST(self) -> None:
-        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])) or b"{}")
+        raw = self.rfile.read(int(self.headers["Content-Length"]))
         if self.path == "/graphql":
-            self._answer(
-                {"data": self._graphql(body.get("query", ""), body.get("variables") or {})}
-            )
-        else:
-            if self.path.endswith("file_stream"):
-                self.server.streamed.append(body)
-            self._answer({})
+            asked = json.loads(raw)
+            found = self._graphql(asked["query"], asked.get("variables") or {})
+            self._answer({"data": found})
+            return
+        if self.path.endswith("file_stream"):
+            self.server.streamed.append(json.loads(raw))
+        self._answer({})  # and what W&B measures of itself is no JSON
 
     def do_PUT(self) -> None:
         self.rfile.read(int(self.headers["Content-Length"] or 0))
@@ -56,6 +71,14 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.write(raw)
 
     def _graphql(self, query: str, variables: dict[str, Any]) -> dict[str, Any]:
+        operation = re.search(r"(?:query|mutation)\s+(\w+)", query)
+        self.server.asked.append(operation[1] if operation else "")
+        if "upsertView" in query:
+            return {"upsertView": {"view": self._kept(variables), "inserted": True}}
+        if "allViews" in query:
+            return {"project": self._project(variables)}
+        if "GetProjects" in query:
+            return {"models": self._projects()}
         if "upsertBucket" in query:
             self.server.created.append(variables)
             name = variables.get("name") or "run"
@@ -74,6 +97,35 @@ class Handler(BaseHTTPRequestHandler):
                       "teams": {"edges": []}}  # fmt: skip
             return {"viewer": viewer, "serverInfo": {"features": []}}
         return {}
+
+    def _kept(self, variables: dict[str, Any]) -> dict[str, Any]:
+        number = variables.get("id") or f"View{len(self.server.views)}"
+        project = {"id": "1", "name": variables["projectName"],
+                   "entityName": variables["entityName"]}  # fmt: skip
+        view = {**variables, "id": number, "project": project, "updatedAt": None}
+        self.server.views[number] = view
+        return view
+
+    def _project(self, variables: dict[str, Any]) -> dict[str, Any] | None:
+        """A project with its dashboards of one kind, or with the one of a name."""
+        name = variables.get("project") or variables["name"]
+        if name not in self.server.projects:
+            return None
+        only = {"type": variables.get("viewType", "runs"), "projectName": name}
+        if variables.get("viewName"):
+            only["name"] = variables["viewName"]
+        found = [view for view in self.server.views.values() if only.items() <= view.items()]
+        edges = [{"node": view, "cursor": ""} for view in found]
+        return {"allViews": {"edges": edges, "pageInfo": {"endCursor": "", "hasNextPage": False}}}
+
+    def _projects(self) -> dict[str, Any]:
+        nodes = [
+            {"__typename": "Project", "id": name, "name": name, "entityName": "me",
+             "createdAt": "", "isBenchmark": False, "user": None}
+            for name in self.server.projects
+        ]  # fmt: skip
+        page = {"__typename": "PageInfo", "endCursor": None, "hasNextPage": False}
+        return {"edges": [{"node": node} for node in nodes], "pageInfo": page}
 
 
 @contextmanager

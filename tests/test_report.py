@@ -18,6 +18,7 @@ from normbench.home import CONF, names
 from normbench.report import build, render
 from normbench.report.__main__ import main
 from normbench.report.build import FORMS
+from normbench.report.drawable import kinds
 from normbench.report.figure import draw, style
 from normbench.report.latex import latex
 from normbench.report.notes import differences, notes, one_computation
@@ -251,6 +252,14 @@ def test_a_figure_is_the_same_bytes_every_time() -> None:
     assert once["png"][:8] == b"\x89PNG\r\n\x1a\n"
     assert once["pdf"][:5] == b"%PDF-"
     assert b"<svg" in once["svg"]
+
+
+def test_where_every_run_diverged_there_is_nothing_to_draw(tmp_path: Path) -> None:
+    lost = run("bn", 4, 0, None, status="diverged")
+    results.write(tmp_path / lost.sweep / lost.id, lost)
+    results.History(tmp_path / lost.sweep / lost.id)
+    (table,) = of([lost])
+    assert kinds(table, tmp_path) == []
 
 
 def test_no_two_normalizers_share_marker_and_dashes() -> None:

@@ -17,7 +17,8 @@ def kinds(table: Table, runs: Path) -> list[str]:
         runs: root of the runs, where their curves are.
     """
     accuracy = table.spec.metric.label.endswith("accuracy (%)")
-    curves = any((runs / row.sweep / row.id / "history.csv").exists() for row in table.runs)
+    numbers = [row for cell in table.cells if cell.values for row in cell.runs]
+    curves = any((runs / row.sweep / row.id / "history.csv").exists() for row in numbers)
     several = any(len(points) > 1 for points in sizes(table, "params_m").values())
     found = {BATCH: table.drawable, CURVES: accuracy and curves, SIZES: accuracy and several}
     return [kind for kind, there_is in found.items() if there_is]
