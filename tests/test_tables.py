@@ -146,8 +146,9 @@ SCALES = [(name, end) for name in TRAINED for end in ("", "_small")]
 @pytest.mark.parametrize(("name", "end"), SCALES, ids=lambda each: str(each) or "full")
 def test_a_sweep_fills_its_table_and_nothing_else(name: str, end: str) -> None:
     table = filled(name, f"{SPECS[name].sweep}{end}")
-    assert SPECS[name].fixed is not None
-    rows, columns = SPECS[name].fixed
+    fixed = SPECS[name].fixed
+    assert fixed is not None
+    rows, columns = fixed
     empty = [
         (row.label, column.label)
         for row in rows

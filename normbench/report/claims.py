@@ -128,9 +128,25 @@ def judge(claim: Claim, table: Table) -> Verdict:
     return _together([_verdict(claim, effect) for effect in each])
 
 
-def as_published(claim: Claim, spec: Spec) -> tuple[bool, float] | None:
-    """Whether the paper's numbers say so, and the effect (the worst one); None without numbers."""
+@dataclass(frozen=True)
+class Published:
+    """What the paper's own numbers say to a claim.
+
+    Args:
+        holds: whether they have the sign that the claim asks for.
+        effect: of several cells the weakest.
+        unverified: one of the numbers is not in the text of the paper that we have.
+    """
+
+    holds: bool
+    effect: float
+    unverified: bool
+
+
+def as_published(claim: Claim, spec: Spec) -> Published | None:
+    """The paper's numbers held against its claim, by their sign; None without numbers."""
     effects = []
+    unverified = False
     for picks in _alternatives(claim, spec):
         if claim.metric is not None:
             return None
@@ -138,6 +154,7 @@ def as_published(claim: Claim, spec: Spec) -> tuple[bool, float] | None:
         values = [number.value for number in numbers if number and number.value is not None]
         if len(values) < len(picks):
             continue
+        unverified |= any(number.unverified for number in numbers if number)
         if claim.kind == "spread":
             effects.append(max(values) - min(values))
         else:
@@ -149,7 +166,7 @@ def as_published(claim: Claim, spec: Spec) -> tuple[bool, float] | None:
         effects = [fmean(effects)]
     holds = [_holds(claim, round(effect, 6)) for effect in effects]
     worst = max(effects, key=abs) if claim.kind in ("alike", "spread") else min(effects)
-    return all(holds), round(worst, 6)
+    return Published(all(holds), round(worst, 6), unverified)
 
 
 def _claim(name: str, paper: str, entry: dict[str, Any]) -> Claim:

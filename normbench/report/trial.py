@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from tabulate import tabulate
 
-from normbench.report.claims import Claim, Verdict, as_published, judge
+from normbench.report.claims import Claim, Published, Verdict, as_published, judge
 from normbench.report.metrics import Metric
 from normbench.report.spec import FULL, Spec
 from normbench.report.table import Table, signed
@@ -29,7 +29,7 @@ class Trial:
     spec: Spec
     table: Table | None
     verdict: Verdict
-    published: tuple[bool, float] | None
+    published: Published | None
 
     @property
     def metric(self) -> Metric:
@@ -69,8 +69,9 @@ class Trial:
         """What the paper's numbers say."""
         if self.published is None:
             return "no number"
-        holds, effect = self.published
-        return f"{'holds' if holds else 'does not hold'} ({signed(effect, self.decimals)})"
+        word = "holds" if self.published.holds else "does not hold"
+        mark = " ?" if self.published.unverified else ""
+        return f"{word} ({signed(self.published.effect, self.decimals)}{mark})"
 
 
 def trials(
@@ -117,12 +118,13 @@ def numbers(found: Sequence[Trial]) -> str:
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(
-        ["claim", "paper", "place", "says", "table", "published", "published_effect", "setting",
-         "verdict", "effect", "low", "high", "n", "reason"]
+        ["claim", "paper", "place", "says", "table", "published", "published_effect",
+         "published_unverified", "setting", "verdict", "effect", "low", "high", "n", "reason"]
     )  # fmt: skip
     for trial in found:
         effect = trial.verdict.effect
-        published = trial.published or ("", "")
+        theirs = trial.published
+        published = (theirs.holds, theirs.effect, theirs.unverified) if theirs else ("",) * 3
         numbers = (effect.value, effect.low, effect.high, effect.seeds) if effect else ("",) * 4
         claim = trial.claim
         writer.writerow(
@@ -139,7 +141,8 @@ RULES = (
     "about several cells each at a level that makes 95 % of all, and the weakest is shown). "
     "confirmed and refuted: the whole interval is on one side of the bound. undecided: it is not, "
     "or there is one seed. untested: no runs, or runs that share a computation, whose flatness "
-    "says nothing. As published: the sign of the paper's own numbers, without an interval."
+    "says nothing. As published: the sign of the paper's own numbers, without an interval; ? where "
+    "one of them is not in the text of the paper that we have."
 )
 
 
