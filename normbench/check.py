@@ -82,13 +82,13 @@ def check(request: Asked, _tell: Callable[[Any], None]) -> Verdicts:
                 dataset_of(cell), cell.loader, distorts=bool(reg.distortion), load=False
             )
             images[data] = len(splits.train.labels)
-        _require_batch(cell, recipe)
-        _require_images(cell, images[data])
+        require_batch(cell, recipe)
+        require_images(cell, images[data])
         _require_epochs(cell, recipe, images[data])
         if network not in looks:
             looks[network] = _look(cell, log)
             if covered := looks[network].coverage:
-                reached[f"{_short(cell.norm)} in {_short(cell.model)}"] = covered
+                reached[f"{short(cell.norm)} in {short(cell.model)}"] = covered
         _require_plan(cell, looks[network])
     own = {cell.id: looks[_network(cell)] for cell in cells}
     return Verdicts(
@@ -120,7 +120,7 @@ class Look:
     unfinished: str = ""
 
 
-def _short(choice: Choice) -> str:
+def short(choice: Choice) -> str:
     """Its name, with the options that are not the usual ones."""
     changed = [f"{key}={value}" for key, value in choice.changed.items()]
     return " ".join([choice.name, *changed])
@@ -203,7 +203,7 @@ def _memory(accelerator: Accelerator) -> int:
     return host_memory()
 
 
-def _require_images(cell: Cell, images: int) -> None:
+def require_images(cell: Cell, images: int) -> None:
     if cell.global_batch > images:
         workers = images // cell.batch
         most = f"workers={workers}"
@@ -218,7 +218,7 @@ def _require_images(cell: Cell, images: int) -> None:
         )
 
 
-def _require_batch(cell: Cell, recipe: Recipe) -> None:
+def require_batch(cell: Cell, recipe: Recipe) -> None:
     """The recipe knows a learning rate for the global batch."""
     try:
         recipe.peak(cell.global_batch)

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from conftest import FASHION_MNIST, Command
 
-from normbench import __version__, catalog, status
+from normbench import __version__, catalog, cost, status
 from normbench.cells import GROUPS
 from normbench.errors import BadInput
 from normbench.home import CONF, ROOT, names
@@ -216,6 +216,7 @@ SHORTER = " recipe.images=256 trainer=cpu logger=none"
 EXAMPLES = [line.partition("  #")[0].strip() for line in block("examples")]
 MAINS = {
     "normbench.catalog": catalog.main, "normbench.report": report, "normbench.status": status.main,
+    "normbench.cost": cost.main,
 }  # fmt: skip
 
 

@@ -49,6 +49,10 @@ class Caltech256(Folders):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name}={getattr(self, name)}: images of a class, at least 1")
 
+    @property
+    def official(self) -> tuple[int, int]:
+        return CLASSES * self.train, CLASSES * self.test
+
     def listing(self) -> tuple[Files, Files]:
         root = self.folder
         if self.download:

@@ -41,6 +41,10 @@ class _Cifar(Arrays):
     def key(self) -> str:
         """Of the labels."""
 
+    @property
+    def official(self) -> tuple[int, int]:
+        return (50_000, 10_000) if self.verify else super().official
+
     def load(self) -> tuple[Split, Split]:
         theirs = self.theirs
         batches = [dict(entries) for entries in (theirs.train_list, theirs.test_list)]

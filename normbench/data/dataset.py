@@ -143,6 +143,21 @@ class Dataset(ABC):
     def load(self) -> tuple[Part, Part]:
         """The official training and test images."""
 
+    @property
+    def official(self) -> tuple[int, int]:
+        """How many those are; no file is read where it is known without."""
+        train, test = self.load()
+        return len(train.labels), len(test.labels)
+
+    @property
+    def sizes(self) -> tuple[int, int, int]:
+        """How many images each of the `splits` has."""
+        train, test = self.official
+        if self.fraction is not None and self.fraction < 1:
+            train = held_out(train, self.fraction)
+        val = held_out(train, self.val)
+        return train - val, val, test
+
     def augment(self, images: Tensor, draws: Draws) -> Tensor:  # noqa: ARG002 (nothing is drawn)
         """Training images (N, C, H, W) uint8 -> (N, C, H', W') uint8, with this epoch's draws."""
         return images
@@ -236,6 +251,11 @@ def standardize(images: Tensor, mean: Sequence[float], std: Sequence[float]) -> 
     return images.float().div_(255).sub_(center[:, None, None]).div_(spread[:, None, None])
 
 
+def held_out(images: int, fraction: float) -> int:
+    """How many of so many images are held out."""
+    return math.ceil(fraction * images)
+
+
 def hold_out(labels: Tensor, fraction: float) -> tuple[Tensor, Tensor]:
     """Indices of the images that stay and of those that are held out, stratified by class.
 
@@ -245,14 +265,14 @@ def hold_out(labels: Tensor, fraction: float) -> tuple[Tensor, Tensor]:
     everything = torch.arange(len(labels))
     if fraction == 0:
         return everything, everything[:0]
-    classes, held_out = len(labels.unique()), math.ceil(fraction * len(labels))
+    classes, number = len(labels.unique()), held_out(len(labels), fraction)
     least = math.ceil(100 * classes / len(labels)) / 100
     if (
-        not classes <= held_out <= len(labels) - classes
+        not classes <= number <= len(labels) - classes
         or labels.unique(return_counts=True)[1].min() < 2
     ):
         raise BadInput(
-            f"data.val={fraction} holds out {held_out} of {len(labels)} images in {classes} "
+            f"data.val={fraction} holds out {number} of {len(labels)} images in {classes} "
             "classes, and then not every class is on either side; data.val=0 works, and with 2 "
             f"images of every class one from {least:.2f} to {1 - least:.2f}"
         )

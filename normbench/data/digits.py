@@ -28,6 +28,7 @@ class Digits(Dataset):
 
     classes = 10
     image = (1, 8, 8)
+    official = (1_437, 360)
     limits = (
         "Digits of 8x8 pixels under noise, 360 of them to test: a demonstration of the effect in "
         "seconds, and no evidence about photographs or ImageNet."

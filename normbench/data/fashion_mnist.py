@@ -36,6 +36,7 @@ class FashionMNIST(Arrays):
 
     classes = 10
     image = (1, 28, 28)
+    official = (60_000, 10_000)
     moments = ((0.2860,), (0.3530,))
     limits = (
         "Grey images of 28x28 pixels in a small network and a short training: a demonstration, "

@@ -53,6 +53,10 @@ class ImageNet(Folders):
             )
         return found
 
+    @property
+    def official(self) -> tuple[int, int]:
+        return (TRAIN, VALIDATION) if self.verify else super().official
+
     def listing(self) -> tuple[Files, Files]:
         train = listed("imagenet", self.folder / "train", self._classes, WHERE)
         folder = self.folder / "val"

@@ -36,6 +36,12 @@ class SVHN(Arrays):
     image = (3, 32, 32)
     moments = ((0.4377, 0.4438, 0.4728), (0.1980, 0.2010, 0.1970))
 
+    @property
+    def official(self) -> tuple[int, int]:
+        if not self.verify:
+            return super().official
+        return 604_388 if self.extra else 73_257, 26_032
+
     def load(self) -> tuple[Split, Split]:
         splits = ["train", *(["extra"] if self.extra else []), "test"]
         files = Official(
