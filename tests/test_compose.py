@@ -14,7 +14,7 @@ from normbench import home
 from normbench.cells import Cell, Hardware, Settings
 from normbench.compose import compose
 from normbench.errors import BadInput, choose_from
-from normbench.home import CONF, ROOT, SWEEPS, names
+from normbench.home import CONF, ROOT, SWEEPS, TABLES, names
 from normbench.parse import lay_out
 
 GROUPS = sorted(path.name for path in CONF.iterdir() if path.is_dir() and path.name != "hydra")
@@ -50,7 +50,11 @@ def test_one_of_workers_and_global_batch_is_given_the_other_follows(
     assert (found.workers, found.global_batch) == (workers, global_batch)
 
 
-@pytest.mark.parametrize("name", names(SWEEPS))
+# Those of the papers' tables are composed in test_tables.
+OWN = [name for name in names(SWEEPS) if name.removesuffix("_small") not in names(TABLES)]
+
+
+@pytest.mark.parametrize("name", OWN)
 def test_every_sweep_is_a_grid_of_its_own_name_that_the_command_line_can_change(name: str) -> None:
     cells, settings = compose([f"sweeps={name}"])
     assert len(cells) > 1
@@ -58,6 +62,27 @@ def test_every_sweep_is_a_grid_of_its_own_name_that_the_command_line_can_change(
     assert settings.sweep == name
     fewer, _ = compose(["-m", f"sweeps={name}", "seed=7", "norm=ln"])
     assert {(each.seed, each.norm.name) for each in fewer} == {(7, "ln")}
+
+
+def test_a_sweep_of_several_grids_has_the_cells_of_all() -> None:
+    """GN and GN+PN with 8 and with 32 groups, beside normalizers that have no groups."""
+    cells, settings = compose(["sweeps=proxy_norm_2_small", "seed=0", "reg=none"])
+    found = {(each.norm.name, each.norm.options.get("groups")) for each in cells}
+    assert found == {
+        ("bn", None), ("bn_pn", None), ("ln", None), ("ln_pn", None), ("gn", 8), ("gn", 32),
+        ("gn_pn", 8), ("gn_pn", 32), ("gn_ws", 8), ("gn_ws_pn", 8),
+    }  # fmt: skip
+    assert settings is not None
+    assert settings.sweep == "proxy_norm_2_small"
+
+
+def test_what_is_typed_takes_the_place_of_every_grids() -> None:
+    """And with a norm go the options that a grid has for its own."""
+    cells, _ = compose(["sweeps=proxy_norm_2_small", "norm=bn", "seed=7"])
+    assert [(each.norm.name, each.reg.name, each.seed) for each in cells] == [
+        ("bn", "none", 7),
+        ("bn", "extra", 7),
+    ]
 
 
 def test_a_cell_that_is_typed_twice_is_one() -> None:
