@@ -337,6 +337,16 @@ def test_a_table_of_medians_has_medians() -> None:
     assert "median ± sample standard deviation" in notes(table)[0]
 
 
+def test_how_fast_a_network_is_does_not_depend_on_what_it_has_learned() -> None:
+    changes = {"images_per_second": 320.0, "model": "resnet50", "devices": "1 x GPU"}
+    rows = runs("gn", 4, [None, 70.0], **changes)
+    table = one(rows, metric="steps_per_second")
+    assert cell_text(table, "GN", "RN50", "few") == "10.00 ± 0.00 (2) [70.0, −60.00]"
+    assert "devices=1 x GPU" in table.heading
+    other = runs("gn", 4, [70.0], **changes | {"devices": "1 x cpu"})
+    assert len(tables([made(metric="steps_per_second")], [*rows, *other], None)) == 2
+
+
 def test_of_several_firsts_a_difference_takes_the_best() -> None:
     rows = {
         "GN": {"norm": "gn"}, "LN": {"norm": "ln"}, "BN": {"norm": "bn"},

@@ -129,10 +129,7 @@ def _over_least(values: Sequence[float | None]) -> list[float | None]:
 
 
 def _fates(cell: Cell) -> str:
-    counts = {
-        word: sum(run.status == status for run in cell.runs) for status, word in WORDS.items()
-    }
-    return ", ".join(f"{count} of {len(cell.runs)} {w}" for w, count in counts.items() if count)
+    return ", ".join(f"{count} of {len(cell.runs)} {word}" for word, count in cell.fates.items())
 
 
 def sentence(table: Table, found: Advice) -> str:

@@ -47,7 +47,8 @@ class Cell:
         """The metric of the runs that have it, by seed."""
         if self.given is not None:
             return self.given
-        good = [row for row in self.runs if row.status == "ok"]
+        # How fast a network is can be seen before it has learned anything.
+        good = [row for row in self.runs if row.status == "ok" or self.metric.hardware]
         return {row.seed: value for row in good if (value := self.metric.of(row)) is not None}
 
     @cached_property
@@ -63,7 +64,17 @@ class Cell:
     @property
     def lost(self) -> int:
         """Runs that ended without a number."""
-        return sum(row.status in WORDS for row in self.runs)
+        return sum(self.fates.values())
+
+    @property
+    def fates(self) -> Mapping[str, int]:
+        """What became of runs without a number, and of how many."""
+        counts = {
+            word: sum(row.status == status for row in self.runs) for status, word in WORDS.items()
+        }
+        if self.metric.hardware and self.values:
+            counts[WORDS["diverged"]] = 0
+        return {word: count for word, count in counts.items() if count}
 
     def text(self, decimals: int) -> str:
         """Mean ± deviation (n), and what became of the other runs."""
@@ -73,9 +84,7 @@ class Cell:
             deviation = "" if std is None else f" ± {std:.{decimals}f}"
             sign = "+" if self.given is not None else ""
             parts.append(f"{center:{sign}.{decimals}f}{deviation} ({len(self.values)})")
-        for status, word in WORDS.items():
-            if count := sum(row.status == status for row in self.runs):
-                parts.append(f"{count} {word}" if self.values else word)
+        parts += [f"{count} {word}" if self.values else word for word, count in self.fates.items()]
         return ", ".join(parts) or MISSING
 
 
