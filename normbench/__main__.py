@@ -21,6 +21,7 @@ from normbench.errors import BadInput
 from normbench.place import place
 from normbench.pool import Summary
 from normbench.report import build, render
+from normbench.report.spec import Spec
 from normbench.report.table import tables
 from normbench.sweep import Interrupted
 
@@ -57,7 +58,7 @@ def _conclude(cells: list[Cell], settings: Settings, summary: Summary) -> None:
     root = Path(settings.runs)
     rows = results.read(root)
     touched = {cell.id for cell in cells}
-    made = tables(build.specs(), rows, touched)
+    made = tables(_own(build.specs(), settings.sweep), rows, touched)
     for table in made:
         print(f"\n{render.markdown(table)}")
     changed = build.write(made, REPORTS, root)
@@ -78,6 +79,13 @@ def _conclude(cells: list[Cell], settings: Settings, summary: Summary) -> None:
     if offline and summary.trained:
         folders = root / settings.sweep / "*" / "wandb" / "offline-run-*"
         print(f"W&B: {len(offline)} offline runs; `wandb sync {folders}` uploads them")
+
+
+def _own(specs: Sequence[Spec], sweep: str) -> list[Spec]:
+    """Our tables, and those of the papers that the sweep is about; a run can be in many more."""
+    return [
+        each for each in specs if not each.fixed or sweep in (each.sweep, f"{each.sweep}_small")
+    ]
 
 
 @contextmanager

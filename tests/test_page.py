@@ -224,3 +224,24 @@ def test_the_answer_names_the_best_those_as_good_their_costs_and_what_was_not_te
     assert "Significantly worse (Welch, Holm, 5 %): bn 70.1." in said
     assert "Nothing can be said with one seed: frn 70.0." in said
     assert "Without a number: nf (1 of 1 div.)." in said
+
+
+def test_tables_of_which_hardly_anything_was_trained_are_left_out_unless_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A run of the recipe stands in many tables; one of 36 cells is no table."""
+    own = {"recipe": "evonorm_resnet_90", "data": "imagenet", "model": "resnet50"}
+    for row in runs("bn", 4, [70.0], **own):
+        results.write(tmp_path / "runs" / "default" / row.id, row)
+    arguments = [f"runs={tmp_path / 'runs'}", f"out={tmp_path / 'out'}"]
+    assert main(arguments) == 0
+    said = capsys.readouterr().out
+    assert "evonorm_9" not in said
+    assert "1 tables with less than a quarter of their cells are left out" in said
+    assert main(["evonorm_9", *arguments]) == 0
+    assert "70.0 (1) [70.4, −0.4]" in capsys.readouterr().out
+    # By two cells a claim can be judged, so that is worth showing.
+    for row in runs("bn", 128, [76.0], **own):
+        results.write(tmp_path / "runs" / "default" / row.id, row)
+    assert main(arguments) == 0
+    assert "evonorm_9: 2 of 36 cells, 2 runs" in capsys.readouterr().out

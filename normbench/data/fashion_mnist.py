@@ -12,10 +12,12 @@ from pathlib import Path
 
 import torch
 from torch import Tensor
+from torch.nn.functional import adaptive_avg_pool2d
 
 from normbench.data.dataset import Arrays, Split
 from normbench.errors import BadInput
 
+SIDE = 28  # pixels, as the files have them
 HOW_TO_GET = (
     "on Debian `apt-get install dataset-fashion-mnist` puts the four files into "
     "/usr/share/datasets/fashion-mnist; elsewhere take them from the data set's page "
@@ -29,13 +31,14 @@ class FashionMNIST(Arrays):
 
     Args:
         root: folder of the four `*-ubyte.gz` files.
+        size: side of the images in pixels, by averages over the original ones; null: 28.
     """
 
     root: str = "/usr/share/datasets/fashion-mnist"
     padding: int = 2
+    size: int | None = None
 
     classes = 10
-    image = (1, 28, 28)
     official = (60_000, 10_000)
     moments = ((0.2860,), (0.3530,))
     limits = (
@@ -43,15 +46,31 @@ class FashionMNIST(Arrays):
         "no evidence about photographs or ImageNet."
     )
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.size is not None and not 1 <= self.size <= SIDE:
+            raise ValueError(f"size={self.size}: images have 1 to {SIDE} pixels on a side")
+
+    @property
+    def image(self) -> tuple[int, int, int]:
+        side = self.size or SIDE
+        return 1, side, side
+
     def load(self) -> tuple[Split, Split]:
         root = self.folder
-        return _split(root, "train"), _split(root, "t10k")
+        return self._small(_split(root, "train")), self._small(_split(root, "t10k"))
+
+    def _small(self, split: Split) -> Split:
+        if self.size in (None, SIDE):
+            return split
+        averages = adaptive_avg_pool2d(split.images.float(), self.image[1:])
+        return Split(averages.round().to(torch.uint8), split.labels)
 
 
 def _split(root: Path, name: str) -> Split:
     path = root / f"{name}-images-idx3-ubyte.gz"
     images = read_idx(path, axes=3)
-    if images.shape[1:] != FashionMNIST.image[1:]:
+    if images.shape[1:] != (SIDE, SIDE):
         raise _unusable(path, f"has images of {tuple(images.shape[1:])}, not of 28x28 pixels")
     path = root / f"{name}-labels-idx1-ubyte.gz"
     labels = read_idx(path, axes=1)

@@ -23,7 +23,7 @@ from normbench.errors import BadInput, choose_from
 from normbench.report import build, render
 from normbench.report.spec import Spec
 from normbench.report.table import Table, tables
-from normbench.report.trial import counted, trials
+from normbench.report.trial import counted, shown, trials
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -61,11 +61,17 @@ def _some(specs: Sequence[Spec], runs: Path, out: Path) -> None:
 def _all(specs: Sequence[Spec], runs: Path, out: Path) -> None:
     stamp = build.fingerprint(runs)  # before the rows are read: who comes later is news next time
     made = tables(specs, results.read(runs), None, empty=True)
-    judged = trials(build.all_claims(specs), {spec.name: spec for spec in specs}, made)
-    report = build.Report(made, judged, runs)
+    claims = build.all_claims(specs)
+    enough = shown(claims, made)
+    judged = trials(claims, {spec.name: spec for spec in specs}, enough)
+    report = build.Report(enough, judged, runs)
     changed = build.write_all(report, out)
     for table in report.with_runs:
         print(_line(table))
+    if few := len(made) - len(enough):
+        print(
+            f"{few} tables with less than a quarter of their cells are left out; name them to see them"
+        )
     print(f"{len(judged)} verdicts on the papers' claims: {counted(judged)}")
     print(f"{len(changed)} files are new or changed" if changed else "no file has changed")
     print(f"all of it: {out / build.PAGE}")

@@ -133,6 +133,11 @@ class Spec:
         return frozenset(found)
 
     @cached_property
+    def options(self) -> frozenset[str]:
+        """Parts of the configuration of which only options are on an axis, and not the choice."""
+        return self.groups - self.keys if self.fixed else frozenset()
+
+    @cached_property
     def fixed(self) -> tuple[tuple[Place, ...], tuple[Place, ...]] | None:
         """The places of both axes of a paper's table."""
         if isinstance(self.rows, str) or isinstance(self.columns, str):
@@ -151,12 +156,13 @@ def fits(wanted: Mapping[str, Any], options: Mapping[str, Any]) -> bool:
 
 
 def _is(have: Any, wanted: Any) -> bool:
-    if isinstance(wanted, str) and "*" in wanted:
-        return isinstance(have, str) and fnmatchcase(have, wanted)
-    if isinstance(wanted, list):
-        # `norm: [bn, gn]` is a choice, `norm.over: [[in, ln]]` one of a single value, a list.
-        return have in wanted
-    return bool(have == wanted)
+    # `norm: [bn, gn]` is a choice, `norm.over: [[in, ln]]` one of a single value, a list.
+    choices = wanted if isinstance(wanted, list) else [wanted]
+    return have in choices or any(
+        fnmatchcase(have, each)
+        for each in choices
+        if isinstance(have, str) and isinstance(each, str) and "*" in each
+    )
 
 
 def spec(name: str, raw: Mapping[str, Any]) -> Spec:

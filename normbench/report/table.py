@@ -139,6 +139,16 @@ class Table:
         return over_batch and any(cell.values for cell in self.cells)
 
     @property
+    def sparse(self) -> bool:
+        """Of a paper's table hardly anything was trained: a quarter of its cells, or all one run."""
+        if self.spec.fixed is None:
+            return False
+        rows, columns = ([p for p in axis if p.ours and not p.minus] for axis in self.spec.fixed)
+        filled = [{run.id for run in cell.runs} for cell in self.cells if cell.runs]
+        compared = any(each != filled[0] for each in filled)
+        return not compared or 4 * len(filled) < len(rows) * len(columns)
+
+    @property
     def cells(self) -> Iterable[Cell]:
         return (cell for cells in self.lines.values() for cell in cells)
 
@@ -153,8 +163,10 @@ class Table:
         wanted = self.spec.setting or {}
         found = [] if self.scale == FULL else ["small networks"]
         for key, value in wanted.items():
-            have = self.setting.get(key)
-            if not fits({key: value}, {key: have}):
+            have, group = self.setting.get(key), key.partition(".")[0]
+            another = group != key and group in wanted and self.setting.get(group) != wanted[group]
+            # Another data set has other options, which need not be said.
+            if not another and not fits({key: value}, {key: have}):
                 found.append(f"{key}={have} ({value})")
         typed = self.setting.get("options", "").split()
         return found + [word for word in typed if _key(word) not in wanted]
@@ -282,14 +294,26 @@ def _by_setting(spec: Spec, runs: Iterable[Run]) -> list[tuple[dict[str, Any], l
     found: dict[tuple[str, ...], tuple[dict[str, Any], list[Run]]] = {}
     for run in runs:
         left_out, more = _besides_axes(run.row, spec)
-        kept = [(part, text) for part, text in run.parts.items() if part not in left_out]
-        key = (*(f"{part} {text}" for part, text in sorted(kept)), *more.values())
+        kept = {part: text for part, text in run.parts.items() if part not in left_out}
+        # Of a part that only some options of are on an axis the others belong to the setting.
+        for part in spec.options:
+            kept[part] = str(
+                [pair for pair in run.options.items() if _belongs(pair[0], part, spec)]
+            )
+        key = (*(f"{part} {text}" for part, text in sorted(kept.items())), *more.values())
         if key not in found:
-            parts = {part for part, _ in kept}
-            options = {k: v for k, v in run.options.items() if k.partition(".")[0] in parts}
+            options = {
+                name: value
+                for name, value in run.options.items()
+                if name.partition(".")[0] in kept and name not in spec.keys
+            }
             found[key] = ({**options, **more}, [])
         found[key][1].append(run)
     return [found[key] for key in sorted(found)]
+
+
+def _belongs(option: str, part: str, spec: Spec) -> bool:
+    return option.partition(".")[0] == part and option not in spec.keys
 
 
 def _free_tables(spec: Spec, runs: Sequence[Run]) -> list[Table]:
@@ -391,11 +415,18 @@ def _cell(spec: Spec, row: Place, column: Place, runs: Sequence[Run]) -> Cell:
     theirs = (spec.published or {}).get((row.label, column.label))
     variants: dict[tuple[str, ...], list[Row]] = defaultdict(list)
     for run in runs:
-        variant = tuple(text for part, text in sorted(run.parts.items()) if part != "seed")
-        variants[variant].append(run.row)
+        variants[_variant(run)].append(run.row)
     latest = max(variants.values(), key=lambda own: max(run.finished for run in own), default=[])
     metric = spec.of(row, column)
     return Cell(tuple(latest), metric, spec.statistic, theirs, older=len(runs) - len(latest))
+
+
+def _variant(run: Run) -> tuple[str, ...]:
+    """What all seeds of a cell share; of a run that began with another's weights the epoch."""
+    parts = {part: text for part, text in run.parts.items() if part != "seed"}
+    if "init_from" in parts:
+        parts["init_from"] = parts["init_from"].partition("@")[2]
+    return tuple(f"{part} {text}" for part, text in sorted(parts.items()))
 
 
 def _difference(

@@ -92,6 +92,19 @@ def trials(
     return found
 
 
+def shown(claims: Sequence[Claim], tables: Sequence[Table]) -> list[Table]:
+    """Tables of which enough was trained or by which a claim can be judged; those without runs."""
+    return [
+        table
+        for table in tables
+        if not table.runs or not table.sparse or any(_decides(table, claim) for claim in claims)
+    ]
+
+
+def _decides(table: Table, claim: Claim) -> bool:
+    return table.spec.name in claim.tables and judge(claim, table).word != "untested"
+
+
 def counted(found: Sequence[Trial]) -> str:
     """How many verdicts of each kind."""
     words = [trial.verdict.word for trial in found]
