@@ -69,9 +69,7 @@ def _all(specs: Sequence[Spec], runs: Path, out: Path) -> None:
     for table in report.with_runs:
         print(_line(table))
     if few := len(made) - len(enough):
-        print(
-            f"{few} tables with less than a quarter of their cells are left out; name them to see them"
-        )
+        print(f"{few} tables with less than a quarter of their cells are left out, unless named")
     print(f"{len(judged)} verdicts on the papers' claims: {counted(judged)}")
     print(f"{len(changed)} files are new or changed" if changed else "no file has changed")
     print(f"all of it: {out / build.PAGE}")

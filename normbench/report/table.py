@@ -140,7 +140,7 @@ class Table:
 
     @property
     def sparse(self) -> bool:
-        """Of a paper's table hardly anything was trained: a quarter of its cells, or all one run."""
+        """Of a paper's table hardly anything was trained: few of its cells, or all the same run."""
         if self.spec.fixed is None:
             return False
         rows, columns = ([p for p in axis if p.ours and not p.minus] for axis in self.spec.fixed)
