@@ -16,7 +16,7 @@ from normbench.report.drawable import BATCH, CURVES, SIZES, kinds
 from normbench.report.notes import MARK, SHARED, notes, one_computation, shared_cells
 from normbench.report.spec import Label
 from normbench.report.table import MISSING, Cell, Table, signed
-from normbench.report.trial import RULES, Trial, counted
+from normbench.report.trial import RULES, Trial, by_claim, counted
 from normbench.results import Row
 
 FILTERS = {"data": "Data set", "model": "Network", "reg": "Regularization"}
@@ -195,26 +195,33 @@ def inline(svg: str) -> str:
 
 
 def _claims(trials: Sequence[Trial]) -> dict[str, list[dict[str, Any]]]:
+    """The claims of each paper, each with its trials; those without runs apart."""
     found: dict[str, list[dict[str, Any]]] = {}
-    for trial in trials:
-        claim = trial.claim
+    for claim, own in by_claim(trials):
         bound = f" (bound {claim.bound:g})" if claim.bound else ""
         found.setdefault(claim.paper, []).append(
             {
                 "says": claim.says + bound,
                 "place": claim.place,
-                "evidence": trial.evidence,
-                "word": trial.verdict.word,
-                "reason": trial.verdict.reason,
-                "effect": trial.effect,
-                "seeds": trial.seeds,
-                "table": trial.spec.name,
-                "setting": trial.setting,
-                "anchor": anchor(trial.table) if trial.table else f"{trial.spec.name}-published",
-                "data": _data(trial.table.runs) if trial.table else {},
+                "tried": [_trial(trial) for trial in own if trial.table],
+                "untried": [_trial(trial) for trial in own if not trial.table],
             }
         )
     return found
+
+
+def _trial(trial: Trial) -> dict[str, Any]:
+    return {
+        "evidence": trial.evidence,
+        "word": trial.verdict.word,
+        "reason": trial.verdict.reason,
+        "effect": trial.effect,
+        "seeds": trial.seeds,
+        "table": trial.spec.name,
+        "setting": trial.setting,
+        "anchor": anchor(trial.table) if trial.table else f"{trial.spec.name}-published",
+        "data": _data(trial.table.runs) if trial.table else {},
+    }
 
 
 def _answer(table: Table) -> Iterator[dict[str, Any]]:

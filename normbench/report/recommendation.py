@@ -6,7 +6,7 @@ best, what they cost in time and memory, and what was not tested.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import fmean
+from statistics import fmean, median
 
 from normbench.home import CONF, names
 from normbench.report.spec import Label
@@ -118,8 +118,9 @@ def _costs(cells: Sequence[Cell]) -> list[tuple[float | None, float | None]]:
         own = [run for run in cell.runs if run.devices == common and run.status not in WORDS]
         speeds = [run.images_per_second for run in own if run.images_per_second]
         peaks = [run.peak_memory for run in own if run.peak_memory]
-        seconds.append(1 / fmean(speeds) if speeds else None)
-        memories.append(fmean(peaks) if peaks else None)
+        # Medians: one run beside a busy neighbour says nothing about a normalizer.
+        seconds.append(1 / median(speeds) if speeds else None)
+        memories.append(median(peaks) if peaks else None)
     return list(zip(_over_least(seconds), _over_least(memories), strict=True))
 
 
