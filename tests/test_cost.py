@@ -13,6 +13,7 @@ from normbench.compose import compose
 from normbench.cost import main
 from normbench.errors import BadInput
 from normbench.estimate import Estimate, estimate, rounded
+from normbench.home import SWEEPS
 from normbench.rates import RESNET50, V100
 from normbench.results import Row, write
 
@@ -299,3 +300,12 @@ def test_help_says_where_rates_come_from(capsys: pytest.CaptureFixture[str]) -> 
 def test_none_of_the_cells_can_work() -> None:
     with pytest.raises(BadInput, match="cannot work"):
         cost("norm=in", "batch=4,8")
+
+
+# What the sweeps of the papers' tables say about themselves
+
+
+@pytest.mark.parametrize("sweep", ["evonorm_9", "sn_1", "nf_2"])
+def test_the_head_of_a_sweep_says_what_it_costs(sweep: str) -> None:
+    cells, _ = compose([f"sweeps={sweep}"])
+    assert f"# Cost: {estimate(cells).sentence}.\n" in (SWEEPS / f"{sweep}.yaml").read_text()

@@ -155,13 +155,7 @@ def test_a_number_as_a_paper_prints_it(cell: Any, expected: Published) -> None:
 
 @cache
 def composed(sweep: str) -> list[Cell]:
-    """The cells of one seed."""
-    return compose([f"sweeps={sweep}", *_one_seed(sweep)])[0]
-
-
-def _one_seed(sweep: str) -> list[str]:
-    # Where the seeds are what the table is about they all count.
-    return [] if "initialization" in sweep or "hard" in sweep else ["seed=0"]
+    return compose([f"sweeps={sweep}"])[0]
 
 
 def rows_of(sweep: str) -> list[Row]:
@@ -220,10 +214,10 @@ def test_the_head_of_a_sweep_says_what_it_asks_and_how_much(name: str, end: str)
     first = head.splitlines()[1]
     assert first.startswith("# ")
     assert len(first) <= 101
-    if end:
-        assert re.search(r"\b\d+ runs\b", head)
-    else:
-        assert "COST" not in head
+    said = re.search(r"\b(\d+) runs\b", head)
+    assert said is not None
+    assert int(said[1]) == len(composed(f"{SPECS[name].sweep}{end}"))
+    assert end or re.search(r"# Cost: .* GPU hours of one V100", head)
 
 
 # How rows come into a table
