@@ -20,6 +20,7 @@ class Metric:
         better: which of two numbers one would want; empty where that is no question.
         of: its value in a row; None where it was not measured.
         hardware: it depends on the devices and not on what is computed.
+        learned: it counts only if the training went well; a size or a speed is what it is.
     """
 
     label: str
@@ -27,6 +28,7 @@ class Metric:
     better: Better
     of: Callable[[Row], float | None]
     hardware: bool = False
+    learned: bool = True
 
 
 def _number(name: str, unit: float, row: Row) -> float | None:
@@ -63,20 +65,30 @@ METRICS: Mapping[str, Metric] = {
     ),
     "test_loss": Metric("test loss", 3, "lower", partial(_number, "test_loss", 1.0)),
     "train_loss": Metric("training loss", 3, "lower", partial(_number, "train_loss", 1.0)),
-    "params_m": Metric("parameters (millions)", 1, "", partial(_number, "params", 1e6)),
-    "macs_g": Metric("multiply-adds (billions)", 2, "", partial(_number, "macs", 1e9)),
+    "params_m": Metric(
+        "parameters (millions)", 1, "", partial(_number, "params", 1e6), learned=False
+    ),
+    "macs_g": Metric(
+        "multiply-adds (billions)", 2, "", partial(_number, "macs", 1e9), learned=False
+    ),
     "images_per_second": Metric(
         "training images per second",
         0,
         "higher",
         partial(_number, "images_per_second", 1.0),
         hardware=True,
+        learned=False,
     ),
     "steps_per_second": Metric(
-        "training steps per second", 2, "higher", _steps_per_second, hardware=True
+        "training steps per second", 2, "higher", _steps_per_second, hardware=True, learned=False
     ),
     "peak_memory_gb": Metric(
-        "peak memory (GB)", 2, "lower", partial(_number, "peak_memory", 1e9), hardware=True
+        "peak memory (GB)",
+        2,
+        "lower",
+        partial(_number, "peak_memory", 1e9),
+        hardware=True,
+        learned=False,
     ),
     "bn_ratio_mean": Metric("share of BN in the means of SN", 2, "", partial(_ratio, "mean.bn")),
     "bn_ratio_var": Metric("share of BN in the variances of SN", 2, "", partial(_ratio, "var.bn")),

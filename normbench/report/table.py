@@ -4,6 +4,7 @@ A setting is all that is neither a row nor a column of the table: data set, mode
 every option that differs from its yaml. Rows of different settings never share a cell.
 """
 
+import hashlib
 import re
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -17,6 +18,7 @@ from normbench.report.spec import FULL, Label, Place, Published, Spec, fits
 from normbench.report.statistics import summary
 from normbench.results import Row, flat, only_adding
 
+LONGEST = 150  # characters of a file's name that say the setting; file systems take 255 in all
 MISSING = "–"
 MINUS = "−"
 WORDS = {"diverged": "div.", "oom": "OOM", "impossible": "n/a"}
@@ -47,8 +49,7 @@ class Cell:
         """The metric of the runs that have it, by seed."""
         if self.given is not None:
             return self.given
-        # How fast a network is can be seen before it has learned anything.
-        good = [row for row in self.runs if row.status == "ok" or self.metric.hardware]
+        good = [row for row in self.runs if row.status == "ok" or not self.metric.learned]
         return {row.seed: value for row in good if (value := self.metric.of(row)) is not None}
 
     @cached_property
@@ -72,7 +73,7 @@ class Cell:
         counts = {
             word: sum(row.status == status for row in self.runs) for status, word in WORDS.items()
         }
-        if self.metric.hardware and self.values:
+        if not self.metric.learned and self.values:
             counts[WORDS["diverged"]] = 0
         return {word: count for word, count in counts.items() if count}
 
@@ -130,7 +131,10 @@ class Table:
     def slug(self) -> str:
         """The setting as the name of a file."""
         words = _words(self.setting, self.differs, short=True)
-        return re.sub(r"[^\w.=-]+", "_", "-".join(words)) or "published"
+        slug = re.sub(r"[^\w.=-]+", "_", "-".join(words)) or "published"
+        if len(slug) <= LONGEST:
+            return slug
+        return f"{slug[:LONGEST]}-{hashlib.sha256(slug.encode()).hexdigest()[:8]}"
 
     @property
     def drawable(self) -> bool:
