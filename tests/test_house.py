@@ -140,7 +140,7 @@ def test_a_wheel_carries_the_yamls_and_runs_from_any_folder(tmp_path: Path) -> N
     installed = tmp_path / "installed"
     zipfile.ZipFile(wheel).extractall(installed)
     packed = {str(path.relative_to(installed / "normbench")) for path in installed.rglob("*.yaml")}
-    for folder in ("conf", "sweeps", "reports/tables"):
+    for folder in ("conf", "sweeps", "reports/tables", "reports/claims"):
         expected = {str(path.relative_to(ROOT)) for path in (ROOT / folder).rglob("*.yaml")}
         assert expected
         assert expected <= packed
@@ -155,6 +155,12 @@ def test_a_wheel_carries_the_yamls_and_runs_from_any_folder(tmp_path: Path) -> N
     assert "of these files are new" in found.stdout
     assert list(work.glob("reports/batch_size/*.md"))
     assert list(work.glob("runs/default/*/row.json"))
+    report = subprocess.run(
+        [sys.executable, "-m", "normbench.report"], cwd=work, capture_output=True, text=True,
+        env={"PYTHONPATH": str(installed), "PATH": "/usr/bin:/bin"},
+    )  # fmt: skip
+    assert report.returncode == 0, report.stderr
+    assert (work / "reports" / "index.html").exists()
 
 
 def test_the_console_script_is_the_command_line(tmp_path: Path) -> None:
