@@ -21,8 +21,8 @@ from normbench.errors import BadInput
 from normbench.place import place
 from normbench.pool import Summary
 from normbench.report import build, render
+from normbench.report.pivot import tables
 from normbench.report.spec import Spec
-from normbench.report.table import tables
 from normbench.sweep import Interrupted
 
 REPORTS = Path("reports")

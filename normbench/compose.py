@@ -4,13 +4,12 @@ Hydra raises its errors from deep inside; here each becomes one sentence.
 """
 
 import argparse
-import copy
 import json
 import os
 import re
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache
@@ -22,27 +21,23 @@ os.environ["HYDRA_FULL_ERROR"] = "1"
 
 import hydra
 import yaml
-from hydra._internal.core_plugins.basic_launcher import BasicLauncher
 from hydra.conf import HydraConf
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.plugins import Plugins
-from hydra.core.utils import JobReturn
 from hydra.errors import HydraException, MissingConfigException, OverrideParseException
-from hydra.plugins.launcher import Launcher
-from hydra.plugins.sweeper import Sweeper
-from hydra.types import HydraContext, RunMode, TaskFunction
+from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from normbench.cells import Cell, Settings
 from normbench.errors import BadInput, choose_from
+from normbench.grid import Collecting, in_the_place_of_launchers
 from normbench.home import CONF, SWEEPS, headline, load, names, unverified, usual_choices
 from normbench.parse import parse
 
 LAUNCHERS = CONF / "hydra" / "launcher"
 GRIDS = "grids"  # in a file of sweeps/
-NUMBERS = ("batch", "workers", "global_batch", "seed")
+
 PLAIN = (
     "batch", "workers", "global_batch", "seed", "precision", "init_from", "loader",
     "runs", "jobs", "force", "resume",
@@ -63,7 +58,7 @@ def compose(arguments: list[str]) -> tuple[list[Cell], Settings | None]:
     def collect(config: DictConfig) -> None:
         composed.append((config, HydraConfig.get()))
 
-    launcher = _Collecting(composed)
+    launcher = Collecting(composed)
 
     # Hydra's parser takes no option between two overrides.
     flags = [word for word in arguments if word in ("-m", "--multirun")]
@@ -71,7 +66,7 @@ def compose(arguments: list[str]) -> tuple[list[Cell], Settings | None]:
     arguments = flags + [_late(word) if flags else word for word in words]
     if flags and sys.stderr.isatty():
         print("composing the grid ...", file=sys.stderr)
-    with _environment(arguments), _sentences(arguments), _in_the_place_of_launchers(launcher):
+    with _environment(arguments), _sentences(arguments), in_the_place_of_launchers(launcher):
         run = hydra.main(version_base="1.3", config_path=str(CONF), config_name="config")(collect)
         run()
         for grid in _further_grids(composed):
@@ -178,70 +173,6 @@ def _launcher(own: HydraConf) -> str:
             "submitit_local submit them as jobs"
         )
     return json.dumps(options, sort_keys=True)
-
-
-class _Collecting(BasicLauncher):
-    """Composes the cells of a grid and starts nothing.
-
-    Cells that differ in plain numbers alone, as seed and batch, are composed once: Hydra takes
-    0.05 s for each, and those are most of a grid.
-    """
-
-    def __init__(self, composed: list[tuple[DictConfig, HydraConf]]) -> None:
-        super().__init__()
-        self.composed = composed
-
-    def launch(
-        self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int
-    ) -> Sequence[JobReturn]:
-        before = len(self.composed)
-        kinds: dict[tuple[str, ...], tuple[DictConfig, HydraConf]] = {}
-        cells = []
-        for index, words in enumerate(job_overrides):
-            numbers = {word.partition("=")[0]: word for word in words if _is_number(word)}
-            kind = tuple(word for word in words if word not in numbers.values())
-            kind += tuple(sorted(numbers))
-            if kind not in kinds:
-                super().launch([words], initial_job_idx + index)
-                kinds[kind] = self.composed.pop()
-            config, own = kinds[kind]
-            config = copy.deepcopy(config)
-            for key, word in numbers.items():
-                config[key] = int(word.partition("=")[2])
-            cells.append((config, own))
-        assert len(self.composed) == before
-        self.composed += cells
-        return []
-
-
-def _is_number(word: str) -> bool:
-    key, _, value = word.partition("=")
-    return key in NUMBERS and value.isdecimal()
-
-
-@contextmanager
-def _in_the_place_of_launchers(launcher: Launcher) -> Iterator[None]:
-    """Whatever launcher is chosen, composing only collects; the sweep starts the runs.
-
-    A launcher for clusters would compose anew on every node, from a command line alone.
-    """
-    plugins = Plugins.instance()
-
-    def instead(
-        hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig
-    ) -> Launcher:
-        launcher.setup(hydra_context=hydra_context, task_function=task_function, config=config)
-        return launcher
-
-    before, validate = plugins.instantiate_launcher, Sweeper.validate_batch_is_legal
-    plugins.instantiate_launcher = instead  # type: ignore[method-assign]
-    # Before a launch Hydra composes every cell to see whether it can; here the launch does no more.
-    Sweeper.validate_batch_is_legal = lambda *_: None  # type: ignore[method-assign]
-    try:
-        yield
-    finally:
-        plugins.instantiate_launcher = before  # type: ignore[method-assign]
-        Sweeper.validate_batch_is_legal = validate  # type: ignore[method-assign]
 
 
 def _require_multirun(own: HydraConf) -> None:

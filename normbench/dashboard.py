@@ -30,8 +30,9 @@ from normbench.errors import BadInput, choose_from
 from normbench.home import TABLES, comment
 from normbench.report import build, render
 from normbench.report.metrics import METRICS
+from normbench.report.pivot import tables
 from normbench.report.spec import Spec
-from normbench.report.table import Table, tables
+from normbench.report.table import Table
 from normbench.results import Row
 
 if TYPE_CHECKING:

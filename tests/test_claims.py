@@ -13,9 +13,9 @@ from normbench.errors import BadInput
 from normbench.home import CLAIMS, load, names
 from normbench.report import build, trial
 from normbench.report.claims import Claim, Verdict, as_published, claims, judge
+from normbench.report.pivot import tables
 from normbench.report.spec import Spec, spec
 from normbench.report.statistics import contrast, holm, p_lower, spread
-from normbench.report.table import tables
 from normbench.report.trial import trials
 from normbench.results import Row
 

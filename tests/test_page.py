@@ -14,8 +14,8 @@ from normbench import results
 from normbench.report import build
 from normbench.report.__main__ import main
 from normbench.report.page import inline
+from normbench.report.pivot import tables
 from normbench.report.recommendation import advice, sentence
-from normbench.report.table import tables
 from normbench.results import History, Row
 
 DARK = "prefers-color-scheme: dark"

@@ -22,8 +22,9 @@ from normbench.report.drawable import kinds
 from normbench.report.figure import draw, style
 from normbench.report.latex import latex
 from normbench.report.notes import differences, notes, one_computation
+from normbench.report.pivot import tables
 from normbench.report.statistics import mean_and_std, paired_difference
-from normbench.report.table import Table, tables
+from normbench.report.table import Table
 from normbench.results import Row
 
 counter = itertools.count()

@@ -16,9 +16,10 @@ from normbench.home import SWEEPS, TABLES, load, names
 from normbench.report import build
 from normbench.report.latex import latex
 from normbench.report.notes import notes
+from normbench.report.pivot import tables
 from normbench.report.render import markdown, numbers
 from normbench.report.spec import FULL, SMALL, Published, Spec, fits, published, spec
-from normbench.report.table import Table, tables
+from normbench.report.table import Table
 from normbench.results import Row
 
 SPECS = {each.name: each for each in build.specs()}

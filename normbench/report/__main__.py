@@ -21,8 +21,9 @@ from pathlib import Path
 from normbench import results
 from normbench.errors import BadInput, choose_from
 from normbench.report import build, render
+from normbench.report.pivot import tables
 from normbench.report.spec import Spec
-from normbench.report.table import Table, tables
+from normbench.report.table import Table
 from normbench.report.trial import counted, shown, trials
 
 

@@ -1,4 +1,4 @@
-"""Tables out of rows: one for each setting in which the rows were obtained.
+"""A table: rows and columns of cells, obtained in one setting (`normbench.report.pivot` makes it).
 
 A setting is all that is neither a row nor a column of the table: data set, model, recipe, protocol,
 every option that differs from its yaml. Rows of different settings never share a cell.
@@ -6,17 +6,15 @@ every option that differs from its yaml. Rows of different settings never share 
 
 import hashlib
 import re
-from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from statistics import fmean
 from typing import Any
 
 from normbench.report.metrics import Metric
-from normbench.report.spec import FULL, Label, Place, Published, Spec, fits
+from normbench.report.spec import FULL, Label, Published, Spec, fits
 from normbench.report.statistics import summary
-from normbench.results import Row, flat, only_adding
+from normbench.results import Row
 
 LONGEST = 150  # characters of a file's name that say the setting; file systems take 255 in all
 MISSING = "–"
@@ -124,14 +122,14 @@ class Table:
     @property
     def heading(self) -> str:
         """The title, and the setting as one would type it."""
-        setting = " ".join(_words(self.setting, self.differs)) or "no runs"
+        setting = " ".join(words(self.setting, self.differs)) or "no runs"
         return f"{self.spec.title}: {setting}"
 
     @property
     def slug(self) -> str:
         """The setting as the name of a file."""
-        words = _words(self.setting, self.differs, short=True)
-        slug = re.sub(r"[^\w.=-]+", "_", "-".join(words)) or "published"
+        said = "-".join(words(self.setting, self.differs, short=True))
+        slug = re.sub(r"[^\w.=-]+", "_", said) or "published"
         if len(slug) <= LONGEST:
             return slug
         return f"{slug[:LONGEST]}-{hashlib.sha256(slug.encode()).hexdigest()[:8]}"
@@ -173,7 +171,7 @@ class Table:
             if not another and not fits({key: value}, {key: have}):
                 found.append(f"{key}={have} ({value})")
         typed = self.setting.get("options", "").split()
-        return found + [word for word in typed if _key(word) not in wanted]
+        return found + [word for word in typed if key_of(word) not in wanted]
 
     def difference(self, cell: Cell) -> float | None:
         """Ours minus the paper's, if the two are of one setting."""
@@ -229,247 +227,7 @@ def signed(number: float, decimals: int) -> str:
     return f"{number:+.{decimals}f}".replace("-", MINUS)
 
 
-def tables(
-    specs: Sequence[Spec],
-    rows: Sequence[Row],
-    touched: Collection[str] | None,
-    *,
-    empty: bool = False,
-) -> list[Table]:
-    """The tables of `specs` from `rows`, one for each setting.
-
-    Args:
-        specs: what tables there are.
-        rows: all rows; of those that are no runs none is used.
-        touched: ids of runs; settings that contain none of them are left out. None: all settings.
-        empty: papers' tables that no row belongs to are made too, with the paper's numbers alone.
-    """
-    known: dict[tuple[str, str], dict[str, Any]] = {}
-    with only_adding():
-        runs = [_run(row, known) for row in rows if row.kind == "run"]
-        return list(_tables(specs, runs, touched, empty))
-
-
-def _tables(
-    specs: Sequence[Spec], runs: Sequence["Run"], touched: Collection[str] | None, empty: bool
-) -> Iterator[Table]:
-    recipes: dict[str, list[Run]] = defaultdict(list)
-    for run in runs:
-        recipes[run.row.recipe].append(run)
-    for spec in specs:
-        made = _paper_tables(spec, recipes) if spec.fixed else _free_tables(spec, runs)
-        if touched is not None:
-            made = [each for each in made if any(row.id in touched for row in each.runs)]
-        if not made and empty and spec.fixed:
-            made = [_filled(spec, {}, [], FULL, {})]
-        yield from made
-
-
-@dataclass(frozen=True)
-class Run:
-    """A row with its configuration as tables ask for it.
-
-    Args:
-        row: of the run.
-        options: all scientific options, flat.
-        parts: each part of the configuration (norm, model, batch ...) as text: equal parts have
-            equal texts, and comparing those is fast enough for tens of thousands of rows.
-    """
-
-    row: Row
-    options: Mapping[str, Any]
-    parts: Mapping[str, str]
-
-
-def _run(row: Row, known: dict[tuple[str, str], dict[str, Any]]) -> Run:
-    options: dict[str, Any] = {}
-    parts = {}
-    for part, value in row.config.items():
-        parts[part] = text = repr(value)
-        flattened = known.get((part, text))
-        if flattened is None:
-            flattened = known[part, text] = flat({part: value})
-        options.update(flattened)
-    return Run(row, options, parts)
-
-
-def _by_setting(spec: Spec, runs: Iterable[Run]) -> list[tuple[dict[str, Any], list[Run]]]:
-    """The settings of `runs`, each with its own."""
-    found: dict[tuple[str, ...], tuple[dict[str, Any], list[Run]]] = {}
-    for run in runs:
-        left_out, more = _besides_axes(run.row, spec)
-        kept = {part: text for part, text in run.parts.items() if part not in left_out}
-        # Of a part that only some options of are on an axis the others belong to the setting.
-        for part in spec.options:
-            kept[part] = str(
-                [pair for pair in run.options.items() if _belongs(pair[0], part, spec)]
-            )
-        key = (*(f"{part} {text}" for part, text in sorted(kept.items())), *more.values())
-        if key not in found:
-            options = {
-                name: value
-                for name, value in run.options.items()
-                if name.partition(".")[0] in kept and name not in spec.keys
-            }
-            found[key] = ({**options, **more}, [])
-        found[key][1].append(run)
-    return [found[key] for key in sorted(found)]
-
-
-def _belongs(option: str, part: str, spec: Spec) -> bool:
-    return option.partition(".")[0] == part and option not in spec.keys
-
-
-def _free_tables(spec: Spec, runs: Sequence[Run]) -> list[Table]:
-    settings = _by_setting(spec, runs)
-    known = [setting for setting, _ in settings]
-    return [_table(spec, setting, own, known) for setting, own in settings]
-
-
-def _table(
-    spec: Spec, setting: dict[str, Any], runs: list[Run], known: list[dict[str, Any]]
-) -> Table:
-    assert isinstance(spec.rows, str)
-    assert isinstance(spec.columns, str)
-    names = _names(runs, spec.rows)
-    cells: dict[tuple[str, Any], list[Row]] = defaultdict(list)
-    for run in runs:
-        cells[names[run.row.id], _value(run.row, spec.columns)].append(run.row)
-    labels = sorted({label for label, _ in cells})
-    columns = sorted({column for _, column in cells})
-    lines: dict[Label, list[Cell]] = {
-        (label,): [Cell(tuple(cells.get((label, column), ())), spec.metric) for column in columns]
-        for label in labels
-    }
-    heads = [
-        Column((str(column),), column if spec.columns == "batch" else None) for column in columns
-    ]
-    return Table(
-        spec, setting, _apart(setting, known), heads, lines, axes=(spec.rows, spec.columns)
-    )
-
-
-def _apart(setting: Mapping[str, Any], known: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Options that tell a setting from those which have the same words."""
-    words = _words(setting)
-    return _differing([other for other in known if _words(other) == words])
-
-
-def _paper_tables(spec: Spec, recipes: Mapping[str, Sequence[Run]]) -> list[Table]:
-    """The tables of a paper; of thousands of rows those of its recipe are looked at."""
-    where = spec.where or {}
-    asked = {"recipe": where["recipe"]} if "recipe" in where else {}
-    named = [name for name in recipes if fits(asked, {"recipe": name})]
-    runs = [run for name in named for run in recipes[name] if fits(where, run.options)]
-    placed: dict[int, dict[str, list[tuple[Label, Label]]]] = defaultdict(dict)
-    for run in runs:
-        for scale, places in _places(spec, run.options):
-            placed[scale][run.row.id] = places
-    made = []
-    for scale, places_of in sorted(placed.items()):
-        settings = _by_setting(spec, (run for run in runs if run.row.id in places_of))
-        known = [setting for setting, _ in settings]
-        for setting, own in settings:
-            cells: dict[tuple[Label, Label], list[Run]] = defaultdict(list)
-            for run in own:
-                for place in places_of[run.row.id]:
-                    cells[place].append(run)
-            made.append(_filled(spec, setting, _apart(setting, known), scale, cells))
-    return made
-
-
-def _places(
-    spec: Spec, options: Mapping[str, Any]
-) -> Iterable[tuple[int, list[tuple[Label, Label]]]]:
-    """Where a run stands, at the scale of the paper or else in small."""
-    assert spec.fixed is not None
-    rows, columns = spec.fixed
-    for scale in range(max(place.scales for place in (*rows, *columns))):
-        down = [place.label for place in rows if not place.minus and place.fits(options, scale)]
-        along = [place.label for place in columns if not place.minus and place.fits(options, scale)]
-        if down and along:
-            yield scale, [(row, column) for row in down for column in along]
-            return
-
-
-def _filled(
-    spec: Spec,
-    setting: Mapping[str, Any],
-    differs: Sequence[str],
-    scale: int,
-    runs: Mapping[tuple[Label, Label], Sequence[Run]],
-) -> Table:
-    assert spec.fixed is not None
-    rows, columns = spec.fixed
-    cells = {
-        (row.label, column.label): _cell(spec, row, column, runs.get((row.label, column.label), ()))
-        for row in rows
-        for column in columns
-    }
-    for row in rows:
-        for column in columns:
-            if column.minus or row.minus:
-                cells[row.label, column.label] = _difference(cells, spec, row, column)
-    lines = {row.label: [cells[row.label, column.label] for column in columns] for row in rows}
-    heads = [Column(column.label, column.batch) for column in columns]
-    return Table(spec, setting, differs, heads, lines, scale)
-
-
-def _cell(spec: Spec, row: Place, column: Place, runs: Sequence[Run]) -> Cell:
-    theirs = (spec.published or {}).get((row.label, column.label))
-    variants: dict[tuple[str, ...], list[Row]] = defaultdict(list)
-    for run in runs:
-        variants[_variant(run)].append(run.row)
-    latest = max(variants.values(), key=lambda own: max(run.finished for run in own), default=[])
-    metric = spec.of(row, column)
-    return Cell(tuple(latest), metric, spec.statistic, theirs, older=len(runs) - len(latest))
-
-
-def _variant(run: Run) -> tuple[str, ...]:
-    """What all seeds of a cell share; of a run that began with another's weights the epoch."""
-    parts = {part: text for part, text in run.parts.items() if part != "seed"}
-    if "init_from" in parts:
-        parts["init_from"] = parts["init_from"].partition("@")[2]
-    return tuple(f"{part} {text}" for part, text in sorted(parts.items()))
-
-
-def _difference(
-    cells: Mapping[tuple[Label, Label], Cell], spec: Spec, row: Place, column: Place
-) -> Cell:
-    minus = column.minus or row.minus
-    assert minus is not None
-
-    def at(label: Label) -> Cell:
-        return cells[(row.label, label) if column.minus else (label, column.label)]
-
-    theirs = (spec.published or {}).get((row.label, column.label))
-    metric = spec.of(row, column)
-    candidates = [cell for cell in map(at, minus.first) if cell.values]
-    second = at(minus.second).values
-    if not candidates or not second:
-        return Cell((), metric, spec.statistic, theirs)
-    sign = -1 if metric.better == "lower" else 1
-    first = max(candidates, key=lambda cell: sign * fmean(cell.values.values())).values
-    values = {seed: first[seed] - second[seed] for seed in first.keys() & second.keys()}
-    return Cell((), metric, spec.statistic, theirs, given=values)
-
-
-def _besides_axes(row: Row, spec: Spec) -> tuple[Collection[str], dict[str, str]]:
-    """Parts of the configuration that are no part of the setting, and what else is one."""
-    # What follows from `batch` differs from column to column and must not split the table.
-    follows = {"fixed_workers": "global_batch", "fixed_global_batch": "workers"}
-    left_out = spec.groups | {"seed", follows.get(row.protocol, "")}
-    if "global_batch" in spec.groups:
-        left_out |= {"batch", "workers"}
-    more = {"devices": row.devices} if spec.metric.hardware else {}
-    if spec.fixed:
-        # Of a group on an axis, options that the table does not name were typed for all its runs.
-        return left_out, {**more, "options": _options(row, lambda key: key not in spec.keys)}
-    typed = _options(row, lambda key: key.partition(".")[0] not in spec.groups)
-    return left_out, {**more, "options": typed}
-
-
-def _words(
+def words(
     setting: Mapping[str, Any], differs: Sequence[str] = (), *, short: bool = False
 ) -> list[str]:
     """A setting in words: "key=value", or for the usual keys the value alone where `short`."""
@@ -483,54 +241,5 @@ def _words(
     return [*words, *setting["options"].split(), *(f"{k}={setting.get(k)}" for k in differs)]
 
 
-def _names(runs: Sequence[Run], axis: str) -> dict[str, str]:
-    """What to call each row on `axis`, by run id: the name, and the options that belong to it.
-
-    Where a yaml has changed since, runs of one name have other options; then those are named too.
-    """
-    alike: dict[str, dict[str, list[Run]]] = defaultdict(lambda: defaultdict(list))
-    for run in runs:
-        alike[_name(run.row, axis)][run.parts.get(axis, "")].append(run)
-    names = {}
-    for name, variants in alike.items():
-        # Two runs called "gn", of eps 1e-5 and, since the yaml was changed, of 1e-3: both are named
-        # with their eps.
-        options = {text: _own(own[0], axis) for text, own in variants.items()}
-        keys = _differing(list(options.values()))
-        for text, values in options.items():
-            called = " ".join([name, *(f"{key}={values.get(key)}" for key in keys)])
-            names.update({run.row.id: called for run in variants[text]})
-    return names
-
-
-def _own(run: Run, axis: str) -> dict[str, Any]:
-    within = f"{axis}."
-    options = run.options.items()
-    return {key.removeprefix(within): value for key, value in options if key.startswith(within)}
-
-
-def _name(row: Row, axis: str) -> str:
-    own = _options(row, lambda key: key.partition(".")[0] == axis).replace(f"{axis}.", "")
-    return " ".join([str(getattr(row, axis)), *own.split()])
-
-
-def _value(row: Row, axis: str) -> Any:
-    """The same, but a number stays one, so that columns sort as numbers."""
-    value = getattr(row, axis)
-    return value if isinstance(value, int) else _name(row, axis)
-
-
-def _options(row: Row, wanted: Callable[[str], bool]) -> str:
-    if not row.options:
-        return ""
-    return " ".join(word for word in row.options.split() if wanted(_key(word)))
-
-
-def _key(word: str) -> str:
+def key_of(word: str) -> str:
     return word.partition("=")[0].lstrip("+")
-
-
-def _differing(options: Sequence[Mapping[str, Any]]) -> list[str]:
-    """The keys in which not all `options` agree."""
-    keys = sorted({key for each in options for key in each})
-    return [key for key in keys if len({str(each.get(key)) for each in options}) > 1]
