@@ -17,8 +17,7 @@ from normbench import results
 from normbench.home import CONF, names
 from normbench.report import build, render
 from normbench.report.__main__ import main
-from normbench.report.build import FORMS
-from normbench.report.drawable import kinds
+from normbench.report.drawable import FORMS, kinds
 from normbench.report.figure import draw, style
 from normbench.report.latex import latex
 from normbench.report.notes import differences, notes, one_computation

@@ -8,7 +8,6 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Literal
 
 from normbench import results
 from normbench.errors import BadInput, choose_from
@@ -16,15 +15,13 @@ from normbench.home import CLAIMS, TABLES, load, names
 from normbench.place import own_cores
 from normbench.report import latex, recommendation, render, trial
 from normbench.report.claims import Claim, claims
-from normbench.report.drawable import kinds
+from normbench.report.drawable import FORMS, Form, kinds
 from normbench.report.spec import Spec, spec
 from normbench.report.table import Table
 from normbench.report.trial import Trial
 
 PAGE = "index.html"
 _MADE = ".made.json"  # of what the files in a folder were made
-Form = Literal["png", "pdf", "svg"]
-FORMS: tuple[Form, ...] = ("png", "pdf", "svg")
 _TEXTS: Mapping[str, Callable[[Table], str]] = {
     ".md": render.markdown,
     ".csv": render.numbers,
@@ -151,10 +148,10 @@ def advice(tables: Sequence[Table]) -> str:
     """The recommendation for every setting, in Markdown."""
     parts = ["# Which normalizer\n"]
     for table in tables:
-        if found := recommendation.advice(table):
-            parts.append(f"**{table.heading.partition(': ')[2]}**\n")
-            parts += [f"- {recommendation.sentence(table, each)}" for each in found]
-            parts.append(f"- Not tested: {', '.join(found[-1].untested) or 'none'}.\n")
+        if found := recommendation.sentences(table):
+            parts.append(f"**{table.described}**\n")
+            parts += [f"- {sentence}" for sentence in found]
+            parts.append("")
     return "\n".join(parts) + "\n"
 
 

@@ -2,10 +2,13 @@
 
 from collections import defaultdict
 from pathlib import Path
+from typing import Literal
 
 from normbench.report.metrics import METRICS
 from normbench.report.table import Table
 
+Form = Literal["png", "pdf", "svg"]
+FORMS: tuple[Form, ...] = ("png", "pdf", "svg")
 BATCH, CURVES, SIZES = "", "-curves", "-sizes"  # at the end of a file's name
 
 
@@ -16,7 +19,7 @@ def kinds(table: Table, runs: Path) -> list[str]:
         table: to draw.
         runs: root of the runs, where their curves are.
     """
-    accuracy = table.spec.metric.label.endswith("accuracy (%)")
+    accuracy = table.spec.metric.accuracy
     numbers = [row for cell in table.cells if cell.values for row in cell.runs]
     curves = any((runs / row.sweep / row.id / "history.csv").exists() for row in numbers)
     several = any(len(points) > 1 for points in sizes(table, "params_m").values())

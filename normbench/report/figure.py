@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from statistics import fmean
 from textwrap import fill
-from typing import Any, Literal
+from typing import Any
 
 import matplotlib as mpl
 from matplotlib.axes import Axes
@@ -21,14 +21,13 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, NullLocator
 
 from normbench.home import CONF, names
-from normbench.report.drawable import BATCH, CURVES, SIZES, sizes
+from normbench.report.drawable import BATCH, CURVES, SIZES, Form, sizes
 from normbench.report.metrics import METRICS
 from normbench.report.spec import Label
 from normbench.report.statistics import summary
 from normbench.report.table import Cell, Table
 from normbench.results import Row, read_history
 
-Form = Literal["png", "pdf", "svg"]
 Drawn = dict[Form, bytes]
 
 # Okabe and Ito's colours, which stay apart for colour-blind readers, without yellow, and four of
@@ -195,4 +194,4 @@ def _over_batch(axes: Axes, columns: Sequence[int]) -> None:
 
 
 def _title(axes: Axes, table: Table) -> None:
-    axes.set_title(fill(table.heading.partition(": ")[2], 70), fontsize=8)
+    axes.set_title(fill(table.described, 70), fontsize=8)

@@ -24,7 +24,7 @@ def latex(table: Table) -> str:
         [
             rf"\begin{{tabular}}{{{layout}}}",
             r"\toprule",
-            *_head([column.label for column in table.columns], stubs, table.axes),
+            *_head([column.label for column in table.columns], stubs, table.corner),
             r"\midrule",
             *_lines(table, stubs),
             r"\bottomrule",
@@ -63,12 +63,12 @@ def text(words: str) -> str:
     return "".join(_SPECIAL.get(character, character) for character in words)
 
 
-def _head(labels: Sequence[Label], stubs: int, axes: Label) -> list[str]:
+def _head(labels: Sequence[Label], stubs: int, above_rows: str) -> list[str]:
     """A line a level of the columns; a word that several columns share stands above all of them."""
     lines = []
     for level in range(len(labels[0])):
         last = level == len(labels[0]) - 1
-        corner = text(" \\ ".join(word for word in axes if word)) if last else ""
+        corner = text(above_rows) if last else ""
         cells, rules, at = [corner, *[""] * (stubs - 1)], [], stubs + 1
         # Alike only below the same words of the levels above.
         for above, group in groupby(labels, key=lambda label: label[: level + 1]):

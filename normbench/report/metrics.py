@@ -30,6 +30,11 @@ class Metric:
     hardware: bool = False
     learned: bool = True
 
+    @property
+    def accuracy(self) -> bool:
+        """It is one, in percent."""
+        return self.label.endswith("accuracy (%)")
+
 
 def _number(name: str, unit: float, row: Row) -> float | None:
     found = getattr(row, name)

@@ -1,8 +1,8 @@
 """What has to stand below a table for its numbers to be read rightly."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
-from normbench.report.spec import Label, Spec
+from normbench.report.spec import Label
 from normbench.report.statistics import paired_difference
 from normbench.report.table import Cell, Table
 
@@ -51,7 +51,7 @@ def notes(table: Table) -> list[str]:
 
 def _numbers(table: Table) -> str:
     statistic = table.spec.statistic
-    when = " after the last epoch" if table.spec.metric.label.endswith("accuracy (%)") else ""
+    when = " after the last epoch" if table.spec.metric.accuracy else ""
     label = table.spec.label[0].upper() + table.spec.label[1:]
     return f"{label}{when}: {statistic} ± sample standard deviation (number of seeds)."
 
@@ -111,10 +111,15 @@ def groups_in_use(table: Table) -> str:
 
 def _provenance(table: Table) -> str:
     """Where the runs come from; a "+" behind a commit says that files differed from it."""
-    known = {row.commit[:12] + row.commit[40:] for row in table.runs if row.commit}
+    known = {short(row.commit) for row in table.runs if row.commit}
     sweeps = ", ".join(sorted({row.sweep for row in table.runs}))
     commits = ", ".join(sorted(known)) or "unknown"
     return f"Runs: {len(table.runs)}, sweep {sweeps}, commit {commits}."
+
+
+def short(commit: str) -> str:
+    """Enough of a commit to find it, with the "+" of files that differed."""
+    return commit[:12] + commit[40:]
 
 
 def one_computation(table: Table) -> list[Label]:
@@ -173,8 +178,3 @@ def _filled(cells: Sequence[Cell]) -> list[int]:
 
 def _said(label: Label) -> str:
     return " ".join(label)
-
-
-def protocol_of(spec: Spec) -> Mapping[str, object]:
-    """The paper's setting of a table, as one would type it."""
-    return {**(spec.where or {}), **(spec.setting or {})}

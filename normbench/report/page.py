@@ -13,7 +13,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from normbench.home import SWEEPS
 from normbench.report import recommendation
 from normbench.report.drawable import BATCH, CURVES, SIZES, kinds
-from normbench.report.notes import MARK, SHARED, notes, one_computation, shared_cells
+from normbench.report.notes import MARK, SHARED, notes, one_computation, shared_cells, short
 from normbench.report.spec import Label
 from normbench.report.table import MISSING, Cell, Table, signed
 from normbench.report.trial import RULES, Trial, by_claim, counted
@@ -63,7 +63,7 @@ def _summary(tables: Sequence[Table], rows: Sequence[Row]) -> str:
 
 
 def _provenance(rows: Sequence[Row]) -> str:
-    commits = sorted({row.commit[:12] + row.commit[40:] for row in rows if row.commit})
+    commits = sorted({short(row.commit) for row in rows if row.commit})
     versions = sorted({f"{key} {value}" for row in rows for key, value in row.versions.items()})
     latest = max((row.finished for row in rows), default="")
     return f"Last run finished {latest}; commits {', '.join(commits)}; {', '.join(versions)}."
@@ -84,8 +84,8 @@ def _table(table: Table, root: Path, runs: Path) -> dict[str, Any]:
         "source": table.spec.source,
         "sweep": table.spec.sweep,
         "heading": table.heading,
-        "setting": table.heading.partition(": ")[2],
-        "corner": " \\ ".join(word for word in table.axes if word),
+        "setting": table.described,
+        "corner": table.corner,
         "levels": len(head),
         "head": head,
         "lines": list(_lines(table, own)),
@@ -162,7 +162,7 @@ def _runs(table: Table, own: str, root: Path, runs: Path) -> Iterator[dict[str, 
                     "folder": _link(runs / row.sweep / row.id, root),
                     "sweep": row.sweep,
                     "file": _sweep_file(row.sweep, root),
-                    "commit": row.commit[:12] + row.commit[40:] or "unknown",
+                    "commit": short(row.commit) or "unknown",
                 }
 
 
@@ -225,10 +225,9 @@ def _trial(trial: Trial) -> dict[str, Any]:
 
 
 def _answer(table: Table) -> Iterator[dict[str, Any]]:
-    if found := recommendation.advice(table):
+    if found := recommendation.sentences(table):
         yield {
-            "setting": table.heading.partition(": ")[2],
-            "sentences": [recommendation.sentence(table, each) for each in found],
-            "untested": ", ".join(found[-1].untested) or "none",
+            "setting": table.described,
+            "sentences": found,
             "data": _data(table.runs),
         }

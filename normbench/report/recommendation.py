@@ -133,6 +133,13 @@ def _fates(cell: Cell) -> str:
     return ", ".join(f"{count} of {len(cell.runs)} {word}" for word, count in cell.fates.items())
 
 
+def sentences(table: Table) -> list[str]:
+    """The advice for each number of images per worker, and what was not tested."""
+    found = advice(table)
+    untested = [f"Not tested: {', '.join(found[-1].untested) or 'none'}."] if found else []
+    return [*(sentence(table, each) for each in found), *untested]
+
+
 def sentence(table: Table, found: Advice) -> str:
     """The advice for one number of images per worker in words."""
     decimals = table.spec.decimals

@@ -122,8 +122,17 @@ class Table:
     @property
     def heading(self) -> str:
         """The title, and the setting as one would type it."""
-        setting = " ".join(words(self.setting, self.differs)) or "no runs"
-        return f"{self.spec.title}: {setting}"
+        return f"{self.spec.title}: {self.described}"
+
+    @property
+    def described(self) -> str:
+        """The setting as one would type it."""
+        return " ".join(words(self.setting, self.differs)) or "no runs"
+
+    @property
+    def corner(self) -> str:
+        """What stands above the rows and before the columns."""
+        return " \\ ".join(word for word in self.axes if word)
 
     @property
     def slug(self) -> str:
@@ -211,7 +220,7 @@ class Table:
 
     def grid(self) -> tuple[list[str], list[list[str]]]:
         """Header and body as text."""
-        header = [" \\ ".join(word for word in self.axes if word), *map(str, self.columns)]
+        header = [self.corner, *map(str, self.columns)]
         body = [
             [" ".join(label), *(self.text(cell) for cell in cells)]
             for label, cells in self.lines.items()

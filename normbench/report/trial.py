@@ -44,7 +44,7 @@ class Trial:
         """Of the rows, as one would type it; and whether it is the paper's."""
         if self.table is None:
             return "no runs"
-        setting = self.table.heading.partition(": ")[2]
+        setting = self.table.described
         if not self.table.deviations:
             return f"the paper's: {setting}"
         return setting if self.table.scale == FULL else f"small networks: {setting}"
