@@ -6,7 +6,6 @@ Exit codes: 0 every cell has its row; 1 a run failed; 2 the command line cannot 
 was trained; 128 + n stopped by signal n, as 130 for Ctrl-C.
 """
 
-import os
 import signal
 import sys
 from collections.abc import Iterator, Sequence
@@ -14,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 
-from normbench import __version__, children, launch, results
+from normbench import __version__, children, console, launch, results
 from normbench.cells import Cell, Settings
 from normbench.compose import compose
 from normbench.errors import BadInput
@@ -106,14 +105,9 @@ def _signals() -> Iterator[None]:
 def entry() -> None:
     """The console script `normbench`."""
     try:
-        code = main(sys.argv[1:])
-        sys.stdout.flush()
-    except BrokenPipeError:  # who read our output has seen enough, as in `normbench ... | head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        code = 128 + signal.SIGPIPE
+        console.run(main)
     finally:
         children.stop_server()
-    sys.exit(code)
 
 
 if __name__ == "__main__":

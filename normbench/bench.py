@@ -23,7 +23,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any, get_args
 
-from normbench import children, ranks
+from normbench import children, console, ranks
 from normbench.cells import Cell, Loader
 from normbench.compose import compose
 from normbench.errors import BadInput, choose_from, counted
@@ -138,6 +138,6 @@ def _report(words: Sequence[str], found: dict[str, list[float]]) -> None:
 
 if __name__ == "__main__":
     try:
-        sys.exit(main(sys.argv[1:]))
+        console.run(main)
     finally:
         children.stop_server()

@@ -24,10 +24,8 @@ A yaml's `_target_` names a class or a function; its other keys are its argument
 that it does not know, or of another type, is an error.
 """
 
-import os
-import signal
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from inspect import isclass, signature
@@ -38,7 +36,7 @@ import torch
 from pydantic import TypeAdapter, ValidationError
 from torch import nn
 
-from normbench import course
+from normbench import console, course
 from normbench.data.dataset import Dataset
 from normbench.errors import BadInput, Impossible, choose_from, counted
 from normbench.home import CONF, SWEEPS, headline, load, names, sizes_line, unverified
@@ -293,7 +291,7 @@ def _show(kind: str, asked: list[str]) -> int:
     return 0
 
 
-def main(arguments: list[str]) -> int:
+def main(arguments: Sequence[str]) -> int:
     """Print the names of one list, each with the headline of its yaml, or one of them in full."""
     if {"-h", "--help"} & set(arguments):
         print(__doc__)
@@ -321,8 +319,4 @@ def main(arguments: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main(sys.argv[1:]))
-    except BrokenPipeError:  # who read our output has seen enough, as in `... | head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(128 + signal.SIGPIPE)
+    console.run(main)

@@ -17,6 +17,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from textwrap import fill
 
+from normbench import console
 from normbench.compose import compose
 from normbench.errors import BadInput, counted
 from normbench.estimate import LEAST, Computation, Estimate, estimate, rounded
@@ -108,4 +109,4 @@ def _notes(found: Estimate, rate: float | None) -> Iterator[str]:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    console.run(main)

@@ -25,7 +25,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from normbench import results
+from normbench import console, results
 from normbench.errors import BadInput, choose_from
 from normbench.home import TABLES, comment
 from normbench.report import build, render
@@ -215,4 +215,4 @@ def _server() -> Iterator["wandb.Api"]:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    console.run(main)

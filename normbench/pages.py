@@ -10,11 +10,11 @@ minutes.
 import ast
 import inspect
 import re
-import sys
+from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
 
-from normbench import catalog, norms
+from normbench import catalog, console, norms
 from normbench.catalog import Facts, facts
 from normbench.errors import Impossible
 from normbench.home import CONF, ROOT, comment, headline, load, names, sizes_line
@@ -266,7 +266,7 @@ def _typed(path: Path) -> dict[str, str]:
     return {key: value.replace("\n  - ", ", ").lstrip(", ") for key, value in found}
 
 
-def main(arguments: list[str]) -> int:
+def main(arguments: Sequence[str]) -> int:
     """Write the pages."""
     made = {
         "normalizers": normalizers,
@@ -287,4 +287,4 @@ def main(arguments: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    console.run(main)

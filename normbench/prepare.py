@@ -20,7 +20,7 @@ from importlib.util import find_spec
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from normbench import catalog
+from normbench import catalog, console
 from normbench.cells import Cell
 from normbench.compose import compose
 from normbench.data.dataset import Dataset
@@ -85,4 +85,4 @@ def _prepare(cell: Cell, readers: int) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    console.run(main)

@@ -74,7 +74,7 @@ def test_a_grid_leaves_a_row_a_cell_and_prints_the_table(command: Command, rows:
         assert len(list(results.read_history(own))) == 2
     flat = [row for row in rows() if row.norm == "evonorm_s0" and row.seed == 0]
     assert len({(row.test_top1, row.test_loss, row.train_loss) for row in flat}) == 1
-    for form in ("md", "csv", "tex", "html", "png", "pdf"):
+    for form in ("md", "csv", "tex", "png", "pdf", "svg"):
         assert list(Path("reports/batch_size").glob(f"*.{form}"))
 
 

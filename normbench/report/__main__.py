@@ -18,7 +18,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from normbench import results
+from normbench import console, results
 from normbench.errors import BadInput, choose_from
 from normbench.report import build, render
 from normbench.report.pivot import tables
@@ -106,4 +106,4 @@ def _parse(arguments: Sequence[str]) -> tuple[dict[str, Path], list[str]]:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    console.run(main)
