@@ -372,9 +372,28 @@ def test_the_csv_has_runs_and_published_numbers() -> None:
     text = numbers(one(FULL_RUNS))
     assert "GN,RN50 few,gn,4,0,ok,test top-1 accuracy (%),70.5," in text
     assert (
-        'BN,RN50 few,,,,published,test top-1 accuracy (%),60.0,,,"Somebody (2020), table 1' in text
+        'BN,RN50 few,,,,published,test top-1 accuracy (%),60.0,,,,"Somebody (2020), table 1' in text
     )
+    assert "GN,RN50 many,,,,published,test top-1 accuracy (%),71.0,0.2," in text
     assert text.count("(unverified)") == 1
+
+
+@pytest.mark.parametrize(
+    ("seeds", "says"),
+    [
+        (5, ", table 1, mean (of 5 runs). "),
+        ("one run each", ", table 1, mean (of one run each). "),
+        (None, ", table 1, mean (it does not say of how many runs). "),
+    ],
+)
+def test_a_table_says_how_many_runs_the_paper_had(seeds: int | str | None, says: str) -> None:
+    (table,) = tables([made(seeds=seeds)], [], None, empty=True)
+    assert says in " ".join(notes(table))
+
+
+def test_of_a_size_nobody_asks_how_many_runs_there_were() -> None:
+    (table,) = tables([made(metric="params_m", seeds=None)], [], None, empty=True)
+    assert "Somebody (2020), table 1. None of it" in " ".join(notes(table))
 
 
 def test_without_rows_a_table_has_the_papers_numbers_alone() -> None:

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from normbench.report.spec import Label
+from normbench.report.spec import Label, Spec
 from normbench.report.statistics import paired_difference
 from normbench.report.table import Cell, Table
 
@@ -61,8 +61,7 @@ def _of_the_paper(table: Table) -> list[str]:
     spec = table.spec
     if not spec.published:
         return []
-    behind = "it does not say of how many runs" if spec.seeds is None else f"of {spec.seeds} runs"
-    which = f"In brackets, the paper's numbers: {spec.source}, {spec.statistic} ({behind})"
+    which = f"In brackets, the paper's numbers: {spec.source}{_runs_behind(spec)}"
     found = []
     if not table.runs:
         found.append(f"{which}. None of it has been trained here.")
@@ -76,6 +75,16 @@ def _of_the_paper(table: Table) -> list[str]:
     if any(number.unverified for number in spec.published.values()):
         found.append("?: not in the text of the paper that we have, and unverified.")
     return [*found, *spec.notes]
+
+
+def _runs_behind(spec: Spec) -> str:
+    """How many runs a number of the paper is of; a size needs none."""
+    if not spec.metric.learned:
+        return ""
+    words = "it does not say of how many runs"
+    if spec.seeds is not None:
+        words = f"of {spec.seeds}{'' if isinstance(spec.seeds, str) else ' runs'}"
+    return f", {spec.statistic} ({words})"
 
 
 def shared_cells(table: Table) -> list[tuple[Label, int]]:

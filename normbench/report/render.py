@@ -32,7 +32,7 @@ def numbers(table: Table) -> str:
     plain = ("norm", "batch", "seed", "status")
     last = ("options", "id", "sweep", "commit")
     writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(["row", "column", *plain, "metric", "value", *last])
+    writer.writerow(["row", "column", *plain, "metric", "value", "error", *last])
     for label, cells in table.lines.items():
         for column, cell in zip(table.columns, cells, strict=True):
             where = (" ".join(label), str(column))
@@ -40,11 +40,14 @@ def numbers(table: Table) -> str:
             for run in cell.runs:
                 own = [getattr(run, key) for key in plain]
                 writer.writerow(
-                    [*where, *own, name, cell.metric.of(run), *(getattr(run, k) for k in last)]
+                    [*where, *own, name, cell.metric.of(run), "", *(getattr(run, k) for k in last)]
                 )
             if cell.published:
                 number = cell.published
                 source = f"{table.spec.source}{' (unverified)' if number.unverified else ''}"
                 value = number.word if number.value is None else number.value
-                writer.writerow([*where, "", "", "", "published", name, value, "", "", source, ""])
+                error = "" if number.error is None else number.error
+                writer.writerow(
+                    [*where, "", "", "", "published", name, value, error, "", "", source, ""]
+                )
     return out.getvalue()

@@ -90,7 +90,12 @@ class Place:
 
 @dataclass(frozen=True)
 class Spec:
-    """A table. `rows` and `columns` are the name of an option, or the places of a paper's table."""
+    """A table.
+
+    `rows` and `columns` are the name of an option, or the places of a paper's table. `seeds` is the
+    number of runs behind a number of the paper, or the words that say of how many they are; None
+    where the paper does not say.
+    """
 
     name: str
     title: str
@@ -102,7 +107,7 @@ class Spec:
     place: str = ""
     sweep: str | None = None
     statistic: Literal["mean", "median"] = "mean"
-    seeds: int | None = None
+    seeds: int | str | None = None
     where: Mapping[str, Any] | None = None
     setting: Mapping[str, Any] | None = None
     published: Mapping[tuple[Label, Label], Published] | None = None
