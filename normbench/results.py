@@ -90,7 +90,7 @@ class Row:
     resumed: int = 0  # how often it went on from a checkpoint
     computation: str = ""  # runs with the same one compute the same, if it is known at all
     shared_with: str | None = None  # id of the run whose computation this row reuses
-    wandb: str = ""  # folder or address of its W&B run
+    wandb: str = ""  # address of its W&B run, or its folder below that of all runs
     finished: str = ""  # UTC, ISO 8601
     versions: dict[str, str] = field(default_factory=dict)
     commit: str = ""

@@ -151,7 +151,7 @@ def _kept(request: Request, tell: Callable[[Any], None]) -> str:
             change_state(folder, mirror=mirror.id)
         with _memory():
             found = _train(request, tell, mirror, state, past)
-        row = describe(request, found, tracking.place(mirror))
+        row = describe(request, found, tracking.place(mirror, request.folder.parents[1]))
     except BaseException as error:
         stopped = _is_interrupt(error)
         phase: Phase = "interrupted" if stopped else "failed"

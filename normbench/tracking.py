@@ -58,11 +58,14 @@ def start(cell: Cell, folder: Path, sweep: str, known: str | None = None) -> wan
         return wandb.init(mode="offline", **arguments)
 
 
-def place(run: wandb.Run | None) -> str:
-    """Where the run can be looked at: its address, or the folder that `wandb sync` takes."""
+def place(run: wandb.Run | None, root: Path) -> str:
+    """Where the run can be looked at: its address, or the folder that `wandb sync` takes.
+
+    The folder is the one below `root`, that of all runs, which may be moved.
+    """
     if run is None:
         return ""
-    return run.url or str(Path(run.dir).parent)
+    return run.url or str(Path(run.dir).resolve().parent.relative_to(root.resolve()))
 
 
 def finish(run: wandb.Run | None, summary: Mapping[str, Any], code: int) -> None:

@@ -54,7 +54,8 @@ def test_an_offline_run_says_what_the_row_says(command: Command, rows: Rows, nor
     assert (found["config"]["id"], found["config"]["sweep"]) == (row.id, "default")
     for key in ("test_top1", "test_loss", "train_loss", "params", "status"):
         assert found["summary"][key] == pytest.approx(getattr(row, key))
-    assert Path(row.wandb).resolve().name.startswith("offline-run-")
+    assert row.wandb.startswith(f"default/{row.id}/wandb/offline-run-")
+    assert (Path("runs") / row.wandb).is_dir()
     curve = list(results.read_history(own))
     logged = history(own)
     assert len(curve) == len(logged)
