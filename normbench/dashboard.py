@@ -101,10 +101,8 @@ def _parse(arguments: Sequence[str]) -> Asked:
 
 
 def _rows(root: Path) -> list[Row]:
-    rows = results.read(root)
-    if not rows:
-        raise BadInput(f"runs={root} holds no finished run; `python -m normbench` trains")
-    return [row for row in rows if row.kind == "run"]
+    results.require_rows(root)
+    return [row for row in results.read(root) if row.kind == "run"]
 
 
 def _pages(specs: Sequence[Spec], rows: Sequence[Row], asked: Asked) -> list["Page"]:

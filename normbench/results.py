@@ -195,6 +195,21 @@ def _folders(root: Path | str) -> list[Path]:
         return []
 
 
+def require_rows(root: Path) -> None:
+    """Refuse a folder without finished runs, or one that is not the root of all sweeps.
+
+    Raises:
+        BadInput: there is no row where those of sweeps are.
+    """
+    if any(root.glob("*/*/row.json")):
+        return
+    if any(root.glob("*/row.json")):
+        raise BadInput(
+            f"runs={root} is the folder of one sweep; name the root of all, as runs={root.parent}"
+        )
+    raise BadInput(f"runs={root} holds no finished run; `python -m normbench` trains")
+
+
 def writable(root: Path, name: str, remedy: str) -> Path:
     """`root`, made if need be.
 

@@ -37,8 +37,7 @@ def main(arguments: Sequence[str]) -> int:
         runs, out = folders["runs"], folders["out"]
         specs = build.specs(wanted)
         results.writable(out, f"out={out}", "name a folder that can, as in out=reports")
-        if not any(runs.glob("*/*/row.json")):
-            raise BadInput(_nothing_in(runs))
+        results.require_rows(runs)
         if wanted:
             _some(specs, runs, out)
         elif build.unchanged(out, runs):
@@ -81,14 +80,6 @@ def _line(table: Table) -> str:
     filled = sum(bool(cell.values) for cell in table.cells)
     all_ = sum(1 for _ in table.cells)
     return f"{table.spec.name}: {filled} of {all_} cells, {len(table.runs)} runs, {table.slug}"
-
-
-def _nothing_in(root: Path) -> str:
-    if any(root.glob("*/row.json")):
-        return (
-            f"runs={root} is the folder of one sweep; name the root of all, as runs={root.parent}"
-        )
-    return f"runs={root} holds no finished run; `python -m normbench` trains"
 
 
 def _parse(arguments: Sequence[str]) -> tuple[dict[str, Path], list[str]]:
