@@ -1,6 +1,7 @@
 """Hydra's grids, composed and not started: what stands in the place of its launchers."""
 
 import copy
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
@@ -52,7 +53,7 @@ class Collecting(BasicLauncher):
 
 def _is_number(word: str) -> bool:
     key, _, value = word.partition("=")
-    return key in NUMBERS and value.isdecimal()
+    return key in NUMBERS and re.fullmatch("0|[1-9][0-9]*", value) is not None
 
 
 @contextmanager

@@ -15,12 +15,13 @@ def runs(norm: str, batch: int, values: Sequence[float | None], **changes: Any) 
     """A run for each test accuracy, with 8 workers; None is one that diverged."""
     workers = {"protocol": "fixed_workers", "workers": 8, "global_batch": 8 * batch}
     known = {"norm": norm, "batch": batch, "batch_independent": norm != "bn", **workers, **changes}
+    fates = ["diverged" if value is None else "ok" for value in values]
     return [
         row(
             id=f"{next(counter):012d}", seed=seed, test_top1=value,
-            status="diverged" if value is None else "ok", **known,
+            **{"status": fate} | known,
         )
-        for seed, value in enumerate(values)
+        for seed, (value, fate) in enumerate(zip(values, fates, strict=True))
     ]  # fmt: skip
 
 

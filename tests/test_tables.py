@@ -295,6 +295,9 @@ def test_small_networks_and_the_papers_never_share_a_table() -> None:
     full, small = tables([made()], rows, None)
     assert (full.scale, small.scale) == (FULL, SMALL)
     assert {run.model for run in full.runs} == {"resnet50"}
+    assert full.slug != small.slug
+    assert "small networks: " in small.heading
+    assert "small networks" not in full.heading
 
 
 def test_rows_of_another_recipe_are_no_part_of_it() -> None:
@@ -351,6 +354,25 @@ def test_of_several_firsts_a_difference_takes_the_best() -> None:
         [*FULL_RUNS, *runs("ln", 4, [80.0, 81.0], model="resnet50")], rows=rows, published={}
     )
     assert cell_text(found, "gain", "RN50", "few") == "+18.5 ± 0.7 (2)"
+
+
+def test_a_difference_may_be_to_one_column() -> None:
+    """As of all batches to a number that one batch has."""
+    found = one(
+        [*FULL_RUNS, *runs("bn", 64, [75.0, 75.5], model="resnet50")],
+        rows=MADE["rows"] | {"minus": {"minus": ["GN", "BN"], "at": "many"}},
+        columns={"few": {"batch": 4, "model": "resnet50"}, "many": {"batch": 64}},
+        published={},
+    )
+    assert [found.text(cell) for cell in found.lines["minus",]] == [
+        "−4.2 ± 0.4 (2)".replace("−", "-"),
+        "–",
+    ]
+
+
+def test_a_difference_says_what_its_parts_have_lost() -> None:
+    rows = [*runs("gn", 4, [70.5, 71.5, None], model="resnet50"), FULL_RUNS[2], FULL_RUNS[3]]
+    assert cell_text(one(rows), "minus", "RN50", "few").startswith("+9.0 ± 0.7 (2), 1 div.")
 
 
 def test_the_best_of_a_column_is_bold_and_differences_are_not() -> None:
@@ -431,6 +453,14 @@ def test_what_an_entry_asks_for(
         ({"sed": 1}, "sed is no key of a table; did you mean seeds?"),
         ({"published": {"GN": [1.0]}}, "published GN: 1 numbers, and the table has 4 columns"),
         ({"published": {"LN": [1.0, 2.0, 3.0, 4.0]}}, "published LN is no row of the table"),
+        (
+            {"rows": MADE["rows"] | {"minus": {"minus": ["GN", "LN"]}}},
+            "minus LN is no row or column of the table",
+        ),
+        (
+            {"rows": MADE["rows"] | {"minus": {"minus": ["GN", "BN"], "at": "few"}}},
+            "minus few is no row or column of the table",
+        ),
         ({"published": {"GN": ["7o", 1.0, 2.0, 3.0]}}, "published '7o' is no number"),
     ],
 )

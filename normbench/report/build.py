@@ -146,7 +146,7 @@ def write_all(report: Report, root: Path) -> list[Path]:
 
 def advice(tables: Sequence[Table]) -> str:
     """The recommendation for every setting, in Markdown."""
-    parts = ["# Which normalizer\n"]
+    parts = ["# Which normalizer\n", f"{recommendation.RULES}\n"]
     for table in tables:
         if found := recommendation.sentences(table):
             parts.append(f"**{table.described}**\n")

@@ -21,7 +21,8 @@ from normbench.report.statistics import CONFIDENCE, Estimate
 from normbench.report.table import Cell, Table
 
 Word = Literal["confirmed", "refuted", "undecided", "untested"]
-KINDS = ("higher", "not_lower", "alike", "spread", "more", "rises", "falls")
+KINDS = ("higher", "not_lower", "alike", "spread", "deviation", "more", "rises", "falls")
+UNSIGNED = ("spread", "deviation")  # of these effects both ends are at least 0
 Pick = tuple[Label, Label]  # row and column of a cell
 
 
@@ -37,8 +38,9 @@ class Claim:
         tables: whose cells are compared, each table by itself.
         kind: higher and not_lower compare the first cell with the second (or with 0), `more` the
             difference of two cells with that of two others; alike asks for a difference of at most
-            `bound`, spread that a row of cells lies within `bound`; rises and falls ask for the
-            sign of the slope over the logarithm of the images per worker.
+            `bound`, spread that a row of cells lies within `bound`, deviation that the standard
+            deviation over the seeds of a cell is at most `bound`; rises and falls ask for the sign
+            of the slope over the logarithm of the images per worker.
         picks: the cells; a word with * stands for several rows or columns, and the claim for each.
         bound: in the unit of the metric.
         average: over what * stands for, the mean is meant and not each of them.
@@ -105,27 +107,65 @@ def claims(file: str, raw: Mapping[str, Any], specs: Mapping[str, Spec]) -> list
 
 def judge(claim: Claim, table: Table) -> Verdict:
     """The verdict of the rows of `table`; the whole claim, if * stands for several cells."""
-    each = []
     alternatives = list(_alternatives(claim, table.spec))
-    confidence = 1 - (1 - CONFIDENCE) / (1 if claim.average else len(alternatives))
-    parts: list[list[tuple[float, Sequence[float]]]] = []
+    confidence = CONFIDENCE
+    if claim.average:
+        compared = [_averaged(claim, table.spec, alternatives)]
+    else:
+        compared = [_weighted(claim, table.spec, picks) for picks in alternatives]
+        confidence = _of_all(len(compared))
+    found = []
+    for weights in compared:
+        cells = {pick: _at(claim, table, pick) for pick in weights}
+        if any(map(_without_memory, cells.values())):
+            continue  # what does not fit has no speed to be compared, in the paper either
+        found.append(_obstacle(claim, cells) or _compared(claim, cells, weights, confidence))
+    nothing = Verdict("untested", reason="nothing of it fits into the memory of the device")
+    return _together(claim, found or [nothing])
+
+
+def _weighted(claim: Claim, spec: Spec, picks: Sequence[Pick]) -> dict[Pick, float]:
+    """The cells of a comparison and what each counts in its effect."""
+    found: dict[Pick, float] = {}
+    for pick, weight in zip(picks, _weights(claim, spec, picks), strict=True):
+        found[pick] = found.get(pick, 0.0) + weight
+    return found
+
+
+def _averaged(
+    claim: Claim, spec: Spec, alternatives: Sequence[Sequence[Pick]]
+) -> dict[Pick, float]:
+    """The mean of all comparisons as one; a cell that is in several of them is one sample."""
+    found: dict[Pick, float] = {}
     for picks in alternatives:
-        cells = [_at(claim, table, pick) for pick in picks]
-        if reason := _obstacle(claim, picks, cells):
-            return reason
-        values = [list(cell.values.values()) for cell in cells]
-        if claim.kind == "spread":
-            each.append(statistics.spread(values))
-            continue
-        weighted: list[tuple[float, Sequence[float]]] = list(
-            zip(_weights(claim, table.spec, picks), values, strict=True)
-        )
-        parts.append(weighted)
-        each.append(statistics.contrast(weighted, confidence))
-    if claim.average and parts:
-        whole = [(weight / len(parts), values) for part in parts for weight, values in part]
-        each = [statistics.contrast(whole)]
-    return _together([_verdict(claim, effect) for effect in each])
+        for pick, weight in _weighted(claim, spec, picks).items():
+            found[pick] = found.get(pick, 0.0) + weight / len(alternatives)
+    return found
+
+
+def _of_all(several: int, confidence: float = CONFIDENCE) -> float:
+    """Of each interval, for all of `several` to hold together (Bonferroni)."""
+    return 1 - (1 - confidence) / several
+
+
+def _compared(
+    claim: Claim, cells: Mapping[Pick, Cell], weights: Mapping[Pick, float], confidence: float
+) -> Verdict:
+    values = [list(cell.values.values()) for cell in cells.values()]
+    # The best of several was taken on these very numbers: its interval is one of all of them.
+    confidence = _of_all(max(cell.among for cell in cells.values()), confidence)
+    if claim.kind == "spread":
+        effect = statistics.spread(values, confidence)
+    elif claim.kind == "deviation":
+        effect = statistics.deviation(values[0], confidence)
+    else:
+        parts = list(zip(weights.values(), values, strict=True))
+        effect = statistics.contrast(parts, confidence)
+    learned = any(cell.metric.learned for cell in cells.values())
+    if learned and effect.low is not None and effect.low == effect.high:
+        # Seeds that agree to the last digit have collapsed, or the test set is small.
+        return Verdict("undecided", effect, "all seeds have the very same number")
+    return _verdict(claim, effect)
 
 
 @dataclass(frozen=True)
@@ -152,6 +192,8 @@ def as_published(claim: Claim, spec: Spec) -> Published | None:
             return None
         numbers = [(spec.published or {}).get(pick) for pick in picks]
         values = [number.value for number in numbers if number and number.value is not None]
+        if claim.kind == "deviation":
+            values = [number.error for number in numbers if number and number.error is not None]
         if len(values) < len(picks):
             continue
         unverified |= any(number.unverified for number in numbers if number)
@@ -165,7 +207,7 @@ def as_published(claim: Claim, spec: Spec) -> Published | None:
     if claim.average:
         effects = [fmean(effects)]
     holds = [_holds(claim, round(effect, 6)) for effect in effects]
-    worst = max(effects, key=abs) if claim.kind in ("alike", "spread") else min(effects)
+    worst = max(effects, key=abs) if claim.kind in ("alike", *UNSIGNED) else min(effects)
     return Published(all(holds), round(worst, 6), unverified)
 
 
@@ -192,7 +234,13 @@ def _claim(name: str, paper: str, entry: dict[str, Any]) -> Claim:
     for key in entry:
         known = [*Claim.__dataclass_fields__, *KINDS]
         raise ValueError(f"{key} is no key of a claim; {choose_from(key, known)}")
-    wanted = {"higher": (1, 2), "not_lower": (1, 2), "alike": (1, 2), "more": (4,)}.get(kinds[0])
+    wanted = {
+        "higher": (1, 2),
+        "not_lower": (1, 2),
+        "alike": (1, 2),
+        "deviation": (1,),
+        "more": (4,),
+    }.get(kinds[0])
     if wanted and len(picks) not in wanted:
         raise ValueError(f"{kinds[0]} compares {' or '.join(map(str, wanted))} cells")
     return found
@@ -247,15 +295,24 @@ def _at(claim: Claim, table: Table, pick: Pick) -> Cell:
     return replace(cell, metric=claim.metric) if claim.metric else cell
 
 
-def _obstacle(claim: Claim, picks: Sequence[Pick], cells: Sequence[Cell]) -> Verdict | None:
+def _without_memory(cell: Cell) -> bool:
+    """Its runs did not fit, and what it is about is no accuracy."""
+    return not cell.metric.learned and not cell.values and "oom" in {r.status for r in cell.behind}
+
+
+def _obstacle(claim: Claim, cells: Mapping[Pick, Cell]) -> Verdict | None:
     """Why cells cannot be compared."""
-    named = [f"{' '.join(row)}, {' '.join(column)}" for row, column in picks]
-    for name, cell in zip(named, cells, strict=True):
+    for (row, column), cell in cells.items():
+        name = f"{' '.join(row)}, {' '.join(column)}"
+        if reason := next((r.reason for r in cell.behind if r.status == "impossible"), ""):
+            return Verdict("untested", reason=f"{name}: {reason}")
         if cell.lost:
             return Verdict("undecided", reason=f"{name}: {cell.lost} runs ended without a number")
         if not cell.values:
             return Verdict("untested", reason=f"no runs of {name}")
-    if claim.flat and any(_same_by_construction(cell) for cell in cells):
+    if _one_computation(list(cells.values())) or (
+        claim.flat and any(_same_by_construction(cell) for cell in cells.values())
+    ):
         return Verdict(
             "untested",
             reason="these cells share a computation, so that they are alike says nothing",
@@ -263,9 +320,20 @@ def _obstacle(claim: Claim, picks: Sequence[Pick], cells: Sequence[Cell]) -> Ver
     return None
 
 
+def _one_computation(cells: Sequence[Cell]) -> bool:
+    """Whether what was computed once stands in several of the cells."""
+    known: set[str] = set()
+    for cell in cells:
+        own = {run.computation or run.shared_with or run.id for run in cell.runs}
+        if own & known:
+            return True
+        known |= own
+    return False
+
+
 def _same_by_construction(cell: Cell) -> bool:
     return cell.shared or any(
-        run.batch_independent and run.protocol == "fixed_global_batch" for run in cell.runs
+        run.batch_independent and run.protocol == "fixed_global_batch" for run in cell.behind
     )
 
 
@@ -273,6 +341,8 @@ def _weights(claim: Claim, spec: Spec, picks: Sequence[Pick]) -> list[float]:
     """What each cell counts in the effect."""
     if claim.kind == "more":
         return [1.0, -1.0, -1.0, 1.0]
+    if claim.kind in UNSIGNED:
+        return [1.0] * len(picks)
     if claim.kind not in ("rises", "falls"):
         return [1.0, -1.0][: len(picks)]
     x = [log2(_batch(spec, pick)) for pick in picks]
@@ -298,9 +368,8 @@ def _batch(spec: Spec, pick: Pick) -> int:
 
 def _verdict(claim: Claim, effect: Estimate) -> Verdict:
     if effect.low is None or effect.high is None:
-        return Verdict("undecided", effect, "one seed has no interval")
-    if claim.kind in ("alike", "spread"):
-        # Of a spread both ends are at least 0.
+        return Verdict("undecided", effect, "one seed has no interval; more, as seed=0,1,2, have")
+    if claim.kind in ("alike", *UNSIGNED):
         inside = -claim.bound <= effect.low and effect.high <= claim.bound
         outside = effect.low > claim.bound or effect.high < -claim.bound
     elif claim.kind == "not_lower":
@@ -312,7 +381,7 @@ def _verdict(claim: Claim, effect: Estimate) -> Verdict:
 
 
 def _holds(claim: Claim, effect: float) -> bool:
-    if claim.kind in ("alike", "spread"):
+    if claim.kind in ("alike", *UNSIGNED):
         return abs(effect) <= claim.bound
     return effect >= -claim.bound if claim.kind == "not_lower" else effect > claim.bound
 
@@ -320,9 +389,21 @@ def _holds(claim: Claim, effect: float) -> bool:
 _ORDER: Sequence[Word] = ("refuted", "undecided", "untested", "confirmed")
 
 
-def _together(verdicts: Sequence[Verdict]) -> Verdict:
-    """Of a claim about several cells: refuted if one is, confirmed if all are."""
+def _together(claim: Claim, verdicts: Sequence[Verdict]) -> Verdict:
+    """Of a claim about several cells: refuted if one is, confirmed if all are; the weakest."""
     return min(
         verdicts,
-        key=lambda each: (_ORDER.index(each.word), each.effect.value if each.effect else 0.0),
+        key=lambda each: (
+            _ORDER.index(each.word),
+            _slack(claim, each.effect) if each.effect else 0.0,
+        ),
     )
+
+
+def _slack(claim: Claim, effect: Estimate) -> float:
+    """How far the interval, or without one the effect, stays on the claim's side of its bound."""
+    low = effect.value if effect.low is None else effect.low
+    high = effect.value if effect.high is None else effect.high
+    if claim.kind in ("alike", *UNSIGNED):
+        return claim.bound - max(abs(low), abs(high))
+    return low + claim.bound if claim.kind == "not_lower" else low - claim.bound

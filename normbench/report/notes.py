@@ -144,7 +144,7 @@ def one_computation(table: Table) -> list[Label]:
 
 
 def _batch_independent(cells: Sequence[Cell]) -> bool:
-    return all(row.batch_independent for cell in cells for row in cell.runs)
+    return all(row.batch_independent for cell in cells for row in cell.behind)
 
 
 def _identical(cells: Sequence[Cell]) -> bool:

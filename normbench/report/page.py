@@ -52,6 +52,7 @@ def page(tables: Sequence[Table], trials: Sequence[Trial], root: Path, runs: Pat
         trials=_claims(trials),
         verdicts=counted(trials),
         rules=RULES,
+        rules_of_advice=recommendation.RULES,
         answer=[part for table in trained for part in _answer(table)],
         provenance=_provenance(rows),
     )

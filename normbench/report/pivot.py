@@ -221,19 +221,25 @@ def _difference(
     minus = column.minus or row.minus
     assert minus is not None
 
-    def at(label: Label) -> Cell:
-        return cells[(row.label, label) if column.minus else (label, column.label)]
+    def at(label: Label, other: Label | None = None) -> Cell:
+        if column.minus:
+            return cells[other or row.label, label]
+        return cells[label, other or column.label]
 
     theirs = (spec.published or {}).get((row.label, column.label))
     metric = spec.of(row, column)
-    candidates = [cell for cell in map(at, minus.first) if cell.values]
-    second = at(minus.second).values
-    if not candidates or not second:
-        return Cell((), metric, spec.statistic, theirs)
+    tried, second = [at(label) for label in minus.first], at(minus.second, minus.at)
+    candidates = [cell for cell in tried if cell.values]
+    if not candidates or not second.values:
+        return Cell((), metric, spec.statistic, theirs, sources=(*tried, second))
     sign = -1 if metric.better == "lower" else 1
-    first = max(candidates, key=lambda cell: sign * fmean(cell.values.values())).values
-    values = {seed: first[seed] - second[seed] for seed in first.keys() & second.keys()}
-    return Cell((), metric, spec.statistic, theirs, given=values)
+    first = max(candidates, key=lambda cell: sign * fmean(cell.values.values()))
+    seeds = first.values.keys() & second.values.keys()
+    return Cell(
+        (), metric, spec.statistic, theirs,
+        given={seed: first.values[seed] - second.values[seed] for seed in sorted(seeds)},
+        sources=(first, second), among=len(candidates),
+    )  # fmt: skip
 
 
 def _besides_axes(row: Row, spec: Spec) -> tuple[Collection[str], dict[str, str]]:

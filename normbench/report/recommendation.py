@@ -6,14 +6,21 @@ best, what they cost in time and memory, and what was not tested.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import comb
 from statistics import fmean, median
 
 from normbench.home import CONF, names
 from normbench.report.spec import Label
-from normbench.report.statistics import holm, p_lower
+from normbench.report.statistics import mean_and_std, p_apart
 from normbench.report.table import WORDS, Cell, Table
 
 SIGNIFICANT = 0.05
+RULES = (
+    "For the runs at hand and each number of images per worker: the best mean, and the normalizers "
+    "that are not significantly worse (Welch's test, two-sided, 5 % over all pairs by Bonferroni). "
+    "With few seeds that can be many: not significantly worse is not as good. Times are of a "
+    "training image and memory is the peak, both over the least among them."
+)
 
 
 @dataclass(frozen=True)
@@ -23,15 +30,18 @@ class Candidate:
     Args:
         name: with the options that differ from its yaml.
         mean: of its test accuracy (%).
+        std: the sample standard deviation; None of a single seed.
         seeds: behind the mean.
-        p: that it is worse than the best by chance, adjusted for all that were compared (Holm);
-            None for the best itself, and where one of the two has a single seed.
+        p: that it differs from the best by chance, Welch's, times the number of all pairs
+            (Bonferroni): the best was picked on the same numbers. None for the best itself, and
+            where one of the two has a single seed.
         time: of a training image, over that of the fastest one compared.
         memory: at its peak, over the least.
     """
 
     name: str
     mean: float
+    std: float | None
     seeds: int
     p: float | None
     time: float | None
@@ -40,11 +50,11 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Advice:
-    """What to take with `batch` images per worker in the setting of a table.
+    """What was found with `batch` images per worker in the setting of a table.
 
     Args:
         batch: images per worker.
-        good: the best and those not significantly worse, best first.
+        good: the best, and those not significantly worse, best first.
         unsure: one seed, or the best has but one: nothing can be said.
         worse: significantly worse than the best.
         lost: diverged, too large for the memory or impossible in this network.
@@ -84,7 +94,7 @@ def _advice(batch: int, cells: dict[Label, Cell]) -> Advice:
     ps = _worse_than_best([list(whole[name].values.values()) for name in ranked])
     costs = _costs([whole[name] for name in ranked])
     candidates = [
-        Candidate(name, fmean(cell.values.values()), len(cell.values), p, time, memory)
+        Candidate(name, *mean_and_std([*cell.values.values()]), len(cell.values), p, time, memory)
         for name, cell, p, (time, memory) in zip(
             ranked, (whole[name] for name in ranked), ps, costs, strict=True
         )
@@ -102,11 +112,12 @@ def _advice(batch: int, cells: dict[Label, Cell]) -> Advice:
 
 def _worse_than_best(ranked: Sequence[Sequence[float]]) -> list[float | None]:
     """Adjusted p of each, the best first."""
-    best = ranked[0]
-    able = [len(best) > 1 and len(own) > 1 for own in ranked[1:]]
-    raw = [p_lower(own, best) for own, can in zip(ranked[1:], able, strict=True) if can]
-    adjusted = iter(holm(raw))
-    return [None, *(next(adjusted) if can else None for can in able)]
+    best, *others = ranked
+    pairs = comb(len(ranked), 2)
+    return [None] + [
+        min(1.0, pairs * p_apart(own, best)) if len(best) > 1 and len(own) > 1 else None
+        for own in others
+    ]
 
 
 def _costs(cells: Sequence[Cell]) -> list[tuple[float | None, float | None]]:
@@ -143,17 +154,15 @@ def sentences(table: Table) -> list[str]:
 def sentence(table: Table, found: Advice) -> str:
     """The advice for one number of images per worker in words."""
     decimals = table.spec.decimals
-    parts = [f"With {found.batch} images per worker"]
+    text = f"With {found.batch} images per worker"
     if found.good:
-        parts.append(
-            "take "
-            + " or ".join(_described(each, decimals) for each in found.good)
-            + (": no significant difference." if len(found.good) > 1 else ".")
-        )
-    text = ", ".join(parts)
+        best, *others = (_described(each, decimals) for each in found.good)
+        text += f" the best is {best}."
+        if others:
+            text += f" Not significantly worse: {'; '.join(others)}."
     if found.worse:
         worse = "; ".join(f"{each.name} {each.mean:.{decimals}f}" for each in found.worse)
-        text += f" Significantly worse (Welch, Holm, 5 %): {worse}."
+        text += f" Significantly worse: {worse}."
     if found.unsure:
         unsure = "; ".join(f"{each.name} {each.mean:.{decimals}f}" for each in found.unsure)
         text += f" Nothing can be said with one seed: {unsure}."
@@ -169,4 +178,5 @@ def _described(each: Candidate, decimals: int) -> str:
     if each.memory is not None:
         costs.append(f"{each.memory:.2f}x memory")
     cost = f", {', '.join(costs)}" if costs else ""
-    return f"{each.name} ({each.mean:.{decimals}f}, n = {each.seeds}{cost})"
+    deviation = "" if each.std is None else f" ± {each.std:.{decimals}f}"
+    return f"{each.name} ({each.mean:.{decimals}f}{deviation}, n = {each.seeds}{cost})"

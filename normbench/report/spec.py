@@ -44,10 +44,17 @@ class Published:
 
 @dataclass(frozen=True)
 class Minus:
-    """The first of two places on an axis minus the second; of several first ones the best."""
+    """The first of two places on an axis minus the second.
+
+    Args:
+        first: of several the best.
+        second: on the same axis.
+        at: where on the other axis the second is looked up; None: where the first is.
+    """
 
     first: tuple[Label, ...]
     second: Label
+    at: Label | None = None
 
 
 @dataclass(frozen=True)
@@ -192,6 +199,8 @@ class _Reader:
     def spec(self) -> Spec:
         rows, columns = (self._axis(axis) for axis in ("rows", "columns"))
         metric = self._metric(self._take("metric"))
+        _minus_known(rows, columns)
+        _minus_known(columns, rows)
         published = self._published(_with_words(self._take("published", {})), rows, columns)
         statistic = self._take("statistic", "mean")
         if statistic not in ("mean", "median"):
@@ -281,6 +290,21 @@ def published(cell: Any) -> Published:
     raise ValueError(f"published {text!r} is no number, as 76.1 or '76.3 ± 0.1', and no word")
 
 
+def _minus_known(axis: str | tuple[Place, ...], other: str | tuple[Place, ...]) -> None:
+    """Refuse a difference of places that are not there."""
+    if isinstance(axis, str) or isinstance(other, str):
+        return
+    own, across = ({place.label for place in each} for each in (axis, other))
+    for place in axis:
+        if place.minus is None:
+            continue
+        wanted = [(label, own) for label in (*place.minus.first, place.minus.second)]
+        wanted += [(place.minus.at, across)] if place.minus.at else []
+        for label, known in wanted:
+            if label not in known:
+                raise ValueError(f"minus {', '.join(label)} is no row or column of the table")
+
+
 def _with_words(raw: Any) -> Any:
     """The same with text for keys: yaml reads the label 128 as a number."""
     if isinstance(raw, Mapping):
@@ -294,7 +318,8 @@ def _place(label: str, entry: Any) -> Place:
     if isinstance(entry, Mapping) and "minus" in entry:
         first, second = entry["minus"]
         several = first if isinstance(first, list) else [first]
-        minus = Minus(tuple((str(each),) for each in several), (str(second),))
+        at = (str(entry["at"]),) if "at" in entry else None
+        minus = Minus(tuple((str(each),) for each in several), (str(second),), at)
         return Place((label,), (), entry.get("metric"), minus)
     alternatives = entry if isinstance(entry, list) else [entry]
     metrics = {each.get("metric") for each in alternatives} - {None}
@@ -312,9 +337,10 @@ def _together(levels: Sequence[Place]) -> Place:
     ours = all(level.ours for level in levels)
     for index, level in enumerate(levels):
         if level.minus:
-            at = _replacing(label, index)
-            first = tuple(at(one) for (one,) in level.minus.first)
-            return Place(label, wants, metric, Minus(first, at(level.minus.second[0])), ours)
+            put = _replacing(label, index)
+            first = tuple(put(one) for (one,) in level.minus.first)
+            minus = Minus(first, put(level.minus.second[0]), level.minus.at)
+            return Place(label, wants, metric, minus, ours)
     return Place(label, wants, metric, None, ours)
 
 

@@ -97,23 +97,27 @@ def spread(samples: Sequence[Sequence[float]], confidence: float = CONFIDENCE) -
     return Estimate(value, max(0.0, float(found.low.max())), float(found.high.max()), seeds)
 
 
-def p_lower(first: Sequence[float], second: Sequence[float]) -> float:
-    """Welch's one-sided p that the mean of `first` is lower than that of `second` by chance."""
+def deviation(values: Sequence[float], confidence: float = CONFIDENCE) -> Estimate:
+    """The sample standard deviation of normal `values`, with the interval from chi-square."""
+    if len(values) < 2:
+        return Estimate(0.0, None, None, len(values))
+    from scipy.stats import chi2
+
+    value, freedom = stdev(values), len(values) - 1
+    low, high = (
+        value * (freedom / float(chi2.ppf(tail, freedom))) ** 0.5
+        for tail in ((1 + confidence) / 2, (1 - confidence) / 2)
+    )
+    return Estimate(value, low, high, len(values))
+
+
+def p_apart(first: Sequence[float], second: Sequence[float]) -> float:
+    """Welch's two-sided p that the means of the two differ by chance."""
+    if variance(first) == variance(second) == 0:
+        return 0.0 if fmean(first) != fmean(second) else 1.0
     from scipy.stats import ttest_ind
 
-    if variance(first) == variance(second) == 0:
-        return 0.0 if fmean(first) < fmean(second) else 1.0
-    return float(ttest_ind(first, second, equal_var=False, alternative="less").pvalue)
-
-
-def holm(ps: Sequence[float]) -> list[float]:
-    """Holm's adjustment of several p values (Holm 1979), in their order."""
-    order = sorted(range(len(ps)), key=ps.__getitem__)
-    adjusted, worst = [0.0] * len(ps), 0.0
-    for rank, index in enumerate(order):
-        worst = max(worst, min(1.0, (len(ps) - rank) * ps[index]))
-        adjusted[index] = worst
-    return adjusted
+    return float(ttest_ind(first, second, equal_var=False).pvalue)
 
 
 def _quantile(probability: float, freedom: float) -> float:

@@ -33,6 +33,8 @@ class Cell:
         published: the paper's number.
         given: numbers by seed that are not of single runs: differences of other cells.
         older: runs that stood here before an option's usual value was changed; not counted.
+        sources: the cells of a difference.
+        among: of how many cells the best was taken for it.
     """
 
     runs: tuple[Row, ...]
@@ -41,6 +43,13 @@ class Cell:
     published: Published | None = None
     given: Mapping[int, float] | None = None
     older: int = 0
+    sources: tuple["Cell", ...] = ()
+    among: int = 1
+
+    @cached_property
+    def behind(self) -> tuple[Row, ...]:
+        """Its runs; of a difference those of the cells that it is of."""
+        return self.runs + tuple(run for cell in self.sources for run in cell.runs)
 
     @cached_property
     def values(self) -> Mapping[int, float]:
@@ -58,7 +67,7 @@ class Cell:
     @property
     def shared(self) -> bool:
         """Not all of its runs were trained: some have the row of the same computation elsewhere."""
-        return any(row.shared_with is not None for row in self.runs)
+        return any(row.shared_with is not None for row in self.behind)
 
     @property
     def lost(self) -> int:
@@ -69,7 +78,7 @@ class Cell:
     def fates(self) -> Mapping[str, int]:
         """What became of runs without a number, and of how many."""
         counts = {
-            word: sum(row.status == status for row in self.runs) for status, word in WORDS.items()
+            word: sum(row.status == status for row in self.behind) for status, word in WORDS.items()
         }
         if not self.metric.learned and self.values:
             counts[WORDS["diverged"]] = 0
@@ -126,8 +135,9 @@ class Table:
 
     @property
     def described(self) -> str:
-        """The setting as one would type it."""
-        return " ".join(words(self.setting, self.differs)) or "no runs"
+        """The setting as one would type it, and whether other networks are in the paper's place."""
+        said = " ".join(words(self.setting, self.differs)) or "no runs"
+        return said if self.scale == FULL else f"small networks: {said}"
 
     @property
     def corner(self) -> str:
@@ -137,7 +147,8 @@ class Table:
     @property
     def slug(self) -> str:
         """The setting as the name of a file."""
-        said = "-".join(words(self.setting, self.differs, short=True))
+        scale = ["small"] if self.scale != FULL else []
+        said = "-".join([*scale, *words(self.setting, self.differs, short=True)])
         slug = re.sub(r"[^\w.=-]+", "_", said) or "published"
         if len(slug) <= LONGEST:
             return slug

@@ -9,7 +9,7 @@ from tabulate import tabulate
 
 from normbench.report.claims import Claim, Published, Verdict, as_published, judge
 from normbench.report.metrics import Metric
-from normbench.report.spec import FULL, Spec
+from normbench.report.spec import Spec
 from normbench.report.table import Table, signed
 
 
@@ -37,7 +37,8 @@ class Trial:
 
     @property
     def decimals(self) -> int:
-        return self.metric.decimals + (self.claim.kind in ("rises", "falls"))
+        own = self.spec.decimals if self.claim.metric is None else self.metric.decimals
+        return own + (self.claim.kind in ("rises", "falls"))
 
     @property
     def setting(self) -> str:
@@ -45,9 +46,7 @@ class Trial:
         if self.table is None:
             return "no runs"
         setting = self.table.described
-        if not self.table.deviations:
-            return f"the paper's: {setting}"
-        return setting if self.table.scale == FULL else f"small networks: {setting}"
+        return setting if self.table.deviations else f"the paper's: {setting}"
 
     @property
     def effect(self) -> str:
@@ -150,11 +149,14 @@ def numbers(found: Sequence[Trial]) -> str:
 RULES = (
     "A claim is a comparison of cells of a table. The effect is what it compares with its bound: "
     "a difference, a difference of differences, a slope per doubling of the images per worker, or "
-    "the spread of a row. Its interval is Welch's over the seeds (of a spread Tukey's; of a claim "
-    "about several cells each at a level that makes 95 % of all, and the weakest is shown). "
-    "confirmed and refuted: the whole interval is on one side of the bound. undecided: it is not, "
-    "or there is one seed. untested: no runs, or runs that share a computation, whose flatness "
-    "says nothing. As published: the sign of the paper's own numbers, without an interval; ? where "
+    "the spread of a row, a standard deviation. Its interval is Welch's of means over the seeds, "
+    "of tables of medians too (of a spread Tukey's, of a deviation by chi-square; of a claim about "
+    "several cells, or about the best of several, at a level that makes 95 % of all, and the "
+    "weakest is shown). Seeds are not paired: networks of different normalizers that have a seed "
+    "in common have little else. confirmed and refuted: the whole interval is on one side of the "
+    "bound. undecided: it is not, or it has none, with one seed or with seeds that all have the "
+    "same number. untested: no runs, or runs that share a computation and are alike by "
+    "construction. As published: the sign of the paper's own numbers, without an interval; ? where "
     "one of them is not in the text of the paper that we have."
 )
 
