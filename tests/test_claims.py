@@ -220,7 +220,7 @@ def test_the_weakest_of_several_is_the_one_nearest_to_the_bound() -> None:
 def best_gain(values: Sequence[Sequence[float]], base: Sequence[float]) -> Verdict:
     """Whether the best of several normalizers is better than bn."""
     others = ["gn", "ln", "frn", "in", "rms", "nf"][: len(values)]
-    rows = {"BN": {"norm": "bn"}} | {name: {"norm": name} for name in others}
+    rows: dict[str, Any] = {"BN": {"norm": "bn"}} | {name: {"norm": name} for name in others}
     rows["gain"] = {"minus": [others, "BN"]}
     known = spec("made", TABLE | {"rows": rows, "published": {}})
     trained = runs("bn", 4, [*base])
@@ -244,18 +244,15 @@ def test_the_best_of_several_is_confirmed_by_noise_as_rarely_as_it_should() -> N
 
 def test_speeds_are_compared_where_they_fit_into_the_memory() -> None:
     known = spec("made", TABLE | {"metric": "steps_per_second", "published": {}})
-    fast, slow = ({"images_per_second": speed, "devices": "1 x GPU"} for speed in (320.0, 160.0))
     trained = [
-        replace(row, images_per_second=row.images_per_second + row.seed)
+        replace(row, images_per_second=speed + row.seed)
+        for norm, speed in (("gn", 320.0), ("bn", 160.0))
         for batch in (4, 16)
-        for row in (
-            *runs("gn", batch, [70.0, 70.0, 70.0], **fast),
-            *runs("bn", batch, [70.0, 70.0, 70.0], **slow),
-        )
+        for row in runs(norm, batch, [70.0, 70.0, 70.0], devices="1 x GPU")
     ]
     every = claim(known, higher=[["GN", "*"], ["BN", "*"]])
     lost = runs("bn", 64, [None, None, None], status="oom", devices="1 x GPU")
-    lost += runs("gn", 64, [70.0, 70.0, 70.0], **fast)
+    lost += runs("gn", 64, [70.0, 70.0, 70.0], images_per_second=320.0, devices="1 x GPU")
     (table,) = tables([known], [*trained, *lost], None)
     assert judge(every, table).word == "confirmed"
     (alone,) = tables([known], lost, None)
