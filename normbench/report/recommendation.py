@@ -6,18 +6,16 @@ best, what they cost in time and memory, and what was not tested.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import comb
 from statistics import fmean, median
 
 from normbench.home import CONF, names
 from normbench.report.spec import Label
-from normbench.report.statistics import mean_and_std, p_apart
+from normbench.report.statistics import least_significant, mean_and_std
 from normbench.report.table import WORDS, Cell, Table
 
-SIGNIFICANT = 0.05
 RULES = (
     "For the runs at hand and each number of images per worker: the best mean, and the normalizers "
-    "that are not significantly worse (Welch's test, two-sided, 5 % over all pairs by Bonferroni). "
+    "that are not significantly worse (Tukey's honest significant difference, 5 % for all pairs). "
     "With few seeds that can be many: not significantly worse is not as good. Times are of a "
     "training image and memory is the peak, both over the least among them."
 )
@@ -32,9 +30,8 @@ class Candidate:
         mean: of its test accuracy (%).
         std: the sample standard deviation; None of a single seed.
         seeds: behind the mean.
-        p: that it differs from the best by chance, Welch's, times the number of all pairs
-            (Bonferroni): the best was picked on the same numbers. None for the best itself, and
-            where one of the two has a single seed.
+        worse: than the best, significantly (Tukey's honest significant difference); None where one
+            of the two has a single seed.
         time: of a training image, over that of the fastest one compared.
         memory: at its peak, over the least.
     """
@@ -43,7 +40,7 @@ class Candidate:
     mean: float
     std: float | None
     seeds: int
-    p: float | None
+    worse: bool | None
     time: float | None
     memory: float | None
 
@@ -91,33 +88,33 @@ def _advice(batch: int, cells: dict[Label, Cell]) -> Advice:
     ranked = sorted(whole, key=lambda name: (-fmean(whole[name].values.values()), name))
     if not ranked:
         return Advice(batch, (), (), (), tuple(lost), untested)
-    ps = _worse_than_best([list(whole[name].values.values()) for name in ranked])
+    worse = _worse_than_best([list(whole[name].values.values()) for name in ranked])
     costs = _costs([whole[name] for name in ranked])
     candidates = [
-        Candidate(name, *mean_and_std([*cell.values.values()]), len(cell.values), p, time, memory)
-        for name, cell, p, (time, memory) in zip(
-            ranked, (whole[name] for name in ranked), ps, costs, strict=True
+        Candidate(name, *mean_and_std([*cell.values.values()]), len(cell.values), own, time, memory)
+        for name, cell, own, (time, memory) in zip(
+            ranked, (whole[name] for name in ranked), worse, costs, strict=True
         )
     ]
     best, others = candidates[0], candidates[1:]
     return Advice(
         batch,
-        (best, *(each for each in others if each.p is not None and each.p >= SIGNIFICANT)),
-        tuple(each for each in others if each.p is None),
-        tuple(each for each in others if each.p is not None and each.p < SIGNIFICANT),
+        (best, *(each for each in others if each.worse is False)),
+        tuple(each for each in others if each.worse is None),
+        tuple(each for each in others if each.worse),
         tuple(lost),
         untested,
     )
 
 
-def _worse_than_best(ranked: Sequence[Sequence[float]]) -> list[float | None]:
-    """Adjusted p of each, the best first."""
-    best, *others = ranked
-    pairs = comb(len(ranked), 2)
-    return [None] + [
-        min(1.0, pairs * p_apart(own, best)) if len(best) > 1 and len(own) > 1 else None
-        for own in others
-    ]
+def _worse_than_best(ranked: Sequence[Sequence[float]]) -> list[bool | None]:
+    """Whether each is significantly worse than the first, which is the best."""
+    able = [values for values in ranked if len(values) > 1]
+    if len(ranked[0]) < 2 or len(able) < 2:
+        return [False, *(None for _ in ranked[1:])]
+    best = fmean(ranked[0])
+    margins = iter(least_significant(able))
+    return [best - fmean(values) > next(margins) if len(values) > 1 else None for values in ranked]
 
 
 def _costs(cells: Sequence[Cell]) -> list[tuple[float | None, float | None]]:
