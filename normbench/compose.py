@@ -31,7 +31,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from normbench.cells import Cell, Settings
 from normbench.errors import BadInput, choose_from
-from normbench.grid import Collecting, in_the_place_of_launchers
+from normbench.grid import Collecting, Composed, in_the_place_of_launchers
 from normbench.home import CONF, SWEEPS, headline, load, names, unverified, usual_choices
 from normbench.parse import parse
 
@@ -53,12 +53,10 @@ def compose(arguments: list[str]) -> tuple[list[Cell], Settings | None]:
         BadInput: the command line or a yaml cannot be used.
     """
     # hydra.main returns None, in a grid and in a single run alike: a list is the way out of it.
-    composed: list[tuple[DictConfig, HydraConf]] = []
+    composed: list[Composed] = []
 
     def collect(config: DictConfig) -> None:
         composed.append((config, HydraConfig.get()))
-
-    launcher = Collecting(composed)
 
     # Hydra's parser takes no option between two overrides.
     flags = [word for word in arguments if word in ("-m", "--multirun")]
@@ -66,12 +64,9 @@ def compose(arguments: list[str]) -> tuple[list[Cell], Settings | None]:
     arguments = flags + [_late(word) if flags else word for word in words]
     if flags and sys.stderr.isatty():
         print("composing the grid ...", file=sys.stderr)
+    launcher = Collecting(composed, lambda config: _further_grids(config, arguments))
     with _environment(arguments), _sentences(arguments), in_the_place_of_launchers(launcher):
-        run = hydra.main(version_base="1.3", config_path=str(CONF), config_name="config")(collect)
-        run()
-        for grid in _further_grids(composed):
-            sys.argv = ["normbench", *arguments, *_not_typed(grid, arguments)]
-            run()
+        hydra.main(version_base="1.3", config_path=str(CONF), config_name="config")(collect)()
         # Only now: Hydra would print a line of its own about an error inside of `collect`.
         parsed = [_parsed(config, own) for config, own in composed]
     if not parsed:
@@ -95,10 +90,10 @@ def compose(arguments: list[str]) -> tuple[list[Cell], Settings | None]:
     return list(by_id.values()), settings.pop()
 
 
-def _further_grids(composed: list[tuple[DictConfig, HydraConf]]) -> list[dict[str, Any]]:
-    """What a sweep asks for beside the grid of its `hydra.sweeper.params`."""
-    grids = composed[0][0].get(GRIDS) if composed else None
-    return OmegaConf.to_container(grids) if grids else []  # type: ignore[return-value]
+def _further_grids(config: DictConfig, arguments: list[str]) -> list[list[str]]:
+    """What a sweep asks for beside the grid of its `hydra.sweeper.params`, in words."""
+    grids: Any = OmegaConf.to_container(config[GRIDS]) if config.get(GRIDS) else []
+    return [_not_typed(grid, arguments) for grid in grids]
 
 
 def _not_typed(grid: dict[str, Any], arguments: list[str]) -> list[str]:
