@@ -290,6 +290,17 @@ def test_the_command_writes_what_changed_and_nothing_else(
     assert capsys.readouterr().out.count("wrote ") == 6
 
 
+def test_each_form_of_a_figure_remembers_what_it_was_made_of(tmp_path: Path) -> None:
+    """The whole report draws svg alone; png and pdf beside it are of older runs by then."""
+    build.write(of(RUNS), tmp_path, tmp_path)
+    more = of([*RUNS, run("bn", 4, 3, 86.0)])
+    assert {path.suffix for path in build.write(more, tmp_path, tmp_path, ("svg",))} == {
+        ".md", ".csv", ".tex", ".svg",
+    }  # fmt: skip
+    assert {path.suffix for path in build.write(more, tmp_path, tmp_path)} == {".png", ".pdf"}
+    assert build.write(more, tmp_path, tmp_path) == []
+
+
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [

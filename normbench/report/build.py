@@ -75,12 +75,12 @@ def write(
         changed += (
             path for end, text in texts.items() if (path := _put(_beside(stem, end), text.encode()))
         )
-        own = "".join([*texts.values(), *(row.finished for row in table.runs)])
+        own = _digest("".join([*texts.values(), *(row.finished for row in table.runs)]))
         for kind in kinds(table, runs):
             paths = {form: _beside(stem, f"{kind}.{form}") for form in drawn}
-            same = made.same(str(_beside(stem, kind).relative_to(root)), _digest(own))
-            if not same or not all(path.exists() for path in paths.values()):
-                figures.append(_Figure(table, kind, paths, runs))
+            # The page's are svg alone: a png beside it may show older runs.
+            if stale := {form: path for form, path in paths.items() if made.stale(path, own)}:
+                figures.append(_Figure(table, kind, stale, runs))
     changed += _draw(figures)
     made.keep()
     return changed
@@ -159,6 +159,7 @@ class Made:
     """What the files below a folder were made of, so that nothing is drawn twice."""
 
     def __init__(self, root: Path) -> None:
+        self.root = root
         self.path = root / _MADE
         try:
             self.known: dict[str, str] = json.loads(self.path.read_text())
@@ -170,6 +171,10 @@ class Made:
         before = self.known.get(name)
         self.known[name] = digest
         return before == digest
+
+    def stale(self, path: Path, digest: str) -> bool:
+        """Whether the file is missing or was made of something else; from now on it is not."""
+        return not self.same(str(path.relative_to(self.root)), digest) or not path.exists()
 
     def keep(self) -> None:
         _put(self.path, json.dumps(self.known, indent=0, sort_keys=True).encode())
