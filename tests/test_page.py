@@ -12,7 +12,9 @@ from rows import FAR, runs
 
 from normbench import results
 from normbench.report import build
+from normbench.report import made as fingerprints
 from normbench.report.__main__ import main
+from normbench.report.made import digest, fingerprint
 from normbench.report.page import inline
 from normbench.report.pivot import tables
 from normbench.report.recommendation import advice, sentence
@@ -187,6 +189,68 @@ def test_what_did_not_change_is_not_made_again(
     assert {path for path in after if after[path] != before.get(path)} <= {
         made / "reports" / ".made.json"
     }
+
+
+GONE = ("claims.csv", "claims.md", "recommendation.md", "report.tex", "index.html")
+
+
+@pytest.mark.parametrize("name", [*GONE, *(f"evonorm_9/*.{end}" for end in ("md", "tex", "svg"))])
+def test_what_is_gone_or_was_changed_is_made_again(
+    made: Path, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = [f"runs={made / 'runs'}", f"out={made / 'reports'}"]
+    path = next((made / "reports").glob(name))
+    before = path.read_bytes()
+    path.unlink()
+    assert main(arguments) == 0
+    assert path.read_bytes() == before
+    if path.suffix != ".svg":  # drawn once, as what it shows is the same
+        path.write_text("something else")
+        assert main(arguments) == 0
+        assert path.read_bytes() == before
+    capsys.readouterr()
+    assert main(arguments) == 0
+    assert "nothing has changed" in capsys.readouterr().out
+
+
+def touched(path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(path.read_text() + "\n" if path.exists() else "\n")
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Folders of yamls that tests may change."""
+    for name in ("TABLES", "CLAIMS", "SWEEPS", "CONF"):
+        monkeypatch.setattr(fingerprints, name, tmp_path / name)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    "place",
+    ["TABLES/one.yaml", "CLAIMS/one.yaml", "SWEEPS/one.yaml", "CONF/norm/one.yaml",
+     "runs/s/r/row.json", "runs/s/r/history.csv"],
+)  # fmt: skip
+def test_the_fingerprint_is_of_everything_that_a_report_is_made_of(home: Path, place: str) -> None:
+    touched(home / "runs" / "s" / "r" / "row.json")
+    of = [fingerprint(home / "out", home / "runs")]
+    for _ in range(2):  # it appears and changes, or changes twice
+        touched(home / place)
+        of.append(fingerprint(home / "out", home / "runs"))
+    (home / place).unlink()
+    of.append(fingerprint(home / "out", home / "runs"))
+    assert len(set(of[:3])) == 3
+    assert of[3] not in of[1:3]
+    assert fingerprint(home / "elsewhere" / "out", home / "runs") != of[3]  # its links lead there
+
+
+def test_a_new_normalizer_shifts_the_colours_so_all_is_drawn_again(home: Path) -> None:
+    touched(home / "CONF" / "norm" / "bn.yaml")
+    before = digest("a table")
+    assert digest("a table") == before
+    assert digest("another") != before
+    touched(home / "CONF" / "norm" / "an.yaml")
+    assert digest("a table") != before
 
 
 def test_a_drawing_takes_the_colour_of_the_text_and_gives_up_its_names() -> None:

@@ -21,6 +21,7 @@ from pathlib import Path
 from normbench import console, results
 from normbench.errors import BadInput, choose_from
 from normbench.report import build, render
+from normbench.report.made import Made, fingerprint
 from normbench.report.pivot import tables
 from normbench.report.spec import Spec
 from normbench.report.table import Table
@@ -40,7 +41,7 @@ def main(arguments: Sequence[str]) -> int:
         results.require_rows(runs)
         if wanted:
             _some(specs, runs, out)
-        elif build.unchanged(out, runs):
+        elif Made(out).whole(fingerprint(out, runs)):
             print(f"nothing has changed since {out / build.PAGE} was made")
         else:
             _all(specs, runs, out)
@@ -59,13 +60,13 @@ def _some(specs: Sequence[Spec], runs: Path, out: Path) -> None:
 
 
 def _all(specs: Sequence[Spec], runs: Path, out: Path) -> None:
-    stamp = build.fingerprint(runs)  # before the rows are read: who comes later is news next time
+    of = fingerprint(out, runs)  # before the rows are read: who comes later is news next time
     made = tables(specs, results.read(runs), None, empty=True)
     claims = build.all_claims(specs)
     enough = shown(claims, made)
     judged = trials(claims, {spec.name: spec for spec in specs}, enough)
     report = build.Report(enough, judged, runs)
-    changed = build.write_all(report, out)
+    changed = build.write_all(report, out, of)
     for table in report.with_runs:
         print(_line(table))
     if few := len(made) - len(enough):
@@ -73,7 +74,6 @@ def _all(specs: Sequence[Spec], runs: Path, out: Path) -> None:
     print(f"{len(judged)} verdicts on the papers' claims: {counted(judged)}")
     print(f"{len(changed)} files are new or changed" if changed else "no file has changed")
     print(f"all of it: {out / build.PAGE}")
-    build.remember(out, stamp)
 
 
 def _line(table: Table) -> str:

@@ -1,27 +1,23 @@
 """Files of tables and claims in, rows in; a report out. What did not change is not made again."""
 
-import hashlib
-import json
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
 
-from normbench import results
 from normbench.errors import BadInput, choose_from
 from normbench.home import CLAIMS, TABLES, load, names
 from normbench.place import own_cores
 from normbench.report import latex, recommendation, render, trial
 from normbench.report.claims import Claim, claims
-from normbench.report.drawable import FORMS, Form, kinds
+from normbench.report.drawable import CURVES, FORMS, Form, kinds
+from normbench.report.made import Made, digest, put, stamp
 from normbench.report.spec import Spec, spec
 from normbench.report.table import Table
 from normbench.report.trial import Trial
 
 PAGE = "index.html"
-_MADE = ".made.json"  # of what the files in a folder were made
 _TEXTS: Mapping[str, Callable[[Table], str]] = {
     ".md": render.markdown,
     ".csv": render.numbers,
@@ -67,23 +63,33 @@ def write(
         drawn: forms of the figures.
     """
     made = Made(root)
+    changed = _write(tables, made, runs, drawn)
+    made.keep()
+    return changed
+
+
+def _write(tables: Sequence[Table], made: Made, runs: Path, drawn: Sequence[Form]) -> list[Path]:
     changed: list[Path] = []
     figures: list[_Figure] = []
     for table in tables:
-        stem = root / table.spec.name / table.slug
-        texts = {end: text(table) for end, text in _TEXTS.items()}
-        changed += (
-            path for end, text in texts.items() if (path := _put(_beside(stem, end), text.encode()))
-        )
-        own = _digest("".join([*texts.values(), *(row.finished for row in table.runs)]))
+        stem = made.root / table.spec.name / table.slug
+        texts = {_beside(stem, end): text(table) for end, text in _TEXTS.items()}
+        changed += made.write(texts)
         for kind in kinds(table, runs):
             paths = {form: _beside(stem, f"{kind}.{form}") for form in drawn}
+            own = digest(*texts.values(), *_seen(table, kind, runs))
             # The page's are svg alone: a png beside it may show older runs.
             if stale := {form: path for form, path in paths.items() if made.stale(path, own)}:
                 figures.append(_Figure(table, kind, stale, runs))
-    changed += _draw(figures)
-    made.keep()
-    return changed
+    return [*changed, *_draw(figures)]
+
+
+def _seen(table: Table, kind: str, runs: Path) -> Iterator[str]:
+    """What a figure shows beside the numbers of its table."""
+    for row in table.runs:
+        yield row.finished
+        if kind == CURVES:
+            yield stamp(runs / row.sweep / row.id / "history.csv")
 
 
 @dataclass(frozen=True)
@@ -100,7 +106,7 @@ class _Figure:
         from normbench.report.figure import DRAW
 
         drawn = DRAW[self.kind](self.table, list(self.paths), self.runs)
-        written = [_put(self.paths[form], content) for form, content in drawn.items()]
+        written = [put(self.paths[form], content) for form, content in drawn.items()]
         return [path for path in written if path]
 
 
@@ -127,21 +133,30 @@ class Report:
         return [table for table in self.tables if table.runs]
 
 
-def write_all(report: Report, root: Path) -> list[Path]:
-    """The whole report: tables, claims, recommendation, LaTeX, and the page that has them all."""
+def write_all(report: Report, root: Path, of: str) -> list[Path]:
+    """The whole report: tables, claims, recommendation, LaTeX, and the page that has them all.
+
+    Args:
+        report: to write.
+        root: where to.
+        of: the fingerprint of all that it is made of.
+    """
     # Jinja takes a tenth of a second that a sweep's own tables need not pay.
     from normbench.report.page import page
 
-    changed = write(report.with_runs, root, report.runs, ("svg",))  # the page has these inside
-    texts: dict[str, Callable[[], str]] = {
-        "claims.md": lambda: trial.markdown(report.trials),
-        "claims.csv": lambda: trial.numbers(report.trials),
-        "recommendation.md": lambda: advice(report.with_runs),
-        "report.tex": lambda: latex.document([latex.latex(table) for table in report.with_runs]),
-        PAGE: lambda: page(report.tables, report.trials, root, report.runs),
-    }
-    found = [_put(root / name, text().encode()) for name, text in texts.items()]
-    return changed + [path for path in found if path]
+    made = Made(root)
+    changed = _write(report.with_runs, made, report.runs, ("svg",))  # the page has these inside
+    changed += made.write(
+        {
+            root / "claims.md": trial.markdown(report.trials),
+            root / "claims.csv": trial.numbers(report.trials),
+            root / "recommendation.md": advice(report.with_runs),
+            root / "report.tex": latex.document([latex.latex(each) for each in report.with_runs]),
+            root / PAGE: page(report.tables, report.trials, root, report.runs),
+        }
+    )
+    made.finish(of)
+    return changed
 
 
 def advice(tables: Sequence[Table]) -> str:
@@ -153,79 +168,6 @@ def advice(tables: Sequence[Table]) -> str:
             parts += [f"- {sentence}" for sentence in found]
             parts.append("")
     return "\n".join(parts) + "\n"
-
-
-class Made:
-    """What the files below a folder were made of, so that nothing is drawn twice."""
-
-    def __init__(self, root: Path) -> None:
-        self.root = root
-        self.path = root / _MADE
-        try:
-            self.known: dict[str, str] = json.loads(self.path.read_text())
-        except (OSError, ValueError):
-            self.known = {}
-
-    def same(self, name: str, digest: str) -> bool:
-        """Whether `name` was made of the same; from now on it is."""
-        before = self.known.get(name)
-        self.known[name] = digest
-        return before == digest
-
-    def stale(self, path: Path, digest: str) -> bool:
-        """Whether the file is missing or was made of something else; from now on it is not."""
-        return not self.same(str(path.relative_to(self.root)), digest) or not path.exists()
-
-    def keep(self) -> None:
-        _put(self.path, json.dumps(self.known, indent=0, sort_keys=True).encode())
-
-
-def unchanged(root: Path, runs: Path) -> bool:
-    """Whether the whole report was made of the same files before, told without reading them."""
-    same = Made(root).known.get(PAGE) == fingerprint(runs)
-    return same and all((root / name).exists() for name in (PAGE, "claims.md", "report.tex"))
-
-
-def remember(root: Path, stamp: str) -> None:
-    """The report in `root` is of the files that had this fingerprint."""
-    made = Made(root)
-    made.same(PAGE, stamp)
-    made.keep()
-
-
-def fingerprint(runs: Path) -> str:
-    """Of everything that a report is made of: rows, tables, claims, and the code that makes it."""
-    digest = hashlib.sha256(str(runs.resolve()).encode())
-    for path, time, size in _stamps(runs):
-        digest.update(f"{path} {time} {size}\n".encode())
-    return digest.hexdigest()
-
-
-def _stamps(runs: Path) -> Iterator[tuple[str, int, int]]:
-    code = Path(__file__).parent
-    folders: Mapping[Path, str] = {code: "*", TABLES: "*.yaml", CLAIMS: "*.yaml"}
-    paths = [path for folder, pattern in folders.items() for path in folder.glob(pattern)]
-    for path in sorted(path for path in paths if path.is_file()):
-        found = path.stat()
-        yield str(path), found.st_mtime_ns, found.st_size
-    yield from results.stamps(runs)
-
-
-def _digest(text: str) -> str:
-    """Of what a figure shows, and of the code that draws it."""
-    code = (Path(__file__).parent / "figure.py").read_bytes()
-    return hashlib.sha256(text.encode() + code).hexdigest()
-
-
-def _put(path: Path, content: bytes) -> Path | None:
-    if path.exists() and path.read_bytes() == content:
-        return None
-    path.parent.mkdir(parents=True, exist_ok=True)
-    # In one piece: two sweeps may end at the same moment.
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    temporary.write_bytes(content)
-    temporary.replace(path)
-    return path
 
 
 def _beside(stem: Path, end: str) -> Path:
