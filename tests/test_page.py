@@ -98,16 +98,21 @@ def test_the_page_needs_no_other_file(page: Page) -> None:
 
 def test_no_id_is_there_twice_and_every_link_on_the_page_leads_to_one(page: Page) -> None:
     ids = Counter(attributes["id"] for _, attributes in page.tags if "id" in attributes)
-    # Clip paths and markers of a drawing are named by what they are: the same name, the same thing.
-    twice = [
-        name
-        for name, count in ids.items()
-        if count > 1 and not re.fullmatch(r"[pmhC][\w]+", str(name))
-    ]
-    assert not twice
+    assert len(page.all("svg")) > 2
+    assert not [name for name, count in ids.items() if count > 1]
     links = [str(each["href"]) for each in page.all("a") if str(each.get("href")).startswith("#")]
     assert len(links) > 50
     assert all(link[1:] in ids for link in links)
+
+
+def test_a_figure_takes_its_markers_and_clip_paths_from_itself(made: Path) -> None:
+    """A figure that a filter hides takes what is inside it away."""
+    text = (made / "reports" / "index.html").read_text()
+    figures = re.findall(r"<svg.*?</svg>", text, re.DOTALL)
+    for figure in figures:
+        used = set(re.findall(r'(?:url\(|href=")#([^)"]+)', figure))
+        assert used
+        assert used == set(re.findall(r' id="([^"]+)"', figure))
 
 
 def test_a_number_leads_to_its_runs_and_these_to_sweep_and_commit(made: Path, page: Page) -> None:
@@ -253,13 +258,17 @@ def test_a_new_normalizer_shifts_the_colours_so_all_is_drawn_again(home: Path) -
     assert digest("a table") != before
 
 
-def test_a_drawing_takes_the_colour_of_the_text_and_gives_up_its_names() -> None:
+def test_a_drawing_takes_the_colour_of_the_text_and_has_names_of_its_own() -> None:
     svg = (
         '<?xml version="1.0"?>\n<svg width="3pt" height="2pt" viewBox="0 0 3 2">'
-        '<metadata>x</metadata><g id="axes_1"><path id="mabc" style="stroke: #000000"/></g></svg>'
+        '<metadata>x</metadata><g id="axes_1"><path id="mabc" style="stroke: #000000"/></g>'
+        '<use xlink:href="#mabc" clip-path="url(#p1)"/><clipPath id="p1"/></svg>'
     )
-    assert inline(svg) == (
-        '<svg viewBox="0 0 3 2"><g><path id="mabc" style="stroke: currentColor"/></g></svg>'
+    assert inline(svg, "t-curves") == (
+        '<svg viewBox="0 0 3 2">'
+        '<g><path id="t-curves-mabc" style="stroke: currentColor"/></g>'
+        '<use xlink:href="#t-curves-mabc" clip-path="url(#t-curves-p1)"/>'
+        '<clipPath id="t-curves-p1"/></svg>'
     )
 
 

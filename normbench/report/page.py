@@ -91,7 +91,7 @@ def _table(table: Table, root: Path, runs: Path) -> dict[str, Any]:
         "head": head,
         "lines": list(_lines(table, own)),
         "notes": notes(table),
-        "figures": [_figure(table, kind, root) for kind in kinds(table, runs)],
+        "figures": [_figure(table, kind, own, root) for kind in kinds(table, runs)],
         "count": len(table.runs),
         "runs": listed,
         "data": _data(table.runs),
@@ -176,20 +176,34 @@ def _link(path: Path, root: Path) -> str:
     return quote(os.path.relpath(path, root))
 
 
-def _figure(table: Table, kind: str, root: Path) -> dict[str, str]:
+def _figure(table: Table, kind: str, own: str, root: Path) -> dict[str, str]:
     path = root / table.spec.name / f"{table.slug}{kind}.svg"
     caption = _CAPTIONS[kind].format(statistic=table.spec.statistic)
     if kind != CURVES:
         caption = f"{table.spec.label} {caption}"
     lines = ", ".join(" ".join(label) for label in table.lines)
-    return {"svg": inline(path.read_text()), "caption": caption, "spoken": f"{caption} {lines}"}
+    return {
+        "svg": inline(path.read_text(), f"{own}{kind}"),
+        "caption": caption,
+        "spoken": f"{caption} {lines}",
+    }
 
 
-def inline(svg: str) -> str:
-    """An SVG file as a part of a page: its black is the colour of text, and no id is met twice."""
+def inline(svg: str, own: str) -> str:
+    """An SVG file as a part of a page: its black is the colour of text, and no id is met twice.
+
+    Args:
+        svg: content of the file.
+        own: what its ids begin with. Figures have markers and clip paths of the same names, and
+            what one of them refers to must not be in another, which may be hidden.
+    """
     svg = svg[svg.index("<svg") :]
     svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
-    svg = re.sub(r' id="[a-zA-Z][\w.]*_\d+"', "", svg)
+    used = set(re.findall(r'(?:url\(|href=")#([^)"]+)', svg))
+    svg = re.sub(
+        r' id="([^"]+)"', lambda found: f' id="{own}-{found[1]}"' if found[1] in used else "", svg
+    )
+    svg = re.sub(r'(url\(|href=")#', rf"\1#{own}-", svg)
     svg = re.sub(r'(<svg[^>]*?) width="[^"]*"', r"\1", svg, count=1)
     svg = re.sub(r'(<svg[^>]*?) height="[^"]*"', r"\1", svg, count=1)
     return svg.replace("#000000", "currentColor")
