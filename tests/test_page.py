@@ -11,9 +11,11 @@ import pytest
 from rows import FAR, runs
 
 from normbench import results
+from normbench.home import CONF, names
 from normbench.report import build
 from normbench.report import made as fingerprints
 from normbench.report.__main__ import main
+from normbench.report.figure import style
 from normbench.report.made import digest, fingerprint
 from normbench.report.page import inline
 from normbench.report.pivot import tables
@@ -148,6 +150,31 @@ def test_it_has_a_dark_side_and_fits_a_phone(page: Page) -> None:
     assert DARK in style
     assert any(each.get("name") == "viewport" for each in page.all("meta"))
     assert "currentColor" in str(page.tags)
+
+
+def luminance(colour: str) -> float:
+    """Relative, as WCAG 2 defines it."""
+    digits = colour[1:] if len(colour) == 7 else "".join(2 * digit for digit in colour[1:])
+    parts = [int(digits[at : at + 2], 16) / 255 for at in (0, 2, 4)]
+    r, g, b = (c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in parts)
+    return 0.2126 * r + 0.7152 * g + 0.0722 * b
+
+
+def contrast(one: str, other: str) -> float:
+    dark, light = sorted((luminance(one), luminance(other)))
+    return (light + 0.05) / (dark + 0.05)
+
+
+def test_every_line_of_a_figure_can_be_seen_by_day_and_by_night(page: Page) -> None:
+    """WCAG 2.2, 1.4.11: a contrast of 3 for what is drawn; 1.4.3: of 4.5 for text."""
+    assert contrast("#000", "#ffffff") == pytest.approx(21)
+    assert contrast("#777777", "#ffffff") == pytest.approx(4.48, abs=0.01)
+    rules = re.findall(r"\.drawing \{ background: (#\w+); color: (#\w+);", "".join(page.words))
+    ((back, text),) = rules  # one for both: figures have no dark side
+    assert all(each["class"] == "drawing" for each in page.all("div") if each.get("role") == "img")
+    assert contrast(text, back) >= 4.5
+    for norm in [*names(CONF / "norm"), "somebodys_own"]:
+        assert contrast(style(norm)["color"], back) >= 3, norm
 
 
 def test_the_filters_know_every_table(page: Page) -> None:

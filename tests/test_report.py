@@ -266,6 +266,7 @@ def test_no_two_normalizers_share_marker_and_dashes() -> None:
     known = names(CONF / "norm")
     looks = {(style(name)["marker"], str(style(name)["linestyle"])) for name in known}
     assert len(looks) == len(known)
+    assert len({(style(name)["marker"], style(name)["color"]) for name in known}) == len(known)
     own = [style("gn", variant) for variant in range(4)]
     assert len({(look["marker"], str(look["linestyle"])) for look in own}) == 4
     assert len({look["color"] for look in own}) == 1

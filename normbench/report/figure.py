@@ -2,7 +2,8 @@
 
 A normalizer has the same colour, marker and dashes in every figure: they follow from its place in
 conf/norm/, not from which others a figure shows. No two share both marker and dashes, so the lines
-can be told apart without colour.
+can be told apart without colour; of curves, whose dashes say something else, no two share both
+marker and colour.
 """
 
 import io
@@ -30,11 +31,12 @@ from normbench.results import Row, read_history
 
 Drawn = dict[Form, bytes]
 
-# Okabe and Ito's colours, which stay apart for colour-blind readers, without yellow, and four of
-# Tol's: of eleven the usual normalizers have each its own.
+# Four of Okabe and Ito's colours and two of Tol's, which stay apart for colour-blind readers, and
+# others as far as possible from those in the eyes of all. Each has a contrast of 3 to white, which
+# leaves no yellow and no light blue. Of eleven the usual normalizers have each its own.
 _COLOURS = (
-    "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000",
-    "#882255", "#999933", "#332288", "#777777",
+    "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#664400", "#8866FF", "#000000",
+    "#882255", "#CC00AA", "#332288", "#4400EE",
 )  # fmt: skip
 _MARKERS = "osD^vP*Xp<>h"
 _LINES_INSIDE = 8  # more would hide what they name
@@ -90,7 +92,7 @@ def draw_curves(table: Table, forms: Sequence[Form], root: Path) -> Drawn:
         panels = figure.subplots(1, len(shown), sharey=True, squeeze=False)[0]
         for axes, (_, head, index) in zip(panels, shown, strict=True):
             for label, cells, look in _lines(table):
-                _curves(axes, " ".join(label), cells[index], root, look["color"])
+                _curves(axes, " ".join(label), cells[index], root, look)
             axes.set_xlabel("epoch")
             axes.set_title(f"{head}: training (dotted), validation", fontsize=8)
             axes.grid(alpha=0.3)
@@ -130,7 +132,7 @@ def _lines(table: Table) -> Iterator[tuple[Label, Sequence[Cell], dict[str, Any]
         shown[name] += 1
 
 
-def _curves(axes: Axes, label: str, cell: Cell, root: Path, colour: str) -> None:
+def _curves(axes: Axes, label: str, cell: Cell, root: Path, look: Mapping[str, Any]) -> None:
     trained: dict[float, list[float]] = defaultdict(list)
     validated: dict[float, list[float]] = defaultdict(list)
     for row in cell.runs:
@@ -138,12 +140,14 @@ def _curves(axes: Axes, label: str, cell: Cell, root: Path, colour: str) -> None
             for found, key in ((trained, "train_top1"), (validated, "val_top1")):
                 if key in record:
                     found[round(record["epoch"], 3)].append(record[key])
+    marker = {"marker": look["marker"], "markersize": 4, "markevery": 0.15}  # not at every epoch
     for found, dashes, name in ((trained, ":", None), (validated or trained, "-", label)):
         # Only where all seeds have a record: a mean over some of them would jump.
         whole = {x: fmean(y) for x, y in found.items() if len(y) >= len(cell.values)}
         if whole:
             x, y = zip(*sorted(whole.items()), strict=True)
-            axes.plot(x, y, linestyle=dashes, color=colour, label=name, linewidth=1)
+            more = marker if name else {}
+            axes.plot(x, y, color=look["color"], linestyle=dashes, label=name, linewidth=1, **more)
 
 
 def _history(root: Path, row: Row) -> list[dict[str, float]]:
