@@ -1,6 +1,8 @@
 """The page of a report: what is on it, that it needs nothing else, that everybody can use it."""
 
 import re
+import shutil
+import subprocess
 from collections import Counter
 from html.parser import HTMLParser
 from itertools import pairwise
@@ -13,10 +15,8 @@ from rows import FAR, runs
 from normbench import results
 from normbench.home import CONF, names
 from normbench.report import build
-from normbench.report import made as fingerprints
 from normbench.report.__main__ import main
 from normbench.report.figure import style
-from normbench.report.made import digest, fingerprint
 from normbench.report.page import inline
 from normbench.report.pivot import tables
 from normbench.report.recommendation import advice, sentence
@@ -185,6 +185,109 @@ def test_the_filters_know_every_table(page: Page) -> None:
         assert value in options
 
 
+def test_what_has_no_runs_is_filtered_by_what_its_paper_says(page: Page) -> None:
+    published = [each for each in page.all("details") if each.get("data-part") == "published"]
+    assert len(published) > 10
+    found = {str(each["id"]).removesuffix("-published"): each for each in published}
+    assert found["evonorm_10"]["data-data"] == "imagenet"
+    assert found["evonorm_10"]["data-model"] == "resnet50"
+    assert found["evonorm_10"]["data-reg"] == "randaug"
+    assert "data-data" not in found["nf_7"]  # the file has the numbers alone
+    assert "resnet288_v2" in str(found["nf_1"]["data-model"]).split()
+    untried = [each for each in page.all("li") if each.get("data-part") == "trial"]
+    assert untried
+    assert all("data-data" in each or "data-model" in each for each in untried)
+
+
+def test_no_two_regions_have_one_name(page: Page) -> None:
+    regions = Counter(
+        each["aria-label"] for each in page.all("div") if each.get("role") == "region"
+    )
+    assert len(regions) > 10
+    assert not [name for name, count in regions.items() if count > 1]
+    sections = [each["aria-labelledby"] for each in page.all("section") if "id" in each]
+    assert len(set(sections)) == len(sections) == 3
+    ids = {attributes["id"] for _, attributes in page.tags if "id" in attributes}
+    assert all(set(str(labels).split()) <= ids for labels in sections)
+
+
+CHOOSE = """<script>
+const select = document.querySelector('[data-filter="data"]');
+select.value = "{}";
+select.dispatchEvent(new Event("change", {{ bubbles: true }}));
+</script>"""
+
+
+class Seen(Page):
+    """What is not hidden of a page."""
+
+    def __init__(self, text: str) -> None:
+        self.hidden: list[bool] = []
+        super().__init__(
+            re.sub(r"<(style|script).*?</\1>|<svg.*?</svg>", "", text, flags=re.DOTALL)
+        )
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        if tag in ("meta", "br", "link"):
+            return
+        self.hidden.append("hidden" in dict(attrs))
+        if not any(self.hidden):
+            super().handle_starttag(tag, attrs)
+
+    def handle_endtag(self, tag: str) -> None:
+        self.hidden.pop()
+
+    def handle_data(self, data: str) -> None:
+        if not any(self.hidden):
+            super().handle_data(data)
+
+
+def in_a_browser(text: str, folder: Path) -> Seen:
+    """What a browser makes of a page."""
+    browser = shutil.which("chromium")
+    if browser is None:
+        pytest.skip("no browser here")
+    path = folder / "page.html"
+    path.write_text(text)
+    flags = ["--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={folder / 'profile'}"]
+    found = subprocess.run(
+        [browser, *flags, "--dump-dom", path.as_uri()],
+        capture_output=True, text=True, check=True, timeout=120,
+    )  # fmt: skip
+    return Seen(found.stdout)
+
+
+def test_a_filter_leaves_no_heading_behind_and_says_how_much_is_left(
+    made: Path, tmp_path: Path
+) -> None:
+    text = (made / "reports" / "index.html").read_text()
+    all_ = in_a_browser(text, tmp_path)
+    assert "3 of 3 tables, " in "".join(all_.words)
+    chosen = in_a_browser(text.replace("</body>", CHOOSE.format("digits") + "</body>"), tmp_path)
+    status = r"1 of 3 tables, \d+ of \d+ claims, \d+ of \d+ published tables"
+    assert re.search(status, "".join(chosen.words))
+    assert "ResNet-50 as images per worker fall, 90 epochs" in set(all_.words) - set(chosen.words)
+    for each in [*chosen.all("tr"), *chosen.all("li"), *chosen.all("details")]:
+        assert "digits" in str(each.get("data-data", "digits")).split()
+    heads = ("verdicts", "untried", "claim", "paper")
+    for head in heads:
+        assert any(each.get("data-group") == head for _, each in all_.tags)
+    assert not any(each.get("data-group") == "verdicts" for _, each in chosen.tags)
+
+
+PRINT = "<script>dispatchEvent(new Event('beforeprint')){}</script>"
+
+
+@pytest.mark.parametrize(
+    ("then", "open_"), [("", True), (";dispatchEvent(new Event('afterprint'))", False)]
+)
+def test_on_paper_nothing_is_closed(made: Path, tmp_path: Path, then: str, open_: bool) -> None:
+    text = (made / "reports" / "index.html").read_text()
+    page = in_a_browser(text.replace("</body>", PRINT.format(then) + "</body>"), tmp_path)
+    assert len(page.all("details")) > 10
+    assert all(("open" in each) == open_ for each in page.all("details"))
+
+
 def test_numbers_of_the_papers_setting_have_their_difference(made: Path) -> None:
     (text,) = (path.read_text() for path in (made / "reports" / "evonorm_9").glob("*.md"))
     assert "| BN-ReLU    | 76.1 ± 0.1 (2) [76.1, 0.0]" in text.replace("+0.0", "0.0")
@@ -221,68 +324,6 @@ def test_what_did_not_change_is_not_made_again(
     assert {path for path in after if after[path] != before.get(path)} <= {
         made / "reports" / ".made.json"
     }
-
-
-GONE = ("claims.csv", "claims.md", "recommendation.md", "report.tex", "index.html")
-
-
-@pytest.mark.parametrize("name", [*GONE, *(f"evonorm_9/*.{end}" for end in ("md", "tex", "svg"))])
-def test_what_is_gone_or_was_changed_is_made_again(
-    made: Path, name: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    arguments = [f"runs={made / 'runs'}", f"out={made / 'reports'}"]
-    path = next((made / "reports").glob(name))
-    before = path.read_bytes()
-    path.unlink()
-    assert main(arguments) == 0
-    assert path.read_bytes() == before
-    if path.suffix != ".svg":  # drawn once, as what it shows is the same
-        path.write_text("something else")
-        assert main(arguments) == 0
-        assert path.read_bytes() == before
-    capsys.readouterr()
-    assert main(arguments) == 0
-    assert "nothing has changed" in capsys.readouterr().out
-
-
-def touched(path: Path) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(path.read_text() + "\n" if path.exists() else "\n")
-
-
-@pytest.fixture
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Folders of yamls that tests may change."""
-    for name in ("TABLES", "CLAIMS", "SWEEPS", "CONF"):
-        monkeypatch.setattr(fingerprints, name, tmp_path / name)
-    return tmp_path
-
-
-@pytest.mark.parametrize(
-    "place",
-    ["TABLES/one.yaml", "CLAIMS/one.yaml", "SWEEPS/one.yaml", "CONF/norm/one.yaml",
-     "runs/s/r/row.json", "runs/s/r/history.csv"],
-)  # fmt: skip
-def test_the_fingerprint_is_of_everything_that_a_report_is_made_of(home: Path, place: str) -> None:
-    touched(home / "runs" / "s" / "r" / "row.json")
-    of = [fingerprint(home / "out", home / "runs")]
-    for _ in range(2):  # it appears and changes, or changes twice
-        touched(home / place)
-        of.append(fingerprint(home / "out", home / "runs"))
-    (home / place).unlink()
-    of.append(fingerprint(home / "out", home / "runs"))
-    assert len(set(of[:3])) == 3
-    assert of[3] not in of[1:3]
-    assert fingerprint(home / "elsewhere" / "out", home / "runs") != of[3]  # its links lead there
-
-
-def test_a_new_normalizer_shifts_the_colours_so_all_is_drawn_again(home: Path) -> None:
-    touched(home / "CONF" / "norm" / "bn.yaml")
-    before = digest("a table")
-    assert digest("a table") == before
-    assert digest("another") != before
-    touched(home / "CONF" / "norm" / "an.yaml")
-    assert digest("a table") != before
 
 
 def test_a_drawing_takes_the_colour_of_the_text_and_has_names_of_its_own() -> None:
@@ -343,6 +384,8 @@ def test_tables_of_which_hardly_anything_was_trained_are_left_out_unless_named(
     said = capsys.readouterr().out
     assert "evonorm_9" not in said
     assert "1 tables with less than a quarter of their cells are left out" in said
+    left = (tmp_path / "out" / "index.html").read_text()
+    assert not set(re.findall(r'href="#([^"]+)"', left)) - set(re.findall(r' id="([^"]+)"', left))
     assert main(["evonorm_9", *arguments]) == 0
     assert "70.0 (1) [70.4, −0.4]" in capsys.readouterr().out
     # By two cells a claim can be judged, so that is worth showing.

@@ -1,8 +1,9 @@
 """The whole report as one page that needs no other file: tables, figures, claims, the answer."""
 
+import hashlib
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from normbench.home import SWEEPS
 from normbench.report import recommendation
 from normbench.report.drawable import BATCH, CURVES, SIZES, kinds
 from normbench.report.notes import MARK, SHARED, notes, one_computation, shared_cells, short
-from normbench.report.spec import Label
+from normbench.report.spec import FULL, Label, Spec
 from normbench.report.table import MISSING, Cell, Table, signed
 from normbench.report.trial import RULES, Trial, by_claim, counted
 from normbench.results import Row
@@ -49,7 +50,7 @@ def page(tables: Sequence[Table], trials: Sequence[Trial], root: Path, runs: Pat
         filters={key: sorted({str(getattr(row, key)) for row in rows}) for key in FILTERS},
         tables=[_table(table, root, runs) for table in trained],
         empty=[_table(table, root, runs) for table in tables if not table.runs],
-        trials=_claims(trials),
+        trials=_claims(trials, {anchor(table) for table in tables}),
         verdicts=counted(trials),
         rules=RULES,
         rules_of_advice=recommendation.RULES,
@@ -84,7 +85,7 @@ def _table(table: Table, root: Path, runs: Path) -> dict[str, Any]:
         "title": table.spec.title,
         "source": table.spec.source,
         "sweep": table.spec.sweep,
-        "heading": table.heading,
+        "heading": f"{table.heading} ({table.spec.source or table.spec.name})",
         "setting": table.described,
         "corner": table.corner,
         "levels": len(head),
@@ -94,13 +95,25 @@ def _table(table: Table, root: Path, runs: Path) -> dict[str, Any]:
         "figures": [_figure(table, kind, own, root) for kind in kinds(table, runs)],
         "count": len(table.runs),
         "runs": listed,
-        "data": _data(table.runs),
+        "data": _data(table.runs) if table.runs else _asked(table.spec),
     }
 
 
 def _data(rows: Sequence[Row]) -> Mapping[str, str]:
     """What the filters ask for."""
     return {key: " ".join(sorted({str(getattr(row, key)) for row in rows})) for key in FILTERS}
+
+
+def _asked(spec: Spec) -> Mapping[str, str]:
+    """The same of the paper's runs; what its table does not say is nothing to filter by."""
+    axes = [axis for axis in (spec.rows, spec.columns) if not isinstance(axis, str)]
+    levels = [level for axis in axes for place in axis for level in place.wants]
+    found: dict[str, set[str]] = {}
+    for want in (spec.where or {}, spec.setting or {}, *(level[FULL] for level in levels)):
+        for key in want.keys() & FILTERS.keys():
+            values = want[key] if isinstance(want[key], list) else [want[key]]
+            found.setdefault(key, set()).update(map(str, values))
+    return {key: " ".join(sorted(values)) for key, values in found.items()}
 
 
 def _head(labels: Sequence[Label]) -> list[list[tuple[str, int]]]:
@@ -182,10 +195,12 @@ def _figure(table: Table, kind: str, own: str, root: Path) -> dict[str, str]:
     if kind != CURVES:
         caption = f"{table.spec.label} {caption}"
     lines = ", ".join(" ".join(label) for label in table.lines)
+    # Of a few letters: a figure has a hundred references.
+    ids = "f" + hashlib.sha256(f"{own}{kind}".encode()).hexdigest()[:10]
     return {
-        "svg": inline(path.read_text(), f"{own}{kind}"),
+        "svg": inline(path.read_text(), ids),
         "caption": caption,
-        "spoken": f"{caption} {lines}",
+        "spoken": f"{table.heading}: {caption} {lines}",
     }
 
 
@@ -209,8 +224,13 @@ def inline(svg: str, own: str) -> str:
     return svg.replace("#000000", "currentColor")
 
 
-def _claims(trials: Sequence[Trial]) -> dict[str, list[dict[str, Any]]]:
-    """The claims of each paper, each with its trials; those without runs apart."""
+def _claims(trials: Sequence[Trial], shown: Set[str]) -> dict[str, list[dict[str, Any]]]:
+    """The claims of each paper, each with its trials; those without runs apart.
+
+    Args:
+        trials: of the claims.
+        shown: anchors of the tables on the page.
+    """
     found: dict[str, list[dict[str, Any]]] = {}
     for claim, own in by_claim(trials):
         bound = f" (bound {claim.bound:g})" if claim.bound else ""
@@ -218,14 +238,15 @@ def _claims(trials: Sequence[Trial]) -> dict[str, list[dict[str, Any]]]:
             {
                 "says": claim.says + bound,
                 "place": claim.place,
-                "tried": [_trial(trial) for trial in own if trial.table],
-                "untried": [_trial(trial) for trial in own if not trial.table],
+                "tried": [_trial(trial, shown) for trial in own if trial.table],
+                "untried": [_trial(trial, shown) for trial in own if not trial.table],
             }
         )
     return found
 
 
-def _trial(trial: Trial) -> dict[str, Any]:
+def _trial(trial: Trial, shown: Set[str]) -> dict[str, Any]:
+    place = anchor(trial.table) if trial.table else f"{trial.spec.name}-published"
     return {
         "evidence": trial.evidence,
         "word": trial.verdict.word,
@@ -234,8 +255,8 @@ def _trial(trial: Trial) -> dict[str, Any]:
         "seeds": trial.seeds,
         "table": trial.spec.name,
         "setting": trial.setting,
-        "anchor": anchor(trial.table) if trial.table else f"{trial.spec.name}-published",
-        "data": _data(trial.table.runs) if trial.table else {},
+        "anchor": place if place in shown else "",  # a table with too few runs is left out
+        "data": _data(trial.table.runs) if trial.table else _asked(trial.spec),
     }
 
 
