@@ -158,6 +158,13 @@ def test_digits_have_the_published_sizes_and_noise() -> None:
     assert torch.equal(Digits(noise=0.0).present(test.images, torch.arange(360)), clean)
 
 
+@pytest.mark.parametrize(("size", "side"), [(None, 28), (28, 28), (14, 14)])
+def test_the_limits_of_fashion_mnist_say_the_size_of_its_images(
+    size: int | None, side: int
+) -> None:
+    assert FashionMNIST(size=size).limits.startswith(f"Grey images of {side}x{side} pixels in a ")
+
+
 @pytest.mark.skipif(not FASHION_MNIST.is_dir(), reason="dataset-fashion-mnist is not installed")
 def test_the_official_fashion_mnist() -> None:
     train, test = FashionMNIST().load()

@@ -41,10 +41,6 @@ class FashionMNIST(Arrays):
     classes = 10
     official = (60_000, 10_000)
     moments = ((0.2860,), (0.3530,))
-    limits = (
-        "Grey images of 28x28 pixels in a small network and a short training: a demonstration, "
-        "no evidence about photographs or ImageNet."
-    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -55,6 +51,14 @@ class FashionMNIST(Arrays):
     def image(self) -> tuple[int, int, int]:
         side = self.size or SIDE
         return 1, side, side
+
+    @property
+    def limits(self) -> str:
+        _, height, width = self.image
+        return (
+            f"Grey images of {height}x{width} pixels in a small network and a short training: "
+            "a demonstration, no evidence about photographs or ImageNet."
+        )
 
     def load(self) -> tuple[Split, Split]:
         root = self.folder
