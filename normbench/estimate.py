@@ -17,9 +17,9 @@ from normbench.check import require_batch, require_images, short
 from normbench.children import one_line
 from normbench.data.dataset import Dataset
 from normbench.errors import BadInput, Impossible
-from normbench.models.cost import count, try_out
+from normbench.models.cost import count, grouped, try_out
 from normbench.norms.workers import set_workers
-from normbench.rates import Rate, Rates
+from normbench.rates import Rate, Rates, as_dense
 from normbench.recipe import Recipe
 from normbench.results import Row
 from normbench.sharing import sources
@@ -38,6 +38,7 @@ class Computation:
         images: of training, each as often as it is seen.
         evaluated: images of evaluations.
         macs: multiply-adds of an image of training, forward.
+        dense: multiply-adds without groups that take as long.
         macs_evaluated: those of an image of an evaluation.
         shared: how images are divided among workers changes nothing in it.
         rate: at which its images pass.
@@ -48,6 +49,7 @@ class Computation:
     images: int
     evaluated: int
     macs: int
+    dense: float
     macs_evaluated: int
     shared: bool
     rate: Rate
@@ -165,6 +167,7 @@ class Network:
 
     module: nn.Module
     macs: int
+    dense: float
     macs_evaluated: int
     shared: bool
 
@@ -204,9 +207,10 @@ class Looks:
             images=steps * cell.global_batch,
             evaluated=epochs * val + test,
             macs=network.macs,
+            dense=network.dense,
             macs_evaluated=network.macs_evaluated,
             shared=network.shared,
-            rate=self.rates.of(cell, network.macs),
+            rate=self.rates.of(cell, network.dense),
         )
 
     def _network(self, cell: Cell, data: Dataset) -> Network:
@@ -226,9 +230,10 @@ class Looks:
             ) from error
         if known is None:
             macs, evaluated = (count(module, i)[1] for i in (data.trained_image, data.image))
+            dense = as_dense(macs, grouped(module, data.trained_image))
             norm = catalog.build("norm", cell.norm.options)
             shared = independent(module, norm, "worker_independent")
-            self.networks[key] = known = Network(module, macs, evaluated, shared)
+            self.networks[key] = known = Network(module, macs, dense, evaluated, shared)
         return known
 
 

@@ -2,7 +2,7 @@
 
 import json
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from statistics import median
 from typing import Any
@@ -14,6 +14,15 @@ from normbench.results import Row
 #: 64 images on one V100 of 16 GB (Brock et al. 2021, NF-ResNets, table 4; of 16 images 16.42).
 V100 = 5.24 * 64
 RESNET50 = 4.09e9  # multiply-adds of that network for an image, forward
+#: Convolutions in groups of w channels take as long as WIDTH / w times their multiply-adds without
+#: groups: each number that is read is multiplied so few times. With it EfficientNet-B0, of 0.35e9
+#: multiply-adds and 0.0345e9 in groups of 1, takes its 2.61 steps of 64 images (ibid., table 5).
+#: The other EfficientNets and the NF-RegNets, in groups of 8, come within a factor of 1.4 of that
+#: table at the largest batch that it has of them. ResNeXts, in groups of 4 to 32, are not in it and
+#: follow the same rule rather than multiply-adds alone: ResNeXt-50 is 2.4 times slower than
+#: ResNet-50 by the one and as fast by the other; on another device it was 1.5 times slower
+#: (github.com/knjcode/mxnet-finetuner, docs/benchmark.md), and too high a cost does less harm.
+WIDTH = 228
 SCALED = "scaled"  # a source of rates: nobody has measured them
 
 
@@ -49,15 +58,25 @@ class Rates:
             if row.images_per_second and row.shared_with is None:
                 self.rows[_alike(row.config)].append(row)
 
-    def of(self, cell: Cell, macs: int) -> Rate:
-        """In the training of `cell`, whose network has `macs` multiply-adds for an image."""
+    def of(self, cell: Cell, dense: float) -> Rate:
+        """In the training of `cell`, whose network takes as long as `dense` says for an image."""
         alike = self.rows.get(_alike(cell.identity), [])
         own = [row for row in alike if row.norm == cell.norm.name]
         for rows, source in ((own, "measured"), (alike, "measured, other normalizers")):
             divided = (cell.batch, cell.workers)  # a network may take four times as long at batch=4
             if found := [row for row in rows if (row.batch, row.workers) == divided] or rows:
                 return _median(found, source)
-        return Rate(self.resnet50 * RESNET50 / macs, self.hours, SCALED)
+        return Rate(self.resnet50 * RESNET50 / dense, self.hours, SCALED)
+
+
+def as_dense(macs: int, grouped: Mapping[int, int]) -> float:
+    """Multiply-adds without groups that take as long.
+
+    Args:
+        macs: of a network.
+        grouped: those of them in convolutions with groups, by the channels of a group.
+    """
+    return macs + sum(part * max(0.0, WIDTH / width - 1) for width, part in grouped.items())
 
 
 def _median(rows: list[Row], source: str) -> Rate:

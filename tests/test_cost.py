@@ -14,7 +14,7 @@ from normbench.cost import main
 from normbench.errors import BadInput
 from normbench.estimate import Estimate, estimate, rounded
 from normbench.home import SWEEPS
-from normbench.rates import RESNET50, V100
+from normbench.rates import RESNET50, V100, WIDTH, as_dense
 from normbench.results import Row, write
 
 PAPER = (
@@ -177,6 +177,46 @@ def test_rows_of_another_speed_say_nothing(row: Row) -> None:
     assert rate_of(row)[1] == "scaled"
 
 
+# Rows of NF-ResNets' table 5 with the largest batch that it has of them: steps a second.
+EFFICIENTNET, NF_REGNET = ("norm=bn", "model=efficientnet_b"), ("norm=nf", "model=nf_regnet_b")
+
+
+@pytest.mark.parametrize(
+    ("network", "index", "side", "batch", "steps", "within"),
+    [
+        (EFFICIENTNET, 0, 224, 64, 2.61, 1.01),
+        (EFFICIENTNET, 2, 260, 64, 1.16, 1.1),
+        (NF_REGNET, 0, 224, 64, 6.51, 1.4),
+        (NF_REGNET, 3, 300, 64, 2.13, 1.1),
+        (NF_REGNET, 5, 456, 16, 1.66, 1.1),
+    ],
+)
+def test_networks_of_grouped_convolutions_are_as_fast_as_published(
+    network: tuple[str, str], index: int, side: int, batch: int, steps: float, within: float
+) -> None:
+    norm, name = network
+    words = (norm, f"{name}{index}", f"data.size={side}", f"batch={batch}", "workers=1")
+    (run,) = cost("data=imagenet", "recipe.crop=null", *words, "protocol=fixed_workers").trained
+    assert 1 / within < run.rate.images / (steps * batch) < within
+
+
+def test_grouped_convolutions_keep_their_ratio_at_a_rate_of_the_users_own() -> None:
+    words = ("data=imagenet", "model=efficientnet_b0")
+    (papers,), (own,) = cost(*words).trained, cost(*words, rate=2 * V100).trained
+    assert own.rate.images == pytest.approx(2 * papers.rate.images)
+
+
+@pytest.mark.parametrize(
+    ("parts", "dense"),
+    [({}, 1000), ({1: 10}, 990 + 10 * WIDTH), ({WIDTH: 10}, 1000), ({2 * WIDTH: 10}, 1000)],
+    ids=["none", "depthwise", "as wide as no groups", "wider"],
+)
+def test_narrow_groups_take_longer_than_their_multiply_adds(
+    parts: dict[int, int], dense: float
+) -> None:
+    assert as_dense(1000, parts) == pytest.approx(dense)
+
+
 def test_hours_name_the_device_that_most_rows_have() -> None:
     rows = [timed(100, *SMALL, "norm=gn", f"seed={seed}") for seed in (1, 2)]
     rows.append(timed(9000, *SMALL, "norm=gn", "seed=3", devices="1 x NVIDIA H200"))
@@ -253,8 +293,21 @@ def test_a_grid_needs_no_flag_and_an_estimate_no_rows(capsys: pytest.CaptureFixt
     assert "hours of one device of rate=900" in first
     assert "Scaled by multiply-adds from ResNet-50" in first
     assert "do not reach such rates" in first  # an image of 32x32 is little work
+    assert "in groups" not in first
     assert main(["-m", *words]) == 0
     assert capsys.readouterr().out == first
+
+
+@pytest.mark.parametrize(
+    ("model", "reckoned"), [("efficientnet_b0", True), ("resnext50", True), ("resnet50", False)]
+)
+def test_grouped_convolutions_are_told_of(
+    model: str, reckoned: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["data=imagenet", f"model={model}"]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert ("Convolutions in groups of w channels count 228/w times" in said) is reckoned
+    assert "do not reach such rates" not in said
 
 
 def test_hours_of_several_devices_have_no_sum(
@@ -294,7 +347,9 @@ def test_words_that_cannot_be_used(
 
 def test_help_says_where_rates_come_from(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--help"]) == 0
-    assert "rate=N" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "rate=N" in said
+    assert "grouped convolutions" in said
 
 
 def test_none_of_the_cells_can_work() -> None:
@@ -305,7 +360,7 @@ def test_none_of_the_cells_can_work() -> None:
 # What the sweeps of the papers' tables say about themselves
 
 
-@pytest.mark.parametrize("sweep", ["evonorm_9", "sn_1", "nf_2"])
+@pytest.mark.parametrize("sweep", ["evonorm_9", "sn_1", "nf_2", "evonorm_13", "proxy_norm_3"])
 def test_the_head_of_a_sweep_says_what_it_costs(sweep: str) -> None:
     cells, _ = compose([f"sweeps={sweep}"])
     assert f"# Cost: {estimate(cells).sentence}.\n" in (SWEEPS / f"{sweep}.yaml").read_text()

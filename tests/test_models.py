@@ -13,7 +13,7 @@ from normbench.catalog import model, models, normalizer, normalizers
 from normbench.decay import trained
 from normbench.errors import BadInput, Impossible
 from normbench.home import CONF, comment
-from normbench.models.cost import count
+from normbench.models.cost import count, grouped
 from normbench.models.dropping import StochasticDepth
 from normbench.norms.convolution import ScaledStandardizedConv2d, StandardizedConv2d
 from normbench.norms.layer import Scale
@@ -55,6 +55,40 @@ def test_the_published_sizes_of_the_cifar_resnets(name: str, params: int) -> Non
     found, macs = count(network, (3, 32, 32))
     assert found == params
     assert macs == pytest.approx({"resnet20": 40.6e6, "resnet56": 125.5e6}[name], rel=0.01)
+
+
+def test_multiply_adds_of_grouped_convolutions_are_known_by_their_width() -> None:
+    with torch.device("meta"):
+        network = nn.Sequential(
+            nn.Conv2d(8, 16, 3, groups=4),  # 7x7
+            nn.ConvTranspose2d(16, 16, 3, groups=4),  # 9x9 from 7x7
+            nn.Conv2d(16, 16, 3, groups=16),  # 7x7
+            nn.Conv2d(16, 8, 1),
+        )
+    parts = {2: 49 * 16 * 2 * 9, 4: 49 * 16 * 4 * 9, 1: 49 * 16 * 9}
+    assert grouped(network, (8, 9, 9)) == parts
+    assert count(network, (8, 9, 9))[1] == sum(parts.values()) + 49 * 16 * 8
+
+
+@pytest.mark.parametrize(
+    ("name", "widths"),
+    [
+        ("resnet50", set()),
+        ("inception_v3", set()),
+        ("resnext50", {4, 8, 16, 32}),
+        ("nf_regnet_b0", {8}),
+        ("efficientnet_b0", {1}),
+        ("efficientnet_b0_group", {16}),
+        ("mobilenetv2", {1}),
+    ],
+)
+def test_the_groups_of_networks_are_as_wide_as_their_papers_say(
+    name: str, widths: set[int]
+) -> None:
+    with torch.device("meta"):
+        norm = "nf" if name.startswith("nf") else "bn"
+        network = model(name, norm=normalizer(norm), num_classes=10)
+    assert grouped(network, (3, 224, 224)).keys() == widths
 
 
 @pytest.mark.parametrize(

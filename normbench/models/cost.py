@@ -4,9 +4,11 @@ Counted by torch's own counter of floating-point operations, which knows convolu
 of matrices; normalization, activation and sums are not in it, as in the tables of papers.
 """
 
+from collections import Counter
+
 import torch
 from torch import fx, nn
-from torch.utils.flop_counter import FlopCounterMode
+from torch.utils.flop_counter import FlopCounterMode, conv_flop_count
 
 from normbench.errors import Impossible
 
@@ -19,13 +21,36 @@ def count(model: nn.Module, image: tuple[int, int, int]) -> tuple[int, int]:
 
     The model should lie on the meta device: it is run once.
     """
+    return sum(p.numel() for p in model.parameters()), _watched(model, image)[0]
+
+
+def grouped(model: nn.Module, image: tuple[int, int, int]) -> Counter[int]:
+    """Those of convolutions in groups alone, by the input channels of a group: 1 of depthwise ones.
+
+    The model should lie on the meta device: it is run once.
+    """
+    return _watched(model, image)[1]
+
+
+def _watched(model: nn.Module, image: tuple[int, int, int]) -> tuple[int, Counter[int]]:
+    """Multiply-accumulates for one (C, H, W), and which of them are in groups of how many."""
     device = next(model.parameters()).device
+    in_groups: Counter[int] = Counter()
+
+    def convolution(x: list[int], weight: list[int], *options: int, out_shape: list[int]) -> int:
+        *_, transposed, _, groups = options  # as torch.convolution has them
+        found = conv_flop_count(x, weight, out_shape, transposed=bool(transposed))
+        if groups > 1:
+            in_groups[weight[1]] += found // 2
+        return found
+
+    known = {torch.ops.aten.convolution: convolution}
     was_training = model.training
-    counter = FlopCounterMode(display=False)
+    counter = FlopCounterMode(display=False, custom_mapping=known)
     with counter, torch.no_grad():
         model.eval()(torch.empty(1, *image, device=device))
     model.train(was_training)
-    return sum(p.numel() for p in model.parameters()), counter.get_total_flops() // 2
+    return counter.get_total_flops() // 2, in_groups
 
 
 def try_out(model: nn.Module, images: int, image: tuple[int, int, int]) -> None:
