@@ -14,7 +14,7 @@ from hydra.core.utils import JobReturn
 from hydra.plugins.launcher import Launcher
 from hydra.plugins.sweeper import Sweeper
 from hydra.types import HydraContext, TaskFunction
-from omegaconf import DictConfig, open_dict
+from omegaconf import DictConfig, OmegaConf
 
 Composed = tuple[DictConfig, HydraConf]
 NUMBERS = ("batch", "workers", "global_batch", "seed")
@@ -79,9 +79,8 @@ class Collecting(Launcher):
         """As Hydra does before it starts a job."""
         config = self.loader.load_sweep_config(self.config, list(words))
         HydraConfig.instance().set_config(config)  # for ${hydra:...}
-        with open_dict(config):
-            del config["hydra"]
-        return config, HydraConfig.get()
+        own = [str(key) for key in config if key != "hydra"]
+        return OmegaConf.masked_copy(config, own), HydraConfig.get()
 
 
 def _is_number(word: str) -> bool:
