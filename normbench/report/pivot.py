@@ -166,7 +166,7 @@ def _places(
     """Where a run stands, at the scale of the paper or else in small."""
     assert spec.fixed is not None
     rows, columns = spec.fixed
-    for scale in range(max(place.scales for place in (*rows, *columns))):
+    for scale in range(spec.scales):
         down = [place.label for place in rows if not place.minus and place.fits(options, scale)]
         along = [place.label for place in columns if not place.minus and place.fits(options, scale)]
         if down and along:

@@ -80,10 +80,6 @@ class Place:
         return frozenset(key for level in self.wants for each in level for key in each)
 
     @property
-    def scales(self) -> int:
-        return max((len(level) for level in self.wants), default=1)
-
-    @property
     def batch(self) -> int | None:
         """Images per worker, if that is what the place is about."""
         found = {each["batch"] for level in self.wants for each in level if "batch" in each}
@@ -127,6 +123,12 @@ class Spec:
     @property
     def source(self) -> str:
         return ", ".join(word for word in (self.paper, self.place) if word)
+
+    @cached_property
+    def scales(self) -> int:
+        """How many scales the table has: 1, or 2 with small networks in the paper's place."""
+        levels = [len(each) for axis in self.fixed or () for place in axis for each in place.wants]
+        return max(levels, default=1)
 
     @cached_property
     def groups(self) -> frozenset[str]:
