@@ -12,11 +12,12 @@ from scipy import stats
 from normbench.errors import BadInput
 from normbench.home import CLAIMS, load, names
 from normbench.report import build, trial
-from normbench.report.claims import Claim, Verdict, as_published, claims, judge
+from normbench.report.claims import Claim, claims
 from normbench.report.pivot import tables
 from normbench.report.spec import Spec, spec
 from normbench.report.statistics import contrast, deviation, least_significant, spread
 from normbench.report.trial import trials
+from normbench.report.verdict import Verdict, as_published, judge
 from normbench.results import Row
 
 TABLE: dict[str, Any] = {

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 
 from tabulate import tabulate
 
-from normbench.report.claims import Claim, Published, Verdict, as_published, judge
+from normbench.report.claims import Claim
 from normbench.report.metrics import Metric
 from normbench.report.spec import Spec
 from normbench.report.table import Table, signed
+from normbench.report.verdict import Published, Verdict, as_published, judge
 
 
 @dataclass(frozen=True)
