@@ -216,7 +216,7 @@ def _sweeps_and_commands(arguments: list[str]) -> str:
     known = [f"    {path.stem:<20} {headline(path)}" for path in paths]
     return "\n".join(
         [
-            "Sweeps (choose by -m sweeps=name; more keys on the command line win):",
+            "Sweeps (choose by -m sweeps=name; keys on the command line win; a grid needs no -m):",
             *known,
             "",
             "On a cluster (choose by -m hydra/launcher=name hydra.launcher.partition=...):",

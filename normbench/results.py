@@ -201,6 +201,8 @@ def require_rows(root: Path) -> None:
     Raises:
         BadInput: there is no row where those of sweeps are.
     """
+    if not root.is_dir():
+        raise BadInput(f"runs={root} is no folder; `python -m normbench` trains into runs/")
     if any(root.glob("*/*/row.json")):
         return
     if any(root.glob("*/row.json")):

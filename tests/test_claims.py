@@ -6,11 +6,12 @@ from statistics import fmean, stdev
 from typing import Any
 
 import pytest
+import yaml
 from rows import FAR, runs
 from scipy import stats
 
 from normbench.errors import BadInput
-from normbench.home import CLAIMS, load, names
+from normbench.home import CLAIMS, ROOT, load, names
 from normbench.report import build, trial
 from normbench.report.claims import Claim, claims
 from normbench.report.pivot import tables
@@ -143,7 +144,7 @@ def test_a_claim_about_every_column_is_as_strong_as_its_weakest() -> None:
         (FAR, {"higher": [["BN", 16], ["BN", 4]]}, "untested", "no runs of BN, 16"),
         (
             [*runs("bn", 4, [70.0, None, 71.0]), *runs("bn", 64, [80.0, 80.1])],
-            FALLS, "undecided", "BN, 4: 1 runs ended without a number",
+            FALLS, "undecided", "BN, 4: a run ended without a number",
         ),
         ([*runs("bn", 4, [70.0]), *runs("bn", 64, [80.0])], FALLS, "undecided", "one seed"),
         (
@@ -348,11 +349,21 @@ def test_a_papers_own_numbers_agree_with_what_it_says(each: Claim) -> None:
         assert found is None or found.holds, (name, found)
 
 
+def test_the_claims_of_the_readme_are_some() -> None:
+    text = (ROOT / "README.md").read_text().partition("A claim of your own is")[2]
+    raw = yaml.safe_load(text.partition("```yaml\n")[2].partition("```")[0])
+    found = claims("readme", raw, SPECS)
+    assert [each.kind for each in found] == ["higher", "spread", "more"]
+    for each in found:
+        assert as_published(each, SPECS["evonorm_9"]) is not None
+
+
 def test_every_claim_is_tried_before_every_table() -> None:
     found = trials(ALL, SPECS, [])
     assert len(found) == sum(len(each.tables) for each in ALL)
     assert {each.verdict.word for each in found} == {"untested"}
     text = trial.markdown(found)
+    assert text.count("Untested, as these tables have no runs:") == 5
     assert all(each.says in text for each in ALL)
     assert len(trial.numbers(found).splitlines()) == len(found) + 1
 

@@ -168,7 +168,7 @@ def test_an_uploaded_offline_run_is_the_row_and_has_all_that_dashboards_show(
     ("words", "says"),
     [
         (["batch_siez"], "table batch_siez is unknown; did you mean batch_size?"),
-        (["runs=nowhere"], "runs=nowhere holds no finished run; `python -m normbench` trains"),
+        (["runs=nowhere"], "runs=nowhere is no folder; `python -m normbench` trains into runs/"),
         (["proyect=x"], "proyect=x is unknown; did you mean project?"),
         (["--dry"], "--dry is unknown; did you mean --dry-run?"),
         (["out=there"], "out=there is where --dry-run writes; without it nothing is written"),

@@ -14,7 +14,7 @@ import pytest
 from test_results import config, put, row
 
 from normbench import results
-from normbench.home import CONF, names
+from normbench.home import CONF, ROOT, names
 from normbench.report import build, render
 from normbench.report.__main__ import main
 from normbench.report.drawable import FORMS, kinds
@@ -302,12 +302,37 @@ def test_each_form_of_a_figure_remembers_what_it_was_made_of(tmp_path: Path) -> 
     assert build.write(more, tmp_path, tmp_path) == []
 
 
+def test_a_papers_table_that_is_named_needs_no_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["evonorm_9,nf_6"]) == 0
+    out = capsys.readouterr().out
+    assert "[76.1]" in out
+    assert "None of it has been trained here." in out
+    assert {path.name for path in (tmp_path / "reports").iterdir()} >= {"evonorm_9", "nf_6"}
+    assert main(["evonorm_9", "batch_size"]) == 2
+    assert "runs=runs is no folder" in capsys.readouterr().err
+
+
+def test_the_demonstration_is_what_the_tool_makes_of_its_rows(tmp_path: Path) -> None:
+    small = ROOT / "reports" / "small"
+    assert main([f"runs={small / 'rows'}", f"out={tmp_path}"]) == 0
+    texts = [
+        path.relative_to(small) for end in ("md", "csv", "tex") for path in small.rglob(f"*.{end}")
+    ]
+    own = [path for path in texts if path.parts[0] != "rows"]
+    assert len(own) > 20
+    for path in own:
+        assert (tmp_path / path).read_text() == (small / path).read_text(), path
+
+
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
         (["batch_sise"], "table batch_sise is unknown; did you mean batch_size?"),
         (["rums=x"], "rums=x is unknown; did you mean runs?"),
-        (["runs=nowhere"], "runs=nowhere holds no finished run"),
+        (["runs=nowhere"], "runs=nowhere is no folder"),
     ],
 )
 def test_bad_input_is_one_sentence(

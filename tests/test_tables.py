@@ -451,6 +451,10 @@ def test_what_an_entry_asks_for(
         ({"metric": "test_top"}, "metric=test_top needs a label"),
         ({"statistic": "mode"}, "statistic=mode is unknown; it is mean or median"),
         ({"sed": 1}, "sed is no key of a table; did you mean seeds?"),
+        (
+            {"rows": {"GN": {"nrom": "gn"}, "BN": {"norm": "bn"}}, "published": {}},
+            "nrom is no option of a run; did you mean norm?",
+        ),
         ({"published": {"GN": [1.0]}}, "published GN: 1 numbers, and the table has 4 columns"),
         ({"published": {"LN": [1.0, 2.0, 3.0, 4.0]}}, "published LN is no row of the table"),
         (

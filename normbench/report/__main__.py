@@ -38,7 +38,9 @@ def main(arguments: Sequence[str]) -> int:
         runs, out = folders["runs"], folders["out"]
         specs = build.specs(wanted)
         results.writable(out, f"out={out}", "name a folder that can, as in out=reports")
-        results.require_rows(runs)
+        # Of a paper's table that is named there are the paper's numbers at the least.
+        if "runs=" in " ".join(arguments) or not wanted or not all(each.fixed for each in specs):
+            results.require_rows(runs)
         if wanted:
             _some(specs, runs, out)
         elif Made(out).whole(fingerprint(out, runs)):
@@ -69,8 +71,11 @@ def _all(specs: Sequence[Spec], runs: Path, out: Path) -> None:
     changed = build.write_all(report, out, of)
     for table in report.with_runs:
         print(_line(table))
-    if few := len(made) - len(enough):
-        print(f"{few} tables with less than a quarter of their cells are left out, unless named")
+    if few := sorted({each.spec.name for each in made} - {each.spec.name for each in enough}):
+        print(
+            f"left out, unless named, as hardly any of their cells was trained and no claim can be "
+            f"judged by them: {', '.join(few)}"
+        )
     print(f"{len(judged)} verdicts on the papers' claims: {counted(judged)}")
     print(f"{len(changed)} files are new or changed" if changed else "no file has changed")
     print(f"all of it: {out / build.PAGE}")
@@ -88,7 +93,7 @@ def _parse(arguments: Sequence[str]) -> tuple[dict[str, Path], list[str]]:
     for argument in arguments:
         key, equals, value = argument.partition("=")
         if not equals:
-            wanted.append(argument)
+            wanted += argument.split(",")
         elif key in folders and value:
             folders[key] = Path(value)
         else:

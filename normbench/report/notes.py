@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from normbench.report.spec import Label, Spec
 from normbench.report.statistics import paired_difference
-from normbench.report.table import Cell, Table
+from normbench.report.table import Cell, Table, signed
 
 MARK = "†"  # of a row that is one computation
 SHARED = "‡"  # of a cell with runs that were not trained
@@ -61,7 +61,7 @@ def _of_the_paper(table: Table) -> list[str]:
     spec = table.spec
     if not spec.published:
         return []
-    which = f"In brackets, the paper's numbers: {spec.source}{_runs_behind(spec)}"
+    which = f"Beside ours the paper's numbers: {spec.source}{_runs_behind(spec)}"
     found = []
     if not table.runs:
         found.append(f"{which}. None of it has been trained here.")
@@ -175,8 +175,9 @@ def differences(table: Table) -> list[str]:
         if difference := paired_difference(cells[high].values, cells[low].values):
             mean, least, most, count = difference
             found.append(
-                f"{_said(label)}: batch={many} minus batch={few} is {mean:+.1f}, 95 % "
-                f"interval [{least:+.1f}, {most:+.1f}] (t interval of {count} pairs by seed)."
+                f"{_said(label)}: batch={many} minus batch={few} is {signed(mean, 1)}, 95 % "
+                f"interval [{signed(least, 1)}, {signed(most, 1)}] "
+                f"(t interval of {count} pairs by seed)."
             )
     return found
 

@@ -17,7 +17,8 @@ RULES = (
     "For the runs at hand and each number of images per worker: the best mean, and the normalizers "
     "that are not significantly worse (Tukey's honest significant difference, 5 % for all pairs). "
     "With few seeds that can be many: not significantly worse is not as good. Times are of a "
-    "training image and memory is the peak, both over the least among them."
+    "training image as it was measured, and memory is the peak of a GPU, both over the least among "
+    "them."
 )
 
 
@@ -125,7 +126,8 @@ def _costs(cells: Sequence[Cell]) -> list[tuple[float | None, float | None]]:
     for cell in cells:
         own = [run for run in cell.runs if run.devices == common and run.status not in WORDS]
         speeds = [run.images_per_second for run in own if run.images_per_second]
-        peaks = [run.peak_memory for run in own if run.peak_memory]
+        # Of a CPU it is that of the process, libraries and all.
+        peaks = [run.peak_memory for run in own if run.peak_memory and "cpu" not in common]
         # Medians: one run beside a busy neighbour says nothing about a normalizer.
         seconds.append(1 / median(speeds) if speeds else None)
         memories.append(median(peaks) if peaks else None)
@@ -157,6 +159,8 @@ def sentence(table: Table, found: Advice) -> str:
         text += f" the best is {best}."
         if others:
             text += f" Not significantly worse: {'; '.join(others)}."
+    else:
+        text += " no normalizer has a number for every seed."
     if found.worse:
         worse = "; ".join(f"{each.name} {each.mean:.{decimals}f}" for each in found.worse)
         text += f" Significantly worse: {worse}."

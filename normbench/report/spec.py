@@ -18,6 +18,10 @@ from normbench.report.metrics import METRICS, Metric, published_only
 Label = tuple[str, ...]  # one word a level: ("RN50", "with")
 FULL, SMALL = 0, 1  # the paper's networks, and those in their place on small images
 
+OPTIONS = (
+    "norm", "model", "data", "reg", "recipe", "protocol", "batch", "workers", "global_batch",
+    "seed", "precision", "init_from",
+)  # fmt: skip
 _NUMBER = re.compile(r"(-?\d+(?:\.\d+)?)(?: ± (\d*\.?\d+))?( unverified)?")
 
 
@@ -201,6 +205,8 @@ class _Reader:
     def spec(self) -> Spec:
         rows, columns = (self._axis(axis) for axis in ("rows", "columns"))
         metric = self._metric(self._take("metric"))
+        _options_known(rows)
+        _options_known(columns)
         _minus_known(rows, columns)
         _minus_known(columns, rows)
         published = self._published(_with_words(self._take("published", {})), rows, columns)
@@ -305,6 +311,14 @@ def _minus_known(axis: str | tuple[Place, ...], other: str | tuple[Place, ...]) 
         for label, known in wanted:
             if label not in known:
                 raise ValueError(f"minus {', '.join(label)} is no row or column of the table")
+
+
+def _options_known(axis: str | tuple[Place, ...]) -> None:
+    """Refuse what is no option of a run, or no place would ever have one."""
+    for place in axis if not isinstance(axis, str) else ():
+        for key in sorted(place.keys):
+            if key.partition(".")[0] not in OPTIONS:
+                raise ValueError(f"{key} is no option of a run; {choose_from(key, OPTIONS)}")
 
 
 def _with_words(raw: Any) -> Any:

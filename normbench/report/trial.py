@@ -113,6 +113,7 @@ def counted(found: Sequence[Trial]) -> str:
 
 
 _HEADER = ("claim", "place", "as published", "setting", "verdict", "effect [95 %]", "n")
+_UNTRIED = ("claim", "place", "as published")
 
 
 def markdown(found: Sequence[Trial]) -> str:
@@ -120,10 +121,19 @@ def markdown(found: Sequence[Trial]) -> str:
     parts = ["# The papers' claims on trial\n", f"{counted(found)}.\n", f"{RULES}\n"]
     for paper in dict.fromkeys(trial.claim.paper for trial in found):
         own = [trial for trial in found if trial.claim.paper == paper]
-        body = [_line(trial) for trial in own]
-        drawn = tabulate(body, _HEADER, tablefmt="pipe", disable_numparse=True)
-        parts.append(f"\n## {paper}\n\n{drawn}\n")
-    return "\n".join(parts)
+        parts.append(f"\n## {paper}\n")
+        if body := [_line(trial) for trial in own if trial.table]:
+            parts.append(tabulate(body, _HEADER, tablefmt="pipe", disable_numparse=True))
+        untried = [trial for trial in own if not trial.table]
+        if body := [_untried(claim, each) for claim, each in by_claim(untried)]:
+            parts.append("\nUntested, as these tables have no runs:\n")
+            parts.append(tabulate(body, _UNTRIED, tablefmt="pipe", disable_numparse=True))
+    return "\n".join(parts) + "\n"
+
+
+def _untried(claim: Claim, found: Sequence[Trial]) -> list[str]:
+    evidence = "; ".join(f"{trial.spec.name} {trial.evidence}" for trial in found)
+    return [_said(claim), claim.place, evidence]
 
 
 def numbers(found: Sequence[Trial]) -> str:
@@ -154,11 +164,12 @@ RULES = (
     "of tables of medians too (of a spread Tukey's, of a deviation by chi-square; of a claim about "
     "several cells, or about the best of several, at a level that makes 95 % of all, and the "
     "weakest is shown). Seeds are not paired: networks of different normalizers that have a seed "
-    "in common have little else. confirmed and refuted: the whole interval is on one side of the "
-    "bound. undecided: it is not, or it has none, with one seed or with seeds that all have the "
-    "same number. untested: no runs, or runs that share a computation and are alike by "
-    "construction. As published: the sign of the paper's own numbers, without an interval; ? where "
-    "one of them is not in the text of the paper that we have."
+    "in common have little else (the notes below a table compare one normalizer with itself, by "
+    "pairs). confirmed and refuted: the whole interval is on one side of the bound. undecided: it "
+    "is not, or it has none, with one seed or with seeds that all have the same number. untested: "
+    "no runs of a cell, or runs that share a computation and are alike by construction. As "
+    "published: the sign of the paper's own numbers, without an interval; ? where one of them is "
+    "not in the text of the paper that we have."
 )
 
 
@@ -166,11 +177,12 @@ def _line(trial: Trial) -> list[str]:
     verdict: str = trial.verdict.word
     if trial.verdict.reason:
         verdict += f" ({trial.verdict.reason})"
-    says = trial.claim.says + (f" (bound {trial.claim.bound:g})" if trial.claim.bound else "")
-    return [
-        says, f"{trial.claim.place} ({trial.spec.name})", trial.evidence, trial.setting, verdict,
-        trial.effect, trial.seeds,
-    ]  # fmt: skip
+    says, place = _said(trial.claim), f"{trial.claim.place} ({trial.spec.name})"
+    return [says, place, trial.evidence, trial.setting, verdict, trial.effect, trial.seeds]
+
+
+def _said(claim: Claim) -> str:
+    return claim.says + (f" (bound {claim.bound:g})" if claim.bound else "")
 
 
 def by_claim(found: Sequence[Trial]) -> Iterator[tuple[Claim, list[Trial]]]:

@@ -158,7 +158,8 @@ def _obstacle(claim: Claim, cells: Mapping[Pick, Cell]) -> Verdict | None:
         if reason := next((r.reason for r in cell.behind if r.status == "impossible"), ""):
             return Verdict("untested", reason=f"{name}: {reason}")
         if cell.lost:
-            return Verdict("undecided", reason=f"{name}: {cell.lost} runs ended without a number")
+            runs = "a run" if cell.lost == 1 else f"{cell.lost} runs"
+            return Verdict("undecided", reason=f"{name}: {runs} ended without a number")
         if not cell.values:
             return Verdict("untested", reason=f"no runs of {name}")
     if _one_computation(list(cells.values())) or (
@@ -208,11 +209,14 @@ def _holds(claim: Claim, effect: float) -> bool:
     return effect >= -claim.bound if claim.kind == "not_lower" else effect > claim.bound
 
 
-_ORDER: Sequence[Word] = ("refuted", "undecided", "untested", "confirmed")
+_ORDER: Sequence[Word] = ("refuted", "untested", "undecided", "confirmed")
 
 
 def _together(claim: Claim, verdicts: Sequence[Verdict]) -> Verdict:
-    """Of a claim about several cells: refuted if one is, confirmed if all are; the weakest."""
+    """Of a claim about several cells: refuted if one is, confirmed if all are; the weakest.
+
+    With a cell missing it is untested, whatever the others leave open.
+    """
     return min(
         verdicts,
         key=lambda each: (
