@@ -100,7 +100,10 @@ class Cluster(Pool):
         }
         self.jobs |= old
         watched = self._alive() if old else set()
-        self.jobs = {number: w for number, w in self.jobs.items() if number in watched | self.alive}
+        kept = watched | self.alive
+        if not self.settings.force:  # what has ended since the rows were read needs no other job
+            kept |= {number for number, work in old.items() if (work.folder / "row.json").exists()}
+        self.jobs = {number: work for number, work in self.jobs.items() if number in kept}
         self.alive |= watched
         new = [work for work in self.queue if work not in self.jobs.values()]
         self.queue.clear()

@@ -12,7 +12,7 @@ from conftest import PLUGIN, SHORT, Command
 from test_resume import RUN, numbers
 from test_sweep import BROKEN, folder_of, training, when
 
-from normbench import checkpoint, results
+from normbench import checkpoint, cluster, results
 from normbench.cluster import alive
 from normbench.errors import BadInput
 from normbench.place import place
@@ -91,6 +91,27 @@ def test_the_same_command_watches_the_jobs_that_are_still_there(
     assert "1 jobs stay; `scancel " in stopped.out
     job = str(results.read_state(own)["job"])
     assert alive({job}) == {job}
+    end = command(*arguments)
+    assert end.code == 0
+    assert "submitted" not in end.out
+    assert [row.status for row in rows()] == ["ok"]
+
+
+@on_slurm
+def test_a_job_that_ends_while_the_command_begins_is_not_submitted_again(
+    command: Command, rows: Rows, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arguments = ("norm=gn", "batch=4", *RUN, *SLURM)
+    own = folder_of(*arguments)
+    stopper = when(lambda: training(own), lambda: os.kill(os.getpid(), 2))
+    assert command(*arguments).code == 130
+    stopper.join()
+
+    def ended(_numbers: set[str]) -> set[str]:
+        when((own / "row.json").exists, lambda: None).join()
+        return set()
+
+    monkeypatch.setattr(cluster, "alive", ended)
     end = command(*arguments)
     assert end.code == 0
     assert "submitted" not in end.out

@@ -159,6 +159,7 @@ def composed(sweep: str) -> list[Cell]:
     return compose([f"sweeps={sweep}"])[0]
 
 
+@cache
 def rows_of(sweep: str) -> list[Row]:
     """Rows as the cells of a sweep would leave them."""
     return [
@@ -167,6 +168,7 @@ def rows_of(sweep: str) -> list[Row]:
     ]
 
 
+@cache
 def filled(name: str, sweep: str) -> Table:
     """The table that a sweep fills."""
     (found,) = tables([SPECS[name]], rows_of(sweep), None)
