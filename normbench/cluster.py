@@ -100,12 +100,14 @@ class Cluster(Pool):
         }
         self.jobs |= old
         watched = self._alive() if old else set()
-        kept = watched | self.alive
-        if not self.settings.force:  # what has ended since the rows were read needs no other job
-            kept |= {number for number, work in old.items() if (work.folder / "row.json").exists()}
-        self.jobs = {number: work for number, work in self.jobs.items() if number in kept}
+        self.jobs = {number: w for number, w in self.jobs.items() if number in watched | self.alive}
         self.alive |= watched
-        new = [work for work in self.queue if work not in self.jobs.values()]
+        # A job may have ended since the rows were read.
+        new = [
+            work
+            for work in self.queue
+            if work not in self.jobs.values() and not self.needs_nothing(work, begun=True)
+        ]
         self.queue.clear()
         if not new:
             return

@@ -107,11 +107,9 @@ class Jobs(Pool):
             if len(self.running) >= self.jobs:
                 return
             work = self.queue.popleft()
-            if not self.settings.force and self.finished_meanwhile(work):
-                self.summary.reused += 1
-                self.tell(work.cell, f"finished elsewhere  {work.cell.title}")
-                self.pass_on(work)
-            elif work.computation in self.computed:
+            if self.needs_nothing(work):
+                continue
+            if work.computation in self.computed:
                 self.share(self.computed[work.computation], work.cell)
             elif results.is_busy(work.folder):
                 self.queue.append(work)
@@ -120,11 +118,6 @@ class Jobs(Pool):
                     self.screen.note(f"waits     {work.cell.title}: another process trains it")
             else:
                 self.start(work)
-
-    def finished_meanwhile(self, work: Work) -> bool:
-        """Another sweep has given the cell its row."""
-        paths = self.root.glob(f"*/{work.cell.id}/row.json")
-        return any(results.load(path).final for path in paths)
 
     def start(self, work: Work) -> None:
         """Train one cell in processes of its own."""

@@ -97,6 +97,20 @@ class Pool:
         self.screen.ended(work.cell.id, _line(work, row), failed=False)
         self.pass_on(work)
 
+    def needs_nothing(self, work: Work, *, begun: bool = False) -> bool:
+        """Whether the cell has got its row since the sweep began; that is told and passed on."""
+        if self.settings.force or not self.finished_meanwhile(work):
+            return False
+        self.summary.reused += 1
+        self.tell(work.cell, f"finished elsewhere  {work.cell.title}", begun=begun)
+        self.pass_on(work)
+        return True
+
+    def finished_meanwhile(self, work: Work) -> bool:
+        """Another sweep has given the cell its row."""
+        paths = self.root.glob(f"*/{work.cell.id}/row.json")
+        return any(results.load(path).final for path in paths)
+
     def pass_on(self, work: Work) -> None:
         """The row of a run goes to the cells that compute the same."""
         if not work.computation:
