@@ -82,7 +82,8 @@ def test_a_job_that_fails_is_named_and_the_others_finish(
 def test_the_same_command_watches_the_jobs_that_are_still_there(
     command: Command, rows: Rows
 ) -> None:
-    arguments = ("norm=bn", "batch=4", *RUN, *SLURM)
+    # Long enough for the command to begin anew beside other work.
+    arguments = ("norm=bn", "batch=4", *RUN, "recipe.images=51200", *SLURM)
     own = folder_of(*arguments)
     stopper = when(lambda: training(own), lambda: os.kill(os.getpid(), 2))
     stopped = command(*arguments)
