@@ -39,7 +39,8 @@ def main(arguments: Sequence[str]) -> int:
         specs = build.specs(wanted)
         results.writable(out, f"out={out}", "name a folder that can, as in out=reports")
         # Of a paper's table that is named there are the paper's numbers at the least.
-        if "runs=" in " ".join(arguments) or not wanted or not all(each.fixed for each in specs):
+        given = any(word.startswith("runs=") for word in arguments)
+        if given or not wanted or not all(each.fixed for each in specs):
             results.require_rows(runs)
         if wanted:
             _some(specs, runs, out)

@@ -37,12 +37,9 @@ class Verdict:
 def judge(claim: Claim, table: Table) -> Verdict:
     """The verdict of the rows of `table`; the whole claim, if * stands for several cells."""
     alternatives = list(alternatives_of(claim, table.spec))
-    confidence = CONFIDENCE
-    if claim.average:
-        compared = [_averaged(claim, table.spec, alternatives)]
-    else:
-        compared = [_weighted(claim, table.spec, picks) for picks in alternatives]
-        confidence = _of_all(len(compared))
+    each = [alternatives] if claim.average else [[picks] for picks in alternatives]
+    compared = [_weighted(claim, table.spec, own) for own in each]
+    confidence = _of_all(len(compared))
     found = []
     for weights in compared:
         cells = {pick: _at(claim, table, pick) for pick in weights}
@@ -53,21 +50,13 @@ def judge(claim: Claim, table: Table) -> Verdict:
     return _together(claim, found or [nothing])
 
 
-def _weighted(claim: Claim, spec: Spec, picks: Sequence[Pick]) -> dict[Pick, float]:
-    """The cells of a comparison and what each counts in its effect."""
-    found: dict[Pick, float] = {}
-    for pick, weight in zip(picks, weights_of(claim, spec, picks), strict=True):
-        found[pick] = found.get(pick, 0.0) + weight
-    return found
-
-
-def _averaged(
+def _weighted(
     claim: Claim, spec: Spec, alternatives: Sequence[Sequence[Pick]]
 ) -> dict[Pick, float]:
-    """The mean of all comparisons as one; a cell that is in several of them is one sample."""
+    """What each cell counts in the mean of comparisons; one that is in several is one sample."""
     found: dict[Pick, float] = {}
     for picks in alternatives:
-        for pick, weight in _weighted(claim, spec, picks).items():
+        for pick, weight in zip(picks, weights_of(claim, spec, picks), strict=True):
             found[pick] = found.get(pick, 0.0) + weight / len(alternatives)
     return found
 
