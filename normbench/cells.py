@@ -86,6 +86,15 @@ class Saving:
 
 
 @dataclass(frozen=True)
+class Probing:
+    """conf/probe: what is looked at in the network while it is trained."""
+
+    kinds: tuple[str, ...]
+    every: int  # epochs
+    images: int
+
+
+@dataclass(frozen=True)
 class Settings:
     """What holds for all cells of a command line."""
 
@@ -116,6 +125,7 @@ class Cell:
     loader: Loader  # how images come; which they are it does not change
     trainer: Hardware
     checkpoint: Saving
+    probe: Probing
     logger: Choice
 
     @property

@@ -17,6 +17,7 @@ CONF = ROOT / "conf"
 SWEEPS = ROOT / "sweeps"
 TABLES = ROOT / "reports" / "tables"
 CLAIMS = ROOT / "reports" / "claims"
+FIGURES = ROOT / "reports" / "figures"
 
 
 def names(folder: Path) -> list[str]:

@@ -261,6 +261,14 @@ class Loaders(LightningDataModule):
                 steps -= 1
             epoch += 1
 
+    def some(self, number: int) -> Tensor:
+        """Augmented training images (N, C, H, W), at most `number`, always the same of a run.
+
+        They are those of the first steps that would follow the training.
+        """
+        steps = math.ceil(number / self.order.global_batch) * self.order.plan.devices
+        return torch.cat([*self.after_training(steps)])[:number]
+
     def on_after_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:  # noqa: ARG002
         """Bytes become floats, on the device."""
         if isinstance(batch, Images):

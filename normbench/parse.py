@@ -17,10 +17,12 @@ from normbench.cells import (
     Choice,
     Hardware,
     Loader,
+    Probing,
     Saving,
     Settings,
 )
 from normbench.errors import BadInput, choose_from
+from normbench.probed import IN_TRAINING
 
 
 def parse(
@@ -45,7 +47,7 @@ def parse(
         group: _choice(
             group, choices, _take(rest, group) or {}, defaults, (unverified or {}).get(group, ())
         )
-        for group in (*GROUPS, "trainer", "checkpoint", "logger")
+        for group in (*GROUPS, "trainer", "checkpoint", "probe", "logger")
     }
     protocol = choices["protocol"]
     batch = whole("batch", _take(rest, "batch"), 1, "images per worker")
@@ -54,6 +56,7 @@ def parse(
     )
     trainer = _hardware(groups.pop("trainer").options)
     saving = _saving(groups.pop("checkpoint").options)
+    probing = _probing(groups.pop("probe").options)
     init_from = _begun(_take(rest, "init_from"))
     loader: Any = one_of("loader", _take(rest, "loader"), get_args(Loader))
     seed = whole("seed", _take(rest, "seed"), 0, "the seed")
@@ -69,7 +72,7 @@ def parse(
     cell = Cell(
         batch=batch, workers=workers, global_batch=global_batch, protocol=protocol, seed=seed,
         precision=precision, init_from=init_from, loader=loader, trainer=trainer, checkpoint=saving,
-        **groups,
+        probe=probing, **groups,
     )  # fmt: skip
     return cell, settings
 
@@ -216,6 +219,19 @@ def _saving(options: Mapping[str, Any]) -> Saving:
     for epoch in epochs:
         whole("checkpoint.epochs", epoch, 1, "an epoch after which a checkpoint is kept")
     return Saving(keep, every, tuple(epochs))
+
+
+def _probing(options: Mapping[str, Any]) -> Probing:
+    kinds = options["kinds"]
+    if not isinstance(kinds, list):
+        raise BadInput(f"probe.kinds={kinds}: a list, as [{','.join(IN_TRAINING)}]")
+    for kind in kinds:
+        one_of("probe.kinds", kind, tuple(IN_TRAINING))
+    return Probing(
+        tuple(kinds),
+        whole("probe.every", options["every"], 1, "epochs between two looks"),
+        whole("probe.images", options["images"], 2, "training images that are looked at"),
+    )
 
 
 def _begun(value: Any) -> str | None:

@@ -1,12 +1,30 @@
-"""Where a result comes from: the commit of this source tree, and the moment."""
+"""Where a result comes from: the commit of this source tree, the packages, and the moment."""
 
 import subprocess
 from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
 
 from normbench.home import ROOT
 
 #: What of the tree decides numbers; other files may differ from the commit.
 _PATHS = ("normbench", "conf", "sweeps", "pyproject.toml")
+
+
+PACKAGES = (
+    "normbench",
+    "torch",
+    "pytorch-lightning",
+    "torchmetrics",
+    "hydra-core",
+    "wandb",
+    "timm",
+    "numpy",
+)
+
+
+def versions() -> dict[str, str]:
+    """The version of every package that has a part in numbers; empty of what is not installed."""
+    return {name: _version(name) for name in PACKAGES}
 
 
 def commit() -> str:
@@ -21,6 +39,13 @@ def commit() -> str:
 def now() -> str:
     """UTC in ISO 8601, to the millisecond."""
     return datetime.now(UTC).isoformat(timespec="milliseconds")
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:  # a checkout that is not installed
+        return ""
 
 
 def _git(*words: str) -> str:

@@ -95,6 +95,8 @@ class Row:
     versions: dict[str, str] = field(default_factory=dict)
     commit: str = ""
     kind: Literal["run", "probe"] = "run"
+    probe: str = ""  # of kind probe: what was looked at, in the network of the run `of`
+    of: str = ""
     schema: int = SCHEMA
 
     @property
@@ -114,6 +116,11 @@ def write(folder: Path, row: Row) -> None:
     _replace(folder / "row.json", asdict(row))
     (folder / "state.json").unlink(missing_ok=True)
     forget_failures(folder)
+
+
+def write_probe(path: Path, row: Row) -> None:
+    """The row of what was seen in a run, which is no row among those of runs."""
+    _replace(path, asdict(row))
 
 
 def set_aside(folder: Path) -> None:
@@ -282,11 +289,19 @@ def is_busy(folder: Path) -> bool:
 
 
 class History:
-    """The curve of one run, a line a record."""
+    """The curve of one run, a line a record; `more` columns are those of its probes."""
 
-    columns = ("step", "epoch", "lr", "train_loss", "train_top1", "val_loss", "val_top1")
+    columns: tuple[str, ...] = (
+        "step", "epoch", "lr", "train_loss", "train_top1", "val_loss", "val_top1",
+    )  # fmt: skip
 
-    def __init__(self, folder: Path, past: Sequence[Mapping[str, float]] = ()) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        past: Sequence[Mapping[str, float]] = (),
+        more: Sequence[str] = (),
+    ) -> None:
+        self.columns = (*type(self).columns, *more)
         self.path = folder / "history.csv"
         # In one piece, or a process that is killed here would take the past with it.
         whole, temporary = self.path, folder / f".history.csv.{os.getpid()}"

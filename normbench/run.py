@@ -5,7 +5,7 @@ import platform
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from importlib.metadata import PackageNotFoundError, version
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,8 @@ from normbench.children import interrupted, one_line
 from normbench.errors import OutOfMemory
 from normbench.evaluation import Record
 from normbench.place import job
-from normbench.provenance import now
+from normbench.probed import FOLDER, IN_TRAINING, grow
+from normbench.provenance import now, versions
 from normbench.results import (
     Busy,
     History,
@@ -35,17 +36,6 @@ from normbench.results import (
     write_state,
 )
 from normbench.training import rank, train
-
-PACKAGES = (
-    "normbench",
-    "torch",
-    "pytorch-lightning",
-    "torchmetrics",
-    "hydra-core",
-    "wandb",
-    "timm",
-    "numpy",
-)
 
 
 def main(request: Request, tell: Callable[[Any], None]) -> str:
@@ -127,6 +117,7 @@ def _begin(folder: Path, state: State | None) -> list[Record]:
     shutil.rmtree(folder / "wandb", ignore_errors=True)
     if state is None or state["resumed"] < 0:
         checkpoint.clear(folder)
+        shutil.rmtree(folder / FOLDER, ignore_errors=True)
         return []
     if not (folder / "history.csv").exists():
         return []
@@ -198,7 +189,8 @@ def _train(
     state: State | None,
     past: list[Record],
 ) -> dict[str, Any]:
-    history = History(request.folder, past)
+    watched = [name for kind in request.cell.probe.kinds for name in IN_TRAINING[kind]]
+    history = History(request.folder, past, watched)
     if mirror is not None and mirror.offline:  # its files were begun anew
         for record in past:
             mirror.log(record, step=int(record["step"]))
@@ -220,6 +212,7 @@ def _train(
     return train(
         request.cell, curve, progress,
         plan=request.plan, checkpoints=_checkpoints(request, writes=True), state=state,
+        seen=partial(grow, request.folder),
     )  # fmt: skip
 
 
@@ -238,16 +231,9 @@ def describe(request: Request, found: Mapping[str, Any], mirror: str = "") -> Ro
         threads=request.cell.trainer.threads,
         computation=request.computation,
         finished=now(),
-        versions={name: _version(name) for name in PACKAGES},
+        versions=versions(),
         commit=request.commit,
     )
-
-
-def _version(package: str) -> str:
-    try:
-        return version(package)
-    except PackageNotFoundError:  # a checkout that is not installed
-        return ""
 
 
 def _summary(row: Row) -> dict[str, Any]:

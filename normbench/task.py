@@ -28,6 +28,7 @@ from normbench.norms.renorm import changing, set_progress
 from normbench.norms.running import Statistics
 from normbench.norms.workers import set_workers
 from normbench.plan import Plan
+from normbench.probes.watch import Watch
 from normbench.recipe import Recipe
 from normbench.reg import Regularization
 
@@ -64,6 +65,8 @@ class Task(LightningModule):
         progress: takes the steps done and the latest loss, once a chunk.
         checkpoints: where states of the training go; None: nowhere.
         state: of the same training or of another that this one goes on from; None: from the start.
+        watch: looks at the network before the training and after epochs.
+        watched_images: that it looks at.
     """
 
     def __init__(
@@ -84,6 +87,8 @@ class Task(LightningModule):
         progress: Callable[[int, float], None] = _ignored,
         checkpoints: Checkpoints | None = None,
         state: State | None = None,
+        watch: Watch | None = None,
+        watched_images: int = 0,
     ) -> None:
         super().__init__()
         self.automatic_optimization = False  # a Lightning batch is a chunk of many steps
@@ -114,6 +119,7 @@ class Task(LightningModule):
         )
         if compiled:  # after the average, which is a copy that needs no compiling
             model.compile()
+        self.watch, self.watched_images = watch, watched_images
         self._state = state
         if state is not None:
             self._take_up(state)
@@ -141,6 +147,11 @@ class Task(LightningModule):
             if len(self._state["random_cuda"]) == torch.cuda.device_count():
                 torch.cuda.set_rng_state_all(self._state["random_cuda"])
             self._state = None  # it is as large as the network
+        if self.watch is not None:
+            loaders: Loaders = self.trainer.datamodule  # type: ignore[attr-defined]
+            self._watched = loaders.some(self.watched_images).to(self.device)
+            if not self.done:
+                self._look(0)
 
     def on_train_epoch_start(self) -> None:
         self._since = time.monotonic()
@@ -256,7 +267,9 @@ class Task(LightningModule):
     def on_train_epoch_end(self) -> None:
         # Lightning has validated before it ends the epoch, if images are held out at all.
         held_out = self.trainer.datamodule.splits.val.labels  # type: ignore[attr-defined]
-        self._record(self.validation.summary("val") if len(held_out) else {})
+        found = self.validation.summary("val") if len(held_out) else {}
+        known = {name: found[name] for name in ("val_loss", "val_top1") if name in found}
+        self._record(known | self._look(math.ceil(self.done / self.steps_per_epoch)))
         if self.checkpoints is None:
             return
         epoch, within = divmod(self.done, self.steps_per_epoch)
@@ -265,6 +278,14 @@ class Task(LightningModule):
         due = torch.tensor(float(self.checkpoints.due()), device=self.device)
         if self._over_devices(due, "sum") > 0 and self.done < self.steps:
             self._save()
+
+    def _look(self, epoch: int) -> Record:
+        """What probes see in the network as it is; nothing of it is changed."""
+        if self.watch is None or not self.watch.due(epoch, last=self.done == self.steps):
+            return {}
+        images = self._watched.to(self.dtype, memory_format=self.format)
+        with EAGER():  # all devices take part, as synchronized statistics are of all of them
+            return self.watch.look(self.model, images, epoch)
 
     def _save(self) -> None:
         state = self.state()  # all processes take part in it, and one of them writes
@@ -330,7 +351,7 @@ class Task(LightningModule):
                 "lr": self.rate,
                 "train_loss": fmean(losses),
                 "train_top1": 100 * fmean(hits) / self.global_batch,
-                **{name: more[name] for name in ("val_loss", "val_top1") if name in more},
+                **more,
             }
         )
 

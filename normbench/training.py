@@ -33,6 +33,7 @@ from normbench.norms.layer import NormAct, Normalizer
 from normbench.norms.ratios import average
 from normbench.place import own_cores
 from normbench.plan import Plan, layouts
+from normbench.probes.watch import Seen, Watch
 from normbench.recipe import Recipe
 from normbench.reg import Regularization
 from normbench.task import Diverged, Task
@@ -53,6 +54,7 @@ def train(
     plan: Plan | None = None,
     checkpoints: Checkpoints | None = None,
     state: State | None = None,
+    seen: Seen | None = None,
 ) -> dict[str, Any]:
     """Train and test the network of `cell`; fields of its row.
 
@@ -64,8 +66,11 @@ def train(
             devices is trained by as many processes, each with its rank in the environment.
         checkpoints: where states of the training go.
         state: that it goes on from.
+        seen: takes what the probes of the cell see on the way.
     """
-    task, loaders = prepare(cell, curve, progress, plan=plan, checkpoints=checkpoints, state=state)
+    task, loaders = prepare(
+        cell, curve, progress, plan=plan, checkpoints=checkpoints, state=state, seen=seen
+    )
     facts = _facts(cell, loaders.data) | {"plan": str(task.plan), "loader": loaders.means}
     return facts | _fit_and_test(cell, task, loaders) | {"resumed": task.resumed}
 
@@ -78,6 +83,7 @@ def prepare(
     plan: Plan | None = None,
     checkpoints: Checkpoints | None = None,
     state: State | None = None,
+    seen: Seen | None = None,
 ) -> tuple[Task, Loaders]:
     """Network and images of `cell`, ready for a trainer; arguments as of `train`."""
     torch.set_num_threads(cell.trainer.threads)
@@ -104,8 +110,17 @@ def prepare(
         progress=lambda done, loss: progress(done, steps, loss),
         checkpoints=checkpoints,
         state=state,
+        watch=watch_of(cell, seen),
+        watched_images=cell.probe.images,
     )
     return task, loaders
+
+
+def watch_of(cell: Cell, seen: Seen | None) -> Watch | None:
+    """What looks at the network of `cell` while it is trained."""
+    if not cell.probe.kinds:
+        return None
+    return Watch(cell.probe.kinds, cell.probe.every, cell.title, seen or (lambda *_: None))
 
 
 def network_of(cell: Cell, data: Dataset) -> nn.Module:

@@ -95,6 +95,7 @@ class BlockV1(nn.Module):
         self.convs = nn.ModuleList(convolution(norm, conv) for conv in convs)
         inner = [norm.layer(conv.width, act) for conv in convs[:-1]]
         self.norms = nn.ModuleList([*inner, norm.layer(last.width, None)])
+        self.excite = excitation(norm, last)
         self.drop = StochasticDepth(rate)
         self.join = norm.residual.join()
         self.shortcut: nn.Module = nn.Identity()
@@ -112,6 +113,7 @@ class BlockV1(nn.Module):
         branch = self.norms[0](self.convs[0](entered))
         for before, conv, norm in list(zip(self.before, self.convs, self.norms, strict=True))[1:]:
             branch = norm(conv(before(branch)))
+        branch = self.excite(branch)
         # What stands before the branch stands before a shortcut that does something, too.
         shortcut = x if isinstance(self.shortcut, nn.Identity) else self.shortcut(entered)
         out: Tensor = self.activation(self.join(shortcut, self.drop(branch)))
@@ -153,12 +155,7 @@ class BlockV2(nn.Module):
         self.beta = beta
         self.norms = nn.ModuleList(before(norm, conv.channels, act, order) for conv in convs)
         self.convs = nn.ModuleList(convolution(norm, conv) for conv in convs)
-        self.excite = nn.ModuleList(
-            SqueezeExcite(conv.width, conv.excite, norm.residual.gate_gain)
-            if conv.excite
-            else nn.Identity()
-            for conv in convs
-        )
+        self.excite = nn.ModuleList(excitation(norm, conv) for conv in convs)
         scaled = norm.conv is not None and norm.conv.kind == "ws"
         self.scale = Scale(last.width) if scaled else nn.Identity()
         self.drop = StochasticDepth(rate)
@@ -227,6 +224,13 @@ def convolution(norm: Normalizer, conv: Conv, *, bias: bool = True) -> nn.Conv2d
     return made if norm.conv is None else norm.conv.convert(made)
 
 
+def excitation(norm: Normalizer, conv: Conv) -> nn.Module:
+    """The squeeze-excite behind `conv`, or nothing."""
+    if not conv.excite:
+        return nn.Identity()
+    return SqueezeExcite(conv.width, conv.excite, norm.residual.gate_gain)
+
+
 def before(norm: Normalizer, channels: int, act: str, order: Order) -> nn.Module:
     """What stands before a convolution of a pre-activation block.
 
@@ -255,15 +259,23 @@ def halved(x: Tensor) -> Tensor:
 
 
 def initialize(
-    network: nn.Module, norm: Normalizer, blocks: Iterable[nn.Module], head: nn.Linear
+    network: nn.Module,
+    norm: Normalizer,
+    blocks: Iterable[nn.Module],
+    head: nn.Linear,
+    gain: float | None = None,
 ) -> None:
     """The starts of a network: the papers', then those of the normalizer's residual branches.
 
-    Convolutions start as in the papers' ResNets; torch's own have a sixth of that variance.
+    Convolutions start as in the papers' ResNets, N(0, 2 / fan-out); torch's own have a sixth of
+    that variance. With a `gain` they are N(0, gain^2 / fan-in).
     """
     for module in network.modules():
         if isinstance(module, nn.Conv2d):
-            nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+            if gain is None:
+                nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+            else:
+                nn.init.normal_(module.weight, std=gain * module.weight[0].numel() ** -0.5)
             if module.bias is not None:
                 nn.init.zeros_(module.bias)
     branches = [list(block.get_submodule("convs").children()) for block in blocks]

@@ -12,7 +12,10 @@ as in the code of Brock et al. 2021.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import chain
+from math import sqrt
+from typing import Literal
 
 from torch import Tensor, nn
 
@@ -32,6 +35,7 @@ from normbench.models.blocks import (
     require_residual,
 )
 from normbench.models.dropping import Dropout, linear_rates, require_rates
+from normbench.norms.activations import IDENTITY
 from normbench.norms.layer import Normalizer
 
 EXPANSION = 4  # channels of a bottleneck's output over those of its stage
@@ -53,7 +57,10 @@ class ResNet(nn.Module):
         base_width: channels of such a group in a first stage of width 64.
         strides: of each stage.
         shortcut: where shapes change: projection (a 1x1 convolution) or, in v1, identity (zeros).
-        act: the activation, by its name in torch.nn.functional.
+        excite: share of its width that a squeeze-excite at the end of every branch has; null: none.
+        act: the activation, by its name in torch.nn.functional; identity makes the network linear.
+        init: fan_in starts convolutions as N(0, g^2 / fan-in), g^2 = 2 behind an activation and 1
+            behind a normalization or the identity (Brock et al. 2021); null: N(0, 2 / fan-out).
         stem_size: kernel of the first convolution.
         stem_stride: and its stride.
         stem_pool: a max pool of 3x3 and stride 2 behind it.
@@ -81,7 +88,9 @@ class ResNet(nn.Module):
         base_width: int = 64,
         strides: tuple[int, ...] = (1, 2, 2, 2),
         shortcut: Shortcut = "projection",
+        excite: float | None = None,
         act: str = "relu",
+        init: Literal["fan_in"] | None = None,
         stem_size: int = 7,
         stem_stride: int = 2,
         stem_pool: bool = True,
@@ -100,13 +109,20 @@ class ResNet(nn.Module):
             raise ValueError("cardinality: basic blocks have no groups; bottleneck=true has")
         if width * base_width < 64:
             raise ValueError(f"base_width={base_width}: at width={width} a group has no channel")
+        if excite is not None and not 0 < excite <= 1:
+            raise ValueError(f"excite={excite}: a share of a block's width, above 0 and at most 1")
         if shortcut == "identity" and not v1:
             raise ValueError("shortcut=identity: pre-activation blocks have shortcut=projection")
         norm = norm.capped(max_groups)  # narrow stages leave many groups a channel each
         self.stem = convolution(norm, Conv(in_chans, width, stem_size, stem_stride), bias=False)
         self.norm = norm.layer(width, act) if v1 else nn.Identity()
         self.pool = nn.MaxPool2d(3, 2, padding=1) if stem_pool else nn.Identity()
-        shapes = stages(depths, strides, width, cardinality if bottleneck else 0, base_width)
+        shapes = [
+            [(*convs[:-1], replace(convs[-1], excite=excite or 0.0)) for convs in stage]
+            for stage in stages(
+                depths, strides, width, cardinality if bottleneck else 0, base_width
+            )
+        ]
         betas = chain(*norm.residual.deviations(depths))
         rates = linear_rates(stochastic_depth, sum(depths))
         blocks = [
@@ -121,7 +137,8 @@ class ResNet(nn.Module):
         self.before_head = norm.residual.before_conv()
         self.dropout = Dropout(dropout)
         self.head = nn.Linear(channels, num_classes)
-        initialize(self, norm, blocks, self.head)
+        gain = 1.0 if order == "act_norm_conv" or act == IDENTITY else sqrt(2)
+        initialize(self, norm, blocks, self.head, gain if init == "fan_in" else None)
 
     def forward(self, x: Tensor) -> Tensor:
         x = self.last(self.blocks(self.pool(self.norm(self.stem(x)))))

@@ -3,6 +3,7 @@
 The gain of g is 1 / sqrt(Var g(u)), u ~ N(0, 1): section 3.2 of Brock, De and Smith 2021. The
 constants are quadratures. Those of the paper's code are means over random vectors, up to 0.1 % off.
 GLU and log-softmax, which that code lists too, mix channels and are no activation of one channel.
+`identity`, with a gain of 1, makes a network linear.
 """
 
 from collections.abc import Callable
@@ -33,6 +34,7 @@ GAINS = {
     "hardswish": 1.81387147381,
     "mish": 1.5920253811,
 }
+IDENTITY = "identity"  # no activation of torch's or timm's is taken for it
 _OTHERS: dict[str, Activation] = {"gelu_tanh": partial(F.gelu, approximate="tanh")}
 
 
@@ -42,12 +44,18 @@ def activation(name: str | None) -> Activation:
     Raises:
         ValueError: there is none of that name.
     """
-    if name is None:
+    if name in (None, IDENTITY):
         return identity
     if name not in GAINS:
-        raise ValueError(f"act={name} is no activation; {choose_from(str(name), GAINS)}")
+        known = [*GAINS, IDENTITY]
+        raise ValueError(f"act={name} is no activation; {choose_from(str(name), known)}")
     found: Activation = _OTHERS.get(name) or getattr(F, name)
     return found
+
+
+def gain(name: str | None) -> float:
+    """The gain of the activation called `name`; 1 of the identity."""
+    return 1.0 if name in (None, IDENTITY) else GAINS[str(name)]
 
 
 def identity(x: Tensor) -> Tensor:

@@ -11,7 +11,8 @@ convolutions with scaled weight standardization (`normbench.norms.convolution`),
 
     W_hat[o] = gain[o] * (W[o] - mean[o]) / sqrt(max(fan-in * var[o], ws_eps))
 
-whose gains, at first 1, and biases take the place of a layer's. nf, skipinit and fixup ask for
+whose gains, at first 1, and biases take the place of a layer's (with `weights: gaussian` they are
+plain ones). nf, skipinit and fixup ask for
 residual branches of their own (`normbench.norms.residual`), which an architecture provides:
 
     nf          x + alpha * g * f(x / beta)     beta^2 the variance that x has at initialization
@@ -35,12 +36,12 @@ Elsewhere:
 """
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 
-from normbench.norms.activations import GAINS
+from normbench.norms.activations import gain
 from normbench.norms.convolution import Standardization
 from normbench.norms.layer import Affine, NormAct, Normalizer, Role, require_positive
 from normbench.norms.residual import FixUp, NormalizerFree, Residual, SkipInit
@@ -64,29 +65,44 @@ class NF(Normalizer):
         alpha: factor of every residual branch.
         skip_gain: a learned scalar, at first 0, multiplies every residual branch as well.
         ws_eps: least value of fan-in times the variance of a filter's weights.
+        gain: factor of every activation in the place of its own; null: its own.
+        weights: gaussian leaves convolutions plain, their weights N(0, 1 / fan-in) at first; with
+            the gain sqrt(2) and ReLU that is He's initialization. null: scaled weight
+            standardization.
+        gate: factor of squeeze-excite's gates; null: 2, as they are 1/2 on average.
     """
 
     alpha: float = 0.2
     skip_gain: bool = True
     ws_eps: float = 1e-4
+    gain: float | None = None
+    weights: Literal["gaussian"] | None = None
+    gate: float | None = None
     batch_independent: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         require_positive(alpha=self.alpha, ws_eps=self.ws_eps)
+        given = {"gain": self.gain, "gate": self.gate}
+        require_positive(**{name: value for name, value in given.items() if value is not None})
 
     @property
-    def conv(self) -> Standardization:
-        return Standardization("scaled_ws", self.ws_eps)
+    def conv(self) -> Standardization | None:
+        return None if self.weights else Standardization("scaled_ws", self.ws_eps)
+
+    @property
+    def conv_bias(self) -> bool:
+        return self.conv is None  # standardized ones have their own
 
     @property
     def residual(self) -> NormalizerFree:
-        return NormalizerFree(self.alpha, self.skip_gain)
+        gate = {} if self.gate is None else {"gate": self.gate}
+        return NormalizerFree(self.alpha, self.skip_gain, **gate)
 
     def layer(self, channels: int, act: str | None = "relu") -> NormAct:
-        return GainedAct(channels, act)
+        return GainedAct(channels, act, self.gain)
 
     def activation(self, channels: int, act: str = "relu") -> nn.Module:
-        return GainedAct(channels, act)
+        return GainedAct(channels, act, self.gain)
 
 
 @dataclass(frozen=True)
@@ -131,9 +147,10 @@ class GainedAct(NormAct):
 
     batch_independent = True
 
-    def __init__(self, channels: int, act: str | None) -> None:
+    def __init__(self, channels: int, act: str | None, factor: float | None = None) -> None:
         super().__init__(channels, act, gain=False, shift=False)
-        self.factor = 1.0 if act is None else GAINS[act]
+        self.given = None if act is None else factor
+        self.factor = gain(act) if self.given is None else self.given
 
     def joint(self, x: Tensor) -> Tensor:
         return self.activation(x) * self.factor
@@ -141,6 +158,8 @@ class GainedAct(NormAct):
     def reference(self, x: Tensor) -> Tensor:
         if self.act is None:
             return x.double()
+        if self.given is not None:
+            return self.function(x.double()) * self.given
         # E over u ~ N(0, 1) by Simpson's rule, whose nodes meet the kinks of all activations.
         u = torch.linspace(-12, 12, 24001, dtype=torch.float64, device=x.device)
         density = torch.exp(-(u**2) / 2)

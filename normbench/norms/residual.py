@@ -25,9 +25,13 @@ class Residual:
     """Shortcut plus branch."""
 
     kind: ClassVar[str] = "plain"
-    gate_gain: ClassVar[float] = 1.0  # of squeeze-excite's gates in a branch
 
-    def join(self) -> nn.Module:
+    @property
+    def gate_gain(self) -> float:
+        """Factor of squeeze-excite's gates in a branch."""
+        return 1.0
+
+    def join(self) -> "Join":
         """A module (shortcut, branch) -> their sum, with whatever is learned about it."""
         return Sum()
 
@@ -60,7 +64,7 @@ class SkipInit(Residual):
 
     kind: ClassVar[str] = "skipinit"
 
-    def join(self) -> nn.Module:
+    def join(self) -> "Join":
         return ScaledSum(1.0)
 
     def initialize(
@@ -80,14 +84,19 @@ class NormalizerFree(Residual):
     Args:
         alpha: factor of every branch.
         skip_gain: a learned scalar, at first 0, multiplies every branch as well.
+        gate: factor of squeeze-excite's gates, which on average are 1/2.
     """
 
     kind: ClassVar[str] = "nf"
-    gate_gain: ClassVar[float] = 2.0
     alpha: float = 0.2
     skip_gain: bool = True
+    gate: float = 2.0
 
-    def join(self) -> nn.Module:
+    @property
+    def gate_gain(self) -> float:
+        return self.gate
+
+    def join(self) -> "Join":
         return ScaledSum(self.alpha, learned=self.skip_gain)
 
     def initialize(
@@ -130,7 +139,7 @@ class FixUp(Residual):
     kind: ClassVar[str] = "fixup"
     rate: float = 0.1
 
-    def join(self) -> nn.Module:
+    def join(self) -> "Join":
         return ShiftedSum(self.rate)
 
     def before_conv(self) -> nn.Module:
@@ -159,14 +168,18 @@ class FixUp(Residual):
             nn.init.zeros_(convs[-1].weight)
 
 
-class Sum(nn.Module):
+class Join(nn.Module):
+    """Where a residual branch ends: (shortcut, branch) -> what goes on."""
+
+
+class Sum(Join):
     """shortcut + branch."""
 
     def forward(self, shortcut: Tensor, branch: Tensor) -> Tensor:
         return shortcut + branch
 
 
-class ScaledSum(nn.Module):
+class ScaledSum(Join):
     """shortcut + factor * gain * branch, with a learned scalar `gain`, at first 0, or none."""
 
     roles: ClassVar[dict[str, str]] = {"gain": "residual"}
@@ -196,7 +209,7 @@ class ScalarShift(nn.Module):
         return x + self.bias
 
 
-class ShiftedSum(nn.Module):
+class ShiftedSum(Join):
     """shortcut + scale * branch + bias, two scalars."""
 
     roles: ClassVar[dict[str, str]] = {"scale": "residual", "bias": "residual"}

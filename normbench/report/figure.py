@@ -34,7 +34,7 @@ Drawn = dict[Form, bytes]
 # Four of Okabe and Ito's colours and two of Tol's, which stay apart for colour-blind readers, and
 # others as far as possible from those in the eyes of all. Each has a contrast of 3 to white, which
 # leaves no yellow and no light blue. Of eleven the usual normalizers have each its own.
-_COLOURS = (
+COLOURS = (
     "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#664400", "#8866FF", "#000000",
     "#882255", "#CC00AA", "#332288", "#4400EE",
 )  # fmt: skip
@@ -50,7 +50,7 @@ def style(name: str, variant: int = 0) -> dict[str, Any]:
     place = known.index(name) if name in known else len(known) + zlib.crc32(name.encode()) % 20
     # The three lengths have no common factor: a pair of marker and dashes returns after 60 places.
     return {
-        "color": _COLOURS[place % len(_COLOURS)],
+        "color": COLOURS[place % len(COLOURS)],
         "marker": _MARKERS[(place + variant) % len(_MARKERS)],
         "linestyle": _DASHES[(place + variant) % len(_DASHES)],
     }

@@ -1,0 +1,163 @@
+"""The network of a finished run as a checkpoint has it.
+
+A run is found by its id; its row says all that decides its network and its images, so the same cell
+is composed from it again. `checkpoint=keep` and `checkpoint.epochs` decide what is kept.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from normbench import checkpoint
+from normbench.cells import Cell
+from normbench.compose import compose
+from normbench.errors import BadInput
+from normbench.results import CHECKPOINT, KEPT, Row, read
+from normbench.training import dataset_of, network_of
+
+RUN = re.compile("([0-9a-f]{12})(?:@([0-9]+|last))?")
+
+
+@dataclass(frozen=True)
+class Kept:
+    """A finished run whose states are there, by the epoch after which they were."""
+
+    row: Row
+    cell: Cell
+    folder: Path
+    states: dict[int, Path]
+
+    @property
+    def last(self) -> int:
+        return max(self.states)
+
+    def network(self, epoch: int) -> nn.Module:
+        """What evaluations see after `epoch`: the average of the weights, if there is one."""
+        state = checkpoint.load(self.states[epoch])
+        average = state["average"]
+        found = state["model"] if average is None else _within(average, "network.")
+        return loaded(self.cell, found, str(self.states[epoch]))
+
+
+def kept(run: str, root: Path, more: Sequence[str] = ()) -> Kept:
+    """The run with the id `run`.
+
+    Args:
+        run: twelve digits, or RUN@EPOCH for one of its states alone.
+        root: of all runs.
+        more: words of the command line that decide no number, as data.root=FOLDER.
+
+    Raises:
+        BadInput: there is no such run, it kept nothing, or its cell cannot be composed again.
+    """
+    found = RUN.fullmatch(run)
+    assert found is not None
+    id_, epoch = found.groups()
+    rows = read(root, id_)
+    if not rows:
+        raise BadInput(
+            f"ckpt={run}: no finished run of that id below runs={root}; "
+            f"`python -m normbench.status runs={root}` lists them"
+        )
+    row = rows[0]
+    cell = _cell(row, more)
+    folder = root / row.sweep / (row.shared_with or row.id)
+    if not folder.is_dir():  # shared with a run of another sweep
+        folder = next(root.glob(f"*/{row.shared_with or row.id}"))
+    states = _states(folder)
+    if epoch is not None and states:
+        wanted = max(states) if epoch == "last" else int(epoch)
+        states = {number: path for number, path in states.items() if number == wanted}
+    if not states:
+        raise BadInput(
+            f"ckpt={run}: {folder} has no such checkpoint; checkpoint=keep keeps the last one, "
+            "checkpoint.epochs=[N] those of epochs, and force=true trains a finished run again"
+        )
+    return Kept(row, cell, folder, states)
+
+
+def all_kept(root: Path) -> list[str]:
+    """The ids of all finished runs below `root` that have kept a state."""
+    return [
+        row.id
+        for row in read(root)
+        if row.status == "ok" and _states(root / row.sweep / (row.shared_with or row.id))
+    ]
+
+
+def loaded(cell: Cell, state: dict[str, Any], source: str) -> nn.Module:
+    """The network of `cell` with the parameters and statistics of `state`.
+
+    Raises:
+        BadInput: these are of another network.
+    """
+    network = network_of(cell, dataset_of(cell))
+    try:
+        network.load_state_dict(state)
+    except RuntimeError as error:
+        missing = str(error).partition("\n")[2].strip().partition("\n")[0]
+        raise BadInput(
+            f"ckpt={source}: it is of another network than {cell.title} ({missing}); norm=, model= "
+            "and their options say which it was"
+        ) from None
+    return network
+
+
+def of_file(cell: Cell, path: Path) -> nn.Module:
+    """The network of `cell` with what a file has: a checkpoint of a run, or a state_dict.
+
+    Raises:
+        BadInput: there is no such file, or it holds neither.
+    """
+    try:
+        state = checkpoint.load(path)
+    except Exception as error:  # torch has many words for what is no such file
+        reason = str(error).strip().partition("\n")[0]
+        raise BadInput(f"ckpt={path} cannot be read: {reason}") from None
+    if "model" in state and "optimizer" in state:
+        average = state["average"]
+        state = state["model"] if average is None else _within(average, "network.")
+    return loaded(cell, state, str(path))
+
+
+def _states(folder: Path) -> dict[int, Path]:
+    pattern = re.compile(re.escape(KEPT).replace(r"\{\}", "([0-9]+)"))
+    named = [(pattern.fullmatch(path.name), path) for path in folder.glob("*.pt")]
+    found = {int(match[1]): path for match, path in named if match}
+    if (path := folder / CHECKPOINT).exists():
+        state = torch.load(path, map_location="meta", weights_only=True)
+        found[-(-state["done"] // state["steps_per_epoch"])] = path
+    return dict(sorted(found.items()))
+
+
+def _cell(row: Row, more: Sequence[str]) -> Cell:
+    (cell,), _ = compose([*_words(row), *more])
+    if cell.id != row.id:
+        raise BadInput(
+            f"ckpt={row.id}: what its row says makes another run now, {cell.id}: the code is "
+            "another, or a word of this command line decides numbers; a run says by itself what it "
+            "is, and words such as data.root=FOLDER or trainer=cpu are all that can be added"
+        )
+    return cell
+
+
+def _words(row: Row) -> list[str]:
+    """What one would type for the run."""
+    words = []
+    for group in ("norm", "model", "data", "reg", "recipe"):
+        library, _, own = str(getattr(row, group)).partition("/")
+        words += [f"{group}={library}", *([f"{group}.name={own}"] if own else [])]
+    fixed = row.protocol == "fixed_workers"
+    words.append(f"protocol={row.protocol}")
+    words.append(f"workers={row.workers}" if fixed else f"global_batch={row.global_batch}")
+    words += [f"{name}={getattr(row, name)}" for name in ("batch", "seed", "precision")]
+    return words + row.options.split()
+
+
+def _within(state: dict[str, Any], prefix: str) -> dict[str, Any]:
+    return {key.removeprefix(prefix): value for key, value in state.items()}

@@ -1,0 +1,79 @@
+"""Random nets (Labatie et al. 2021, definition 1), on which theorem 1 is about.
+
+Layers of a 3x3 convolution with periodic boundaries, normalization, affine and activation, without
+shortcuts; the first convolution halves the maps. Everything is drawn: weights from a truncated
+normal distribution over the square root of the fan-in, gains from N(1, 0.2^2), shifts from
+N(0, 0.2^2), as in appendix A.2.1. Deep ones are made to be looked at (`normbench.probe power`):
+with layer normalization the share of the power that is no constant, at layer l, is about at most
+
+    rho^(l - 1),   rho = F_gain^2 / (F_gain^2 + F_shift^2)                      (theorem 1, eq. 6)
+
+with F the root mean square of gains and shifts, for widths that are large enough.
+"""
+
+import torch
+from torch import Tensor, nn
+
+from normbench.models.blocks import PLAIN, require_at_least, require_residual
+from normbench.norms.layer import Normalizer
+
+
+class RandomNet(nn.Module):
+    """(N, in_chans, H, W) -> logits (N, num_classes).
+
+    Args:
+        norm: the normalizer of every layer.
+        num_classes: of the linear classifier behind the mean over positions.
+        in_chans: channels of an image.
+        depth: layers.
+        width: channels of every layer.
+        act: the activation; identity makes the network linear, but for its normalizations.
+        gain: standard deviation of the gains, around 1.
+        shift: standard deviation of the shifts, around 0.
+        max_groups: cap on the normalizer's groups; null leaves the normalizer's own number.
+
+    Raises:
+        ValueError: a size is no size, or a deviation is below 0.
+        Impossible: the normalizer asks for residual branches, of which there are none.
+    """
+
+    def __init__(
+        self,
+        norm: Normalizer,
+        num_classes: int,
+        in_chans: int = 3,
+        *,
+        depth: int = 200,
+        width: int = 1024,
+        act: str = "relu",
+        gain: float = 0.2,
+        shift: float = 0.2,
+        max_groups: int | None = None,
+    ) -> None:
+        super().__init__()
+        require_residual(norm, PLAIN)
+        require_at_least(1, depth=depth, width=width, max_groups=max_groups)
+        require_at_least(0, gain=gain, shift=shift)
+        norm = norm.capped(max_groups)
+        layers: list[nn.Module] = []
+        for number in range(depth):
+            conv = nn.Conv2d(
+                width if number else in_chans, width, 3, 1 if number else 2, 1,
+                bias=norm.conv_bias, padding_mode="circular",
+            )  # fmt: skip
+            nn.init.trunc_normal_(conv.weight, std=1.0, a=-2.0, b=2.0)
+            with torch.no_grad():
+                conv.weight /= conv.weight[0].numel() ** 0.5
+            layer = norm.layer(width, act)
+            if layer.weight is not None:
+                nn.init.normal_(layer.weight, 1.0, gain)
+            if layer.bias is not None:
+                nn.init.normal_(layer.bias, 0.0, shift)
+            layers += [conv if norm.conv is None else norm.conv.convert(conv), layer]
+        self.layers = nn.Sequential(*layers)
+        self.head = nn.Linear(width, num_classes)
+        self.rho = (1 + gain**2) / (1 + gain**2 + shift**2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        logits: Tensor = self.head(self.layers(x).mean(dim=(2, 3)))
+        return logits

@@ -1,0 +1,116 @@
+"""A network that is looked at while it is trained.
+
+Before the training and after every few epochs the same images go through it, all of them one
+worker's, and what is seen becomes lines of `normbench.probed` and a few means for the curve.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from statistics import fmean
+
+from torch import Tensor, nn
+
+from normbench.errors import Impossible
+from normbench.norms.switchable import MEMBERS
+from normbench.probed import IN_TRAINING, Line
+from normbench.probes.observing import Statistics
+from normbench.probes.power import power
+from normbench.probes.ratios import divergence, groups, ratios
+from normbench.probes.spp import propagation
+
+Seen = Callable[[str, Sequence[Line], int], None]
+Means = dict[str, float]
+
+
+class Watch:
+    """Looks at a network.
+
+    Args:
+        kinds: of `IN_TRAINING`.
+        every: epochs between two looks.
+        network: a name for the lines.
+        seen: takes the kind, the lines and the epoch of each look.
+    """
+
+    def __init__(self, kinds: Sequence[str], every: int, network: str, seen: Seen) -> None:
+        self.kinds, self.every, self.network, self.seen = list(kinds), every, network, seen
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Names of the means."""
+        return tuple(name for kind in self.kinds for name in IN_TRAINING[kind])
+
+    def due(self, epoch: int, *, last: bool) -> bool:
+        """Whether it is time for a look."""
+        return bool(self.kinds) and (last or epoch % self.every == 0)
+
+    def look(self, network: nn.Module, images: Tensor, epoch: int) -> Means:
+        """What is seen after `epoch` in images (N, C, H, W), as means for the curve.
+
+        A kind that this network has nothing of is left out from then on, and the log says why.
+        """
+        found: Means = {}
+        for kind in [*self.kinds]:
+            try:
+                lines = LINES[kind](network, images, "batch")
+            except (Impossible, ValueError) as reason:
+                print(f"probe.kinds={kind}: nothing to see here: {reason}", flush=True)
+                self.kinds.remove(kind)
+                continue
+            self.seen(
+                kind, [{"network": self.network, "epoch": epoch} | each for each in lines], epoch
+            )
+            found |= _means(kind, lines)
+        return found
+
+
+def spp_lines(network: nn.Module, images: Tensor, statistics: Statistics = "batch") -> list[Line]:
+    """A line for each residual block."""
+    blocks = propagation(network, images, statistics)
+    return [{"block": number, **asdict(block)} for number, block in enumerate(blocks, 1)]
+
+
+def power_lines(network: nn.Module, images: Tensor, statistics: Statistics = "batch") -> list[Line]:
+    """A line for each layer."""
+    layers = power(network, images, statistics)
+    return [{**asdict(layer), "total": layer.total} for layer in layers]
+
+
+def ratio_lines(
+    network: nn.Module, images: Tensor, _statistics: Statistics = "batch"
+) -> list[Line]:
+    """Two lines for each layer, of its means and of its variances."""
+    channels, height, width = images.shape[1:]
+    layers = ratios(network, (channels, height, width))
+    group = groups([layer.field for layer in layers])
+    lines: list[Line] = []
+    for layer in layers:
+        own = divergence(layer.mean, layer.var)
+        for of, values in (("mean", layer.mean), ("var", layer.var)):
+            place = {"layer": layer.name, "depth": layer.depth, "field": layer.field}
+            shares: Line = {str(m): share for m, share in zip(MEMBERS, values, strict=True)}
+            lines.append(
+                {**place, "group": group[layer.field], "of": of, **shares, "divergence": own}
+            )
+    return lines
+
+
+LINES: dict[str, Callable[[nn.Module, Tensor, Statistics], list[Line]]] = {
+    "spp": spp_lines,
+    "power": power_lines,
+    "ratios": ratio_lines,
+}
+
+
+def _means(kind: str, lines: Sequence[Line]) -> Means:
+    """Means over layers; of signal propagation over blocks."""
+    if kind == "ratios":
+        return {
+            f"ratio_{of}_{member}": fmean(float(x[member]) for x in lines if x["of"] == of)
+            for of in ("mean", "var")
+            for member in MEMBERS
+        }
+    return {
+        name: fmean(float(line[name.removeprefix(f"{kind}_")]) for line in lines)
+        for name in IN_TRAINING[kind]
+    }
