@@ -10,7 +10,7 @@ command line says:
 
 import csv
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -66,14 +66,10 @@ def grow(folder: Path, kind: str, lines: Sequence[Line], epoch: int) -> None:
     write(path, [*known, *lines])
 
 
-def files(root: Path) -> Iterator[Path]:
-    """Every file of numbers of the runs below `root`."""
-    for kind in KINDS:
-        yield from root.glob(f"*/*/{FOLDER}/{kind}.csv")
-
-
 def of_run(folder: Path) -> list[str]:
     """The kinds of which the folder of a run has numbers."""
+    if not (folder / FOLDER).is_dir():
+        return []
     return [kind for kind in KINDS if (folder / FOLDER / f"{kind}.csv").exists()]
 
 

@@ -174,10 +174,11 @@ def only_adding() -> Iterator[None]:
 
 
 def files(root: Path) -> Iterator[Path]:
-    """Every row below `root`, and behind each its curve, whether it has one or not."""
+    """Every row below `root`, its curve, and the folder of its probes, whether there or not."""
     for path in _rows(root):
         yield path
         yield path.with_name("history.csv")
+        yield path.with_name("probes")
 
 
 def _rows(root: Path | str, run: str = "*") -> list[Path]:

@@ -9,9 +9,10 @@ from pathlib import Path
 from normbench.errors import BadInput, choose_from
 from normbench.home import CLAIMS, TABLES, load, names
 from normbench.place import own_cores
+from normbench.probed import FOLDER
 from normbench.report import latex, recommendation, render, trial
 from normbench.report.claims import Claim, claims
-from normbench.report.drawable import CURVES, FORMS, Form, kinds
+from normbench.report.drawable import CURVES, FORMS, INSIDE, Form, kinds
 from normbench.report.made import Made, digest, put, stamp
 from normbench.report.spec import Spec, spec
 from normbench.report.table import Table
@@ -88,8 +89,11 @@ def _seen(table: Table, kind: str, runs: Path) -> Iterator[str]:
     """What a figure shows beside the numbers of its table."""
     for row in table.runs:
         yield row.finished
+        folder = runs / row.sweep / row.id
         if kind == CURVES:
-            yield stamp(runs / row.sweep / row.id / "history.csv")
+            yield stamp(folder / "history.csv")
+        if kind in INSIDE:
+            yield stamp(folder / FOLDER / f"{INSIDE[kind]}.csv")
 
 
 @dataclass(frozen=True)
@@ -104,8 +108,14 @@ class _Figure:
     def draw(self) -> list[Path]:
         # matplotlib takes half a second to import, which a report without news should not pay.
         from normbench.report.figure import DRAW
+        from normbench.report.inside import draw_seen
 
-        drawn = DRAW[self.kind](self.table, list(self.paths), self.runs)
+        forms = list(self.paths)
+        drawn = (
+            draw_seen(self.table, INSIDE[self.kind], forms, self.runs)
+            if self.kind in INSIDE
+            else DRAW[self.kind](self.table, forms, self.runs)
+        )
         written = [put(self.paths[form], content) for form, content in drawn.items()]
         return [path for path in written if path]
 

@@ -4,16 +4,18 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Literal
 
+from normbench.probed import of_run
 from normbench.report.metrics import METRICS
 from normbench.report.table import Table
 
 Form = Literal["png", "pdf", "svg"]
 FORMS: tuple[Form, ...] = ("png", "pdf", "svg")
 BATCH, CURVES, SIZES = "", "-curves", "-sizes"  # at the end of a file's name
+INSIDE = {f"-{kind}": kind for kind in ("spp", "power", "ratios", "example_weight")}
 
 
 def kinds(table: Table, runs: Path) -> list[str]:
-    """The figures of `table`: over images per worker, training curves, over the network's size.
+    """The figures of `table`: over images per worker, curves, over the network's size, inside.
 
     Args:
         table: to draw.
@@ -24,7 +26,9 @@ def kinds(table: Table, runs: Path) -> list[str]:
     curves = any((runs / row.sweep / row.id / "history.csv").exists() for row in numbers)
     several = any(len(points) > 1 for points in sizes(table, "params_m").values())
     found = {BATCH: table.drawable, CURVES: accuracy and curves, SIZES: accuracy and several}
-    return [kind for kind, there_is in found.items() if there_is]
+    seen = {kind for row in numbers for kind in of_run(runs / row.sweep / row.id)}
+    inside = [end for end, kind in INSIDE.items() if kind in seen]
+    return [kind for kind, there_is in found.items() if there_is] + inside
 
 
 def sizes(table: Table, size: str) -> dict[str, list[tuple[float, float]]]:

@@ -38,6 +38,8 @@ COLOURS = (
     "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#664400", "#8866FF", "#000000",
     "#882255", "#CC00AA", "#332288", "#4400EE",
 )  # fmt: skip
+#: So that the same numbers give the same bytes.
+STABLE: dict[Any, Any] = {"svg.hashsalt": "normbench", "svg.fonttype": "none"}
 _MARKERS = "osD^vP*Xp<>h"
 _LINES_INSIDE = 8  # more would hide what they name
 _DASHES: tuple[Any, ...] = ("-", "--", "-.", (0, (1, 1)), (0, (5, 1, 1, 1, 1, 1)))
@@ -162,7 +164,7 @@ def _figure(
     """A figure, and what ends it: with a legend, as bytes."""
     # A long legend stands beside the axes, in columns of 16, and the figure grows for it.
     columns = -(-lines // 16) if lines > _LINES_INSIDE else 0
-    with mpl.rc_context({"svg.hashsalt": "normbench", "svg.fonttype": "none", "font.size": 9}):
+    with mpl.rc_context({**STABLE, "font.size": 9}):
         figure = Figure(figsize=(width + 1.6 * columns, 3.4), layout="constrained")
 
         def finish(legend_of: Axes, forms: Sequence[Form]) -> Drawn:
@@ -176,12 +178,13 @@ def _figure(
                 legend_of.legend(frameon=False)
             figure.draw_without_rendering()
             figure.set_layout_engine("none")  # laid out once for all forms: half of the time
-            return {form: _saved(figure, form) for form in forms}
+            return {form: saved(figure, form) for form in forms}
 
         yield figure, finish
 
 
-def _saved(figure: Figure, form: Form) -> bytes:
+def saved(figure: Figure, form: Form) -> bytes:
+    """The content of its file, without a date."""
     out = io.BytesIO()
     dated = {"png": "Software", "pdf": "CreationDate", "svg": "Date"}[form]
     figure.savefig(out, format=form, dpi=160, metadata={dated: None}, transparent=form == "svg")

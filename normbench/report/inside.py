@@ -1,8 +1,7 @@
 """Figures of what probes have measured, from their numbers alone, in the papers' manner."""
 
-import io
-from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
@@ -10,9 +9,13 @@ import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from normbench.probed import Line, by
-from normbench.report.figure import COLOURS
+from normbench.probed import FOLDER, Line, by, read
+from normbench.report.drawable import Form
+from normbench.report.figure import COLOURS, STABLE, Drawn, saved
+from normbench.report.table import Table
 
+#: Over blocks and layers there is no mean over seeds.
+ONE_SEED = ("spp", "power")
 #: A wide line chart, and how many panels stand beside each other.
 _WIDTH, _HEIGHT, _ACROSS = 3.4, 2.8, 4
 _DASHES: tuple[Any, ...] = ("-", "--", "-.", ":")
@@ -24,26 +27,50 @@ _MEASURES = {"top1": "top-1 (%)", "top5": "top-5 (%)", "loss": "loss"}
 _MODES = {"training": "training", "inference": "inference"}
 
 
-def draw(kind: str, lines: Sequence[Line], title: str = "") -> dict[str, bytes]:
-    """The figure of a probe as {"png": ..., "pdf": ...}; the same numbers give the same bytes.
+def draw(
+    kind: str, lines: Sequence[Line], title: str = "", forms: Sequence[Form] = ("png", "pdf")
+) -> Drawn:
+    """The figure of a probe; the same numbers give the same bytes.
 
     Args:
         kind: of the probe.
         lines: its numbers, as `normbench.probed.read` gives them.
         title: above the figure.
+        forms: of the files.
     """
-    with mpl.rc_context({"font.size": 8, "axes.titlesize": 8, "legend.frameon": False}):
+    look: dict[Any, Any] = {"font.size": 8, "axes.titlesize": 8, "legend.frameon": False}
+    with mpl.rc_context({**STABLE, **look}):
         figure = DRAW[kind](lines)
         if title:
             figure.suptitle(title, fontsize=9)
-        return {form: _saved(figure, form) for form in ("png", "pdf")}
+        return {form: saved(figure, form) for form in forms}
 
 
-def _saved(figure: Figure, form: str) -> bytes:
-    out = io.BytesIO()
-    dated = {"png": "Software", "pdf": "CreationDate"}[form]
-    figure.savefig(out, format=form, dpi=130, metadata={dated: None})
-    return out.getvalue()
+def draw_seen(table: Table, kind: str, forms: Sequence[Form], runs: Path) -> Drawn:
+    """What probes have seen in the runs of `table`, each network one cell of it.
+
+    Over blocks and layers it is the first seed after the last epoch, else all seeds.
+    """
+    lines: list[Line] = []
+    for label, cells in table.lines.items():
+        for column, cell in zip(table.columns, cells, strict=True):
+            for row in sorted(cell.runs, key=lambda row: row.seed):
+                own = {"network": f"{' '.join(label)}, {column}", "seed": row.seed}
+                path = runs / row.sweep / row.id / FOLDER / f"{kind}.csv"
+                if path.exists():
+                    lines += [{**line, **own} for line in read(path)]
+                    if kind in ONE_SEED:
+                        break
+    return draw(kind, _last(lines) if kind in ONE_SEED else lines, forms=forms)
+
+
+def _last(lines: Sequence[Line]) -> list[Line]:
+    """Of each network the last epoch."""
+    found: list[Line] = []
+    for own in by(lines, "network").values():
+        last = max(line["epoch"] for line in own)
+        found += [line for line in own if line["epoch"] == last]
+    return found
 
 
 def _panels(rows: int, columns: int, **options: Any) -> tuple[Figure, Any]:
@@ -95,8 +122,14 @@ def _spp(lines: Sequence[Line]) -> Figure:
         axes.set_xlabel("residual block")
         axes.set_title(label)
         axes.grid(alpha=0.3)
-    panels[1].legend()
+    _legend(figure, panels[0])
     return figure
+
+
+def _legend(figure: Figure, axes: Axes) -> None:
+    """Below all panels, where it hides nothing."""
+    handles, names = axes.get_legend_handles_labels()
+    figure.legend(handles, names, loc="outside lower center", ncols=4)
 
 
 def _wide(axes: Axes, values: Sequence[float]) -> None:
@@ -227,7 +260,7 @@ def _example_weight(lines: Sequence[Line]) -> Figure:
         axes.set_xlabel(r"$\alpha$")
         axes.set_title(f"{label} on the validation images")
         axes.grid(alpha=0.3)
-    panels[0].legend()
+    _legend(figure, panels[0])
     return figure
 
 

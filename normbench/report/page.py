@@ -25,6 +25,10 @@ _CAPTIONS = {
     BATCH: "over images per worker: {statistic}, with the standard deviation over the seeds.",
     CURVES: "Top-1 accuracy over epochs, means of the seeds: training dotted, validation solid.",
     SIZES: "over parameters and multiply-adds of the network.",
+    "-spp": "Signal propagation over residual blocks after the last epoch, first seeds.",
+    "-power": "Power of the normalized maps over depth after the last epoch, first seeds.",
+    "-ratios": "Ratios that switchable normalization learned, by receptive field, all seeds.",
+    "-example_weight": "Images that count in their own statistics: validation images over alpha.",
 }
 
 
@@ -192,7 +196,7 @@ def _link(path: Path, root: Path) -> str:
 def _figure(table: Table, kind: str, own: str, root: Path) -> dict[str, str]:
     path = root / table.spec.name / f"{table.slug}{kind}.svg"
     caption = _CAPTIONS[kind].format(statistic=table.spec.statistic)
-    if kind != CURVES:
+    if kind in (BATCH, SIZES):
         caption = f"{table.spec.label} {caption}"
     lines = ", ".join(" ".join(label) for label in table.lines)
     # Of a few letters: a figure has a hundred references.
