@@ -18,6 +18,7 @@ squares, powers summed over channels. It is 1 where the layer adds no effective 
 drawn in the paper's figure 5 stands in a formula that our text of it lacks; this one is ours.
 """
 
+import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -106,11 +107,12 @@ def linearity(y: Tensor, z: Tensor) -> float:
 def set_eps(network: nn.Module, eps: float) -> int:
     """Give every layer that has one another `eps`, 0 included; how many have one.
 
-    Training takes none of 0: a channel that is constant would be divided by it.
+    For torch's batch normalization, which takes no 0, it is the least positive number, which added
+    to a variance changes nothing.
     """
     layers = list(_of_eps(network))
     for layer in layers:
-        layer.eps = eps  # type: ignore[assignment]
+        layer.eps = eps or sys.float_info.min  # type: ignore[assignment]
     return len(layers)
 
 
