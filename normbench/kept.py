@@ -31,6 +31,7 @@ class Kept:
     cell: Cell
     folder: Path
     states: dict[int, Path]
+    whole: bool  # and not one of its states alone
 
     @property
     def last(self) -> int:
@@ -78,7 +79,7 @@ def kept(run: str, root: Path, more: Sequence[str] = ()) -> Kept:
             f"ckpt={run}: {folder} has no such checkpoint; checkpoint=keep keeps the last one, "
             "checkpoint.epochs=[N] those of epochs, and force=true trains a finished run again"
         )
-    return Kept(row, cell, folder, states)
+    return Kept(row, cell, folder, states, whole=epoch is None)
 
 
 def all_kept(root: Path) -> list[str]:

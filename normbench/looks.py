@@ -20,7 +20,7 @@ from normbench.norms.activations import GAINS
 from normbench.norms.group import GroupNormAct
 from normbench.norms.recalibration import recalibrate
 from normbench.norms.switchable import MEMBERS
-from normbench.probed import FOLDER, Line, by, read, write
+from normbench.probed import FOLDER, Line, by, merge, read, write
 from normbench.probes import example_weight, gains
 from normbench.probes.power import set_eps
 from normbench.probes.ratios import divergence
@@ -33,6 +33,7 @@ from normbench.subjects import Asked, Subject, composed, fresh, images_of, runs_
 from normbench.training import dataset_of, loaders_of, on_gpu
 
 STATISTICS = ("batch", "running")
+OUT = "reports/probes"
 STEPS = 50  # of images from which layers without running statistics get theirs
 
 
@@ -91,14 +92,14 @@ def switchables(asked: Asked) -> None:
 
 
 def _ratios(run: Kept, label: str) -> Iterator[Line]:
-    """What was seen while it was trained, or else what its states say."""
+    """What its states say, and of a whole run what was seen while it was trained."""
     own: Line = {"network": label, "seed": run.cell.seed}
-    if (watched := run.folder / FOLDER / "ratios.csv").exists():
-        for line in read(watched):
-            yield {**line, **own}
-        return
+    seen = run.folder / FOLDER / "ratios.csv"
+    watched = read(seen) if run.whole and seen.exists() else []
+    for line in watched:
+        yield {**line, **own}
     image = torch.empty(1, *dataset_of(run.cell).image)
-    for epoch in run.states:
+    for epoch in run.states.keys() - {line["epoch"] for line in watched}:
         try:
             for line in ratio_lines(run.network(epoch), image):
                 yield {**own, "epoch": epoch, **line}
@@ -370,16 +371,21 @@ def _number(name: str, word: str) -> float:
 def _finish(asked: Asked, lines: Sequence[Line]) -> None:
     """Write numbers and figure where all networks of the command line have theirs."""
     stem = asked.option("name", asked.stem)
-    paths = _written(Path(asked.option("out", "reports/probes")), stem, asked, lines)
+    paths = _written(Path(asked.option("out", OUT)), stem, asked, lines)
     print("\n" + ", ".join(map(str, paths)))
 
 
 def _written(folder: Path, stem: str, asked: Asked, lines: Sequence[Line]) -> list[Path]:
     numbers = folder / f"{stem}.csv"
     write(numbers, lines)
-    paths = [numbers]
-    for form, content in draw(asked.kind, read(numbers), asked.title).items():
-        paths.append(folder / f"{stem}.{form}")
+    return [numbers, *_drawn(numbers, asked.kind, asked.title)]
+
+
+def _drawn(numbers: Path, kind: str, title: str) -> list[Path]:
+    """The figure of a file of numbers, beside it."""
+    paths = []
+    for form, content in draw(kind, read(numbers), title).items():
+        paths.append(numbers.with_suffix(f".{form}"))
         paths[-1].write_bytes(content)
     return paths
 
@@ -387,8 +393,11 @@ def _written(folder: Path, stem: str, asked: Asked, lines: Sequence[Line]) -> li
 def _leave(asked: Asked, run: Kept, lines: Sequence[Line], **found: Any) -> None:
     """What was seen of a run, in its folder, with a row that says where it comes from."""
     folder = run.folder / FOLDER
-    _written(folder, asked.kind, replace(asked, title=run.cell.title), lines)
-    options = {**asked.options, **found.pop("weights", {})}
+    numbers = folder / f"{asked.kind}.csv"
+    merge(numbers, lines)
+    _drawn(numbers, asked.kind, run.cell.title)
+    options = {k: v for k, v in asked.options.items() if k not in ("ckpt", "out", "name")}
+    options |= {f"{asked.kind}.{k}": f"{v:g}" for k, v in found.pop("weights", {}).items()}
     key = f"{run.row.id} {asked.kind} {sorted(options.items())}"
     row = replace(
         run.row, kind="probe", probe=asked.kind, of=run.row.id, finished=now(), commit=commit(),

@@ -34,15 +34,17 @@ after epochs (spp, power, ratios): `python -m normbench norm=sn probe=ratios pro
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 
 from normbench import console
 from normbench.errors import BadInput, choose_from
 from normbench.home import FIGURES, headline, load, names
-from normbench.looks import LOOKS
+from normbench.looks import LOOKS, OUT
 from normbench.place import share_of_cores
 from normbench.probed import KINDS
+from normbench.results import writable
 from normbench.subjects import Asked
 
 OWN = (
@@ -63,6 +65,8 @@ def main(arguments: Sequence[str]) -> int:
     torch.set_num_threads(share_of_cores(1))
     try:
         asked = _asked(arguments[0], arguments[1:])
+        out = asked.option("out", OUT)
+        writable(Path(out), f"out={out}", "name a folder that can, as in out=reports/probes")
         LOOKS[asked.kind](asked)
     except BadInput as error:
         print(f"normbench.probe: {error}", file=sys.stderr)

@@ -47,6 +47,14 @@ def read(path: Path) -> list[Line]:
         return [{key: _value(text) for key, text in line.items()} for line in csv.DictReader(file)]
 
 
+def merge(path: Path, lines: Sequence[Line]) -> None:
+    """Write `lines` in the place of those of the same epochs, and keep the others."""
+    fresh = {line.get("epoch") for line in lines}
+    known = read(path) if path.exists() else []
+    whole = [*(line for line in known if line.get("epoch") not in fresh), *lines]
+    write(path, sorted(whole, key=_epoch))
+
+
 def by(lines: Sequence[Line], *keys: str) -> dict[Any, list[Line]]:
     """The lines by their value of a key, or of several, in the order in which they come."""
     found: dict[Any, list[Line]] = {}

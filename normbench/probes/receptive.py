@@ -38,10 +38,10 @@ def receptive_fields(network: nn.Module, image: tuple[int, int, int]) -> dict[st
     Raises:
         Impossible: the network cannot be traced.
     """
-    device = next(network.parameters()).device
+    known = next(network.parameters())
     with observed(network, "running"):
         walking = _Walking(traced(network))
-        walking.run(torch.zeros(1, *image, device=device))
+        walking.run(known.new_zeros(1, *image))
     return walking.inputs
 
 
