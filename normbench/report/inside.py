@@ -157,7 +157,7 @@ def _power(lines: Sequence[Line]) -> Figure:
         axes.set(xlim=(min(depth), max(max(depth), min(depth) + 1)), ylim=(0, 1.02))
         axes.set_title(_name(key))
         axes.set_xlabel("layer")
-    panels.flat[0].legend(loc="lower left", fontsize=6, facecolor="white", frameon=True)
+    _legend(figure, panels.flat[0])
     left, linear = panels[-1][:2]
     for place, (key, layers) in enumerate(networks.items()):
         depth = _numbers(layers, "depth")
@@ -175,6 +175,7 @@ def _power(lines: Sequence[Line]) -> Figure:
         axes.set_title(label)
         axes.set_xlabel("layer")
         axes.grid(alpha=0.3)
+    linear.set_ylim(0, 1.02)
     left.legend(fontsize=6)
     return figure
 
@@ -182,23 +183,32 @@ def _power(lines: Sequence[Line]) -> Figure:
 def _ratios(lines: Sequence[Line]) -> Figure:
     """Ratios over epochs by receptive field, their divergence, and each layer's largest one."""
     networks = by(lines, "network")
-    groups = [*by(lines, "group"), "all"]
-    figure, panels = _panels(4 * len(networks), len(groups), sharey="row")
-    last: Any = None
+    across = 1 + max(len(by(of_network, "group")) for of_network in networks.values())
+    figure, panels = _panels(4 * len(networks), across)
+    shares: list[Axes] = []
+    divergences: list[Axes] = []
     for number, (network, of_network) in enumerate(networks.items()):
         rows = panels[4 * number : 4 * number + 4]
-        for place, group in enumerate(groups):
-            chosen = [line for line in of_network if group in ("all", line["group"])]
+        for axes in rows.flat:
+            axes.set_visible(False)
+        for place, group in enumerate([*by(of_network, "group"), "all layers"]):
+            chosen = [line for line in of_network if group in ("all layers", line["group"])]
             for row, of in zip(rows, ("mean", "var"), strict=False):
                 _shares(row[place], [line for line in chosen if line["of"] == of])
-                row[place].set_title(f"{network}\n{of}, {group}")
+                row[place].set_title(f"{network}: {of}, {group}")
+                shares.append(row[place])
             _apart(rows[2][place], chosen)
-            rows[3][place].set_visible(False)
+            divergences.append(rows[2][place])
         rows[0][0].legend()
-        last = max(float(line["epoch"]) for line in of_network)
-        final = [line for line in of_network if line["epoch"] == last]
+        last = max(line["epoch"] for line in of_network)
         grid = rows[3][0].get_gridspec()
+        final = [line for line in of_network if line["epoch"] == last]
         _hard(figure.add_subplot(grid[4 * number + 3, :]), final)
+    for together in (shares, divergences):  # all to one scale
+        top = max(axes.get_ylim()[1] for axes in together)
+        for axes in together:
+            axes.set(visible=True, ylim=(0, top), xlabel="epoch")
+            axes.grid(alpha=0.3)
     return figure
 
 
@@ -208,9 +218,6 @@ def _shares(axes: Axes, lines: Sequence[Line]) -> None:
         means = {epoch: fmean(_numbers(of, member)) for epoch, of in by(lines, "epoch").items()}
         marker = "o" if len(means) == 1 else None
         axes.plot([*means], [*means.values()], color=colour, label=member, marker=marker)
-    axes.set_ylim(0, 1)
-    axes.set_xlabel("epoch")
-    axes.grid(alpha=0.3)
 
 
 def _apart(axes: Axes, lines: Sequence[Line]) -> None:
@@ -219,9 +226,6 @@ def _apart(axes: Axes, lines: Sequence[Line]) -> None:
     marker = "o" if len(means) == 1 else None
     axes.plot([*means], [*means.values()], color="black", marker=marker)
     axes.set_title(r"$D(\lambda^\mu \| \lambda^\sigma)$")
-    axes.set_xlabel("epoch")
-    axes.set_ylim(bottom=0)
-    axes.grid(alpha=0.3)
 
 
 def _hard(axes: Axes, lines: Sequence[Line]) -> None:
@@ -239,7 +243,7 @@ def _hard(axes: Axes, lines: Sequence[Line]) -> None:
     axes.set_xticks([*fields], [str(field) for field in fields.values()], rotation=90, fontsize=6)
     axes.set_yticks([0.45, 1.45], ["var", "mean"])
     axes.set_xlabel("receptive field of the layer")
-    axes.set_title(f"hard ratios at epoch {lines[0]['epoch']}: in green, ln blue, bn orange")
+    axes.set_title(f"largest ratio at epoch {lines[0]['epoch']}: in green, ln blue, bn orange")
 
 
 def _example_weight(lines: Sequence[Line]) -> Figure:
