@@ -6,6 +6,7 @@ A run owns the folder `<root>/<sweep>/<run id>/`. In it lie
     state.json    the state of a run that is not: running, failed or interrupted
     history.csv   the training curve
     log.txt       everything that the run printed
+    probes/       what was seen inside its network (`normbench.probed`)
     previous.json the row of an older run, while force=true trains again
     lock          held by the process that trains it
     *.pt          checkpoints

@@ -118,7 +118,7 @@ def _spp(lines: Sequence[Line]) -> Figure:
             axes.plot(x, y, label=_name(key), linewidth=1, **_look(place))
             ends = [n for n, block in enumerate(blocks) if block["ends_stage"]]
             axes.plot([x[n] for n in ends], [y[n] for n in ends], "k.", markersize=5)
-        _wide(axes, _numbers(lines, measure))
+        _scale(axes, _numbers(lines, measure))
         axes.set_xlabel("residual block")
         axes.set_title(label)
         axes.grid(alpha=0.3)
@@ -132,11 +132,13 @@ def _legend(figure: Figure, axes: Axes) -> None:
     figure.legend(handles, names, loc="outside lower center", ncols=4)
 
 
-def _wide(axes: Axes, values: Sequence[float]) -> None:
-    """A logarithmic scale where the largest value is that of an explosion."""
+def _scale(axes: Axes, values: Sequence[float]) -> None:
+    """From 0 on, or a logarithmic scale where the largest value is that of an explosion."""
     above = sorted(value for value in values if value > 0)
     if above and above[-1] > 1e3 and above[-1] > 1e2 * above[len(above) // 2]:
         axes.set_yscale("log")
+    else:
+        axes.set_ylim(0, None if above else 1)
 
 
 def _power(lines: Sequence[Line]) -> Figure:
