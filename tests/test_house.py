@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from conftest import FASHION_MNIST, Command
 
-from normbench import __version__, catalog, cost, status
+from normbench import __version__, catalog, cost, probe, status
 from normbench.cells import GROUPS
 from normbench.errors import BadInput
 from normbench.home import CONF, ROOT, names
@@ -140,7 +140,7 @@ def test_a_wheel_carries_the_yamls_and_runs_from_any_folder(tmp_path: Path) -> N
     installed = tmp_path / "installed"
     zipfile.ZipFile(wheel).extractall(installed)
     packed = {str(path.relative_to(installed / "normbench")) for path in installed.rglob("*.yaml")}
-    for folder in ("conf", "sweeps", "reports/tables", "reports/claims"):
+    for folder in ("conf", "sweeps", "reports/tables", "reports/claims", "reports/figures"):
         expected = {str(path.relative_to(ROOT)) for path in (ROOT / folder).rglob("*.yaml")}
         assert expected
         assert expected <= packed
@@ -222,7 +222,7 @@ SHORTER = " recipe.images=256 trainer=cpu logger=none"
 EXAMPLES = [line.partition("  #")[0].strip() for line in block("examples")]
 MAINS = {
     "normbench.catalog": catalog.main, "normbench.report": report, "normbench.status": status.main,
-    "normbench.cost": cost.main,
+    "normbench.cost": cost.main, "normbench.probe": probe.main,
 }  # fmt: skip
 
 

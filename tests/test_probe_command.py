@@ -2,6 +2,7 @@
 
 import csv
 import json
+import shlex
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
@@ -13,7 +14,7 @@ import torch
 from conftest import SHORT, Command, Finished
 
 from normbench import probe
-from normbench.home import FIGURES, load, names
+from normbench.home import FIGURES, ROOT, load, names
 from normbench.kept import kept
 from normbench.probed import IN_TRAINING, KINDS, Line, by, read
 from normbench.report.inside import draw
@@ -448,6 +449,36 @@ def test_a_kind_that_has_nothing_to_see_is_left_out(command: Command) -> None:
     folder = Path("runs/default") / row.id
     assert [path.name for path in (folder / "probes").glob("*.csv")] == ["spp.csv"]
     assert "probe.kinds=power: nothing to see here: no layer of" in (folder / "log.txt").read_text()
+
+
+# The README
+
+
+def test_the_commands_of_the_readme(look: Look, command: Command) -> None:
+    """In their order, made smaller; the last ones look into the runs of the one before."""
+    block = (ROOT / "README.md").read_text().partition("<!-- probes -->")[2].split("```")[1]
+    typed = [shlex.split(line.partition("  #")[0]) for line in block.splitlines()[1:]]
+    small = {
+        "nf_1": SMALLER,
+        "spp": ("model.width=8", "image=32", "images=2"),
+        "power": ("data=digits", "images=16"),
+        "speed": ("batch=4", "repeats=1", "norm=bn,gn,in"),
+    }
+    for _, _, module, kind, *words in typed:
+        if module == "normbench":
+            shorter = ("recipe.images=1280", "logger=none", "seed=0,1")
+            assert command(kind, *words, *shorter).code == 0
+            continue
+        assert module == "normbench.probe"
+        more = small.get(kind, ())
+        keys = [word.partition("=")[0] for word in more]
+        kept_words = [word for word in words if word.partition("=")[0] not in keys]
+        # What vs begins takes the words before it.
+        place = kept_words.index("vs") if "vs" in kept_words else len(kept_words)
+        found = look(kind, *kept_words[:place], *more, *kept_words[place:])
+        assert found.code == 0, found.err
+    assert len(typed) >= 9
+    assert Path("reports/probes/ratios_apart.csv").exists()
 
 
 # Bad words
