@@ -41,7 +41,7 @@ def history(folder: Path) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("norm", ["bn", "evonorm_s0"])
 def test_an_offline_run_says_what_the_row_says(command: Command, rows: Rows, norm: str) -> None:
-    end = command(f"norm={norm}", "batch=4", *WITH_WANDB)
+    end = command(f"norm={norm}", "batch=4", "probe=spp", *WITH_WANDB)
     assert end.code == 0
     assert "W&B: 1 offline runs; `wandb sync runs/default/*/wandb/offline-run-*` uploads" in end.out
     (row,) = rows()
@@ -59,6 +59,7 @@ def test_an_offline_run_says_what_the_row_says(command: Command, rows: Rows, nor
     curve = list(results.read_history(own))
     logged = history(own)
     assert len(curve) == len(logged)
+    assert "spp_variance" in curve[-1]
     for ours, theirs in zip(curve, logged, strict=True):
         assert theirs.items() >= {key: pytest.approx(value) for key, value in ours.items()}.items()
 

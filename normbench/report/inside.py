@@ -144,9 +144,8 @@ def _scale(axes: Axes, values: Sequence[float]) -> None:
 def _power(lines: Sequence[Line]) -> Figure:
     """Power over depth, stacked, a panel a network; then what has not collapsed, and linearity."""
     networks = by(_some_epochs(lines), "network", "epoch")
-    across = min(_ACROSS, max(2, len(networks)))
-    stacked = -(-len(networks) // across)
-    figure, panels = _panels(stacked + 1, across)
+    across = min(_ACROSS, len(networks) + 2)
+    figure, panels = _panels(-(-(len(networks) + 2) // across), across)
     for axes in panels.flat:
         axes.set_visible(False)
     for axes, (key, layers) in zip(panels.flat, networks.items(), strict=False):
@@ -160,7 +159,7 @@ def _power(lines: Sequence[Line]) -> Figure:
         axes.set_title(_name(key))
         axes.set_xlabel("layer")
     _legend(figure, panels.flat[0])
-    left, linear = panels[-1][:2]
+    left, linear = panels.flat[len(networks) : len(networks) + 2]
     for place, (key, layers) in enumerate(networks.items()):
         depth = _numbers(layers, "depth")
         varies = [layer["p2"] + layer["p3"] + layer["p4"] for layer in layers]
