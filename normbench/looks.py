@@ -13,6 +13,7 @@ import torch
 from tabulate import tabulate
 from torch import Tensor, nn
 
+from normbench.cells import Cell
 from normbench.errors import BadInput, Impossible, choose_from, counted
 from normbench.kept import Kept
 from normbench.models.random_net import RandomNet
@@ -222,18 +223,19 @@ def compare_speed(asked: Asked) -> None:
     """Normalizers against bn in the same networks."""
     repeats = counted("repeats", asked.option("repeats", "7"), 7)
     modes = _modes(asked.option("mode", "training,inference"))
-    cells = [cell for _, words in asked.networks for cell in composed(_with_bn(words))]
+    cells = [cell for _, words in asked.networks for cell in _with_bn(words)]
+    if len({repr(cell.data.identity) for cell in cells}) > 1:
+        raise BadInput("data: speeds are compared on images of one size; give one data set")
+    data = dataset_of(cells[0])
     torch.set_num_threads(cells[0].trainer.threads)
     lines: list[Line] = []
     for batch in sorted({cell.batch for cell in cells}):
-        here = [cell for cell in cells if cell.batch == batch]
-        each_norm = fresh([("", here)])
-        image = dataset_of(here[0]).image
-        images = torch.randn(batch, *image, device=each_norm[0].device)
-        networks = {each.label: each.network for each in each_norm}
+        here = fresh([("", [cell for cell in cells if cell.batch == batch])])
+        images = torch.randn(batch, *data.image, device=here[0].device)
         for mode in modes:
-            found = speeds(networks, images, dataset_of(here[0]).classes, mode, repeats)
-            lines += _speed_lines(found)
+            print(f"batch {batch}, {mode}: {len(here)} networks", file=sys.stderr, flush=True)
+            builds = {each.label: each.network for each in here}
+            lines += _over_bn(here, speeds(builds, images, data.classes, mode, repeats))
     shown = [[x["network"], x["batch"], x["mode"], *_speed_cells(x)] for x in lines]
     head = ["network", "batch", "mode", "steps/s", "quartiles", "images/s", "over bn", "memory MB",
             "over bn"]  # fmt: skip
@@ -243,12 +245,37 @@ def compare_speed(asked: Asked) -> None:
     _finish(asked, lines)
 
 
-def _with_bn(words: Sequence[str]) -> list[str]:
-    """With bn as the first of the normalizers: it is what the others are held against."""
-    norm = next((w.partition("=")[2] for w in words if w.startswith("norm=")), "evonorm_s0")
-    if "bn" in norm.split(",") or "(" in norm:
-        return [*words]
-    return [*(w for w in words if not w.startswith("norm=")), f"norm=bn,{norm}"]
+def _with_bn(words: Sequence[str]) -> list[Cell]:
+    """The cells of some words, and before them those of bn, against which they are held."""
+    cells = composed(words)
+    if any(_is_bn(cell) for cell in cells):
+        return cells
+    others = [word for word in words if not word.startswith(("norm=", "norm."))]
+    return [*composed([*others, "norm=bn"]), *cells]
+
+
+def _is_bn(cell: Cell) -> bool:
+    return cell.norm.name == "bn" and not cell.norm.changed
+
+
+def _over_bn(subjects: Sequence[Subject], found: Sequence[Speed]) -> Iterator[Line]:
+    """Lines with what each network has over bn in the same architecture."""
+    bases = {
+        repr(subject.cell.model.identity): speed
+        for subject, speed in zip(subjects, found, strict=True)
+        if _is_bn(subject.cell) and speed.status == "ok"
+    }
+    for subject, speed in zip(subjects, found, strict=True):
+        base = bases.get(repr(subject.cell.model.identity))
+        rate, memory = speed.steps_per_second, speed.memory
+        line: Line = {**vars(speed), "ratio": None, "memory_ratio": None}
+        line["images_per_second"] = None if rate is None else rate * speed.batch
+        if base is not None and rate and memory:
+            assert base.steps_per_second
+            assert base.memory
+            line["ratio"] = rate / base.steps_per_second
+            line["memory_ratio"] = memory / base.memory
+        yield line
 
 
 def _modes(word: str) -> list[Mode]:
@@ -257,17 +284,6 @@ def _modes(word: str) -> list[Mode]:
         if each not in known:
             raise BadInput(f"mode={word}: {choose_from(each, known)}")
     return [mode for mode in known if mode in word.split(",")]
-
-
-def _speed_lines(found: Sequence[Speed]) -> Iterator[Line]:
-    base = next((each for each in found if each.network == "bn" and each.status == "ok"), None)
-    for each in found:
-        line: Line = dict(vars(each))
-        ours, theirs = each.steps_per_second, base.steps_per_second if base else None
-        line["ratio"] = ours / theirs if ours and theirs else None
-        line["images_per_second"] = ours * each.batch if ours else None
-        memory = each.memory / base.memory if each.memory and base and base.memory else None
-        yield {**line, "memory_ratio": memory}
 
 
 def _speed_cells(line: Line) -> list[str]:

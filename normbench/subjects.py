@@ -64,7 +64,16 @@ class Subject:
 
     @property
     def device(self) -> torch.device:
-        return torch.device("cuda" if on_gpu(self.cell) else "cpu")
+        """Where it is looked at.
+
+        Raises:
+            BadInput: there is no such device.
+        """
+        if not on_gpu(self.cell):
+            return torch.device("cpu")
+        if not torch.cuda.is_available():
+            raise BadInput("trainer=gpu: no CUDA device is visible; trainer=cpu or auto works")
+        return torch.device("cuda")
 
     def network(self) -> nn.Module:
         """Built from the cell's seed, so that it is the one with which a training begins."""

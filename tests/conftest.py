@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import nn
 
-from normbench import children
+from normbench import children, probe
 from normbench.__main__ import main
 from normbench.catalog import model, normalizer
 from normbench.cells import Cell
@@ -54,6 +54,7 @@ class Finished:
 
 
 Command = Callable[..., Finished]
+Look = Callable[..., Finished]
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -83,6 +84,23 @@ def command(
 
     def run(*arguments: str) -> Finished:
         code = main(arguments)
+        captured = capsys.readouterr()
+        return Finished(code, captured.out, captured.err)
+
+    return run
+
+
+@pytest.fixture
+def look(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Look:
+    """`python -m normbench.probe ARGUMENTS` in an empty folder."""
+    monkeypatch.chdir(tmp_path)
+    threads = torch.get_num_threads()
+
+    def run(*arguments: str) -> Finished:
+        code = probe.main(arguments)
+        torch.set_num_threads(threads)
         captured = capsys.readouterr()
         return Finished(code, captured.out, captured.err)
 

@@ -1,13 +1,15 @@
 """What a CUDA device must do like the CPU. Run by `make gpu`; skipped where there is none."""
 
 import copy
+from pathlib import Path
 
 import pytest
 import torch
-from conftest import SHORT, Command
+from conftest import SHORT, Command, Look
 from test_norms import TOLERANCE, images, made, values_and_gradients
 from test_sweep import BROKEN, Rows
 
+from normbench import probed
 from normbench.catalog import normalizer, normalizers
 from normbench.draws import Draws
 from normbench.norms.workers import set_workers
@@ -105,3 +107,19 @@ def test_what_is_too_large_for_the_device_is_tried_in_smaller_portions(command: 
     assert end.out.count("too large") == 2
     (row,) = read("runs")
     assert row.plan == "32 workers: devices=1 per_forward=8 accumulation=4"
+
+
+def test_probes_look_at_the_device(look: Look) -> None:
+    words = ("norm=bn,gn", "model=resnet14_v2", "images=32", "trainer=gpu", "precision=64-true")
+    for kind in ("spp", "power"):
+        numbers = []
+        for where in ("gpu", "cpu"):
+            assert look(kind, *words[:-2], f"trainer={where}", words[-1], f"out={where}").code == 0
+            numbers.append(probed.read(Path(where) / f"{kind}.csv"))
+        for ours, theirs in zip(*numbers, strict=True):
+            for key, value in theirs.items():
+                same = value if isinstance(value, str) else pytest.approx(value, rel=1e-6, abs=1e-9)
+                assert ours[key] == same
+    found = look("speed", "norm=gn", "batch=8", "repeats=1", "trainer=gpu")
+    assert found.code == 0, found.err
+    assert all(line["memory"] > 0 for line in probed.read(Path("reports/probes/speed.csv")))

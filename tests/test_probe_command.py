@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import SHORT, Command, Finished
+from conftest import SHORT, Command, Look
 
 from normbench import probe
 from normbench.home import FIGURES, ROOT, load, names
@@ -21,25 +21,6 @@ from normbench.report.inside import draw
 from normbench.results import load as load_row
 from normbench.results import read as read_rows
 from normbench.results import read_history
-
-Look = Callable[..., Finished]
-
-
-@pytest.fixture
-def look(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Look:
-    """`python -m normbench.probe ARGUMENTS` in an empty folder."""
-    monkeypatch.chdir(tmp_path)
-    threads = torch.get_num_threads()
-
-    def run(*arguments: str) -> Finished:
-        code = probe.main(arguments)
-        torch.set_num_threads(threads)
-        captured = capsys.readouterr()
-        return Finished(code, captured.out, captured.err)
-
-    return run
 
 
 def lines(name: str) -> list[Line]:
@@ -260,6 +241,19 @@ def test_the_speed_table(look: Look) -> None:
             rate = batch * line["steps_per_second"]
             assert line["images_per_second"] == pytest.approx(rate, rel=1e-6)
     assert "in: a group of 1 channel on a 1x1 map" in found.out
+
+
+def test_each_architecture_has_a_bn_of_its_own(look: Look) -> None:
+    words = ("norm=gn", "model=resnet8,resnet14", "batch=4", "repeats=1", "mode=inference")
+    assert look("speed", *words).code == 0
+    table = {line["network"]: line for line in lines("speed")}
+    assert [*table] == ["bn model=resnet8", "bn model=resnet14", "gn model=resnet8",
+                        "gn model=resnet14"]  # fmt: skip
+    for model in ("resnet8", "resnet14"):
+        bn, gn = (table[f"{norm} model={model}"] for norm in ("bn", "gn"))
+        assert bn["ratio"] == bn["memory_ratio"] == 1
+        ratio = gn["steps_per_second"] / bn["steps_per_second"]
+        assert gn["ratio"] == pytest.approx(ratio, rel=1e-6)
 
 
 def test_gains_of_ones_own_choice(look: Look) -> None:
@@ -505,6 +499,7 @@ def test_the_commands_of_the_readme(look: Look, command: Command) -> None:
         (["example_weight", "ckpt=all", "alphas=0,2"], "alphas=0,2: weights from 0 to 1"),
         (["speed", "mode=both"], "mode=both"),
         (["speed", "repeats=some"], "repeats=some: it is a whole number above 0"),
+        (["speed", "data=digits,cifar10"], "data: speeds are compared on images of one size"),
         (["gains", "act=nothing"], "act=nothing cannot be found"),
         (["gains", "norm=bn"], "gains: it is of activations and no networks"),
         (["spp", "ckpt=broken.pt", "norm=bn"], "ckpt=broken.pt cannot be read"),

@@ -539,7 +539,7 @@ def test_memory_of_a_backward_pass_is_what_it_saves() -> None:
     assert 2 * one <= peak(infer, CPU) < 2.5 * one
 
 
-def test_speeds_are_those_of_each_network_and_ratios_those_to_the_first() -> None:
+def test_speeds_are_those_of_each_network() -> None:
     networks = {
         norm: lambda norm=norm: model("resnet8", norm=normalizer(norm), num_classes=10, in_chans=1)
         for norm in ("bn", "in", "gn")
@@ -555,9 +555,6 @@ def test_speeds_are_those_of_each_network_and_ratios_those_to_the_first() -> Non
         for each in (found["bn"], found["gn"]):
             assert each.status == "ok"
             assert each.lower <= each.steps_per_second <= each.upper  # type: ignore[operator]
-        assert found["bn"].ratio == 1
-        ratio = found["gn"].steps_per_second / found["bn"].steps_per_second  # type: ignore[operator]
-        assert found["gn"].ratio == pytest.approx(ratio)
     assert inference["bn"].memory < training["bn"].memory  # type: ignore[operator]
 
 
@@ -571,8 +568,8 @@ def test_what_does_not_fit_is_oom() -> None:
         "fits": lambda: nn.Sequential(nn.Flatten(), nn.Linear(4, 10)),
     }
     full, fits = speeds(networks, noise(2, 1, 2, 2), 10, "inference", repeats=1)
-    assert (full.status, full.ratio) == ("OOM", None)
-    assert (fits.status, fits.ratio) == ("ok", 1)
+    assert (full.status, full.steps_per_second, full.memory) == ("OOM", None, None)
+    assert (fits.status, fits.reason) == ("ok", "")
 
 
 # Gains

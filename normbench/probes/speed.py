@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import ceil
-from statistics import median, quantiles
+from statistics import quantiles
 from typing import Literal
 
 import torch
@@ -42,7 +42,6 @@ class Speed:
     steps_per_second: float | None = None  # median
     lower: float | None = None  # quartiles
     upper: float | None = None
-    ratio: float | None = None  # of steps a second to those of the first network that ran
     memory: int | None = None  # bytes at most, beside weights, gradients and optimizer before
 
 
@@ -85,13 +84,9 @@ def speeds(
     for _ in range(repeats):
         for name, (step, number) in ready.items():
             taken[name].append(number / _seconds(step, number, images.device))
-    first = median(next(iter(taken.values()))) if taken else 1.0
     for name, per_second in taken.items():
-        middle = median(per_second)
-        lower, _, upper = _quartiles(per_second)
-        found[name] = replace(
-            found[name], steps_per_second=middle, lower=lower, upper=upper, ratio=middle / first
-        )
+        lower, middle, upper = _quartiles(per_second)
+        found[name] = replace(found[name], steps_per_second=middle, lower=lower, upper=upper)
     return [found[name] for name in networks]
 
 
