@@ -34,6 +34,7 @@ after epochs (spp, power, ratios): `python -m normbench norm=sn probe=ratios pro
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 
 import torch
@@ -41,11 +42,11 @@ import torch
 from normbench import console
 from normbench.errors import BadInput, choose_from
 from normbench.home import FIGURES, headline, load, names
-from normbench.looks import LOOKS, OUT
+from normbench.looks.subjects import Asked
+from normbench.looks.writing import OUT
 from normbench.place import share_of_cores
 from normbench.probed import KINDS
 from normbench.results import writable
-from normbench.subjects import Asked
 
 OWN = (
     "ckpt", "input", "images", "image", "statistics", "eps", "alphas", "repeats", "mode", "act",
@@ -67,7 +68,7 @@ def main(arguments: Sequence[str]) -> int:
         asked = _asked(arguments[0], arguments[1:])
         out = asked.option("out", OUT)
         writable(Path(out), f"out={out}", "name a folder that can, as in out=reports/probes")
-        LOOKS[asked.kind](asked)
+        import_module(f"normbench.looks.{asked.kind}").look(asked)
     except BadInput as error:
         print(f"normbench.probe: {error}", file=sys.stderr)
         return 2

@@ -1,0 +1,19 @@
+"""The power of normalized maps over the depth of networks."""
+
+from normbench.looks.lines import looked, named
+from normbench.looks.subjects import Asked
+from normbench.looks.writing import finish, show
+from normbench.probed import by
+
+
+def look(asked: Asked) -> None:
+    """The power decomposition."""
+    lines = looked(asked)
+    shown = []
+    for key, layers in by(lines, "network", "epoch").items():
+        for layer in (layers[0], layers[len(layers) // 2], layers[-1]):
+            terms = [f"{float(layer[name]):.4f}" for name in ("p1", "p2", "p3", "p4", "total")]
+            share = "" if layer["linearity"] is None else f"{layer['linearity']:.4f}"
+            shown.append([named(key), layer["depth"], *terms, share])
+    show(shown, ["network", "layer", "P1", "P2", "P3", "P4", "sum", "linearity"])
+    finish(asked, lines)

@@ -1,0 +1,62 @@
+"""Numbers, figures and rows of what was seen, as files, and tables on the screen."""
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from tabulate import tabulate
+
+from normbench.kept import Kept
+from normbench.looks.subjects import Asked
+from normbench.probed import FOLDER, Line, merge, read, write
+from normbench.provenance import commit, now, versions
+from normbench.report.inside import draw
+from normbench.results import write_probe
+
+OUT = "reports/probes"
+
+
+def finish(asked: Asked, lines: Sequence[Line]) -> None:
+    """Write numbers and figure where all networks of the command line have theirs."""
+    stem = asked.option("name", asked.stem)
+    paths = _written(Path(asked.option("out", OUT)), stem, asked, lines)
+    print("\n" + ", ".join(map(str, paths)))
+
+
+def _written(folder: Path, stem: str, asked: Asked, lines: Sequence[Line]) -> list[Path]:
+    numbers = folder / f"{stem}.csv"
+    write(numbers, lines)
+    return [numbers, *_drawn(numbers, asked.kind, asked.title)]
+
+
+def _drawn(numbers: Path, kind: str, title: str) -> list[Path]:
+    """The figure of a file of numbers, beside it."""
+    paths = []
+    for form, content in draw(kind, read(numbers), title).items():
+        paths.append(numbers.with_suffix(f".{form}"))
+        paths[-1].write_bytes(content)
+    return paths
+
+
+def leave(asked: Asked, run: Kept, lines: Sequence[Line], **found: Any) -> None:
+    """What was seen of a run, in its folder, with a row that says where it comes from."""
+    folder = run.folder / FOLDER
+    numbers = folder / f"{asked.kind}.csv"
+    merge(numbers, lines)
+    _drawn(numbers, asked.kind, run.cell.title)
+    options = {k: v for k, v in asked.options.items() if k not in ("ckpt", "out", "name")}
+    options |= {f"{asked.kind}.{k}": f"{v:g}" for k, v in found.pop("weights", {}).items()}
+    key = f"{run.row.id} {asked.kind} {sorted(options.items())}"
+    row = replace(
+        run.row, kind="probe", probe=asked.kind, of=run.row.id, finished=now(), commit=commit(),
+        id=hashlib.sha256(key.encode()).hexdigest()[:12], versions=versions(),
+        options=" ".join([run.row.options, *(f"{k}={v}" for k, v in options.items())]).strip(),
+        wandb="", shared_with=None, **found,
+    )  # fmt: skip
+    write_probe(folder / f"{asked.kind}.json", row)
+
+
+def show(rows: Sequence[Sequence[object]], head: Sequence[str]) -> None:
+    print(tabulate(rows, head, disable_numparse=True))
