@@ -37,14 +37,10 @@ from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 
-import torch
-
 from normbench import console
 from normbench.errors import BadInput, choose_from
 from normbench.home import FIGURES, headline, load, names
-from normbench.looks.subjects import Asked
-from normbench.looks.writing import OUT
-from normbench.place import share_of_cores
+from normbench.looks.asked import OUT, Asked
 from normbench.probed import KINDS
 from normbench.results import writable
 
@@ -63,7 +59,6 @@ def main(arguments: Sequence[str]) -> int:
         for name in names(FIGURES):
             print(f"    {name:<22} {headline(FIGURES / f'{name}.yaml')}")
         return 0
-    torch.set_num_threads(share_of_cores(1))
     try:
         asked = _asked(arguments[0], arguments[1:])
         out = asked.option("out", OUT)

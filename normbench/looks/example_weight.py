@@ -7,7 +7,8 @@ from torch import Tensor, nn
 
 from normbench.errors import BadInput
 from normbench.kept import Kept
-from normbench.looks.subjects import Asked, runs_of
+from normbench.looks.asked import Asked
+from normbench.looks.subjects import runs_of, use_all_cores
 from normbench.looks.writing import finish, leave, show
 from normbench.norms.group import GroupNormAct
 from normbench.norms.recalibration import recalibrate
@@ -20,7 +21,8 @@ STEPS = 50  # of images from which layers without running statistics get theirs
 
 def look(asked: Asked) -> None:
     """Inference example weighing of kept networks."""
-    alphas = _alphas(asked.option("alphas", ""))
+    use_all_cores()
+    alphas = _alphas(asked.option("alphas"))
     lines: list[Line] = []
     shown = []
     for label, runs in runs_of(asked).items():

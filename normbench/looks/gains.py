@@ -3,7 +3,7 @@
 from contextlib import suppress
 
 from normbench.errors import BadInput
-from normbench.looks.subjects import Asked
+from normbench.looks.asked import Asked
 from normbench.looks.writing import finish, show
 from normbench.norms.activations import GAINS
 from normbench.probed import Line

@@ -4,7 +4,8 @@ import sys
 from typing import Any
 
 from normbench.errors import BadInput, Impossible, choose_from
-from normbench.looks.subjects import Asked, Subject, images_of, subjects
+from normbench.looks.asked import Asked
+from normbench.looks.subjects import Subject, images_of, subjects, use_all_cores
 from normbench.looks.writing import leave
 from normbench.models.random_net import RandomNet
 from normbench.probed import Line
@@ -22,6 +23,7 @@ def looked(asked: Asked) -> list[Line]:
     """
     lines: list[Line] = []
     reasons = []
+    use_all_cores()
     every = subjects(asked)
     for number, subject in enumerate(every, 1):
         at = "" if subject.epoch is None else f" after epoch {subject.epoch}"

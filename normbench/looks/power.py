@@ -1,7 +1,7 @@
 """The power of normalized maps over the depth of networks."""
 
+from normbench.looks.asked import Asked
 from normbench.looks.lines import looked, named
-from normbench.looks.subjects import Asked
 from normbench.looks.writing import finish, show
 from normbench.probed import by
 

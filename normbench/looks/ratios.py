@@ -8,7 +8,8 @@ import torch
 
 from normbench.errors import BadInput
 from normbench.kept import Kept
-from normbench.looks.subjects import Asked, runs_of
+from normbench.looks.asked import Asked
+from normbench.looks.subjects import runs_of
 from normbench.looks.writing import finish, leave, show
 from normbench.norms.switchable import MEMBERS
 from normbench.probed import FOLDER, Line, by, read

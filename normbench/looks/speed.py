@@ -7,7 +7,8 @@ import torch
 
 from normbench.cells import Cell
 from normbench.errors import BadInput, choose_from, counted
-from normbench.looks.subjects import Asked, Subject, composed, fresh
+from normbench.looks.asked import Asked
+from normbench.looks.subjects import Subject, composed, fresh
 from normbench.looks.writing import finish, show
 from normbench.probed import Line
 from normbench.probes.speed import Mode, Speed, speeds

@@ -2,8 +2,8 @@
 
 from statistics import fmean
 
+from normbench.looks.asked import Asked
 from normbench.looks.lines import looked, named
-from normbench.looks.subjects import Asked
 from normbench.looks.writing import finish, show
 from normbench.probed import by
 

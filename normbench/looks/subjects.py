@@ -4,7 +4,7 @@ Each has a label that says in what it differs from the others.
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,8 @@ from normbench.cells import GROUPS, Cell
 from normbench.compose import compose
 from normbench.errors import BadInput, choose_from, counted
 from normbench.kept import RUN, Kept, all_kept, kept, of_file
+from normbench.looks.asked import Asked
+from normbench.place import share_of_cores
 from normbench.probed import Line
 from normbench.training import dataset_of, loaders_of, network_of, on_gpu
 
@@ -23,33 +25,6 @@ USUAL_INPUT = {"spp": "normal"}
 USUAL_IMAGES = {"spp": "8"}
 #: Of the cell of a network that is only looked at nothing depends on these.
 _LAYOUT = ("protocol", "workers", "global_batch")
-
-
-@dataclass(frozen=True)
-class Asked:
-    """What the command line asks for.
-
-    Args:
-        kind: of the probe.
-        networks: words of each network, or grid of networks, with a label or "".
-        options: of the probe itself.
-        title: of the figure.
-        stem: of the files.
-    """
-
-    kind: str
-    networks: Sequence[tuple[str, list[str]]]
-    options: Mapping[str, str]
-    title: str = ""
-    stem: str = ""
-
-    def option(self, name: str, usual: str = "") -> str:
-        return self.options.get(name, usual)
-
-    @property
-    def grids(self) -> list[tuple[str, list[Cell]]]:
-        """The cells of each network or grid."""
-        return [(label, composed(words)) for label, words in self.networks]
 
 
 @dataclass(frozen=True)
@@ -90,6 +65,11 @@ class Subject:
         return found
 
 
+def use_all_cores() -> None:
+    """A probe is alone on the machine; what is timed is not asked this way."""
+    torch.set_num_threads(share_of_cores(1))
+
+
 def composed(words: Sequence[str]) -> list[Cell]:
     """The cells of a network's words, a worker each unless they say otherwise."""
     said = {word.partition("=")[0] for word in words}
@@ -108,13 +88,18 @@ def subjects(asked: Asked) -> list[Subject]:
             for run in runs
             for epoch in run.states
         ]
-    found = fresh(asked.grids)
+    found = fresh(_grids(asked))
     if not source:
         return found
     if len(found) > 1:
         raise BadInput(f"ckpt={source}: a file is of one network, and {len(found)} are asked for")
     cell = found[0].cell
     return [replace(found[0], build=lambda: of_file(cell, Path(source)))]
+
+
+def _grids(asked: Asked) -> list[tuple[str, list[Cell]]]:
+    """The cells of each network or grid."""
+    return [(label, composed(words)) for label, words in asked.networks]
 
 
 def fresh(grids: Sequence[tuple[str, Sequence[Cell]]]) -> list[Subject]:

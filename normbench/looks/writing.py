@@ -9,13 +9,11 @@ from typing import Any
 from tabulate import tabulate
 
 from normbench.kept import Kept
-from normbench.looks.subjects import Asked
+from normbench.looks.asked import OUT, Asked
 from normbench.probed import FOLDER, Line, merge, read, write
 from normbench.provenance import commit, now, versions
 from normbench.report.inside import draw
 from normbench.results import write_probe
-
-OUT = "reports/probes"
 
 
 def finish(asked: Asked, lines: Sequence[Line]) -> None:
