@@ -14,6 +14,7 @@ from typing import Any, Protocol
 from normbench import results
 from normbench.cells import Settings
 from normbench.errors import BadInput
+from normbench.history import last_record
 from normbench.pool import Pool, Say, Summary, Work
 
 LOOK = 1.0  # seconds between two looks at the folders
@@ -174,7 +175,7 @@ class Cluster(Pool):
             self.pass_on(work)
             return
         state = results.read_state(work.folder)
-        if state.get("steps") and (last := results.last_record(work.folder)):
+        if state.get("steps") and (last := last_record(work.folder)):
             done, loss = int(last["step"]), last["train_loss"]
             self.screen.moved(work.cell.id, done, int(state["steps"]), loss)
         if number in self.alive:

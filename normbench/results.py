@@ -12,15 +12,12 @@ A run owns the folder `<root>/<sweep>/<run id>/`. In it lie
     *.pt          checkpoints
 """
 
-import csv
 import fcntl
 import gc
 import json
 import os
-import shutil
 import types
-from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import MISSING, asdict, dataclass, field, fields
 from pathlib import Path
@@ -290,44 +287,6 @@ def is_busy(folder: Path) -> bool:
         return True
 
 
-class History:
-    """The curve of one run, a line a record; `more` columns are those of its probes."""
-
-    columns: tuple[str, ...] = (
-        "step", "epoch", "lr", "train_loss", "train_top1", "val_loss", "val_top1",
-    )  # fmt: skip
-
-    def __init__(
-        self,
-        folder: Path,
-        past: Sequence[Mapping[str, float]] = (),
-        more: Sequence[str] = (),
-    ) -> None:
-        self.columns = (*type(self).columns, *more)
-        self.path = folder / "history.csv"
-        # In one piece, or a process that is killed here would take the past with it.
-        whole, temporary = self.path, folder / f".history.csv.{os.getpid()}"
-        self.path = temporary
-        with temporary.open("w", newline="") as file:
-            csv.writer(file).writerow(self.columns)
-        for record in past:
-            self.add(record)
-        self.path = temporary.replace(whole)
-
-    def add(self, record: Mapping[str, float]) -> None:
-        """Append `record`; columns that it lacks stay empty."""
-        whole = {**record, "step": int(record["step"])}
-        with self.path.open("a", newline="") as file:
-            csv.writer(file).writerow([whole.get(column, "") for column in self.columns])
-
-
-def read_history(folder: Path) -> Iterator[dict[str, float]]:
-    """The records of history.csv, without their empty columns."""
-    with (folder / "history.csv").open(newline="") as file:
-        for line in csv.DictReader(file):
-            yield {column: float(value) for column, value in line.items() if value}
-
-
 def write_failure(folder: Path, rank: int, reason: str, log: str, at: float) -> None:
     """Say that a rank of a run that is led elsewhere has failed, at a moment of the clock."""
     _replace(folder / f"failed.{rank}.json", {"reason": reason, "log": log, "at": at})
@@ -343,22 +302,6 @@ def forget_failures(folder: Path) -> None:
     """Before a run begins anew."""
     for path in folder.glob("failed.*.json"):
         path.unlink(missing_ok=True)
-
-
-def copy_history(source: Path, folder: Path) -> None:
-    """Give `folder` the curve of another run that computed the same."""
-    folder.mkdir(parents=True, exist_ok=True)
-    if (source / "history.csv").exists():
-        shutil.copyfile(source / "history.csv", folder / "history.csv")
-
-
-def last_record(folder: Path) -> dict[str, float] | None:
-    """The latest record of a run's curve; None before the first."""
-    if not (folder / "history.csv").exists():
-        return None
-    # Its last line may be half written by now: what counts is the last whole one.
-    whole = (record for record in read_history(folder) if "train_top1" in record)
-    return next(iter(deque(whole, maxlen=1)), None)
 
 
 def flat(nested: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

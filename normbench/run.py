@@ -18,18 +18,17 @@ from normbench.checkpoint import Checkpoints, State
 from normbench.children import interrupted, one_line
 from normbench.errors import OutOfMemory
 from normbench.evaluation import Record
+from normbench.history import History, read_history
 from normbench.place import job
 from normbench.probed import FOLDER, IN_TRAINING, grow
 from normbench.provenance import now, versions
 from normbench.results import (
     Busy,
-    History,
     Phase,
     Row,
     change_state,
     load,
     locked,
-    read_history,
     read_state,
     set_aside,
     write,

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from normbench import results
 from normbench.cells import Cell
+from normbench.history import copy_history
 from normbench.provenance import now
 from normbench.results import Row
 
@@ -24,6 +25,6 @@ def sources(rows: Iterable[Row]) -> dict[str, Row]:
 def share(row: Row, cell: Cell, root: Path, sweep: str) -> None:
     """Give `cell` the row and the curve of the run that has computed the same."""
     folder = root / sweep / cell.id
-    results.copy_history(root / row.sweep / row.id, folder)
+    copy_history(root / row.sweep / row.id, folder)
     asked = cell.asked(sweep)
     results.write(folder, replace(row, **asked, shared_with=row.id, finished=now()))

@@ -22,6 +22,7 @@ from pathlib import Path
 
 from normbench import console, results
 from normbench.errors import BadInput, choose_from
+from normbench.history import last_record
 from normbench.home import usual_choices
 
 FINISHED = ("ok", "diverged", "impossible", "oom")
@@ -65,7 +66,7 @@ def _open(folder: Path) -> Run:
     state = results.read_state(folder)
     phase, title = state.get("phase", "lost"), state.get("title", "")
     more = state.get("error", "")
-    if record := results.last_record(folder):
+    if record := last_record(folder):
         of = f" of {state['steps']}" if "steps" in state else ""
         more = more or f"step {int(record['step'])}{of}, loss {record['train_loss']:.3f}"
     if (folder / results.CHECKPOINT).exists():

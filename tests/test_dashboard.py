@@ -15,6 +15,7 @@ from test_report import of, run
 from test_sweep import Rows
 
 from normbench import dashboard, results
+from normbench.history import read_history
 from normbench.home import ROOT
 from normbench.report import build, render
 from normbench.results import flat
@@ -147,7 +148,7 @@ def test_an_uploaded_offline_run_is_the_row_and_has_all_that_dashboards_show(
     config = {key: each["value"] for key, each in sent.items() if key != "_wandb"}
     asked = {"id": row.id, "sweep": "default", "options": row.options}
     assert config == {**flat(row.config), **asked}
-    curve = list(results.read_history(Path("runs/default") / row.id))
+    curve = list(read_history(Path("runs/default") / row.id))
     history = server.lines("wandb-history.jsonl")
     for ours, theirs in zip(curve, history, strict=True):
         assert theirs.items() >= {key: pytest.approx(value) for key, value in ours.items()}.items()

@@ -13,6 +13,7 @@ import pytest
 from rows import FAR, runs
 
 from normbench import results
+from normbench.history import History
 from normbench.home import CONF, names
 from normbench.report import build
 from normbench.report.__main__ import main
@@ -20,7 +21,7 @@ from normbench.report.figure import style
 from normbench.report.page import inline
 from normbench.report.pivot import tables
 from normbench.report.recommendation import advice, sentence
-from normbench.results import History, Row
+from normbench.results import Row
 
 DARK = "prefers-color-scheme: dark"
 

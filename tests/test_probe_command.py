@@ -14,13 +14,13 @@ import torch
 from conftest import SHORT, Command, Look
 
 from normbench import probe
+from normbench.history import read_history
 from normbench.home import FIGURES, ROOT, load, names
 from normbench.kept import kept
 from normbench.probed import IN_TRAINING, KINDS, Line, by, read
 from normbench.report.inside import draw
 from normbench.results import load as load_row
 from normbench.results import read as read_rows
-from normbench.results import read_history
 
 
 def lines(name: str) -> list[Line]:

@@ -11,6 +11,7 @@ from test_processes import gone_from
 from test_sweep import BROKEN, LONG, folder_of, training, when
 
 from normbench import children, ranks, results
+from normbench.history import read_history
 from normbench.plan import Plan, layouts
 from normbench.results import Row
 from normbench.sweep import HEAVY, LIGHT
@@ -49,7 +50,7 @@ def test_a_grid_has_as_many_processes_as_each_cell_can_use(command: Command, row
     }
     assert sorted(path.name for path in Path("runs").iterdir()) == ["check.log", "default"]
     assert len(list(Path("runs").glob("default/*/wandb/offline-run-*"))) == 3
-    assert all(len(list(results.read_history(Path("runs/default") / r.id))) == 2 for r in rows())
+    assert all(len(list(read_history(Path("runs/default") / r.id))) == 2 for r in rows())
     assert "0 to do" in command("-m", *arguments[:-1]).out
 
 

@@ -14,6 +14,7 @@ import pytest
 from test_results import config, put, row
 
 from normbench import results
+from normbench.history import History
 from normbench.home import CONF, ROOT, names
 from normbench.report import build, render
 from normbench.report.__main__ import main
@@ -257,7 +258,7 @@ def test_a_figure_is_the_same_bytes_every_time() -> None:
 def test_where_every_run_diverged_there_is_nothing_to_draw(tmp_path: Path) -> None:
     lost = run("bn", 4, 0, None, status="diverged")
     results.write(tmp_path / lost.sweep / lost.id, lost)
-    results.History(tmp_path / lost.sweep / lost.id)
+    History(tmp_path / lost.sweep / lost.id)
     (table,) = of([lost])
     assert kinds(table, tmp_path) == []
 

@@ -13,7 +13,8 @@ import pytest
 
 from normbench import results
 from normbench.errors import BadInput
-from normbench.results import Busy, History, Row
+from normbench.history import History, read_history
+from normbench.results import Busy, Row
 
 
 def row(**changes: Any) -> Row:
@@ -119,7 +120,7 @@ def test_a_curve_keeps_its_columns(tmp_path: Path) -> None:
     history = History(tmp_path)
     history.add({"step": 5, "train_loss": 2.0})
     history.add({"step": 10, "train_loss": 1.0, "val_top1": 50.0})
-    assert list(results.read_history(tmp_path)) == [
+    assert list(read_history(tmp_path)) == [
         {"step": 5, "train_loss": 2.0},
         {"step": 10, "train_loss": 1.0, "val_top1": 50.0},
     ]

@@ -19,6 +19,7 @@ from test_sweep import folder_of, pid_of, terminal, training, until, when
 from normbench import checkpoint, results
 from normbench.cells import Cell
 from normbench.checkpoint import Checkpoints
+from normbench.history import read_history
 from normbench.results import Row
 from normbench.training import train
 
@@ -100,7 +101,7 @@ def test_a_killed_run_goes_on_from_its_checkpoint(command: Command, rows: Rows) 
     assert numbers(row) == numbers(expected)
     assert row.resumed == 1
     undisturbed = Path("undisturbed/default") / row.id
-    assert list(results.read_history(own)) == list(results.read_history(undisturbed))
+    assert list(read_history(own)) == list(read_history(undisturbed))
     assert not list(own.glob("*.pt"))
 
 
@@ -141,7 +142,7 @@ def test_checkpoints_that_were_asked_for_stay(command: Command, rows: Rows) -> N
     (row,) = [row for row in rows() if row.id != run]
     assert (row.status, row.resumed) == ("ok", 0)
     assert row.config["init_from"] == f"{run}@2"
-    curve = list(results.read_history(Path("runs/default") / row.id))
+    curve = list(read_history(Path("runs/default") / row.id))
     assert curve[0]["step"] == 30  # it went on after the 20 steps of two epochs
     refused = command(*base, f"init_from={run}@3")
     assert refused.code == 2

@@ -19,6 +19,7 @@ from test_processes import finish, gone_from
 
 from normbench import children, results
 from normbench.cells import Request
+from normbench.history import read_history
 from normbench.progress import Bars, Lines, Screen
 from normbench.results import Row
 from normbench.sweep import HEAVY, LIGHT
@@ -47,7 +48,7 @@ def when(ready: Callable[[], bool], then: Callable[[], None]) -> threading.Threa
 def training(folder: Path) -> bool:
     """The run has begun, and the curve has its first record."""
     running = results.read_state(folder).get("phase") == "running"
-    return running and (folder / "history.csv").exists() and any(results.read_history(folder))
+    return running and (folder / "history.csv").exists() and any(read_history(folder))
 
 
 def pid_of(folder: Path) -> int:
@@ -71,7 +72,7 @@ def test_a_grid_leaves_a_row_a_cell_and_prints_the_table(command: Command, rows:
     for row in rows():
         own = Path("runs") / "default" / row.id
         assert not (own / "state.json").exists()
-        assert len(list(results.read_history(own))) == 2
+        assert len(list(read_history(own))) == 2
     flat = [row for row in rows() if row.norm == "evonorm_s0" and row.seed == 0]
     assert len({(row.test_top1, row.test_loss, row.train_loss) for row in flat}) == 1
     for form in ("md", "csv", "tex", "png", "pdf", "svg"):

@@ -13,7 +13,7 @@ from conftest import SHORT, Command, cell
 from fake_wandb import serve
 from test_sweep import BROKEN, LONG, Rows, training, when
 
-from normbench import results
+from normbench.history import read_history
 from normbench.results import flat
 
 WITH_WANDB = [argument for argument in SHORT if argument != "logger=none"]
@@ -56,7 +56,7 @@ def test_an_offline_run_says_what_the_row_says(command: Command, rows: Rows, nor
         assert found["summary"][key] == pytest.approx(getattr(row, key))
     assert row.wandb.startswith(f"default/{row.id}/wandb/offline-run-")
     assert (Path("runs") / row.wandb).is_dir()
-    curve = list(results.read_history(own))
+    curve = list(read_history(own))
     logged = history(own)
     assert len(curve) == len(logged)
     assert "spp_variance" in curve[-1]

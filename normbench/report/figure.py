@@ -21,13 +21,14 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, NullLocator
 
+from normbench.history import read_history
 from normbench.home import CONF, names
 from normbench.report.drawable import BATCH, CURVES, SIZES, Form, sizes
 from normbench.report.metrics import METRICS
 from normbench.report.spec import Label
 from normbench.report.statistics import summary
 from normbench.report.table import Cell, Table
-from normbench.results import Row, read_history
+from normbench.results import Row
 
 Drawn = dict[Form, bytes]
 

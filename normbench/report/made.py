@@ -15,7 +15,7 @@ from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 
-from normbench import home, probed, results
+from normbench import history, home, probed, results
 from normbench.home import CLAIMS, CONF, SWEEPS, TABLES, names
 
 _MADE = ".made.json"
@@ -100,7 +100,7 @@ def _drawing() -> str:
 @cache
 def _program() -> str:
     own = sorted(path for path in Path(__file__).parent.iterdir() if path.is_file())
-    others = [Path(str(module.__file__)) for module in (results, probed, home)]
+    others = [Path(str(module.__file__)) for module in (results, history, probed, home)]
     code = [path.read_bytes() for path in (*own, *others)]
     return " ".join([hashlib.sha256(b"".join(code)).hexdigest(), *map(version, _LIBRARIES)])
 
