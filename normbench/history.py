@@ -21,7 +21,8 @@ class History:
         past: Sequence[Mapping[str, float]] = (),
         more: Sequence[str] = (),
     ) -> None:
-        self.columns = (*type(self).columns, *more)
+        known = [name for record in past for name in record]
+        self.columns = tuple(dict.fromkeys((*type(self).columns, *more, *known)))
         self.path = folder / "history.csv"
         # In one piece, or a process that is killed here would take the past with it.
         whole, temporary = self.path, folder / f".history.csv.{os.getpid()}"

@@ -18,7 +18,7 @@ from normbench.cells import Cell
 from normbench.compose import compose
 from normbench.errors import BadInput
 from normbench.results import CHECKPOINT, KEPT, Row, read
-from normbench.training import dataset_of, network_of
+from normbench.training import dataset_of, dtype_of, network_of
 
 RUN = re.compile("([0-9a-f]{12})(?:@([0-9]+|last))?")
 
@@ -29,7 +29,7 @@ class Kept:
 
     row: Row
     cell: Cell
-    folder: Path
+    folder: Path  # its own, whoever trained it
     states: dict[int, Path]
     whole: bool  # and not one of its states alone
 
@@ -67,10 +67,8 @@ def kept(run: str, root: Path, more: Sequence[str] = ()) -> Kept:
         )
     row = rows[0]
     cell = _cell(row, more)
-    folder = root / row.sweep / (row.shared_with or row.id)
-    if not folder.is_dir():  # shared with a run of another sweep
-        folder = next(root.glob(f"*/{row.shared_with or row.id}"))
-    states = _states(folder)
+    folder = root / row.sweep / row.id
+    states = _states(_trained_in(row, root))
     if epoch is not None and states:
         wanted = max(states) if epoch == "last" else int(epoch)
         states = {number: path for number, path in states.items() if number == wanted}
@@ -84,11 +82,13 @@ def kept(run: str, root: Path, more: Sequence[str] = ()) -> Kept:
 
 def all_kept(root: Path) -> list[str]:
     """The ids of all finished runs below `root` that have kept a state."""
-    return [
-        row.id
-        for row in read(root)
-        if row.status == "ok" and _states(root / row.sweep / (row.shared_with or row.id))
-    ]
+    return [row.id for row in read(root) if _states(_trained_in(row, root))]
+
+
+def _trained_in(row: Row, root: Path) -> Path:
+    """The folder of the run that computed it, which may be of another sweep."""
+    found = root.glob(f"*/{row.shared_with}") if row.shared_with else iter(())
+    return next(found, root / row.sweep / row.id)
 
 
 def loaded(cell: Cell, state: dict[str, Any], source: str) -> nn.Module:
@@ -97,7 +97,7 @@ def loaded(cell: Cell, state: dict[str, Any], source: str) -> nn.Module:
     Raises:
         BadInput: these are of another network.
     """
-    network = network_of(cell, dataset_of(cell))
+    network = network_of(cell, dataset_of(cell)).to(dtype_of(cell))
     try:
         network.load_state_dict(state)
     except RuntimeError as error:
@@ -120,6 +120,8 @@ def of_file(cell: Cell, path: Path) -> nn.Module:
     except Exception as error:  # torch has many words for what is no such file
         reason = str(error).strip().partition("\n")[0]
         raise BadInput(f"ckpt={path} cannot be read: {reason}") from None
+    if not isinstance(state, dict):
+        raise BadInput(f"ckpt={path}: it holds a {type(state).__name__} and no state_dict")
     if "model" in state and "optimizer" in state:
         average = state["average"]
         state = state["model"] if average is None else _within(average, "network.")

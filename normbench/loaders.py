@@ -19,6 +19,7 @@ from normbench.draws import Draws, permutation
 from normbench.plan import Plan
 from normbench.reg import Regularization, mixed
 
+LOOKED_AT = 1_000_000  # an epoch that no training reaches, for images that probes look at
 EVALUATION_BATCH = 500
 EVALUATION_VALUES = 2**24  # of images of an evaluation at once, which may be large
 
@@ -253,21 +254,25 @@ class Loaders(LightningDataModule):
             sizes = [seen.numel() for seen in every]
             flat = torch.cat([seen.flatten() for seen in every])
             for seen, images in zip(every, self.train.stream(flat, epoch, sizes), strict=True):
-                chunk = Chunk(
-                    images, seen, seen, self.order.seed, epoch, ends_epoch=False,
-                    known=seen.flatten(), finished=self.train.distorts(epoch),
-                )  # fmt: skip
-                yield from augmented(self.data, chunk).images[0]
+                yield from self._ready(images, seen, epoch)[0]
                 steps -= 1
             epoch += 1
 
     def some(self, number: int) -> Tensor:
-        """Augmented training images (N, C, H, W), at most `number`, always the same of a run.
+        """Augmented training images (N, C, H, W), at most `number`: the same under every plan."""
+        images = len(self.splits.train.labels)
+        seen = permutation(self.order.seed, LOOKED_AT, images)[None, None, :number]  # (1, 1, N)
+        (read,) = self.train.stream(seen.flatten(), LOOKED_AT, [seen.numel()])
+        found: Tensor = self._ready(read, seen, LOOKED_AT)
+        return found[0, 0]
 
-        They are those of the first steps that would follow the training.
-        """
-        steps = math.ceil(number / self.order.global_batch) * self.order.plan.devices
-        return torch.cat([*self.after_training(steps)])[:number]
+    def _ready(self, read: Tensor, seen: Tensor, epoch: int) -> Tensor:
+        """Images (K, A, N, C, H, W) of the indices `seen` (K, A, N), augmented and not mixed."""
+        chunk = Chunk(
+            read, seen, seen, self.order.seed, epoch, ends_epoch=False,
+            known=seen.flatten(), finished=self.train.distorts(epoch),
+        )  # fmt: skip
+        return augmented(self.data, chunk).images
 
     def on_after_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:  # noqa: ARG002
         """Bytes become floats, on the device."""

@@ -16,16 +16,18 @@ stands what another network has otherwise. FIGURE is a figure of a paper; figure
     ckpt=RUN           the network of a finished run that kept it (checkpoint=keep); RUN@EPOCH,
                        RUN,RUN or all. Its id says all, so norm= and model= are not typed
     ckpt=FILE          a checkpoint or a state_dict of the network that the other words describe
-    input=normal|data  N(0, 1), usual of spp, or training images of data=
-    images=N           in one forward pass (spp 8, others 256)
+                       (spp, power)
+    input=normal|data  N(0, 1), usual of spp, or training images of data=, usual of power
+    images=N           in one forward pass (spp 8, power 256)
     image=N            pixels of a side, of N(0, 1) alone (those of data=)
     statistics=running the running ones, as in evaluation; usual are those of the images at hand
     eps=X              in the place of the layers' own, 0 allowed (power)
     alphas=A,B,...     weights to try, 0 to 1 (example_weight)
-    repeats=N          rounds (speed: 7);  mode=training,inference
+    repeats=N          rounds (speed: 7)
+    mode=M             training, inference or both (speed)
     act=NAME,...       activations (gains: all), as hardswish or package.module.function
-    out=DIR            where files go (reports/probes); of one run the folder of the run
-    name=STEM          of the files (the kind)
+    out=DIR            where files go (reports/probes); those of runs go to their folders, too
+    name=STEM          of the files (the kind; a file of that name is replaced)
 
 Written are STEM.csv, STEM.png and STEM.pdf. While a network is trained, probe=KIND looks at it
 after epochs (spp, power, ratios): `python -m normbench norm=sn probe=ratios probe.every=2`.
@@ -35,6 +37,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import import_module
+from itertools import chain
 from pathlib import Path
 
 from normbench import console
@@ -44,10 +47,17 @@ from normbench.looks.asked import OUT, Asked
 from normbench.probed import KINDS
 from normbench.results import writable
 
-OWN = (
-    "ckpt", "input", "images", "image", "statistics", "eps", "alphas", "repeats", "mode", "act",
-    "out", "name",
-)  # fmt: skip
+ALL = ("out", "name")
+INPUT = ("ckpt", "input", "images", "image", "statistics")
+OWN = {
+    "spp": (*INPUT, *ALL),
+    "power": (*INPUT, "eps", *ALL),
+    "ratios": ("ckpt", *ALL),
+    "example_weight": ("ckpt", "alphas", *ALL),
+    "speed": ("repeats", "mode", *ALL),
+    "gains": ("act", *ALL),
+}
+WORDS = frozenset(word for words in OWN.values() for word in words)
 BESIDE = "vs"
 
 
@@ -73,25 +83,39 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _asked(what: str, words: Sequence[str]) -> Asked:
+    own = [word for word in words if _key(word) in WORDS]
+    rest = [word for word in words if word not in own]
     if what in KINDS:
-        own = [word for word in words if _key(word) in OWN]
-        first, *others = _split([word for word in words if word not in own])
+        _require_known(what, own)
+        first, *others = _split(rest)
         networks = [("", first), *(("", _instead(first, other)) for other in others)]
         return Asked(what, networks, _options(own), stem=what)
     if what not in names(FIGURES):
         known = [*KINDS, *names(FIGURES)]
         raise BadInput(f"{what} is neither a kind nor a figure; {choose_from(what, known)}")
     figure = _figure(what)
-    own = [word for word in words if _key(word) in OWN]
-    rest = [word for word in words if word not in own]
+    _require_known(figure.kind, own)
     if BESIDE in rest:
         raise BadInput(f"{BESIDE}: the networks of {what} are in its file")
+    for word in rest:
+        if any(_key(word) == _key(each) for each in chain(*figure.networks.values())):
+            raise BadInput(f"{word}: it is what tells the networks of {what} from each other")
     networks = [
-        (label, _instead(_instead(figure.words, more), rest))
+        (label, _replaced(_instead(figure.words, more), rest))
         for label, more in figure.networks.items()
     ]
-    options = figure.options | _options(own)
-    return Asked(figure.kind, networks, options, title=figure.title, stem=what)
+    options = _options(own)
+    # The picture of other networks, or of other images, is not that of the paper.
+    other = [*rest, *(word for word in own if _key(word) not in ALL)]
+    title = f"{figure.title}, but {' '.join(other)}" if other else figure.title
+    stem = f"{what}-changed" if other else what
+    return Asked(figure.kind, networks, figure.options | options, title=title, stem=stem)
+
+
+def _require_known(kind: str, own: Sequence[str]) -> None:
+    for word in own:
+        if _key(word) not in OWN[kind]:
+            raise BadInput(f"{word}: {kind} has no such word; it has {', '.join(OWN[kind])}")
 
 
 @dataclass(frozen=True)
@@ -111,8 +135,8 @@ def _figure(name: str) -> Figure:
     return Figure(
         content["kind"],
         f"{content['title']} ({content['source']})",
-        [word for word in words if _key(word) not in OWN],
-        _options([word for word in words if _key(word) in OWN]),
+        [word for word in words if _key(word) not in WORDS],
+        _options([word for word in words if _key(word) in WORDS]),
         {str(label): [str(w) for w in more or []] for label, more in content["networks"].items()},
     )
 
@@ -140,6 +164,12 @@ def _instead(words: Sequence[str], others: Sequence[str]) -> list[str]:
     said = {_key(word) for word in others}
     kept = [w for w in words if not {_key(w), _key(w).partition(".")[0]} & said]
     return [*kept, *others]
+
+
+def _replaced(words: Sequence[str], others: Sequence[str]) -> list[str]:
+    """`words`, with `others` in the place of those of exactly their keys."""
+    said = {_key(word) for word in others}
+    return [*(word for word in words if _key(word) not in said), *others]
 
 
 if __name__ == "__main__":

@@ -6,6 +6,9 @@ command line says:
     KIND.csv    the numbers: a line for each block, layer, alpha ..., of each network and epoch
     KIND.png    the figure, and KIND.pdf
     KIND.json   a row of `normbench.results`, of kind probe, if the network is that of a run
+
+What a training has seen of itself is KIND.csv of its folder; what the command sees of it later, in
+other images perhaps, is KIND.command.csv where both can be.
 """
 
 import csv
@@ -26,6 +29,11 @@ IN_TRAINING = {
 }
 
 Line = dict[str, Any]  # values are texts, numbers, truths or None
+#: Columns that are no numbers, whatever they look like: the id of a run may be 1234567890e1.
+TEXTS = frozenset(
+    {"network", "run", "name", "layer", "group", "of", "split", "best", "mode", "status", "reason"}
+    | {"act", "input", "statistics"}
+)
 
 
 def write(path: Path, lines: Sequence[Line]) -> None:
@@ -44,15 +52,10 @@ def write(path: Path, lines: Sequence[Line]) -> None:
 def read(path: Path) -> list[Line]:
     """The lines of such a file; numbers are numbers again, an empty place is None."""
     with path.open(newline="") as file:
-        return [{key: _value(text) for key, text in line.items()} for line in csv.DictReader(file)]
-
-
-def merge(path: Path, lines: Sequence[Line]) -> None:
-    """Write `lines` in the place of those of the same epochs, and keep the others."""
-    fresh = {line.get("epoch") for line in lines}
-    known = read(path) if path.exists() else []
-    whole = [*(line for line in known if line.get("epoch") not in fresh), *lines]
-    write(path, sorted(whole, key=_epoch))
+        return [
+            {key: text if key in TEXTS else _value(text) for key, text in line.items()}
+            for line in csv.DictReader(file)
+        ]
 
 
 def by(lines: Sequence[Line], *keys: str) -> dict[Any, list[Line]]:
@@ -74,11 +77,27 @@ def grow(folder: Path, kind: str, lines: Sequence[Line], epoch: int) -> None:
     write(path, [*known, *lines])
 
 
-def of_run(folder: Path) -> list[str]:
-    """The kinds of which the folder of a run has numbers."""
-    if not (folder / FOLDER).is_dir():
-        return []
-    return [kind for kind in KINDS if (folder / FOLDER / f"{kind}.csv").exists()]
+def last(lines: Sequence[Line], *keys: str) -> list[Line]:
+    """Of each network, told by its `keys`, the lines of the last epoch."""
+    found: list[Line] = []
+    for own in by(lines, *keys).values():
+        latest = max(line["epoch"] for line in own)
+        found += [line for line in own if line["epoch"] == latest]
+    return found
+
+
+def stem(kind: str) -> str:
+    """The name of the command's file in the folder of a run."""
+    return f"{kind}.command" if kind in IN_TRAINING else kind
+
+
+def file_of(folder: Path, kind: str) -> Path | None:
+    """The numbers of a run's folder: those of its training, or else those of the command."""
+    if not (folder / FOLDER).is_dir():  # as in most
+        return None
+    names = dict.fromkeys((kind, stem(kind)))
+    paths = [folder / FOLDER / f"{name}.csv" for name in names]
+    return next((path for path in paths if path.exists()), None)
 
 
 def _epoch(line: Line) -> float:

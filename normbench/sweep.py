@@ -15,6 +15,7 @@ from normbench.errors import BadInput
 from normbench.jobs import Jobs
 from normbench.place import Place
 from normbench.pool import Machine, Say, Summary, Work, why
+from normbench.probed import FOLDER
 from normbench.provenance import commit, now
 from normbench.results import Row
 from normbench.sharing import share, sources
@@ -59,6 +60,11 @@ def run(
     open_ = {cell.id for cell in to_do}
     if bare := sum(_lacks_checkpoints(cell, rows, root) for cell in cells if cell.id not in open_):
         say(f"{bare} finished runs have no checkpoint as asked; force=true trains them again")
+    if blind := sum(_lacks_looks(cell, rows, root) for cell in cells if cell.id not in open_):
+        say(
+            f"{blind} finished runs were not looked at as asked by probe; force=true trains them "
+            "again, and python -m normbench.probe looks into those that kept their networks"
+        )
     number = "1 cell" if len(cells) == 1 else f"{len(cells)} cells"
     say(f"{number}, {summary.reused} finished before, {len(to_do)} to do")
     if to_do:
@@ -102,6 +108,14 @@ def _lacks_checkpoints(cell: Cell, rows: dict[str, Row], root: Path) -> bool:
     asked += [results.CHECKPOINT] if cell.checkpoint.keep else []
     run = rows[cell.id].shared_with or cell.id
     return rows[cell.id].status == "ok" and not all(any(root.glob(f"*/{run}/{n}")) for n in asked)
+
+
+def _lacks_looks(cell: Cell, rows: dict[str, Row], root: Path) -> bool:
+    """Probes are asked for whose numbers a finished run has not."""
+    run = rows[cell.id].shared_with or cell.id
+    found = (f"*/{run}/{FOLDER}/{kind}.csv" for kind in cell.probe.kinds)
+    trained = rows[cell.id].status in ("ok", "diverged")
+    return trained and not all(any(root.glob(path)) for path in found)
 
 
 def beginning(cell: Cell, root: Path) -> Path:

@@ -149,9 +149,9 @@ class Task(LightningModule):
             self._state = None  # it is as large as the network
         if self.watch is not None:
             loaders: Loaders = self.trainer.datamodule  # type: ignore[attr-defined]
-            self._watched = loaders.some(self.watched_images).to(self.device)
-            if not self.done:
-                self._look(0)
+            self._watched = loaders.some(self.watched_images)
+            if not self.done and (found := self._look(0)):
+                self.curve({"step": 0, "epoch": 0.0, **found})
 
     def on_train_epoch_start(self) -> None:
         self._since = time.monotonic()
@@ -283,9 +283,11 @@ class Task(LightningModule):
         """What probes see in the network as it is; nothing of it is changed."""
         if self.watch is None or not self.watch.due(epoch, last=self.done == self.steps):
             return {}
-        images = self._watched.to(self.dtype, memory_format=self.format)
-        with EAGER():  # all devices take part, as synchronized statistics are of all of them
-            return self.watch.look(self.model, images, epoch)
+        images = self._watched.to(self.device)
+        images = images.to(self.dtype, memory_format=self.format)
+        # All devices take part, as synchronized statistics are of all of them.
+        with self.trainer.precision_plugin.forward_context(), EAGER():
+            return self.watch.look(self.evaluated, images, epoch)
 
     def _save(self) -> None:
         state = self.state()  # all processes take part in it, and one of them writes

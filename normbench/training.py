@@ -7,6 +7,7 @@ import resource
 import time
 import warnings
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from datetime import timedelta
 from typing import Any
 
@@ -186,6 +187,24 @@ def on_gpu(cell: Cell) -> bool:
     return asked == "gpu" or (asked == "auto" and torch.cuda.is_available())
 
 
+def exact() -> None:
+    """Convolutions of fp32 on a GPU are that, and not of 10 bits as torch has them."""
+    torch.backends.cudnn.allow_tf32 = False
+
+
+def forward_context(cell: Cell, device: torch.device) -> AbstractContextManager[object]:
+    """What a forward pass of `cell` happens in beside its trainer: autocast where it is mixed."""
+    dtypes = {"bf16-mixed": torch.bfloat16, "16-mixed": torch.float16}
+    if cell.precision not in dtypes:
+        return nullcontext()
+    return torch.autocast(device.type, dtypes[cell.precision])
+
+
+def dtype_of(cell: Cell) -> torch.dtype:
+    """Of the weights, and of the images."""
+    return torch.float64 if cell.precision == "64-true" else torch.float32
+
+
 def rank() -> int:
     """Which of the processes of a run this is."""
     return int(os.environ.get("RANK", 0))
@@ -276,7 +295,7 @@ def trainer_of(cell: Cell, task: Task, loaders: Loaders) -> Trainer:
     # Lightning would like to be started by srun wherever there is one; our processes are ours.
     warnings.filterwarnings("ignore", message=".*srun. command is available")
     gpu = on_gpu(cell)
-    torch.backends.cudnn.allow_tf32 = False  # torch's default rounds fp32 convolutions to 10 bits
+    exact()
     hosts = int(os.environ.get("GROUP_WORLD_SIZE", 1)) if task.plan.devices > 1 else 1
     of_task = task.steps_per_epoch
     return Trainer(

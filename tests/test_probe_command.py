@@ -7,7 +7,6 @@ from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 from statistics import fmean
-from typing import Any
 
 import pytest
 import torch
@@ -17,7 +16,8 @@ from normbench import probe
 from normbench.history import read_history
 from normbench.home import FIGURES, ROOT, load, names
 from normbench.kept import kept
-from normbench.probed import IN_TRAINING, KINDS, Line, by, read
+from normbench.probed import IN_TRAINING, KINDS, Line, by, grow, read
+from normbench.probes.ratios import divergence
 from normbench.report.inside import draw
 from normbench.results import load as load_row
 from normbench.results import read as read_rows
@@ -39,7 +39,7 @@ def figure(look: Look) -> Callable[[str], dict[str, list[Line]]]:
     def drawn(name: str) -> dict[str, list[Line]]:
         found = look(name, *SMALLER)
         assert found.code == 0, found.err
-        return by(lines(name), "network")
+        return by(lines(f"{name}-changed"), "network")
 
     return drawn
 
@@ -150,19 +150,17 @@ def test_a_figure_is_written_with_its_numbers(name: str, look: Look) -> None:
         "spp": ("model.depths=[2,2,2,2]", "model.width=8", "image=32", "images=2"),
         "power": ("model.depth=3", "model.width=16", "data=digits", "images=8"),
     }[content["kind"]]
-    found = look(name, *small, "out=here", "trainer=cpu")
+    found = look(name, *small, "out=here", f"name={name}", "trainer=cpu")
     assert found.code == 0, found.err
-    assert "here/" + f"{name}.png" in found.out
+    assert f"here/{name}.png" in found.out
     networks = by(read(Path(f"here/{name}.csv")), "network")
     assert [*networks] == [*content["networks"]]
     for form, begin in (("png", b"\x89PNG"), ("pdf", b"%PDF")):
         assert Path(f"here/{name}.{form}").read_bytes().startswith(begin)
-    again = draw(content["kind"], read(Path(f"here/{name}.csv")), title_of(content))
+    words = sorted([*small, "trainer=cpu"], key=lambda word: word.partition("=")[0] in probe.WORDS)
+    title = f"{content['title']} ({content['source']}), but {' '.join(words)}"
+    again = draw(content["kind"], read(Path(f"here/{name}.csv")), title)
     assert again["png"] == Path(f"here/{name}.png").read_bytes()
-
-
-def title_of(content: dict[str, Any]) -> str:
-    return f"{content['title']} ({content['source']})"
 
 
 # Networks before training
@@ -212,6 +210,18 @@ def test_power_of_a_random_net_has_its_bound(look: Look) -> None:
         assert values(layers, "bound") == pytest.approx([1, rho, rho**2, rho**3], rel=1e-6)
 
 
+def test_a_changed_figure_is_not_the_papers(look: Look) -> None:
+    small = ("model.depths=[1,1,1,1]", "model.width=8", "image=32")
+    assert look("nf_1", *small, "model.act=silu").code == 0
+    assert not Path("reports/probes/nf_1.csv").exists()
+    found = by(lines("nf_1-changed"), "network")
+    one, other = (values(blocks, "variance") for blocks in found.values())
+    assert one != other  # each network keeps what makes it that
+    found_2 = look("nf_2", "norm=gn", *small)
+    assert found_2.code == 2
+    assert "norm=gn: it is what tells the networks of nf_2 from each other" in found_2.err
+
+
 def test_what_has_nothing_to_see_is_named_and_the_others_are_seen(look: Look) -> None:
     found = look("power", "norm=evonorm_s0,bn", "images=64")
     assert found.code == 0
@@ -224,6 +234,7 @@ def test_the_speed_table(look: Look) -> None:
     found = look("speed", *words)
     assert found.code == 0, found.err
     table = by(lines("speed"), "batch", "mode", "network")
+    assert "1e" not in found.out.split("in: ")[0]  # numbers are easy to read
     assert [*table] == [
         (batch, mode, norm)
         for batch in (4, 8)
@@ -308,6 +319,60 @@ def command_of_the_report() -> str:
     return Path("whole/index.html").read_text()
 
 
+def test_a_run_that_cannot_be_weighed_is_named_and_the_others_are(
+    look: Look, command: Command
+) -> None:
+    short = (*KEPT, "recipe.images=256")
+    assert command("-m", "norm=bn,sn,evonorm_s0", "batch=4", *short).code == 0
+    found = look("example_weight", "ckpt=all", "alphas=0,1")
+    assert found.code == 0, found.err
+    assert [*by(lines("example_weight"), "network")] == ["bn", "sn"]
+    assert "is n/a: the network has no layer that could mix" in found.out
+    found = look("ratios", "ckpt=all")
+    assert found.code == 0, found.err
+    assert [*by(lines("ratios"), "network")] == ["sn"]
+    assert "is n/a: the network has no switchable normalization" in found.out
+
+
+def test_other_experiments_are_no_seeds(look: Look, command: Command) -> None:
+    """Runs that differ in their workers alone are told apart."""
+    grid = ("norm=sn", "batch=8", "protocol=fixed_workers", "workers=1,4", "recipe.images=256")
+    assert command("-m", *grid, *SHORT[1:], "checkpoint=keep").code == 0
+    assert look("ratios", "ckpt=all").code == 0
+    assert {*by(lines("ratios"), "network")} == {"sn workers=1", "sn workers=4"}
+    assert Path("reports/probes/ratios_apart.csv").exists()
+
+
+def test_two_runs_of_one_cell_are_held_against_each_other(look: Look, command: Command) -> None:
+    grid = ("norm=sn", "seed=0,1", "recipe.images=256", *SHORT[1:], "checkpoint=keep")
+    assert command("-m", *grid).code == 0
+    assert look("ratios", "ckpt=all").code == 0
+    apart = read(Path("reports/probes/ratios_apart.csv"))
+    assert {line["network"] for line in apart} == {"seed 0 || seed 1"}
+    for of in ("mean", "var"):
+        one, other = (
+            [line for line in lines("ratios") if line["seed"] == seed and line["of"] == of]
+            for seed in (0, 1)
+        )
+        expected = fmean(
+            divergence([x[m] for m in ("in", "ln", "bn")], [y[m] for m in ("in", "ln", "bn")])
+            for x, y in zip(one, other, strict=True)
+        )
+        (found,) = [x["divergence"] for x in apart if x["of"] == of and x["group"] == "all"]
+        assert found == pytest.approx(expected, rel=1e-4)
+
+
+def test_what_a_training_has_seen_of_itself_stays(look: Look, command: Command) -> None:
+    words = (*KEPT, "probe=spp", "probe.images=64", "recipe.images=1280")
+    assert command("norm=bn", *words).code == 0
+    (row,) = read_rows("runs")
+    own = Path("runs/default") / row.id / "probes"
+    before = (own / "spp.csv").read_bytes()
+    assert look("spp", f"ckpt={row.id}", "images=16").code == 0
+    assert (own / "spp.csv").read_bytes() == before
+    assert {line["epoch"] for line in read(own / "spp.command.csv")} == {1}
+
+
 def test_ratios_over_the_epochs_that_a_run_kept(look: Look, command: Command) -> None:
     assert command("norm=sn", *KEPT, "checkpoint.epochs=[1,3]").code == 0
     (row,) = read_rows("runs")
@@ -329,7 +394,7 @@ def test_a_run_is_looked_at_with_what_it_has_learned(look: Look, command: Comman
     for kind in ("spp", "power"):
         assert look(kind, f"ckpt={row.id}", "images=64").code == 0
         assert [*by(lines(kind), "epoch")] == [1, 4]
-        seen = read(Path("runs/default") / row.id / "probes" / f"{kind}.csv")
+        seen = read(Path("runs/default") / row.id / "probes" / f"{kind}.command.csv")
         assert seen == lines(kind)
     path = Path("runs/default") / row.id / "checkpoint.pt"
     words = ("norm=bn", *KEPT, "images=64", "input=data")
@@ -360,7 +425,9 @@ def test_an_averaged_network_is_looked_at_as_it_is_evaluated(command: Command) -
 
 def test_watching_changes_no_result(command: Command, tmp_path: Path) -> None:
     """Nor what is in the curve otherwise; bit for bit, with layers of all kinds of statistics."""
-    base = ("norm=bn,sn,batch_renorm,evonorm_b0", "batch=8", *SHORT, "model.stem_stride=1")
+    base = ("norm=bn,sn,batch_renorm,evonorm_b0", "batch=8", *SHORT, "model.stem_stride=1",
+            "recipe.ema=0.9", "model.dropout=0.1", "model.stochastic_depth=0.1",
+            "trainer.per_forward=4")  # fmt: skip
     assert command("-m", *base, "runs=plain").code == 0
     every = "probe.kinds=[spp,power,ratios]"
     assert command("-m", *base, every, "probe.images=64", "runs=watched").code == 0
@@ -372,6 +439,8 @@ def test_watching_changes_no_result(command: Command, tmp_path: Path) -> None:
         before, after = (
             [*read_history(tmp_path / root / "default" / id_)] for root in ("plain", "watched")
         )
+        start, *after = after  # of the look before the training
+        assert start["step"] == 0
         for one, two in zip(before, after, strict=True):
             assert one.items() <= two.items()
 
@@ -399,41 +468,36 @@ def test_what_is_seen_on_the_way(command: Command) -> None:
     assert list(Path("reports/batch_size").glob("*-ratios.png"))
 
 
-def test_watching_goes_on_with_an_interrupted_run(command: Command) -> None:
-    words = ("norm=sn", *SHORT, "probe=ratios", "probe.images=64", "checkpoint.every=0")
-    begun = ("recipe.images=3840", "checkpoint=keep")
-    assert command(*words, *begun, "runs=whole").code == 0
-    assert command(*words, *begun).code == 0
-    (row,) = read_rows("runs")
-    folder = Path("runs/default") / row.id
-    whole = read(Path("whole/default") / row.id / "probes/ratios.csv")
-    assert read(folder / "probes/ratios.csv") == whole
-    # As if it had been interrupted when all was trained: its checkpoint is there, and no row.
-    (folder / "row.json").unlink()
-    assert command(*words, *begun).code == 0
-    assert read(folder / "probes/ratios.csv") == whole
-    assert command(*words, *begun, "resume=false", "force=true").code == 0
-    assert read(folder / "probes/ratios.csv") == whole
+def test_what_is_seen_after_an_interruption_takes_the_place_of_what_was(tmp_path: Path) -> None:
+    for epoch in (0, 1, 2):
+        grow(tmp_path, "power", [{"epoch": epoch, "p1": epoch / 10}], epoch)
+    grow(tmp_path, "power", [{"epoch": 1, "p1": 0.5}], 1)  # the checkpoint was one after epoch 0
+    found = read(tmp_path / "probes/power.csv")
+    assert [(line["epoch"], line["p1"]) for line in found] == [(0, 0), (1, 0.5)]
 
 
-def test_two_devices_see_what_one_sees(command: Command) -> None:
-    base = (
-        "norm=sn",
-        "batch=64",
-        *SHORT,
-        "probe=ratios",
-        "recipe.images=1280",
-        "precision=64-true",
+@pytest.mark.parametrize("words", [("trainer.devices=2",), ("trainer.per_forward=1",)])
+def test_every_plan_sees_the_same(words: tuple[str, ...], command: Command) -> None:
+    base = ("norm=bn", "batch=64", *SHORT, "probe=power", "recipe.images=256", "probe.images=48")
+    for root, more in (("one", ()), ("other", words)):
+        assert command(*base, "precision=64-true", *more, f"runs={root}").code == 0
+    (row,) = read_rows("one")
+    one, other = (
+        by(read(Path(f"{root}/default/{row.id}/probes/power.csv")), "epoch")
+        for root in ("one", "other")
     )
-    for devices in (1, 2):
-        assert command(*base, f"trainer.devices={devices}", f"runs=of_{devices}").code == 0
-    (row,) = read_rows("of_1")
-    one, two = (read(Path(f"of_{n}/default/{row.id}/probes/ratios.csv")) for n in (1, 2))
-    assert [(x["epoch"], x["layer"], x["of"]) for x in one] == [
-        (x["epoch"], x["layer"], x["of"]) for x in two
-    ]
-    for ours, theirs in zip(one, two, strict=True):
-        assert ours["bn"] == pytest.approx(theirs["bn"], rel=1e-6)
+    assert [*one] == [*other]
+    for ours, theirs in zip(one[0], other[0], strict=True):
+        for term in ("p1", "p2", "p3", "p4", "total"):
+            assert ours[term] == pytest.approx(theirs[term], rel=1e-6, abs=1e-12)
+
+
+def test_a_finished_run_that_was_not_watched_is_named(command: Command) -> None:
+    words = ("norm=sn", *SHORT, "recipe.images=256")
+    assert command(*words).code == 0
+    assert "1 finished runs were not looked at as asked" in command(*words, "probe=power").out
+    assert command(*words, "probe=power", "force=true").code == 0
+    assert "not looked at" not in command(*words, "probe=power").out
 
 
 def test_a_kind_that_has_nothing_to_see_is_left_out(command: Command) -> None:
@@ -460,7 +524,7 @@ def test_the_commands_of_the_readme(look: Look, command: Command) -> None:
     }
     for _, _, module, kind, *words in typed:
         if module == "normbench":
-            shorter = ("recipe.images=1280", "logger=none", "seed=0,1")
+            shorter = ("recipe.images=256", "logger=none")
             assert command(kind, *words, *shorter).code == 0
             continue
         assert module == "normbench.probe"
@@ -498,6 +562,12 @@ def test_the_commands_of_the_readme(look: Look, command: Command) -> None:
         (["example_weight", "ckpt=all"], "no run below runs=runs has kept its network"),
         (["example_weight", "ckpt=all", "alphas=0,2"], "alphas=0,2: weights from 0 to 1"),
         (["speed", "mode=both"], "mode=both"),
+        (["speed", "image=64"], "image=64: speed has no such word; it has repeats, mode, out,"),
+        (["speed", "trainer.compile=true"], "speeds are of eager networks"),
+        (["power", "norm=bn", "images=1", "input=normal", "image=8"], "bn is n/a: "),
+        (["gains", "act=torch.zeros_like"], "it maps all numbers to one"),
+        (["gains", "act=torch.sum"], "act=torch.sum is no activation"),
+        (["spp", "ckpt=list.pt", "norm=bn"], "it holds a list and no state_dict"),
         (["speed", "repeats=some"], "repeats=some: it is a whole number above 0"),
         (["speed", "data=digits,cifar10"], "data: speeds are compared on images of one size"),
         (["gains", "act=nothing"], "act=nothing cannot be found"),
@@ -512,6 +582,7 @@ def test_the_commands_of_the_readme(look: Look, command: Command) -> None:
 def test_bad_words_are_one_sentence(words: list[str], says: str, look: Look) -> None:
     Path("broken.pt").write_text("this is no checkpoint")
     torch.save({"stem.weight": torch.zeros(1)}, "other.pt")
+    torch.save([1, 2], "list.pt")
     found = look(*words)
     assert found.code == 2
     assert says in found.err
@@ -554,7 +625,7 @@ def test_bad_options_of_watching(word: str, says: str, command: Command) -> None
 def test_help_names_every_kind_word_and_figure(look: Look) -> None:
     found = look("--help")
     assert found.code == 0
-    for word in (*KINDS, *probe.OWN, *names(FIGURES)):
+    for word in (*KINDS, *probe.WORDS, *names(FIGURES)):
         assert word in found.out
     assert look().out == found.out
 
@@ -572,7 +643,7 @@ def test_the_row_of_a_probe_is_json_of_a_row(look: Look, command: Command) -> No
     assert command("norm=bn", *KEPT, "recipe.images=1280").code == 0
     (row,) = read_rows("runs")
     assert look("spp", f"ckpt={row.id}", "images=32").code == 0
-    path = Path("runs/default") / row.id / "probes/spp.json"
+    path = Path("runs/default") / row.id / "probes/spp.command.json"
     content = json.loads(path.read_text())
     assert content["kind"] == "probe"
     assert content["of"] == row.id != content["id"]

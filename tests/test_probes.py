@@ -29,10 +29,11 @@ from normbench.probes.memory import peak
 from normbench.probes.power import linearity, power, powers, set_eps
 from normbench.probes.ratios import divergence, groups, ratios
 from normbench.probes.receptive import receptive_fields
-from normbench.probes.speed import speeds
+from normbench.probes.speed import Entry, Mode, speeds
 from normbench.probes.spp import propagation
 
 CPU = torch.device("cpu")
+MODES: tuple[Mode, ...] = ("training", "inference")
 LOOKS: dict[str, Callable[[nn.Module, Tensor], object]] = {
     "spp": propagation,
     "power": power,
@@ -242,6 +243,24 @@ def test_y_is_what_the_layers_themselves_give(monkeypatch: pytest.MonkeyPatch) -
     doubled = power(network, noise(8, 1, 8, 8))
     for one, two in zip(before, doubled, strict=True):
         assert two.total == pytest.approx(4 * one.total, rel=1e-5)
+
+
+@pytest.mark.parametrize("norm", ["batch_renorm", "bn", "sn"])
+def test_y_is_that_of_this_very_forward_pass(norm: str) -> None:
+    """Batch renormalization normalizes with what the pass itself moves."""
+    torch.manual_seed(0)
+    options: dict[str, Any] = {"act": "identity", "width": 8, "depths": [1, 1], "strides": [1, 2]}
+    network = model("resnet50_v2", norm=normalizer(norm), num_classes=10, **options).train()
+    for seed in range(3):
+        network(noise(4, 3, 64, 64, seed=seed) + 1)
+    seen: dict[str, Tensor] = {}
+    for name, layer in network.named_modules():
+        if isinstance(layer, Normalizing):  # of gain 1 and shift 0, so its output is y
+            layer.register_forward_hook(lambda _, __, z, n=name: seen.update({n: z}))
+    found = power(network, noise(4, 3, 64, 64, seed=9) + 1)
+    assert len(found) == 7
+    for each in found:
+        assert each.total == pytest.approx(float(seen[each.name].square().mean()), rel=1e-5)
 
 
 @pytest.mark.parametrize("norm", ["evonorm_s0", "evonorm_b0", "nf", "none", "skipinit"])
@@ -495,7 +514,7 @@ def test_the_curve_is_evaluated_with_its_alpha() -> None:
     found = example_weight.curve(network, 10, pairs(1), pairs(2), [0.4])
     set_example_weight(network, 0.4)
     x, y = (torch.cat(each) for each in zip(*pairs(1)(), strict=True))
-    loss = F.cross_entropy(network(x), y)
+    loss = F.cross_entropy(network(x), y).detach()
     assert next(p.loss for p in found.points if p.alpha == 0.4) == pytest.approx(
         float(loss), rel=1e-4
     )
@@ -539,23 +558,38 @@ def test_memory_of_a_backward_pass_is_what_it_saves() -> None:
     assert 2 * one <= peak(infer, CPU) < 2.5 * one
 
 
+def entry(build: Callable[[], nn.Module], x: Tensor) -> Entry:
+    return Entry(build, x)
+
+
 def test_speeds_are_those_of_each_network() -> None:
-    networks = {
-        norm: lambda norm=norm: model("resnet8", norm=normalizer(norm), num_classes=10, in_chans=1)
+    x = noise(4, 1, 8, 8)
+    entries = {
+        norm: entry(partial(model, "resnet8", norm=normalizer(norm), num_classes=10, in_chans=1), x)
         for norm in ("bn", "in", "gn")
     }
     training, inference = (
-        {each.network: each for each in speeds(networks, noise(4, 1, 8, 8), 10, mode, repeats=2)}
-        for mode in ("training", "inference")
+        {each.network: each for each in speeds(entries, 10, mode, repeats=2)} for mode in MODES
     )
     assert list(training) == ["bn", "in", "gn"]
     assert training["in"].status == "n/a"
     assert "1x1 map" in training["in"].reason
     for found in (training, inference):
         for each in (found["bn"], found["gn"]):
-            assert each.status == "ok"
+            assert (each.status, each.batch) == ("ok", 4)
             assert each.lower <= each.steps_per_second <= each.upper  # type: ignore[operator]
     assert inference["bn"].memory < training["bn"].memory  # type: ignore[operator]
+
+
+def test_the_memory_of_training_is_weights_gradients_momentum_and_maps() -> None:
+    def build() -> nn.Module:
+        return nn.Sequential(nn.Flatten(), nn.Linear(1000, 1000, bias=False))
+
+    x, weights = noise(1, 1, 1, 1000), 4_000_000
+    (training,) = speeds({"it": entry(build, x)}, 1000, "training", repeats=1)
+    (inference,) = speeds({"it": entry(build, x)}, 1000, "inference", repeats=1)
+    assert training.memory == pytest.approx(3 * weights, rel=0.02)
+    assert inference.memory == pytest.approx(weights, rel=0.02)
 
 
 def test_what_does_not_fit_is_oom() -> None:
@@ -563,13 +597,20 @@ def test_what_does_not_fit_is_oom() -> None:
         def forward(self, x: Tensor) -> Tensor:
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB")
 
-    networks: dict[str, Callable[[], nn.Module]] = {
-        "full": lambda: Full(4, 10),
-        "fits": lambda: nn.Sequential(nn.Flatten(), nn.Linear(4, 10)),
+    class Broken(nn.Linear):
+        def forward(self, x: Tensor) -> Tensor:
+            raise RuntimeError("something else")
+
+    x = noise(2, 1, 2, 2)
+    entries = {
+        "full": entry(lambda: Full(4, 10), x),
+        "fits": entry(lambda: nn.Sequential(nn.Flatten(), nn.Linear(4, 10)), x),
     }
-    full, fits = speeds(networks, noise(2, 1, 2, 2), 10, "inference", repeats=1)
+    full, fits = speeds(entries, 10, "inference", repeats=1)
     assert (full.status, full.steps_per_second, full.memory) == ("OOM", None, None)
     assert (fits.status, fits.reason) == ("ok", "")
+    with pytest.raises(RuntimeError, match="something else"):
+        speeds({"broken": entry(lambda: Broken(4, 10), x)}, 10, "inference", repeats=1)
 
 
 # Gains

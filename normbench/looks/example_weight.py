@@ -1,20 +1,20 @@
 """Inference example weighing of kept networks."""
 
+import sys
 from collections.abc import Iterator, Sequence
 
-import torch
 from torch import Tensor, nn
 
-from normbench.errors import BadInput
+from normbench.errors import BadInput, Impossible
 from normbench.kept import Kept
 from normbench.looks.asked import Asked
-from normbench.looks.subjects import runs_of, use_all_cores
+from normbench.looks.subjects import device_of, runs_of, use_all_cores
 from normbench.looks.writing import finish, leave, show
 from normbench.norms.group import GroupNormAct
 from normbench.norms.recalibration import recalibrate
 from normbench.probed import Line
 from normbench.probes import example_weight
-from normbench.training import loaders_of, on_gpu
+from normbench.training import dtype_of, forward_context, loaders_of
 
 STEPS = 50  # of images from which layers without running statistics get theirs
 
@@ -24,60 +24,59 @@ def look(asked: Asked) -> None:
     use_all_cores()
     alphas = _alphas(asked.option("alphas"))
     lines: list[Line] = []
-    shown = []
+    shown, reasons = [], []
     for label, runs in runs_of(asked).items():
         for run in runs:
-            found = _curve(run, alphas)
+            print(f"{label} seed={run.cell.seed} ({run.row.id})", file=sys.stderr, flush=True)
+            try:
+                found = _curve(run, alphas)
+            except (ValueError, Impossible) as reason:
+                reasons.append(f"{label} ({run.row.id}) is n/a: {reason}")
+                continue
             own = list(_curve_lines(label, run, found))
             lines += own
-            for measure, alpha in found.best.items():
-                before, after = (getattr(found.at(a), measure) for a in (found.usual, alpha))
-                shown.append(
-                    [label, run.row.id, run.cell.seed, measure, f"{alpha:g}",
-                     f"{before:.4g}", f"{after:.4g}", f"{after - before:+.4g}"]
-                )  # fmt: skip
-            best = {name: found.at(alpha) for name, alpha in found.best.items()}
-            tested = {f"test_{name}": getattr(point, name) for name, point in best.items()}
+            shown += [[label, run.row.id, run.cell.seed, *cells] for cells in _gained(found)]
+            tested = {f"test_{m}": getattr(found.at(a), m) for m, a in found.best.items()}
             chosen = next(p for p in found.points if p.alpha == found.best["top1"])
             leave(asked, run, own, weights=found.best, val_top1=chosen.top1, **tested)
-    head = [
-        "network",
-        "run",
-        "seed",
-        "measure",
-        "best alpha",
-        "test, usual alpha",
-        "test, best",
-        "gain",
-    ]
+    if not lines:
+        raise BadInput(f"ckpt={asked.option('ckpt')}: {'; '.join(reasons)}")
+    print("\n".join(reasons))
+    head = ["network", "run", "seed", "measure", "best alpha", "test, usual alpha", "test, best",
+            "change"]  # fmt: skip
     show(shown, head)
     finish(asked, lines)
+
+
+def _gained(found: example_weight.Curve) -> Iterator[list[str]]:
+    """For each measure the best alpha, and the test images under the usual one and under it."""
+    for measure, alpha in found.best.items():
+        before, after = (getattr(found.at(each), measure) for each in (found.usual, alpha))
+        yield [measure, f"{alpha:g}", f"{before:.4g}", f"{after:.4g}", f"{after - before:+.2g}"]
 
 
 def _curve(run: Kept, alphas: Sequence[float]) -> example_weight.Curve:
     loaders = loaders_of(run.cell)
     if not len(loaders.splits.val.labels):
-        raise BadInput(
-            f"ckpt={run.row.id}: it held out no validation images (data.val=0), and alpha is not "
-            "to be chosen on the test images"
+        raise ValueError(
+            "it held out no validation images (data.val=0), and alpha is not to be chosen on the "
+            "test images"
         )
-    network = run.network(run.last)
-    device = torch.device("cuda" if on_gpu(run.cell) else "cpu")
-    network = network.to(device)
+    device, dtype = device_of(run.cell), dtype_of(run.cell)
+    network = run.network(run.last).to(device)
 
     def images(part: str) -> Iterator[tuple[Tensor, Tensor]]:
         for batch in getattr(loaders, f"{part}_dataloader")():
-            shown = loaders.on_after_batch_transfer(batch, 0)
-            yield shown.images.to(device), shown.labels.to(device)
+            seen = loaders.on_after_batch_transfer(batch, 0)
+            yield seen.images.to(device, dtype), seen.labels.to(device)
 
-    try:
+    with forward_context(run.cell, device):
         if _lacks_statistics(network):
-            recalibrate(network, (x.to(device) for x in loaders.after_training(STEPS)))
+            training = (x.to(device, dtype) for x in loaders.after_training(STEPS))
+            recalibrate(network, training)
         return example_weight.curve(
             network, loaders.data.classes, lambda: images("val"), lambda: images("test"), alphas
         )
-    except ValueError as reason:
-        raise BadInput(f"ckpt={run.row.id}: {reason}") from None
 
 
 def _lacks_statistics(network: nn.Module) -> bool:

@@ -9,8 +9,9 @@ from normbench.looks.subjects import Subject, images_of, subjects, use_all_cores
 from normbench.looks.writing import leave
 from normbench.models.random_net import RandomNet
 from normbench.probed import Line
+from normbench.probes.lines import LINES
 from normbench.probes.power import set_eps
-from normbench.probes.watch import LINES
+from normbench.training import forward_context
 
 STATISTICS = ("batch", "running")
 
@@ -31,7 +32,8 @@ def looked(asked: Asked) -> list[Line]:
         try:
             lines += _lines_of(asked, subject)
         except Impossible as reason:
-            reasons.append(f"{subject.label} is n/a: {reason}")
+            first = str(reason).partition("\n")[0]  # torch.fx adds where it was
+            reasons.append(f"{subject.label} is n/a: {first}")
     if not lines:
         raise BadInput("; ".join(dict.fromkeys(reasons)))
     print("\n".join(dict.fromkeys(reasons)))
@@ -46,9 +48,11 @@ def _lines_of(asked: Asked, subject: Subject) -> list[Line]:
     if statistics not in STATISTICS:
         raise BadInput(f"statistics={statistics}: {choose_from(statistics, STATISTICS)}")
     network = subject.network()
-    if eps := asked.option("eps"):
-        set_eps(network, _number("eps", eps))
-    found = LINES[asked.kind](network, images_of(asked, subject), statistics)
+    if (eps := asked.option("eps")) and not set_eps(network, _number("eps", eps)):
+        raise Impossible(f"eps={eps}: none of its layers has an eps")
+    images = images_of(asked, subject)
+    with forward_context(subject.cell, subject.device):
+        found = LINES[asked.kind](network, images, statistics)
     if asked.kind == "power" and isinstance(network, RandomNet):
         for line in found:
             line["bound"] = network.rho ** (int(line["depth"] or 1) - 1)

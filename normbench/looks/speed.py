@@ -2,8 +2,10 @@
 
 import sys
 from collections.abc import Iterator, Sequence
+from functools import partial
 
 import torch
+from torch import Tensor, nn
 
 from normbench.cells import Cell
 from normbench.errors import BadInput, choose_from, counted
@@ -11,8 +13,8 @@ from normbench.looks.asked import Asked
 from normbench.looks.subjects import Subject, composed, fresh
 from normbench.looks.writing import finish, show
 from normbench.probed import Line
-from normbench.probes.speed import Mode, Speed, speeds
-from normbench.training import dataset_of
+from normbench.probes.speed import Entry, Mode, Speed, speeds
+from normbench.training import dataset_of, dtype_of, exact, forward_context
 
 
 def look(asked: Asked) -> None:
@@ -23,15 +25,16 @@ def look(asked: Asked) -> None:
     if len({repr(cell.data.identity) for cell in cells}) > 1:
         raise BadInput("data: speeds are compared on images of one size; give one data set")
     data = dataset_of(cells[0])
-    torch.set_num_threads(cells[0].trainer.threads)
+    torch.set_num_threads(cells[0].trainer.threads)  # as a run has, and no more
+    exact()
     lines: list[Line] = []
     for batch in sorted({cell.batch for cell in cells}):
         here = fresh([("", [cell for cell in cells if cell.batch == batch])])
-        images = torch.randn(batch, *data.image, device=here[0].device)
+        images = torch.randn(batch, *data.image)
+        entries = {each.label: _entry(each, images) for each in here}
         for mode in modes:
             print(f"batch {batch}, {mode}: {len(here)} networks", file=sys.stderr, flush=True)
-            builds = {each.label: each.network for each in here}
-            lines += _over_bn(here, speeds(builds, images, data.classes, mode, repeats))
+            lines += _over_bn(here, speeds(entries, data.classes, mode, repeats))
     shown = [[x["network"], x["batch"], x["mode"], *_speed_cells(x)] for x in lines]
     head = ["network", "batch", "mode", "steps/s", "quartiles", "images/s", "over bn", "memory MB",
             "over bn"]  # fmt: skip
@@ -39,6 +42,24 @@ def look(asked: Asked) -> None:
     refused = {str(x["network"]): str(x["reason"]) for x in lines if x["status"] == "n/a"}
     print("\n".join(f"{name}: {reason}" for name, reason in refused.items()))
     finish(asked, lines)
+
+
+def _entry(subject: Subject, images: Tensor) -> Entry:
+    """A network as its cell asks for it: precision and memory format."""
+    cell, device = subject.cell, subject.device
+    if cell.trainer.compile or cell.precision == "16-mixed":
+        raise BadInput(
+            f"trainer.compile={str(cell.trainer.compile).lower()} precision={cell.precision}: "
+            "speeds are of eager networks, in 32-true, 64-true or bf16-mixed"
+        )
+    last = cell.trainer.channels_last
+    layout = torch.channels_last if last else torch.contiguous_format
+    given = images.to(device, dtype_of(cell)).to(memory_format=layout)
+
+    def build() -> nn.Module:
+        return subject.network().to(memory_format=layout)
+
+    return Entry(build, given, partial(forward_context, cell, device))
 
 
 def _with_bn(words: Sequence[str]) -> list[Cell]:
@@ -57,12 +78,12 @@ def _is_bn(cell: Cell) -> bool:
 def _over_bn(subjects: Sequence[Subject], found: Sequence[Speed]) -> Iterator[Line]:
     """Lines with what each network has over bn in the same architecture."""
     bases = {
-        repr(subject.cell.model.identity): speed
+        _place(subject.cell): speed
         for subject, speed in zip(subjects, found, strict=True)
         if _is_bn(subject.cell) and speed.status == "ok"
     }
     for subject, speed in zip(subjects, found, strict=True):
-        base = bases.get(repr(subject.cell.model.identity))
+        base = bases.get(_place(subject.cell))
         rate, memory = speed.steps_per_second, speed.memory
         line: Line = {**vars(speed), "ratio": None, "memory_ratio": None}
         line["images_per_second"] = None if rate is None else rate * speed.batch
@@ -72,6 +93,11 @@ def _over_bn(subjects: Sequence[Subject], found: Sequence[Speed]) -> Iterator[Li
             line["ratio"] = rate / base.steps_per_second
             line["memory_ratio"] = memory / base.memory
         yield line
+
+
+def _place(cell: Cell) -> str:
+    """All that a network and its bn have in common."""
+    return repr((cell.model.identity, cell.precision, cell.trainer, cell.seed))
 
 
 def _modes(word: str) -> list[Mode]:
@@ -89,7 +115,7 @@ def _speed_cells(line: Line) -> list[str]:
     megabytes = float(line["memory"]) / 2**20
     return [
         f"{line['steps_per_second']:.4g}", quartiles, f"{line['images_per_second']:.4g}",
-        _over(line["ratio"]), f"{megabytes:.1f}", _over(line["memory_ratio"]),
+        _over(line["ratio"]), f"{megabytes:.3g}", _over(line["memory_ratio"]),
     ]  # fmt: skip
 
 

@@ -19,7 +19,7 @@ from normbench.kept import RUN, Kept, all_kept, kept, of_file
 from normbench.looks.asked import Asked
 from normbench.place import share_of_cores
 from normbench.probed import Line
-from normbench.training import dataset_of, loaders_of, network_of, on_gpu
+from normbench.training import dataset_of, dtype_of, exact, loaders_of, network_of, on_gpu
 
 USUAL_INPUT = {"spp": "normal"}
 USUAL_IMAGES = {"spp": "8"}
@@ -39,22 +39,13 @@ class Subject:
 
     @property
     def device(self) -> torch.device:
-        """Where it is looked at.
-
-        Raises:
-            BadInput: there is no such device.
-        """
-        if not on_gpu(self.cell):
-            return torch.device("cpu")
-        if not torch.cuda.is_available():
-            raise BadInput("trainer=gpu: no CUDA device is visible; trainer=cpu or auto works")
-        return torch.device("cuda")
+        """Where it is looked at."""
+        return device_of(self.cell)
 
     def network(self) -> nn.Module:
         """Built from the cell's seed, so that it is the one with which a training begins."""
         torch.manual_seed(self.cell.seed)
-        made = self.build().to(self.device)
-        return made.double() if self.cell.precision == "64-true" else made
+        return self.build().to(self.device, dtype_of(self.cell))
 
     @property
     def own(self) -> Line:
@@ -65,9 +56,23 @@ class Subject:
         return found
 
 
+def device_of(cell: Cell) -> torch.device:
+    """Where the network of `cell` is looked at.
+
+    Raises:
+        BadInput: there is no such device.
+    """
+    if not on_gpu(cell):
+        return torch.device("cpu")
+    if not torch.cuda.is_available():
+        raise BadInput("trainer=gpu: no CUDA device is visible; trainer=cpu or auto works")
+    return torch.device("cuda")
+
+
 def use_all_cores() -> None:
     """A probe is alone on the machine; what is timed is not asked this way."""
     torch.set_num_threads(share_of_cores(1))
+    exact()
 
 
 def composed(words: Sequence[str]) -> list[Cell]:
@@ -166,8 +171,9 @@ def _told(cell: Cell, *, seeds: bool) -> dict[str, Any]:
         choice = getattr(cell, group)
         found[group] = choice.name
         found |= {f"{group}.{key}": value for key, value in choice.changed.items()}
-    found |= {"batch": cell.batch, "precision": cell.precision}
-    return found | ({"seed": cell.seed} if seeds else {})
+    said = "workers" if cell.protocol == "fixed_workers" else "global_batch"
+    plain = ("batch", said, "protocol", "precision", "init_from", *(["seed"] if seeds else []))
+    return found | {name: getattr(cell, name) for name in plain}
 
 
 def images_of(asked: Asked, subject: Subject) -> Tensor:
@@ -190,5 +196,4 @@ def images_of(asked: Asked, subject: Subject) -> Tensor:
         height = width = counted("image", side, 224) if side else height
         generator = torch.Generator().manual_seed(subject.cell.seed)
         x = torch.randn(number, channels, height, width, generator=generator)
-    dtype = torch.float64 if subject.cell.precision == "64-true" else torch.float32
-    return x.to(subject.device, dtype)
+    return x.to(subject.device, dtype_of(subject.cell))

@@ -10,7 +10,7 @@ from tabulate import tabulate
 
 from normbench.kept import Kept
 from normbench.looks.asked import OUT, Asked
-from normbench.probed import FOLDER, Line, merge, read, write
+from normbench.probed import FOLDER, Line, read, stem, write
 from normbench.provenance import commit, now, versions
 from normbench.report.inside import draw
 from normbench.results import write_probe
@@ -18,22 +18,17 @@ from normbench.results import write_probe
 
 def finish(asked: Asked, lines: Sequence[Line]) -> None:
     """Write numbers and figure where all networks of the command line have theirs."""
-    stem = asked.option("name", asked.stem)
-    paths = _written(Path(asked.option("out", OUT)), stem, asked, lines)
+    name = asked.option("name", asked.stem)
+    paths = _written(Path(asked.option("out", OUT)), name, asked, lines)
     print("\n" + ", ".join(map(str, paths)))
 
 
-def _written(folder: Path, stem: str, asked: Asked, lines: Sequence[Line]) -> list[Path]:
-    numbers = folder / f"{stem}.csv"
+def _written(folder: Path, name: str, asked: Asked, lines: Sequence[Line]) -> list[Path]:
+    numbers = folder / f"{name}.csv"
     write(numbers, lines)
-    return [numbers, *_drawn(numbers, asked.kind, asked.title)]
-
-
-def _drawn(numbers: Path, kind: str, title: str) -> list[Path]:
-    """The figure of a file of numbers, beside it."""
-    paths = []
-    for form, content in draw(kind, read(numbers), title).items():
-        paths.append(numbers.with_suffix(f".{form}"))
+    paths = [numbers]
+    for form, content in draw(asked.kind, read(numbers), asked.title).items():
+        paths.append(folder / f"{name}.{form}")
         paths[-1].write_bytes(content)
     return paths
 
@@ -41,9 +36,8 @@ def _drawn(numbers: Path, kind: str, title: str) -> list[Path]:
 def leave(asked: Asked, run: Kept, lines: Sequence[Line], **found: Any) -> None:
     """What was seen of a run, in its folder, with a row that says where it comes from."""
     folder = run.folder / FOLDER
-    numbers = folder / f"{asked.kind}.csv"
-    merge(numbers, lines)
-    _drawn(numbers, asked.kind, run.cell.title)
+    name = stem(asked.kind)
+    _written(folder, name, replace(asked, title=run.cell.title), lines)
     options = {k: v for k, v in asked.options.items() if k not in ("ckpt", "out", "name")}
     options |= {f"{asked.kind}.{k}": f"{v:g}" for k, v in found.pop("weights", {}).items()}
     key = f"{run.row.id} {asked.kind} {sorted(options.items())}"
@@ -53,7 +47,7 @@ def leave(asked: Asked, run: Kept, lines: Sequence[Line], **found: Any) -> None:
         options=" ".join([run.row.options, *(f"{k}={v}" for k, v in options.items())]).strip(),
         wandb="", shared_with=None, **found,
     )  # fmt: skip
-    write_probe(folder / f"{asked.kind}.json", row)
+    write_probe(folder / f"{name}.json", row)
 
 
 def show(rows: Sequence[Sequence[object]], head: Sequence[str]) -> None:

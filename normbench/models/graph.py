@@ -92,9 +92,7 @@ class Graph:
 
     def layer(self, call: fx.Node) -> nn.Module | None:
         """The module that is called, if it is one."""
-        if call.op != "call_module":
-            return None
-        return self.module.get_submodule(str(call.target))
+        return layer(self.module, call)
 
     def normalizations(self) -> Iterator[tuple[fx.Node, nn.Module]]:
         """Calls of layers of torch and timm that normalize."""
@@ -194,11 +192,7 @@ class Graph:
 
     def depths(self) -> dict[fx.Node, int]:
         """The most convolutions on a way from the images to each call."""
-        found: dict[fx.Node, int] = {}
-        for call in self.calls:
-            before = max((found[source] for source in call.all_input_nodes), default=0)
-            found[call] = before + isinstance(self.layer(call), nn.Conv2d)
-        return found
+        return depths(self.module)
 
     def put(self, call: fx.Node, layer: nn.Module) -> None:
         """Let `call` call `layer`, under the name that the old one has."""
@@ -244,6 +238,20 @@ class Graph:
         self.module.recompile()
         self.module.train(self.module.training)  # new layers, too
         return self.module
+
+
+def layer(module: fx.GraphModule, call: fx.Node) -> nn.Module | None:
+    """The module that is called, if it is one."""
+    return module.get_submodule(str(call.target)) if call.op == "call_module" else None
+
+
+def depths(module: fx.GraphModule) -> dict[fx.Node, int]:
+    """The most convolutions on a way from the images to each call."""
+    found: dict[fx.Node, int] = {}
+    for call in module.graph.nodes:
+        before = max((found[source] for source in call.all_input_nodes), default=0)
+        found[call] = before + isinstance(layer(module, call), nn.Conv2d)
+    return found
 
 
 def _function(call: fx.Node, *, bare: bool = True) -> str:

@@ -5,7 +5,7 @@ from typing import Any
 from torch import Tensor, fx, nn
 
 from normbench.errors import Impossible
-from normbench.models.graph import ADDITIONS, Tracer
+from normbench.models.graph import ADDITIONS, Tracer, layer
 from normbench.models.kinds import activates
 from normbench.norms.frn import ThresholdedLinear
 from normbench.norms.layer import Activation, NormAct
@@ -29,20 +29,6 @@ def traced(network: nn.Module) -> fx.GraphModule:
     except Exception as error:  # code of other people's can fail in any way
         reason = f"{type(error).__name__}: {error}".partition("\n")[0]
         raise Impossible(f"the network cannot be traced: {reason}") from error
-
-
-def layer(module: fx.GraphModule, call: fx.Node) -> nn.Module | None:
-    """The module that is called, if it is one."""
-    return module.get_submodule(str(call.target)) if call.op == "call_module" else None
-
-
-def depths(module: fx.GraphModule) -> dict[fx.Node, int]:
-    """The most convolutions on a way from the images to each call."""
-    found: dict[fx.Node, int] = {}
-    for call in module.graph.nodes:
-        before = max((found[source] for source in call.all_input_nodes), default=0)
-        found[call] = before + isinstance(layer(module, call), nn.Conv2d)
-    return found
 
 
 def branch(module: fx.GraphModule, call: fx.Node, depth: dict[fx.Node, int]) -> int | None:

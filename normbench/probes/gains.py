@@ -63,7 +63,8 @@ def function_of(name: str) -> Callable[[Tensor], Tensor]:
         found: Callable[[Tensor], Tensor] = getattr(
             import_module(module) if module else F, attribute
         )
-        found(torch.zeros(2, 4, dtype=torch.float64))
+        given = torch.linspace(-2, 2, 12, dtype=torch.float64).view(3, 4)
+        varies = float(found(given).double().var(dim=1).mean()) > 0
     except (ImportError, AttributeError) as error:
         raise BadInput(
             f"act={name} cannot be found ({error}); a function of torch.nn.functional, as "
@@ -72,4 +73,6 @@ def function_of(name: str) -> Callable[[Tensor], Tensor]:
     except Exception as error:
         reason = str(error).partition("\n")[0]
         raise BadInput(f"act={name} is no activation of a tensor: {reason}") from None
+    if not varies:
+        raise BadInput(f"act={name} is no activation: it maps all numbers to one")
     return found

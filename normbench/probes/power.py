@@ -19,9 +19,9 @@ drawn in the paper's figure 5 stands in a formula that our text of it lacks; thi
 """
 
 import sys
-from collections.abc import Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -63,16 +63,24 @@ def power(network: nn.Module, x: Tensor, statistics: Statistics = "batch") -> li
             "their relatives have"
         )
     found: list[Layer] = []
+    normalized: dict[Normalizing, Tensor] = {}
 
-    def look(layer: Normalizing, given: tuple[Tensor, ...], output: Tensor) -> None:
-        y = layer.normalize(given[0])
+    def before(layer: Normalizing, given: tuple[Tensor, ...]) -> None:
+        if reason := layer.refusal(given[0].shape):
+            raise Impossible(reason)
+        # Batch renormalization reads running statistics, which the forward pass moves.
+        normalized[layer] = layer.normalize(given[0])
+
+    def behind(layer: Normalizing, _given: tuple[Tensor, ...], output: Tensor) -> None:
+        y = normalized.pop(layer)
         p1, p2, p3, p4 = powers(y).mean(dim=1).tolist()
         share = None if layer.act is None else linearity(y, output)
         found.append(Layer(layers[layer], len(found) + 1, p1, p2, p3, p4, share))
 
     with observed(network, statistics), ExitStack() as hooks:
         for layer in layers:
-            hooks.callback(layer.register_forward_hook(look).remove)
+            hooks.callback(layer.register_forward_pre_hook(before).remove)
+            hooks.callback(layer.register_forward_hook(behind).remove)
         network(x)
     return found
 
@@ -110,14 +118,14 @@ def set_eps(network: nn.Module, eps: float) -> int:
     For torch's batch normalization, which takes no 0, it is the least positive number, which added
     to a variance changes nothing.
     """
-    layers = list(_of_eps(network))
-    for layer in layers:
-        layer.eps = eps or sys.float_info.min  # type: ignore[assignment]
-    return len(layers)
-
-
-def _of_eps(network: nn.Module) -> Iterator[NormAct]:
-    return (m for m in network.modules() if isinstance(m, NormAct) and hasattr(m, "eps"))
+    value, found = eps or sys.float_info.min, 0
+    for layer in network.modules():
+        options: Any = getattr(layer, "options", None)  # of switchable normalization
+        if isinstance(layer, NormAct) and hasattr(layer, "eps"):
+            layer.eps, found = value, found + 1  # type: ignore[assignment]
+        elif isinstance(layer, NormAct) and hasattr(options, "eps"):
+            layer.options, found = replace(options, eps=value), found + 1
+    return found
 
 
 def _has_y(layer: nn.Module) -> bool:

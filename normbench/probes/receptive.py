@@ -15,7 +15,8 @@ import torch
 from torch import Tensor, fx, nn
 from torch.nn import functional as F
 
-from normbench.probes.calls import is_map, layer, traced
+from normbench.models.graph import layer
+from normbench.probes.calls import is_map, traced
 from normbench.probes.observing import observed
 
 _POOLS = (nn.MaxPool2d, nn.AvgPool2d)

@@ -19,8 +19,9 @@ import torch
 from torch import Tensor, fx, nn
 
 from normbench.errors import Impossible
+from normbench.models.graph import depths
 from normbench.norms.layer import wide
-from normbench.probes.calls import block_output, branch, depths, is_map, traced
+from normbench.probes.calls import block_output, branch, is_map, traced
 from normbench.probes.observing import Statistics, observed
 
 

@@ -5,18 +5,13 @@ worker's, and what is seen becomes lines of `normbench.probed` and a few means f
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
 from statistics import fmean
 
 from torch import Tensor, nn
 
-from normbench.errors import Impossible
 from normbench.norms.switchable import MEMBERS
 from normbench.probed import IN_TRAINING, Line
-from normbench.probes.observing import Statistics
-from normbench.probes.power import power
-from normbench.probes.ratios import divergence, groups, ratios
-from normbench.probes.spp import propagation
+from normbench.probes.lines import LINES
 
 Seen = Callable[[str, Sequence[Line], int], None]
 Means = dict[str, float]
@@ -53,7 +48,8 @@ class Watch:
         for kind in [*self.kinds]:
             try:
                 lines = LINES[kind](network, images, "batch")
-            except (Impossible, ValueError) as reason:
+            except Exception as error:  # whatever it is, a look is no reason to end a training
+                reason = str(error).partition("\n")[0]
                 print(f"probe.kinds={kind}: nothing to see here: {reason}", flush=True)
                 self.kinds.remove(kind)
                 continue
@@ -62,44 +58,6 @@ class Watch:
             )
             found |= _means(kind, lines)
         return found
-
-
-def spp_lines(network: nn.Module, images: Tensor, statistics: Statistics = "batch") -> list[Line]:
-    """A line for each residual block."""
-    blocks = propagation(network, images, statistics)
-    return [{"block": number, **asdict(block)} for number, block in enumerate(blocks, 1)]
-
-
-def power_lines(network: nn.Module, images: Tensor, statistics: Statistics = "batch") -> list[Line]:
-    """A line for each layer."""
-    layers = power(network, images, statistics)
-    return [{**asdict(layer), "total": layer.total} for layer in layers]
-
-
-def ratio_lines(
-    network: nn.Module, images: Tensor, _statistics: Statistics = "batch"
-) -> list[Line]:
-    """Two lines for each layer, of its means and of its variances."""
-    channels, height, width = images.shape[1:]
-    layers = ratios(network, (channels, height, width))
-    group = groups([layer.field for layer in layers])
-    lines: list[Line] = []
-    for layer in layers:
-        own = divergence(layer.mean, layer.var)
-        for of, values in (("mean", layer.mean), ("var", layer.var)):
-            place = {"layer": layer.name, "depth": layer.depth, "field": layer.field}
-            shares: Line = {str(m): share for m, share in zip(MEMBERS, values, strict=True)}
-            lines.append(
-                {**place, "group": group[layer.field], "of": of, **shares, "divergence": own}
-            )
-    return lines
-
-
-LINES: dict[str, Callable[[nn.Module, Tensor, Statistics], list[Line]]] = {
-    "spp": spp_lines,
-    "power": power_lines,
-    "ratios": ratio_lines,
-}
 
 
 def _means(kind: str, lines: Sequence[Line]) -> Means:

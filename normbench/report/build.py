@@ -9,7 +9,7 @@ from pathlib import Path
 from normbench.errors import BadInput, choose_from
 from normbench.home import CLAIMS, TABLES, load, names
 from normbench.place import own_cores
-from normbench.probed import FOLDER
+from normbench.probed import file_of
 from normbench.report import latex, recommendation, render, trial
 from normbench.report.claims import Claim, claims
 from normbench.report.drawable import CURVES, FORMS, INSIDE, Form, kinds
@@ -93,7 +93,7 @@ def _seen(table: Table, kind: str, runs: Path) -> Iterator[str]:
         if kind == CURVES:
             yield stamp(folder / "history.csv")
         if kind in INSIDE:
-            yield stamp(folder / FOLDER / f"{INSIDE[kind]}.csv")
+            yield stamp(file_of(folder, INSIDE[kind]) or folder)
 
 
 @dataclass(frozen=True)

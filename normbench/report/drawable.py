@@ -4,7 +4,7 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Literal
 
-from normbench.probed import of_run
+from normbench.probed import file_of
 from normbench.report.metrics import METRICS
 from normbench.report.table import Table
 
@@ -26,8 +26,10 @@ def kinds(table: Table, runs: Path) -> list[str]:
     curves = any((runs / row.sweep / row.id / "history.csv").exists() for row in numbers)
     several = any(len(points) > 1 for points in sizes(table, "params_m").values())
     found = {BATCH: table.drawable, CURVES: accuracy and curves, SIZES: accuracy and several}
-    seen = {kind for row in numbers for kind in of_run(runs / row.sweep / row.id)}
-    inside = [end for end, kind in INSIDE.items() if kind in seen]
+    folders = [runs / row.sweep / row.id for row in numbers]
+    inside = [
+        end for end, kind in INSIDE.items() if any(file_of(folder, kind) for folder in folders)
+    ]
     return [kind for kind, there_is in found.items() if there_is] + inside
 
 

@@ -9,7 +9,7 @@ import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from normbench.probed import FOLDER, Line, by, read
+from normbench.probed import Line, by, file_of, last, read
 from normbench.report.drawable import Form
 from normbench.report.figure import COLOURS, STABLE, Drawn, saved
 from normbench.report.table import Table
@@ -24,7 +24,6 @@ _POWER = {"p1": "$P_1$ constant", "p2": "$P_2$ means of images", "p3": "$P_3$ po
 _POWER_COLOURS = ("#882255", "#CC79A7", "#009E73", "#0072B2")
 _MEMBERS = {"in": "#009E73", "ln": "#0072B2", "bn": "#D55E00"}
 _MEASURES = {"top1": "top-1 (%)", "top5": "top-5 (%)", "loss": "loss"}
-_MODES = {"training": "training", "inference": "inference"}
 
 
 def draw(
@@ -56,21 +55,11 @@ def draw_seen(table: Table, kind: str, forms: Sequence[Form], runs: Path) -> Dra
         for column, cell in zip(table.columns, cells, strict=True):
             for row in sorted(cell.runs, key=lambda row: row.seed):
                 own = {"network": f"{' '.join(label)}, {column}", "seed": row.seed}
-                path = runs / row.sweep / row.id / FOLDER / f"{kind}.csv"
-                if path.exists():
+                if path := file_of(runs / row.sweep / row.id, kind):
                     lines += [{**line, **own} for line in read(path)]
                     if kind in ONE_SEED:
                         break
-    return draw(kind, _last(lines) if kind in ONE_SEED else lines, forms=forms)
-
-
-def _last(lines: Sequence[Line]) -> list[Line]:
-    """Of each network the last epoch."""
-    found: list[Line] = []
-    for own in by(lines, "network").values():
-        last = max(line["epoch"] for line in own)
-        found += [line for line in own if line["epoch"] == last]
-    return found
+    return draw(kind, last(lines, "network") if kind in ONE_SEED else lines, forms=forms)
 
 
 def _panels(rows: int, columns: int, **options: Any) -> tuple[Figure, Any]:
@@ -201,10 +190,8 @@ def _ratios(lines: Sequence[Line]) -> Figure:
             _apart(rows[2][place], chosen)
             divergences.append(rows[2][place])
         rows[0][0].legend()
-        last = max(line["epoch"] for line in of_network)
         grid = rows[3][0].get_gridspec()
-        final = [line for line in of_network if line["epoch"] == last]
-        _hard(figure.add_subplot(grid[4 * number + 3, :]), final)
+        _hard(figure.add_subplot(grid[4 * number + 3, :]), last(of_network, "seed"))
     for together in (shares, divergences):  # all to one scale
         top = max(axes.get_ylim()[1] for axes in together)
         for axes in together:
