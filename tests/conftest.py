@@ -33,7 +33,8 @@ torch.set_num_threads(1)
 
 #: What takes longest comes first, so that no worker of pytest-xdist is left with it at the end.
 LONGEST = (
-    "test_cluster", "test_plans", "test_house", "test_tables", "test_resume", "test_sweep",
+    "test_cluster", "test_plans", "test_house", "test_tables", "test_probe_command", "test_resume",
+    "test_sweep",
     "test_reading", "test_ranks", "test_training", "test_pages", "test_prepare", "test_wandb",
 )  # fmt: skip
 
