@@ -278,7 +278,7 @@ def _speed(lines: Sequence[Line]) -> Figure:
         axes.set_yticks([len(names) - n for n in range(len(names))], [str(name) for name in names])
         axes.set_xlim(left=0)
         axes.grid(alpha=0.3)
-    panels[0].legend(loc="lower left")
+    _legend(figure, panels[0])
     return figure
 
 
