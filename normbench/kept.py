@@ -20,6 +20,7 @@ from normbench.errors import BadInput
 from normbench.results import CHECKPOINT, KEPT, Row, read
 from normbench.training import dataset_of, dtype_of, network_of
 
+_PARALLEL = "module."  # what DistributedDataParallel writes before every name
 RUN = re.compile("([0-9a-f]{12})(?:@([0-9]+|last))?")
 
 
@@ -98,14 +99,17 @@ def loaded(cell: Cell, state: dict[str, Any], source: str) -> nn.Module:
         BadInput: these are of another network.
     """
     network = network_of(cell, dataset_of(cell)).to(dtype_of(cell))
-    try:
-        network.load_state_dict(state)
-    except RuntimeError as error:
-        missing = str(error).partition("\n")[2].strip().partition("\n")[0]
+    own = network.state_dict()
+    lacking, strange = sorted(own.keys() - state.keys()), sorted(state.keys() - own.keys())
+    other = [key for key in own.keys() & state.keys() if own[key].shape != state[key].shape]
+    if lacking or strange or other:
+        told = {"lacks": lacking, "has besides": strange, "has of another shape": sorted(other)}
+        words = [f"{what} {len(k)}, as {k[0]}" for what, k in told.items() if k]
         raise BadInput(
-            f"ckpt={source}: it is of another network than {cell.title} ({missing}); norm=, model= "
-            "and their options say which it was"
-        ) from None
+            f"ckpt={source}: it is of another network than {cell.title} (of its tensors it "
+            f"{'; it '.join(words)}); norm=, model= and their options say which it was"
+        )
+    network.load_state_dict(state)
     return network
 
 
@@ -118,13 +122,18 @@ def of_file(cell: Cell, path: Path) -> nn.Module:
     try:
         state = checkpoint.load(path)
     except Exception as error:  # torch has many words for what is no such file
-        reason = str(error).strip().partition("\n")[0]
-        raise BadInput(f"ckpt={path} cannot be read: {reason}") from None
+        raise BadInput(
+            f"ckpt={path} cannot be read ({type(error).__name__}): it is what a run keeps, or what "
+            "torch.save(network.state_dict(), FILE) writes"
+        ) from None
     if not isinstance(state, dict):
         raise BadInput(f"ckpt={path}: it holds a {type(state).__name__} and no state_dict")
     if "model" in state and "optimizer" in state:
         average = state["average"]
         state = state["model"] if average is None else _within(average, "network.")
+    state = state.get("state_dict", state)
+    if all(key.startswith(_PARALLEL) for key in state):
+        state = _within(state, _PARALLEL)
     return loaded(cell, state, str(path))
 
 

@@ -42,7 +42,7 @@ def look(asked: Asked) -> None:
     if not lines:
         raise BadInput(f"ckpt={asked.option('ckpt')}: {'; '.join(reasons)}")
     print("\n".join(reasons))
-    head = ["network", "run", "seed", "measure", "best alpha", "test, usual alpha", "test, best",
+    head = ["network", "run", "seed", "measure", "usual", "best alpha", "test, usual", "test, best",
             "change"]  # fmt: skip
     show(shown, head)
     finish(asked, lines)
@@ -52,7 +52,14 @@ def _gained(found: example_weight.Curve) -> Iterator[list[str]]:
     """For each measure the best alpha, and the test images under the usual one and under it."""
     for measure, alpha in found.best.items():
         before, after = (getattr(found.at(each), measure) for each in (found.usual, alpha))
-        yield [measure, f"{alpha:g}", f"{before:.4g}", f"{after:.4g}", f"{after - before:+.2g}"]
+        yield [
+            measure,
+            f"{found.usual:g}",
+            f"{alpha:g}",
+            f"{before:.4g}",
+            f"{after:.4g}",
+            f"{after - before:+.2g}",
+        ]
 
 
 def _curve(run: Kept, alphas: Sequence[float]) -> example_weight.Curve:

@@ -11,7 +11,8 @@ def look(asked: Asked) -> None:
     lines = looked(asked)
     shown = []
     for key, layers in by(lines, "network", "epoch").items():
-        for layer in (layers[0], layers[len(layers) // 2], layers[-1]):
+        bent = [layer for layer in layers if layer["linearity"] is not None] or layers
+        for layer in (bent[0], bent[len(bent) // 2], bent[-1]):
             terms = [f"{float(layer[name]):.4f}" for name in ("p1", "p2", "p3", "p4", "total")]
             share = "" if layer["linearity"] is None else f"{layer['linearity']:.4f}"
             shown.append([named(key), layer["depth"], *terms, share])

@@ -98,8 +98,8 @@ def subjects(asked: Asked) -> list[Subject]:
         return found
     if len(found) > 1:
         raise BadInput(f"ckpt={source}: a file is of one network, and {len(found)} are asked for")
-    cell = found[0].cell
-    return [replace(found[0], build=lambda: of_file(cell, Path(source)))]
+    cell, label = found[0].cell, f"{found[0].label} of {source}"
+    return [replace(found[0], label=label, build=lambda: of_file(cell, Path(source)))]
 
 
 def _grids(asked: Asked) -> list[tuple[str, list[Cell]]]:
@@ -133,6 +133,8 @@ def runs_of(asked: Asked) -> dict[str, list[Kept]]:
     given = dict(each.partition("=")[::2] for each in words)
     root = Path(given.get("runs") or "runs")
     ids = all_kept(root) if word == "all" else word.split(",")
+    if word.endswith((".pt", ".pth", ".ckpt")):
+        raise BadInput(f"ckpt={word}: there is no such file")
     if not word or not all(RUN.fullmatch(each) for each in ids):
         raise BadInput(
             f"ckpt={word or 'nothing'}: {asked.kind} looks into trained networks; ckpt=RUN, "

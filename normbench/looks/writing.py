@@ -1,6 +1,7 @@
 """Numbers, figures and rows of what was seen, as files, and tables on the screen."""
 
 import hashlib
+import json
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -18,9 +19,18 @@ from normbench.results import write_probe
 
 def finish(asked: Asked, lines: Sequence[Line]) -> None:
     """Write numbers and figure where all networks of the command line have theirs."""
-    name = asked.option("name", asked.stem)
-    paths = _written(Path(asked.option("out", OUT)), name, asked, lines)
-    print("\n" + ", ".join(map(str, paths)))
+    folder, name = Path(asked.option("out", OUT)), asked.option("name", asked.stem)
+    replaced = " (in the place of what was there; name=STEM keeps both)"
+    note = replaced if (folder / f"{name}.csv").exists() else ""
+    paths = _written(folder, name, asked, lines)
+    about = {
+        "kind": asked.kind, "networks": [words for _, words in asked.networks],
+        "options": dict(asked.options), "finished": now(), "versions": versions(),
+        "commit": commit(),
+    }  # fmt: skip
+    paths.append(folder / f"{name}.json")
+    paths[-1].write_text(json.dumps(about, indent=1) + "\n")
+    print(f"\n{', '.join(map(str, paths))}{note}")
 
 
 def _written(folder: Path, name: str, asked: Asked, lines: Sequence[Line]) -> list[Path]:

@@ -25,7 +25,7 @@ class RandomNet(nn.Module):
         norm: the normalizer of every layer.
         num_classes: of the linear classifier behind the mean over positions.
         in_chans: channels of an image.
-        depth: layers.
+        depth: layers, each a convolution and its normalization.
         width: channels of every layer.
         act: the activation; identity makes the network linear, but for its normalizations.
         gain: standard deviation of the gains, around 1.

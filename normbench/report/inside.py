@@ -153,13 +153,16 @@ def _power(lines: Sequence[Line]) -> Figure:
         depth = _numbers(layers, "depth")
         varies = [layer["p2"] + layer["p3"] + layer["p4"] for layer in layers]
         left.plot(depth, varies, label=_name(key), linewidth=1, **_look(place))
-        linear.plot(depth, _numbers(layers, "linearity"), linewidth=1, **_look(place))
+        bent = [layer for layer in layers if layer["linearity"] is not None]  # activated ones
+        places, shares = _numbers(bent, "depth"), _numbers(bent, "linearity")
+        linear.plot(places, shares, linewidth=1, marker=".", markersize=3, **_look(place))
     bounded = [layer for layer in lines if layer.get("bound") is not None]
     if bounded:
         layers = next(iter(by(bounded, "network", "epoch").values()))
         bound = _numbers(layers, "bound")
         left.plot(_numbers(layers, "depth"), bound, "k:", label="bound of theorem 1 (LN)")
     left.set_yscale("log")
+    left.set_ylim(min(0.5, left.get_ylim()[0]), 1.3)  # that a constant 1 shows no noise
     for axes, label in ((left, "$P_2+P_3+P_4$"), (linear, "channel-wise linearity")):
         axes.set_visible(True)
         axes.set_title(label)
