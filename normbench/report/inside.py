@@ -54,7 +54,8 @@ def draw_seen(table: Table, kind: str, forms: Sequence[Form], runs: Path) -> Dra
     for label, cells in table.lines.items():
         for column, cell in zip(table.columns, cells, strict=True):
             for row in sorted(cell.runs, key=lambda row: row.seed):
-                own = {"network": f"{' '.join(label)}, {column}", "seed": row.seed}
+                place = f"batch {column}" if str(column).isdigit() else column
+                own = {"network": f"{' '.join(label)}, {place}", "seed": row.seed}
                 if path := file_of(runs / row.sweep / row.id, kind):
                     lines += [{**line, **own} for line in read(path)]
                     if kind in ONE_SEED:

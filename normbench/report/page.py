@@ -13,7 +13,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from normbench.home import SWEEPS
 from normbench.report import recommendation
-from normbench.report.drawable import BATCH, CURVES, SIZES, kinds
+from normbench.report.drawable import BATCH, CURVES, INSIDE, SIZES, kinds
 from normbench.report.notes import MARK, SHARED, notes, one_computation, shared_cells, short
 from normbench.report.spec import FULL, Label, Spec
 from normbench.report.table import MISSING, Cell, Table, signed
@@ -193,7 +193,7 @@ def _link(path: Path, root: Path) -> str:
     return quote(os.path.relpath(path, root))
 
 
-def _figure(table: Table, kind: str, own: str, root: Path) -> dict[str, str]:
+def _figure(table: Table, kind: str, own: str, root: Path) -> dict[str, Any]:
     path = root / table.spec.name / f"{table.slug}{kind}.svg"
     caption = _CAPTIONS[kind].format(statistic=table.spec.statistic)
     if kind in (BATCH, SIZES):
@@ -204,6 +204,7 @@ def _figure(table: Table, kind: str, own: str, root: Path) -> dict[str, str]:
     return {
         "svg": inline(path.read_text(), ids),
         "caption": caption,
+        "inside": kind in INSIDE,
         "spoken": f"{table.heading}: {caption} {lines}",
     }
 
