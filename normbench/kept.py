@@ -40,10 +40,8 @@ class Kept:
 
     def network(self, epoch: int) -> nn.Module:
         """What evaluations see after `epoch`: the average of the weights, if there is one."""
-        state = checkpoint.load(self.states[epoch])
-        average = state["average"]
-        found = state["model"] if average is None else _within(average, "network.")
-        return loaded(self.cell, found, str(self.states[epoch]))
+        path = self.states[epoch]
+        return loaded(self.cell, _evaluated(checkpoint.load(path)), str(path))
 
 
 def kept(run: str, root: Path, more: Sequence[str] = ()) -> Kept:
@@ -83,7 +81,7 @@ def kept(run: str, root: Path, more: Sequence[str] = ()) -> Kept:
 
 def all_kept(root: Path) -> list[str]:
     """The ids of all finished runs below `root` that have kept a state."""
-    return [row.id for row in read(root) if _states(_trained_in(row, root))]
+    return [row.id for row in read(root) if any(_trained_in(row, root).glob("*.pt"))]
 
 
 def _trained_in(row: Row, root: Path) -> Path:
@@ -129,8 +127,7 @@ def of_file(cell: Cell, path: Path) -> nn.Module:
     if not isinstance(state, dict):
         raise BadInput(f"ckpt={path}: it holds a {type(state).__name__} and no state_dict")
     if "model" in state and "optimizer" in state:
-        average = state["average"]
-        state = state["model"] if average is None else _within(average, "network.")
+        state = _evaluated(state)
     state = state.get("state_dict", state)
     if all(key.startswith(_PARALLEL) for key in state):
         state = _within(state, _PARALLEL)
@@ -169,6 +166,12 @@ def _words(row: Row) -> list[str]:
     words.append(f"workers={row.workers}" if fixed else f"global_batch={row.global_batch}")
     words += [f"{name}={getattr(row, name)}" for name in ("batch", "seed", "precision")]
     return words + row.options.split()
+
+
+def _evaluated(state: dict[str, Any]) -> dict[str, Any]:
+    """Of a checkpoint the tensors that evaluations see."""
+    average = state["average"]
+    return state["model"] if average is None else _within(average, "network.")
 
 
 def _within(state: dict[str, Any], prefix: str) -> dict[str, Any]:

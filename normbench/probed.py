@@ -67,6 +67,12 @@ def by(lines: Sequence[Line], *keys: str) -> dict[Any, list[Line]]:
     return found
 
 
+def named(key: tuple[str, int | None]) -> str:
+    """A network, and the epoch of a run's."""
+    network, epoch = key
+    return network if epoch is None else f"{network}, epoch {epoch}"
+
+
 def grow(folder: Path, kind: str, lines: Sequence[Line], epoch: int) -> None:
     """Add what was seen of a run after `epoch` to what was seen before.
 

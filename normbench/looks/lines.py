@@ -55,7 +55,7 @@ def _lines_of(asked: Asked, subject: Subject) -> list[Line]:
         found = LINES[asked.kind](network, images, statistics)
     if asked.kind == "power" and isinstance(network, RandomNet):
         for line in found:
-            line["bound"] = network.rho ** (int(line["depth"] or 1) - 1)
+            line["bound"] = network.rho ** (line["depth"] - 1)
     return [{**subject.own, **line} for line in found]
 
 
@@ -67,9 +67,3 @@ def _number(name: str, word: str) -> float:
     if not 0 <= value < 1:
         raise BadInput(f"{name}={word}: a number from 0 to below 1, as {name}=1e-5")
     return value
-
-
-def named(key: tuple[Any, ...]) -> str:
-    """A network, and the epoch of a run's."""
-    network, epoch = key
-    return network if epoch is None else f"{network}, epoch {epoch}"

@@ -1,9 +1,9 @@
 """The power of normalized maps over the depth of networks."""
 
 from normbench.looks.asked import Asked
-from normbench.looks.lines import looked, named
+from normbench.looks.lines import looked
 from normbench.looks.writing import finish, show
-from normbench.probed import by
+from normbench.probed import by, named
 
 
 def look(asked: Asked) -> None:

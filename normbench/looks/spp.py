@@ -3,9 +3,9 @@
 from statistics import fmean
 
 from normbench.looks.asked import Asked
-from normbench.looks.lines import looked, named
+from normbench.looks.lines import looked
 from normbench.looks.writing import finish, show
-from normbench.probed import by
+from normbench.probed import by, named
 
 
 def look(asked: Asked) -> None:

@@ -30,11 +30,6 @@ class Watch:
     def __init__(self, kinds: Sequence[str], every: int, network: str, seen: Seen) -> None:
         self.kinds, self.every, self.network, self.seen = list(kinds), every, network, seen
 
-    @property
-    def columns(self) -> tuple[str, ...]:
-        """Names of the means."""
-        return tuple(name for kind in self.kinds for name in IN_TRAINING[kind])
-
     def due(self, epoch: int, *, last: bool) -> bool:
         """Whether it is time for a look."""
         return bool(self.kinds) and (last or epoch % self.every == 0)
@@ -64,11 +59,11 @@ def _means(kind: str, lines: Sequence[Line]) -> Means:
     """Means over layers; of signal propagation over blocks."""
     if kind == "ratios":
         return {
-            f"ratio_{of}_{member}": fmean(float(x[member]) for x in lines if x["of"] == of)
+            f"ratio_{of}_{member}": fmean(x[member] for x in lines if x["of"] == of)
             for of in ("mean", "var")
             for member in MEMBERS
         }
     return {
-        name: fmean(float(line[name.removeprefix(f"{kind}_")]) for line in lines)
+        name: fmean(line[name.removeprefix(f"{kind}_")] for line in lines)
         for name in IN_TRAINING[kind]
     }

@@ -9,7 +9,7 @@ import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from normbench.probed import Line, by, file_of, last, read
+from normbench.probed import Line, by, file_of, last, named, read
 from normbench.report.drawable import Form
 from normbench.report.figure import COLOURS, STABLE, Drawn, saved
 from normbench.report.table import Table
@@ -77,12 +77,6 @@ def _look(place: int) -> dict[str, Any]:
     return {"color": COLOURS[place % len(COLOURS)], "linestyle": _DASHES[place % len(_DASHES)]}
 
 
-def _name(key: Any) -> str:
-    """A network, at an epoch if there are several."""
-    network, epoch = key
-    return str(network) if epoch is None else f"{network}, epoch {epoch}"
-
-
 def _some_epochs(lines: Sequence[Line], most: int = 3) -> list[Line]:
     """Of each network the first, middle and last epoch, if there are more."""
     chosen: list[Line] = []
@@ -105,7 +99,7 @@ def _spp(lines: Sequence[Line]) -> Figure:
     for axes, (measure, label) in zip(panels, measures.items(), strict=True):
         for place, (key, blocks) in enumerate(by(_some_epochs(lines), "network", "epoch").items()):
             x, y = _numbers(blocks, "block"), _numbers(blocks, measure)
-            axes.plot(x, y, label=_name(key), linewidth=1, **_look(place))
+            axes.plot(x, y, label=named(key), linewidth=1, **_look(place))
             ends = [n for n, block in enumerate(blocks) if block["ends_stage"]]
             axes.plot([x[n] for n in ends], [y[n] for n in ends], "k.", markersize=5)
         _scale(axes, _numbers(lines, measure))
@@ -146,14 +140,14 @@ def _power(lines: Sequence[Line]) -> Figure:
             colors=_POWER_COLOURS, linewidth=0,
         )  # fmt: skip
         axes.set(xlim=(min(depth), max(max(depth), min(depth) + 1)), ylim=(0, 1.02))
-        axes.set_title(_name(key))
+        axes.set_title(named(key))
         axes.set_xlabel("layer")
     _legend(figure, panels.flat[0])
     left, linear = panels.flat[len(networks) : len(networks) + 2]
     for place, (key, layers) in enumerate(networks.items()):
         depth = _numbers(layers, "depth")
         varies = [layer["p2"] + layer["p3"] + layer["p4"] for layer in layers]
-        left.plot(depth, varies, label=_name(key), linewidth=1, **_look(place))
+        left.plot(depth, varies, label=named(key), linewidth=1, **_look(place))
         bent = [layer for layer in layers if layer["linearity"] is not None]  # activated ones
         places, shares = _numbers(bent, "depth"), _numbers(bent, "linearity")
         linear.plot(places, shares, linewidth=1, marker=".", markersize=3, **_look(place))
