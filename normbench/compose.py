@@ -31,7 +31,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from normbench.cells import Cell, Settings
 from normbench.errors import BadInput, choose_from
-from normbench.grid import Collecting, Composed, in_the_place_of_launchers
+from normbench.grid import Collecting, Composed, composed, in_the_place_of_launchers
 from normbench.home import CONF, SWEEPS, headline, load, names, unverified, usual_choices
 from normbench.parse import parse
 
@@ -53,10 +53,10 @@ def compose(arguments: list[str]) -> tuple[list[Cell], Settings | None]:
         BadInput: the command line or a yaml cannot be used.
     """
     # hydra.main returns None, in a grid and in a single run alike: a list is the way out of it.
-    composed: list[Composed] = []
+    found: list[Composed] = []
 
     def collect(config: DictConfig) -> None:
-        composed.append((config, HydraConfig.get()))
+        found.append(composed(config, HydraConfig.get()))
 
     # Hydra's parser takes no option between two overrides.
     flags = [word for word in arguments if word in ("-m", "--multirun")]
@@ -64,15 +64,15 @@ def compose(arguments: list[str]) -> tuple[list[Cell], Settings | None]:
     arguments = flags + [_late(word) if flags else word for word in words]
     if flags and sys.stderr.isatty():
         print("composing the grid ...", file=sys.stderr)
-    launcher = Collecting(composed, lambda config: _further_grids(config, arguments))
+    launcher = Collecting(found, lambda config: _further_grids(config, arguments))
     with _environment(arguments), _sentences(arguments), in_the_place_of_launchers(launcher):
         hydra.main(version_base="1.3", config_path=str(CONF), config_name="config")(collect)()
         # Only now: Hydra would print a line of its own about an error inside of `collect`.
-        parsed = [_parsed(config, own) for config, own in composed]
+        parsed = [_parsed(each) for each in found]
     if not parsed:
         return [], None
-    if len(composed) == 1:
-        _require_multirun(composed[0][1])
+    if len(found) == 1:
+        _require_multirun(found[0].hydra)
     by_id: dict[str, Cell] = {}
     for cell, _ in parsed:
         by_id.setdefault(cell.id, cell)
@@ -129,20 +129,19 @@ def _late(word: str) -> str:
     return f"{key}=null,null" if override.value() is None else f"{key}=choice({value})"
 
 
-def _parsed(config: DictConfig, own: HydraConf) -> tuple[Cell, Settings]:
-    runtime = own.runtime
-    resolved = OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
-    assert isinstance(resolved, dict)
-    choices = {str(group): name for group, name in runtime.choices.items()}
-    folders = [Path(source.path) for source in runtime.config_sources if source.schema == "file"]
+def _parsed(one: Composed) -> tuple[Cell, Settings]:
+    sources = one.hydra.runtime.config_sources
+    folders = [Path(source.path) for source in sources if source.schema == "file"]
+    choices = one.choices
     found = {group: _yaml(folders, group, name) for group, name in choices.items() if name}
     paths = {group: path for group, path in found.items() if path is not None}
     files = {group: _file(path, path.stat().st_mtime_ns) for group, path in paths.items()}
     defaults = {group: files[group][0] if group in files else {} for group in found}
     marked = {group: file[1] for group, file in files.items()}
-    config_of_cell = {str(key): value for key, value in resolved.items() if key != GRIDS}
-    cell, settings = parse(config_of_cell, choices, defaults, marked)
-    return cell, replace(settings, launcher=_launcher(own))
+    config = one.resolved()
+    config.pop(GRIDS, None)
+    cell, settings = parse(config, choices, defaults, marked)
+    return cell, replace(settings, launcher=_launcher(one.hydra))
 
 
 @cache

@@ -22,6 +22,9 @@ from normbench.training import prepare, trainer_of
 Mode = Literal["reference", "restarted", "free", "perturbed", "control"]
 Seen = dict[str, list[Tensor]]
 
+#: Steps that begin where the reference's did: each is a trial of its own, so that a few will do.
+RESTARTS = 6
+
 
 @dataclass(frozen=True)
 class Errand:
@@ -76,12 +79,15 @@ def _trained(errand: Errand, name: str, cell: Cell) -> list[dict[str, float]]:
         set_workers(task.model, 1)
     trainer = trainer_of(cell, task, loaders)
     trainer.callbacks.append(looking)  # type: ignore[attr-defined]
+    if errand.mode in ("restarted", "control"):
+        trainer.limit_train_batches = RESTARTS
     trainer.fit(task, loaders)
     if errand.mode == "reference":
         torch.save(looking.seen, folder / "seen.pt")
         return []
     expected = torch.load(folder / "seen.pt")
-    return [_apart(own, other) for own, other in zip(looking.seen, expected, strict=True)]
+    length = RESTARTS if errand.mode in ("restarted", "control") else len(expected)
+    return [_apart(*pair) for pair in zip(looking.seen, expected[:length], strict=True)]
 
 
 def _beginning(errand: Errand, folder: Path) -> Callable[[Task, int], None] | None:

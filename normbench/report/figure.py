@@ -177,15 +177,20 @@ def _figure(
                 )  # fmt: skip
             elif handles:
                 legend_of.legend(frameon=False)
-            figure.draw_without_rendering()
-            figure.set_layout_engine("none")  # laid out once for all forms: half of the time
-            return {form: saved(figure, form) for form in forms}
+            return saved(figure, forms)
 
         yield figure, finish
 
 
-def saved(figure: Figure, form: Form) -> bytes:
-    """The content of its file, without a date."""
+def saved(figure: Figure, forms: Sequence[Form]) -> Drawn:
+    """The content of its files, without a date."""
+    if engine := figure.get_layout_engine():
+        engine.execute(figure)
+        figure.set_layout_engine("none")  # laid out once for all forms: half of the time
+    return {form: _saved(figure, form) for form in forms}
+
+
+def _saved(figure: Figure, form: Form) -> bytes:
     out = io.BytesIO()
     dated = {"png": "Software", "pdf": "CreationDate", "svg": "Date"}[form]
     figure.savefig(out, format=form, dpi=160, metadata={dated: None}, transparent=form == "svg")

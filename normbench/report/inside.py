@@ -42,7 +42,7 @@ def draw(
         figure = DRAW[kind](lines)
         if title:
             figure.suptitle(title, fontsize=9)
-        return {form: saved(figure, form) for form in forms}
+        return saved(figure, forms)
 
 
 def draw_seen(table: Table, kind: str, forms: Sequence[Form], runs: Path) -> Drawn:
@@ -187,14 +187,18 @@ def _ratios(lines: Sequence[Line]) -> Figure:
                 shares.append(row[place])
             _apart(rows[2][place], chosen)
             divergences.append(rows[2][place])
+            for height, row in enumerate(rows[:3]):  # three rows of one scale each
+                row[place].tick_params(labelleft=place == 0, labelbottom=height == 2)
         rows[0][0].legend()
         grid = rows[3][0].get_gridspec()
         _hard(figure.add_subplot(grid[4 * number + 3, :]), last(of_network, "seed"))
     for together in (shares, divergences):  # all to one scale
         top = max(axes.get_ylim()[1] for axes in together)
         for axes in together:
-            axes.set(visible=True, ylim=(0, top), xlabel="epoch")
+            axes.set(visible=True, ylim=(0, top))
             axes.grid(alpha=0.3)
+    for axes in divergences:
+        axes.set_xlabel("epoch")
     return figure
 
 
