@@ -65,7 +65,10 @@ def compose(arguments: list[str]) -> tuple[list[Cell], Settings | None]:
     if flags and sys.stderr.isatty():
         print("composing the grid ...", file=sys.stderr)
     launcher = Collecting(found, lambda config: _further_grids(config, arguments))
-    with _environment(arguments), _sentences(arguments), in_the_place_of_launchers(launcher):
+    others = any(re.match(r"[+~]*(sweeps|hydra)\b", word) for word in words)
+    known = not others and not _config_dirs(arguments)
+    instead = in_the_place_of_launchers(launcher, mode_is_known=known)
+    with _environment(arguments), _sentences(arguments), instead:
         hydra.main(version_base="1.3", config_path=str(CONF), config_name="config")(collect)()
         # Only now: Hydra would print a line of its own about an error inside of `collect`.
         parsed = [_parsed(each) for each in found]

@@ -17,7 +17,7 @@ from normbench.check import require_batch, require_images, short
 from normbench.children import one_line
 from normbench.data.dataset import Dataset
 from normbench.errors import BadInput, Impossible
-from normbench.models.cost import count, grouped, try_out
+from normbench.models.cost import try_out, work
 from normbench.norms.workers import set_workers
 from normbench.rates import Rate, Rates, as_dense
 from normbench.recipe import Recipe
@@ -229,8 +229,10 @@ class Looks:
                 f"{cell.title}: its network cannot be built and run ({one_line(error)})"
             ) from error
         if known is None:
-            macs, evaluated = (count(module, i)[1] for i in (data.trained_image, data.image))
-            dense = as_dense(macs, grouped(module, data.trained_image))
+            macs, in_groups = work(module, data.trained_image)
+            alike = data.image == data.trained_image
+            evaluated = macs if alike else work(module, data.image)[0]
+            dense = as_dense(macs, in_groups)
             norm = catalog.build("norm", cell.norm.options)
             shared = independent(module, norm, "worker_independent")
             self.networks[key] = known = Network(module, macs, dense, evaluated, shared)

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
+from hydra._internal.hydra import Hydra
 from hydra.conf import HydraConf
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -180,10 +181,15 @@ def _is_number(word: str) -> bool:
 
 
 @contextmanager
-def in_the_place_of_launchers(launcher: Launcher) -> Iterator[None]:
+def in_the_place_of_launchers(launcher: Launcher, *, mode_is_known: bool) -> Iterator[None]:
     """Whatever launcher is chosen, composing only collects; the sweep starts the runs.
 
     A launcher for clusters would compose anew on every node, from a command line alone.
+
+    Args:
+        launcher: the one that collects.
+        mode_is_known: no yaml can ask for a grid but by the flag -m, so that Hydra need not compose
+            everything once to find out.
     """
     plugins = Plugins.instance()
 
@@ -194,11 +200,15 @@ def in_the_place_of_launchers(launcher: Launcher) -> Iterator[None]:
         return launcher
 
     before, validate = plugins.instantiate_launcher, Sweeper.validate_batch_is_legal
+    mode = Hydra.get_mode
     plugins.instantiate_launcher = instead  # type: ignore[method-assign]
     # Before a launch Hydra composes every cell to see whether it can; here the launch does no more.
     Sweeper.validate_batch_is_legal = lambda *_: None  # type: ignore[method-assign]
+    if mode_is_known:
+        Hydra.get_mode = lambda *_, **__: None  # type: ignore[method-assign]
     try:
         yield
     finally:
+        Hydra.get_mode = mode  # type: ignore[method-assign]
         plugins.instantiate_launcher = before  # type: ignore[method-assign]
         Sweeper.validate_batch_is_legal = validate  # type: ignore[method-assign]

@@ -4,6 +4,7 @@ import ast
 import re
 import shutil
 from dataclasses import fields, replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -74,6 +75,30 @@ def test_a_sweep_of_several_grids_has_the_cells_of_all() -> None:
     }  # fmt: skip
     assert settings is not None
     assert settings.sweep == "proxy_norm_2_small"
+
+
+def test_a_cell_of_a_grid_is_what_it_is_alone(tmp_path: Path) -> None:
+    """Choices are composed once each, also those of files that fill other places than their own."""
+    for group in ("norm", "protocol"):
+        (tmp_path / group).mkdir()
+    (tmp_path / "norm/own.yaml").write_text((CONF / "norm/gn.yaml").read_text())
+    (tmp_path / "protocol/small.yaml").write_text(
+        "# @package _global_\nworkers: null\nglobal_batch: 64\n"
+    )
+    base = ("--config-dir", str(tmp_path), "reg=mixup")
+    lists = {
+        "norm": ("bn", "own"),
+        "protocol": ("fixed_global_batch", "small"),
+        "model": ("resnet14", "timm"),
+        "recipe.lr": ("0.1", "0.2"),
+    }
+    found, _ = compose([*base, "-m", *(f"{key}={','.join(of)}" for key, of in lists.items())])
+    alone = [
+        compose([*base, *map("=".join, zip(lists, values, strict=True))])[0][0]
+        for values in product(*lists.values())
+    ]
+    assert found == alone
+    assert {each.global_batch for each in found} == {64, 128}
 
 
 def test_what_is_typed_takes_the_place_of_every_grids() -> None:

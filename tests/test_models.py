@@ -13,7 +13,7 @@ from normbench.catalog import model, models, normalizer, normalizers
 from normbench.decay import trained
 from normbench.errors import BadInput, Impossible
 from normbench.home import CONF, comment
-from normbench.models.cost import count, grouped
+from normbench.models.cost import count, work
 from normbench.models.dropping import StochasticDepth
 from normbench.norms.convolution import ScaledStandardizedConv2d, StandardizedConv2d
 from normbench.norms.layer import Scale
@@ -66,7 +66,7 @@ def test_multiply_adds_of_grouped_convolutions_are_known_by_their_width() -> Non
             nn.Conv2d(16, 8, 1),
         )
     parts = {2: 49 * 16 * 2 * 9, 4: 49 * 16 * 4 * 9, 1: 49 * 16 * 9}
-    assert grouped(network, (8, 9, 9)) == parts
+    assert work(network, (8, 9, 9))[1] == parts
     assert count(network, (8, 9, 9))[1] == sum(parts.values()) + 49 * 16 * 8
 
 
@@ -88,7 +88,7 @@ def test_the_groups_of_networks_are_as_wide_as_their_papers_say(
     with torch.device("meta"):
         norm = "nf" if name.startswith("nf") else "bn"
         network = model(name, norm=normalizer(norm), num_classes=10)
-    assert grouped(network, (3, 224, 224)).keys() == widths
+    assert work(network, (3, 224, 224))[1].keys() == widths
 
 
 @pytest.mark.parametrize(

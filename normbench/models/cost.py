@@ -21,19 +21,15 @@ def count(model: nn.Module, image: tuple[int, int, int]) -> tuple[int, int]:
 
     The model should lie on the meta device: it is run once.
     """
-    return sum(p.numel() for p in model.parameters()), _watched(model, image)[0]
+    return sum(p.numel() for p in model.parameters()), work(model, image)[0]
 
 
-def grouped(model: nn.Module, image: tuple[int, int, int]) -> Counter[int]:
-    """Those of convolutions in groups alone, by the input channels of a group: 1 of depthwise ones.
+def work(model: nn.Module, image: tuple[int, int, int]) -> tuple[int, Counter[int]]:
+    """Multiply-accumulates of convolutions and linear layers for one (C, H, W), and those of
+    convolutions in groups alone, by the input channels of a group: 1 of depthwise ones.
 
     The model should lie on the meta device: it is run once.
     """
-    return _watched(model, image)[1]
-
-
-def _watched(model: nn.Module, image: tuple[int, int, int]) -> tuple[int, Counter[int]]:
-    """Multiply-accumulates for one (C, H, W), and which of them are in groups of how many."""
     device = next(model.parameters()).device
     in_groups: Counter[int] = Counter()
 
