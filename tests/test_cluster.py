@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 import pytest
 from conftest import PLUGIN, SHORT, Command
 from test_resume import RUN, numbers
-from test_sweep import BROKEN, folder_of, training, when
+from test_sweep import BROKEN, folder_of, training, until, when
 
 from normbench import checkpoint, cluster, results
 from normbench.cluster import alive
@@ -196,6 +197,29 @@ def test_the_failure_of_a_rank_that_is_led_is_told_by_the_leader(
     assert "rank 1: RuntimeError: this layer is broken on purpose" in end.stdout
     (state,) = tmp_path.glob("runs/default/*/state.json")
     assert results.read_state(state.parent)["error"].startswith("rank 1: RuntimeError")
+
+
+def test_a_rank_that_failed_is_told_although_the_leader_is_ended_first(tmp_path: Path) -> None:
+    """Launchers end all ranks as soon as one of them is gone."""
+    variables = {
+        "TORCHELASTIC_RUN_ID": "x", "WORLD_SIZE": "2", "RANK": "0", "LOCAL_RANK": "0",
+        "LOCAL_WORLD_SIZE": "2", "GROUP_RANK": "0", "GROUP_WORLD_SIZE": "1",
+        "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29713",
+    }  # fmt: skip
+    with subprocess.Popen(
+        [sys.executable, "-m", "normbench", "norm=bn", "batch=4", *SHORT],
+        cwd=tmp_path, env=os.environ | variables, stdout=subprocess.PIPE, text=True,
+    ) as leader:  # fmt: skip
+        own = folder_of("norm=bn", "batch=4", *SHORT)
+        folder = tmp_path / own
+        until((folder / "log.txt").exists)
+        results.write_failure(folder, 1, "rank 1: RuntimeError: no luck", "log", time.time())
+        leader.terminate()
+        out, _ = leader.communicate(timeout=120)
+    assert "failed: bn batch=4 seed=0" in out
+    assert "rank 1: RuntimeError: no luck" in out
+    state = results.read_state(folder)
+    assert (state["phase"], state["error"]) == ("failed", "rank 1: RuntimeError: no luck")
 
 
 @on_slurm
