@@ -20,6 +20,7 @@ PATHS = frozenset({"root", "beton", "download"})
 
 Accelerator = Literal["auto", "cpu", "gpu"]
 Loader = Literal["auto", "memory", "ffcv", "torch"]
+Impl = Literal["auto", "eager", "lean", "compile"]
 USUAL_GLOBAL_BATCH = 128  # of conf/protocol/fixed_global_batch.yaml
 PRECISIONS = ("32-true", "bf16-mixed", "16-mixed", "64-true")
 
@@ -69,7 +70,7 @@ class Hardware:
     log_every: int
     readers: int | None  # processes or threads that read images beside each of its processes
     channels_last: bool
-    compile: bool
+    impl: Impl
 
     def layouts(self, workers: int) -> list[Plan]:
         """The plans of a run with `workers`, the fastest first."""

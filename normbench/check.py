@@ -25,7 +25,13 @@ from normbench.norms.layer import NormAct
 from normbench.norms.workers import set_workers
 from normbench.recipe import Recipe
 from normbench.reg import Regularization
-from normbench.training import dataset_of, host_memory, independent, network_of
+from normbench.training import (
+    dataset_of,
+    host_memory,
+    independent,
+    lacks_compiler,
+    network_of,
+)
 
 
 @dataclass(frozen=True)
@@ -74,6 +80,7 @@ def check(request: Asked, _tell: Callable[[Any], None]) -> Verdicts:
     for cell in cells:
         if here:
             _require_device(cell, gpus, locals_ or cell.trainer.devices)
+            require_compiler(cell)
         reg: Regularization = catalog.build("reg", cell.reg.options)
         recipe: Recipe = catalog.build("recipe", cell.recipe.options)
         data, network = _key(cell.data, cell.loader, bool(reg.distortion)), _network(cell)
@@ -190,6 +197,19 @@ def _require_plan(cell: Cell, look: Look) -> None:
         )
     if look.unfinished and cell.init_from is None:
         raise BadInput(look.unfinished)
+
+
+def require_compiler(cell: Cell) -> None:
+    """Refuse to compile where no compiler is.
+
+    Raises:
+        BadInput: there is none.
+    """
+    if cell.trainer.impl == "compile" and (name := lacks_compiler(cell)):
+        raise BadInput(
+            f"trainer.impl=compile: on a CPU torch needs a C++ compiler, and there is no "
+            f"{name} here (CXX names another); trainer.impl=eager works"
+        )
 
 
 def _wants_gpu(cell: Cell) -> bool:

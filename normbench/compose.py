@@ -231,7 +231,7 @@ def _sweeps_and_commands(arguments: list[str]) -> str:
             "Other commands:",
             "  python -m normbench.prepare   files for loader=ffcv of a data set",
             "  python -m normbench.status    runs by state: finished, running, failed ...",
-            "  python -m normbench.bench     plans or loaders of one run against each other",
+            "  python -m normbench.bench     what costs how much: layers, steps, plans, loaders",
             "  python -m normbench.probe     look inside networks, and the papers' figures of them",
             "  python -m normbench.cost      GPU hours of a command line before it is started",
             "  python -m normbench.report    tables and figures from finished runs, without torch",

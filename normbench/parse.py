@@ -16,6 +16,7 @@ from normbench.cells import (
     Cell,
     Choice,
     Hardware,
+    Impl,
     Loader,
     Probing,
     Saving,
@@ -184,7 +185,7 @@ def _hardware(options: Mapping[str, Any]) -> Hardware:
         whole("trainer.log_every", options["log_every"], 1, "steps between two records"),
         readers,
         _switch("trainer.channels_last", options["channels_last"]),
-        _switch("trainer.compile", options["compile"]),
+        one_of("trainer.impl", options["impl"], get_args(Impl)),  # type: ignore[arg-type]
     )
 
 

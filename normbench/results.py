@@ -83,7 +83,7 @@ class Row:
     plan: str = ""
     threads: int = 0
     channels_last: bool = False
-    compiled: bool = False
+    impl: str = ""  # how layers were computed: eager, lean or compile
     loader: str = ""  # memory, torch or ffcv: how the images came
     resumed: int = 0  # how often it went on from a checkpoint
     computation: str = ""  # runs with the same one compute the same, if it is known at all
@@ -135,6 +135,8 @@ def load(path: Path) -> Row:
     """
     try:
         raw = json.loads(path.read_bytes())
+        if isinstance(raw, dict) and "compiled" in raw:  # rows of before there were other words
+            raw["impl"] = "compile" if raw.pop("compiled") else "eager"
         problem = _problem(raw)
     except ValueError as error:
         problem = f"is not JSON: {error}"

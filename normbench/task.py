@@ -11,7 +11,7 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from functools import partial
 from statistics import fmean
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from pytorch_lightning import LightningModule
@@ -23,6 +23,7 @@ from normbench.errors import BadInput, Impossible
 from normbench.evaluation import Evaluation, Record
 from normbench.loaders import Chunk, Images, Loaders, Partners
 from normbench.models.dropping import dropping, set_draws
+from normbench.norms.lean import set_lean
 from normbench.norms.recalibration import recalibrate
 from normbench.norms.renorm import changing, set_progress
 from normbench.norms.running import Statistics
@@ -58,7 +59,8 @@ class Task(LightningModule):
         steps_per_epoch: of them, in one pass over the training images.
         log_every: optimizer steps between two records of the curve within an epoch.
         channels_last: images and weights lie in memory as (N, H, W, C).
-        compiled: training steps run the network as torch.compile makes it, evaluations as it is.
+        impl: how training steps compute the network, evaluations compute it as it is: eager, lean
+            (`normbench.norms.lean`), or compile, as torch.compile makes it.
         curve: takes each record: step, epoch, lr, training loss and accuracy, at the end of an
             epoch those of the validation images too. Accuracies in percent; of mixed images those
             that have their own label.
@@ -82,7 +84,7 @@ class Task(LightningModule):
         steps_per_epoch: int,
         log_every: int,
         channels_last: bool = False,
-        compiled: bool = False,
+        impl: Literal["eager", "lean", "compile"] = "eager",
         curve: Callable[[Record], None] = _ignored,
         progress: Callable[[int, float], None] = _ignored,
         checkpoints: Checkpoints | None = None,
@@ -117,7 +119,10 @@ class Task(LightningModule):
         self.average = (
             None if recipe.ema is None else Average(model, recipe.ema, rises=not self.of_epochs)
         )
-        if compiled:  # after the average, which is a copy that needs no compiling
+        self.impl = impl
+        if impl == "lean":
+            set_lean(model)
+        if impl == "compile":  # after the average, which is a copy that needs no compiling
             model.compile()
         self.watch, self.watched_images = watch, watched_images
         self._state = state

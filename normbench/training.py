@@ -4,12 +4,13 @@ import math
 import os
 import platform
 import resource
+import shutil
 import time
 import warnings
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from datetime import timedelta
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from lightning_fabric.plugins.environments.lightning import LightningEnvironment
@@ -44,6 +45,10 @@ SILENCE = timedelta(minutes=10)
 
 # Larger chunks gain nothing: augmentation then costs far less than the steps themselves.
 CHUNK_IMAGES = 2000  # about as many are moved and augmented at once when trainer.chunk is null
+#: Multiply-adds of all forward passes from which compiling is worth its minute: of a training of
+#: hours on a CPU, of a quarter of an hour on a GPU.
+WORTH_COMPILING = {"cpu": 1e14, "cuda": 1e15}
+FEW_IMAGES = 100_000  # of which no training is as large, so that nothing is counted
 CHUNK_VALUES = 2**26  # and about as many of their values, if they are large
 
 
@@ -106,7 +111,7 @@ def prepare(
         steps_per_epoch=loaders.order.steps_per_epoch,
         log_every=cell.trainer.log_every,
         channels_last=cell.trainer.channels_last,
-        compiled=cell.trainer.compile,
+        impl=implementation(cell, steps, data),
         curve=curve,
         progress=lambda done, loss: progress(done, steps, loss),
         checkpoints=checkpoints,
@@ -115,6 +120,26 @@ def prepare(
         watched_images=cell.probe.images,
     )
     return task, loaders
+
+
+def implementation(cell: Cell, steps: int, data: Dataset) -> Literal["eager", "lean", "compile"]:
+    """How layers are computed in a training of `steps`; what is left to us follows from its size,
+    so that the same command computes the same everywhere."""
+    if cell.trainer.impl != "auto":
+        return cell.trainer.impl
+    images = steps * cell.global_batch
+    if images < FEW_IMAGES or lacks_compiler(cell):
+        return "eager"
+    with torch.device("meta"):
+        _, macs = count(network_of(cell, data), data.trained_image)
+    worth = WORTH_COMPILING["cuda" if on_gpu(cell) else "cpu"]
+    return "compile" if macs * images >= worth else "eager"
+
+
+def lacks_compiler(cell: Cell) -> str:
+    """The C++ compiler that torch.compile needs on a CPU, if it is not there."""
+    name = os.environ.get("CXX", "g++")
+    return "" if on_gpu(cell) or shutil.which(name) else name
 
 
 def watch_of(cell: Cell, seen: Seen | None) -> Watch | None:
@@ -255,7 +280,7 @@ def _fit_and_test(cell: Cell, task: Task, loaders: Loaders) -> dict[str, Any]:
     except Diverged as reason:
         found = {"status": "diverged", "reason": str(reason)}
     seconds = time.monotonic() - started
-    return found | {"seconds": seconds, **_hardware(cell, task.plan)}
+    return found | {"seconds": seconds, **_hardware(cell, task)}
 
 
 def _measured(task: Task, classes: int, held_out: bool) -> dict[str, Any]:
@@ -330,20 +355,20 @@ def _strategy(plan: Plan) -> Strategy | str:
     return DDPStrategy(broadcast_buffers=False, timeout=SILENCE)
 
 
-def _hardware(cell: Cell, plan: Plan) -> dict[str, Any]:
+def _hardware(cell: Cell, task: Task) -> dict[str, Any]:
     """The devices' name, the memory that one has and the most that was in use."""
-    options = {"channels_last": cell.trainer.channels_last, "compiled": cell.trainer.compile}
+    options = {"channels_last": cell.trainer.channels_last, "impl": task.impl}
     if on_gpu(cell):
         device = torch.cuda.get_device_properties(0)
         return {
             **options,
-            "devices": f"{plan.devices} x {device.name}",
+            "devices": f"{task.plan.devices} x {device.name}",
             "memory": device.total_memory,
             "peak_memory": torch.cuda.max_memory_allocated(),
         }
     return {
         **options,
-        "devices": f"{plan.devices} x cpu ({platform.machine()})",
+        "devices": f"{task.plan.devices} x cpu ({platform.machine()})",
         "memory": host_memory(),
         "peak_memory": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
     }

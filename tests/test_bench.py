@@ -6,7 +6,7 @@ from pathlib import Path
 import making
 import pytest
 
-from normbench.bench import main
+from normbench.bench.__main__ import main
 
 SMALL = ("norm=gn", "model=resnet8", "recipe.images=512", "logger=none", "trainer=cpu", "rounds=1")
 
@@ -18,7 +18,7 @@ def speeds(out: str) -> dict[str, int]:
 
 
 def test_plans_are_timed_in_turn(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([*SMALL[:-1], "rounds=2", "plans=1x4x1,2x2x1,1x1x4", "batch=32"]) == 0
+    assert main(["workers", *SMALL[:-1], "rounds=2", "plans=1x4x1,2x2x1,1x1x4", "batch=32"]) == 0
     out = capsys.readouterr().out
     assert "4 workers of 32 images" in out
     assert list(speeds(out)) == ["1x4x1", "2x2x1", "1x1x4"]
@@ -31,7 +31,7 @@ def test_loaders_are_timed_on_all_images_however_short_the_training(
 ) -> None:
     words = making.words("image_folder", making.image_folder(tmp_path))
     more = ["batch=4", "global_batch=8", "model.stem_stride=1", "trainer.readers=1"]
-    assert main([*SMALL, *words, *more, "loaders=usual,torch,memory"]) == 0
+    assert main(["loader", *SMALL, *words, *more, "loaders=usual,torch,memory"]) == 0
     out = capsys.readouterr().out
     assert "8 images a step" in out
     assert speeds(out).keys() == {"usual", "torch", "memory"}
@@ -41,21 +41,29 @@ def test_loaders_are_timed_on_all_images_however_short_the_training(
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        ([], "one of them says what is compared"),
-        (["plans=1x1x1", "loaders=torch"], "one of them says what is compared"),
-        (["loaders=fast"], "loaders=fast is unknown; known: ffcv, memory, torch, usual"),
-        (["loaders=ffcv"], "loader=ffcv: Digits is always in memory"),
-        (["plans=1x1"], "plans=1x1: a plan is devices x per_forward x accumulation"),
-        (["plans=1x3x1"], "it lays 3 workers, and there are 16"),
-        (["plans=1x4x1", "norm=bm"], "norm=bm is unknown; known: "),
-        (["plans=1x16x1", "rounds=0"], "rounds=0: it is a whole number above 0"),
-        (["-m", "plans=1x16x1", "batch=4,8"], "one cell is timed; this is a grid"),
+        (["worker"], "worker is no kind; did you mean workers?"),
+        (["workers"], "plans=A,B,... says what is compared"),
+        (["layers", "norms=bn"], "norms=bn: layers has no such word; it has norm, impl, shape"),
+        (["layers", "norm=bm"], "bm is unknown; did you mean bn?"),
+        (["layers", "impl=auto"], "auto is unknown; known: compile, eager, lean"),
+        (["layers", "shape=4x4"], "shape=4x4: it is NxCxHxW"),
+        (["layers", "dtype=fp8"], "dtype=fp8: float32 or bfloat16"),
+        (["layers", "act=tanh"], "act=tanh: relu or silu, or peers=false for any"),
+        (["step", "batch=4,8", "-m"], "one cell is timed; this is a grid"),
+        (["loader", "loaders=fast"], "loaders=fast is unknown; known: ffcv, memory, torch, usual"),
+        (["loader", "loaders=ffcv"], "loader=ffcv: Digits is always in memory"),
+        (["workers", "plans=1x1"], "plans=1x1: a plan is devices x per_forward x accumulation"),
+        (["workers", "plans=1x3x1"], "it lays 3 workers, and there are 16"),
+        (["workers", "plans=1x4x1", "norm=bm"], "norm=bm is unknown; known: "),
+        (["workers", "plans=1x16x1", "rounds=0"], "rounds=0: it is a whole number above 0"),
+        (["workers", "-m", "plans=1x16x1", "batch=4,8"], "one cell is timed; this is a grid"),
     ],
 )
 def test_words_that_cannot_be_used(
     words: list[str], says: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main([*SMALL[:-1], *words]) == 2
+    cell = SMALL[:-1] if words[0] in ("workers", "loader", "step") else ()
+    assert main([*words, *cell]) == 2
     err = capsys.readouterr().err
     assert err.startswith("normbench.bench: ")
     assert says in err

@@ -5,6 +5,7 @@ All tests here are generated over conf/norm/: a new normalizer is tested without
 """
 
 import copy
+import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -16,10 +17,13 @@ from torch.nn import functional as F
 
 from normbench.catalog import normalizer, normalizers
 from normbench.errors import Impossible
+from normbench.norms.activations import GAINS, activation
 from normbench.norms.evonorm_expressions import EXPRESSIONS
 from normbench.norms.layer import NormAct, Normalizer
+from normbench.norms.lean import set_lean
 from normbench.norms.renorm import BatchRenormAct, set_progress
 from normbench.norms.workers import PerWorker, set_workers
+from normbench.probes.memory import kept
 
 FACTORS: dict[str, Sequence[Any]] = {
     "map": [(1, 1), (1, 2), (2, 2), (5, 1), (3, 3), (4, 4), (7, 5)],
@@ -421,6 +425,60 @@ def test_a_compiled_layer_has_no_graph_breaks(name: str, training: bool) -> None
     found = values_and_gradients(layer, x, compiled(x))
     for ours, theirs in zip(found, expected, strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4)
+
+
+# Implementations
+
+
+@pytest.mark.parametrize("name", normalizers())
+@pytest.mark.parametrize("act", ["relu", "silu", None])
+@pytest.mark.parametrize("training", [True, False], ids=["train", "eval"])
+def test_a_lean_layer_is_the_layer_bit_for_bit(name: str, act: str | None, training: bool) -> None:
+    layer = made(normalizer(name), 8, act, torch.float32).train(training)
+    set_workers(layer, 2)
+    twin = copy.deepcopy(layer)
+    set_lean(twin)
+    x = images((16, 8, 3, 3), torch.float32)
+    for _ in range(2):  # the second time with the running statistics of the first
+        expected = values_and_gradients(layer, x, layer(x))
+        for ours, theirs in zip(values_and_gradients(twin, x, twin(x)), expected, strict=True):
+            assert torch.equal(ours, theirs)
+    for ours, theirs in zip(twin.buffers(), layer.buffers(), strict=True):
+        assert torch.equal(ours, theirs)
+
+
+@pytest.mark.parametrize("name", [n for n in normalizers() if n != "batch_renorm"])
+@pytest.mark.parametrize("act", ["relu", "silu", None])
+def test_a_lean_layer_keeps_no_map_but_its_input(name: str, act: str | None) -> None:
+    """Batch renormalization alone reads, on the way, what it moves."""
+    layer = normalizer(name).layer(32, act)
+    x = torch.randn(8, 32, 32, 32)
+    set_lean(layer)
+    assert kept(layer, x) <= 1.05 * x.nbytes
+    set_lean(layer, lean=False)
+    assert not layer.lean
+
+
+def test_what_a_layer_keeps_is_seen() -> None:
+    """Or the bound would hold for any."""
+    x = torch.randn(8, 32, 32, 32)
+    assert kept(normalizer("evonorm_b0").layer(32), x) == pytest.approx(4 * x.nbytes, rel=0.01)
+    assert kept(normalizer("bn").layer(32), x) == pytest.approx(x.nbytes, rel=0.01)
+    assert kept(nn.Identity(), x) == 0
+
+
+@pytest.mark.parametrize("act", [name for name in GAINS if name not in ("logsigmoid", "gelu_tanh")])
+def test_a_compiled_activation_is_the_one_of_torch(act: str) -> None:
+    """At 0, beyond all numbers and at none as well."""
+    torch._dynamo.reset()
+    edges = [0.0, -0.0, 1.0, -1.0, math.inf, -math.inf, math.nan]
+    one, other = (torch.tensor(edges, requires_grad=True) for _ in range(2))
+    function = torch.compile(activation(act), fullgraph=True, backend="aot_eager")
+    found, expected = function(one), getattr(F, act)(other)
+    torch.testing.assert_close(found, expected, rtol=0, atol=0, equal_nan=True)
+    found.sum().backward()
+    expected.sum().backward()
+    torch.testing.assert_close(one.grad, other.grad, rtol=0, atol=0, equal_nan=True)
 
 
 @pytest.mark.parametrize("name", normalizers())

@@ -9,6 +9,7 @@ import torch
 from conftest import SHORT, at_home, cell, in_its_network, norms
 from torch import nn
 
+from normbench import check
 from normbench.catalog import build, model, normalizer, normalizers, options
 from normbench.cells import Cell
 from normbench.course import followed
@@ -22,7 +23,7 @@ from normbench.plan import Plan, automatic
 from normbench.recipe import Recipe
 from normbench.reg import Regularization
 from normbench.task import Task
-from normbench.training import train
+from normbench.training import dataset_of, implementation, train
 
 
 def recipe(**changes: Any) -> Recipe:
@@ -354,10 +355,37 @@ def test_a_compiled_network_trains_as_it_is(monkeypatch: pytest.MonkeyPatch) -> 
     words += ["reg.dropout=0.2", "reg.stochastic_depth=0.2", "recipe.images=3200", *SHORT[1:]]
     plain, _ = trained(cell(*words))
     monkeypatch.setattr(torch._dynamo.config, "error_on_recompile", True)
-    compiled, _ = trained(cell(*words, "trainer.compile=true"))
-    assert compiled["compiled"]
+    compiled, _ = trained(cell(*words, "trainer.impl=compile"))
+    assert (plain["impl"], compiled["impl"]) == ("eager", "compile")
     assert compiled["train_loss"] == pytest.approx(plain["train_loss"], rel=1e-6)
     assert compiled["test_loss"] == pytest.approx(plain["test_loss"], rel=1e-6)
+
+
+@pytest.mark.parametrize("norm", ["evonorm_b0", "sn", "frn", "bn_pn", "batch_renorm"])
+def test_lean_layers_train_bit_for_bit(norm: str) -> None:
+    """Several workers, passes of a step, an average of the weights."""
+    words = (f"norm={norm}", "batch=8", "trainer.per_forward=4", "recipe.ema=0.9", *SHORT)
+    (plain, curve), (lean, same) = (
+        trained(cell(*words, f"trainer.impl={impl}")) for impl in ("eager", "lean")
+    )
+    assert (plain.pop("impl"), lean.pop("impl")) == ("eager", "lean")
+    assert plain == lean
+    assert curve == same
+
+
+def test_what_is_compiled_by_itself_is_large(monkeypatch: pytest.MonkeyPatch) -> None:
+    small, large = cell("trainer=cpu"), cell("trainer=cpu", "recipe.images=1000000000")
+    data = dataset_of(large)
+    assert implementation(small, 200, data) == "eager"
+    assert implementation(large, 8_000_000, data) == "compile"
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    assert implementation(large, 8_000_000, data) == "eager"
+    asked = cell("trainer=cpu", "trainer.impl=lean", "recipe.images=1000000000")
+    assert implementation(asked, 8_000_000, data) == "lean"
+    with pytest.raises(
+        BadInput, match=r"trainer.impl=compile: .* there is no no-such-compiler here"
+    ):
+        check.require_compiler(cell("trainer=cpu", "trainer.impl=compile"))
 
 
 def first_gradients(norm: str, plan: Plan) -> list[torch.Tensor]:

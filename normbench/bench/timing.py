@@ -1,4 +1,4 @@
-"""How fast a plan trains and a loader reads: the measuring half of `normbench.bench`."""
+"""How fast a plan trains and a loader reads: the half of `normbench.bench.runs` that has torch."""
 
 import time
 from collections.abc import Callable, Iterable

@@ -12,6 +12,7 @@ from normbench.errors import BadInput, choose_from, counted
 from normbench.looks.asked import Asked
 from normbench.looks.subjects import Subject, composed, fresh
 from normbench.looks.writing import finish, show
+from normbench.norms.lean import set_lean
 from normbench.probed import Line
 from normbench.probes.speed import Entry, Mode, Speed, speeds
 from normbench.training import dataset_of, dtype_of, exact, forward_context
@@ -47,17 +48,19 @@ def look(asked: Asked) -> None:
 def _entry(subject: Subject, images: Tensor) -> Entry:
     """A network as its cell asks for it: precision and memory format."""
     cell, device = subject.cell, subject.device
-    if cell.trainer.compile or cell.precision == "16-mixed":
+    if cell.trainer.impl == "compile" or cell.precision == "16-mixed":
         raise BadInput(
-            f"trainer.compile={str(cell.trainer.compile).lower()} precision={cell.precision}: "
-            "speeds are of eager networks, in 32-true, 64-true or bf16-mixed"
+            f"trainer.impl={cell.trainer.impl} precision={cell.precision}: speeds are of eager or "
+            "lean networks, in 32-true, 64-true or bf16-mixed"
         )
     last = cell.trainer.channels_last
     layout = torch.channels_last if last else torch.contiguous_format
     given = images.to(device, dtype_of(cell)).to(memory_format=layout)
 
     def build() -> nn.Module:
-        return subject.network().to(memory_format=layout)
+        network = subject.network().to(memory_format=layout)
+        set_lean(network, cell.trainer.impl == "lean")
+        return network
 
     return Entry(build, given, partial(forward_context, cell, device))
 

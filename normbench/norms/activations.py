@@ -9,6 +9,7 @@ GLU and log-softmax, which that code lists too, mix channels and are no activati
 from collections.abc import Callable
 from functools import partial
 
+import torch
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -35,7 +36,6 @@ GAINS = {
     "mish": 1.5920253811,
 }
 IDENTITY = "identity"  # no activation of torch's or timm's is taken for it
-_OTHERS: dict[str, Activation] = {"gelu_tanh": partial(F.gelu, approximate="tanh")}
 
 
 def activation(name: str | None) -> Activation:
@@ -49,7 +49,7 @@ def activation(name: str | None) -> Activation:
     if name not in GAINS:
         known = [*GAINS, IDENTITY]
         raise ValueError(f"act={name} is no activation; {choose_from(str(name), known)}")
-    found: Activation = _OTHERS.get(name) or getattr(F, name)
+    found: Activation = _OWN.get(name) or getattr(F, name)
     return found
 
 
@@ -58,6 +58,17 @@ def gain(name: str | None) -> float:
     return 1.0 if name in (None, IDENTITY) else GAINS[str(name)]
 
 
+def relu(x: Tensor) -> Tensor:
+    """max(x, 0). Compiled for a CPU, `F.relu` at the end of a graph keeps a mask of booleans, which
+    makes the whole four to seven times slower (torch 2.15); its values and gradients are these."""
+    if torch.compiler.is_compiling():
+        return torch.where(x <= 0, 0.0, x)
+    return F.relu(x)
+
+
 def identity(x: Tensor) -> Tensor:
     """No activation."""
     return x
+
+
+_OWN: dict[str, Activation] = {"relu": relu, "gelu_tanh": partial(F.gelu, approximate="tanh")}

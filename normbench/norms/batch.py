@@ -36,6 +36,7 @@ from normbench.norms.layer import (
     NormAct,
     Normalizer,
     Normalizing,
+    keeps_its_output,
     per_channel,
     require_positive,
     require_share,
@@ -106,6 +107,10 @@ class BatchNormAct(PerWorker, Running, Normalizing):
             "map is 1x1 there; batch=2 or a larger map works"
         )
 
+    @property
+    def keeps_more(self) -> bool:
+        return not keeps_its_output(self.act)
+
     def joint(self, x: Tensor) -> Tensor:
         if self.example_weight and not self.training:
             return super().joint(x)
@@ -128,7 +133,7 @@ class BatchNormAct(PerWorker, Running, Normalizing):
         # (N/S, S*C, H, W'): to batch_norm each set's channel is a channel of its own.
         y = F.batch_norm(self.fold(x), *running, weight, bias, True, self.momentum, self.eps)
         for buffer, copies in zip((mean, var), running, strict=True):
-            if copies is not None:
+            if copies is not None and not self.again:
                 # Each copy has moved towards one set's statistics; moving is linear, so the
                 # mean of the copies has moved towards the mean of the sets'.
                 # (S*C,) -> (S, C) -> (C,)

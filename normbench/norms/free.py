@@ -152,6 +152,10 @@ class GainedAct(NormAct):
         self.given = None if act is None else factor
         self.factor = gain(act) if self.given is None else self.given
 
+    @property
+    def keeps_more(self) -> bool:
+        return False
+
     def joint(self, x: Tensor) -> Tensor:
         return self.activation(x) * self.factor
 
@@ -181,6 +185,10 @@ class ShiftedAct(NormAct):
         super().__init__(channels, act, gain=False, shift=False)
         self.rates = {"bias": rate}
         self.register_parameter("bias", None if act is None else nn.Parameter(torch.zeros(())))
+
+    @property
+    def keeps_more(self) -> bool:
+        return False
 
     def joint(self, x: Tensor) -> Tensor:
         return self.activation(x if self.bias is None else x + self.bias)

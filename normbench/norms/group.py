@@ -32,6 +32,7 @@ from normbench.norms.layer import (
     NormAct,
     Normalizer,
     Normalizing,
+    keeps_its_output,
     largest_divisor,
     require_positive,
     wide,
@@ -102,6 +103,10 @@ class GroupNormAct(Normalizing):
             "a group of 1 channel on a 1x1 map is a single value, which its own mean makes 0; "
             "fewer groups or a larger map work"
         )
+
+    @property
+    def keeps_more(self) -> bool:
+        return not keeps_its_output(self.act)
 
     def joint(self, x: Tensor) -> Tensor:
         if self._mixes():

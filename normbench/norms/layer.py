@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from normbench.errors import Impossible
 from normbench.norms.activations import activation
 from normbench.norms.convolution import Standardization
+from normbench.norms.lean import Recomputable, recomputed
 from normbench.norms.residual import Residual
 
 Role = Literal["weight", "bias", "gain", "shift", "scalar", "proxy", "ratio", "residual"]
@@ -108,7 +109,7 @@ class Activation(nn.Module):
         return f"{self.act}"
 
 
-class NormAct(nn.Module):
+class NormAct(Recomputable, nn.Module):
     """Normalization and activation in one layer, (N, C, H, W) -> (N, C, H, W).
 
     Parameters are the gain `weight` (C,), at first 1, and the shift `bias` (C,), at first 0, unless
@@ -150,6 +151,11 @@ class NormAct(nn.Module):
             raise ValueError(f"a batch of shape {tuple(x.shape)} holds nothing to normalize")
         if reason := self.refusal(x.shape):
             raise Impossible(reason)
+        if self.lean and torch.is_grad_enabled():
+            return recomputed(self, x)
+        return self.finished(x)
+
+    def finished(self, x: Tensor) -> Tensor:
         return like(self.joint(x), x)
 
     @property
@@ -234,6 +240,10 @@ class Affine(NormAct):
 
     batch_independent = True
 
+    @property
+    def keeps_more(self) -> bool:
+        return self.weight is not None and not keeps_its_output(self.act)
+
     def joint(self, x: Tensor) -> Tensor:
         return self.activation(self.affine(x))
 
@@ -267,6 +277,11 @@ def like(y: Tensor, x: Tensor) -> Tensor:
     channels_last = x.is_contiguous(memory_format=torch.channels_last) and not x.is_contiguous()
     y = y.to(x.dtype)
     return y.contiguous(memory_format=torch.channels_last) if channels_last else y
+
+
+def keeps_its_output(act: str | None) -> bool:
+    """Whether an activation needs no map but its output, which the next convolution keeps, too."""
+    return act in (None, "relu", "identity")
 
 
 def require_positive(**options: float) -> None:

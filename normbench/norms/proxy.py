@@ -136,6 +136,10 @@ class ProxyAct(Normalizing):
             zeros = nn.Parameter(torch.zeros(channels)) if proxy.additional else None
             self.register_parameter(name, zeros)
 
+    @property
+    def keeps_more(self) -> bool:
+        return True
+
     def activation(self, y: Tensor) -> Tensor:
         mean, var = self.proxy_moments()
         # In fp32 before the subtraction, so that nothing overflows on the way back either.

@@ -87,6 +87,10 @@ class BatchRenormAct(BatchNormAct):
         # A tensor, so that a compiled layer is not compiled anew at every step.
         self.register_buffer("progress", torch.ones(()), persistent=False)
 
+    @property
+    def keeps_more(self) -> bool:
+        return False  # its second turn would read running statistics that the first has moved
+
     def joint(self, x: Tensor) -> Tensor:
         if not self.training:
             return super().joint(x)

@@ -40,6 +40,8 @@ class Running(NormAct):
 
     def track(self, **statistics: Tensor) -> None:
         """Move the running `mean` or `var` towards those (W, C) of the workers of a step."""
+        if self.again:
+            return
         with torch.no_grad():
             for name, statistic in statistics.items():
                 buffer = self.get_buffer(f"running_{name}")

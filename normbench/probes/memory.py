@@ -4,6 +4,7 @@ On a GPU torch's allocator knows. On the CPU it keeps no count, so every storage
 returns is counted from then until it is freed; scratch memory within one operation is not seen.
 """
 
+import gc
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -28,6 +29,19 @@ def peak(run: Callable[[], object], device: torch.device) -> int:
     with counted:
         run()
     return counted.most
+
+
+def kept(layer: Callable[[Tensor], Tensor], x: Tensor) -> int:
+    """Bytes that lie there for the backward pass of `layer` on a map like `x`, its output not
+    counted, which the next convolution keeps anyway; on the CPU and of eager layers."""
+    leaf = x.detach().requires_grad_()
+    counted = _Counting()
+    with counted:
+        given = leaf.clone()  # no leaf, so that it goes if nobody keeps it
+        out = layer(given)
+        del given
+        gc.collect()
+    return counted.now - out.untyped_storage().nbytes()
 
 
 class _Counting(TorchDispatchMode):

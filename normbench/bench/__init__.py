@@ -1,0 +1,1 @@
+"""What time and memory go into; a module a kind, with `bench(words)`."""

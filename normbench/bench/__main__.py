@@ -1,0 +1,62 @@
+"""What costs how much: everything is timed in turn with what it is held against, in one run.
+
+    python -m normbench.bench KIND [WORDS]
+
+    layers    every normalizer's layer, forward and backward, over torch's batch normalization and
+              ReLU; how many maps of its input's size it keeps for the backward pass
+        norm=NAME,...     (all; peers=false leaves out the layers of torch and timm)
+        impl=eager,lean,compile
+        shape=NxCxHxW,... (4x256x56x56,32x256x14x14)   act=relu   dtype=float32|bfloat16
+    step      processor time of an optimizer step over a bare loop of PyTorch
+        WORDS of one cell, as norm=gn batch=4
+    workers   plans of one run against each other
+        plans=PLAN,...    devices x per_forward x accumulation; their product is the workers
+        WORDS of one cell, as protocol=fixed_workers workers=8 norm=bn batch=4
+    loader    loaders of one run against each other, nothing trained
+        loaders=L,...     memory, torch and ffcv; usual is a DataLoader of torch as tutorials have
+                          it, `batch` images at a time by trainer.readers processes; of a few
+                          hundred images their start would be most of the time
+        WORDS of one cell, as data=cifar10 trainer.readers=2 batch=4
+
+    rounds=N    measurements of each, in turn (7; of workers and loader 5)
+    threads=N   CPU threads (layers, step: 1)
+    cores=N     CPU cores that all processes share (workers, loader: those of this machine)
+    out=FILE    CSV of layers and step (reports/bench/KIND.csv)
+
+Printed are medians with quartiles, and ratios to the first of each group.
+"""
+
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+
+from normbench import children, console
+from normbench.errors import BadInput, choose_from
+
+KINDS = ("layers", "step", "workers", "loader")
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Time them; 0, or 2 for words that cannot be used, 1 if one of them failed."""
+    if {"-h", "--help"} & {*arguments} or not arguments:
+        print(__doc__)
+        return 0
+    kind, *words = arguments
+    try:
+        if kind not in KINDS:
+            raise BadInput(f"{kind} is no kind; {choose_from(kind, KINDS)}")
+        import_module(f"normbench.bench.{kind}").bench(words)
+    except BadInput as error:
+        print(f"normbench.bench: {error}", file=sys.stderr)
+        return 2
+    except RuntimeError as error:
+        print(f"normbench.bench: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    try:
+        console.run(main)
+    finally:
+        children.stop_server()

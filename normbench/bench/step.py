@@ -1,0 +1,112 @@
+"""What the harness adds to an optimizer step: a training over a bare loop of PyTorch.
+
+Both take the same steps on the same images of one cell, from the same loader, in one process and in
+turn; processor time is what counts. The bare loop has forward, loss, backward, optimizer and
+schedule; the training has all that a run has but validation.
+"""
+
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from pytorch_lightning import Callback
+from torch.nn import functional as F
+
+from normbench.bench.measured import OUT, Once, in_turn, leave, taken
+from normbench.cells import Cell
+from normbench.compose import compose
+from normbench.errors import BadInput, counted
+from normbench.training import prepare, trainer_of
+
+STEPS = 100
+OWN = {"rounds": "7", "threads": "1", "out": f"{OUT}/step.csv"}
+#: The least that a network can be, so that the harness is all there is, and the default one.
+NETWORKS = {
+    "smallest": ("model=resnet8", "model.depths=[1]", "model.strides=[1]", "model.width=1"),
+    "as typed": (),
+}
+
+
+def bench(words: Sequence[str]) -> None:
+    """As the command says."""
+    own, rest = taken(words, OWN)
+    torch.set_num_threads(counted("threads", own["threads"], 1))
+    rounds = counted("rounds", own["rounds"], 7)
+    lines = []
+    for name, changes in NETWORKS.items():
+        cell = _cell([*rest, *changes])
+        entries: dict[str, Once] = {
+            "bare loop": partial(_bare, cell), "bare again": partial(_bare, cell),
+            "normbench": partial(_ours, cell),
+        }  # fmt: skip
+        for once in entries.values():
+            once()
+        found = in_turn(entries, rounds)
+        base = found["bare loop"].median
+        lines += [
+            {
+                "network": name, "cell": cell.title, "loop": loop, "ratio": took.median / base,
+                "lower": took.lower / base, "upper": took.upper / base,
+                "microseconds": 1e6 * took.median, "more": 1e6 * (took.median - base),
+            }
+            for loop, took in found.items()
+        ]  # fmt: skip
+    leave(Path(own["out"]), lines)
+
+
+def _cell(words: Sequence[str]) -> Cell:
+    """One cell of one worker, a training of STEPS steps."""
+    fixed = ("data.val=0", "trainer=cpu", "logger=none", "protocol=fixed_workers", "workers=1")
+    cells, _ = compose([*words, *fixed])
+    if len(cells) != 1:
+        raise BadInput("one cell is timed; this is a grid")
+    (cell,) = cells
+    images = {"images": STEPS * cell.batch}
+    options = {**cell.recipe.options, **images}
+    return replace(cell, recipe=replace(cell.recipe, options=options))
+
+
+class _Clock(Callback):
+    """Processor seconds between the beginning of the first step and the end of the last one."""
+
+    seconds = 0.0
+
+    def on_train_start(self, *_: Any) -> None:
+        self.seconds = -time.process_time()
+
+    def on_train_end(self, *_: Any) -> None:
+        self.seconds += time.process_time()
+
+
+def _ours(cell: Cell) -> float:
+    """Processor seconds of a step of the training."""
+    task, loaders = prepare(cell, lambda _: None, lambda *_: None)
+    trainer, clock = trainer_of(cell, task, loaders), _Clock()
+    trainer.callbacks.append(clock)  # type: ignore[attr-defined]
+    trainer.fit(task, loaders)
+    return clock.seconds / task.steps
+
+
+def _bare(cell: Cell) -> float:
+    """Processor seconds of a step of the loop that one would write by hand."""
+    task, loaders = prepare(cell, lambda _: None, lambda *_: None)
+    network = task.model.train()
+    optimizer = task.recipe.optimizer(network, cell.global_batch)
+    schedule = task.recipe.scheduler(optimizer, task.steps)
+    done, epoch, started = 0, 0, time.process_time()
+    while done < task.steps:
+        for chunk in loaders.chunks(epoch):
+            ready = loaders.on_after_batch_transfer(chunk, 0)
+            steps = ready.images.flatten(0, 1), ready.labels.flatten(0, 1)
+            for images, labels in zip(*steps, strict=True):
+                optimizer.zero_grad()
+                F.cross_entropy(network(images), labels).backward()
+                optimizer.step()
+                schedule.step()
+                done += 1
+        epoch += 1
+    return (time.process_time() - started) / task.steps

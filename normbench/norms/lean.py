@@ -1,0 +1,49 @@
+"""Layers that keep their input alone for the backward pass, which computes them once more.
+
+Formulas written in torch keep a map for most of their operations: EvoNorm-B0 four, EvoNorm-S0 and
+FRN three, against one of batch normalization. Of a lean layer nothing is kept but its input, at the
+price of a second forward pass; values, gradients and running statistics are the same bit for bit
+(checkpointing, Chen, Xu, Zhang and Guestrin 2016, a layer at a time).
+"""
+
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+
+class Recomputable:
+    """What a layer has of it."""
+
+    lean: bool = False
+    #: It is computed for the second time: running statistics have moved already.
+    again: bool = False
+
+    @property
+    def keeps_more(self) -> bool:
+        """Whether its formula keeps more than one map for the backward pass."""
+        return True
+
+    def finished(self, x: Tensor) -> Tensor:
+        """The layer's map, in the dtype and the memory format of `x`."""
+        raise NotImplementedError
+
+
+def set_lean(module: nn.Module, lean: bool = True) -> None:
+    """Have the layers of `module` keep their inputs alone, those that would keep more."""
+    for layer in module.modules():
+        if isinstance(layer, Recomputable):
+            layer.lean = lean and layer.keeps_more
+
+
+def recomputed(layer: Recomputable, x: Tensor) -> Tensor:
+    """The map of `layer`, of which the backward pass will find `x` alone."""
+    turns = iter((False,))
+
+    def run(x: Tensor) -> Tensor:
+        layer.again = next(turns, True)
+        try:
+            return layer.finished(x)
+        finally:
+            layer.again = False
+
+    found: Tensor = checkpoint(run, x, use_reentrant=False, preserve_rng_state=False)
+    return found
