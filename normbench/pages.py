@@ -1,4 +1,5 @@
-"""Pages of docs/ on normalizers, architectures, data and recipes, from docstrings and conf/.
+"""Pages of docs/ on normalizers, architectures, data and recipes, from docstrings and conf/, and on
+performance, from reports/bench/.
 
     python -m normbench.pages
 
@@ -15,6 +16,7 @@ from importlib import import_module
 from pathlib import Path
 
 from normbench import catalog, console, norms
+from normbench.bench.page import performance
 from normbench.catalog import Facts, facts
 from normbench.errors import Impossible
 from normbench.home import CONF, ROOT, comment, headline, load, names, sizes_line
@@ -273,6 +275,7 @@ def main(arguments: Sequence[str]) -> int:
         "architectures": architectures,
         "data": data,
         "recipes": recipes,
+        "performance": performance,
     }
     if arguments == ["coverage"]:
         made["coverage"] = coverage

@@ -1,5 +1,6 @@
 """Plans and loaders against each other: what is printed, and what is refused."""
 
+import csv
 import re
 from pathlib import Path
 
@@ -15,6 +16,11 @@ def speeds(out: str) -> dict[str, int]:
     """Images per second by the word that they are of."""
     found = re.findall(r"^(\S+) +(\d+) images/s \[\d+, \d+\] +[\d.]+ of the first$", out, re.M)
     return {word: int(speed) for word, speed in found}
+
+
+def table(path: Path) -> list[dict[str, str]]:
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
 
 
 def test_plans_are_timed_in_turn(capsys: pytest.CaptureFixture[str]) -> None:
@@ -38,13 +44,38 @@ def test_loaders_are_timed_on_all_images_however_short_the_training(
     assert all(speeds(out).values())
 
 
+def test_layers_are_timed_against_torchs_batch_normalization(tmp_path: Path) -> None:
+    out = tmp_path / "layers.csv"
+    words = ["norm=bn,sn,in", "impl=eager,lean", "shape=2x32x4x4,2x32x1x1", "rounds=2"]
+    assert main(["layers", *words, f"out={out}"]) == 0
+    lines = table(out)
+    assert {line["shape"] for line in lines} == {"2x32x4x4", "2x32x1x1"}
+    by_name = {line["layer"]: line for line in lines if line["shape"] == "2x32x4x4"}
+    ours = {f"{name} {impl}" for name in ("bn", "sn", "in") for impl in ("eager", "lean")}
+    assert by_name.keys() >= ours | {"F.batch_norm + relu", "torch gn", "timm evonorm_b0"}
+    assert float(by_name["F.batch_norm + relu"]["ratio"]) == 1
+    assert float(by_name["sn lean"]["kept"]) == 1 < float(by_name["sn eager"]["kept"])
+    assert all(line["machine"] and line["torch"] and line["measured"] for line in lines)
+    # A map of 1x1 is a single value to instance normalization: said, and left out.
+    assert not any(x["layer"] == "in eager" for x in lines if x["shape"] == "2x32x1x1")
+
+
+def test_a_step_is_timed_against_a_loop_by_hand(tmp_path: Path) -> None:
+    out = tmp_path / "step.csv"
+    assert main(["step", "model=resnet8", "batch=4", "norm=gn", "rounds=1", f"out={out}"]) == 0
+    lines = table(out)
+    assert [line["network"] for line in lines] == ["smallest"] * 3 + ["as typed"] * 3
+    assert [line["loop"] for line in lines[:3]] == ["bare loop", "bare again", "normbench"]
+    assert all(float(line["microseconds"]) > 0 for line in lines)
+
+
 @pytest.mark.parametrize(
     ("words", "says"),
     [
         (["worker"], "worker is no kind; did you mean workers?"),
         (["workers"], "plans=A,B,... says what is compared"),
         (["layers", "norms=bn"], "norms=bn: layers has no such word; it has norm, impl, shape"),
-        (["layers", "norm=bm"], "bm is unknown; did you mean bn?"),
+        (["layers", "norm=bm"], "bm is unknown; known: batch_renorm"),
         (["layers", "impl=auto"], "auto is unknown; known: compile, eager, lean"),
         (["layers", "shape=4x4"], "shape=4x4: it is NxCxHxW"),
         (["layers", "dtype=fp8"], "dtype=fp8: float32 or bfloat16"),
@@ -62,8 +93,9 @@ def test_loaders_are_timed_on_all_images_however_short_the_training(
 def test_words_that_cannot_be_used(
     words: list[str], says: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    cell = SMALL[:-1] if words[0] in ("workers", "loader", "step") else ()
-    assert main([*words, *cell]) == 2
+    kind, *rest = words
+    cell = SMALL[:-1] if kind in ("workers", "loader") else ()
+    assert main([kind, *cell, *rest]) == 2
     err = capsys.readouterr().err
     assert err.startswith("normbench.bench: ")
     assert says in err

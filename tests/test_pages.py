@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from normbench import catalog, pages
+from normbench.bench.page import performance
 from normbench.home import CONF, ROOT, names
 
 pytestmark = pytest.mark.skipif(
@@ -17,7 +18,7 @@ pytestmark = pytest.mark.skipif(
 )
 
 
-@pytest.mark.parametrize("page", [pages.normalizers, pages.architectures])
+@pytest.mark.parametrize("page", [pages.normalizers, pages.architectures, performance])
 def test_a_page_is_current(page: Callable[[], str]) -> None:
     written = (pages.DOCS / f"{page.__name__}.md").read_text()
     assert written == page(), "run python -m normbench.pages"

@@ -5,6 +5,7 @@ turn; processor time is what counts. The bare loop has forward, loss, backward, 
 schedule; the training has all that a run has but validation.
 """
 
+import re
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -24,11 +25,8 @@ from normbench.training import prepare, trainer_of
 
 STEPS = 100
 OWN = {"rounds": "7", "threads": "1", "out": f"{OUT}/step.csv"}
-#: The least that a network can be, so that the harness is all there is, and the default one.
-NETWORKS = {
-    "smallest": ("model=resnet8", "model.depths=[1]", "model.strides=[1]", "model.width=1"),
-    "as typed": (),
-}
+#: The least that a network can be, so that the harness is all there is.
+SMALLEST = ("model=resnet18_cifar", "model.depths=[1]", "model.strides=[2]", "model.width=1")
 
 
 def bench(words: Sequence[str]) -> None:
@@ -37,8 +35,9 @@ def bench(words: Sequence[str]) -> None:
     torch.set_num_threads(counted("threads", own["threads"], 1))
     rounds = counted("rounds", own["rounds"], 7)
     lines = []
-    for name, changes in NETWORKS.items():
-        cell = _cell([*rest, *changes])
+    others = [word for word in rest if not re.match(r"model[.=]", word)]
+    for name, of in {"smallest": (*others, *SMALLEST), "as typed": rest}.items():
+        cell = _cell(of)
         entries: dict[str, Once] = {
             "bare loop": partial(_bare, cell), "bare again": partial(_bare, cell),
             "normbench": partial(_ours, cell),

@@ -1,0 +1,90 @@
+"""docs/performance.md, from the files that benchmarks have left in reports/bench/."""
+
+import csv
+from collections.abc import Sequence
+
+from normbench.bench.measured import OUT
+from normbench.home import ROOT
+
+Line = dict[str, str]
+IMPLS = ("eager", "lean", "compile")
+
+_HEAD = """\
+# Performance
+
+Written by `python -m normbench.pages` from the files of [reports/bench](../reports/bench), which
+`python -m normbench.bench KIND` leaves. All that stands in one table was measured in one run, in
+turn; shown are medians, and quartiles in brackets. Other machines have other ratios: measure yours.
+"""
+_LAYERS = """\
+## Layers
+
+Processor time of a forward and a backward pass of a layer and its activation, over that of torch's
+`F.batch_norm` and `relu`; and maps that lie there for the backward pass, over the input's size, the
+output not counted, which the next convolution keeps anyway. `eager`, `lean` and `compile` are those
+of `trainer.impl`. Layers of torch and timm are eager. The layer of `nf` is an activation alone:
+compiled by itself it keeps a mask of booleans, which inductor (torch 2.15) writes slowly on a CPU.
+"""
+_STEP = """\
+## Steps
+
+Processor time of an optimizer step of a training (loader, records, progress and all) over a loop of
+PyTorch by hand with the same loader: the smallest network that there is, where the harness is all
+that there is to see, and another one. The loop measured twice says how much is noise.
+"""
+
+
+def performance() -> str:
+    """The whole of docs/performance.md."""
+    parts = [_HEAD, _LAYERS]
+    layers = _read("layers")
+    for shape in dict.fromkeys(line["shape"] for line in layers):
+        chosen = [line for line in layers if line["shape"] == shape]
+        parts += [f"{shape.replace('x', ' x ')}:\n", _table_of_layers(chosen)]
+    parts += [_where(layers), _STEP, _table_of_steps(_read("step")), _where(_read("step"))]
+    return "\n".join(parts)
+
+
+def _read(kind: str) -> list[Line]:
+    with (ROOT / OUT / f"{kind}.csv").open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def _table_of_layers(lines: Sequence[Line]) -> str:
+    cells = {line["layer"]: (_ratio(line), f"{float(line['kept']):.2f}") for line in lines}
+    by_impl = [name.rpartition(" ") for name in cells]
+    names = dict.fromkeys(name for name, _, impl in by_impl if impl in IMPLS)
+    head = ["layer", *IMPLS, *(f"kept, {impl}" for impl in IMPLS)]
+    rows = []
+    for name in names:
+        own = [cells.get(f"{name} {impl}", ("", "")) for impl in IMPLS]
+        rows.append([name, *(ratio for ratio, _ in own), *(kept for _, kept in own)])
+    ours = {f"{name} {impl}" for name in names for impl in IMPLS}
+    others = ((name, *cell) for name, cell in cells.items() if name not in ours)
+    rows += [[name, ratio, "", "", kept, "", ""] for name, ratio, kept in others]
+    return _markdown(head, rows)
+
+
+def _table_of_steps(lines: Sequence[Line]) -> str:
+    rows = [
+        [line["network"], line["loop"], _ratio(line), f"{float(line['microseconds']):.0f}",
+         f"{float(line['more']):.0f}"]
+        for line in lines
+    ]  # fmt: skip
+    head = ["network", "loop", "ratio", "microseconds a step", "more than the loop"]
+    return _markdown(head, rows)
+
+
+def _ratio(line: Line) -> str:
+    ratio, lower, upper = (f"{float(line[key]):.2f}" for key in ("ratio", "lower", "upper"))
+    return f"{ratio} [{lower}, {upper}]"
+
+
+def _markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [head, [":--", *("--:" for _ in head[1:])], *rows]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def _where(lines: Sequence[Line]) -> str:
+    first = lines[0]
+    return f"{first['machine']}, torch {first['torch']}, {first['measured'][:10]}.\n"
