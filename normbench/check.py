@@ -207,8 +207,8 @@ def require_compiler(cell: Cell) -> None:
     """
     if cell.trainer.impl == "compile" and (name := lacks_compiler(cell)):
         raise BadInput(
-            f"trainer.impl=compile: on a CPU torch needs a C++ compiler, and there is no "
-            f"{name} here (CXX names another); trainer.impl=eager works"
+            f"trainer.impl=compile: torch needs a compiler, and here is no {name}; "
+            "trainer.impl=eager works"
         )
 
 

@@ -65,8 +65,7 @@ def compose(arguments: list[str]) -> tuple[list[Cell], Settings | None]:
     if flags and sys.stderr.isatty():
         print("composing the grid ...", file=sys.stderr)
     launcher = Collecting(found, lambda config: _further_grids(config, arguments))
-    others = any(re.match(r"[+~]*(sweeps|hydra)\b", word) for word in words)
-    known = not others and not _config_dirs(arguments)
+    known = not any(re.match(r"-|[+~]*(sweeps|hydra)\b", word) for word in words)
     instead = in_the_place_of_launchers(launcher, mode_is_known=known)
     with _environment(arguments), _sentences(arguments), instead:
         hydra.main(version_base="1.3", config_path=str(CONF), config_name="config")(collect)()

@@ -85,6 +85,9 @@ class Collecting(Launcher):
         del task_function
         self.loader = hydra_context.config_loader
         self.config = config
+        # Options of the launcher that follow from keys of the cell, as ${trainer.devices}.
+        options = OmegaConf.to_container(config.hydra.launcher, resolve=False)
+        self.each_alone = re.search(r"\$\{(?!hydra[.:]|oc\.|\.)", repr(options)) is not None
         assert isinstance(self.loader, ConfigLoaderImpl)
         # With the folders of the search path, which only what composes knows.
         _, self.files = self.loader._parse_overrides_and_create_caching_repo(
@@ -112,6 +115,7 @@ class Collecting(Launcher):
         kinds: dict[tuple[str, ...], Composed] = {}
         for words in cells:
             numbers = {word.partition("=")[0]: word for word in words if _is_number(word)}
+            numbers = {} if self.each_alone else numbers
             kind = tuple(word for word in words if word not in numbers.values())
             kind += tuple(sorted(numbers))
             if kind not in kinds:
@@ -122,10 +126,12 @@ class Collecting(Launcher):
     def _compose(self, words: Sequence[str]) -> Composed:
         """The cell of `words`, as Hydra would compose it."""
         overrides = [self._override(word) for word in words]
+        if self.each_alone or not all(map(self._is_plain, overrides)):
+            return self._by_hydra(words)  # of + and ~ the order counts
         chosen = {each.key_or_group: each for each in overrides if self._stands_alone(each)}
         values = [each for each in overrides if self._is_value(each)]
         rest = [each for each in overrides if each not in values]
-        others = [str(each.input_line) for each in rest if each.key_or_group not in chosen]
+        others = [str(each.input_line) for each in rest if each not in chosen.values()]
         choices = {group: str(each.value()) for group, each in chosen.items()}
         key = (*others, *sorted(choices))
         frame = self.frames.get(key)
@@ -148,7 +154,7 @@ class Collecting(Launcher):
     def _stands_alone(self, override: Override) -> bool:
         """It chooses a file of a group that fills the group's place and no other."""
         group, name = override.key_or_group, override.value()
-        if not self._is_plain(override) or not isinstance(name, str):
+        if not isinstance(name, str):
             return False
         if not self.files.group_exists(group):
             return False
@@ -158,8 +164,7 @@ class Collecting(Launcher):
     def _is_value(self, override: Override) -> bool:
         """It gives a value to a key of the configuration; Hydra's own are none of them."""
         key = override.key_or_group
-        group = self.files.group_exists(key)
-        return self._is_plain(override) and not group and not key.startswith("hydra.")
+        return not self.files.group_exists(key) and not key.startswith("hydra.")
 
     @staticmethod
     def _is_plain(override: Override) -> bool:

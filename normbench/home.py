@@ -36,7 +36,9 @@ def names(folder: Path) -> list[str]:
 def load(path: Path) -> dict[str, Any]:
     """The content of a yaml file; {} if it holds comments alone."""
     with path.open(encoding="utf-8") as file:
-        content = yaml.load(file, Loader=_Loader) or {}
+        content = yaml.load(file, Loader=_Loader)
+    if content is None:
+        return {}
     if not isinstance(content, dict):
         raise BadInput(f"{path} must hold options with their values, as `eps: 1e-5`")
     return {str(key): value for key, value in content.items()}

@@ -218,17 +218,18 @@ class Jobs(Pool):
 
     def stop(self) -> None:
         """Interrupt what runs."""
+        began = time.time()
         try:
             ranks.stop(work.child for work in self.running if work.child)
         finally:
             for work in self.running:
+                self.close(work, "interrupted")
                 # Who started the ranks ends all of them once one has failed, before we may look.
-                if self.place is not None and (told := results.failures(work.folder)):
+                told = results.failures(work.folder) if self.place is not None else []
+                if told and told[0]["at"] < began and not (work.folder / "row.json").exists():
                     reason, log = str(told[0]["reason"]), Path(told[0]["log"])
                     results.change_state(work.folder, phase="failed", error=reason)
                     self.lost(work, reason, log)
-                else:
-                    self.close(work, "interrupted")
 
     def close(self, work: Work, phase: results.Phase, reason: str = "") -> None:
         """Write the state of a run that could not do it itself, as one that was killed."""

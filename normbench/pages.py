@@ -16,11 +16,11 @@ from importlib import import_module
 from pathlib import Path
 
 from normbench import catalog, console, norms
-from normbench.bench.page import performance
 from normbench.catalog import Facts, facts
 from normbench.errors import Impossible
 from normbench.home import CONF, ROOT, comment, headline, load, names, sizes_line
 from normbench.models.coverage import Coverage
+from normbench.performance import performance
 from normbench.recipe import Recipe
 
 DOCS = ROOT / "docs"

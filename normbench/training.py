@@ -48,7 +48,7 @@ CHUNK_IMAGES = 2000  # about as many are moved and augmented at once when traine
 #: Multiply-adds of all forward passes from which compiling is worth its minute: of a training of
 #: hours on a CPU, of a quarter of an hour on a GPU.
 WORTH_COMPILING = {"cpu": 1e14, "cuda": 1e15}
-FEW_IMAGES = 100_000  # of which no training is as large, so that nothing is counted
+FEW_IMAGES = 100_000  # a training of fewer is never compiled unasked, whatever its network
 CHUNK_VALUES = 2**26  # and about as many of their values, if they are large
 
 
@@ -123,8 +123,11 @@ def prepare(
 
 
 def implementation(cell: Cell, steps: int, data: Dataset) -> Literal["eager", "lean", "compile"]:
-    """How layers are computed in a training of `steps`; what is left to us follows from its size,
-    so that the same command computes the same everywhere."""
+    """How layers are computed in a training of `steps`.
+
+    What is left to us follows from the size of the training and from the kind of the device, and
+    from no clock.
+    """
     if cell.trainer.impl != "auto":
         return cell.trainer.impl
     images = steps * cell.global_batch
@@ -137,9 +140,10 @@ def implementation(cell: Cell, steps: int, data: Dataset) -> Literal["eager", "l
 
 
 def lacks_compiler(cell: Cell) -> str:
-    """The C++ compiler that torch.compile needs on a CPU, if it is not there."""
-    name = os.environ.get("CXX", "g++")
-    return "" if on_gpu(cell) or shutil.which(name) else name
+    """The compiler that torch.compile needs, C++ for a CPU and C for a GPU, if it is not there."""
+    variable, usual = ("CC", ("gcc", "clang")) if on_gpu(cell) else ("CXX", ("g++",))
+    names = (own,) if (own := os.environ.get(variable)) else usual
+    return "" if any(map(shutil.which, names)) else f"{names[0]} ({variable} names another)"
 
 
 def watch_of(cell: Cell, seen: Seen | None) -> Watch | None:

@@ -1,6 +1,7 @@
 """From the command line to cells: what is asked, what is refused, what the id depends on."""
 
 import ast
+import json
 import re
 import shutil
 from dataclasses import fields, replace
@@ -9,7 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from conftest import PLUGIN, Command, cell
+from omegaconf import OmegaConf
 
 from normbench import home
 from normbench.cells import Cell, Hardware, Settings
@@ -101,6 +104,30 @@ def test_a_cell_of_a_grid_is_what_it_is_alone(tmp_path: Path) -> None:
     assert {each.global_batch for each in found} == {64, 128}
 
 
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["recipe.lr=0.3", "++recipe.lr=0.4"], {("bn", 0.4, 1e-5), ("gn", 0.4, 1e-5)}),
+        (["++recipe.lr=0.4", "recipe.lr=0.3"], {("bn", 0.3, 1e-5), ("gn", 0.3, 1e-5)}),
+        (["++norm={eps:0.001}"], {("bn", 0.1, 1e-3), ("gn", 0.1, 1e-3)}),
+    ],
+)
+def test_of_additions_the_order_counts(words: list[str], expected: set[tuple[Any, ...]]) -> None:
+    cells, _ = compose(["-m", "norm=bn,gn", *words])
+    found = {(c.norm.name, c.recipe.options["lr"], c.norm.options["eps"]) for c in cells}
+    assert found == expected
+
+
+def test_a_launcher_may_follow_the_cell() -> None:
+    pytest.importorskip("hydra_plugins.hydra_submitit_launcher")
+    words = ["-m", "hydra/launcher=slurm", "norm=bn,gn", "hydra.launcher.name='n-${recipe.lr}'"]
+    _, settings = compose([*words, "recipe.lr=0.2"])
+    assert settings is not None
+    assert json.loads(settings.launcher)["name"] == "n-0.2"
+    with pytest.raises(BadInput, match="hold for all runs of a command line"):
+        compose([*words, "recipe.lr=0.2,0.3"])
+
+
 def test_what_is_typed_takes_the_place_of_every_grids() -> None:
     """And with a norm go the options that a grid has for its own."""
     cells, _ = compose(["sweeps=proxy_norm_2_small", "norm=bn", "seed=7"])
@@ -119,6 +146,35 @@ def test_seeds_that_are_typed_are_those_of_every_grid(name: str) -> None:
     assert len(cells) == 3 * len(once)
     as_written, _ = compose([f"sweeps={name}"])
     assert {each.id for each in as_written if each.seed == 0} == {each.id for each in once}
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("a: 1e-3", {"a": 0.001}),
+        ("a: 2026-11-22", {"a": "2026-11-22"}),  # a name, and no date
+        ("# nothing", {}),
+        ("1: x", {"1": "x"}),
+    ],
+)
+def test_yamls_are_read_as_hydra_reads_them(
+    text: str, expected: dict[str, Any], tmp_path: Path
+) -> None:
+    (tmp_path / "a.yaml").write_text(text)
+    assert home.load(tmp_path / "a.yaml") == expected
+    read = OmegaConf.to_container(OmegaConf.load(tmp_path / "a.yaml"))
+    assert isinstance(read, dict)
+    assert {str(key): value for key, value in read.items()} == expected
+
+
+@pytest.mark.parametrize("text", ["a: 1\na: 2", "a: [1"])
+def test_a_yaml_that_is_none_is_an_error(text: str, tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").write_text(text)
+    with pytest.raises(yaml.YAMLError):
+        home.load(tmp_path / "a.yaml")
+    (tmp_path / "a.yaml").write_text("[]")
+    with pytest.raises(BadInput, match="must hold options with their values"):
+        home.load(tmp_path / "a.yaml")
 
 
 def test_a_cell_that_is_typed_twice_is_one() -> None:
@@ -454,5 +510,5 @@ def test_an_option_of_a_group_that_no_code_reads_is_refused(group: str, tmp_path
 @pytest.mark.parametrize("path", sorted(CONF.glob("trainer/*.yaml")), ids=lambda path: path.stem)
 def test_hardware_says_nothing_about_the_science(path: Path) -> None:
     speed = {"accelerator", "devices", "per_forward", "threads", "chunk", "readers"}
-    speed |= {"channels_last", "compile"}
+    speed |= {"channels_last", "impl"}
     assert home.load(path).keys() == {*speed, "log_every"}

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from normbench import catalog, pages
-from normbench.bench.page import performance
 from normbench.home import CONF, ROOT, names
+from normbench.performance import performance
 
 pytestmark = pytest.mark.skipif(
     not (ROOT / "pyproject.toml").exists(), reason="not a checkout, so there are no pages"

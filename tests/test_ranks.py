@@ -134,12 +134,17 @@ def test_synchronized_statistics_refuse_portions(command: Command) -> None:
 def test_synchronized_statistics_on_two_devices_are_those_of_one(
     command: Command, rows: Rows
 ) -> None:
-    for devices in (1, 2):
+    """Lean ones too, whose devices speak to each other again on the way back."""
+    found = []
+    for devices, impl in ((1, "eager"), (2, "eager"), (2, "lean")):
         arguments = ("norm=sync_bn", "model.stem_stride=1", f"trainer.devices={devices}")
-        assert command(*arguments, "precision=64-true", *SHORT, f"runs=r{devices}").code == 0
-    (one,), (two,) = results.read("r1"), results.read("r2")
-    assert one.id == two.id
+        more = ("precision=64-true", f"trainer.impl={impl}", f"runs={impl}{devices}")
+        assert command(*arguments, *more, *SHORT).code == 0
+        found += results.read(f"{impl}{devices}")
+    one, two, lean = found
+    assert one.id == two.id == lean.id
     assert one.train_loss == pytest.approx(two.train_loss, rel=1e-12)
+    assert (lean.impl, lean.train_loss, lean.test_loss) == ("lean", two.train_loss, two.test_loss)
 
 
 @pytest.mark.parametrize(

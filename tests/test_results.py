@@ -104,6 +104,17 @@ def test_a_row_of_before_a_key_was_there_is_read(tmp_path: Path) -> None:
     assert results.load(path).coverage == ""
 
 
+@pytest.mark.parametrize(("compiled", "impl"), [(True, "compile"), (False, "eager")])
+def test_rows_of_before_said_only_what_was_compiled(
+    compiled: bool, impl: str, tmp_path: Path
+) -> None:
+    folder = put(tmp_path)
+    written = json.loads((folder / "row.json").read_text())
+    del written["impl"]
+    (folder / "row.json").write_text(json.dumps({**written, "compiled": compiled}))
+    assert results.load(folder / "row.json").impl == impl
+
+
 def test_of_two_rows_of_one_run_the_later_counts(tmp_path: Path) -> None:
     put(tmp_path, "first", finished="2026-01-01T00:00:00+00:00", test_top1=1.0)
     put(tmp_path, "second", finished="2026-01-02T00:00:00+00:00", test_top1=2.0)

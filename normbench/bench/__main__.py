@@ -21,9 +21,10 @@
     rounds=N    measurements of each, in turn (7; of workers and loader 5)
     threads=N   CPU threads (layers, step: 1)
     cores=N     CPU cores that all processes share (workers, loader: those of this machine)
-    out=FILE    CSV of layers and step (reports/bench/KIND.csv)
+    out=FILE    CSV of layers and step with machine, versions and commit, as those of reports/bench
 
-Printed are medians with quartiles, and ratios to the first of each group.
+Printed are medians with quartiles (workers and loader: with the least and the most), and ratios to
+the first of each group.
 """
 
 import sys

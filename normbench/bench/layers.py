@@ -8,26 +8,26 @@ layer those that autograd knows, of the others all that lies there.
 import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from pathlib import Path
-from typing import get_args
+from typing import Any
 
 import timm.layers
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from normbench.bench.measured import OUT, Once, in_turn, leave, taken
+from normbench.bench.measured import Once, in_turn, leave, taken
 from normbench.catalog import normalizer, normalizers
-from normbench.cells import Impl
 from normbench.errors import BadInput, Impossible, choose_from, counted
+from normbench.norms.activations import activation
+from normbench.norms.layer import largest_divisor
 from normbench.norms.lean import set_lean
+from normbench.performance import IMPLS
 from normbench.probes.memory import kept
 
 BASE = "F.batch_norm + relu"
-IMPLS = [impl for impl in get_args(Impl) if impl != "auto"]
 OWN = {
     "norm": "", "impl": ",".join(IMPLS), "shape": "4x256x56x56,32x256x14x14", "act": "relu",
-    "dtype": "float32", "rounds": "7", "threads": "1", "peers": "true", "out": f"{OUT}/layers.csv",
+    "dtype": "float32", "rounds": "7", "threads": "1", "peers": "true", "out": "",
 }  # fmt: skip
 #: Layers of timm, joint with their activations.
 TIMM = {
@@ -50,9 +50,14 @@ def bench(words: Sequence[str]) -> None:
         raise BadInput(f"peers={own['peers']}: true or false")
     norms = own["norm"].split(",") if own["norm"] else normalizers()
     impls, rounds = own["impl"].split(","), counted("rounds", own["rounds"], 7)
-    for word, known in [*((n, normalizers()) for n in norms), *((i, IMPLS) for i in impls)]:
-        if word not in known:
-            raise BadInput(f"{word} is unknown; {choose_from(word, known)}")
+    for key, words_, known in (("norm", norms, normalizers()), ("impl", impls, IMPLS)):
+        for word in words_:
+            if word not in known:
+                raise BadInput(f"{key}={word} is unknown; {choose_from(word, known)}")
+    try:
+        activation(own["act"])
+    except ValueError as error:
+        raise BadInput(str(error)) from None
     lines = []
     for shape in map(_shape, own["shape"].split(",")):
         entries = dict(_peers(shape[1], own["act"])) if own["peers"] == "true" else {}
@@ -60,7 +65,7 @@ def bench(words: Sequence[str]) -> None:
             for impl in impls:
                 entries[f"{name} {impl}"] = partial(_ours, name, shape[1], own["act"], impl)
         lines += list(_timed(entries, shape, dtype, rounds))
-    leave(Path(own["out"]), lines)
+    leave(own["out"], lines)
 
 
 def _shape(word: str) -> tuple[int, ...]:
@@ -68,6 +73,8 @@ def _shape(word: str) -> tuple[int, ...]:
         n, c, h, w = map(int, word.split("x"))
     except ValueError:
         raise BadInput(f"shape={word}: it is NxCxHxW, as 4x256x56x56") from None
+    if min(n, c, h, w) < 1 or n * h * w == 1:
+        raise BadInput(f"shape={word}: a channel needs two values at least, as in 4x256x56x56")
     return n, c, h, w
 
 
@@ -81,12 +88,15 @@ def _ours(name: str, channels: int, act: str, impl: str) -> Function:
 
 
 def _peers(channels: int, act: str) -> Iterator[tuple[str, Callable[[], Function]]]:
-    activation = {"relu": nn.ReLU, "silu": nn.SiLU}.get(act)
-    if activation is None:
+    function = {"relu": nn.ReLU, "silu": nn.SiLU}.get(act)
+    if function is None:
         raise BadInput(f"act={act}: relu or silu, or peers=false for any")
-    yield "torch gn", lambda: nn.Sequential(nn.GroupNorm(32, channels), activation())
+    groups = largest_divisor(channels, 32)
+    yield "torch gn", lambda: nn.Sequential(nn.GroupNorm(groups, channels), function())
     for name, kind in TIMM.items():
-        options = {} if "Tlu" in kind else {"act_layer": activation}
+        options: dict[str, Any] = {} if "Tlu" in kind else {"act_layer": function}
+        if kind == "GroupNormAct":
+            options["num_groups"] = groups
         yield name, partial(getattr(timm.layers, kind), channels, **options)
 
 
@@ -112,7 +122,7 @@ def _timed(
             function = make()
             keeps = _kept_by_autograd if name.endswith(" compile") else kept
             maps[name] = keeps(function, x) / x.untyped_storage().nbytes()
-        except Impossible as reason:
+        except (Impossible, ValueError, AssertionError) as reason:  # timm refuses some channels
             print(f"{name} at {'x'.join(map(str, shape))}: {reason}")
             continue
         steps[name] = partial(_seconds, function, x, gradient)

@@ -11,7 +11,6 @@ from tabulate import tabulate
 
 from normbench.provenance import commit, now, versions
 
-OUT = "reports/bench"
 Once = Callable[[], float]  # seconds
 
 
@@ -46,9 +45,12 @@ def _quartiles(values: Sequence[float]) -> Measured:
     return Measured(*quantiles(values, n=4, method="inclusive"))
 
 
-def leave(path: Path, lines: Sequence[Mapping[str, object]]) -> None:
-    """Print the lines, and write them with machine, versions and commit."""
+def leave(out: str, lines: Sequence[Mapping[str, object]]) -> None:
+    """Print the lines, and write them to the file `out`, if any, with machine and versions."""
     print(tabulate([[_shown(v) for v in line.values()] for line in lines], [*lines[0]]))
+    if not out:
+        return
+    path = Path(out)
     found = versions()
     where = {
         "machine": _machine(), "torch": found["torch"], "timm": found["timm"],

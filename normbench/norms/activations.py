@@ -64,7 +64,8 @@ def relu(x: Tensor) -> Tensor:
     Compiled for a CPU (torch 2.15), `F.relu` at the end of a graph keeps a mask of booleans, which
     makes all of it four to seven times slower; the same in other words has the same gradients.
     """
-    return torch.where(x <= 0, 0.0, x) if torch.compiler.is_compiling() else F.relu(x)
+    compiling = torch.compiler.is_compiling() and not torch.compiler.is_exporting()
+    return torch.where(x <= 0, 0.0, x) if compiling and x.device.type == "cpu" else F.relu(x)
 
 
 def identity(x: Tensor) -> Tensor:

@@ -178,6 +178,10 @@ class SyncBatchNormAct(BatchNormAct):
     def sets(self, images: int) -> int:  # noqa: ARG002 (one set, however many there are)
         return 1
 
+    @property
+    def keeps_more(self) -> bool:
+        return _devices() > 1 or super().keeps_more  # then no kernel of torch's does it
+
     def refusal(self, shape: torch.Size) -> str:
         return super().refusal(torch.Size((shape[0] * _devices(), *shape[1:])))
 

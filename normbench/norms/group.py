@@ -106,7 +106,8 @@ class GroupNormAct(Normalizing):
 
     @property
     def keeps_more(self) -> bool:
-        return not keeps_its_output(self.act)
+        # Autocast of a GPU has the maps of group_norm in fp32.
+        return not keeps_its_output(self.act) or torch.is_autocast_enabled("cuda")
 
     def joint(self, x: Tensor) -> Tensor:
         if self._mixes():

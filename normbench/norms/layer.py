@@ -151,7 +151,7 @@ class NormAct(Recomputable, nn.Module):
             raise ValueError(f"a batch of shape {tuple(x.shape)} holds nothing to normalize")
         if reason := self.refusal(x.shape):
             raise Impossible(reason)
-        if self.lean and torch.is_grad_enabled():
+        if self.lean and self.keeps_more and torch.is_grad_enabled():
             return recomputed(self, x)
         return self.finished(x)
 

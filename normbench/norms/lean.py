@@ -3,7 +3,8 @@
 Formulas written in torch keep a map for most of their operations: EvoNorm-B0 four, EvoNorm-S0 and
 FRN three, against one of batch normalization. Of a lean layer nothing is kept but its input, at the
 price of a second forward pass; values, gradients and running statistics are the same bit for bit
-(checkpointing, Chen, Xu, Zhang and Guestrin 2016, a layer at a time).
+(checkpointing, Chen, Xu, Zhang and Guestrin 2016, a layer at a time). Layers that keep no more than
+that anyway are left as they are, and batch renormalization, which reads what it moves.
 """
 
 from torch import Tensor, nn
@@ -31,7 +32,7 @@ def set_lean(module: nn.Module, lean: bool = True) -> None:
     """Have the layers of `module` keep their inputs alone, those that would keep more."""
     for layer in module.modules():
         if isinstance(layer, Recomputable):
-            layer.lean = lean and layer.keeps_more
+            layer.lean = lean
 
 
 def recomputed(layer: Recomputable, x: Tensor) -> Tensor:

@@ -3,25 +3,26 @@
 import csv
 from collections.abc import Sequence
 
-from normbench.bench.measured import OUT
 from normbench.home import ROOT
 
-Line = dict[str, str]
+FOLDER = ROOT / "reports/bench"
 IMPLS = ("eager", "lean", "compile")
+Line = dict[str, str]
 
 _HEAD = """\
 # Performance
 
 Written by `python -m normbench.pages` from the files of [reports/bench](../reports/bench), which
-`python -m normbench.bench KIND` leaves. All that stands in one table was measured in one run, in
-turn; shown are medians, and quartiles in brackets. Other machines have other ratios: measure yours.
+`python -m normbench.bench KIND out=FILE` writes. All that stands in one table was measured in one
+run, in turn; shown are medians, and quartiles in brackets. Other machines have other ratios.
 """
 _LAYERS = """\
 ## Layers
 
 Processor time of a forward and a backward pass of a layer and its activation, over that of torch's
 `F.batch_norm` and `relu`; and maps that lie there for the backward pass, over the input's size, the
-output not counted, which the next convolution keeps anyway. `eager`, `lean` and `compile` are those
+output not counted, which the next convolution keeps anyway (of compiled layers what autograd keeps
+of them). `eager`, `lean` and `compile` are those
 of `trainer.impl`. Layers of torch and timm are eager. The layer of `nf` is an activation alone:
 compiled by itself it keeps a mask of booleans, which inductor (torch 2.15) writes slowly on a CPU.
 """
@@ -46,7 +47,7 @@ def performance() -> str:
 
 
 def _read(kind: str) -> list[Line]:
-    with (ROOT / OUT / f"{kind}.csv").open(newline="") as file:
+    with (FOLDER / f"{kind}.csv").open(newline="") as file:
         return list(csv.DictReader(file))
 
 
