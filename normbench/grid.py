@@ -154,9 +154,7 @@ class Collecting(Launcher):
     def _stands_alone(self, override: Override) -> bool:
         """It chooses a file of a group that fills the group's place and no other."""
         group, name = override.key_or_group, override.value()
-        if not isinstance(name, str):
-            return False
-        if not self.files.group_exists(group):
+        if not isinstance(name, str) or not self.files.group_exists(group):
             return False
         found = self.files.load_config(f"{group}/{name}")
         return found is not None and not found.header.get("package") and not found.defaults_list

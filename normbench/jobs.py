@@ -208,13 +208,11 @@ class Jobs(Pool):
     def first_failure(self, work: Work, end: Ended, reason: str, log: Path) -> tuple[str, Path]:
         """Of our rank's failure and those that ranks elsewhere have told the earliest."""
         deadline = time.monotonic() + ELSEWHERE
-        while not (told := results.failures(work.folder)) and time.monotonic() < deadline:
+        while not results.failures(work.folder) and time.monotonic() < deadline:
             time.sleep(0.2)
         # Whom we have ended ourselves has not failed before anybody.
         own = math.inf if end.last is None and end.code < 0 else when(end)
-        if told and told[0]["at"] < own:
-            return str(told[0]["reason"]), Path(told[0]["log"])
-        return reason, log
+        return _told(work, before=own) or (reason, log)
 
     def stop(self) -> None:
         """Interrupt what runs."""
@@ -225,11 +223,10 @@ class Jobs(Pool):
             for work in self.running:
                 self.close(work, "interrupted")
                 # Who started the ranks ends all of them once one has failed, before we may look.
-                told = results.failures(work.folder) if self.place is not None else []
-                if told and told[0]["at"] < began and not (work.folder / "row.json").exists():
-                    reason, log = str(told[0]["reason"]), Path(told[0]["log"])
-                    results.change_state(work.folder, phase="failed", error=reason)
-                    self.lost(work, reason, log)
+                told = None if self.place is None else _told(work, before=began)
+                if told and not (work.folder / "row.json").exists():
+                    results.change_state(work.folder, phase="failed", error=told[0])
+                    self.lost(work, *told)
 
     def close(self, work: Work, phase: results.Phase, reason: str = "") -> None:
         """Write the state of a run that could not do it itself, as one that was killed."""
@@ -238,3 +235,11 @@ class Jobs(Pool):
         # What another rank has died of is the reason, and not that rank 0 lost its connection.
         if own and state["phase"] in ("running", phase):
             results.change_state(work.folder, phase=phase, error=reason)
+
+
+def _told(work: Work, before: float) -> tuple[str, Path] | None:
+    """The earliest failure that a rank elsewhere has told, if it was before a moment; its log."""
+    told = results.failures(work.folder)
+    if not told or told[0]["at"] >= before:
+        return None
+    return str(told[0]["reason"]), Path(told[0]["log"])
