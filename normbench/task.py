@@ -38,6 +38,7 @@ class Diverged(Exception):  # noqa: N818 (a result, not an error)
     """The loss of an optimizer step was not finite."""
 
 
+Told = tuple[Tensor, Tensor]  # of a forward pass: its part of the loss, (), and logits (N, classes)
 EAGER = partial(torch.compiler.set_stance, "force_eager")
 
 
@@ -145,9 +146,16 @@ class Task(LightningModule):
         return [optimizer], [scheduler]
 
     def on_fit_start(self) -> None:
+        plugin = self.trainer.precision_plugin
+        # Lightning's turn round every backward pass and step costs a small network a third of a
+        # millisecond; without a scale of the loss and other devices there is nothing to do in it.
+        alone = self.plan.devices == 1 and getattr(plugin, "scaler", None) is None
+        self.optimizer: Any = self.optimizers(use_pl_optimizer=not alone)
+        self.schedule: Any = self.lr_schedulers()
+        self.backpropagate = Tensor.backward if alone else self.manual_backward
         if self._state is not None:
             if self._state["precision"]:  # of another precision there is none
-                self.trainer.precision_plugin.load_state_dict(self._state["precision"])
+                plugin.load_state_dict(self._state["precision"])
             torch.set_rng_state(self._state["random"])
             if len(self._state["random_cuda"]) == torch.cuda.device_count():
                 torch.cuda.set_rng_state_all(self._state["random_cuda"])
@@ -167,10 +175,9 @@ class Task(LightningModule):
         Raises:
             Diverged: a loss was not finite.
         """
-        # K pairs (loss, hits), each a tensor of its own until the chunk is done.
-        seen = [self._update(chunk, ahead) for ahead in range(len(chunk.images))]
+        told = [self._update(chunk, ahead) for ahead in range(len(chunk.images))]
         due = self.checkpoints is not None and self.checkpoints.due()
-        pairs, due = self._agreed(torch.stack(seen), due)
+        pairs, due = self._agreed(_seen(told, chunk.labels), due)
         for loss, _ in pairs:
             self.done += 1
             if not math.isfinite(loss):
@@ -208,28 +215,28 @@ class Task(LightningModule):
         reduced: Tensor = self.trainer.strategy.reduce(own, reduce_op=how)
         return reduced
 
-    def _update(self, chunk: Chunk, ahead: int) -> Tensor:
-        """The optimizer step on images (A, N, C, H, W): its mean loss and number of hits, (2,)."""
+    def _update(self, chunk: Chunk, ahead: int) -> list[Told]:
+        """The optimizer step on images (A, N, C, H, W): what each of its A passes tells."""
         set_progress(self.changing, (self.done + ahead) / self.steps)
-        optimizer, scheduler = self.optimizers(), self.lr_schedulers()
         # Everything stays on the device: asking for a number here would wait for it every step.
-        optimizer.zero_grad()  # type: ignore[union-attr]
-        total = torch.zeros(2, device=self.device)
-        for turn in self.statistics.passes(chunk.images.shape[1]):
-            total += self._pass(chunk, ahead, turn)
+        self.optimizer.zero_grad()
+        told = [
+            self._pass(chunk, ahead, turn) for turn in self.statistics.passes(chunk.images.shape[1])
+        ]
         if self.statistics.read_in_training:
             self._share_statistics()
-        self.rate = optimizer.param_groups[0]["lr"]  # type: ignore[union-attr]
-        optimizer.step()  # type: ignore[union-attr]
-        scheduler.step()  # type: ignore[union-attr]
+        self.rate = self.optimizer.param_groups[0]["lr"]
+        self.optimizer.step()
+        self.schedule.step()
         if self.average is not None and not self.of_epochs:
             self.average.update(self.model, self.done + ahead)
-        return total
+        return told
 
-    def _pass(self, chunk: Chunk, ahead: int, turn: int) -> Tensor:
-        """Adds the gradients of a forward pass; its part of the mean loss, and its hits, (2,)."""
+    def _pass(self, chunk: Chunk, ahead: int, turn: int) -> Told:
+        """Adds the gradients of a forward pass; its part of the mean loss, and the logits."""
         x, y = chunk.images[ahead, turn], chunk.labels[ahead, turn]  # (N, C, H, W), (N,)
-        set_draws(self.dropping, chunk.draws(ahead, turn))
+        if self.dropping:
+            set_draws(self.dropping, chunk.draws(ahead, turn))
         logits = self.model(x.to(self.dtype, memory_format=self.format))
         # Passes have equally many images, so the mean of their means is the mean over all.
         passes = chunk.images.shape[1]
@@ -238,8 +245,8 @@ class Task(LightningModule):
         exchange = turn == passes - 1 or self.plan.devices == 1
         strategy: Any = self.trainer.strategy
         with nullcontext() if exchange else strategy.block_backward_sync():
-            self.manual_backward(loss)
-        return torch.stack([loss.detach(), (logits.argmax(1) == y).sum()])
+            self.backpropagate(loss)
+        return loss.detach(), logits.detach()
 
     def _loss(
         self, logits: Tensor, y: Tensor, partners: Partners | None, ahead: int, turn: int
@@ -387,6 +394,17 @@ class Task(LightningModule):
             images = batch.images.to(self.dtype, memory_format=self.format)
             with EAGER():  # nothing is compiled for a few passes of other sizes
                 evaluation.update(self.evaluated(images), batch.labels)
+
+
+def _seen(told: list[list[Told]], labels: Tensor) -> Tensor:
+    """Loss and number of hits of K steps, (K, 2), with labels (K, A, N)."""
+    losses = torch.stack([loss for passes in told for loss, _ in passes]).view(labels.shape[:2])
+    logits = torch.cat([each for passes in told for _, each in passes])  # (K * A * N, classes)
+    hits = (logits.argmax(1) == labels.flatten()).view(len(labels), -1).sum(1)
+    total = losses[:, 0]
+    for others in losses.unbind(1)[1:]:  # in their order, however many there are
+        total = total + others
+    return torch.stack([total, hits.to(losses.dtype)], dim=1)
 
 
 def _lay(model: nn.Module, plan: Plan) -> None:

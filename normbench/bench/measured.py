@@ -36,10 +36,11 @@ def in_turn(entries: Mapping[str, Once], rounds: int) -> dict[str, Measured]:
     for _ in range(rounds):
         for name, once in entries.items():
             seconds[name].append(once())
-    return {name: _quartiles(values) for name, values in seconds.items()}
+    return {name: quartiles(values) for name, values in seconds.items()}
 
 
-def _quartiles(values: Sequence[float]) -> Measured:
+def quartiles(values: Sequence[float]) -> Measured:
+    """Of numbers, at least one."""
     if len(values) == 1:
         return Measured(*values, *values, *values)
     return Measured(*quantiles(values, n=4, method="inclusive"))

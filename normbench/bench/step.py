@@ -23,7 +23,7 @@ from normbench.compose import compose
 from normbench.errors import BadInput, counted
 from normbench.training import prepare, trainer_of
 
-STEPS = 100
+STEPS = 300
 OWN = {"rounds": "7", "threads": "1", "out": ""}
 #: The least that a network can be, so that the harness is all there is.
 SMALLEST = ("model=resnet18_cifar", "model.depths=[1]", "model.strides=[2]", "model.width=1")

@@ -8,7 +8,7 @@ from typing import Any
 
 from normbench.report.spec import FULL, Label, Place, Spec, fits
 from normbench.report.table import Cell, Column, Table, key_of, words
-from normbench.results import Row, flat, only_adding
+from normbench.results import Row, flat, only_adding, order
 
 
 def tables(
@@ -26,20 +26,16 @@ def tables(
         touched: ids of runs; settings that contain none of them are left out. None: all settings.
         empty: papers' tables that no row belongs to are made too, with the paper's numbers alone.
     """
-    known: dict[tuple[str, str], dict[str, Any]] = {}
     with only_adding():
-        runs = [_run(row, known) for row in rows if row.kind == "run"]
-        return list(_tables(specs, runs, touched, empty))
+        return list(_tables(specs, _alike(rows), touched, empty))
 
 
 def _tables(
-    specs: Sequence[Spec], runs: Sequence["Run"], touched: Collection[str] | None, empty: bool
+    specs: Sequence[Spec], runs: Sequence["Runs"], touched: Collection[str] | None, empty: bool
 ) -> Iterator[Table]:
-    recipes: dict[str, list[Run]] = defaultdict(list)
-    for run in runs:
-        recipes[run.row.recipe].append(run)
     for spec in specs:
-        made = _paper_tables(spec, recipes) if spec.fixed else _free_tables(spec, runs)
+        own = _asked(spec, runs)
+        made = _paper_tables(spec, own) if spec.fixed else _free_tables(spec, own)
         if touched is not None:
             made = [each for each in made if any(row.id in touched for row in each.runs)]
         if not made and empty and spec.fixed:
@@ -48,36 +44,72 @@ def _tables(
 
 
 @dataclass(frozen=True)
-class Run:
-    """A row with its configuration as tables ask for it.
+class Runs:
+    """Rows that differ in seeds and results alone, with their configuration as tables ask for it.
+
+    What stands where is decided once for all of them.
 
     Args:
-        row: of the run.
-        options: all scientific options, flat.
+        rows: of the runs.
+        options: all scientific options, flat; the seed only where tables are about seeds.
         parts: each part of the configuration (norm, model, batch ...) as text: equal parts have
-            equal texts, and comparing those is fast enough for tens of thousands of rows.
+            equal texts.
     """
 
-    row: Row
+    rows: Sequence[Row]
     options: Mapping[str, Any]
     parts: Mapping[str, str]
 
+    @property
+    def row(self) -> Row:
+        """The first of them, for what they have in common."""
+        return self.rows[0]
 
-def _run(row: Row, known: dict[tuple[str, str], dict[str, Any]]) -> Run:
-    options: dict[str, Any] = {}
-    parts = {}
-    for part, value in row.config.items():
-        parts[part] = text = repr(value)
-        flattened = known.get((part, text))
-        if flattened is None:
-            flattened = known[part, text] = flat({part: value})
-        options.update(flattened)
-    return Run(row, options, parts)
+    def by_seed(self) -> "Iterator[Runs]":
+        """Each by itself, with its seed among the options."""
+        for row in self.rows:
+            options = {**self.options, "seed": row.seed}
+            yield Runs([row], options, {**self.parts, "seed": repr(row.seed)})
 
 
-def _by_setting(spec: Spec, runs: Iterable[Run]) -> list[tuple[dict[str, Any], list[Run]]]:
+def _alike(rows: Iterable[Row]) -> list[Runs]:
+    """The runs among `rows`, those together that differ in their seeds alone."""
+    # By identity first: rows that were read from an index share the parts of their configurations.
+    same: dict[tuple[Any, ...], list[Row]] = defaultdict(list)
+    for row in rows:
+        if row.kind == "run":
+            parts = dict(zip(row.config, map(id, row.config.values()), strict=True))
+            parts.pop("seed", None)
+            same[row.options, row.devices, *parts.values()].append(row)
+    found: dict[tuple[str, ...], Runs] = {}
+    for own in same.values():
+        config = {part: value for part, value in own[0].config.items() if part != "seed"}
+        texts = {part: repr(value) for part, value in config.items()}
+        key = (own[0].options, own[0].devices, *map(str, texts.items()))
+        before = found[key].rows if key in found else []
+        found[key] = Runs([*before, *own], flat(config), texts)
+    return list(found.values())
+
+
+def _asked(spec: Spec, runs: Sequence[Runs]) -> list[Runs]:
+    """Those that the table is about; seed by seed, if it tells seeds apart."""
+    where = spec.where or {}
+    seedless = {option: value for option, value in where.items() if option != "seed"}
+    asked = [each for each in runs if fits(seedless, each.options)]
+    if "seed" not in spec.keys | where.keys():
+        return asked
+    return [one for each in asked for one in each.by_seed() if fits(where, one.options)]
+
+
+def _in_order(runs: Iterable[Runs]) -> tuple[Row, ...]:
+    """Their rows as `normbench.results.read` orders them."""
+    rows = [row for each in runs for row in each.rows]
+    return tuple(sorted(rows, key=order))
+
+
+def _by_setting(spec: Spec, runs: Iterable[Runs]) -> list[tuple[dict[str, Any], list[Runs]]]:
     """The settings of `runs`, each with its own."""
-    found: dict[tuple[str, ...], tuple[dict[str, Any], list[Run]]] = {}
+    found: dict[tuple[str, ...], tuple[dict[str, Any], list[Runs]]] = {}
     for run in runs:
         left_out, more = _besides_axes(run.row, spec)
         kept = {part: text for part, text in run.parts.items() if part not in left_out}
@@ -102,25 +134,27 @@ def _belongs(option: str, part: str, spec: Spec) -> bool:
     return option.partition(".")[0] == part and option not in spec.keys
 
 
-def _free_tables(spec: Spec, runs: Sequence[Run]) -> list[Table]:
+def _free_tables(spec: Spec, runs: Sequence[Runs]) -> list[Table]:
     settings = _by_setting(spec, runs)
     known = [setting for setting, _ in settings]
     return [_table(spec, setting, own, known) for setting, own in settings]
 
 
 def _table(
-    spec: Spec, setting: dict[str, Any], runs: list[Run], known: list[dict[str, Any]]
+    spec: Spec, setting: dict[str, Any], runs: list[Runs], known: list[dict[str, Any]]
 ) -> Table:
     assert isinstance(spec.rows, str)
     assert isinstance(spec.columns, str)
     names = _names(runs, spec.rows)
-    cells: dict[tuple[str, Any], list[Row]] = defaultdict(list)
+    cells: dict[tuple[str, Any], list[Runs]] = defaultdict(list)
     for run in runs:
-        cells[names[run.row.id], _value(run.row, spec.columns)].append(run.row)
+        cells[names[run.row.id], _value(run.row, spec.columns)].append(run)
     labels = sorted({label for label, _ in cells})
     columns = sorted({column for _, column in cells})
     lines: dict[Label, list[Cell]] = {
-        (label,): [Cell(tuple(cells.get((label, column), ())), spec.metric) for column in columns]
+        (label,): [
+            Cell(_in_order(cells.get((label, column), ())), spec.metric) for column in columns
+        ]
         for label in labels
     }
     heads = [
@@ -137,12 +171,7 @@ def _apart(setting: Mapping[str, Any], known: Sequence[Mapping[str, Any]]) -> li
     return _differing([other for other in known if words(other) == own])
 
 
-def _paper_tables(spec: Spec, recipes: Mapping[str, Sequence[Run]]) -> list[Table]:
-    """The tables of a paper; of thousands of rows those of its recipe are looked at."""
-    where = spec.where or {}
-    asked = {"recipe": where["recipe"]} if "recipe" in where else {}
-    named = [name for name in recipes if fits(asked, {"recipe": name})]
-    runs = [run for name in named for run in recipes[name] if fits(where, run.options)]
+def _paper_tables(spec: Spec, runs: Sequence[Runs]) -> list[Table]:
     placed: dict[int, dict[str, list[tuple[Label, Label]]]] = defaultdict(dict)
     for run in runs:
         for scale, places in _places(spec, run.options):
@@ -152,7 +181,7 @@ def _paper_tables(spec: Spec, recipes: Mapping[str, Sequence[Run]]) -> list[Tabl
         settings = _by_setting(spec, (run for run in runs if run.row.id in places_of))
         known = [setting for setting, _ in settings]
         for setting, own in settings:
-            cells: dict[tuple[Label, Label], list[Run]] = defaultdict(list)
+            cells: dict[tuple[Label, Label], list[Runs]] = defaultdict(list)
             for run in own:
                 for place in places_of[run.row.id]:
                     cells[place].append(run)
@@ -179,7 +208,7 @@ def _filled(
     setting: Mapping[str, Any],
     differs: Sequence[str],
     scale: int,
-    runs: Mapping[tuple[Label, Label], Sequence[Run]],
+    runs: Mapping[tuple[Label, Label], Sequence[Runs]],
 ) -> Table:
     assert spec.fixed is not None
     rows, columns = spec.fixed
@@ -197,17 +226,18 @@ def _filled(
     return Table(spec, setting, differs, heads, lines, scale)
 
 
-def _cell(spec: Spec, row: Place, column: Place, runs: Sequence[Run]) -> Cell:
+def _cell(spec: Spec, row: Place, column: Place, runs: Sequence[Runs]) -> Cell:
     theirs = (spec.published or {}).get((row.label, column.label))
-    variants: dict[tuple[str, ...], list[Row]] = defaultdict(list)
+    variants: dict[tuple[str, ...], list[Runs]] = defaultdict(list)
     for run in runs:
-        variants[_variant(run)].append(run.row)
-    latest = max(variants.values(), key=lambda own: max(run.finished for run in own), default=[])
-    metric = spec.of(row, column)
-    return Cell(tuple(latest), metric, spec.statistic, theirs, older=len(runs) - len(latest))
+        variants[_variant(run)].append(run)
+    every = [_in_order(own) for own in variants.values()]
+    latest = max(every, key=lambda own: max(run.finished for run in own), default=())
+    older = sum(map(len, every)) - len(latest)
+    return Cell(latest, spec.of(row, column), spec.statistic, theirs, older=older)
 
 
-def _variant(run: Run) -> tuple[str, ...]:
+def _variant(run: Runs) -> tuple[str, ...]:
     """What all seeds of a cell share; of a run that began with another's weights the epoch."""
     parts = {part: text for part, text in run.parts.items() if part != "seed"}
     if "init_from" in parts:
@@ -257,12 +287,12 @@ def _besides_axes(row: Row, spec: Spec) -> tuple[Collection[str], dict[str, str]
     return left_out, {**more, "options": typed}
 
 
-def _names(runs: Sequence[Run], axis: str) -> dict[str, str]:
+def _names(runs: Sequence[Runs], axis: str) -> dict[str, str]:
     """What to call each row on `axis`, by run id: the name, and the options that belong to it.
 
     Where a yaml has changed since, runs of one name have other options; then those are named too.
     """
-    alike: dict[str, dict[str, list[Run]]] = defaultdict(lambda: defaultdict(list))
+    alike: dict[str, dict[str, list[Runs]]] = defaultdict(lambda: defaultdict(list))
     for run in runs:
         alike[_name(run.row, axis)][run.parts.get(axis, "")].append(run)
     names = {}
@@ -277,7 +307,7 @@ def _names(runs: Sequence[Run], axis: str) -> dict[str, str]:
     return names
 
 
-def _own(run: Run, axis: str) -> dict[str, Any]:
+def _own(run: Runs, axis: str) -> dict[str, Any]:
     within = f"{axis}."
     options = run.options.items()
     return {key.removeprefix(within): value for key, value in options if key.startswith(within)}

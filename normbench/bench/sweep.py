@@ -1,0 +1,124 @@
+"""What starting costs: a sweep against a process for each run, and from one run to the next.
+
+Both train the same cells from the command line to the last row, each into a folder that goes
+afterwards. By hand there is a process of normbench for each cell, one after the other.
+"""
+
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from functools import partial
+from itertools import pairwise, product
+from pathlib import Path
+
+from normbench.bench.measured import Once, in_turn, leave, quartiles, taken
+from normbench.errors import BadInput, counted
+
+OWN = {"rounds": "7", "out": ""}
+LOOK = 0.005  # seconds between two looks at the files of a sweep
+#: Runs of a few steps, one after the other, that tell of the first as soon as it is done.
+SHORT = (
+    "recipe.images=512", "recipe.epochs=null", "trainer.log_every=1", "trainer.chunk=1", "jobs=1",
+)  # fmt: skip
+
+
+def bench(words: Sequence[str]) -> None:
+    """As the command says."""
+    own, rest = taken(words, OWN)
+    rounds = counted("rounds", own["rounds"], 7)
+    cells = _cells(rest)
+    first, next_ = [], []
+
+    def starts() -> float:
+        started = time.monotonic()
+        to_first, between = _starts(rest)
+        first.append(to_first)
+        next_.extend(between)
+        return time.monotonic() - started
+
+    entries: dict[str, Once] = {
+        "sweep": partial(_wall, [["-m", *rest]]), "a process each": partial(_wall, cells),
+        "starts": starts,
+    }  # fmt: skip
+    found = in_turn(entries, rounds)
+    del found["starts"]  # its runs say more than their sum
+    found |= {"command to first step": quartiles(first), "row to next first step": quartiles(next_)}
+    base = found["sweep"].median
+    leave(
+        own["out"],
+        [
+            {
+                "words": " ".join(rest), "what": what, "ratio": took.median / base,
+                "lower": took.lower / base, "upper": took.upper / base, "seconds": took.median,
+            }
+            for what, took in found.items()
+        ],
+    )  # fmt: skip
+
+
+def _cells(words: Sequence[str]) -> list[list[str]]:
+    """The words of each cell of a grid."""
+    for word in words:
+        if "(" in word or not word.partition("=")[2]:
+            raise BadInput(f"{word}: a grid to be timed is of lists, as norm=bn,gn seed=0,1,2")
+    keys, values = zip(*(word.split("=", 1) for word in words), strict=True) if words else ((), ())
+    cells = [
+        [f"{key}={value}" for key, value in zip(keys, chosen, strict=True)]
+        for chosen in product(*(value.split(",") for value in values))
+    ]
+    if len(cells) < 2:
+        raise BadInput("a grid is timed, as norm=bn,gn seed=0,1,2; this is one cell")
+    return cells
+
+
+def _wall(commands: Sequence[Sequence[str]]) -> float:
+    """Seconds of commands, one after the other."""
+    with tempfile.TemporaryDirectory() as root:
+        started = time.monotonic()
+        for words in commands:
+            process = _started(words, root)
+            _require_success(process)
+        return time.monotonic() - started
+
+
+def _starts(words: Sequence[str]) -> tuple[float, list[float]]:
+    """Seconds from the command to the first step, and from each row to the next first step."""
+    with tempfile.TemporaryDirectory() as root:
+        stepped: dict[Path, float] = {}
+        ended: dict[Path, float] = {}
+        started = time.monotonic()
+        process = _started(["-m", *words, *SHORT], root)
+        while process.poll() is None:
+            time.sleep(LOOK)
+            for run in Path(root).glob("runs/*/*/"):
+                if run not in stepped and _has_record(run):
+                    stepped[run] = time.monotonic()
+                if run not in ended and (run / "row.json").exists():
+                    ended[run] = time.monotonic()
+        _require_success(process)
+    runs = sorted(stepped, key=lambda run: stepped[run])
+    between = [stepped[after] - ended[before] for before, after in pairwise(runs)]
+    return stepped[runs[0]] - started, between
+
+
+def _started(words: Sequence[str], root: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "normbench", *words],
+        cwd=root, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+    )  # fmt: skip
+
+
+def _require_success(process: subprocess.Popen[str]) -> None:
+    said, _ = process.communicate()
+    if process.returncode:
+        raise RuntimeError(f"a command of the grid failed:\n{said}")
+
+
+def _has_record(run: Path) -> bool:
+    """Whether its curve has a line below the head."""
+    try:
+        return (run / "history.csv").read_text().count("\n") > 1
+    except FileNotFoundError:
+        return False
