@@ -103,6 +103,7 @@ class Settings:
     jobs: int | None
     force: bool
     resume: bool
+    seeds_together: bool
     sweep: str
     launcher: str = ""  # options of Hydra's launcher for a cluster, as JSON; empty: this machine
 

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from normbench import catalog
+from normbench import catalog, together
 from normbench.cells import Accelerator, Cell, Choice
 from normbench.children import one_line
 from normbench.data.reading import opened
@@ -43,6 +43,7 @@ class Verdicts:
         shared: ids of cells to whose networks workers are nothing, so that one computation serves
             every division of the images among them.
         whole_step: ids of cells whose images of a step must share a forward pass.
+        alone: by id of a cell, why its seeds cannot be trained together, or nothing.
         coverage: for each network of a library what of it the normalizer reaches.
         accelerator: what trainer=auto means here.
         gpus: CUDA devices.
@@ -52,25 +53,27 @@ class Verdicts:
     impossible: dict[str, str]
     shared: set[str]
     whole_step: set[str]
+    alone: dict[str, str]
     coverage: dict[str, str]
     accelerator: Accelerator
     gpus: int
     memory: int
 
 
-Asked = tuple[list[Cell], Path, bool, int | None]
+Asked = tuple[list[Cell], Path, bool, int | None, bool]
 
 
 def check(request: Asked, _tell: Callable[[Any], None]) -> Verdicts:
     """Look at every cell.
 
     The request is the cells, the file that takes what is printed, whether this machine is the one
-    that trains them, and how many of a run's processes it has; None: all of them.
+    that trains them, how many of a run's processes it has (None: all of them), and whether seeds
+    are to be trained together.
 
     Raises:
         BadInput: an option, a file or a size that no run can use.
     """
-    cells, log, here, locals_ = request
+    cells, log, here, locals_, side_by_side = request
     gpus = torch.cuda.device_count()
     found: Accelerator = "gpu" if gpus else "cpu"
     # Seeds, and often batches, differ where data and networks do not: look at each once.
@@ -93,7 +96,7 @@ def check(request: Asked, _tell: Callable[[Any], None]) -> Verdicts:
         require_images(cell, images[data])
         _require_epochs(cell, recipe, images[data])
         if network not in looks:
-            looks[network] = _look(cell, log)
+            looks[network] = _look(cell, log, side_by_side=side_by_side)
             if covered := looks[network].coverage:
                 reached[f"{short(cell.norm)} in {short(cell.model)}"] = covered
         _require_plan(cell, looks[network])
@@ -102,6 +105,7 @@ def check(request: Asked, _tell: Callable[[Any], None]) -> Verdicts:
         {id_: look.reason for id_, look in own.items()},
         {id_ for id_, look in own.items() if look.shared},
         {id_ for id_, look in own.items() if look.whole_step or look.foreign},
+        {cell.id: together.hindrance(cell) or own[cell.id].unstackable for cell in cells},
         reached, found, gpus, _memory(found if any(_wants_gpu(each) for each in cells) else "cpu"),
     )  # fmt: skip
 
@@ -117,6 +121,7 @@ class Look:
         whole_step: all images of a step must share a forward pass.
         foreign: it has batch normalizations that know no workers.
         unfinished: why it cannot be trained from the start, or nothing.
+        unstackable: why seeds of it cannot be trained together, if anybody wants to know.
     """
 
     reason: str = ""
@@ -125,6 +130,7 @@ class Look:
     whole_step: bool = False
     foreign: bool = False
     unfinished: str = ""
+    unstackable: str = ""
 
 
 def short(choice: Choice) -> str:
@@ -145,7 +151,7 @@ def _network(cell: Cell) -> str:
     return _key(*known, cell.reg.name, sorted(reg.drops.items()))
 
 
-def _look(cell: Cell, log: Path) -> Look:
+def _look(cell: Cell, log: Path, *, side_by_side: bool) -> Look:
     """Build the network and run a forward pass of training, of shapes alone.
 
     All workers take part: what is synchronized works where a worker alone would not.
@@ -176,6 +182,9 @@ def _look(cell: Cell, log: Path) -> Look:
         whole_step=any(layer.whole_step for layer in layers),
         foreign=any(map(is_batch_norm, network.modules())),
         unfinished=next((layer.unfinished for layer in layers if layer.unfinished), ""),
+        unstackable=together.unstackable(network, cell.global_batch, data.trained_image)
+        if side_by_side
+        else "",
     )
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from normbench.results import CHECKPOINT, KEPT
@@ -66,8 +66,17 @@ class Checkpoints:
         if not self.writes:
             return
         temporary = self.folder / f".{name}.{os.getpid()}"
-        torch.save(state, temporary)
+        torch.save(_own(state), temporary)
         temporary.replace(self.folder / name)
+
+
+def _own(state: Any) -> Any:
+    """`state`, its tensors without what else lies in their storage: torch would write all of it."""
+    if isinstance(state, dict):
+        return type(state)((key, _own(value)) for key, value in state.items())
+    if isinstance(state, Tensor) and state.untyped_storage().nbytes() > state.nbytes:
+        return state.clone()
+    return state
 
 
 def gathered(optimizer: Optimizer, network: nn.Module) -> State:

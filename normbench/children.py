@@ -163,7 +163,9 @@ class Waited(Protocol):
 
 def wait(children: Iterable[Waited], seconds: float) -> None:
     """Until one of `children` has something to say or is gone, at most `seconds`."""
-    connection.wait([handle for child in children for handle in child.handles], timeout=seconds)
+    # Runs that share a process share its pipe.
+    handles = {handle for child in children for handle in child.handles}
+    connection.wait(list(handles), timeout=seconds)
 
 
 def finish(child: Waited) -> Ended:

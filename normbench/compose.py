@@ -40,7 +40,7 @@ GRIDS = "grids"  # in a file of sweeps/
 
 PLAIN = (
     "batch", "workers", "global_batch", "seed", "precision", "init_from", "loader",
-    "runs", "jobs", "force", "resume",
+    "runs", "jobs", "force", "resume", "seeds_together",
 )  # fmt: skip
 
 

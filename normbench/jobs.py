@@ -17,9 +17,10 @@ from normbench.children import Ended
 from normbench.place import Place, share_of_cores
 from normbench.pool import Machine, Pool, Say, Summary, Work, when, why
 from normbench.provenance import commit, now
+from normbench.ranks import Seat
 from normbench.results import Row
 
-RUN = "normbench.run:main"
+RUN, SEVERAL = "normbench.run:main", "normbench.run:several"
 ELSEWHERE = 5.0  # seconds that other machines have to tell why a rank of theirs has failed
 
 
@@ -104,44 +105,72 @@ class Jobs(Pool):
         The child looks at row and lock again, under the lock; looking here saves a process.
         """
         for _ in range(len(self.queue)):
-            if len(self.running) >= self.jobs:
+            processes = {work.child.pid for work in self.running if work.child}
+            if not self.queue or len(processes) >= self.jobs:
                 return
             work = self.queue.popleft()
-            if self.needs_nothing(work):
-                continue
-            if work.computation in self.computed:
-                self.share(self.computed[work.computation], work.cell)
-            elif results.is_busy(work.folder):
-                self.queue.append(work)
-                if work.cell.id not in self.waiting:
-                    self.waiting.add(work.cell.id)
-                    self.screen.note(f"waits     {work.cell.title}: another process trains it")
-            else:
-                self.start(work)
+            if self.is_open(work):
+                self.start([work, *self.mates(work)])
 
-    def start(self, work: Work) -> None:
-        """Train one cell in processes of its own."""
-        work.attempt = max(work.attempt, self.fitting.get(work.alike, 0))
+    def is_open(self, work: Work) -> bool:
+        """Whether nobody trains or has trained a work that was taken from the queue."""
+        if self.needs_nothing(work):
+            return False
+        if work.computation in self.computed:
+            self.share(self.computed[work.computation], work.cell)
+            return False
+        if results.is_busy(work.folder):
+            self.queue.append(work)
+            if work.cell.id not in self.waiting:
+                self.waiting.add(work.cell.id)
+                self.screen.note(f"waits     {work.cell.title}: another process trains it")
+            return False
+        return True
+
+    def mates(self, work: Work) -> list[Work]:
+        """Other seeds to be trained with `work`, taken from the queue."""
+        if not work.together:
+            return []
+        alike = [each for each in self.queue if each.together and each.alike == work.alike]
+        for each in alike:
+            self.queue.remove(each)
+        return [each for each in alike if self.is_open(each)]
+
+    def start(self, works: Sequence[Work]) -> None:
+        """Train one cell, or several seeds of it, in processes of their own."""
+        first = works[0]
+        first.attempt = max(first.attempt, self.fitting.get(first.alike, 0))
         environment: dict[str, str | None] = {}
         # Or who started us has chosen them.
-        if self.gpus and work.cell.trainer.accelerator == "gpu" and self.place is None:
-            work.gpus = self.least_used(work.plan.devices)
-            environment["CUDA_VISIBLE_DEVICES"] = ",".join(work.gpus)
-        work.started = time.monotonic()
-        work.folder.mkdir(parents=True, exist_ok=True)
-        log, devices = work.folder / "log.txt", work.plan.devices
-        led = self.place is not None
-        request = request_of(work, self.settings, self.commit, led=led)
-        if self.jobs > 1:
-            cell = work.cell.with_readers(share_of_cores(self.jobs * devices))
-            request = replace(request, cell=cell)
-        results.forget_failures(work.folder)
-        if self.place is None:
-            work.child = ranks.start(RUN, request, devices, log=log, environment=environment)
+        if self.gpus and first.cell.trainer.accelerator == "gpu" and self.place is None:
+            first.gpus = self.least_used(first.plan.devices)
+            environment["CUDA_VISIBLE_DEVICES"] = ",".join(first.gpus)
+        requests = [self.request(work, first) for work in works]
+        log = first.folder / "log.txt"
+        if len(works) > 1:
+            shared = ranks.start(SEVERAL, requests, 1, log=log, environment=environment)
+            for work, seat in zip(works, ranks.seats(shared, len(works)), strict=True):
+                work.child = seat
+        elif self.place is None:
+            devices = first.plan.devices
+            first.child = ranks.start(RUN, requests[0], devices, log=log, environment=environment)
         else:
-            work.child = ranks.join(RUN, request, self.place, log=log, environment=environment)
-        self.running.append(work)
-        self.screen.began(work.cell.id, work.cell.title)
+            first.child = ranks.join(RUN, requests[0], self.place, log=log, environment=environment)
+        self.running += works
+        for work in works:
+            self.screen.began(work.cell.id, work.cell.title)
+
+    def request(self, work: Work, first: Work) -> Request:
+        """What is said to the process that trains `work`, which is that of `first`."""
+        work.started = time.monotonic()
+        work.attempt, work.gpus = first.attempt, first.gpus
+        work.folder.mkdir(parents=True, exist_ok=True)
+        results.forget_failures(work.folder)
+        request = request_of(work, self.settings, self.commit, led=self.place is not None)
+        if self.jobs > 1:
+            readers = share_of_cores(self.jobs * work.plan.devices)
+            request = replace(request, cell=work.cell.with_readers(readers))
+        return request
 
     def least_used(self, number: int) -> list[str]:
         """So many GPUs; two runs share one only if there are more jobs than GPUs."""
@@ -178,6 +207,12 @@ class Jobs(Pool):
 
     def too_large(self, work: Work, reason: str) -> None:
         """A plan needs more memory than there is; the next one computes the same in portions."""
+        if isinstance(work.child, Seat):  # of several networks: one by one they may fit
+            work.together = False
+            self.screen.left(work.cell.id)
+            self.screen.note(f"too large  {work.cell.title}: with other seeds; now alone")
+            self.queue.appendleft(work)
+            return
         large, work.attempt = work.plan, work.attempt + 1
         self.fitting[work.alike] = min(work.attempt, len(work.plans) - 1)
         if self.place is not None:  # the others were told of one plan

@@ -196,8 +196,11 @@ def _settings(rest: dict[str, Any], sweep: str | None) -> Settings:
         raise BadInput(f"runs={runs}: it names the root folder of all runs, as in runs=runs")
     if jobs is not None:
         whole("jobs", jobs, 1, "runs beside each other")
-    force, resume = (_switch(key, _take(rest, key)) for key in ("force", "resume"))
-    return Settings(str(Path(runs).expanduser()), jobs, force, resume, sweep or "default")
+    force, resume, together = (
+        _switch(key, _take(rest, key)) for key in ("force", "resume", "seeds_together")
+    )
+    root = str(Path(runs).expanduser())
+    return Settings(root, jobs, force, resume, together, sweep or "default")
 
 
 def _switch(name: str, value: Any) -> bool:

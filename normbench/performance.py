@@ -7,6 +7,7 @@ from normbench.home import ROOT
 
 FOLDER = ROOT / "reports/bench"
 IMPLS = ("eager", "lean", "compile")
+MACHINE = ("machine", "torch", "timm", "commit", "measured")
 Line = dict[str, str]
 
 _HEAD = """\
@@ -33,6 +34,27 @@ Processor time of an optimizer step of a training (loader, records, progress and
 PyTorch by hand with the same loader: the smallest network that there is, where the harness is all
 that there is to see, and another one. The loop measured twice says how much is noise.
 """
+_SEEDS = """\
+## Seeds together
+
+Processor time of a training step of several seeds as one network (`seeds_together=true`) over one
+training after the other, one worker each. On small networks at small batches most of a step is the
+calling of operators, which is done once for all; where arithmetic is most of it nothing is gained.
+"""
+_SWEEP = """\
+## Sweeps
+
+Seconds of a whole command line: a sweep, and a process of normbench for each of its cells, one
+after the other; from the command to the end of the first optimizer step, in which torch and the
+libraries are imported, and from the row of a run to the first step of the next one.
+"""
+_REPORT = """\
+## Reports
+
+All tables out of so many rows: the first time, and again, when the index beside the rows
+(`runs/.index.sqlite`, from 500 rows on; it may be deleted) knows what has not changed; and
+`python -m normbench.report` with nothing new. Over opening each row and reading its JSON.
+"""
 
 
 def performance() -> str:
@@ -43,6 +65,9 @@ def performance() -> str:
         chosen = [line for line in layers if line["shape"] == shape]
         parts += [f"{shape.replace('x', ' x ')}:\n", _table_of_layers(chosen)]
     parts += [_where(layers), _STEP, _table_of_steps(_read("step")), _where(_read("step"))]
+    for kind, head in {"seeds": _SEEDS, "sweep": _SWEEP, "report": _REPORT}.items():
+        lines = _read(kind)
+        parts += [head, _table(lines), _where(lines)]
     return "\n".join(parts)
 
 
@@ -74,6 +99,13 @@ def _table_of_steps(lines: Sequence[Line]) -> str:
     ]  # fmt: skip
     head = ["network", "loop", "ratio", "microseconds a step", "more than the loop"]
     return _markdown(head, rows)
+
+
+def _table(lines: Sequence[Line]) -> str:
+    """A column for what tells lines apart, the ratio with its quartiles, and the last number."""
+    *words, _, _, _, unit = [key for key in lines[0] if key not in MACHINE]
+    rows = [[*(line[word] for word in words), _ratio(line), line[unit]] for line in lines]
+    return _markdown([*words, "ratio", unit], rows)
 
 
 def _ratio(line: Line) -> str:

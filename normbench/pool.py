@@ -12,7 +12,7 @@ from normbench.cells import Cell, Settings
 from normbench.children import Ended
 from normbench.plan import Plan
 from normbench.progress import Screen, screen
-from normbench.ranks import Ranks
+from normbench.ranks import Ranks, Seat
 from normbench.results import Row
 from normbench.sharing import share, sources
 
@@ -40,6 +40,7 @@ class Work:
         computation: of all cells that compute the same as this one; empty: no other can.
         init: the checkpoint that it begins with.
         whole_step: all images of a step must share a forward pass.
+        together: other seeds of the cell may be trained by the same process.
         sharing: cells that get their row from this one.
         attempt: which of the plans is tried now.
         child: the processes, while there are any.
@@ -52,9 +53,10 @@ class Work:
     computation: str = ""
     init: Path | None = None
     whole_step: bool = False
+    together: bool = False
     sharing: list[Cell] = field(default_factory=list)
     attempt: int = field(default=0, init=False)
-    child: Ranks | None = field(default=None, init=False)
+    child: Ranks | Seat | None = field(default=None, init=False)
     gpus: list[str] = field(default_factory=list, init=False)
     started: float = field(default=0.0, init=False)
 

@@ -12,7 +12,9 @@ import math
 import signal
 import socket
 import time
+from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 from uuid import uuid4
@@ -119,6 +121,62 @@ class Ranks:
             child.process.join()
 
 
+class Seat:
+    """One of several runs that the same process trains, as if it were alone.
+
+    Args:
+        shared: the process. It says pairs: the number of a run, and what there is to say of it.
+        number: of this run.
+        inboxes: of all runs what has been said and not been read.
+    """
+
+    def __init__(self, shared: Ranks, number: int, inboxes: Sequence[deque[Message]]) -> None:
+        self.shared, self.number, self.inboxes = shared, number, inboxes
+
+    @property
+    def pid(self) -> int | None:
+        return self.shared.pid
+
+    @property
+    def handles(self) -> list[Any]:
+        return self.shared.handles
+
+    def messages(self) -> Iterable[Message]:
+        """What was said of this run since the last call."""
+        for message in self.shared.messages():
+            if message.kind == "progress":
+                number, content = message.content
+                self.inboxes[number].append(replace(message, content=content))
+        own = self.inboxes[self.number]
+        while own:
+            yield own.popleft()
+
+    def ended(self) -> Ended | None:
+        """How this run ended, once all have."""
+        end = self.shared.ended()
+        if end is None or not _good(end):
+            return end
+        assert end.last is not None
+        return replace(end, last=replace(end.last, content=end.last.content[self.number]))
+
+    def signal(self, number: int) -> None:
+        """To the process, once for all."""
+        if self.number == 0:
+            self.shared.signal(number)
+
+    def join(self, seconds: float) -> None:
+        self.shared.join(seconds)
+
+    def kill(self) -> None:
+        self.shared.kill()
+
+
+def seats(shared: Ranks, number: int) -> list[Seat]:
+    """Those of so many runs that one process trains."""
+    inboxes: list[deque[Message]] = [deque() for _ in range(number)]
+    return [Seat(shared, each, inboxes) for each in range(number)]
+
+
 def _good(end: Ended) -> bool:
     return end.last is not None and end.last.kind == "result"
 
@@ -195,7 +253,7 @@ def log_of(log: Path, number: int) -> Path:
     return log if not number else log.with_name(f"{log.stem}.{number}{log.suffix}")
 
 
-def stop(running: Iterable[Ranks], number: int = signal.SIGINT) -> None:
+def stop(running: Iterable[Ranks | Seat], number: int = signal.SIGINT) -> None:
     """Ask all to stop, wait for a while, kill the rest."""
     running = list(running)
     for each in running:  # all first, so that they write their states beside each other

@@ -93,6 +93,7 @@ class Row:
     channels_last: bool = False
     impl: str = ""  # how layers were computed: eager, lean or compile
     loader: str = ""  # memory, torch or ffcv: how the images came
+    together: int = 1  # seeds of its cell that were trained as one network
     resumed: int = 0  # how often it went on from a checkpoint
     computation: str = ""  # runs with the same one compute the same, if it is known at all
     shared_with: str | None = None  # id of the run whose computation this row reuses

@@ -3,8 +3,8 @@
 import os
 import platform
 import shutil
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ from typing import Any
 import wandb
 from pytorch_lightning.utilities.memory import is_oom_error
 
-from normbench import agreement, checkpoint, tracking
+from normbench import agreement, checkpoint, together, tracking
 from normbench.cells import Request
 from normbench.checkpoint import Checkpoints, State
 from normbench.children import interrupted, one_line
@@ -56,11 +56,69 @@ def main(request: Request, tell: Callable[[Any], None]) -> str:
             finished = not request.force and _finished(request.folder / "row.json")
             if request.led:
                 agreement.lead(train=not finished)
-            return "finished" if finished else _kept(request, tell)
+            if finished:
+                return "finished"
+            with _kept(request, tell) as training:
+                training.found = training.alone()
+            return training.status
     except Busy:
         if request.led:
             agreement.lead(train=False)
         return "busy"
+
+
+def several(requests: Sequence[Request], tell: Callable[[Any], None]) -> list[str]:
+    """Train the cells of `requests`, which differ in their seeds, as one network.
+
+    What it tells is a pair: which of them it is about, and what `main` would tell. Those that are
+    finished, or that another process trains, are left out; trainings that go on do so with those
+    that were as far.
+
+    Returns:
+        Of each what `main` would return.
+    """
+    with ExitStack() as locks:
+        said = [_open(each, locks) for each in requests]
+        own: dict[int, Training] = {}
+        with ExitStack() as open_:
+            for number, request in enumerate(requests):
+                if not said[number]:
+                    own[number] = open_.enter_context(_kept(request, partial(_about, tell, number)))
+                    if number:
+                        _point(request.folder, requests[0].folder)
+            for beside in _by_step(own.values()):
+                found = together.train([each.beside for each in beside], beside[0].request.plan)
+                for training, result in zip(beside, found, strict=True):
+                    training.found = result
+        return [own[number].status if number in own else word for number, word in enumerate(said)]
+
+
+def _open(request: Request, locks: ExitStack) -> str:
+    """Lock the run of `request`; nothing, or the word for why it is not trained."""
+    try:
+        locks.enter_context(locked(request.folder))
+    except Busy:
+        return "busy"
+    finished = not request.force and _finished(request.folder / "row.json")
+    return "finished" if finished else ""
+
+
+def _point(folder: Path, first: Path) -> None:
+    """Say in the log of a run where that is which it is trained with."""
+    text = f"trained together with {first.name}; what was printed is in {first / 'log.txt'}\n"
+    (folder / "log.txt").write_text(text)
+
+
+def _about(tell: Callable[[Any], None], number: int, content: Any) -> None:
+    tell((number, content))
+
+
+def _by_step(trainings: Iterable["Training"]) -> list[list["Training"]]:
+    """Those together that go on from the same step."""
+    found: dict[int, list[Training]] = {}
+    for each in trainings:
+        found.setdefault(each.state["done"] if each.state else 0, []).append(each)
+    return list(found.values())
 
 
 def dismiss(_request: Any, _tell: Callable[[Any], None]) -> str:
@@ -123,15 +181,17 @@ def _begin(folder: Path, state: State | None) -> list[Record]:
     return [record for record in read_history(folder) if record["step"] <= state["done"]]
 
 
-def _kept(request: Request, tell: Callable[[Any], None]) -> str:
-    """The training, between a state and a row, and its mirror in W&B."""
+@contextmanager
+def _kept(request: Request, tell: Callable[[Any], None]) -> Iterator["Training"]:
+    """A training between a state and a row, with its mirror in W&B; what it finds makes the row."""
     folder = request.folder
     known = read_state(folder).get("mirror")  # of the process that was interrupted
     write_state(folder, "running", **_whereabouts(request))
     mirror = None
     try:
         if not (request.resume and (folder / checkpoint.LAST).exists()):
-            os.truncate(folder / "log.txt", 0)
+            with suppress(FileNotFoundError):  # what is printed goes to the log of another seed
+                os.truncate(folder / "log.txt", 0)
         state = _state(request)
         past = _begin(folder, state)
         mirror = tracking.start(
@@ -139,9 +199,11 @@ def _kept(request: Request, tell: Callable[[Any], None]) -> str:
         )
         if mirror is not None:
             change_state(folder, mirror=mirror.id)
+        training = Training(request, tell, mirror, state, past)
         with _memory():
-            found = _train(request, tell, mirror, state, past)
-        row = describe(request, found, tracking.place(mirror, request.folder.parents[1]))
+            yield training
+        row = describe(request, training.found, tracking.place(mirror, request.folder.parents[1]))
+        training.status = row.status
     except BaseException as error:
         stopped = _is_interrupt(error)
         phase: Phase = "interrupted" if stopped else "failed"
@@ -155,7 +217,6 @@ def _kept(request: Request, tell: Callable[[Any], None]) -> str:
     if not request.cell.checkpoint.keep:
         (folder / checkpoint.LAST).unlink(missing_ok=True)
     tracking.finish(mirror, _summary(row), 0)
-    return row.status
 
 
 def _whereabouts(request: Request) -> dict[str, Any]:
@@ -181,38 +242,66 @@ def _memory() -> Iterator[None]:
         raise
 
 
-def _train(
-    request: Request,
-    tell: Callable[[Any], None],
-    mirror: wandb.Run | None,
-    state: State | None,
-    past: list[Record],
-) -> dict[str, Any]:
-    watched = [name for kind in request.cell.probe.kinds for name in IN_TRAINING[kind]]
-    history = History(request.folder, past, watched)
-    if mirror is not None and mirror.offline:  # its files were begun anew
-        for record in past:
-            mirror.log(record, step=int(record["step"]))
+class Training:
+    """One training on the way: where its records go, and what it found.
 
-    def curve(record: Record) -> None:
-        history.add(record)
-        if mirror is not None:
-            mirror.log(record, step=int(record["step"]), commit=True)
+    Args:
+        request: of it.
+        tell: takes how far it is.
+        mirror: in W&B.
+        state: that it goes on from.
+        past: the records of the curve until there.
+    """
 
-    known = False
+    def __init__(
+        self,
+        request: Request,
+        tell: Callable[[Any], None],
+        mirror: wandb.Run | None,
+        state: State | None,
+        past: list[Record],
+    ) -> None:
+        self.request, self.tell, self.mirror, self.state = request, tell, mirror, state
+        watched = [name for kind in request.cell.probe.kinds for name in IN_TRAINING[kind]]
+        self.history = History(request.folder, past, watched)
+        self.checkpoints = _checkpoints(request, writes=True)
+        self.found: dict[str, Any] = {}
+        self.status = ""
+        self.known = False
+        if mirror is not None and mirror.offline:  # its files were begun anew
+            for record in past:
+                mirror.log(record, step=int(record["step"]))
 
-    def progress(done: int, steps: int, loss: float) -> None:
-        nonlocal known
-        if not known:  # for whoever only sees the folder
-            change_state(request.folder, steps=steps)
-            known = True
-        tell({"done": done, "steps": steps, "loss": loss})
+    def curve(self, record: Record) -> None:
+        """Take a record of the curve."""
+        self.history.add(record)
+        if self.mirror is not None:
+            self.mirror.log(record, step=int(record["step"]), commit=True)
 
-    return train(
-        request.cell, curve, progress,
-        plan=request.plan, checkpoints=_checkpoints(request, writes=True), state=state,
-        seen=partial(grow, request.folder),
-    )  # fmt: skip
+    def progress(self, done: int, steps: int, loss: float) -> None:
+        """Say how far it is."""
+        if not self.known:  # for whoever only sees the folder
+            change_state(self.request.folder, steps=steps)
+            self.known = True
+        self.tell({"done": done, "steps": steps, "loss": loss})
+
+    def seen(self, *found: Any) -> None:
+        """Keep what a probe has seen."""
+        grow(self.request.folder, *found)
+
+    def alone(self) -> dict[str, Any]:
+        """What it finds."""
+        return train(
+            self.request.cell, self.curve, self.progress,
+            plan=self.request.plan, checkpoints=self.checkpoints, state=self.state, seen=self.seen,
+        )  # fmt: skip
+
+    @property
+    def beside(self) -> together.Run:
+        """The same, to be trained with other seeds."""
+        return together.Run(
+            self.request.cell, self.curve, self.progress, self.checkpoints, self.state, self.seen
+        )
 
 
 def _is_interrupt(error: BaseException) -> bool:

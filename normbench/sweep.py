@@ -65,6 +65,7 @@ def run(
             f"{blind} finished runs were not looked at as asked by probe; force=true trains them "
             "again, and python -m normbench.probe looks into those that kept their networks"
         )
+    _require_one_process(settings, own)
     number = "1 cell" if len(cells) == 1 else f"{len(cells)} cells"
     say(f"{number}, {summary.reused} finished before, {len(to_do)} to do")
     if to_do:
@@ -74,6 +75,8 @@ def run(
             able = _sort_out(to_do, verdicts, rows, settings, summary, say)
             works = _divide(able, verdicts, rows, settings, summary, begins)
             _announce(works, summary, say)
+            if settings.seeds_together:
+                _say_together(works, verdicts.alone, say)
             if settings.launcher:
                 assert job is not None
                 _make_room(works, settings)
@@ -84,6 +87,15 @@ def run(
         except Interrupted as stop:
             summary.interrupted = stop.number
     return summary
+
+
+def _require_one_process(settings: Settings, own: Place | None) -> None:
+    if settings.seeds_together and (settings.launcher or own is not None):
+        raise BadInput(
+            "seeds_together=true: seeds are trained together by one process of this machine, and "
+            "here a cluster's jobs or torchrun's processes train a run each; seeds_together=false "
+            "works"
+        )
 
 
 def _make_room(works: Sequence[Work], settings: Settings) -> None:
@@ -151,7 +163,8 @@ def _check(
     say("importing torch and checking all cells ...")
     log = root / "check.log"
     # Whether a node of a cluster has the devices that are asked for is for it to say.
-    request = (list(cells), log, not settings.launcher, None if own is None else own.locals)
+    locals_ = None if own is None else own.locals
+    request = (list(cells), log, not settings.launcher, locals_, settings.seeds_together)
     end = children.finish(children.start("normbench.check:check", request, log=log))
     if end.last is not None and end.last.kind == "result":
         return end.last.content
@@ -216,7 +229,8 @@ def _divide(
             works[computation].sharing.append(cell)
         else:
             folder, whole = root / settings.sweep / cell.id, cell.id in verdicts.whole_step
-            work = Work(cell, folder, computation, begins.get(cell.id), whole)
+            beside = settings.seeds_together and not verdicts.alone[cell.id]
+            work = Work(cell, folder, computation, begins.get(cell.id), whole, beside)
             works[computation or cell.id] = work
     return list(works.values())
 
@@ -227,6 +241,16 @@ def _announce(works: Sequence[Work], summary: Summary, say: Say) -> None:
         say(f"{len(works)} to train; {sharing} compute the very same as another cell: its row")
     for plan, number in Counter(map(_laid, works)).items():
         say(f"plan of {'1 run' if number == 1 else f'{number} runs'}: {plan}")
+
+
+def _say_together(works: Sequence[Work], alone: dict[str, str], say: Say) -> None:
+    """Which seeds share a network, and why others do not."""
+    sizes = Counter(work.alike for work in works if work.together)
+    for size, number in sorted(Counter(sizes.values()).items()):
+        if size > 1:
+            say(f"{size} seeds together in {'1 network' if number == 1 else f'{number} networks'}")
+    for reason in dict.fromkeys(alone[work.cell.id] for work in works if not work.together):
+        say(f"seeds one by one: {reason}")
 
 
 def _laid(work: Work) -> str:

@@ -16,6 +16,8 @@ from typing import Any, Literal
 import torch
 from pytorch_lightning import LightningModule
 from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
 
 from normbench.checkpoint import Checkpoints, State, gathered, restore
 from normbench.ema import Average
@@ -137,13 +139,18 @@ class Task(LightningModule):
 
     def configure_optimizers(self) -> tuple[list[object], list[object]]:  # type: ignore[override]
         optimizer = self.recipe.optimizer(self.model, self.global_batch)
-        scheduler = self.recipe.scheduler(optimizer, self.steps)
         if self._state is not None:
             restore(optimizer, self.model, self._state["optimizer"])
+        return [optimizer], [self.scheduled(optimizer)]
+
+    def scheduled(self, optimizer: Optimizer) -> LRScheduler:
+        """The schedule of the training's `optimizer`, at the step where the training is."""
+        scheduler = self.recipe.scheduler(optimizer, self.steps)
+        if self._state is not None:
             place = {"last_epoch": self.done - 1, "_step_count": self.done + 1}
             scheduler.load_state_dict({**scheduler.state_dict(), **place})
             scheduler.step()  # schedules are functions of the step, so this is where it would be
-        return [optimizer], [scheduler]
+        return scheduler
 
     def on_fit_start(self) -> None:
         plugin = self.trainer.precision_plugin
@@ -153,15 +160,19 @@ class Task(LightningModule):
         self.optimizer: Any = self.optimizers(use_pl_optimizer=not alone)
         self.schedule: Any = self.lr_schedulers()
         self.backpropagate = Tensor.backward if alone else self.manual_backward
+        self.begin(self.trainer.datamodule)  # type: ignore[attr-defined]
+
+    def begin(self, loaders: Loaders) -> None:
+        """On these images; go on where another training was, and look at the network as it is."""
+        self.loaders = loaders
         if self._state is not None:
             if self._state["precision"]:  # of another precision there is none
-                plugin.load_state_dict(self._state["precision"])
+                self.trainer.precision_plugin.load_state_dict(self._state["precision"])
             torch.set_rng_state(self._state["random"])
             if len(self._state["random_cuda"]) == torch.cuda.device_count():
                 torch.cuda.set_rng_state_all(self._state["random_cuda"])
             self._state = None  # it is as large as the network
         if self.watch is not None:
-            loaders: Loaders = self.trainer.datamodule  # type: ignore[attr-defined]
             self._watched = loaders.some(self.watched_images)
             if not self.done and (found := self._look(0)):
                 self.curve({"step": 0, "epoch": 0.0, **found})
@@ -177,7 +188,14 @@ class Task(LightningModule):
         """
         told = [self._update(chunk, ahead) for ahead in range(len(chunk.images))]
         due = self.checkpoints is not None and self.checkpoints.due()
-        pairs, due = self._agreed(_seen(told, chunk.labels), due)
+        self.account(*self._agreed(seen(told, chunk.labels), due), ends_epoch=chunk.ends_epoch)
+
+    def account(self, pairs: list[tuple[float, float]], due: bool, *, ends_epoch: bool) -> None:
+        """Take note of optimizer steps: the loss and the hits of each, and a checkpoint if due.
+
+        Raises:
+            Diverged: a loss was not finite.
+        """
         for loss, _ in pairs:
             self.done += 1
             if not math.isfinite(loss):
@@ -189,10 +207,10 @@ class Task(LightningModule):
         self.training_seconds += now - self._since
         self._since = now
         self.progress(self.done, pairs[-1][0])
-        if chunk.ends_epoch and self.average is not None and self.of_epochs:
+        if ends_epoch and self.average is not None and self.of_epochs:
             self._share_statistics()
             self.average.update(self.model, (self.done - 1) // self.steps_per_epoch)
-        if not chunk.ends_epoch:  # at the end of an epoch validation comes before either
+        if not ends_epoch:  # at the end of an epoch validation comes before either
             if self.done % self.log_every == 0:
                 self._record({})
             if due:
@@ -268,8 +286,7 @@ class Task(LightningModule):
         self._share_statistics()
         steps = self.recipe.recalibration
         if steps and Statistics(self.evaluated):
-            loaders: Loaders = self.trainer.datamodule  # type: ignore[attr-defined]
-            images = loaders.after_training(steps)
+            images = self.loaders.after_training(steps)
             batches = (each.to(self.device).to(self.dtype) for each in images)
             with self.trainer.precision_plugin.forward_context(), EAGER():
                 recalibrate(self.evaluated, batches, self._over_devices)
@@ -278,8 +295,8 @@ class Task(LightningModule):
 
     def on_train_epoch_end(self) -> None:
         # Lightning has validated before it ends the epoch, if images are held out at all.
-        held_out = self.trainer.datamodule.splits.val.labels  # type: ignore[attr-defined]
-        found = self.validation.summary("val") if len(held_out) else {}
+        held_out = len(self.loaders.splits.val.labels)
+        found = self.validation.summary("val") if held_out else {}
         known = {name: found[name] for name in ("val_loss", "val_top1") if name in found}
         self._record(known | self._look(math.ceil(self.done / self.steps_per_epoch)))
         if self.checkpoints is None:
@@ -311,7 +328,7 @@ class Task(LightningModule):
         """All that this training needs to go on from here, under whatever plan."""
         self._share_statistics()
         # Lightning's wrapper of an optimizer may remember an older state of it.
-        optimizer: Any = self.optimizers(use_pl_optimizer=False)
+        optimizer: Any = getattr(self.optimizer, "optimizer", self.optimizer)
         on_gpu = self.device.type == "cuda"
         return {
             "model": self.model.state_dict(),
@@ -396,7 +413,7 @@ class Task(LightningModule):
                 evaluation.update(self.evaluated(images), batch.labels)
 
 
-def _seen(told: list[list[Told]], labels: Tensor) -> Tensor:
+def seen(told: list[list[Told]], labels: Tensor) -> Tensor:
     """Loss and number of hits of K steps, (K, 2), with labels (K, A, N)."""
     losses = torch.stack([loss for passes in told for loss, _ in passes]).view(labels.shape[:2])
     logits = torch.cat([each for passes in told for _, each in passes])  # (K * A * N, classes)

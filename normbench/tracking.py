@@ -11,6 +11,7 @@ from normbench.cells import Cell
 from normbench.results import flat
 
 Mode = Literal["online", "offline", "disabled"]
+_open: list[wandb.Run] = []
 
 
 def start(cell: Cell, folder: Path, sweep: str, known: str | None = None) -> wandb.Run | None:
@@ -45,17 +46,24 @@ def start(cell: Cell, folder: Path, sweep: str, known: str | None = None) -> wan
             console="off",  # log.txt has it
             disable_git=True,  # row.json has it
             silent=True,
+            reinit="create_new",  # seeds that are trained together have a run each
             # W&B's own 90 s are long for a run of 3 s whose server is gone.
             init_timeout=float(os.environ.get("WANDB_INIT_TIMEOUT", 30)),
         ),
     }
     try:
-        return wandb.init(mode=mode, **arguments)
+        return _opened(mode, arguments)
     except wandb.errors.CommError as error:
         if mode == "offline" or options["mode"] == "online":
             raise
         print(f"wandb: offline after all, the server did not answer: {error}", flush=True)
-        return wandb.init(mode="offline", **arguments)
+        return _opened("offline", arguments)
+
+
+def _opened(mode: Mode, arguments: dict[str, Any]) -> wandb.Run:
+    run = wandb.init(mode=mode, **arguments)
+    _open.append(run)
+    return run
 
 
 def place(run: wandb.Run | None, root: Path) -> str:
@@ -74,7 +82,9 @@ def finish(run: wandb.Run | None, summary: Mapping[str, Any], code: int) -> None
         return
     run.summary.update(dict(summary))
     run.finish(exit_code=code)
-    wandb.teardown(exit_code=code)
+    _open.remove(run)
+    if not _open:
+        wandb.teardown(exit_code=code)
 
 
 def _mode(asked: str) -> Mode:

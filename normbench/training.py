@@ -77,8 +77,8 @@ def train(
     task, loaders = prepare(
         cell, curve, progress, plan=plan, checkpoints=checkpoints, state=state, seen=seen
     )
-    facts = _facts(cell, loaders.data) | {"plan": str(task.plan), "loader": loaders.means}
-    return facts | _fit_and_test(cell, task, loaders) | {"resumed": task.resumed}
+    known = facts(cell, loaders.data) | {"plan": str(task.plan), "loader": loaders.means}
+    return known | _fit_and_test(cell, task, loaders) | {"resumed": task.resumed}
 
 
 def prepare(
@@ -98,7 +98,7 @@ def prepare(
     loaders.warm_up()
     seed_everything(cell.seed, verbose=False)  # the weights; all else is drawn by `draws`
     data, reg = loaders.data, loaders.reg
-    network = network_of(cell, data)
+    network = network_of(cell, data).to(dtype_of(cell))
     steps = loaders.schedule.steps
     task = Task(
         network,
@@ -239,7 +239,7 @@ def rank() -> int:
     return int(os.environ.get("RANK", 0))
 
 
-def _facts(cell: Cell, data: Dataset) -> dict[str, Any]:
+def facts(cell: Cell, data: Dataset) -> dict[str, Any]:
     """What is known of the network without training it."""
     with torch.device("meta"):  # a network of shapes, which costs nothing to run
         network = network_of(cell, data)
@@ -278,16 +278,16 @@ def _fit_and_test(cell: Cell, task: Task, loaders: Loaders) -> dict[str, Any]:
             trainer.fit(task, loaders)
         if held_out and (task.recipe.recalibration or ended):
             trainer.validate(task, loaders, verbose=False)  # under the final statistics
-        found = _measured(task, loaders.data.classes, held_out)
+        found = measured(task, loaders.data.classes, held_out)
         trainer.test(task, loaders, verbose=False)
-        found |= _tested(task)
+        found |= tested(task)
     except Diverged as reason:
         found = {"status": "diverged", "reason": str(reason)}
     seconds = time.monotonic() - started
-    return found | {"seconds": seconds, **_hardware(cell, task)}
+    return found | {"seconds": seconds, **hardware(cell, task)}
 
 
-def _measured(task: Task, classes: int, held_out: bool) -> dict[str, Any]:
+def measured(task: Task, classes: int, held_out: bool) -> dict[str, Any]:
     """What the training itself says; the validation images were last seen at its end."""
     loss, top1 = task.final_means()
     found: dict[str, Any] = {
@@ -306,7 +306,7 @@ def _measured(task: Task, classes: int, held_out: bool) -> dict[str, Any]:
     return found
 
 
-def _tested(task: Task) -> dict[str, Any]:
+def tested(task: Task) -> dict[str, Any]:
     """What the test images say; running statistics can be broken although every loss was finite."""
     found: dict[str, Any] = dict(task.testing.summary("test"))
     if not math.isfinite(found["test_loss"]):
@@ -359,7 +359,7 @@ def _strategy(plan: Plan) -> Strategy | str:
     return DDPStrategy(broadcast_buffers=False, timeout=SILENCE)
 
 
-def _hardware(cell: Cell, task: Task) -> dict[str, Any]:
+def hardware(cell: Cell, task: Task) -> dict[str, Any]:
     """The devices' name, the memory that one has and the most that was in use."""
     options = {"channels_last": cell.trainer.channels_last, "impl": task.impl}
     if on_gpu(cell):

@@ -69,10 +69,50 @@ def test_a_step_is_timed_against_a_loop_by_hand(tmp_path: Path) -> None:
     assert all(float(line["microseconds"]) > 0 for line in lines)
 
 
+def test_seeds_together_are_timed_against_one_after_the_other(tmp_path: Path) -> None:
+    out = tmp_path / "seeds.csv"
+    words = ["norm=gn", "batch=4", *SMALL[1:2], "seeds=2,3", "rounds=1", f"out={out}"]
+    assert main(["seeds", *words]) == 0
+    lines = table(out)
+    assert [(line["seeds"], line["how"]) for line in lines] == [
+        ("2", "one after the other"), ("2", "together"),
+        ("3", "one after the other"), ("3", "together"),
+    ]  # fmt: skip
+    assert [float(line["ratio"]) for line in lines[::2]] == [1, 1]
+    assert all(float(line["milliseconds"]) > 0 for line in lines)
+
+
+def test_tables_are_timed_against_reading_json(tmp_path: Path) -> None:
+    out = tmp_path / "report.csv"
+    assert main(["report", "rows=600", "rounds=1", f"out={out}"]) == 0
+    lines = table(out)
+    assert [line["what"] for line in lines] == [
+        "JSON alone", "first time", "again", "command, nothing new",
+    ]  # fmt: skip
+    assert all(float(line["seconds"]) > 0 for line in lines)
+
+
+def test_a_sweep_is_timed_against_a_process_for_each_run(tmp_path: Path) -> None:
+    out = tmp_path / "sweep.csv"
+    words = ["norm=gn", "seed=0,1", *SMALL[1:-1], "rounds=1", f"out={out}"]
+    assert main(["sweep", *words]) == 0
+    seconds = {line["what"]: float(line["seconds"]) for line in table(out)}
+    assert list(seconds) == [
+        "sweep", "a process each", "command to first step", "row to next first step",
+    ]  # fmt: skip
+    assert 0 < seconds["row to next first step"] < seconds["command to first step"]
+    assert seconds["command to first step"] < seconds["a process each"]
+
+
 @pytest.mark.parametrize(
     ("words", "says"),
     [
         (["worker"], "worker is no kind; did you mean workers?"),
+        (["report", "row=10"], "row=10: report has no such word; it has rows, rounds, out"),
+        (["report", "rows=many"], "rows=many: it is a whole number above 0"),
+        (["sweep", "norm=gn"], "a grid is timed, as norm=bn,gn seed=0,1,2; this is one cell"),
+        (["sweep", "seed=range(0,3)"], "seed=range(0,3): a grid to be timed is of lists"),
+        (["seeds", "seeds=two"], "seeds=two: it is a whole number above 0, as seeds=3"),
         (["workers"], "plans=A,B,... says what is compared"),
         (["layers", "norms=bn"], "norms=bn: layers has no such word; it has norm, impl, shape"),
         (["layers", "norm=bm"], "bm is unknown; known: batch_renorm"),

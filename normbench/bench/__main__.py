@@ -9,6 +9,8 @@
         shape=NxCxHxW,... (4x256x56x56,32x256x14x14)   act=relu   dtype=float32|bfloat16
     step      processor time of an optimizer step over a bare loop of PyTorch
         WORDS of one cell, as norm=gn batch=4
+    seeds     processor time of seeds that are trained together over one after the other
+        seeds=N,...       (3,8)   WORDS of one cell, as norm=gn batch=4
     sweep     a sweep against a process for each of its runs, one after the other; seconds from the
               command to the first step, and from a run's row to the next run's first step
         WORDS of a grid of lists, as norm=bn,gn seed=0,1,2
@@ -24,10 +26,10 @@
         WORDS of one cell, as data=cifar10 trainer.readers=2 batch=4
 
     rounds=N    measurements of each, in turn (7; of workers and loader 5)
-    threads=N   CPU threads (layers, step: 1)
+    threads=N   CPU threads (layers, step, seeds: 1)
     cores=N     CPU cores that all processes share (workers, loader: those of this machine)
-    out=FILE    CSV of layers, step, sweep and report with machine, versions and commit, as those of
-                reports/bench
+    out=FILE    CSV of layers, step, seeds, sweep and report with machine, versions and commit, as
+                those of reports/bench
 
 Printed are medians with quartiles (workers and loader: with the least and the most), and ratios to
 the first of each group.
@@ -40,7 +42,7 @@ from importlib import import_module
 from normbench import children, console
 from normbench.errors import BadInput, choose_from
 
-KINDS = ("layers", "step", "sweep", "report", "workers", "loader")
+KINDS = ("layers", "step", "seeds", "sweep", "report", "workers", "loader")
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any
 
 import torch
-from pytorch_lightning import Callback
+from pytorch_lightning import Callback, LightningDataModule, LightningModule, Trainer
 from torch.nn import functional as F
 
 from normbench.bench.measured import Once, in_turn, leave, taken
@@ -37,7 +37,7 @@ def bench(words: Sequence[str]) -> None:
     lines = []
     others = [word for word in rest if not re.match(r"model[.=]", word)]
     for name, of in {"smallest": (*others, *SMALLEST), "as typed": rest}.items():
-        cell = _cell(of)
+        cell = cell_of(of)
         entries: dict[str, Once] = {
             "bare loop": partial(_bare, cell), "bare again": partial(_bare, cell),
             "normbench": partial(_ours, cell),
@@ -57,7 +57,7 @@ def bench(words: Sequence[str]) -> None:
     leave(own["out"], lines)
 
 
-def _cell(words: Sequence[str]) -> Cell:
+def cell_of(words: Sequence[str]) -> Cell:
     """One cell of one worker, a training of STEPS steps."""
     fixed = ("data.val=0", "trainer=cpu", "logger=none", "protocol=fixed_workers", "workers=1")
     cells, _ = compose([*words, *fixed])
@@ -84,10 +84,15 @@ class _Clock(Callback):
 def _ours(cell: Cell) -> float:
     """Processor seconds of a step of the training."""
     task, loaders = prepare(cell, lambda _: None, lambda *_: None)
-    trainer, clock = trainer_of(cell, task, loaders), _Clock()
+    return fitted(trainer_of(cell, task, loaders), task, loaders) / task.steps
+
+
+def fitted(trainer: Trainer, module: LightningModule, images: LightningDataModule) -> float:
+    """Processor seconds from the first step of a training to the last."""
+    clock = _Clock()
     trainer.callbacks.append(clock)  # type: ignore[attr-defined]
-    trainer.fit(task, loaders)
-    return clock.seconds / task.steps
+    trainer.fit(module, images)
+    return clock.seconds
 
 
 def _bare(cell: Cell) -> float:

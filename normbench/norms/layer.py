@@ -274,7 +274,13 @@ def wide(x: Tensor) -> Tensor:
 
 def like(y: Tensor, x: Tensor) -> Tensor:
     """`y` in the dtype and the memory format of `x`."""
-    channels_last = x.is_contiguous(memory_format=torch.channels_last) and not x.is_contiguous()
+    # In this order: of the maps of several seeds at once vmap knows strides and no such format.
+    channels_last = (
+        not x.is_contiguous()
+        and x.stride(1) == 1
+        and x.shape[2:].numel() > 1
+        and x.is_contiguous(memory_format=torch.channels_last)
+    )
     y = y.to(x.dtype)
     return y.contiguous(memory_format=torch.channels_last) if channels_last else y
 

@@ -45,7 +45,8 @@ class Running(NormAct):
         with torch.no_grad():
             for name, statistic in statistics.items():
                 buffer = self.get_buffer(f"running_{name}")
-                buffer.lerp_(statistic.mean(0).to(buffer.dtype), self.momentum)
+                # And not lerp_, which vmap knows only seed by seed.
+                buffer.copy_(buffer.lerp(statistic.mean(0).to(buffer.dtype), self.momentum))
 
     def moved(self) -> list[Tensor]:
         """What moves by `momentum` in a straight line, so that means of it are what is meant."""

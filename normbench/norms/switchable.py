@@ -164,7 +164,7 @@ class SwitchableNormAct(PerWorker, Running, Normalizing):
     def ratios(self) -> tuple[Tensor, Tensor]:
         """Ratios of the means and of the variances, each (members,) with sum 1."""
         names = ("logits", "logits") if self.options.tied else ("mean_logits", "var_logits")
-        mean, var = (torch.softmax(wide(self.get_parameter(name)), dim=0) for name in names)
+        mean, var = (torch.softmax(wide(getattr(self, name)), dim=0) for name in names)
         if not self.hard:
             return mean, var
         return _one_hot(mean), _one_hot(var)
@@ -217,7 +217,7 @@ class SwitchableNormAct(PerWorker, Running, Normalizing):
     def reference_normalize(self, x: Tensor) -> Tensor:
         means, variances = zip(*(self._reference_of(m, x) for m in self.options.over), strict=True)
         names = ("logits", "logits") if self.options.tied else ("mean_logits", "var_logits")
-        p, q = (self._reference_ratios(self.get_parameter(name).double()) for name in names)
+        p, q = (self._reference_ratios(getattr(self, name).double()) for name in names)
         mean = _summed(p, means)
         if self.options.mix == "std":
             return (x - mean) / _summed(q, [torch.sqrt(v + self.options.eps) for v in variances])

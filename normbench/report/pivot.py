@@ -80,12 +80,12 @@ def _alike(rows: Iterable[Row]) -> list[Runs]:
         if row.kind == "run":
             parts = dict(zip(row.config, map(id, row.config.values()), strict=True))
             parts.pop("seed", None)
-            same[row.options, row.devices, *parts.values()].append(row)
+            same[row.options, _hardware(row), *parts.values()].append(row)
     found: dict[tuple[str, ...], Runs] = {}
     for own in same.values():
         config = {part: value for part, value in own[0].config.items() if part != "seed"}
         texts = {part: repr(value) for part, value in config.items()}
-        key = (own[0].options, own[0].devices, *map(str, texts.items()))
+        key = (own[0].options, _hardware(own[0]), *map(str, texts.items()))
         before = found[key].rows if key in found else []
         found[key] = Runs([*before, *own], flat(config), texts)
     return list(found.values())
@@ -279,12 +279,17 @@ def _besides_axes(row: Row, spec: Spec) -> tuple[Collection[str], dict[str, str]
     left_out = spec.groups | {"seed", follows.get(row.protocol, "")}
     if "global_batch" in spec.groups:
         left_out |= {"batch", "workers"}
-    more = {"devices": row.devices} if spec.metric.hardware else {}
+    more = {"devices": _hardware(row)} if spec.metric.hardware else {}
     if spec.fixed:
         # Of a group on an axis, options that the table does not name were typed for all its runs.
         return left_out, {**more, "options": _options(row, lambda key: key not in spec.keys)}
     typed = _options(row, lambda key: key.partition(".")[0] not in spec.groups)
     return left_out, {**more, "options": typed}
+
+
+def _hardware(row: Row) -> str:
+    """What a speed or a memory was measured on, and how many networks shared it."""
+    return row.devices if row.together == 1 else f"{row.devices}, {row.together} seeds together"
 
 
 def _names(runs: Sequence[Runs], axis: str) -> dict[str, str]:

@@ -97,25 +97,30 @@ class PartialAct(BrokenAct):
 
 @dataclass(frozen=True)
 class Greedy(Normalizer):
-    """Asks for more memory than any machine has when a pass has more images than `most`."""
+    """Asks for more memory than any machine has when a pass has more images than `most`, or if
+    `alone` whenever it is of several networks at once."""
 
     most: int = 32
+    alone: bool = False
     bytes_asked: int = 2**60
     batch_independent: ClassVar[bool] = False
 
     def layer(self, channels: int, act: str | None = "relu") -> "GreedyAct":
-        return GreedyAct(channels, act, self.most, self.bytes_asked)
+        return GreedyAct(channels, act, self.most, self.bytes_asked, alone=self.alone)
 
 
 class GreedyAct(NormAct):
     batch_independent = False
 
-    def __init__(self, channels: int, act: str | None, most: int, bytes_asked: int) -> None:
+    def __init__(
+        self, channels: int, act: str | None, most: int, bytes_asked: int, *, alone: bool
+    ) -> None:
         super().__init__(channels, act)
-        self.most, self.bytes_asked = most, bytes_asked
+        self.most, self.bytes_asked, self.alone = most, bytes_asked, alone
 
     def forward(self, x: Tensor) -> Tensor:
-        if self.training and len(x) > self.most and x.device.type != "meta":
+        crowded = self.alone and torch._C._functorch.is_batchedtensor(x)
+        if self.training and (len(x) > self.most or crowded) and x.device.type != "meta":
             torch.empty(self.bytes_asked, dtype=torch.uint8, device=x.device)
         return self.activation(self.affine(x / (1 + x.abs().mean((1, 2, 3), keepdim=True))))
 

@@ -1,0 +1,65 @@
+"""What seeds gain by being one network: together over one after the other, in processor time.
+
+Trainings of one cell of one worker, in one process and in turn, from the first step to the last.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+
+import torch
+
+from normbench.bench.measured import Once, in_turn, leave, taken
+from normbench.bench.step import STEPS, cell_of, fitted
+from normbench.cells import Cell
+from normbench.errors import counted
+from normbench.together import Side, Together
+from normbench.training import prepare, trainer_of
+
+OWN = {"seeds": "3,8", "rounds": "7", "threads": "1", "out": ""}
+
+
+def bench(words: Sequence[str]) -> None:
+    """As the command says."""
+    own, rest = taken(words, OWN)
+    torch.set_num_threads(counted("threads", own["threads"], 1))
+    rounds, cell = counted("rounds", own["rounds"], 7), cell_of(rest)
+    lines = []
+    for number in (counted("seeds", word, 3) for word in own["seeds"].split(",")):
+        seeds = [replace(cell, seed=seed) for seed in range(number)]
+        entries: dict[str, Once] = {
+            "one after the other": partial(_in_turn, seeds), "together": partial(_together, seeds),
+        }  # fmt: skip
+        for once in entries.values():
+            once()
+        found = in_turn(entries, rounds)
+        base = found["one after the other"].median
+        lines += [
+            {
+                "cell": cell.title, "seeds": number, "how": how, "ratio": took.median / base,
+                "lower": took.lower / base, "upper": took.upper / base,
+                "milliseconds": 1e3 * took.median,
+            }
+            for how, took in found.items()
+        ]  # fmt: skip
+    leave(own["out"], lines)
+
+
+def _in_turn(seeds: Sequence[Cell]) -> float:
+    """Processor seconds of a step of each."""
+    total = 0.0
+    for cell in seeds:
+        task, loaders = prepare(cell, _silent, _silent)
+        total += fitted(trainer_of(cell, task, loaders), task, loaders)
+    return total / STEPS
+
+
+def _together(seeds: Sequence[Cell]) -> float:
+    """Processor seconds of a step of all."""
+    tasks, loaders = zip(*(prepare(cell, _silent, _silent) for cell in seeds), strict=True)
+    together = Together(tasks, loaders)
+    return fitted(trainer_of(seeds[0], tasks[0], loaders[0]), together, Side(together)) / STEPS
+
+
+def _silent(*_: object) -> None:
+    """Nobody listens."""
