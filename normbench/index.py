@@ -84,20 +84,28 @@ def indexed(file: Path, layout: Layout, stamps: Mapping[str, str], read: Read) -
 
 def _found(file: Path | None, layout: Layout, stamps: Mapping[str, str], read: Read) -> Found:
     with closing(_opened(file, layout)) as index:
-        with index:  # one transaction: all or nothing of what is new
-            known = dict(index.execute("select path, stamp from files"))
-            if gone := [(path,) for path in known.keys() - stamps.keys()]:
-                index.executemany("delete from files where path = ?", gone)
-            if changed := dict(stamps.items() - known.items()):
-                in_order = {path: stamp for path, stamp in stamps.items() if path in changed}
-                _add(index, in_order, layout, read)
-        lines = index.execute(f"select path, share, {layout.columns} from files")
-        own = {line[0]: line[1:] for line in lines}
+        lines = _lines(index, layout)
+        gone = lines.keys() - stamps.keys()
+        changed = [
+            path for path, stamp in stamps.items() if path not in lines or lines[path][0] != stamp
+        ]
+        if gone or changed:
+            with index:  # one transaction: all or nothing of what is new
+                index.executemany("delete from files where path = ?", [(path,) for path in gone])
+                _add(index, {path: stamps[path] for path in changed}, layout, read)
+            lines = _lines(index, layout)
         texts = dict(index.execute("select share, text from texts"))
-    return texts, [own[path] for path in stamps]
+    return texts, [lines[path][1:] for path in stamps]
+
+
+def _lines(index: sqlite3.Connection, layout: Layout) -> dict[str, tuple[Any, ...]]:
+    """Of each file its stamp, the number of its text, and its own values."""
+    found = index.execute(f"select path, stamp, share, {layout.columns} from files")
+    return {line[0]: line[1:] for line in found}
 
 
 def _add(index: sqlite3.Connection, stamps: Mapping[str, str], layout: Layout, read: Read) -> None:
+    """Read the files of `stamps`, and keep what they say."""
     shares = dict(index.execute("select text, share from texts"))
     lines = []
     for path, stamp in stamps.items():

@@ -78,9 +78,10 @@ def _alike(rows: Iterable[Row]) -> list[Runs]:
     same: dict[tuple[Any, ...], list[Row]] = defaultdict(list)
     for row in rows:
         if row.kind == "run":
-            parts = dict(zip(row.config, map(id, row.config.values()), strict=True))
-            parts.pop("seed", None)
-            same[row.options, _hardware(row), *parts.values()].append(row)
+            parts = [*map(id, row.config.values())]
+            if "seed" in row.config:
+                parts.remove(id(row.config["seed"]))
+            same[row.options, row.devices, row.together, *parts].append(row)
     found: dict[tuple[str, ...], Runs] = {}
     for own in same.values():
         config = {part: value for part, value in own[0].config.items() if part != "seed"}
