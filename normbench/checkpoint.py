@@ -6,6 +6,7 @@
 A state is what `normbench.task.Task.state` gives: tensors, numbers and text, nothing else.
 """
 
+import math
 import os
 import time
 from collections.abc import Sequence
@@ -52,6 +53,10 @@ class Checkpoints:
         if not self.writes or self.every is None:
             return False
         return time.monotonic() - self.saved >= self.every
+
+    def hurry(self) -> None:
+        """From now on it is time for one, until one is written."""
+        self.saved = -math.inf
 
     def save(self, state: State) -> None:
         """Replace the last one."""

@@ -7,7 +7,7 @@ has a view `rows` for questions in SQL, a line for each file.
 import hashlib
 import sqlite3
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,41 +24,42 @@ class Layout:
         own: names of the values that are a file's own.
         shared: names of those that many files have in common; together they are a text of JSON,
             kept once.
+        format: a word that changes when the same names come to mean something else.
     """
 
     own: Sequence[str]
     shared: Sequence[str]
+    format: str = ""
 
     @property
     def version(self) -> int:
         """A positive number of 31 bits that differs from those of other layouts."""
-        words = "\n".join([*self.own, "", *self.shared])
+        words = "\n".join([self.format, *self.own, "", *self.shared])
         return int.from_bytes(hashlib.sha256(words.encode()).digest()[:4], "big") >> 1
 
     @property
     def columns(self) -> str:
-        return ", ".join(f'"{name}"' for name in self.own)
+        return ", ".join(f"[{name}]" for name in self.own)
 
     @property
-    def tables(self) -> str:
-        """SQL that makes them, empty."""
-        common = ", ".join(f"json_extract(text, '$.{name}') \"{name}\"" for name in self.shared)
-        return f"""
-            begin immediate;
-            drop view if exists rows;
-            drop table if exists files;
-            drop table if exists texts;
-            create table texts (share integer primary key, text unique);
-            create table files (path primary key, stamp, share, {self.columns}) without rowid;
-            create view rows as
-                select path, {self.columns}, {common} from files join texts using (share);
-            pragma user_version = {self.version};
-            commit;
-        """
+    def statements(self) -> list[str]:
+        """SQL that makes the index, empty."""
+        common = ", ".join(f"json_extract(text, '$.{name}') [{name}]" for name in self.shared)
+        return [
+            "drop view if exists rows",
+            "drop table if exists files",
+            "drop table if exists texts",
+            "create table texts (share integer primary key, text unique)",
+            f"create table files (path primary key, stamp, share, {self.columns}) without rowid",
+            f"create view rows as select path, {self.columns}, {common} "
+            "from files join texts using (share)",
+            f"pragma user_version = {self.version}",
+        ]
 
 
 Read = Callable[[str], tuple[str, Sequence[Value]]]  # of a file: what it shares, and its own
 Found = tuple[dict[int, str], list[Sequence[Any]]]
+Lines = dict[str, tuple[Any, ...]]  # of a file its stamp, the number of its text, and its own
 
 
 def indexed(file: Path, layout: Layout, stamps: Mapping[str, str], read: Read) -> Found:
@@ -77,58 +78,61 @@ def indexed(file: Path, layout: Layout, stamps: Mapping[str, str], read: Read) -
     """
     try:
         return _found(file, layout, stamps, read)
-    except sqlite3.Error:
-        # Read-only or full, held by somebody, on a file system without locks, or no index at all.
-        return _found(None, layout, stamps, read)
+    except sqlite3.OperationalError:
+        pass  # read-only or full, held by somebody, or on a file system without locks
+    except sqlite3.DatabaseError:  # damaged, or no index at all
+        with suppress(OSError, sqlite3.Error):
+            file.unlink(missing_ok=True)
+            return _found(file, layout, stamps, read)
+    return _found(None, layout, stamps, read)
 
 
 def _found(file: Path | None, layout: Layout, stamps: Mapping[str, str], read: Read) -> Found:
-    with closing(_opened(file, layout)) as index:
+    # Transactions are said, and not left to Python: what is read together belongs together.
+    index = sqlite3.connect(file or ":memory:", timeout=PATIENCE, isolation_level=None)
+    with closing(index):
+        index.execute("pragma synchronous = off")  # after a power cut it is made again
+        index.execute("begin")
         lines = _lines(index, layout)
-        gone = lines.keys() - stamps.keys()
-        changed = [
-            path for path, stamp in stamps.items() if path not in lines or lines[path][0] != stamp
-        ]
-        if gone or changed:
-            with index:  # one transaction: all or nothing of what is new
-                index.executemany("delete from files where path = ?", [(path,) for path in gone])
-                _add(index, {path: stamps[path] for path in changed}, layout, read)
+        if {path: line[0] for path, line in lines.items()} != stamps:
+            index.execute("rollback")
+            index.execute("begin immediate")
+            lines = _lines(index, layout)  # another process may have been faster
+            _renew(index, lines, layout, stamps, read)
             lines = _lines(index, layout)
-        texts = dict(index.execute("select share, text from texts"))
+        texts = dict(index.execute("select share, text from texts")) if lines else {}
+        index.execute("commit")
+    if not texts.keys() >= {line[1] for line in lines.values()}:
+        raise sqlite3.DatabaseError("files without their texts")
     return texts, [lines[path][1:] for path in stamps]
 
 
-def _lines(index: sqlite3.Connection, layout: Layout) -> dict[str, tuple[Any, ...]]:
-    """Of each file its stamp, the number of its text, and its own values."""
+def _lines(index: sqlite3.Connection, layout: Layout) -> Lines:
+    """All files that the index knows; none if it has another layout."""
+    (version,) = index.execute("pragma user_version").fetchone()
+    if version != layout.version:
+        return {}
     found = index.execute(f"select path, stamp, share, {layout.columns} from files")
     return {line[0]: line[1:] for line in found}
 
 
-def _add(index: sqlite3.Connection, stamps: Mapping[str, str], layout: Layout, read: Read) -> None:
-    """Read the files of `stamps`, and keep what they say."""
+def _renew(
+    index: sqlite3.Connection, lines: Lines, layout: Layout, stamps: Mapping[str, str], read: Read
+) -> None:
+    """Read what has changed, and forget what is gone."""
+    if not lines:
+        for statement in layout.statements:
+            index.execute(statement)
+    gone = [(path,) for path in lines.keys() - stamps.keys()]
+    index.executemany("delete from files where path = ?", gone)
+    changed = [path for path in stamps if path not in lines or lines[path][0] != stamps[path]]
     shares = dict(index.execute("select text, share from texts"))
-    lines = []
-    for path, stamp in stamps.items():
+    new = []
+    for path in changed:
         text, own = read(path)
         if text not in shares:
             shares[text] = index.execute("insert into texts (text) values (?)", [text]).lastrowid
-        lines.append((path, stamp, shares[text], *own))
+        new.append((path, stamps[path], shares[text], *own))
     holes = ", ".join("?" * (len(layout.own) + 3))
-    index.executemany(f"insert or replace into files values ({holes})", lines)
-
-
-def _opened(file: Path | None, layout: Layout) -> sqlite3.Connection:
-    """The index, empty if it had another layout or was none; None: one in memory."""
-    index = sqlite3.connect(file or ":memory:", timeout=PATIENCE)
-    try:
-        (before,) = index.execute("pragma user_version").fetchone()
-        index.execute("pragma synchronous = off")  # after a power cut it is made again
-        if before != layout.version:
-            index.executescript(layout.tables)
-    except sqlite3.DatabaseError as error:
-        index.close()
-        if file is None or error.sqlite_errorcode != sqlite3.SQLITE_NOTADB:
-            raise
-        file.unlink()
-        return _opened(file, layout)
-    return index
+    index.executemany(f"insert or replace into files values ({holes})", new)
+    index.execute("delete from texts where share not in (select share from files)")

@@ -6,7 +6,7 @@ Nothing here imports torch: that is done in processes of their own (`normbench.r
 import math
 import os
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -105,12 +105,12 @@ class Jobs(Pool):
         The child looks at row and lock again, under the lock; looking here saves a process.
         """
         for _ in range(len(self.queue)):
-            processes = {work.child.pid for work in self.running if work.child}
-            if not self.queue or len(processes) >= self.jobs:
+            free = self.jobs - len({work.child.pid for work in self.running if work.child})
+            if not self.queue or free < 1:
                 return
             work = self.queue.popleft()
             if self.is_open(work):
-                self.start([work, *self.mates(work)])
+                self.start([work, *self.mates(work, free)])
 
     def is_open(self, work: Work) -> bool:
         """Whether nobody trains or has trained a work that was taken from the queue."""
@@ -127,14 +127,20 @@ class Jobs(Pool):
             return False
         return True
 
-    def mates(self, work: Work) -> list[Work]:
-        """Other seeds to be trained with `work`, taken from the queue."""
-        if not work.together:
+    def mates(self, work: Work, free: int) -> list[Work]:
+        """Other seeds to be trained with `work`, taken from the queue.
+
+        Not more than leave as many processes as can be beside each other something to do.
+        """
+        if not work.together or work.alike in self.fitting:
             return []
         alike = [each for each in self.queue if each.together and each.alike == work.alike]
-        for each in alike:
-            self.queue.remove(each)
-        return [each for each in alike if self.is_open(each)]
+        others = {each.alike for each in self.queue} - {work.alike}
+        most = math.ceil((1 + len(alike)) / max(1, free - len(others))) - 1
+        taken = alike[:most]
+        ids = {each.cell.id for each in taken}
+        self.queue = deque(each for each in self.queue if each.cell.id not in ids)
+        return [each for each in taken if self.is_open(each)]
 
     def start(self, works: Sequence[Work]) -> None:
         """Train one cell, or several seeds of it, in processes of their own."""
@@ -145,7 +151,7 @@ class Jobs(Pool):
         if self.gpus and first.cell.trainer.accelerator == "gpu" and self.place is None:
             first.gpus = self.least_used(first.plan.devices)
             environment["CUDA_VISIBLE_DEVICES"] = ",".join(first.gpus)
-        requests = [self.request(work, first) for work in works]
+        requests = [self.request(work, first, len(works)) for work in works]
         log = first.folder / "log.txt"
         if len(works) > 1:
             shared = ranks.start(SEVERAL, requests, 1, log=log, environment=environment)
@@ -160,15 +166,15 @@ class Jobs(Pool):
         for work in works:
             self.screen.began(work.cell.id, work.cell.title)
 
-    def request(self, work: Work, first: Work) -> Request:
-        """What is said to the process that trains `work`, which is that of `first`."""
+    def request(self, work: Work, first: Work, together: int) -> Request:
+        """What is said to the process that trains `work` and others, `first` being one of them."""
         work.started = time.monotonic()
         work.attempt, work.gpus = first.attempt, first.gpus
         work.folder.mkdir(parents=True, exist_ok=True)
         results.forget_failures(work.folder)
         request = request_of(work, self.settings, self.commit, led=self.place is not None)
-        if self.jobs > 1:
-            readers = share_of_cores(self.jobs * work.plan.devices)
+        if self.jobs * together > 1:
+            readers = share_of_cores(self.jobs * together * work.plan.devices)
             request = replace(request, cell=work.cell.with_readers(readers))
         return request
 

@@ -70,7 +70,7 @@ class Work:
     def plan(self) -> Plan:
         return self.plans[self.attempt]
 
-    @property
+    @cached_property
     def alike(self) -> str:
         """Works that differ in their seeds at most, and so need the same memory."""
         return repr((replace(self.cell, seed=0).id, self.plans[0].devices))

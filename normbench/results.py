@@ -439,4 +439,4 @@ _OWN = (
     "test_top5", "test_loss", "ratios", "seconds", "images_per_second", "peak_memory", "resumed",
     "computation", "shared_with", "wandb", "finished", "of",
 )  # fmt: skip
-_LAYOUT = Layout(_OWN, sorted(_NAMES - {*_OWN}))
+_LAYOUT = Layout(_OWN, sorted(_NAMES - {*_OWN}), f"rows of schema {SCHEMA}, 1")

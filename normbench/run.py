@@ -3,7 +3,7 @@
 import os
 import platform
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -58,7 +58,7 @@ def main(request: Request, tell: Callable[[Any], None]) -> str:
                 agreement.lead(train=not finished)
             if finished:
                 return "finished"
-            with _kept(request, tell) as training:
+            with ExitStack() as mirrors, _kept(request, tell, mirrors) as training:
                 training.found = training.alone()
             return training.status
     except Busy:
@@ -78,19 +78,23 @@ def several(requests: Sequence[Request], tell: Callable[[Any], None]) -> list[st
         Of each what `main` would return.
     """
     with ExitStack() as locks:
-        said = [_open(each, locks) for each in requests]
-        own: dict[int, Training] = {}
-        with ExitStack() as open_:
-            for number, request in enumerate(requests):
-                if not said[number]:
-                    own[number] = open_.enter_context(_kept(request, partial(_about, tell, number)))
+        found = [_open(each, locks) for each in requests]
+        for numbers in _by_step(requests, [n for n, word in enumerate(found) if not word]):
+            # Mirrors are closed when all rows are there: W&B may take its time, or fail.
+            with ExitStack() as mirrors, ExitStack() as open_:
+                own = [
+                    open_.enter_context(_kept(requests[n], partial(_about, tell, n), mirrors))
+                    for n in numbers
+                ]
+                for number in numbers:
                     if number:
-                        _point(request.folder, requests[0].folder)
-            for beside in _by_step(own.values()):
-                found = together.train([each.beside for each in beside], beside[0].request.plan)
-                for training, result in zip(beside, found, strict=True):
+                        _point(requests[number].folder, requests[0].folder)
+                results = together.train([each.beside for each in own], requests[0].plan)
+                for training, result in zip(own, results, strict=True):
                     training.found = result
-        return [own[number].status if number in own else word for number, word in enumerate(said)]
+            for number, training in zip(numbers, own, strict=True):
+                found[number] = training.status
+    return found
 
 
 def _open(request: Request, locks: ExitStack) -> str:
@@ -106,18 +110,20 @@ def _open(request: Request, locks: ExitStack) -> str:
 def _point(folder: Path, first: Path) -> None:
     """Say in the log of a run where that is which it is trained with."""
     text = f"trained together with {first.name}; what was printed is in {first / 'log.txt'}\n"
-    (folder / "log.txt").write_text(text)
+    with (folder / "log.txt").open("a") as log:
+        log.write(text)
 
 
 def _about(tell: Callable[[Any], None], number: int, content: Any) -> None:
     tell((number, content))
 
 
-def _by_step(trainings: Iterable["Training"]) -> list[list["Training"]]:
-    """Those together that go on from the same step."""
-    found: dict[int, list[Training]] = {}
-    for each in trainings:
-        found.setdefault(each.state["done"] if each.state else 0, []).append(each)
+def _by_step(requests: Sequence[Request], numbers: Sequence[int]) -> list[list[int]]:
+    """Of the requests with these numbers those together that go on from the same step."""
+    found: dict[int, list[int]] = {}
+    for number in numbers:
+        state = _state(requests[number])
+        found.setdefault(state["done"] if state else 0, []).append(number)
     return list(found.values())
 
 
@@ -182,8 +188,13 @@ def _begin(folder: Path, state: State | None) -> list[Record]:
 
 
 @contextmanager
-def _kept(request: Request, tell: Callable[[Any], None]) -> Iterator["Training"]:
-    """A training between a state and a row, with its mirror in W&B; what it finds makes the row."""
+def _kept(
+    request: Request, tell: Callable[[Any], None], mirrors: ExitStack
+) -> Iterator["Training"]:
+    """A training between a state and a row, with its mirror in W&B; what it finds makes the row.
+
+    The mirror is closed with `mirrors`.
+    """
     folder = request.folder
     known = read_state(folder).get("mirror")  # of the process that was interrupted
     write_state(folder, "running", **_whereabouts(request))
@@ -208,7 +219,7 @@ def _kept(request: Request, tell: Callable[[Any], None]) -> Iterator["Training"]
         stopped = _is_interrupt(error)
         phase: Phase = "interrupted" if stopped else "failed"
         change_state(folder, phase=phase, error="" if stopped else one_line(error))
-        tracking.finish(mirror, {"status": phase}, 130 if stopped else 1)
+        mirrors.callback(tracking.finish, mirror, {"status": phase}, 130 if stopped else 1)
         if stopped:
             raise KeyboardInterrupt from error
         raise
@@ -216,7 +227,7 @@ def _kept(request: Request, tell: Callable[[Any], None]) -> Iterator["Training"]
     (folder / "previous.json").unlink(missing_ok=True)
     if not request.cell.checkpoint.keep:
         (folder / checkpoint.LAST).unlink(missing_ok=True)
-    tracking.finish(mirror, _summary(row), 0)
+    mirrors.callback(tracking.finish, mirror, _summary(row), 0)
 
 
 def _whereabouts(request: Request) -> dict[str, Any]:

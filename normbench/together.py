@@ -56,8 +56,8 @@ class Stack:
         self.model = deepcopy(networks[0])
         named = [dict(network.named_parameters()) for network in networks]
         whole = {
-            name: nn.Parameter(torch.stack([own[name].detach() for own in named]))
-            for name in named[0]
+            name: nn.Parameter(torch.stack([own[name].detach() for own in named]), learned)
+            for name, learned in ((n, each.requires_grad) for n, each in named[0].items())
         }
         names = {parameter: name for name, parameter in self.model.named_parameters()}
         for module in self.model.modules():
@@ -205,6 +205,10 @@ class Together(LightningModule):
         return self.tasks[0].reg.loss(logits, *targets), logits
 
     def on_train_epoch_end(self) -> None:
+        saving = [task.checkpoints for task in self.living if task.checkpoints is not None]
+        if any(each.due() for each in saving):
+            for each in saving:  # those that are as far go on together
+                each.hurry()
         for task in self.living:
             task.on_train_epoch_end()
 
@@ -285,13 +289,14 @@ class _Beside:
 def train(runs: Sequence[Run], plan: Plan) -> list[dict[str, Any]]:
     """Train and test the networks of `runs`, which differ in their seeds; fields of their rows."""
     eager = [run._replace(cell=_eager(run.cell)) for run in runs]
-    prepared = [
-        prepare(
+    prepared: list[tuple[Task, Loaders]] = []
+    for run in eager:
+        one = prepare(
             run.cell, run.curve, run.progress,
             plan=plan, checkpoints=run.checkpoints, state=run.state, seen=run.seen,
-        )
-        for run in eager
-    ]  # fmt: skip
+            like=prepared[0][1] if prepared else None,
+        )  # fmt: skip
+        prepared.append(one)
     tasks, loaders = zip(*prepared, strict=True)
     cell, data = eager[0].cell, loaders[0].data
     known = facts(cell, data) | {
@@ -360,8 +365,13 @@ def unstackable(network: nn.Module, images: int, image: tuple[int, ...]) -> str:
     if Statistics(network).read_in_training:
         return "running statistics that training reads"
     try:
-        stack = Stack([deepcopy(network), deepcopy(network)])
         x = torch.empty(2, images, *image, device="meta")
+        tried = deepcopy(network)
+        before = dict(tried.named_buffers())
+        tried(x[0])
+        if any(each is not before[name] for name, each in tried.named_buffers()):
+            return "a layer that replaces its buffers, where vmap needs them changed in place"
+        stack = Stack([deepcopy(network), deepcopy(network)])
         stack(lambda model, own: model(own), x).sum().backward()
     except Exception as error:  # code of other people can fail in any way
         return one_line(error)

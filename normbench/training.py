@@ -90,11 +90,15 @@ def prepare(
     checkpoints: Checkpoints | None = None,
     state: State | None = None,
     seen: Seen | None = None,
+    like: Loaders | None = None,
 ) -> tuple[Task, Loaders]:
-    """Network and images of `cell`, ready for a trainer; arguments as of `train`."""
+    """Network and images of `cell`, ready for a trainer; arguments as of `train`.
+
+    `like` has the images of another seed, which are the same.
+    """
     torch.set_num_threads(cell.trainer.threads)
     recipe: Recipe = catalog.build("recipe", cell.recipe.options)
-    loaders = loaders_of(cell, plan)
+    loaders = loaders_of(cell, plan, like)
     loaders.warm_up()
     seed_everything(cell.seed, verbose=False)  # the weights; all else is drawn by `draws`
     data, reg = loaders.data, loaders.reg
@@ -186,13 +190,17 @@ def dataset_of(cell: Cell) -> Dataset:
     return data.at(recipe.crop)
 
 
-def loaders_of(cell: Cell, plan: Plan | None = None) -> Loaders:
-    """The images of `cell` under `plan`; None: all workers in one forward pass."""
-    data = dataset_of(cell)
+def loaders_of(cell: Cell, plan: Plan | None = None, like: Loaders | None = None) -> Loaders:
+    """The images of `cell` under `plan`; None: all workers in one forward pass.
+
+    `like` has the same images in another order.
+    """
+    data = like.data if like else dataset_of(cell)
     recipe: Recipe = catalog.build("recipe", cell.recipe.options)
     reg: Regularization = catalog.build("reg", cell.reg.options)
     plan = plan or layouts(cell.workers)[0]
-    splits, means = opened(data, cell.loader, distorts=bool(reg.distortion))
+    found = (like.splits, like.means) if like else None
+    splits, means = found or opened(data, cell.loader, distorts=bool(reg.distortion))
     images = len(splits.train.labels)
     order = Order(images, cell.global_batch, plan, cell.seed)
     values = math.prod(data.trained_image)

@@ -3,6 +3,7 @@
 import os
 import sqlite3
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -96,10 +97,55 @@ def _of_another_version(path: Path) -> None:
         other.executescript("create table files (path, what); pragma user_version = 1;")
 
 
-@pytest.mark.parametrize("there", [_rubbish, _folder, _of_another_version])
-def test_an_index_that_is_none_costs_time_alone(root: Path, there: Any) -> None:
+def _of_lost_pages(path: Path) -> None:
+    results.read(path.parent)
+    content = path.read_bytes()
+    path.write_bytes(content[:4096] + b"lost" * 1024 + content[8192:])
+
+
+def _without_texts(path: Path) -> None:
+    results.read(path.parent)
+    with closing(sqlite3.connect(path)) as index_:
+        index_.executescript("delete from texts where share = 1;")
+
+
+@pytest.mark.parametrize(
+    ("there", "mended"),
+    [
+        (_rubbish, True),
+        (_of_another_version, True),
+        (_of_lost_pages, True),
+        (_without_texts, True),
+        (_folder, False),
+    ],
+)
+def test_an_index_that_is_none_is_made_again(root: Path, there: Any, mended: bool) -> None:
     there(root / INDEX)
     assert results.read(root) == plainly(root)
+    if mended:
+        with closing(sqlite3.connect(root / INDEX)) as asked:
+            assert asked.execute("select count(*) from rows").fetchone() == (12,)
+    assert results.read(root) == plainly(root)
+
+
+def test_texts_that_no_row_has_any_more_go(root: Path) -> None:
+    results.read(root)
+    for seed in range(3):
+        put(root, id=f"{seed:012x}", seed=seed, norm="bn", commit="another")
+    results.read(root)
+    with closing(sqlite3.connect(root / INDEX)) as asked:
+        texts = [text for (text,) in asked.execute("select text from texts")]
+    assert len(texts) == 4
+
+
+def test_many_may_read_while_rows_come(root: Path) -> None:
+    for number in range(20, 40):
+        put(root, id=f"{number:012x}", seed=number)
+    with ThreadPoolExecutor(4) as pool:
+        reads = [pool.submit(results.read, root) for _ in range(12)]
+        for number in range(40, 60):
+            put(root, id=f"{number:012x}", seed=number)
+        assert all(len(each.result()) >= 32 for each in reads)
     assert results.read(root) == plainly(root)
 
 

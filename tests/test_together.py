@@ -96,6 +96,8 @@ def test_every_normalizer_is_trained_as_alone(norm: str) -> None:
         pytest.param(["reg=mixup"], id="mixup"),
         pytest.param(["data.val=0"], id="nothing held out"),
         pytest.param(["batch=64", "trainer.chunk=1"], id="one worker"),
+        pytest.param(["model=timm", "model.name=resnet10t"], id="a library's network"),
+        pytest.param(["probe=power", "probe.images=16"], id="looked at"),
     ],
 )
 def test_whatever_the_training_is(words: list[str]) -> None:
@@ -199,7 +201,7 @@ def test_networks_are_tried_out_before(words: list[str], says: str) -> None:
 
 def test_a_sweep_of_seeds_together(command: Command, rows: Callable[[], list[Row]]) -> None:
     grid = ("-m", "norm=bn,gn", "seed=0,1", "batch=16", "recipe.images=512", "trainer=cpu")
-    end = command(*grid, "seeds_together=true", "recipe.lr=0.01")
+    end = command(*grid, "seeds_together=true", "recipe.lr=0.01", "jobs=2")
     assert end.code == 0, end.err
     assert "2 seeds together in 2 networks" in end.out
     assert [(row.norm, row.seed, row.together) for row in rows()] == [
@@ -226,6 +228,35 @@ def test_seeds_that_do_not_fit_together_are_trained_one_by_one(
     assert end.code == 0, end.err
     assert "with other seeds; now alone" in end.out
     assert [row.together for row in rows()] == [1, 1]
+
+
+def test_seeds_that_were_not_as_far_go_on_with_those_that_were(
+    command: Command, rows: Callable[[], list[Row]]
+) -> None:
+    words = (
+        "norm=gn", "batch=16", "recipe.images=1024", "recipe.lr=0.01", "trainer=cpu",
+        "logger=none", "trainer.chunk=1", "checkpoint.every=0", "checkpoint=keep",
+    )  # fmt: skip
+    assert command("-m", *words, "seed=0", "runs=whole").code == 0
+    state = checkpoint.load(next(Path("whole").glob("*/*/checkpoint.pt")))
+    own = Path("runs/default") / cell(*words, "seed=0").id
+    own.mkdir(parents=True)
+    torch.save(state, own / "checkpoint.pt")  # as if it had been killed before its row
+    end = command("-m", *words, "seed=0,1,2", "seeds_together=true", "jobs=1")
+    assert end.code == 0, end.err
+    assert [(row.seed, row.together, row.resumed) for row in rows()] == [
+        (0, 1, 1), (1, 2, 0), (2, 2, 0),
+    ]  # fmt: skip
+    assert rows()[0].test_loss == read("whole")[0].test_loss
+
+
+def test_cores_that_have_nothing_to_do_get_seeds(
+    command: Command, rows: Callable[[], list[Row]]
+) -> None:
+    words = ("norm=gn", "batch=16", "recipe.images=512", "recipe.lr=0.01", "logger=none")
+    end = command("-m", *words, "seed=0,1,2", "seeds_together=true", "jobs=2", "trainer=cpu")
+    assert end.code == 0, end.err
+    assert sorted(row.together for row in rows()) == [1, 2, 2]
 
 
 def test_clusters_and_torchrun_train_a_run_each(command: Command) -> None:

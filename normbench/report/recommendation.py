@@ -119,12 +119,17 @@ def _worse_than_best(ranked: Sequence[Sequence[float]]) -> list[bool | None]:
 
 
 def _costs(cells: Sequence[Cell]) -> list[tuple[float | None, float | None]]:
-    """Time and memory of each, over the least; only runs of the commonest device are compared."""
-    devices = [run.devices for cell in cells for run in cell.runs if run.devices]
+    """Time and memory of each, over the least; only runs of the commonest device are compared.
+
+    Of seeds that were trained together neither is that of a single run.
+    """
+    single = [run for cell in cells for run in cell.runs if run.together == 1]
+    devices = [run.devices for run in single if run.devices]
     common = max(set(devices), key=devices.count, default="")
     seconds, memories = [], []
     for cell in cells:
-        own = [run for run in cell.runs if run.devices == common and run.status not in WORDS]
+        alike = [run for run in cell.runs if run.devices == common and run.together == 1]
+        own = [run for run in alike if run.status not in WORDS]
         speeds = [run.images_per_second for run in own if run.images_per_second]
         # Of a CPU it is that of the process, libraries and all.
         peaks = [run.peak_memory for run in own if run.peak_memory and "cpu" not in common]
