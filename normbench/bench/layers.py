@@ -131,9 +131,8 @@ def _timed(
     base = found[BASE].median
     for name, took in found.items():
         yield {
-            "shape": "x".join(map(str, shape)), "layer": name, "ratio": took.median / base,
-            "lower": took.lower / base, "upper": took.upper / base, "kept": maps[name],
-            "milliseconds": 1000 * took.median,
+            "shape": "x".join(map(str, shape)), "layer": name, **took.over(base),
+            "kept": maps[name], "milliseconds": 1000 * took.median,
         }  # fmt: skip
 
 

@@ -22,6 +22,12 @@ class Measured:
     median: float
     upper: float
 
+    def over(self, base: float) -> dict[str, float]:
+        """The same as ratios to the seconds of something else."""
+        return {
+            "ratio": self.median / base, "lower": self.lower / base, "upper": self.upper / base,
+        }  # fmt: skip
+
 
 def taken(arguments: Sequence[str], usual: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
     """Words of a benchmark's own with what they say, and all others."""

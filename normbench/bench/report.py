@@ -53,8 +53,7 @@ def bench(words: Sequence[str]) -> None:
         own["out"],
         [
             {
-                "rows": number, "what": what, "ratio": took.median / base,
-                "lower": took.lower / base, "upper": took.upper / base, "seconds": took.median,
+                "rows": number, "what": what, **took.over(base), "seconds": took.median,
             }
             for what, took in found.items()
         ],

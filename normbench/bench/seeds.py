@@ -36,8 +36,7 @@ def bench(words: Sequence[str]) -> None:
         base = found["one after the other"].median
         lines += [
             {
-                "cell": cell.title, "seeds": number, "how": how, "ratio": took.median / base,
-                "lower": took.lower / base, "upper": took.upper / base,
+                "cell": cell.title, "seeds": number, "how": how, **took.over(base),
                 "milliseconds": 1e3 * took.median,
             }
             for how, took in found.items()

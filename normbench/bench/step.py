@@ -48,8 +48,7 @@ def bench(words: Sequence[str]) -> None:
         base = found["bare loop"].median
         lines += [
             {
-                "network": name, "cell": cell.title, "loop": loop, "ratio": took.median / base,
-                "lower": took.lower / base, "upper": took.upper / base,
+                "network": name, "cell": cell.title, "loop": loop, **took.over(base),
                 "microseconds": 1e6 * took.median, "more": 1e6 * (took.median - base),
             }
             for loop, took in found.items()

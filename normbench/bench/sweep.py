@@ -50,8 +50,7 @@ def bench(words: Sequence[str]) -> None:
         own["out"],
         [
             {
-                "words": " ".join(rest), "what": what, "ratio": took.median / base,
-                "lower": took.lower / base, "upper": took.upper / base, "seconds": took.median,
+                "words": " ".join(rest), "what": what, **took.over(base), "seconds": took.median,
             }
             for what, took in found.items()
         ],
