@@ -7,6 +7,7 @@ import sys
 import time
 from multiprocessing import forkserver
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -168,8 +169,9 @@ def test_runs_beside_each_other_share_the_cores(
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(8))
     asked: list[Request] = []
 
-    def start(_: str, request: Request, *_more: object, **_options: object) -> None:
+    def start(_: str, request: Request, *_more: object, **_options: object) -> SimpleNamespace:
         asked.append(request)
+        return SimpleNamespace(pid=len(asked))
 
     monkeypatch.setattr("normbench.ranks.start", start)
     cells = [cell("norm=gn", f"seed={seed}", "trainer=cpu") for seed in range(16)]

@@ -27,6 +27,7 @@
 
     rounds=N    measurements of each, in turn (7; of workers and loader 5)
     threads=N   CPU threads (layers, step, seeds: 1)
+    steps=N     optimizer steps of a training (step, seeds: 300)
     cores=N     CPU cores that all processes share (workers, loader: those of this machine)
     out=FILE    CSV of layers, step, seeds, sweep and report with machine, versions and commit, as
                 those of reports/bench

@@ -10,20 +10,21 @@ from functools import partial
 import torch
 
 from normbench.bench.measured import Once, in_turn, leave, taken
-from normbench.bench.step import STEPS, cell_of, fitted
+from normbench.bench.step import cell_of, fitted
 from normbench.cells import Cell
 from normbench.errors import counted
 from normbench.together import Side, Together
 from normbench.training import prepare, trainer_of
 
-OWN = {"seeds": "3,8", "rounds": "7", "threads": "1", "out": ""}
+OWN = {"seeds": "3,8", "rounds": "7", "steps": "300", "threads": "1", "out": ""}
 
 
 def bench(words: Sequence[str]) -> None:
     """As the command says."""
     own, rest = taken(words, OWN)
     torch.set_num_threads(counted("threads", own["threads"], 1))
-    rounds, cell = counted("rounds", own["rounds"], 7), cell_of(rest)
+    rounds, steps = counted("rounds", own["rounds"], 7), counted("steps", own["steps"], 300)
+    cell = cell_of(rest, steps)
     lines = []
     for number in (counted("seeds", word, 3) for word in own["seeds"].split(",")):
         seeds = [replace(cell, seed=seed) for seed in range(number)]
@@ -50,14 +51,16 @@ def _in_turn(seeds: Sequence[Cell]) -> float:
     for cell in seeds:
         task, loaders = prepare(cell, _silent, _silent)
         total += fitted(trainer_of(cell, task, loaders), task, loaders)
-    return total / STEPS
+    return total / task.steps
 
 
 def _together(seeds: Sequence[Cell]) -> float:
     """Processor seconds of a step of all."""
     tasks, loaders = zip(*(prepare(cell, _silent, _silent) for cell in seeds), strict=True)
     together = Together(tasks, loaders)
-    return fitted(trainer_of(seeds[0], tasks[0], loaders[0]), together, Side(together)) / STEPS
+    seconds = fitted(trainer_of(seeds[0], tasks[0], loaders[0]), together, Side(together))
+    steps: int = tasks[0].steps
+    return seconds / steps
 
 
 def _silent(*_: object) -> None:

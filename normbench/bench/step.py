@@ -23,8 +23,7 @@ from normbench.compose import compose
 from normbench.errors import BadInput, counted
 from normbench.training import prepare, trainer_of
 
-STEPS = 300
-OWN = {"rounds": "7", "threads": "1", "out": ""}
+OWN = {"rounds": "7", "steps": "300", "threads": "1", "out": ""}
 #: The least that a network can be, so that the harness is all there is.
 SMALLEST = ("model=resnet18_cifar", "model.depths=[1]", "model.strides=[2]", "model.width=1")
 
@@ -33,11 +32,11 @@ def bench(words: Sequence[str]) -> None:
     """As the command says."""
     own, rest = taken(words, OWN)
     torch.set_num_threads(counted("threads", own["threads"], 1))
-    rounds = counted("rounds", own["rounds"], 7)
+    rounds, steps = counted("rounds", own["rounds"], 7), counted("steps", own["steps"], 300)
     lines = []
     others = [word for word in rest if not re.match(r"model[.=]", word)]
     for name, of in {"smallest": (*others, *SMALLEST), "as typed": rest}.items():
-        cell = cell_of(of)
+        cell = cell_of(of, steps)
         entries: dict[str, Once] = {
             "bare loop": partial(_bare, cell), "bare again": partial(_bare, cell),
             "normbench": partial(_ours, cell),
@@ -56,14 +55,14 @@ def bench(words: Sequence[str]) -> None:
     leave(own["out"], lines)
 
 
-def cell_of(words: Sequence[str]) -> Cell:
-    """One cell of one worker, a training of STEPS steps."""
+def cell_of(words: Sequence[str], steps: int) -> Cell:
+    """One cell of one worker, a training of so many steps."""
     fixed = ("data.val=0", "trainer=cpu", "logger=none", "protocol=fixed_workers", "workers=1")
     cells, _ = compose([*words, *fixed])
     if len(cells) != 1:
         raise BadInput("one cell is timed; this is a grid")
     (cell,) = cells
-    length = {"images": STEPS * cell.batch, "epochs": None}
+    length = {"images": steps * cell.batch, "epochs": None}
     options = {**cell.recipe.options, **length}
     return replace(cell, recipe=replace(cell.recipe, options=options))
 

@@ -31,16 +31,16 @@ def bench(words: Sequence[str]) -> None:
     cells = _cells(rest)
     first, next_ = [], []
 
-    def starts() -> float:
+    def begun() -> float:
         started = time.monotonic()
-        to_first, between = _starts(rest)
+        to_first, between = starts(rest)
         first.append(to_first)
         next_.extend(between)
         return time.monotonic() - started
 
     entries: dict[str, Once] = {
         "sweep": partial(_wall, [["-m", *rest]]), "a process each": partial(_wall, cells),
-        "starts": starts,
+        "starts": begun,
     }  # fmt: skip
     found = in_turn(entries, rounds)
     del found["starts"]  # its runs say more than their sum
@@ -82,7 +82,7 @@ def _wall(commands: Sequence[Sequence[str]]) -> float:
         return time.monotonic() - started
 
 
-def _starts(words: Sequence[str]) -> tuple[float, list[float]]:
+def starts(words: Sequence[str]) -> tuple[float, list[float]]:
     """Seconds from the command to the first step, and from each row to the next first step."""
     with tempfile.TemporaryDirectory() as root:
         stepped: dict[Path, float] = {}
