@@ -44,7 +44,7 @@ Told = tuple[Tensor, Tensor]  # of a forward pass: its part of the loss, (), and
 EAGER = partial(torch.compiler.set_stance, "force_eager")
 
 
-def _ignored(*_: object) -> None:
+def ignored(*_: object) -> None:
     """Nobody listens."""
 
 
@@ -88,8 +88,8 @@ class Task(LightningModule):
         log_every: int,
         channels_last: bool = False,
         impl: Literal["eager", "lean", "compile"] = "eager",
-        curve: Callable[[Record], None] = _ignored,
-        progress: Callable[[int, float], None] = _ignored,
+        curve: Callable[[Record], None] = ignored,
+        progress: Callable[[int, float], None] = ignored,
         checkpoints: Checkpoints | None = None,
         state: State | None = None,
         watch: Watch | None = None,

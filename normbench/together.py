@@ -172,10 +172,12 @@ class Together(LightningModule):
         self.done += len(told)
         pairs = dict(zip(self.tasks, torch.stack(numbers).tolist(), strict=True))
         due = any(task.checkpoints is not None and task.checkpoints.due() for task in self.living)
-        self.stack.hand_out(self.optimizer, self.own)
+        ends_epoch = chunks[0].ends_epoch
+        if due or ends_epoch:  # each may be asked for its state
+            self.stack.hand_out(self.optimizer, self.own)
         for task in self.living:
             try:
-                task.account(pairs[task], due, ends_epoch=chunks[0].ends_epoch)
+                task.account(pairs[task], due, ends_epoch=ends_epoch)
             except Diverged as reason:
                 self.diverged[task] = str(reason)
         if not self.living:
@@ -221,14 +223,17 @@ class Together(LightningModule):
             task.on_validation_epoch_start()
 
     def validation_step(self, batch: list[Images], index: int) -> None:
-        for task, images in zip(self.tasks, batch, strict=True):
-            if task not in self.diverged:
-                task.validation_step(images, index)
+        for task, images in self._beside(batch):
+            task.validation_step(images, index)
 
     def test_step(self, batch: list[Images], index: int) -> None:
-        for task, images in zip(self.tasks, batch, strict=True):
-            if task not in self.diverged:
-                task.test_step(images, index)
+        for task, images in self._beside(batch):
+            task.test_step(images, index)
+
+    def _beside(self, batch: list[Images]) -> list[tuple[Task, Images]]:
+        """Those that have not diverged, each with its images."""
+        both = zip(self.tasks, batch, strict=True)
+        return [(task, images) for task, images in both if task not in self.diverged]
 
 
 def _targets(chunk: Chunk, ahead: int) -> tuple[Tensor, ...]:

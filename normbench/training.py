@@ -38,7 +38,7 @@ from normbench.plan import Plan, layouts
 from normbench.probes.watch import Seen, Watch
 from normbench.recipe import Recipe
 from normbench.reg import Regularization
-from normbench.task import Diverged, Task
+from normbench.task import Diverged, Task, ignored
 
 # A process whose partners have gone silent, and nobody ended it, ends by itself.
 SILENCE = timedelta(minutes=10)
@@ -83,8 +83,8 @@ def train(
 
 def prepare(
     cell: Cell,
-    curve: Callable[[Record], None],
-    progress: Callable[[int, int, float], None],
+    curve: Callable[[Record], None] = ignored,
+    progress: Callable[[int, int, float], None] = ignored,
     *,
     plan: Plan | None = None,
     checkpoints: Checkpoints | None = None,

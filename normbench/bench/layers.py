@@ -126,7 +126,6 @@ def _timed(
             print(f"{name} at {'x'.join(map(str, shape))}: {reason}")
             continue
         steps[name] = partial(_seconds, function, x, gradient)
-        steps[name]()  # the first is compiled, and the memory of all is there
     found = in_turn(steps, rounds)
     base = found[BASE].median
     for name, took in found.items():

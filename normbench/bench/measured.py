@@ -36,8 +36,16 @@ def taken(arguments: Sequence[str], usual: Mapping[str, str]) -> tuple[dict[str,
     return {**usual, **given}, [word for word in arguments if word not in own]
 
 
-def in_turn(entries: Mapping[str, Once], rounds: int) -> dict[str, Measured]:
-    """Seconds of each, round by round, so that a noisy moment meets all of them."""
+def in_turn(
+    entries: Mapping[str, Once], rounds: int, *, warm_up: bool = True
+) -> dict[str, Measured]:
+    """Seconds of each, round by round, so that a noisy moment meets all of them.
+
+    A first round counts for nothing, if they `warm_up`: code is compiled in it, memory taken.
+    """
+    if warm_up:
+        for once in entries.values():
+            once()
     seconds: dict[str, list[float]] = {name: [] for name in entries}
     for _ in range(rounds):
         for name, once in entries.items():

@@ -45,8 +45,6 @@ def bench(words: Sequence[str]) -> None:
             "JSON alone": partial(_json, root), "first time": partial(_first, root),
             "again": partial(_tables, root), "command, nothing new": partial(_command, command),
         }  # fmt: skip
-        for once in entries.values():
-            once()
         found = in_turn(entries, rounds)
     base = found["JSON alone"].median
     leave(

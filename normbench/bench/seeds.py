@@ -31,8 +31,6 @@ def bench(words: Sequence[str]) -> None:
         entries: dict[str, Once] = {
             "one after the other": partial(_in_turn, seeds), "together": partial(_together, seeds),
         }  # fmt: skip
-        for once in entries.values():
-            once()
         found = in_turn(entries, rounds)
         base = found["one after the other"].median
         lines += [
@@ -49,19 +47,15 @@ def _in_turn(seeds: Sequence[Cell]) -> float:
     """Processor seconds of a step of each."""
     total = 0.0
     for cell in seeds:
-        task, loaders = prepare(cell, _silent, _silent)
+        task, loaders = prepare(cell)
         total += fitted(trainer_of(cell, task, loaders), task, loaders)
     return total / task.steps
 
 
 def _together(seeds: Sequence[Cell]) -> float:
     """Processor seconds of a step of all."""
-    tasks, loaders = zip(*(prepare(cell, _silent, _silent) for cell in seeds), strict=True)
+    tasks, loaders = zip(*(prepare(cell) for cell in seeds), strict=True)
     together = Together(tasks, loaders)
     seconds = fitted(trainer_of(seeds[0], tasks[0], loaders[0]), together, Side(together))
     steps: int = tasks[0].steps
     return seconds / steps
-
-
-def _silent(*_: object) -> None:
-    """Nobody listens."""

@@ -42,7 +42,7 @@ def bench(words: Sequence[str]) -> None:
         "sweep": partial(_wall, [["-m", *rest]]), "a process each": partial(_wall, cells),
         "starts": begun,
     }  # fmt: skip
-    found = in_turn(entries, rounds)
+    found = in_turn(entries, rounds, warm_up=False)
     del found["starts"]  # its runs say more than their sum
     found |= {"command to first step": quartiles(first), "row to next first step": quartiles(next_)}
     base = found["sweep"].median

@@ -25,7 +25,7 @@ from normbench.training import loaders_of, prepare, readers_of, trainer_of
 def measure(request: tuple[Cell, Plan], _tell: Callable[[Any], None]) -> float:
     """Images per second of the steps of a training."""
     cell, plan = request
-    task, loaders = prepare(cell, _silent, _silent, plan=plan)
+    task, loaders = prepare(cell, plan=plan)
     trainer_of(cell, task, loaders).fit(task, loaders)
     return task.images_per_second
 
@@ -114,7 +114,3 @@ class _Pictures(TorchDataset[tuple[Tensor, int]]):
             assert isinstance(self.part, Files)
             picture = self.part.picture(index)
         return self.transform(picture), int(self.part.labels[index])
-
-
-def _silent(*_: object) -> None:
-    """Nobody listens."""
