@@ -23,6 +23,7 @@ from normbench.models.coverage import coverage
 from normbench.models.kinds import is_batch_norm
 from normbench.norms.layer import NormAct
 from normbench.norms.workers import set_workers
+from normbench.pool import Verdicts
 from normbench.recipe import Recipe
 from normbench.reg import Regularization
 from normbench.training import (
@@ -32,33 +33,6 @@ from normbench.training import (
     lacks_compiler,
     network_of,
 )
-
-
-@dataclass(frozen=True)
-class Verdicts:
-    """What the check found.
-
-    Args:
-        impossible: by id of a cell, why it cannot work, or nothing.
-        shared: ids of cells to whose networks workers are nothing, so that one computation serves
-            every division of the images among them.
-        whole_step: ids of cells whose images of a step must share a forward pass.
-        alone: by id of a cell, why its seeds cannot be trained together, or nothing.
-        coverage: for each network of a library what of it the normalizer reaches.
-        accelerator: what trainer=auto means here.
-        gpus: CUDA devices.
-        memory: bytes of the device.
-    """
-
-    impossible: dict[str, str]
-    shared: set[str]
-    whole_step: set[str]
-    alone: dict[str, str]
-    coverage: dict[str, str]
-    accelerator: Accelerator
-    gpus: int
-    memory: int
-
 
 Asked = tuple[list[Cell], Path, bool, int | None, bool]
 

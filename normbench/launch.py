@@ -17,7 +17,7 @@ from normbench.jobs import RUN, request_of
 from normbench.place import Place, job, place
 from normbench.pool import Say, Summary, Work, when, why
 from normbench.ranks import Ranks
-from normbench.sweep import HEAVY, LIGHT, beginning, run
+from normbench.sweep import PRELOADED, beginning, run
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ def _lead(cell: Cell, settings: Settings, say: Say, own: Place) -> Summary:
         return run([cell], settings, say, own)
     finally:
         if not ranks.joined():
-            children.start_server((LIGHT, *HEAVY))
+            children.start_server(PRELOADED)
             log = Path(settings.runs) / "check.log"
             children.finish(ranks.join("normbench.run:dismiss", None, own, log=log))
 
@@ -92,7 +92,7 @@ def _follow(cell: Cell, settings: Settings, own: Place) -> Summary:
     folder = root / settings.sweep / cell.id
     init = beginning(cell, root) if cell.init_from else None
     work = Work(cell, folder, init=init)
-    children.start_server((LIGHT, *HEAVY))
+    children.start_server(PRELOADED)
     folder.mkdir(parents=True, exist_ok=True)
     log = folder / "log.txt"
     request = request_of(work, settings, "", led=True)

@@ -8,7 +8,7 @@ from functools import cached_property
 from pathlib import Path
 
 from normbench import results
-from normbench.cells import Cell, Settings
+from normbench.cells import Accelerator, Cell, Settings
 from normbench.children import Ended
 from normbench.plan import Plan
 from normbench.progress import Screen, screen
@@ -74,6 +74,32 @@ class Work:
     def alike(self) -> str:
         """Works that differ in their seeds at most, and so need the same memory."""
         return repr((replace(self.cell, seed=0).id, self.plans[0].devices))
+
+
+@dataclass(frozen=True)
+class Verdicts:
+    """What the check found; here and not there, as who reads it imports no torch.
+
+    Args:
+        impossible: by id of a cell, why it cannot work, or nothing.
+        shared: ids of cells to whose networks workers are nothing, so that one computation serves
+            every division of the images among them.
+        whole_step: ids of cells whose images of a step must share a forward pass.
+        alone: by id of a cell, why its seeds cannot be trained together, or nothing.
+        coverage: for each network of a library what of it the normalizer reaches.
+        accelerator: what trainer=auto means here.
+        gpus: CUDA devices.
+        memory: bytes of the device.
+    """
+
+    impossible: dict[str, str]
+    shared: set[str]
+    whole_step: set[str]
+    alone: dict[str, str]
+    coverage: dict[str, str]
+    accelerator: Accelerator
+    gpus: int
+    memory: int
 
 
 @dataclass(frozen=True)

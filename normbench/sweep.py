@@ -6,7 +6,6 @@ Nothing here imports torch: that is done in processes of their own (`normbench.c
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 from normbench import children, results
 from normbench.cells import Cell, Settings
@@ -14,14 +13,17 @@ from normbench.cluster import Cluster, Job
 from normbench.errors import BadInput
 from normbench.jobs import Jobs
 from normbench.place import Place
-from normbench.pool import Machine, Say, Summary, Work, why
+from normbench.pool import Machine, Say, Summary, Verdicts, Work, why
 from normbench.probed import FOLDER
 from normbench.provenance import commit, now
 from normbench.results import Row
 from normbench.sharing import share, sources
 
-LIGHT = "normbench.__main__"  # preloaded, or every child of the console script imports Hydra again
-HEAVY = ("normbench.run", "normbench.check")
+# What every child would import anew: the command line, which a child of the console script imports
+# again; what wandb.init imports late (slower, once torch is there); then what trains and checks.
+PRELOADED = (
+    "normbench.__main__", "wandb.sdk.launch", "requests", "normbench.run", "normbench.check",
+)  # fmt: skip
 
 
 class Interrupted(Exception):  # noqa: N818
@@ -153,28 +155,46 @@ def beginning(cell: Cell, root: Path) -> Path:
 
 def _check(
     cells: Sequence[Cell], root: Path, settings: Settings, say: Say, own: Place | None
-) -> Any:
+) -> Verdicts:
     """What can be known before training, by `normbench.check` in a process of its own.
 
     Raises:
         BadInput: something that no run could use.
     """
-    children.start_server((LIGHT, *HEAVY))
+    children.start_server([*PRELOADED, *_modules(cells)])
     say("importing torch and checking all cells ...")
+    if not settings.launcher:
+        _share_mirrors(cells)
     log = root / "check.log"
     # Whether a node of a cluster has the devices that are asked for is for it to say.
     locals_ = None if own is None else own.locals
     request = (list(cells), log, not settings.launcher, locals_, settings.seeds_together)
     end = children.finish(children.start("normbench.check:check", request, log=log))
     if end.last is not None and end.last.kind == "result":
-        return end.last.content
+        found: Verdicts = end.last.content
+        return found
     refused = end.last is not None and end.last.kind == "refused"
     raise BadInput(why(end) if refused else f"the check died: {why(end)}; see {log}")
 
 
+def _share_mirrors(cells: Sequence[Cell]) -> None:
+    """Start what every run would start for its mirror in W&B, while the modules are imported."""
+    if any(cell.logger.options.get("mode", "disabled") != "disabled" for cell in cells):
+        from normbench import tracking  # wandb is imported in half a second
+
+        tracking.share()
+
+
+def _modules(cells: Sequence[Cell]) -> list[str]:
+    """Our own modules that the cells name; one of somebody else's may fail as it is imported."""
+    groups = [each for cell in cells for each in (cell.norm, cell.model, cell.data, cell.recipe)]
+    named = {str(group.options.get("_target_", "")).rpartition(".")[0] for group in groups}
+    return sorted(name for name in named if name.startswith("normbench."))
+
+
 def _sort_out(
     cells: Sequence[Cell],
-    verdicts: Any,
+    verdicts: Verdicts,
     rows: dict[str, Row],
     settings: Settings,
     summary: Summary,
@@ -210,7 +230,7 @@ def _impossible(cell: Cell, sweep: str, reason: str) -> Row:
 
 def _divide(
     cells: Sequence[Cell],
-    verdicts: Any,
+    verdicts: Verdicts,
     rows: dict[str, Row],
     settings: Settings,
     summary: Summary,

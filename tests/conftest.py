@@ -20,7 +20,7 @@ from normbench.compose import compose
 from normbench.errors import Impossible
 from normbench.norms.layer import NormAct
 from normbench.results import Row, read
-from normbench.sweep import HEAVY, LIGHT
+from normbench.sweep import PRELOADED
 
 PLUGIN = Path(__file__).parent / "plugin"
 FASHION_MNIST = Path("/usr/share/datasets/fashion-mnist")
@@ -69,7 +69,7 @@ def _server() -> Iterator[None]:
 @pytest.fixture(scope="session")
 def _forks() -> None:
     """The server stays where it was started, so it is not in the folder of some test."""
-    children.start_server((LIGHT, *HEAVY))
+    children.start_server(PRELOADED)
 
 
 @pytest.fixture

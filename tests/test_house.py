@@ -163,6 +163,20 @@ def test_a_wheel_carries_the_yamls_and_runs_from_any_folder(tmp_path: Path) -> N
     assert (work / "reports" / "index.html").exists()
 
 
+def test_the_process_of_a_sweep_imports_no_torch_to_its_end(tmp_path: Path) -> None:
+    """Its imports would be waited for before the first run, and once more at the end."""
+    script = """if __name__ == "__main__":
+        import sys
+        from normbench import __main__, children
+        code = __main__.main(["norm=gn", "recipe.images=256"])
+        children.stop_server()
+        print(code, sorted({"torch", "pytorch_lightning", "wandb"} & sys.modules.keys()))
+    """
+    (tmp_path / "script.py").write_text(script)
+    found = run("python script.py", tmp_path)
+    assert found.stdout.splitlines()[-1] == "0 ['wandb']", found.stderr
+
+
 def test_the_console_script_is_the_command_line(tmp_path: Path) -> None:
     found = run("normbench norm=gn recipe.images=256 logger=none", tmp_path)
     assert found.returncode == 0, found.stderr

@@ -20,7 +20,7 @@ from normbench import children, ranks
 from normbench.catalog import normalizer
 from normbench.cells import Cell
 from normbench.plan import Plan
-from normbench.sweep import HEAVY, LIGHT
+from normbench.sweep import PRELOADED
 
 Distances = dict[str, list[dict[str, float]]]
 
@@ -60,7 +60,7 @@ def able(norm: str, plan: Plan) -> bool:
 
 def distances(mode: Mode, plan: Plan, cells: Mapping[str, Cell], folder: Path) -> Distances:
     """What the ranks of a plan have found: by normalizer and step."""
-    children.start_server((LIGHT, *HEAVY))
+    children.start_server(PRELOADED)
     log = folder / f"{mode}-{plan.devices}-{plan.per_forward}-{plan.accumulation}.txt"
     errand = Errand(mode, plan, dict(cells), folder)
     running = ranks.start("plan_work:run", errand, plan.devices, log=log)

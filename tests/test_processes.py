@@ -21,11 +21,11 @@ from normbench.jobs import Jobs
 from normbench.place import own_cores
 from normbench.pool import Machine, Summary, Work
 from normbench.ranks import Ranks
-from normbench.sweep import HEAVY, LIGHT
+from normbench.sweep import PRELOADED
 
 
 def start(function: str, request: Any = None, **options: Any) -> Child:
-    children.start_server((LIGHT, *HEAVY))
+    children.start_server(PRELOADED)
     return children.start(f"child_work:{function}", request, **options)
 
 

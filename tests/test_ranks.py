@@ -14,7 +14,7 @@ from normbench import children, ranks, results
 from normbench.history import read_history
 from normbench.plan import Plan, layouts
 from normbench.results import Row
-from normbench.sweep import HEAVY, LIGHT
+from normbench.sweep import PRELOADED
 
 Rows = Callable[[], list[Row]]
 
@@ -217,7 +217,7 @@ def test_the_end_of_one_rank_is_told_whatever_the_other_does(
     parts: tuple[str, str], rank: int | None, kind: str, content: str, tmp_path: Path
 ) -> None:
     """The other may still write the row, or may wait for ever for one that is gone."""
-    children.start_server((LIGHT, *HEAVY))
+    children.start_server(PRELOADED)
     request = dict(zip("01", parts, strict=True))
     running = ranks.start("child_work:part", request, 2, log=tmp_path / "log.txt")
     while (end := running.ended()) is None:

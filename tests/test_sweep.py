@@ -22,7 +22,7 @@ from normbench.cells import Request
 from normbench.history import read_history
 from normbench.progress import Bars, Lines, Screen
 from normbench.results import Row
-from normbench.sweep import HEAVY, LIGHT
+from normbench.sweep import PRELOADED
 
 Rows = Callable[[], list[Row]]
 
@@ -374,7 +374,7 @@ def test_a_child_that_comes_too_late_touches_nothing(command: Command, tmp_path:
     with results.locked(own):
         (own / "log.txt").write_text("of the other\n")
         results.write_state(own, "running", pid=1)
-        children.start_server((LIGHT, *HEAVY))
+        children.start_server(PRELOADED)
         end, _ = finish(children.start("normbench.run:main", request, log=own / "log.txt"))
         assert end.last is not None
         assert end.last.content == "busy"

@@ -15,7 +15,7 @@ from normbench.errors import BadInput, choose_from, counted
 from normbench.place import share_of_cores
 from normbench.plan import Plan
 from normbench.pool import why
-from normbench.sweep import HEAVY, LIGHT
+from normbench.sweep import PRELOADED
 
 Once = Callable[[str, Path], float]  # images per second of one of the words that are compared
 
@@ -91,7 +91,7 @@ def _plan(word: str, cell: Cell) -> Plan:
 
 
 def _measured(words: Sequence[str], once: Once, rounds: int) -> dict[str, list[float]]:
-    children.start_server((LIGHT, *HEAVY, "normbench.bench.timing"))
+    children.start_server((*PRELOADED, "normbench.bench.timing"))
     found: dict[str, list[float]] = {word: [] for word in words}
     with tempfile.TemporaryDirectory(prefix="normbench-") as scratch:
         for _ in range(rounds):
