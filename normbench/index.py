@@ -50,7 +50,7 @@ class Layout:
             "drop table if exists files",
             "drop table if exists texts",
             "create table texts (share integer primary key, text unique)",
-            f"create table files (path primary key, stamp, share, {self.columns}) without rowid",
+            f"create table files ({self.columns}, share, stamp, path primary key) without rowid",
             f"create view rows as select path, {self.columns}, {common} "
             "from files join texts using (share)",
             f"pragma user_version = {self.version}",
@@ -59,7 +59,8 @@ class Layout:
 
 Read = Callable[[str], tuple[str, Sequence[Value]]]  # of a file: what it shares, and its own
 Found = tuple[dict[int, str], list[Sequence[Any]]]
-Lines = dict[str, tuple[Any, ...]]  # of a file its stamp, the number of its text, and its own
+Lines = dict[str, tuple[Any, ...]]  # of a file its own, the number of its text, its stamp and path
+SHARE, STAMP, PATH = -3, -2, -1  # where in a line
 
 
 def indexed(file: Path, layout: Layout, stamps: Mapping[str, str], read: Read) -> Found:
@@ -73,8 +74,8 @@ def indexed(file: Path, layout: Layout, stamps: Mapping[str, str], read: Read) -
             was.
 
     Returns:
-        The shared texts by number, and of each file, in the order of `stamps`, the number of its
-        text and then its own values.
+        The shared texts by number, and of each file, in the order of `stamps`, its own values,
+        followed by the number of its text, its stamp and its path.
     """
     try:
         return _found(file, layout, stamps, read)
@@ -94,7 +95,7 @@ def _found(file: Path | None, layout: Layout, stamps: Mapping[str, str], read: R
         index.execute("pragma synchronous = off")  # after a power cut it is made again
         index.execute("begin")
         lines = _lines(index, layout)
-        if {path: line[0] for path, line in lines.items()} != stamps:
+        if {path: line[STAMP] for path, line in lines.items()} != stamps:
             index.execute("rollback")
             index.execute("begin immediate")
             lines = _lines(index, layout)  # another process may have been faster
@@ -102,9 +103,9 @@ def _found(file: Path | None, layout: Layout, stamps: Mapping[str, str], read: R
             lines = _lines(index, layout)
         texts = dict(index.execute("select share, text from texts")) if lines else {}
         index.execute("commit")
-    if not texts.keys() >= {line[1] for line in lines.values()}:
+    if not texts.keys() >= {line[SHARE] for line in lines.values()}:
         raise sqlite3.DatabaseError("files without their texts")
-    return texts, [lines[path][1:] for path in stamps]
+    return texts, [lines[path] for path in stamps]
 
 
 def _lines(index: sqlite3.Connection, layout: Layout) -> Lines:
@@ -112,8 +113,8 @@ def _lines(index: sqlite3.Connection, layout: Layout) -> Lines:
     (version,) = index.execute("pragma user_version").fetchone()
     if version != layout.version:
         return {}
-    found = index.execute(f"select path, stamp, share, {layout.columns} from files")
-    return {line[0]: line[1:] for line in found}
+    found = index.execute(f"select {layout.columns}, share, stamp, path from files")
+    return {line[PATH]: line for line in found}
 
 
 def _renew(
@@ -125,14 +126,14 @@ def _renew(
             index.execute(statement)
     gone = [(path,) for path in lines.keys() - stamps.keys()]
     index.executemany("delete from files where path = ?", gone)
-    changed = [path for path in stamps if path not in lines or lines[path][0] != stamps[path]]
+    changed = [path for path in stamps if path not in lines or lines[path][STAMP] != stamps[path]]
     shares = dict(index.execute("select text, share from texts"))
     new = []
     for path in changed:
         text, own = read(path)
         if text not in shares:
             shares[text] = index.execute("insert into texts (text) values (?)", [text]).lastrowid
-        new.append((path, stamps[path], shares[text], *own))
+        new.append((*own, shares[text], stamps[path], path))
     holes = ", ".join("?" * (len(layout.own) + 3))
     index.executemany(f"insert or replace into files values ({holes})", new)
     index.execute("delete from texts where share not in (select share from files)")

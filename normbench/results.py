@@ -22,14 +22,14 @@ import marshal
 import os
 import types
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import MISSING, asdict, dataclass, field, fields
 from operator import attrgetter
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from normbench.errors import BadInput
-from normbench.index import Layout, Value, indexed
+from normbench.index import SHARE, Layout, Value, indexed
 
 SCHEMA = 1
 CHECKPOINT = "checkpoint.pt"  # the last one of a run
@@ -190,8 +190,8 @@ def _indexed(root: Path) -> Iterator[Row]:
         root / INDEX, _LAYOUT, stamps, lambda path: _kept(load(root / path), known)
     )
     shared = {number: json.loads(text) for number, text in texts.items()}
-    for number, *own in rows:
-        yield _row(shared[number], own)
+    for line in rows:
+        yield _row(shared[line[SHARE]], line)
 
 
 def _kept(row: Row, known: dict[bytes, str]) -> tuple[str, list[Value]]:
@@ -207,10 +207,10 @@ def _kept(row: Row, known: dict[bytes, str]) -> tuple[str, list[Value]]:
     return text, [fields_[name] for name in _LAYOUT.own]
 
 
-def _row(shared: dict[str, Any], own: Sequence[Value]) -> Row:
+def _row(shared: dict[str, Any], line: Sequence[Value]) -> Row:
     """The row again; rows of one cell have the same objects in their configurations."""
     found = shared.copy()
-    found.update(zip(_LAYOUT.own, own, strict=True))
+    found.update(zip(_LAYOUT.own, line, strict=False))
     found["ratios"] = json.loads(found["ratios"]) if found["ratios"] != "{}" else {}
     if shared["config"].get("seed", "") is None:
         found["config"] = {**shared["config"], "seed": found["seed"]}
@@ -252,18 +252,22 @@ def _stamps(root: Path | str) -> dict[str, str]:
     for sweep in _folders(root):
         folder = os.open(f"{root}/{sweep}", os.O_RDONLY)
         try:
-            for run in _folders(folder):
+            with os.scandir(folder) as entries:
+                runs = sorted(entry.name for entry in entries)
+            for run in runs:
                 path = f"{run}/row.json"
-                with suppress(FileNotFoundError):
+                try:
                     stat = os.stat(path, dir_fd=folder)
-                    stamp = f"{stat.st_mtime_ns} {stat.st_size} {stat.st_ino}"
-                    found[f"{sweep}/{path}"] = stamp
+                except (FileNotFoundError, NotADirectoryError):
+                    continue
+                stamp = f"{stat.st_mtime_ns} {stat.st_size} {stat.st_ino}"
+                found[f"{sweep}/{path}"] = stamp
         finally:
             os.close(folder)
     return found
 
 
-def _folders(root: Path | str | int) -> list[str]:
+def _folders(root: Path | str) -> list[str]:
     try:
         with os.scandir(root) as entries:
             return sorted(entry.name for entry in entries if entry.is_dir())
@@ -439,4 +443,4 @@ _OWN = (
     "test_top5", "test_loss", "ratios", "seconds", "images_per_second", "peak_memory", "resumed",
     "computation", "shared_with", "wandb", "finished", "of",
 )  # fmt: skip
-_LAYOUT = Layout(_OWN, sorted(_NAMES - {*_OWN}), f"rows of schema {SCHEMA}, 1")
+_LAYOUT = Layout(_OWN, sorted(_NAMES - {*_OWN}), f"rows of schema {SCHEMA}, 2")
