@@ -12,6 +12,7 @@ from functools import partial
 import torch
 from torch import Tensor
 from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 
 from normbench.errors import choose_from
 
@@ -64,8 +65,23 @@ def relu(x: Tensor) -> Tensor:
     Compiled for a CPU (torch 2.15), `F.relu` at the end of a graph keeps a mask of booleans, which
     makes all of it four to seven times slower; the same in other words has the same gradients.
     """
+    return torch.where(x <= 0, 0.0, x) if _compiled_for_cpu(x) else F.relu(x)
+
+
+def alone(function: Activation, x: Tensor) -> Tensor:
+    """function(x), where nothing else needs `x` on the way back.
+
+    Compiled for a CPU that, too, would keep a mask of booleans, unless told to keep `x`.
+    """
+    if not _compiled_for_cpu(x):
+        return function(x)
+    found: Tensor = checkpoint(function, x, use_reentrant=False)
+    return found
+
+
+def _compiled_for_cpu(x: Tensor) -> bool:
     compiling = torch.compiler.is_compiling() and not torch.compiler.is_exporting()
-    return torch.where(x <= 0, 0.0, x) if compiling and x.device.type == "cpu" else F.relu(x)
+    return compiling and x.device.type == "cpu"
 
 
 def identity(x: Tensor) -> Tensor:

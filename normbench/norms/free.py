@@ -41,7 +41,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
-from normbench.norms.activations import gain
+from normbench.norms.activations import alone, gain
 from normbench.norms.convolution import Standardization
 from normbench.norms.layer import Affine, NormAct, Normalizer, Role, require_positive
 from normbench.norms.residual import FixUp, NormalizerFree, Residual, SkipInit
@@ -157,7 +157,7 @@ class GainedAct(NormAct):
         return False
 
     def joint(self, x: Tensor) -> Tensor:
-        return self.activation(x) * self.factor
+        return alone(lambda x: self.activation(x) * self.factor, x)
 
     def reference(self, x: Tensor) -> Tensor:
         if self.act is None:
@@ -191,7 +191,7 @@ class ShiftedAct(NormAct):
         return False
 
     def joint(self, x: Tensor) -> Tensor:
-        return self.activation(x if self.bias is None else x + self.bias)
+        return alone(lambda x: self.activation(x if self.bias is None else x + self.bias), x)
 
     def reference(self, x: Tensor) -> Tensor:
         if self.bias is None:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from normbench.errors import Impossible
-from normbench.norms.activations import activation
+from normbench.norms.activations import activation, alone
 from normbench.norms.convolution import Standardization
 from normbench.norms.lean import Recomputable, recomputed
 from normbench.norms.residual import Residual
@@ -245,6 +245,8 @@ class Affine(NormAct):
         return self.weight is not None and not keeps_its_output(self.act)
 
     def joint(self, x: Tensor) -> Tensor:
+        if self.weight is None and self.bias is None:
+            return alone(self.activation, x)
         return self.activation(self.affine(x))
 
     def reference(self, x: Tensor) -> Tensor:
