@@ -20,7 +20,7 @@ PATHS = frozenset({"root", "beton", "download"})
 
 Accelerator = Literal["auto", "cpu", "gpu"]
 Loader = Literal["auto", "memory", "ffcv", "torch"]
-Impl = Literal["auto", "eager", "lean", "compile"]
+Impl = Literal["auto", "eager", "lean", "compile", "triton"]
 USUAL_GLOBAL_BATCH = 128  # of conf/protocol/fixed_global_batch.yaml
 PRECISIONS = ("32-true", "bf16-mixed", "16-mixed", "64-true")
 

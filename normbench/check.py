@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from normbench import catalog, together
+from normbench import catalog, kernels, together
 from normbench.cells import Accelerator, Cell, Choice
 from normbench.children import one_line
 from normbench.data.reading import opened
@@ -32,6 +32,7 @@ from normbench.training import (
     independent,
     lacks_compiler,
     network_of,
+    on_gpu,
 )
 
 Asked = tuple[list[Cell], Path, bool, int | None, bool]
@@ -183,15 +184,21 @@ def _require_plan(cell: Cell, look: Look) -> None:
 
 
 def require_compiler(cell: Cell) -> None:
-    """Refuse to compile where no compiler is.
+    """Refuse layers that need a compiler, or a device, which is not here.
 
     Raises:
-        BadInput: there is none.
+        BadInput: it is not.
     """
     if cell.trainer.impl == "compile" and (name := lacks_compiler(cell)):
         raise BadInput(
             f"trainer.impl=compile: torch needs a compiler, and here is no {name}; "
             "trainer.impl=eager works"
+        )
+    if cell.trainer.impl == "triton" and not (kernels.available() and on_gpu(cell)):
+        reason = "there is no package triton" if on_gpu(cell) else "this run is for a CPU"
+        raise BadInput(
+            f"trainer.impl=triton: its kernels are for CUDA devices, by the package triton, and "
+            f"{reason}; trainer.impl=eager works"
         )
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from functools import partial
 from statistics import fmean
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from pytorch_lightning import LightningModule
@@ -25,7 +25,7 @@ from normbench.errors import BadInput, Impossible
 from normbench.evaluation import Evaluation, Record
 from normbench.loaders import Chunk, Images, Loaders, Partners
 from normbench.models.dropping import dropping, set_draws
-from normbench.norms.lean import set_lean
+from normbench.norms.impl import Impl, set_impl
 from normbench.norms.recalibration import recalibrate
 from normbench.norms.renorm import changing, set_progress
 from normbench.norms.running import Statistics
@@ -63,7 +63,8 @@ class Task(LightningModule):
         log_every: optimizer steps between two records of the curve within an epoch.
         channels_last: images and weights lie in memory as (N, H, W, C).
         impl: how training steps compute the network, evaluations compute it as it is: eager, lean
-            (`normbench.norms.lean`), or compile, as torch.compile makes it.
+            (`normbench.norms.lean`), compile, as torch.compile makes it, or triton, by kernels
+            of our own (`normbench.norms.fused`).
         curve: takes each record: step, epoch, lr, training loss and accuracy, at the end of an
             epoch those of the validation images too. Accuracies in percent; of mixed images those
             that have their own label.
@@ -87,7 +88,7 @@ class Task(LightningModule):
         steps_per_epoch: int,
         log_every: int,
         channels_last: bool = False,
-        impl: Literal["eager", "lean", "compile"] = "eager",
+        impl: Impl = "eager",
         curve: Callable[[Record], None] = ignored,
         progress: Callable[[int, float], None] = ignored,
         checkpoints: Checkpoints | None = None,
@@ -123,10 +124,7 @@ class Task(LightningModule):
             None if recipe.ema is None else Average(model, recipe.ema, rises=not self.of_epochs)
         )
         self.impl = impl
-        if impl == "lean":
-            set_lean(model)
-        if impl == "compile":  # after the average, which is a copy that needs no compiling
-            model.compile()
+        set_impl(model, impl)  # after the average, a copy that evaluations see as it is
         self.watch, self.watched_images = watch, watched_images
         self._state = state
         if state is not None:

@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from datetime import timedelta
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from lightning_fabric.plugins.environments.lightning import LightningEnvironment
@@ -31,6 +31,7 @@ from normbench.models.cost import count
 from normbench.models.coverage import coverage
 from normbench.models.dropping import set_rescale
 from normbench.models.kinds import is_batch_norm
+from normbench.norms.impl import Impl
 from normbench.norms.layer import NormAct, Normalizer
 from normbench.norms.ratios import average
 from normbench.place import own_cores
@@ -126,11 +127,11 @@ def prepare(
     return task, loaders
 
 
-def implementation(cell: Cell, steps: int, data: Dataset) -> Literal["eager", "lean", "compile"]:
+def implementation(cell: Cell, steps: int, data: Dataset) -> Impl:
     """How layers are computed in a training of `steps`.
 
     What is left to us follows from the size of the training and from the kind of the device, and
-    from no clock.
+    from no clock. Kernels of our own are never chosen by themselves.
     """
     if cell.trainer.impl != "auto":
         return cell.trainer.impl

@@ -5,8 +5,9 @@
     layers    every normalizer's layer, forward and backward, over torch's batch normalization and
               ReLU; how many maps of its input's size it keeps for the backward pass
         norm=NAME,...     (all; peers=false leaves out the layers of torch and timm)
-        impl=eager,lean,compile
+        impl=IMPL,...     eager, lean, compile, and on a CUDA device triton
         shape=NxCxHxW,... (4x256x56x56,32x256x14x14)   act=relu   dtype=float32|bfloat16
+        device=cpu|cuda   format=contiguous|channels_last
     step      processor time of an optimizer step over a bare loop of PyTorch
         WORDS of one cell, as norm=gn batch=4
     seeds     processor time of seeds that are trained together over one after the other

@@ -1,12 +1,15 @@
 """Layers of all normalizers, of timm and of torch, over torch's batch normalization and ReLU.
 
-Processor time of a forward and a backward pass, as wall time says more of the machine than of the
-layer. On the way stand bytes kept for the backward pass over those of the input; of a compiled
-layer those that autograd knows, of the others all that lies there.
+On a CPU processor time of a forward and a backward pass, as wall time says more of the machine
+than of the layer; on a CUDA device that of its own clock. On the way stand bytes kept for the
+backward pass over those of the input: on the CPU of layers that are not compiled all that lies
+there, else those that autograd knows. On a CUDA device there is also how near a layer comes to what
+the memory allows: the time in which a copy moves what the layer must at least, over its own.
 """
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -19,16 +22,22 @@ from normbench.bench.measured import Once, in_turn, leave, taken
 from normbench.catalog import normalizer, normalizers
 from normbench.errors import BadInput, Impossible, choose_from, counted
 from normbench.norms.activations import activation
-from normbench.norms.layer import largest_divisor
-from normbench.norms.lean import set_lean
+from normbench.norms.impl import set_impl
+from normbench.norms.layer import NormAct, largest_divisor
 from normbench.performance import IMPLS
 from normbench.probes.memory import kept
 
 BASE = "F.batch_norm + relu"
 OWN = {
-    "norm": "", "impl": ",".join(IMPLS), "shape": "4x256x56x56,32x256x14x14", "act": "relu",
-    "dtype": "float32", "rounds": "7", "threads": "1", "peers": "true", "out": "",
+    "norm": "", "impl": "", "shape": "4x256x56x56,32x256x14x14", "act": "relu", "device": "cpu",
+    "format": "contiguous", "dtype": "float32", "rounds": "7", "threads": "1", "peers": "true",
+    "out": "",
 }  # fmt: skip
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+FORMATS = {"contiguous": torch.contiguous_format, "channels_last": torch.channels_last}
+#: Maps that move at least: a group of an image is read and written once, and read twice and written
+#: once on the way back; of several images it is read once more and three times.
+LEAST = {True: 5, False: 8}
 #: Layers of timm, joint with their activations.
 TIMM = {
     "timm bn": "BatchNormAct2d", "timm gn": "GroupNormAct", "timm frn": "FilterResponseNormTlu2d",
@@ -37,34 +46,51 @@ TIMM = {
 Function = Callable[[Tensor], Tensor]
 
 
+@dataclass(frozen=True)
+class Maps:
+    """What goes into the layers, and where."""
+
+    dtype: torch.dtype
+    device: torch.device
+    format: torch.memory_format
+
+    def drawn(self, shape: tuple[int, ...]) -> Tensor:
+        return torch.randn(shape, dtype=self.dtype).to(self.device, memory_format=self.format)
+
+
 def bench(words: Sequence[str]) -> None:
     """As the command says."""
     own, rest = taken(words, OWN)
     if rest:
         raise BadInput(f"{rest[0]}: layers has no such word; it has {', '.join(OWN)}")
     torch.set_num_threads(counted("threads", own["threads"], 1))
-    dtype = {"float32": torch.float32, "bfloat16": torch.bfloat16}.get(own["dtype"])
-    if dtype is None:
-        raise BadInput(f"dtype={own['dtype']}: float32 or bfloat16")
-    if own["peers"] not in ("true", "false"):
-        raise BadInput(f"peers={own['peers']}: true or false")
+    known_words: dict[str, Collection[str]] = {
+        "dtype": DTYPES, "format": FORMATS, "device": ("cpu", "cuda"), "peers": ("true", "false"),
+    }  # fmt: skip
+    for key, allowed in known_words.items():
+        if own[key] not in allowed:
+            raise BadInput(f"{key}={own[key]}: {' or '.join(allowed)}")
+    if own["device"] == "cuda" and not torch.cuda.is_available():
+        raise BadInput("device=cuda: no CUDA device is visible; device=cpu works")
+    maps = Maps(DTYPES[own["dtype"]], torch.device(own["device"]), FORMATS[own["format"]])
+    usual = IMPLS if own["device"] == "cpu" else (*IMPLS, "triton")
     norms = own["norm"].split(",") if own["norm"] else normalizers()
-    impls, rounds = own["impl"].split(","), counted("rounds", own["rounds"], 7)
-    for key, words_, known in (("norm", norms, normalizers()), ("impl", impls, IMPLS)):
-        for word in words_:
+    impls = own["impl"].split(",") if own["impl"] else list(usual)
+    for key, chosen, known in (("norm", norms, normalizers()), ("impl", impls, usual)):
+        for word in chosen:
             if word not in known:
                 raise BadInput(f"{key}={word} is unknown; {choose_from(word, known)}")
     try:
         activation(own["act"])
     except ValueError as error:
         raise BadInput(str(error)) from None
-    lines = []
+    rounds, lines = counted("rounds", own["rounds"], 7), []
     for shape in map(_shape, own["shape"].split(",")):
         entries = dict(_peers(shape[1], own["act"])) if own["peers"] == "true" else {}
         for name in norms:
             for impl in impls:
                 entries[f"{name} {impl}"] = partial(_ours, name, shape[1], own["act"], impl)
-        lines += list(_timed(entries, shape, dtype, rounds))
+        lines += list(_timed(entries, shape, maps, rounds))
     leave(own["out"], lines)
 
 
@@ -78,16 +104,16 @@ def _shape(word: str) -> tuple[int, ...]:
     return n, c, h, w
 
 
-def _ours(name: str, channels: int, act: str, impl: str) -> Function:
+def _ours(name: str, channels: int, act: str, impl: Any) -> nn.Module:
     layer = normalizer(name).layer(channels, act)
-    set_lean(layer, impl == "lean")
     if impl == "compile":
-        compiled: Function = torch.compile(layer, fullgraph=True, dynamic=False)
-        return compiled
+        layer.compile(fullgraph=True, dynamic=False)
+    else:
+        set_impl(layer, impl)
     return layer
 
 
-def _peers(channels: int, act: str) -> Iterator[tuple[str, Callable[[], Function]]]:
+def _peers(channels: int, act: str) -> Iterator[tuple[str, Callable[[], nn.Module]]]:
     function = {"relu": nn.ReLU, "silu": nn.SiLU}.get(act)
     if function is None:
         raise BadInput(f"act={act}: relu or silu, or peers=false for any")
@@ -100,47 +126,70 @@ def _peers(channels: int, act: str) -> Iterator[tuple[str, Callable[[], Function
         yield name, partial(getattr(timm.layers, kind), channels, **options)
 
 
-def _base(channels: int) -> Function:
-    weight, bias = (each.requires_grad_() for each in (torch.ones(channels), torch.zeros(channels)))
-    mean, var = torch.zeros(channels), torch.ones(channels)
-    return lambda x: F.relu(F.batch_norm(x, mean, var, weight, bias, True, 0.1, 1e-5))
+def _base(channels: int, device: torch.device) -> Function:
+    ones, zeros = (make(channels, device=device) for make in (torch.ones, torch.zeros))
+    weight, bias = (each.clone().requires_grad_() for each in (ones, zeros))
+    return lambda x: F.relu(F.batch_norm(x, zeros, ones, weight, bias, True, 0.1, 1e-5))
 
 
 def _timed(
-    entries: dict[str, Callable[[], Function]],
-    shape: tuple[int, ...],
-    dtype: torch.dtype,
-    rounds: int,
+    entries: dict[str, Callable[[], nn.Module]], shape: tuple[int, ...], maps: Maps, rounds: int
 ) -> Iterator[dict[str, object]]:
-    x = torch.randn(shape, dtype=dtype).requires_grad_()
-    gradient = torch.randn(shape, dtype=dtype)
-    makers: dict[str, Callable[[], Function]] = {BASE: partial(_base, shape[1]), **entries}
-    steps: dict[str, Once] = {}
-    maps: dict[str, float] = {}
-    for name, make in makers.items():
+    x, gradient = maps.drawn(shape).requires_grad_(), maps.drawn(shape)
+    on_cpu = maps.device.type == "cpu"
+    steps: dict[str, Once] = {BASE: partial(_seconds, _base(shape[1], maps.device), x, gradient)}
+    base_kept = kept if on_cpu else _kept_by_autograd
+    kept_maps = {BASE: base_kept(_base(shape[1], maps.device), x)}
+    least: dict[str, int] = {}
+    for name, make in entries.items():
         try:
-            function = make()
-            keeps = _kept_by_autograd if name.endswith(" compile") else kept
-            maps[name] = keeps(function, x) / x.untyped_storage().nbytes()
+            layer = make().to(maps.device)
+            counts = kept if on_cpu and not name.endswith(" compile") else _kept_by_autograd
+            kept_maps[name] = counts(layer, x)
         except (Impossible, ValueError, AssertionError) as reason:  # timm refuses some channels
             print(f"{name} at {'x'.join(map(str, shape))}: {reason}")
             continue
-        steps[name] = partial(_seconds, function, x, gradient)
+        steps[name] = partial(_seconds, layer, x, gradient)
+        if isinstance(layer, NormAct):
+            least[name] = LEAST[layer.batch_independent]
+    if not on_cpu:
+        steps["copy"] = partial(_copied, x.detach(), gradient)
     found = in_turn(steps, rounds)
     base = found[BASE].median
+    copy = None if on_cpu else found.pop("copy").median / 2  # it reads and writes
     for name, took in found.items():
-        yield {
+        line: dict[str, object] = {
             "shape": "x".join(map(str, shape)), "layer": name, **took.over(base),
-            "kept": maps[name], "milliseconds": 1000 * took.median,
+            "kept": kept_maps[name] / x.untyped_storage().nbytes(),
+            "milliseconds": 1000 * took.median,
         }  # fmt: skip
+        if copy is not None:
+            line["of_copy"] = copy * least[name] / took.median if name in least else ""
+        yield line
 
 
 def _seconds(function: Function, x: Tensor, gradient: Tensor) -> float:
-    """Processor time of a forward and a backward pass."""
+    """Of a forward and a backward pass."""
     x.grad = None
-    started = time.process_time()
-    function(x).backward(gradient)
-    return time.process_time() - started
+    return _clocked(lambda: function(x).backward(gradient), x.device)
+
+
+def _copied(x: Tensor, onto: Tensor) -> float:
+    return _clocked(lambda: onto.copy_(x), x.device)
+
+
+def _clocked(work: Callable[[], object], device: torch.device) -> float:
+    """Seconds of the processor, or of the device."""
+    if device.type == "cpu":
+        started = time.process_time()
+        work()
+        return time.process_time() - started
+    begun, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    begun.record()
+    work()
+    ended.record()
+    torch.cuda.synchronize(device)
+    return float(begun.elapsed_time(ended)) / 1000
 
 
 def _kept_by_autograd(function: Function, x: Tensor) -> int:

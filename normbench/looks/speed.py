@@ -12,7 +12,7 @@ from normbench.errors import BadInput, choose_from, counted
 from normbench.looks.asked import Asked
 from normbench.looks.subjects import Subject, composed, fresh
 from normbench.looks.writing import finish, show
-from normbench.norms.lean import set_lean
+from normbench.norms.impl import set_impl
 from normbench.probed import Line
 from normbench.probes.speed import Entry, Mode, Speed, speeds
 from normbench.training import dataset_of, dtype_of, exact, forward_context
@@ -50,8 +50,8 @@ def _entry(subject: Subject, images: Tensor) -> Entry:
     cell, device = subject.cell, subject.device
     if cell.trainer.impl == "compile" or cell.precision == "16-mixed":
         raise BadInput(
-            f"trainer.impl={cell.trainer.impl} precision={cell.precision}: speeds are of eager or "
-            "lean networks, in 32-true, 64-true or bf16-mixed"
+            f"trainer.impl={cell.trainer.impl} precision={cell.precision}: speeds are of eager, "
+            "lean or triton networks, in 32-true, 64-true or bf16-mixed"
         )
     last = cell.trainer.channels_last
     layout = torch.channels_last if last else torch.contiguous_format
@@ -59,7 +59,7 @@ def _entry(subject: Subject, images: Tensor) -> Entry:
 
     def build() -> nn.Module:
         network = subject.network().to(memory_format=layout)
-        set_lean(network, cell.trainer.impl == "lean")
+        set_impl(network, "eager" if cell.trainer.impl == "auto" else cell.trainer.impl)
         return network
 
     return Entry(build, given, partial(forward_context, cell, device))

@@ -120,6 +120,8 @@ class NormAct(Recomputable, nn.Module):
     batch_independent: bool
     #: Its statistics are those of all images of an optimizer step, so that all share one pass.
     whole_step: bool = False
+    #: Computes the map in another way, or says by None that it cannot (`normbench.norms.fused`).
+    fused: "Callable[[NormAct, Tensor], Tensor | None] | None" = None
     #: Why a training cannot begin with the layer as it is, but only from a checkpoint.
     unfinished: str = ""
     roles: ClassVar[dict[str, Role]] = {"weight": "gain", "bias": "shift"}
@@ -151,6 +153,8 @@ class NormAct(Recomputable, nn.Module):
             raise ValueError(f"a batch of shape {tuple(x.shape)} holds nothing to normalize")
         if reason := self.refusal(x.shape):
             raise Impossible(reason)
+        if self.fused is not None and (found := self.fused(self, x)) is not None:
+            return found
         if self.lean and self.keeps_more and torch.is_grad_enabled():
             return recomputed(self, x)
         return self.finished(x)

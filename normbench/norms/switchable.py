@@ -177,25 +177,34 @@ class SwitchableNormAct(PerWorker, Running, Normalizing):
 
     def _normalized(self, x: Tensor, *, track: bool) -> Tensor:
         x = wide(x)
-        own = self._of_images(x)
+        positions = x.shape[2] * x.shape[3]
+        mean, scale = self.mixture(of_channels(x), positions, self.ratios(), track=track)
+        # One multiplication and one addition on the map, whatever was mixed.
+        return x * per_channel(scale) - per_channel(mean * scale)
+
+    def mixture(
+        self, own: Moments, positions: int, ratios: tuple[Tensor, Tensor], *, track: bool
+    ) -> Moments:
+        """Mean and one over the root of the variance, each to be broadcast over (N, C).
+
+        Args:
+            own: mean and (biased) variance (N, C) of every channel of every image.
+            positions: of a map.
+            ratios: of means and of variances.
+            track: whether running statistics move.
+        """
+        mean, var = own
+        own = mean, var * (positions / (positions - 1)) if self.options.unbiased else var
         means, variances = [], []
         for member in self.options.over:
             mean, var = self._of_member(member, own, track=track)  # each broadcasts over (N, C)
             means.append(mean)
             variances.append(var)
-        p, q = self.ratios()
+        p, q = ratios
         mean = _mixed(p, means)
         if self.options.mix == "std":
-            scale = 1 / _mixed(q, [torch.sqrt(var + self.options.eps) for var in variances])
-        else:
-            scale = torch.rsqrt(_mixed(q, variances) + self.options.eps)
-        # One multiplication and one addition on the map, whatever was mixed.
-        return x * per_channel(scale) - per_channel(mean * scale)
-
-    def _of_images(self, x: Tensor) -> Moments:
-        mean, var = of_channels(x)
-        positions = x.shape[2] * x.shape[3]
-        return mean, var * (positions / (positions - 1)) if self.options.unbiased else var
+            return mean, 1 / _mixed(q, [torch.sqrt(var + self.options.eps) for var in variances])
+        return mean, torch.rsqrt(_mixed(q, variances) + self.options.eps)
 
     def _of_member(self, member: Member, own: Moments, *, track: bool) -> Moments:
         """The member's statistics from those (N, C) of every channel of every image."""
