@@ -12,6 +12,9 @@ import pytest
 import torch
 from torch import nn
 
+if not torch.cuda.is_available():  # before anything imports Triton
+    os.environ["TRITON_INTERPRET"] = "1"
+
 from normbench import children, probe
 from normbench.__main__ import main
 from normbench.catalog import model, normalizer

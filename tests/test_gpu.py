@@ -12,6 +12,7 @@ from test_sweep import BROKEN, Rows
 from normbench import probed
 from normbench.catalog import normalizer, normalizers
 from normbench.draws import Draws
+from normbench.norms.impl import Impl, set_impl
 from normbench.norms.workers import set_workers
 from normbench.results import read
 
@@ -27,10 +28,12 @@ ON_GPU = [argument for argument in SHORT if argument != "trainer=cpu"] + ["train
 @pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
 @pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last], ids=str)
 @pytest.mark.parametrize("workers", [1, 4])
+@pytest.mark.parametrize("impl", ["eager", "triton"])
 def test_values_and_gradients_are_those_of_the_reference(
-    name: str, dtype: torch.dtype, layout: torch.memory_format, workers: int
+    name: str, dtype: torch.dtype, layout: torch.memory_format, workers: int, impl: Impl
 ) -> None:
     layer = made(normalizer(name), 8, "silu", dtype).cuda()
+    set_impl(layer, impl)
     reference = made(normalizer(name), 8, "silu", torch.float64).cuda()
     reference.load_state_dict(layer.state_dict())
     for each in (layer, reference):
@@ -71,6 +74,20 @@ def test_a_layer_compiled_by_inductor_is_the_layer(name: str) -> None:
     found = values_and_gradients(layer, x, torch.compile(layer, fullgraph=True)(x))
     for ours, theirs in zip(found, expected, strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("name", ["gn", "ln", "in", "frn", "evonorm_s0", "gn_pn", "bn", "sn"])
+@pytest.mark.parametrize("shape", [(8, 64, 56, 56), (8, 512, 28, 28), (8, 2048, 7, 7)], ids=str)
+def test_kernels_have_the_maps_of_a_resnet_50(name: str, shape: tuple[int, ...]) -> None:
+    layer = made(normalizer(name), shape[1], "relu", torch.float32).cuda()
+    fused = copy.deepcopy(layer)
+    set_impl(fused, "triton")
+    x = torch.randn(shape, device="cuda", dtype=torch.bfloat16)
+    x = x.to(memory_format=torch.channels_last).requires_grad_()
+    found = values_and_gradients(fused, x, fused(x))
+    for ours, theirs in zip(found, values_and_gradients(layer, x, layer(x)), strict=True):
+        scale = float(theirs.detach().abs().max()) + 1
+        torch.testing.assert_close(ours.float(), theirs.float(), rtol=4e-2, atol=4e-2 * scale)
 
 
 @pytest.mark.parametrize("kind", ["uniform", "normal"])
