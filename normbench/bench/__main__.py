@@ -14,6 +14,7 @@
         seeds=N,...       (3,8)   WORDS of one cell, as norm=gn batch=4
     sweep     a sweep against a process for each of its runs, one after the other; seconds from the
               command to the first step, and from a run's row to the next run's first step
+        against=FOLDER    another checkout of normbench, whose sweep is timed as well
         WORDS of a grid of lists, as norm=bn,gn seed=0,1,2
     report    tables out of so many rows, made up, against reading their JSON
         rows=N            (10000)

@@ -4,6 +4,7 @@ Both train the same cells from the command line to the last row, each into a fol
 afterwards. By hand there is a process of normbench for each cell, one after the other.
 """
 
+import os
 import subprocess
 import sys
 import tempfile
@@ -16,7 +17,7 @@ from pathlib import Path
 from normbench.bench.measured import Once, in_turn, leave, quartiles, taken
 from normbench.errors import BadInput, counted
 
-OWN = {"rounds": "7", "out": ""}
+OWN = {"against": "", "rounds": "7", "out": ""}
 LOOK = 0.005  # seconds between two looks at the files of a sweep
 #: Runs of a few steps, one after the other, that tell of the first as soon as it is done.
 SHORT = (
@@ -28,6 +29,9 @@ def bench(words: Sequence[str]) -> None:
     """As the command says."""
     own, rest = taken(words, OWN)
     rounds = counted("rounds", own["rounds"], 7)
+    other = Path(own["against"]) if own["against"] else None
+    if other is not None and not (other / "normbench/__main__.py").exists():
+        raise BadInput(f"against={other}: it holds no normbench; a checkout of another commit does")
     cells = _cells(rest)
     first, next_ = [], []
 
@@ -42,6 +46,8 @@ def bench(words: Sequence[str]) -> None:
         "sweep": partial(_wall, [["-m", *rest]]), "a process each": partial(_wall, cells),
         "starts": begun,
     }  # fmt: skip
+    if other is not None:
+        entries["sweep of the other"] = partial(_wall, [["-m", *rest]], other.resolve())
     found = in_turn(entries, rounds, warm_up=False)
     del found["starts"]  # its runs say more than their sum
     found |= {"command to first step": quartiles(first), "row to next first step": quartiles(next_)}
@@ -72,12 +78,12 @@ def _cells(words: Sequence[str]) -> list[list[str]]:
     return cells
 
 
-def _wall(commands: Sequence[Sequence[str]]) -> float:
-    """Seconds of commands, one after the other."""
+def _wall(commands: Sequence[Sequence[str]], checkout: Path | None = None) -> float:
+    """Seconds of commands, one after the other, by another checkout of normbench if one is named."""
     with tempfile.TemporaryDirectory() as root:
         started = time.monotonic()
         for words in commands:
-            process = _started(words, root)
+            process = _started(words, root, checkout)
             _require_success(process)
         return time.monotonic() - started
 
@@ -102,10 +108,14 @@ def starts(words: Sequence[str]) -> tuple[float, list[float]]:
     return stepped[runs[0]] - started, between
 
 
-def _started(words: Sequence[str], root: str) -> subprocess.Popen[str]:
+def _started(
+    words: Sequence[str], root: str, checkout: Path | None = None
+) -> subprocess.Popen[str]:
+    path = os.pathsep.join(map(str, filter(None, [checkout, os.environ.get("PYTHONPATH")])))
     return subprocess.Popen(
         [sys.executable, "-m", "normbench", *words],
         cwd=root, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        env={**os.environ, "PYTHONPATH": path} if path else None,
     )  # fmt: skip
 
 
