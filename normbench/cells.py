@@ -71,6 +71,7 @@ class Hardware:
     readers: int | None  # processes or threads that read images beside each of its processes
     channels_last: bool
     impl: Impl
+    graphs: bool
 
     def layouts(self, workers: int) -> list[Plan]:
         """The plans of a run with `workers`, the fastest first."""

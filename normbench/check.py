@@ -20,8 +20,10 @@ from normbench.data.reading import opened
 from normbench.errors import BadInput, Impossible
 from normbench.models.cost import try_out
 from normbench.models.coverage import coverage
+from normbench.models.dropping import dropping
 from normbench.models.kinds import is_batch_norm
 from normbench.norms.layer import NormAct
+from normbench.norms.renorm import changing
 from normbench.norms.workers import set_workers
 from normbench.pool import Verdicts
 from normbench.recipe import Recipe
@@ -75,6 +77,8 @@ def check(request: Asked, _tell: Callable[[Any], None]) -> Verdicts:
             if covered := looks[network].coverage:
                 reached[f"{short(cell.norm)} in {short(cell.model)}"] = covered
         _require_plan(cell, looks[network])
+        if here:
+            require_graphs(cell, looks[network])
     own = {cell.id: looks[_network(cell)] for cell in cells}
     return Verdicts(
         {id_: look.reason for id_, look in own.items()},
@@ -96,6 +100,7 @@ class Look:
         whole_step: all images of a step must share a forward pass.
         foreign: it has batch normalizations that know no workers.
         unfinished: why it cannot be trained from the start, or nothing.
+        changes: steps compute what Python says anew in each of them.
         unstackable: why seeds of it cannot be trained together, if anybody wants to know.
     """
 
@@ -105,6 +110,7 @@ class Look:
     whole_step: bool = False
     foreign: bool = False
     unfinished: str = ""
+    changes: bool = False
     unstackable: str = ""
 
 
@@ -157,6 +163,7 @@ def _look(cell: Cell, log: Path, *, side_by_side: bool) -> Look:
         whole_step=any(layer.whole_step for layer in layers),
         foreign=any(map(is_batch_norm, network.modules())),
         unfinished=next((layer.unfinished for layer in layers if layer.unfinished), ""),
+        changes=bool(changing(network) or dropping(network)),
         unstackable=together.unstackable(network, cell.global_batch, data.trained_image)
         if side_by_side
         else "",
@@ -200,6 +207,24 @@ def require_compiler(cell: Cell) -> None:
             f"trainer.impl=triton: its kernels are for CUDA devices, by the package triton, and "
             f"{reason}; trainer.impl=eager works"
         )
+
+
+def require_graphs(cell: Cell, look: Look) -> None:
+    """Refuse to record what another process, a scale or a draw changes from step to step.
+
+    Raises:
+        BadInput: `trainer.graphs` asks for it.
+    """
+    devices = cell.trainer.layouts(cell.workers)[0].devices
+    reasons = {
+        "it needs a CUDA device, and this run is for a CPU": not on_gpu(cell),
+        f"a graph is of one process, and trainer.devices={devices} are several": devices > 1,
+        "precision=16-mixed scales the loss anew in each step": cell.precision == "16-mixed",
+        f"in {cell.title} each step drops other paths, or has other bounds": look.changes,
+    }
+    reason = next((reason for reason, there in reasons.items() if there), None)
+    if cell.trainer.graphs and reason is not None:
+        raise BadInput(f"trainer.graphs=true: {reason}; trainer.graphs=false works")
 
 
 def _wants_gpu(cell: Cell) -> bool:

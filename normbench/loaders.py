@@ -5,8 +5,9 @@ Shape letters: K steps of a chunk, A passes of a step, N images of a pass, C H W
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -38,6 +39,25 @@ class Partners(NamedTuple):
     label_share: Tensor
 
 
+class Step(NamedTuple):
+    """One step of training: images (A, N, C, H, W), labels (A, N) and, if images are mixed, those
+    of their partners and their share, both (A, N); `draws` are the random numbers of a pass."""
+
+    images: Tensor
+    labels: Tensor
+    partners: tuple[Tensor, ...]
+    draws: Callable[[int], Draws]
+
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        return (self.images, self.labels, *self.partners)
+
+    def copied(self) -> "Step":
+        """The same in memory of its own."""
+        images, labels, *partners = (each.clone() for each in self.tensors)
+        return Step(images, labels, tuple(partners), self.draws)
+
+
 class Chunk(NamedTuple):
     """K steps of training: images (K, A, N, C, H, W), labels and indices (K, A, N).
 
@@ -60,6 +80,12 @@ class Chunk(NamedTuple):
     def draws(self, step: int, turn: int) -> Draws:
         """Random numbers for the images of one pass of one step."""
         return Draws(self.seed, self.epoch, self.indices[step, turn])
+
+    def step(self, number: int) -> Step:
+        """One of its steps."""
+        mixed = self.partners
+        partners = () if mixed is None else (mixed.labels[number], mixed.label_share[number])
+        return Step(self.images[number], self.labels[number], partners, partial(self.draws, number))
 
 
 class Images(NamedTuple):

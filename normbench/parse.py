@@ -186,6 +186,7 @@ def _hardware(options: Mapping[str, Any]) -> Hardware:
         readers,
         _switch("trainer.channels_last", options["channels_last"]),
         one_of("trainer.impl", options["impl"], get_args(Impl)),  # type: ignore[arg-type]
+        _switch("trainer.graphs", options["graphs"]),
     )
 
 

@@ -23,9 +23,8 @@ _LAYERS = """\
 Processor time of a forward and a backward pass of a layer and its activation, over that of torch's
 `F.batch_norm` and `relu`; and maps that lie there for the backward pass, over the input's size, the
 output not counted, which the next convolution keeps anyway (of compiled layers what autograd keeps
-of them). `eager`, `lean` and `compile` are those
-of `trainer.impl`. Layers of torch and timm are eager. The layer of `nf` is an activation alone:
-compiled by itself it keeps a mask of booleans, which inductor (torch 2.15) writes slowly on a CPU.
+of them). `eager`, `lean` and `compile` are those of `trainer.impl`. Layers of torch and timm are
+eager.
 """
 _STEP = """\
 ## Steps

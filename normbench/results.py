@@ -91,7 +91,8 @@ class Row:
     plan: str = ""
     threads: int = 0
     channels_last: bool = False
-    impl: str = ""  # how layers were computed: eager, lean or compile
+    impl: str = ""  # how layers were computed: eager, lean, compile or triton
+    graphs: bool = False  # the passes of a step were replayed as one CUDA graph
     loader: str = ""  # memory, torch or ffcv: how the images came
     together: int = 1  # seeds of its cell that were trained as one network
     resumed: int = 0  # how often it went on from a checkpoint

@@ -23,7 +23,8 @@ from normbench.checkpoint import Checkpoints, State, gathered, restore
 from normbench.ema import Average
 from normbench.errors import BadInput, Impossible
 from normbench.evaluation import Evaluation, Record
-from normbench.loaders import Chunk, Images, Loaders, Partners
+from normbench.graphs import Graph
+from normbench.loaders import Chunk, Images, Loaders, Step
 from normbench.models.dropping import dropping, set_draws
 from normbench.norms.impl import Impl, set_impl
 from normbench.norms.recalibration import recalibrate
@@ -65,6 +66,7 @@ class Task(LightningModule):
         impl: how training steps compute the network, evaluations compute it as it is: eager, lean
             (`normbench.norms.lean`), compile, as torch.compile makes it, or triton, by kernels
             of our own (`normbench.norms.fused`).
+        graphs: replay the passes of a step as one CUDA graph.
         curve: takes each record: step, epoch, lr, training loss and accuracy, at the end of an
             epoch those of the validation images too. Accuracies in percent; of mixed images those
             that have their own label.
@@ -89,6 +91,7 @@ class Task(LightningModule):
         log_every: int,
         channels_last: bool = False,
         impl: Impl = "eager",
+        graphs: bool = False,
         curve: Callable[[Record], None] = ignored,
         progress: Callable[[int, float], None] = ignored,
         checkpoints: Checkpoints | None = None,
@@ -125,6 +128,8 @@ class Task(LightningModule):
         )
         self.impl = impl
         set_impl(model, impl)  # after the average, a copy that evaluations see as it is
+        self.graphs = graphs
+        self.gradients = Graph(self._gradients, model) if graphs else self._gradients
         self.watch, self.watched_images = watch, watched_images
         self._state = state
         if state is not None:
@@ -235,10 +240,7 @@ class Task(LightningModule):
         """The optimizer step on images (A, N, C, H, W): what each of its A passes tells."""
         set_progress(self.changing, (self.done + ahead) / self.steps)
         # Everything stays on the device: asking for a number here would wait for it every step.
-        self.optimizer.zero_grad()
-        told = [
-            self._pass(chunk, ahead, turn) for turn in self.statistics.passes(chunk.images.shape[1])
-        ]
+        told = self.gradients(chunk.step(ahead))
         if self.statistics.read_in_training:
             self._share_statistics()
         self.rate = self.optimizer.param_groups[0]["lr"]
@@ -248,29 +250,26 @@ class Task(LightningModule):
             self.average.update(self.model, self.done + ahead)
         return told
 
-    def _pass(self, chunk: Chunk, ahead: int, turn: int) -> Told:
+    def _gradients(self, step: Step) -> list[Told]:
+        """Leaves the gradients of a step's passes; what each tells."""
+        self.optimizer.zero_grad()
+        return [self._pass(step, turn) for turn in self.statistics.passes(len(step.images))]
+
+    def _pass(self, step: Step, turn: int) -> Told:
         """Adds the gradients of a forward pass; its part of the mean loss, and the logits."""
-        x, y = chunk.images[ahead, turn], chunk.labels[ahead, turn]  # (N, C, H, W), (N,)
+        x, passes = step.images[turn], len(step.images)  # (N, C, H, W)
         if self.dropping:
-            set_draws(self.dropping, chunk.draws(ahead, turn))
+            set_draws(self.dropping, step.draws(turn))
         logits = self.model(x.to(self.dtype, memory_format=self.format))
         # Passes have equally many images, so the mean of their means is the mean over all.
-        passes = chunk.images.shape[1]
-        loss = self._loss(logits, y, chunk.partners, ahead, turn) / passes
+        others = (each[turn] for each in step.partners)
+        loss = self.reg.loss(logits, step.labels[turn], *others) / passes
         # Processes exchange gradients once a step, when the last pass has added its own.
         exchange = turn == passes - 1 or self.plan.devices == 1
         strategy: Any = self.trainer.strategy
         with nullcontext() if exchange else strategy.block_backward_sync():
             self.backpropagate(loss)
         return loss.detach(), logits.detach()
-
-    def _loss(
-        self, logits: Tensor, y: Tensor, partners: Partners | None, ahead: int, turn: int
-    ) -> Tensor:
-        if partners is None:
-            return self.reg.loss(logits, y)
-        others = partners.labels[ahead, turn], partners.label_share[ahead, turn]
-        return self.reg.loss(logits, y, *others)
 
     def _share_statistics(self) -> None:
         """Running statistics become the mean over all devices."""

@@ -353,6 +353,7 @@ def hindrance(cell: Cell) -> str:
         "precision=16-mixed": cell.precision == "16-mixed",
         "trainer.channels_last=true": trainer.channels_last,
         f"trainer.impl={trainer.impl}": trainer.impl not in ("auto", "eager"),
+        "trainer.graphs=true": trainer.graphs,
     }
     return next((reason for reason, there in reasons.items() if there), "")
 

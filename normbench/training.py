@@ -117,6 +117,7 @@ def prepare(
         log_every=cell.trainer.log_every,
         channels_last=cell.trainer.channels_last,
         impl=implementation(cell, steps, data),
+        graphs=cell.trainer.graphs,
         curve=curve,
         progress=lambda done, loss: progress(done, steps, loss),
         checkpoints=checkpoints,
@@ -370,7 +371,9 @@ def _strategy(plan: Plan) -> Strategy | str:
 
 def hardware(cell: Cell, task: Task) -> dict[str, Any]:
     """The devices' name, the memory that one has and the most that was in use."""
-    options = {"channels_last": cell.trainer.channels_last, "impl": task.impl}
+    options = {
+        "channels_last": cell.trainer.channels_last, "impl": task.impl, "graphs": task.graphs,
+    }  # fmt: skip
     if on_gpu(cell):
         device = torch.cuda.get_device_properties(0)
         return {

@@ -510,5 +510,5 @@ def test_an_option_of_a_group_that_no_code_reads_is_refused(group: str, tmp_path
 @pytest.mark.parametrize("path", sorted(CONF.glob("trainer/*.yaml")), ids=lambda path: path.stem)
 def test_hardware_says_nothing_about_the_science(path: Path) -> None:
     speed = {"accelerator", "devices", "per_forward", "threads", "chunk", "readers"}
-    speed |= {"channels_last", "impl"}
+    speed |= {"channels_last", "impl", "graphs"}
     assert home.load(path).keys() == {*speed, "log_every"}

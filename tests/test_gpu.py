@@ -5,9 +5,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import SHORT, Command, Look
+from conftest import SHORT, Command, Look, cell
 from test_norms import TOLERANCE, images, made, values_and_gradients
 from test_sweep import BROKEN, Rows
+from test_training import trained
 
 from normbench import probed
 from normbench.catalog import normalizer, normalizers
@@ -104,6 +105,19 @@ def test_a_run_trains_on_the_device(command: Command, rows: Rows, precision: str
     for row in rows():
         assert row.status == "ok"
         assert torch.cuda.get_device_name(0) in row.devices
+
+
+@pytest.mark.parametrize("norm", ["bn", "gn", "sn", "evonorm_s0", "gn_pn"])
+@pytest.mark.parametrize("impl", ["eager", "compile", "triton"])
+@pytest.mark.parametrize("precision", ["32-true", "bf16-mixed"])
+def test_a_step_that_is_replayed_is_the_step(norm: str, impl: str, precision: str) -> None:
+    """Bit for bit, but for kernels of convolutions that add in whatever order."""
+    words = (f"norm={norm}", "batch=4", f"precision={precision}", f"trainer.impl={impl}", *ON_GPU)
+    (plain, _), (replayed, _) = (
+        trained(cell(*words, f"trainer.graphs={on}")) for on in ("false", "true")
+    )
+    worst = 1e-4 if precision == "32-true" else 1e-2
+    assert replayed["train_loss"] == pytest.approx(plain["train_loss"], rel=worst)
 
 
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two CUDA devices")

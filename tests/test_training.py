@@ -1,6 +1,7 @@
 """Recipes, decay, networks, and the training step as a whole."""
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -9,7 +10,7 @@ import torch
 from conftest import SHORT, at_home, cell, in_its_network, norms
 from torch import nn
 
-from normbench import check
+from normbench import check, graphs
 from normbench.catalog import build, model, normalizer, normalizers, options
 from normbench.cells import Cell
 from normbench.course import followed
@@ -371,6 +372,66 @@ def test_lean_layers_train_bit_for_bit(norm: str) -> None:
     assert (plain.pop("impl"), lean.pop("impl")) == ("eager", "lean")
     assert plain == lean
     assert curve == same
+
+
+@pytest.mark.parametrize("norm", ["bn", "gn", "sn"])
+def test_steps_in_memory_of_their_own_train_bit_for_bit(
+    norm: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where a graph would be replayed, which takes a GPU, what it would have recorded runs again:
+    it reads and leaves everything where that lay the first time, and statistics have not moved."""
+
+    def recorded(run: Callable[[], graphs.Told]) -> tuple[graphs.Replay, graphs.Told]:
+        told = run()
+
+        def replay() -> None:
+            for before, now in zip(told, run(), strict=True):
+                for own, new in zip(before, now, strict=True):
+                    own.copy_(new)
+
+        return replay, told
+
+    monkeypatch.setattr(graphs, "recorded", recorded)
+    words = (f"norm={norm}", "batch=8", "trainer.per_forward=4", "reg.mixup=0.2", *SHORT)
+    (plain, curve), (replayed, same) = (
+        trained(cell(*words, f"trainer.graphs={on}")) for on in ("false", "true")
+    )
+    assert (plain.pop("graphs"), replayed.pop("graphs")) == (False, True)
+    assert plain == replayed
+    assert curve == same
+
+
+def test_a_step_that_cannot_be_recorded_is_taken(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def recorded(run: Callable[[], graphs.Told]) -> tuple[graphs.Replay, graphs.Told]:
+        run()
+        raise RuntimeError("operation not permitted when stream is capturing")
+
+    monkeypatch.setattr(graphs, "recorded", recorded)
+    words = ("norm=bn", "batch=8", *SHORT)
+    plain, tried = (trained(cell(*words, f"trainer.graphs={on}")) for on in ("false", "true"))
+    assert tried[1] == plain[1]
+    assert "no step can be recorded: operation not permitted" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "look", "reason"),
+    [
+        (["trainer.devices=2"], check.Look(), "a graph is of one process"),
+        (["precision=16-mixed"], check.Look(), "precision=16-mixed scales the loss anew"),
+        (["norm=batch_renorm"], check.Look(changes=True), "has other bounds"),
+    ],
+)  # fmt: skip
+def test_what_changes_from_step_to_step_is_no_graph(
+    words: list[str], look: check.Look, reason: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = cell("batch=8", *words, "trainer=gpu", "trainer.graphs=true")
+    monkeypatch.setattr(check, "on_gpu", lambda cell: cell.trainer.accelerator == "gpu")
+    with pytest.raises(BadInput, match=f"trainer.graphs=true: .*{reason}.*graphs=false works"):
+        check.require_graphs(asked, look)
+    with pytest.raises(BadInput, match="it needs a CUDA device"):
+        check.require_graphs(cell("trainer=cpu", "trainer.graphs=true"), check.Look())
 
 
 def test_what_is_compiled_by_itself_is_large(monkeypatch: pytest.MonkeyPatch) -> None:

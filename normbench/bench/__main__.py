@@ -8,8 +8,9 @@
         impl=IMPL,...     eager, lean, compile, and on a CUDA device triton
         shape=NxCxHxW,... (4x256x56x56,32x256x14x14)   act=relu   dtype=float32|bfloat16
         device=cpu|cuda   format=contiguous|channels_last
-    step      processor time of an optimizer step over a bare loop of PyTorch
-        WORDS of one cell, as norm=gn batch=4
+    step      processor time of an optimizer step over a bare loop of PyTorch; on a GPU time,
+              with and without CUDA graphs of steps
+        device=cpu|cuda   WORDS of one cell, as norm=gn batch=4
     seeds     processor time of seeds that are trained together over one after the other
         seeds=N,...       (3,8)   WORDS of one cell, as norm=gn batch=4
     sweep     a sweep against a process for each of its runs, one after the other; seconds from the

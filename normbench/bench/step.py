@@ -1,9 +1,10 @@
 """What the harness adds to an optimizer step: a training over a bare loop of PyTorch.
 
 Both take the same steps on the same images of one cell, from the same loader, in one process and in
-turn; processor time is what counts. The bare loop has forward, cross-entropy, backward, optimizer
-and schedule; the training has all that a run has but validation, so also what reg and an average of
-the weights add, where they are asked for.
+turn. What counts is processor time; on a CUDA device it is time, with and without graphs of steps,
+as the processor does not wait there for what it has asked for. The bare loop has forward,
+cross-entropy, backward, optimizer and schedule; the training has all that a run has but validation,
+so also what reg and an average of the weights add, where they are asked for.
 """
 
 import re
@@ -21,9 +22,10 @@ from normbench.bench.measured import Once, in_turn, leave, taken
 from normbench.cells import Cell
 from normbench.compose import compose
 from normbench.errors import BadInput, counted
-from normbench.training import prepare, trainer_of
+from normbench.training import forward_context, prepare, trainer_of
 
-OWN = {"rounds": "7", "steps": "300", "threads": "1", "out": ""}
+OWN = {"device": "cpu", "rounds": "7", "steps": "300", "threads": "1", "out": ""}
+CPU = torch.device("cpu")
 #: The least that a network can be, so that the harness is all there is.
 SMALLEST = ("model=resnet18_cifar", "model.depths=[1]", "model.strides=[2]", "model.width=1")
 
@@ -33,14 +35,22 @@ def bench(words: Sequence[str]) -> None:
     own, rest = taken(words, OWN)
     torch.set_num_threads(counted("threads", own["threads"], 1))
     rounds, steps = counted("rounds", own["rounds"], 7), counted("steps", own["steps"], 300)
+    if own["device"] not in ("cpu", "cuda"):
+        raise BadInput(f"device={own['device']}: cpu or cuda")
+    device = torch.device(own["device"])
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise BadInput("device=cuda: no CUDA device is visible; device=cpu works")
     lines = []
     others = [word for word in rest if not re.match(r"model[.=]", word)]
     for name, of in {"smallest": (*others, *SMALLEST), "as typed": rest}.items():
-        cell = cell_of(of, steps)
+        cell = cell_of(of, steps, device)
         entries: dict[str, Once] = {
-            "bare loop": partial(_bare, cell), "bare again": partial(_bare, cell),
-            "normbench": partial(_ours, cell),
+            "bare loop": partial(_bare, cell, device), "bare again": partial(_bare, cell, device),
+            "normbench": partial(_ours, cell, device),
         }  # fmt: skip
+        if device.type == "cuda":
+            graphs = replace(cell, trainer=replace(cell.trainer, graphs=True))
+            entries["normbench, graphs"] = partial(_ours, graphs, device)
         found = in_turn(entries, rounds)
         base = found["bare loop"].median
         lines += [
@@ -53,9 +63,10 @@ def bench(words: Sequence[str]) -> None:
     leave(own["out"], lines)
 
 
-def cell_of(words: Sequence[str], steps: int) -> Cell:
+def cell_of(words: Sequence[str], steps: int, device: torch.device = CPU) -> Cell:
     """One cell of one worker, a training of so many steps."""
-    fixed = ("data.val=0", "trainer=cpu", "logger=none", "protocol=fixed_workers", "workers=1")
+    trainer = "trainer=gpu" if device.type == "cuda" else "trainer=cpu"
+    fixed = ("data.val=0", trainer, "logger=none", "protocol=fixed_workers", "workers=1")
     cells, _ = compose([*words, *fixed])
     if len(cells) != 1:
         raise BadInput("one cell is timed; this is a grid")
@@ -65,48 +76,65 @@ def cell_of(words: Sequence[str], steps: int) -> Cell:
     return replace(cell, recipe=replace(cell.recipe, options=options))
 
 
-class _Clock(Callback):
-    """Processor seconds between the beginning of the first step and the end of the last one."""
+def _now(device: torch.device) -> float:
+    """Processor seconds, or seconds at which the device has done what was asked of it."""
+    if device.type == "cpu":
+        return time.process_time()
+    torch.cuda.synchronize(device)
+    return time.perf_counter()
 
-    seconds = 0.0
+
+class _Clock(Callback):
+    """Seconds between the beginning of the first step and the end of the last one."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device, self.seconds = device, 0.0
 
     def on_train_start(self, *_: Any) -> None:
-        self.seconds = -time.process_time()
+        self.seconds = -_now(self.device)
 
     def on_train_end(self, *_: Any) -> None:
-        self.seconds += time.process_time()
+        self.seconds += _now(self.device)
 
 
-def _ours(cell: Cell) -> float:
-    """Processor seconds of a step of the training."""
+def _ours(cell: Cell, device: torch.device) -> float:
+    """Seconds of a step of the training."""
     task, loaders = prepare(cell)
-    return fitted(trainer_of(cell, task, loaders), task, loaders) / task.steps
+    return fitted(trainer_of(cell, task, loaders), task, loaders, device) / task.steps
 
 
-def fitted(trainer: Trainer, module: LightningModule, images: LightningDataModule) -> float:
-    """Processor seconds from the first step of a training to the last."""
-    clock = _Clock()
+def fitted(
+    trainer: Trainer,
+    module: LightningModule,
+    images: LightningDataModule,
+    device: torch.device = CPU,
+) -> float:
+    """Seconds from the first step of a training to the last; on a CPU those of the processor."""
+    clock = _Clock(device)
     trainer.callbacks.append(clock)  # type: ignore[attr-defined]
     trainer.fit(module, images)
     return clock.seconds
 
 
-def _bare(cell: Cell) -> float:
-    """Processor seconds of a step of the loop that one would write by hand."""
+def _bare(cell: Cell, device: torch.device) -> float:
+    """Seconds of a step of the loop that one would write by hand."""
     task, loaders = prepare(cell)
-    network = task.model.train()
+    network = task.model.to(device).train()
     optimizer = task.recipe.optimizer(network, cell.global_batch)
     schedule = task.recipe.scheduler(optimizer, task.steps)
-    done, epoch, started = 0, 0, time.process_time()
+    done, epoch, started = 0, 0, _now(device)
     while done < task.steps:
         for chunk in loaders.chunks(epoch):
-            ready = loaders.on_after_batch_transfer(chunk, 0)
+            there = loaders.transfer_batch_to_device(chunk, device, 0)
+            ready = loaders.on_after_batch_transfer(there, 0)
             steps = ready.images.flatten(0, 1), ready.labels.flatten(0, 1)
             for images, labels in zip(*steps, strict=True):
                 optimizer.zero_grad()
-                F.cross_entropy(network(images), labels).backward()
+                with forward_context(cell, device):
+                    loss = F.cross_entropy(network(images), labels)
+                loss.backward()
                 optimizer.step()
                 schedule.step()
                 done += 1
         epoch += 1
-    return (time.process_time() - started) / task.steps
+    return (_now(device) - started) / task.steps

@@ -79,7 +79,7 @@ def _cells(words: Sequence[str]) -> list[list[str]]:
 
 
 def _wall(commands: Sequence[Sequence[str]], checkout: Path | None = None) -> float:
-    """Seconds of commands, one after the other, by another checkout of normbench if one is named."""
+    """Seconds of commands, one after the other, perhaps by another checkout of normbench."""
     with tempfile.TemporaryDirectory() as root:
         started = time.monotonic()
         for words in commands:
