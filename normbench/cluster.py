@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-from normbench import results
+from normbench import results, unfinished
 from normbench.cells import Settings
 from normbench.errors import BadInput
 from normbench.history import last_record
@@ -93,7 +93,7 @@ class Cluster(Pool):
         """One array of jobs for all that have none."""
         for work in self.queue:
             self.screen.began(work.cell.id, work.cell.title)
-        states = {work.cell.id: results.read_state(work.folder) for work in self.queue}
+        states = {work.cell.id: unfinished.read(work.folder) for work in self.queue}
         old = {
             str(state["job"]): work
             for work in self.queue
@@ -117,7 +117,7 @@ class Cluster(Pool):
             self.jobs[job.job_id] = work
             self.local[job.job_id] = job
             work.started = time.monotonic()
-            results.write_state(work.folder, "queued", job=job.job_id, title=work.cell.title)
+            unfinished.write(work.folder, "queued", job=job.job_id, title=work.cell.title)
         self.alive |= {job.job_id for job in submitted}
         self.say(f"{len(new)} jobs submitted, their logs are in {self.logs}")
 
@@ -174,7 +174,7 @@ class Cluster(Pool):
             self.tell(work.cell, f"finished elsewhere  {work.cell.title}", begun=True)
             self.pass_on(work)
             return
-        state = results.read_state(work.folder)
+        state = unfinished.read(work.folder)
         if state.get("steps") and (last := last_record(work.folder)):
             done, loss = int(last["step"]), last["train_loss"]
             self.screen.moved(work.cell.id, done, int(state["steps"]), loss)
@@ -184,7 +184,7 @@ class Cluster(Pool):
             del self.jobs[number]
             reason = state.get("error") or f"its job {number} ended without a row"
             if state.get("phase") in ("queued", "running"):
-                results.write_state(work.folder, "failed", reason, title=work.cell.title)
+                unfinished.write(work.folder, "failed", reason, title=work.cell.title)
             self.lost(work, reason, self.logs / number)
 
     def _gone_for(self, number: str) -> float:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from normbench import children, ranks, results
+from normbench import children, ranks, results, unfinished
 from normbench.cells import Request, Settings
 from normbench.children import Ended
 from normbench.place import Place, share_of_cores
@@ -119,7 +119,7 @@ class Jobs(Pool):
         if work.computation in self.computed:
             self.share(self.computed[work.computation], work.cell)
             return False
-        if results.is_busy(work.folder):
+        if unfinished.is_busy(work.folder):
             self.queue.append(work)
             if work.cell.id not in self.waiting:
                 self.waiting.add(work.cell.id)
@@ -171,7 +171,7 @@ class Jobs(Pool):
         work.started = time.monotonic()
         work.attempt, work.gpus = first.attempt, first.gpus
         work.folder.mkdir(parents=True, exist_ok=True)
-        results.forget_failures(work.folder)
+        unfinished.forget_failures(work.folder)
         request = request_of(work, self.settings, self.commit, led=self.place is not None)
         if self.jobs * together > 1:
             readers = share_of_cores(self.jobs * together * work.plan.devices)
@@ -192,7 +192,7 @@ class Jobs(Pool):
                 self.screen.moved(work.cell.id, **message.content)
         end = work.child.ended()
         if end is None:
-            if self.place is not None and results.failures(work.folder):
+            if self.place is not None and unfinished.failures(work.folder):
                 work.child.kill()  # a rank elsewhere is gone, and this one may not have noticed
             return
         self.running.remove(work)
@@ -249,7 +249,7 @@ class Jobs(Pool):
     def first_failure(self, work: Work, end: Ended, reason: str, log: Path) -> tuple[str, Path]:
         """Of our rank's failure and those that ranks elsewhere have told the earliest."""
         deadline = time.monotonic() + ELSEWHERE
-        while not results.failures(work.folder) and time.monotonic() < deadline:
+        while not unfinished.failures(work.folder) and time.monotonic() < deadline:
             time.sleep(0.2)
         # Whom we have ended ourselves has not failed before anybody.
         own = math.inf if end.last is None and end.code < 0 else when(end)
@@ -266,21 +266,21 @@ class Jobs(Pool):
                 # Who started the ranks ends all of them once one has failed, before we may look.
                 told = None if self.place is None else _told(work, before=began)
                 if told and not (work.folder / "row.json").exists():
-                    results.change_state(work.folder, phase="failed", error=told[0])
+                    unfinished.change(work.folder, phase="failed", error=told[0])
                     self.lost(work, *told)
 
-    def close(self, work: Work, phase: results.Phase, reason: str = "") -> None:
+    def close(self, work: Work, phase: unfinished.Phase, reason: str = "") -> None:
         """Write the state of a run that could not do it itself, as one that was killed."""
-        state = results.read_state(work.folder)
+        state = unfinished.read(work.folder)
         own = work.child is not None and state.get("pid") == work.child.pid
         # What another rank has died of is the reason, and not that rank 0 lost its connection.
         if own and state["phase"] in ("running", phase):
-            results.change_state(work.folder, phase=phase, error=reason)
+            unfinished.change(work.folder, phase=phase, error=reason)
 
 
 def _told(work: Work, before: float) -> tuple[str, Path] | None:
     """The earliest failure that a rank elsewhere has told, if it was before a moment; its log."""
-    told = results.failures(work.folder)
+    told = unfinished.failures(work.folder)
     if not told or told[0]["at"] >= before:
         return None
     return str(told[0]["reason"]), Path(told[0]["log"])

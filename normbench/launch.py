@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from normbench import children, ranks, results
+from normbench import children, ranks, unfinished
 from normbench.cells import Cell, Settings
 from normbench.errors import BadInput
 from normbench.jobs import RUN, request_of
@@ -36,7 +36,7 @@ class OnNode:
             return start([self.cell], self.settings, print_now).failed
         except BadInput as error:  # what only a node can know, such as its devices
             folder = Path(self.settings.runs) / self.settings.sweep / self.cell.id
-            results.write_state(folder, "failed", str(error), title=self.cell.title)
+            unfinished.write(folder, "failed", str(error), title=self.cell.title)
             raise
         finally:
             children.stop_server()
@@ -45,7 +45,7 @@ class OnNode:
         """Interrupt what runs, so that nothing writes when the job begins anew elsewhere."""
         ranks.stop(list(Ranks.living))
         folder = Path(self.settings.runs) / self.settings.sweep / self.cell.id
-        results.write_state(folder, "queued", title=self.cell.title, job=job())
+        unfinished.write(folder, "queued", title=self.cell.title, job=job())
 
 
 def print_now(line: str) -> None:
@@ -101,7 +101,9 @@ def _follow(cell: Cell, settings: Settings, own: Place) -> Summary:
         return Summary(trained=1)
     # The leader looks for it, and says it: it may itself have noticed nothing yet.
     own_log = ranks.log_of(log, own.rank)
-    results.write_failure(folder, own.rank, f"rank {own.rank}: {why(end)}", str(own_log), when(end))
+    unfinished.write_failure(
+        folder, own.rank, f"rank {own.rank}: {why(end)}", str(own_log), when(end)
+    )
     return Summary(failed=[f"{cell.title}: rank {own.rank}: {why(end)} ({own_log})"])
 
 

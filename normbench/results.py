@@ -15,7 +15,6 @@ Beside the sweeps lies an index of all rows once there are many, `normbench.inde
 ones are opened. It may be deleted at any time.
 """
 
-import fcntl
 import gc
 import json
 import marshal
@@ -28,8 +27,10 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
+from normbench import unfinished
 from normbench.errors import BadInput
 from normbench.index import SHARE, Layout, Value, indexed
+from normbench.unfinished import replaced
 
 SCHEMA = 1
 CHECKPOINT = "checkpoint.pt"  # the last one of a run
@@ -38,7 +39,6 @@ INDEX = ".index.sqlite"  # of all rows, in the folder of the sweeps
 MANY = 500  # rows from which on an index is worth its file
 
 Status = Literal["ok", "diverged", "impossible", "oom"]
-Phase = Literal["queued", "running", "failed", "interrupted"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,14 +124,14 @@ def write(folder: Path, row: Row) -> None:
     """Finish a run: its row appears in one piece, then its state goes."""
     folder.mkdir(parents=True, exist_ok=True)
     # In this order: between the two a run is finished and still has a state, which is harmless.
-    _replace(folder / "row.json", asdict(row))
+    replaced(folder / "row.json", asdict(row))
     (folder / "state.json").unlink(missing_ok=True)
-    forget_failures(folder)
+    unfinished.forget_failures(folder)
 
 
 def write_probe(path: Path, row: Row) -> None:
     """The row of what was seen in a run, which is no row among those of runs."""
-    _replace(path, asdict(row))
+    replaced(path, asdict(row))
 
 
 def set_aside(folder: Path) -> None:
@@ -309,76 +309,6 @@ def writable(root: Path, name: str, remedy: str) -> Path:
     return root
 
 
-def write_state(folder: Path, phase: Phase, error: str = "", **more: Any) -> None:
-    """Say what becomes of an unfinished run; a row that is already there stays."""
-    folder.mkdir(parents=True, exist_ok=True)
-    _replace(folder / "state.json", {"phase": phase, "error": error, **more})
-
-
-def change_state(folder: Path, **changes: Any) -> None:
-    """Change what the state of an unfinished run says, and keep the rest."""
-    _replace(folder / "state.json", {**read_state(folder), **changes})
-
-
-def read_state(folder: Path) -> dict[str, Any]:
-    """The content of state.json, empty if there is none."""
-    try:
-        state: dict[str, Any] = json.loads((folder / "state.json").read_text())
-    except FileNotFoundError:
-        return {}
-    return state
-
-
-class Busy(Exception):  # noqa: N818 (no error: somebody else does the work)
-    """Another process trains this run."""
-
-
-@contextmanager
-def locked(folder: Path) -> Iterator[None]:
-    """Hold the folder of a run. The lock goes with the process, however that ends.
-
-    Raises:
-        Busy: another process holds it.
-    """
-    # flock and no lock file of ours: it is gone with the process, also after kill -9.
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / "lock").open("w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise Busy from None
-        yield
-
-
-def is_busy(folder: Path) -> bool:
-    """Whether another process holds the folder of a run."""
-    try:
-        with (folder / "lock").open() as file:  # only to read: the folder may be somebody else's
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-            return False
-    except FileNotFoundError:
-        return False
-    except BlockingIOError:
-        return True
-
-
-def write_failure(folder: Path, rank: int, reason: str, log: str, at: float) -> None:
-    """Say that a rank of a run that is led elsewhere has failed, at a moment of the clock."""
-    _replace(folder / f"failed.{rank}.json", {"reason": reason, "log": log, "at": at})
-
-
-def failures(folder: Path) -> list[dict[str, Any]]:
-    """What such ranks have said, the earliest first."""
-    found = [json.loads(path.read_text()) for path in folder.glob("failed.*.json")]
-    return sorted(found, key=lambda failure: float(failure["at"]))
-
-
-def forget_failures(folder: Path) -> None:
-    """Before a run begins anew."""
-    for path in folder.glob("failed.*.json"):
-        path.unlink(missing_ok=True)
-
-
 def flat(nested: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """{"norm": {"name": "bn", "eps": 1}} as {"norm": "bn", "norm.eps": 1}."""
     found: dict[str, Any] = {}
@@ -390,14 +320,6 @@ def flat(nested: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
         else:
             found[f"{prefix}{key}"] = value
     return found
-
-
-def _replace(path: Path, content: Mapping[str, Any]) -> None:
-    # One temporary name per process: two sweeps may finish the same run at the same moment.
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    # NaN is no JSON: a number that does not exist is None, and the status says why.
-    temporary.write_text(json.dumps(content, indent=1, allow_nan=False) + "\n")
-    temporary.replace(path)
 
 
 def _problem(raw: Any) -> str:

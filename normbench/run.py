@@ -12,7 +12,7 @@ from typing import Any
 import wandb
 from pytorch_lightning.utilities.memory import is_oom_error
 
-from normbench import agreement, checkpoint, together, tracking
+from normbench import agreement, checkpoint, together, tracking, unfinished
 from normbench.cells import Request
 from normbench.checkpoint import Checkpoints, State
 from normbench.children import interrupted, one_line
@@ -23,16 +23,10 @@ from normbench.place import job
 from normbench.probed import FOLDER, IN_TRAINING, grow
 from normbench.provenance import now, versions
 from normbench.results import (
-    Busy,
-    Phase,
     Row,
-    change_state,
     load,
-    locked,
-    read_state,
     set_aside,
     write,
-    write_state,
 )
 from normbench.training import rank, train
 
@@ -52,7 +46,7 @@ def main(request: Request, tell: Callable[[Any], None]) -> str:
     if request.plan.devices > 1 and rank() > 0:
         return _follow(request)
     try:
-        with locked(request.folder):
+        with unfinished.locked(request.folder):
             finished = not request.force and _finished(request.folder / "row.json")
             if request.led:
                 agreement.lead(train=not finished)
@@ -61,7 +55,7 @@ def main(request: Request, tell: Callable[[Any], None]) -> str:
             with ExitStack() as mirrors, _kept(request, tell, mirrors) as training:
                 training.found = training.alone()
             return training.status
-    except Busy:
+    except unfinished.Busy:
         if request.led:
             agreement.lead(train=False)
         return "busy"
@@ -100,8 +94,8 @@ def several(requests: Sequence[Request], tell: Callable[[Any], None]) -> list[st
 def _open(request: Request, locks: ExitStack) -> str:
     """Lock the run of `request`; nothing, or the word for why it is not trained."""
     try:
-        locks.enter_context(locked(request.folder))
-    except Busy:
+        locks.enter_context(unfinished.locked(request.folder))
+    except unfinished.Busy:
         return "busy"
     finished = not request.force and _finished(request.folder / "row.json")
     return "finished" if finished else ""
@@ -196,8 +190,8 @@ def _kept(
     The mirror is closed with `mirrors`.
     """
     folder = request.folder
-    known = read_state(folder).get("mirror")  # of the process that was interrupted
-    write_state(folder, "running", **_whereabouts(request))
+    known = unfinished.read(folder).get("mirror")  # of the process that was interrupted
+    unfinished.write(folder, "running", **_whereabouts(request))
     mirror = None
     try:
         if not (request.resume and (folder / checkpoint.LAST).exists()):
@@ -209,7 +203,7 @@ def _kept(
             request.cell, folder, request.sweep, None if request.force else known
         )
         if mirror is not None:
-            change_state(folder, mirror=mirror.id)
+            unfinished.change(folder, mirror=mirror.id)
         training = Training(request, tell, mirror, state, past)
         with _memory():
             yield training
@@ -217,8 +211,8 @@ def _kept(
         training.status = row.status
     except BaseException as error:
         stopped = _is_interrupt(error)
-        phase: Phase = "interrupted" if stopped else "failed"
-        change_state(folder, phase=phase, error="" if stopped else one_line(error))
+        phase: unfinished.Phase = "interrupted" if stopped else "failed"
+        unfinished.change(folder, phase=phase, error="" if stopped else one_line(error))
         mirrors.callback(tracking.finish, mirror, {"status": phase}, 130 if stopped else 1)
         if stopped:
             raise KeyboardInterrupt from error
@@ -292,7 +286,7 @@ class Training:
     def progress(self, done: int, steps: int, loss: float) -> None:
         """Say how far it is."""
         if not self.known:  # for whoever only sees the folder
-            change_state(self.request.folder, steps=steps)
+            unfinished.change(self.request.folder, steps=steps)
             self.known = True
         self.tell({"done": done, "steps": steps, "loss": loss})
 

@@ -20,7 +20,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from normbench import console, results
+from normbench import console, results, unfinished
 from normbench.errors import BadInput, choose_from
 from normbench.history import last_record
 from normbench.home import usual_choices
@@ -63,7 +63,7 @@ def _finished(folder: Path) -> Run:
 
 
 def _open(folder: Path) -> Run:
-    state = results.read_state(folder)
+    state = unfinished.read(folder)
     phase, title = state.get("phase", "lost"), state.get("title", "")
     more = state.get("error", "")
     if record := last_record(folder):
@@ -79,10 +79,10 @@ def _open(folder: Path) -> Run:
 
 
 def _alive(folder: Path) -> bool:
-    if results.is_busy(folder):
+    if unfinished.is_busy(folder):
         return True
     newest = max(path.stat().st_mtime for path in folder.iterdir())
-    elsewhere = results.read_state(folder).get("host") != platform.node()
+    elsewhere = unfinished.read(folder).get("host") != platform.node()
     return elsewhere and time.time() - newest < SILENCE
 
 

@@ -13,7 +13,7 @@ from conftest import PLUGIN, SHORT, Command
 from test_resume import RUN, numbers
 from test_sweep import BROKEN, folder_of, training, until, when
 
-from normbench import checkpoint, cluster, results
+from normbench import checkpoint, cluster, results, unfinished
 from normbench.cluster import alive
 from normbench.errors import BadInput
 from normbench.place import place
@@ -54,7 +54,7 @@ def test_a_preempted_job_is_queued_again_and_goes_on(command: Command, rows: Row
     jobs: list[str] = []
 
     def preempt() -> None:
-        jobs.append(str(results.read_state(own)["job"]))
+        jobs.append(str(unfinished.read(own)["job"]))
         subprocess.run(["scancel", "--signal=USR2", jobs[0]], check=True)
 
     signaller = when(lambda: training(own) and (own / checkpoint.LAST).exists(), preempt)
@@ -91,7 +91,7 @@ def test_the_same_command_watches_the_jobs_that_are_still_there(
     stopper.join()
     assert stopped.code == 130
     assert "1 jobs stay; `scancel " in stopped.out
-    job = str(results.read_state(own)["job"])
+    job = str(unfinished.read(own)["job"])
     assert alive({job}) == {job}
     end = command(*arguments)
     assert end.code == 0
@@ -126,14 +126,14 @@ def test_a_job_that_is_cancelled_has_failed(command: Command, rows: Rows) -> Non
     own = folder_of(*arguments)
 
     def cancel() -> None:
-        subprocess.run(["scancel", str(results.read_state(own)["job"])], check=True)
+        subprocess.run(["scancel", str(unfinished.read(own)["job"])], check=True)
 
     canceller = when(lambda: training(own), cancel)
     end = command(*arguments)
     canceller.join()
     assert end.code == 1
     assert "failed  bn batch=4 seed=0" in end.out
-    assert results.read_state(own)["phase"] == "failed"
+    assert unfinished.read(own)["phase"] == "failed"
     assert rows() == []
 
 
@@ -196,7 +196,7 @@ def test_the_failure_of_a_rank_that_is_led_is_told_by_the_leader(
     assert end.returncode != 0
     assert "rank 1: RuntimeError: this layer is broken on purpose" in end.stdout
     (state,) = tmp_path.glob("runs/default/*/state.json")
-    assert results.read_state(state.parent)["error"].startswith("rank 1: RuntimeError")
+    assert unfinished.read(state.parent)["error"].startswith("rank 1: RuntimeError")
 
 
 @pytest.mark.parametrize("of_the_end", [False, True], ids=["before", "after"])
@@ -217,14 +217,14 @@ def test_a_rank_that_failed_is_told_although_the_leader_is_ended_first(
         folder = tmp_path / own
         until((folder / "log.txt").exists)
         if not of_the_end:
-            results.write_failure(folder, 1, "rank 1: RuntimeError: no luck", "log", time.time())
+            unfinished.write_failure(folder, 1, "rank 1: RuntimeError: no luck", "log", time.time())
         leader.terminate()
         if of_the_end:
-            results.write_failure(folder, 1, "rank 1: no leader", "log", time.time() + 60)
+            unfinished.write_failure(folder, 1, "rank 1: no leader", "log", time.time() + 60)
         out, _ = leader.communicate(timeout=120)
     assert ("failed: bn batch=4 seed=0" in out) != of_the_end
     assert ("rank 1: RuntimeError: no luck" in out) != of_the_end
-    assert (results.read_state(folder).get("phase") == "failed") != of_the_end
+    assert (unfinished.read(folder).get("phase") == "failed") != of_the_end
 
 
 @on_slurm

@@ -10,7 +10,7 @@ from conftest import SHORT, Command, cell
 from test_processes import gone_from
 from test_sweep import BROKEN, LONG, folder_of, training, when
 
-from normbench import children, ranks, results
+from normbench import children, ranks, results, unfinished
 from normbench.history import read_history
 from normbench.plan import Plan, layouts
 from normbench.results import Row
@@ -69,7 +69,7 @@ def test_the_failure_of_one_rank_is_the_failure_that_is_told(command: Command, r
     said = f"rank 1: RuntimeError: this layer is broken on purpose ({own / 'log.1.txt'})"
     assert f"failed  {cell(*BROKEN, 'norm=partial', 'batch=4', *SHORT).title}: {said}" in end.out
     assert "in forward" in (own / "log.1.txt").read_text()
-    state = results.read_state(own)
+    state = unfinished.read(own)
     assert state["phase"] == "failed"
     assert state["error"] == "rank 1: RuntimeError: this layer is broken on purpose"
     assert [row.norm for row in rows()] == ["bn"]
@@ -85,8 +85,8 @@ def test_a_rank_that_is_killed_ends_the_run(number: int, command: Command, rows:
     killer.join()
     assert end.code == 1
     assert f"rank {number}: killed by signal 9" in end.out
-    assert results.read_state(own)["error"] == f"rank {number}: killed by signal 9"
-    assert not results.is_busy(own)
+    assert unfinished.read(own)["error"] == f"rank {number}: killed by signal 9"
+    assert not unfinished.is_busy(own)
     gone_from(Path.cwd())
 
 
@@ -96,7 +96,7 @@ def test_ranks_are_interrupted_together(command: Command) -> None:
     stopper = when(lambda: training(own), lambda: os.kill(os.getpid(), signal.SIGINT))
     assert command(*arguments).code == 130
     stopper.join()
-    assert results.read_state(own)["phase"] == "interrupted"
+    assert unfinished.read(own)["phase"] == "interrupted"
 
 
 def test_what_is_too_large_is_tried_in_smaller_portions(command: Command, rows: Rows) -> None:

@@ -16,7 +16,7 @@ import torch
 from conftest import SHORT, Command, cell, processes
 from test_sweep import folder_of, pid_of, terminal, training, until, when
 
-from normbench import checkpoint, results
+from normbench import checkpoint, results, unfinished
 from normbench.cells import Cell
 from normbench.checkpoint import Checkpoints
 from normbench.history import read_history
@@ -208,7 +208,7 @@ def disturbed(
 def living(folder: Path) -> list[int]:
     """Processes that train now; a state alone may be that of one long gone."""
     paths = [path.parent for path in folder.glob("runs/*/*/state.json")]
-    told = {int(results.read_state(path).get("pid", 0)) for path in paths}
+    told = {int(unfinished.read(path).get("pid", 0)) for path in paths}
     return sorted(told & {*processes(str(folder))})
 
 

@@ -17,7 +17,7 @@ from conftest import PLUGIN, SHORT, Command, cell, processes
 from rich.console import Console
 from test_processes import finish, gone_from
 
-from normbench import children, results
+from normbench import children, results, unfinished
 from normbench.cells import Request
 from normbench.history import read_history
 from normbench.progress import Bars, Lines, Screen
@@ -47,12 +47,12 @@ def when(ready: Callable[[], bool], then: Callable[[], None]) -> threading.Threa
 
 def training(folder: Path) -> bool:
     """The run has begun, and the curve has its first record."""
-    running = results.read_state(folder).get("phase") == "running"
+    running = unfinished.read(folder).get("phase") == "running"
     return running and (folder / "history.csv").exists() and any(read_history(folder))
 
 
 def pid_of(folder: Path) -> int:
-    return int(results.read_state(folder)["pid"])
+    return int(unfinished.read(folder)["pid"])
 
 
 def folder_of(*arguments: str) -> Path:
@@ -207,7 +207,7 @@ def test_a_run_that_raises_is_one_line_and_the_sweep_goes_on(command: Command, r
     assert "1 of 2 cells have no row; the same command goes on from here" in end.out
     assert [row.norm for row in rows()] == ["gn"]
     own = folder_of(*BROKEN, "norm=broken", "batch=4", *SHORT)
-    assert results.read_state(own)["phase"] == "failed"
+    assert unfinished.read(own)["phase"] == "failed"
     assert "Traceback" in (own / "log.txt").read_text()
     assert "in forward" in (own / "log.txt").read_text()
     assert "2 cells, 1 finished before, 1 to do" in command(*arguments).out
@@ -227,9 +227,9 @@ def test_a_killed_run_is_named_and_the_others_finish(command: Command, rows: Row
     killer.join()
     assert end.code == 1
     assert "killed by signal 9" in end.out
-    assert results.read_state(victim)["phase"] == "failed"
-    assert results.read_state(victim)["error"] == "killed by signal 9"
-    assert not results.is_busy(victim)
+    assert unfinished.read(victim)["phase"] == "failed"
+    assert unfinished.read(victim)["error"] == "killed by signal 9"
+    assert not unfinished.is_busy(victim)
     assert rows() == []
 
 
@@ -245,8 +245,8 @@ def test_a_sweep_that_is_stopped_keeps_what_is_finished(
     end = command("-m", "norm=bn", "batch=4,8,16", "jobs=2", *LONG)
     stopper.join()
     assert end.code == code
-    assert [results.read_state(folder)["phase"] for folder in running] == ["interrupted"] * 2
-    assert not any(results.is_busy(folder) for folder in running)
+    assert [unfinished.read(folder)["phase"] for folder in running] == ["interrupted"] * 2
+    assert not any(unfinished.is_busy(folder) for folder in running)
     assert f"stopped by signal {int(number)}" in end.out
     assert "3 of 3 cells have no row; the same command goes on from here" in end.out
     assert [row.norm for row in rows()] == ["gn"]
@@ -278,7 +278,7 @@ def test_ctrl_c_at_a_terminal_stops_everything(tmp_path: Path) -> None:
         out, _ = process.communicate(timeout=60)
     assert process.returncode == 130
     assert "Traceback" not in out
-    assert results.read_state(own)["phase"] == "interrupted"
+    assert unfinished.read(own)["phase"] == "interrupted"
     gone_from(tmp_path)
 
 
@@ -306,7 +306,7 @@ def test_children_die_with_a_killed_parent_and_the_command_goes_on(
         process.kill()
         process.wait()
     gone_from(tmp_path)
-    assert results.read_state(own)["phase"] == "running"  # nobody was left who could say otherwise
+    assert unfinished.read(own)["phase"] == "running"  # nobody was left who could say otherwise
     assert command(*arguments).code == 0
     assert [row.status for row in rows()] == ["ok"]
 
@@ -361,7 +361,7 @@ def test_a_forced_run_that_is_stopped_keeps_the_old_row_aside(command: Command, 
     assert command("force=true", *arguments).code == 130
     stopper.join()
     assert rows() == []
-    assert results.read_state(own)["phase"] == "interrupted"
+    assert unfinished.read(own)["phase"] == "interrupted"
     assert results.load(own / "previous.json").test_top1 == 90.0
 
 
@@ -371,15 +371,15 @@ def test_a_child_that_comes_too_late_touches_nothing(command: Command, tmp_path:
     asked = cell("norm=bn", *SHORT).on("cpu")
     plan = asked.trainer.layouts(asked.workers)[0]
     request = Request(asked, plan, own, "default", "", force=True, resume=True)
-    with results.locked(own):
+    with unfinished.locked(own):
         (own / "log.txt").write_text("of the other\n")
-        results.write_state(own, "running", pid=1)
+        unfinished.write(own, "running", pid=1)
         children.start_server(PRELOADED)
         end, _ = finish(children.start("normbench.run:main", request, log=own / "log.txt"))
         assert end.last is not None
         assert end.last.content == "busy"
     assert (own / "log.txt").read_text() == "of the other\n"
-    assert results.read_state(own)["pid"] == 1
+    assert unfinished.read(own)["pid"] == 1
 
 
 def test_a_damaged_row_is_refused_before_any_training(command: Command) -> None:
