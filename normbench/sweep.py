@@ -4,7 +4,8 @@ Nothing here imports torch: that is done in processes of their own (`normbench.c
 """
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from normbench import children, results
@@ -70,10 +71,13 @@ def run(
     _require_one_process(settings, own)
     number = "1 cell" if len(cells) == 1 else f"{len(cells)} cells"
     say(f"{number}, {summary.reused} finished before, {len(to_do)} to do")
-    if to_do:
-        begins = {cell.id: beginning(cell, root) for cell in to_do if cell.init_from}
-        try:
-            verdicts = _check(to_do, root, settings, say, own)
+    if not to_do:
+        return summary
+    begins = {cell.id: beginning(cell, root) for cell in to_do if cell.init_from}
+    say("importing torch and checking all cells ...")
+    try:
+        with _services(to_do, settings):
+            verdicts = _check(to_do, root, settings, own)
             able = _sort_out(to_do, verdicts, rows, settings, summary, say)
             works = _divide(able, verdicts, rows, settings, summary, begins)
             _announce(works, summary, say)
@@ -86,8 +90,8 @@ def run(
             else:
                 machine = Machine(verdicts.gpus, verdicts.memory)
                 Jobs(works, settings, summary, machine, say, own).run()
-        except Interrupted as stop:
-            summary.interrupted = stop.number
+    except Interrupted as stop:
+        summary.interrupted = stop.number
     return summary
 
 
@@ -153,18 +157,26 @@ def beginning(cell: Cell, root: Path) -> Path:
     )
 
 
-def _check(
-    cells: Sequence[Cell], root: Path, settings: Settings, say: Say, own: Place | None
-) -> Verdicts:
+@contextmanager
+def _services(cells: Sequence[Cell], settings: Settings) -> Iterator[None]:
+    """What all processes of a sweep stand on: the imports, and what mirrors in W&B write by."""
+    children.start_server([*PRELOADED, *_modules(cells)])
+    mirrored = any(cell.logger.options.get("mode", "disabled") != "disabled" for cell in cells)
+    if settings.launcher or not mirrored:
+        yield
+        return
+    from normbench import tracking  # wandb is imported in half a second
+
+    with tracking.shared():
+        yield
+
+
+def _check(cells: Sequence[Cell], root: Path, settings: Settings, own: Place | None) -> Verdicts:
     """What can be known before training, by `normbench.check` in a process of its own.
 
     Raises:
         BadInput: something that no run could use.
     """
-    children.start_server([*PRELOADED, *_modules(cells)])
-    say("importing torch and checking all cells ...")
-    if not settings.launcher:
-        _share_mirrors(cells)
     log = root / "check.log"
     # Whether a node of a cluster has the devices that are asked for is for it to say.
     locals_ = None if own is None else own.locals
@@ -175,14 +187,6 @@ def _check(
         return found
     refused = end.last is not None and end.last.kind == "refused"
     raise BadInput(why(end) if refused else f"the check died: {why(end)}; see {log}")
-
-
-def _share_mirrors(cells: Sequence[Cell]) -> None:
-    """Start what every run would start for its mirror in W&B, while the modules are imported."""
-    if any(cell.logger.options.get("mode", "disabled") != "disabled" for cell in cells):
-        from normbench import tracking  # wandb is imported in half a second
-
-        tracking.share()
 
 
 def _modules(cells: Sequence[Cell]) -> list[str]:

@@ -1,11 +1,13 @@
 """The mirror of a run in Weights & Biases. It can be absent: nothing here is ever read back."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
 import wandb
+from wandb.env import SERVICE
 
 from normbench.cells import Cell
 from normbench.children import one_line
@@ -62,13 +64,21 @@ def start(cell: Cell, folder: Path, sweep: str, known: str | None = None) -> wan
         return _opened("offline", arguments)
 
 
-def share() -> None:
-    """Start the service by which runs write and send, for all processes that start from here on.
+@contextmanager
+def shared() -> Iterator[None]:
+    """A service by which runs write and send, for all processes that start in here.
 
-    It ends with this process. A run that finds none starts its own, in a quarter of a second.
+    One that stands already is used and left. A run that finds none starts its own, in a quarter
+    of a second.
     """
-    if os.environ.get("WANDB_MODE") != "disabled":
-        _connect()
+    if SERVICE in os.environ or os.environ.get("WANDB_MODE") == "disabled":
+        yield
+        return
+    _connect()
+    try:
+        yield
+    finally:
+        wandb.teardown()
 
 
 def _connect() -> None:
@@ -77,7 +87,7 @@ def _connect() -> None:
         wandb.setup(wandb.Settings(silent=True)).ensure_service()
     except Exception as error:
         print(f"wandb: no service that runs share: {one_line(error)}", flush=True)
-        os.environ.pop("WANDB_SERVICE", None)  # where wandb looks for one
+        os.environ.pop(SERVICE, None)
 
 
 def _opened(mode: Mode, arguments: dict[str, Any]) -> wandb.Run:

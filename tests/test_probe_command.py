@@ -563,7 +563,7 @@ def test_the_commands_of_the_readme(look: Look, command: Command) -> None:
         (["example_weight", "ckpt=all", "alphas=0,2"], "alphas=0,2: weights from 0 to 1"),
         (["speed", "mode=both"], "mode=both"),
         (["speed", "image=64"], "image=64: speed has no such word; it has repeats, mode, out,"),
-        (["speed", "trainer.impl=compile"], "speeds are of eager or lean networks"),
+        (["speed", "trainer.impl=compile"], "speeds are of eager, lean or triton networks"),
         (["power", "norm=bn", "images=1", "input=normal", "image=8"], "bn is n/a: "),
         (["gains", "act=torch.zeros_like"], "it maps all numbers to one"),
         (["gains", "act=torch.sum"], "act=torch.sum is no activation"),

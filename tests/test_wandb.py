@@ -72,18 +72,23 @@ def test_two_runs_of_a_sweep_are_two_runs_of_a_group(command: Command, rows: Row
     assert {each["config"]["seed"] for each in found} == {0, 1}
 
 
-def test_runs_share_a_service_and_start_their_own_without_it(
+def test_runs_share_a_service_that_ends_with_their_sweep(
     command: Command, rows: Rows, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("WANDB_CACHE_DIR", str(Path.cwd() / "cache"))
     said = "no service that runs share"
-    assert command("norm=bn", "batch=4", *WITH_WANDB).code == 0
+    assert command("-m", "norm=bn", "batch=4", "seed=0,1", *WITH_WANDB).code == 0
     log = Path("runs/default") / rows()[0].id / "log.txt"
     assert said not in log.read_text()
-    assert "unix" in os.environ["WANDB_SERVICE"]
+    services = Path("cache/wandb/logs")
+    assert len(list(services.glob("core-debug-*.log"))) == 1
+    assert "WANDB_SERVICE" not in os.environ
+
     monkeypatch.setenv("WANDB_SERVICE", "3-1-unix-/no/such/socket")  # as one that was killed
     assert command("norm=bn", "batch=4", "force=true", *WITH_WANDB).code == 0
     assert said in log.read_text()
     assert inspected(log.parent)["exit_code"] == 0
+    assert len(list(services.glob("core-debug-*.log"))) == 2
 
 
 def test_a_failed_run_says_so(command: Command) -> None:
