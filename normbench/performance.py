@@ -47,6 +47,18 @@ Seconds of a whole command line: a sweep, and a process of normbench for each of
 after the other; from the command to the end of the first optimizer step, in which torch and the
 libraries are imported, and from the row of a run to the first step of the next one.
 """
+_LOADER = """\
+## Loaders
+
+Images a second that a loader makes ready for a network, nothing trained, over those of a DataLoader
+of torch with transforms of torchvision (`usual`), `batch` images at a time by two processes.
+"""
+_WORKERS = """\
+## Workers
+
+Images a second of a training under each of the plans that lay its workers, devices x per_forward x
+accumulation, over the first: all in one process, or a process each by DDP, on the same cores.
+"""
 _REPORT = """\
 ## Reports
 
@@ -54,6 +66,9 @@ All tables out of so many rows: the first time, and again, when the index beside
 (`runs/.index.sqlite`, from 500 rows on; it may be deleted) knows what has not changed; and
 `python -m normbench.report` with nothing new. Over opening each row and reading its JSON.
 """
+_OTHERS = {
+    "seeds": _SEEDS, "sweep": _SWEEP, "loader": _LOADER, "workers": _WORKERS, "report": _REPORT,
+}  # fmt: skip
 
 
 def performance() -> str:
@@ -64,7 +79,7 @@ def performance() -> str:
         chosen = [line for line in layers if line["shape"] == shape]
         parts += [f"{shape.replace('x', ' x ')}:\n", _table_of_layers(chosen)]
     parts += [_where(layers), _STEP, _table_of_steps(_read("step")), _where(_read("step"))]
-    for kind, head in {"seeds": _SEEDS, "sweep": _SWEEP, "report": _REPORT}.items():
+    for kind, head in _OTHERS.items():
         lines = _read(kind)
         parts += [head, _table(lines), _where(lines)]
     return "\n".join(parts)

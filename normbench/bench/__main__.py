@@ -28,15 +28,13 @@
                           hundred images their start would be most of the time
         WORDS of one cell, as data=cifar10 trainer.readers=2 batch=4
 
-    rounds=N    measurements of each, in turn (7; of workers and loader 5)
+    rounds=N    measurements of each, in turn (7)
     threads=N   CPU threads (layers, step, seeds: 1)
     steps=N     optimizer steps of a training (step, seeds: 300)
     cores=N     CPU cores that all processes share (workers, loader: those of this machine)
-    out=FILE    CSV of layers, step, seeds, sweep and report with machine, versions and commit, as
-                those of reports/bench
+    out=FILE    CSV with machine, versions and commit, as those of reports/bench
 
-Printed are medians with quartiles (workers and loader: with the least and the most), and ratios to
-the first of each group.
+Printed are medians, and ratios to the first of each group with their quartiles.
 """
 
 import sys

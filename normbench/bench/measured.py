@@ -11,19 +11,19 @@ from tabulate import tabulate
 
 from normbench.provenance import commit, now, versions
 
-Once = Callable[[], float]  # seconds
+Once = Callable[[], float]  # seconds, or images per second
 
 
 @dataclass(frozen=True)
 class Measured:
-    """Median and quartiles of seconds."""
+    """Median and quartiles of what was measured."""
 
     lower: float
     median: float
     upper: float
 
     def over(self, base: float) -> dict[str, float]:
-        """The same as ratios to the seconds of something else."""
+        """The same as ratios to the median of something else."""
         return {
             "ratio": self.median / base, "lower": self.lower / base, "upper": self.upper / base,
         }  # fmt: skip
@@ -39,18 +39,18 @@ def taken(arguments: Sequence[str], usual: Mapping[str, str]) -> tuple[dict[str,
 def in_turn(
     entries: Mapping[str, Once], rounds: int, *, warm_up: bool = True
 ) -> dict[str, Measured]:
-    """Seconds of each, round by round, so that a noisy moment meets all of them.
+    """What each measures, round by round, so that a noisy moment meets all of them.
 
     A first round counts for nothing, if they `warm_up`: code is compiled in it, memory taken.
     """
     if warm_up:
         for once in entries.values():
             once()
-    seconds: dict[str, list[float]] = {name: [] for name in entries}
+    values: dict[str, list[float]] = {name: [] for name in entries}
     for _ in range(rounds):
         for name, once in entries.items():
-            seconds[name].append(once())
-    return {name: quartiles(values) for name, values in seconds.items()}
+            values[name].append(once())
+    return {name: quartiles(own) for name, own in values.items()}
 
 
 def quartiles(values: Sequence[float]) -> Measured:

@@ -3,12 +3,12 @@
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from statistics import median
 from typing import Any, get_args
 
 from normbench import children, ranks
-from normbench.bench.measured import taken
+from normbench.bench.measured import in_turn, leave, taken
 from normbench.cells import Cell, Loader
 from normbench.compose import compose
 from normbench.errors import BadInput, choose_from, counted
@@ -27,13 +27,13 @@ def compare(what: str, arguments: Sequence[str]) -> None:
         BadInput: a word cannot be used.
         RuntimeError: one of the processes failed.
     """
-    own, rest = taken(arguments, {what: "", "rounds": "5", "cores": ""})
+    own, rest = taken(arguments, {what: "", "rounds": "7", "cores": "", "out": ""})
     cells, settings = compose(rest)
     if settings is None or len(cells) != 1:
         raise BadInput("one cell is timed; this is a grid")
     if not own[what]:
         raise BadInput(f"{what}=A,B,... says what is compared")
-    rounds = counted("rounds", own["rounds"], 5)
+    rounds = counted("rounds", own["rounds"], 7)
     cores = counted("cores", own["cores"] or str(share_of_cores(1)), 2)
     words = own[what].split(",")
     once = (
@@ -41,7 +41,22 @@ def compare(what: str, arguments: Sequence[str]) -> None:
         if what == "plans"
         else _of_loaders(cells[0], words, cores)
     )
-    _report(words, _measured(words, once, rounds))
+    children.start_server((*PRELOADED, "normbench.bench.timing"))
+    with tempfile.TemporaryDirectory(prefix="normbench-") as scratch:
+        log = Path(scratch) / "log.txt"
+        entries = {word: partial(once, word, log) for word in words}
+        found = in_turn(entries, rounds, warm_up=False)
+    base = found[words[0]].median
+    leave(
+        own["out"],
+        [
+            {
+                "cell": " ".join(rest), what.removesuffix("s"): word, **speed.over(base),
+                "images_per_second": speed.median,
+            }
+            for word, speed in found.items()
+        ],
+    )  # fmt: skip
 
 
 def _of_plans(cell: Cell, words: Sequence[str], cores: int) -> Once:
@@ -90,28 +105,9 @@ def _plan(word: str, cell: Cell) -> Plan:
     return plan
 
 
-def _measured(words: Sequence[str], once: Once, rounds: int) -> dict[str, list[float]]:
-    children.start_server((*PRELOADED, "normbench.bench.timing"))
-    found: dict[str, list[float]] = {word: [] for word in words}
-    with tempfile.TemporaryDirectory(prefix="normbench-") as scratch:
-        for _ in range(rounds):
-            for word in words:  # in turn, so that a noisy moment meets all of them
-                found[word].append(once(word, Path(scratch) / "log.txt"))
-    return found
-
-
 def _asked(target: str, request: Any, devices: int, log: Path) -> float:
     end = children.finish(ranks.start(target, request, devices, log=log))
     if end.last is None or end.last.kind != "result":
         refused = end.last is not None and end.last.kind == "refused"
         raise (BadInput if refused else RuntimeError)(why(end))
     return float(end.last.content)
-
-
-def _report(words: Sequence[str], found: dict[str, list[float]]) -> None:
-    first = median(found[words[0]])
-    for word in words:
-        speeds = found[word]
-        spread = f"[{min(speeds):.0f}, {max(speeds):.0f}]"
-        ratio = f"{median(speeds) / first:.2f}"
-        print(f"{word:<10} {median(speeds):8.0f} images/s {spread:<16} {ratio} of the first")
