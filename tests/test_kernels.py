@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from normbench import kernels
 from normbench.catalog import model, normalizer, normalizers
 from normbench.norms.fused import by_kernels, set_fused
+from normbench.norms.group import GroupNormAct
 from normbench.norms.impl import set_impl
 from normbench.norms.layer import NormAct
 from normbench.norms.workers import set_workers
@@ -124,6 +125,26 @@ def test_options_are_those_of_the_formula(
     assert_alike(layer.train(training), fused.train(training), x, torch.float64)
 
 
+def test_a_layer_that_is_derived_from_one_with_a_kernel_has_none() -> None:
+    class Twice(GroupNormAct):
+        def joint(self, x: Tensor) -> Tensor:
+            return 2 * super().joint(x)
+
+    layer, plain = (kind(4, "relu", groups=2, eps=1e-5) for kind in (Twice, GroupNormAct))
+    set_fused(layer)
+    x = images((2, 4, 3, 3), torch.float32)
+    torch.testing.assert_close(layer(x), 2 * plain(x))
+
+
+def test_gradients_may_be_taken_twice_of_one_map() -> None:
+    for name in ("gn", "bn"):
+        _, fused = twins(name, 4, "relu", torch.float64)
+        x = images((4, 4, 3, 3), torch.float64)
+        total = fused(x).square().sum()
+        once, again = (torch.autograd.grad(total, x, retain_graph=True)[0] for _ in range(2))
+        assert torch.equal(once, again)
+
+
 def test_equal_sides_of_a_maximum_share_the_gradient() -> None:
     """As torch.maximum has it: 0 is often at a threshold of 0."""
     layer, fused = (normalizer("frn").layer(4).double() for _ in range(2))
@@ -177,8 +198,10 @@ def test_they_compile_for_a_gpu_where_there_is_none() -> None:
         [sys.executable, script], env=environment, capture_output=True, text=True
     )
     assert found.returncode == 0, found.stderr
-    assert "forward" in found.stdout
-    assert "inputs" in found.stdout
+    lines = [line for line in found.stdout.splitlines() if line.startswith("  ")]
+    names = {line.split()[0] for line in lines}
+    assert names == {"forward", "backward", "moments_of", "sums", "inputs"}
+    assert all(line.endswith(", 0 bytes outside of them") for line in lines)
 
 
 def test_a_run_for_a_cpu_is_refused(command: Command) -> None:

@@ -38,6 +38,7 @@ FORMATS = {"contiguous": torch.contiguous_format, "channels_last": torch.channel
 #: Maps that move at least: a group of an image is read and written once, and read twice and written
 #: once on the way back; of several images it is read once more and three times.
 LEAST = {True: 5, False: 8}
+BUSY = 3_000_000  # cycles of a GPU, more than a millisecond
 #: Layers of timm, joint with their activations.
 TIMM = {
     "timm bn": "BatchNormAct2d", "timm gn": "GroupNormAct", "timm frn": "FilterResponseNormTlu2d",
@@ -108,8 +109,13 @@ def _ours(name: str, channels: int, act: str, impl: Any) -> nn.Module:
     layer = normalizer(name).layer(channels, act)
     if impl == "compile":
         layer.compile(fullgraph=True, dynamic=False)
-    else:
-        set_impl(layer, impl)
+        return layer
+    set_impl(layer, impl)
+    if impl == "triton":
+        from normbench.norms.fused import has_kernel  # there is no Triton for some machines
+
+        if not has_kernel(layer):
+            raise Impossible("there is no kernel for it")
     return layer
 
 
@@ -185,6 +191,7 @@ def _clocked(work: Callable[[], object], device: torch.device) -> float:
         work()
         return time.process_time() - started
     begun, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    torch.cuda._sleep(BUSY)  # while all is launched, which is none of the device's time
     begun.record()
     work()
     ended.record()

@@ -1,10 +1,10 @@
 """Layers as Triton kernels, for CUDA devices: `trainer.impl=triton`.
 
-    per_sample    statistics of one image: gn, ln, in, frn, rms_g layers of EvoNorm's S series,
-                  and these with proxy normalization. One kernel forward and one back; a group
-                  that fits into the registers is read once and written once
-    per_worker    statistics of several images: bn, EvoNorm's B series, sn. Moments of every channel
-                  of every image, then what follows from them in PyTorch, then the map
+    per_sample    statistics of one image: gn, ln, in, frn, EvoNorm's S series, gn and ln with proxy
+                  normalization. One kernel forward and one back; a group is read once
+    per_worker    statistics of several images: bn, EvoNorm's B series, sn; and of one image where a
+                  group does not fit into the registers. Moments of every channel of every image,
+                  then what follows from them in PyTorch, then the map
 
 What a family of layers computes is in `normbench.norms`; here are maps, sums and derivatives alone.
 Maps (N, C, H, W) lie in either memory format; sums are taken in fp32, of fp64 in fp64. Nothing but

@@ -1,7 +1,44 @@
-"""What kernels of both families do with a value: activations, and parameters of its channel."""
+"""What kernels of both families do: read values and parameters of channels, and map them.
+
+a(x) = x - m  or  x * sigmoid(gate * x),   y = a * r + bias,   z = (act(y) - shift) * scale
+"""
 
 import triton
 import triton.language as tl
+
+
+@triton.jit
+def read(x, c, p, inside, P, sc, sp, ACC: tl.constexpr):
+    """Values of the channels `c` at the positions `p`, where they lie, and which are there."""
+    there = inside[:, None] & (p < P)[None, :]
+    at = c[:, None] * sc + p[None, :] * sp
+    return tl.load(x + at, mask=there, other=0.0).to(ACC), at, there
+
+
+@triton.jit
+def of_channels(parameter, c, inside, other, HAS: tl.constexpr, ACC: tl.constexpr):
+    """A parameter of the channels `c`, to be broadcast over positions."""
+    if HAS:
+        found = tl.load(parameter + c, mask=inside, other=0.0).to(ACC)
+    else:
+        found = tl.zeros(c.shape, ACC) + other
+    return found[:, None]
+
+
+@triton.jit
+def parameters(
+    weight, bias, gate, tau, shift, scale, c, inside, HAS_WEIGHT: tl.constexpr,
+    HAS_BIAS: tl.constexpr, HAS_GATE: tl.constexpr, ACT: tl.constexpr, PROXY: tl.constexpr,
+    ACC: tl.constexpr,
+):  # fmt: skip
+    """Those of the channels `c`, in this order."""
+    w = of_channels(weight, c, inside, 1.0, HAS_WEIGHT, ACC)
+    b = of_channels(bias, c, inside, 0.0, HAS_BIAS, ACC)
+    v = of_channels(gate, c, inside, 1.0, HAS_GATE, ACC)
+    t = of_channels(tau, c, inside, 0.0, ACT == 3, ACC)
+    s = of_channels(shift, c, inside, 0.0, PROXY, ACC)
+    q = of_channels(scale, c, inside, 1.0, PROXY, ACC)
+    return w, b, v, t, s, q
 
 
 @triton.jit
@@ -41,10 +78,37 @@ def at_threshold(g, y, tau):
 
 
 @triton.jit
-def of_channels(parameter, c, inside, other, HAS: tl.constexpr, ACC: tl.constexpr):
-    """A parameter of the channels `c`, to be broadcast over positions."""
-    if HAS:
-        found = tl.load(parameter + c, mask=inside, other=0.0).to(ACC)
+def value(x, m, r, b, v, t, s, q, GATED: tl.constexpr, ACT: tl.constexpr, PROXY: tl.constexpr):
+    """z of x."""
+    a = x * sigmoid(v * x) if GATED else x - m
+    z = activated(a * r + b, t, ACT)
+    if PROXY:
+        z = (z - s) * q
+    return z
+
+
+@triton.jit
+def derivatives(
+    x, g, m, r, b, v, t, s, q, GATED: tl.constexpr, ACT: tl.constexpr, PROXY: tl.constexpr
+):  # fmt: skip
+    """The gradient of y, a and its slope, and what gate or tau, shift and scale get."""
+    nothing = tl.zeros_like(x)
+    to_third, to_shift, to_scale = nothing, nothing, nothing
+    if GATED:
+        gated = sigmoid(v * x)
+        slope = gated * (1 + v * x * (1 - gated))
+        a = x * gated
     else:
-        found = tl.zeros(c.shape, ACC) + other
-    return found[:, None]
+        slope = nothing + 1.0
+        a = x - m
+    y = a * r + b
+    if PROXY:
+        to_scale = g * (activated(y, t, ACT) - s)
+        g = g * q
+        to_shift = -g
+    if ACT == 3:
+        to_third = at_threshold(g, y, t)
+    g = before_activation(g, y, t, ACT)
+    if GATED:
+        to_third = g * r * x * x * gated * (1 - gated)
+    return g, a, slope, to_third, to_shift, to_scale

@@ -4,11 +4,14 @@
     y = weight * r * a(x) + bias,     a(x) = x - m  or  x * sigmoid(gate * x)
     z = act(y),     out = (z - shift) * scale
 
-A program has one group of one image, or several small ones beside each other. What a program finds
-for each channel it leaves as a partial sum, and torch adds these up over the images.
+A program has one group of one image in its registers, or several small ones beside each other:
+the map is read once and written once, and on the way back read twice and written once. What a
+program finds for each channel it leaves as a partial sum, and torch adds these up over the images.
+Groups that are too large for that are for `normbench.kernels.per_worker`: see `held`.
 """
 
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -25,7 +28,10 @@ from normbench.kernels.tiles import (
     accumulator,
     dense,
     given,
+    in_dtypes,
+    lies_last,
     placed_like,
+    presence,
     strides,
     wide_dtype,
 )
@@ -50,6 +56,13 @@ class Sample:
     act: str | None = None
 
 
+def held(x: Tensor, options: Sample, *, proxy: bool = False) -> bool:
+    """Whether a program can hold a group of `x` with its gradient, and what a proxy takes."""
+    tile = _tile(x, options.groups)[1]
+    most = LARGEST // (2 if proxy else 1) * 4 // wide_dtype(x).itemsize
+    return tile.channels * tile.positions <= most
+
+
 def per_sample(
     x: Tensor,
     options: Sample,
@@ -63,7 +76,7 @@ def per_sample(
     """The layer's map, (N, C, H, W) -> (N, C, H, W), in dtype and memory format of `x`.
 
     Args:
-        x: the maps.
+        x: the maps, in groups that are `held`.
         options: which layer it is.
         weight: gain (C,).
         bias: shift (C,).
@@ -82,16 +95,10 @@ class _PerSample(torch.autograd.Function):
         x = dense(x)
         out = torch.empty_like(x)
         means, roots = x.new_empty((2, len(x), options.groups), dtype=wide_dtype(x))
-        grid, common = _laid_out(x, options, parameters, maps=1)
-        forward[grid](
-            x,
-            out,
-            *(given(each, x) for each in parameters),
-            means,
-            roots,
-            eps=options.eps,
-            **common,
-        )
+        grid, told = _laid_out(x, options, parameters)
+        given_ = (given(each, x) for each in parameters)
+        with torch.cuda.device_of(x):
+            forward[grid](x, out, *given_, means, roots, EPS=options.eps, **told)
         ctx.save_for_backward(x, means, roots, *parameters)
         ctx.options = options
         return out
@@ -102,50 +109,37 @@ class _PerSample(torch.autograd.Function):
         x, means, roots, *parameters = ctx.saved_tensors
         gradient, dx = placed_like(gradient, x), torch.empty_like(x)
         partial = x.new_empty((5, *x.shape[:2]), dtype=wide_dtype(x))
-        grid, common = _laid_out(x, ctx.options, parameters, maps=2)
+        grid, told = _laid_out(x, ctx.options, parameters)
         own = (given(each, x) for each in parameters)
-        backward[grid](x, gradient, dx, *own, means, roots, partial, partial.stride(0), **common)
+        backward[grid](x, gradient, dx, *own, means, roots, partial, partial.stride(0), **told)
         weight, bias, third, shift, scale = partial.sum(1)
         tau = third if ctx.options.act == "tlu" else None
         found = (weight, bias, third if tau is None else None, tau, shift, scale)
-        own_dtypes = (
-            None if each is None or sums is None else sums.to(each.dtype)
-            for each, sums in zip(parameters, found, strict=True)
-        )
-        return dx, None, *own_dtypes
+        return dx, None, *in_dtypes(found, parameters)
 
 
 def _laid_out(
-    x: Tensor, options: Sample, parameters: Any, maps: int
+    x: Tensor, options: Sample, parameters: Sequence[Tensor | None]
 ) -> tuple[tuple[int, int], dict[str, Any]]:
-    """The grid of programs, and what all kernels are told; a program holds tiles of `maps`."""
+    """The grid of programs, and what both kernels are told."""
     images, channels = x.shape[:2]
-    weight, bias, gate, _, shift, _ = parameters
     sn, sc, sp = strides(x)
-    group, positions = channels // options.groups, x.shape[2] * x.shape[3]
-    sets, tile = _tile(options.groups, group, positions, last=sc == 1 and positions > 1, maps=maps)
+    sets, tile = _tile(x, options.groups)
     return (images, options.groups // sets), {
-        "C": channels, "P": positions, "sn": sn, "sc": sc, "sp": sp,
-        "GROUP": group, "SETS": sets, "CENTER": options.center, "GATED": options.gated,
-        "ACT": ACTIVATIONS[options.act], "HAS_WEIGHT": weight is not None,
-        "HAS_BIAS": bias is not None, "HAS_GATE": gate is not None, "PROXY": shift is not None,
-        "BLOCK_C": tile.channels, "BLOCK_P": tile.positions, "ACC": accumulator(x),
-        "ONE": tile.channels >= sets * group and tile.positions >= positions,
-        "num_warps": tile.warps, "enable_fp_fusion": True,
+        "C": channels, "P": x.shape[2] * x.shape[3], "sn": sn, "sc": sc, "sp": sp,
+        "GROUP": channels // options.groups, "SETS": sets, "CENTER": options.center,
+        "GATED": options.gated, "ACT": ACTIVATIONS[options.act], **presence(parameters),
+        **tile.told, "ACC": accumulator(x),
     }  # fmt: skip
 
 
-def _tile(groups: int, group: int, positions: int, *, last: bool, maps: int) -> tuple[int, Tile]:
-    """Groups of a program, and its tile: a whole group where it can be held."""
-    sets, whole = 1, triton.next_power_of_2(positions)
+def _tile(x: Tensor, groups: int) -> tuple[int, Tile]:
+    """Groups that a program has, and the tile that holds them."""
+    sets, group, positions = 1, x.shape[1] // groups, x.shape[2] * x.shape[3]
+    whole = triton.next_power_of_2(positions)
+    # In channels_last channels lie beside each other, and a few are not worth their reading.
+    most = max(USUAL, 32 * whole) if lies_last(x) else USUAL
     if group & (group - 1) == 0:  # else a tile cannot be parted into its groups
-        # Beside each other lie channels in channels_last, and positions else.
-        while groups % (2 * sets) == 0 and (
-            2 * sets * group <= 32 if last else 2 * sets * group * whole <= USUAL
-        ):
+        while groups % (2 * sets) == 0 and 2 * sets * group * whole <= most:
             sets *= 2
-    tile = Tile(triton.next_power_of_2(sets * group), whole)
-    if tile.channels * tile.positions <= LARGEST // maps:
-        return sets, tile
-    wide = min(tile.channels, 64 if last else 8) if sets == 1 else tile.channels
-    return sets, replace(tile, channels=wide, positions=min(whole, max(16, USUAL // wide)))
+    return sets, Tile(triton.next_power_of_2(sets * group), whole)

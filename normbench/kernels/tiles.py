@@ -1,5 +1,6 @@
 """What the sides of both families that call kernels have in common: tiles, strides, parameters."""
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,7 +10,7 @@ from torch import Tensor
 
 #: Activations that there are kernels for, by number; `tlu` has a threshold for every channel.
 ACTIVATIONS = {None: 0, "identity": 0, "relu": 1, "silu": 2, "tlu": 3}
-LARGEST = 16384  # values of a tile: of 16 warps each thread has 32
+LARGEST = 8192  # values of a tile: eight registers of a multiprocessor for each
 USUAL = 4096
 
 
@@ -21,8 +22,13 @@ class Tile:
     positions: int
 
     @property
-    def warps(self) -> int:
-        return min(16, max(1, self.channels * self.positions // 1024))
+    def told(self) -> dict[str, Any]:
+        """What a kernel is told of it."""
+        return {
+            "BLOCK_C": self.channels, "BLOCK_P": self.positions,
+            "num_warps": min(16, max(1, self.channels * self.positions // 512)),
+            "enable_fp_fusion": True,  # said, as Triton's own choice is to be another one
+        }  # fmt: skip
 
 
 def accumulator(x: Tensor) -> Any:
@@ -47,12 +53,37 @@ def placed_like(gradient: Tensor, x: Tensor) -> Tensor:
     return torch.empty_like(x, dtype=gradient.dtype).copy_(gradient)
 
 
+def lies_last(x: Tensor) -> bool:
+    """Whether values of a position lie beside each other, and not those of a channel."""
+    return (
+        x.stride(1) == 1
+        and x.shape[2] * x.shape[3] > 1
+        and x.is_contiguous(memory_format=torch.channels_last)
+    )
+
+
 def strides(x: Tensor) -> tuple[int, int, int]:
     """From image to image, from channel to channel and from position to position."""
-    last = x.stride(1) == 1 and x.is_contiguous(memory_format=torch.channels_last)
-    return (x.stride(0), 1, x.shape[1]) if last else (x.stride(0), x.stride(1), 1)
+    return (x.stride(0), 1, x.shape[1]) if lies_last(x) else (x.stride(0), x.stride(1), 1)
 
 
 def given(parameter: Tensor | None, x: Tensor) -> Tensor:
     """A parameter for a kernel; where there is none something that it will not read."""
     return x if parameter is None else parameter.contiguous()
+
+
+def presence(parameters: Sequence[Tensor | None]) -> dict[str, bool]:
+    """Which of weight, bias, gate, tau, shift and scale there are."""
+    weight, bias, gate, _, shift, _ = parameters
+    return {
+        "HAS_WEIGHT": weight is not None, "HAS_BIAS": bias is not None,
+        "HAS_GATE": gate is not None, "PROXY": shift is not None,
+    }  # fmt: skip
+
+
+def in_dtypes(
+    gradients: Sequence[Tensor | None], parameters: Sequence[Tensor | None]
+) -> Iterator[Tensor | None]:
+    """Gradients of those parameters that there are, in their dtypes."""
+    for found, parameter in zip(gradients, parameters, strict=True):
+        yield None if found is None or parameter is None else found.to(parameter.dtype)

@@ -8,24 +8,23 @@ its maps lie, is computed as its formula stands. Kernels add up in another order
 the same within rounding and not bit for bit.
 """
 
-from functools import singledispatch
+from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from normbench import kernels
-from normbench.kernels.per_sample import Sample, per_sample
+from normbench.kernels.per_sample import Sample, held, per_sample
 from normbench.kernels.per_worker import Worker, per_worker
 from normbench.kernels.tiles import ACTIVATIONS
 from normbench.norms.batch import BatchNormAct, SyncBatchNormAct
 from normbench.norms.evonorm import EvoNormBAct, EvoNormSAct
 from normbench.norms.frn import FilterResponseNormAct
-from normbench.norms.ghost import GhostBatchNormAct
 from normbench.norms.group import GroupNormAct
 from normbench.norms.layer import NormAct
-from normbench.norms.moments import in_sets, merged, to_images
+from normbench.norms.moments import in_sets, merged, over_channels, to_channels, to_images
 from normbench.norms.proxy import ProxyAct, ProxyBatchNormAct, ProxyGroupNormAct
-from normbench.norms.renorm import BatchRenormAct
 from normbench.norms.switchable import SwitchableNormAct
 
 #: Of the S series: whether deviations from the mean are meant, not mean squares.
@@ -38,6 +37,22 @@ _BOUNDS = {
 }
 
 
+Kernel = Callable[[Any, Tensor], Tensor | None]
+_kernels: dict[
+    type[NormAct], Kernel
+] = {}  # a class that is derived from these may be another layer
+
+
+def _of(layer: type[NormAct]) -> Callable[[Kernel], Kernel]:
+    """The kernel of the layers of exactly this class."""
+
+    def note(kernel: Kernel) -> Kernel:
+        _kernels[layer] = kernel
+        return kernel
+
+    return note
+
+
 def set_fused(module: nn.Module) -> None:
     """Have the layers of `module` computed by kernels, those that there are any for."""
     for layer in module.modules():
@@ -45,24 +60,25 @@ def set_fused(module: nn.Module) -> None:
             layer.fused = by_kernels
 
 
+def has_kernel(layer: nn.Module) -> bool:
+    """Whether there is a kernel for layers of its class."""
+    return type(layer) in _kernels
+
+
 def by_kernels(layer: NormAct, x: Tensor) -> Tensor | None:
     """The layer's map (N, C, H, W); None: there is no kernel for it."""
-    if not kernels.take(x) or torch.compiler.is_compiling() or layer.act not in ACTIVATIONS:
+    kernel = _kernels.get(type(layer))
+    if kernel is None or not kernels.take(x) or torch.compiler.is_compiling():
         return None
-    return _computed(layer, x)
+    return kernel(layer, x)
 
 
-@singledispatch
-def _computed(layer: NormAct, x: Tensor) -> Tensor | None:  # noqa: ARG001 (of those registered)
-    return None
-
-
-@_computed.register
+@_of(GroupNormAct)
 def _(layer: GroupNormAct, x: Tensor) -> Tensor | None:
     return _of_groups(layer, x, None)
 
 
-@_computed.register
+@_of(ProxyGroupNormAct)
 def _(layer: ProxyGroupNormAct, x: Tensor) -> Tensor | None:
     return _of_groups(layer, x, _proxy(layer))
 
@@ -70,10 +86,35 @@ def _(layer: ProxyGroupNormAct, x: Tensor) -> Tensor | None:
 def _of_groups(
     layer: GroupNormAct, x: Tensor, proxy: tuple[Tensor, Tensor] | None
 ) -> Tensor | None:
-    if not layer.training and layer.example_weight != 1:
+    if layer.act not in ACTIVATIONS or (not layer.training and layer.example_weight != 1):
         return None
     options = Sample(layer.groups, layer.eps, act=layer.act)
-    return per_sample(x, options, weight=layer.weight, bias=layer.bias, proxy=proxy)
+    return _of_image(x, options, layer.weight, bias=layer.bias, proxy=proxy)
+
+
+def _of_image(
+    x: Tensor,
+    options: Sample,
+    weight: Tensor | None,
+    proxy: tuple[Tensor, Tensor] | None = None,
+    **others: Any,
+) -> Tensor:
+    """By one kernel, or by moments of channels where a group is too large for that."""
+    if held(x, options, proxy=proxy is not None):
+        return per_sample(x, options, weight=weight, proxy=proxy, **others)
+
+    def coefficients(mean: Tensor, var: Tensor, *weight: Tensor) -> tuple[Tensor, Tensor]:
+        mean, var = over_channels(mean, var, options.groups)
+        power = var if options.center else var + mean.square()
+        scale = to_channels(torch.rsqrt(power + options.eps), x.shape[1])
+        shifted = options.center and not options.gated
+        first = to_channels(mean, x.shape[1]) if shifted else torch.zeros_like(scale.detach())
+        return first, scale * weight[0] if weight else scale
+
+    own = () if weight is None else (weight,)
+    return per_worker(
+        x, Worker(options.act, options.gated), coefficients, own=own, proxy=proxy, **others
+    )
 
 
 def _proxy(layer: ProxyAct) -> tuple[Tensor, Tensor]:
@@ -81,47 +122,41 @@ def _proxy(layer: ProxyAct) -> tuple[Tensor, Tensor]:
     return mean, torch.rsqrt(var + layer.proxy_eps) if layer.scale else torch.ones_like(mean)
 
 
-@_computed.register
+@_of(FilterResponseNormAct)
 def _(layer: FilterResponseNormAct, x: Tensor) -> Tensor | None:
     if layer.eps is not None:
         return None  # learned: for maps of 1x1, which cost nothing
     act = None if layer.tau is None else "tlu"
     options = Sample(layer.channels, layer.least, center=False, act=act)
-    return per_sample(x, options, weight=layer.weight, bias=layer.bias, tau=layer.tau)
+    return _of_image(x, options, layer.weight, bias=layer.bias, tau=layer.tau)
 
 
-@_computed.register
+@_of(EvoNormSAct)
 def _(layer: EvoNormSAct, x: Tensor) -> Tensor | None:
     if layer.which not in _CENTERED:
         return None
     options = Sample(layer.groups, layer.eps, center=_CENTERED[layer.which], gated=True)
-    return per_sample(x, options, weight=layer.weight, bias=layer.bias, gate=layer.v)
+    return _of_image(x, options, layer.weight, bias=layer.bias, gate=layer.v)
 
 
-@_computed.register
+@_of(BatchNormAct)
 def _(layer: BatchNormAct, x: Tensor) -> Tensor | None:
     return _of_batch(layer, x, None)
 
 
-@_computed.register
+@_of(ProxyBatchNormAct)
 def _(layer: ProxyBatchNormAct, x: Tensor) -> Tensor | None:
     return _of_batch(layer, x, _proxy(layer)) if layer.training else None
 
 
-@_computed.register
+@_of(SyncBatchNormAct)
 def _(layer: SyncBatchNormAct, x: Tensor) -> Tensor | None:
     return None if torch.distributed.is_initialized() else _of_batch(layer, x, None)
 
 
-@_computed.register(GhostBatchNormAct)
-@_computed.register(BatchRenormAct)
-def _(layer: BatchNormAct, x: Tensor) -> Tensor | None:  # noqa: ARG001 (whose training is another)
-    return None
-
-
 def _of_batch(layer: BatchNormAct, x: Tensor, proxy: tuple[Tensor, Tensor] | None) -> Tensor | None:
-    if not layer.training:
-        return None  # a fixed affine map, which torch has
+    if not layer.training or layer.act not in ACTIVATIONS:
+        return None  # in evaluation a fixed affine map, which torch has
     sets = layer.sets(len(x))
     values = len(x) // sets * x.shape[2] * x.shape[3]
 
@@ -136,7 +171,7 @@ def _of_batch(layer: BatchNormAct, x: Tensor, proxy: tuple[Tensor, Tensor] | Non
     return per_worker(x, options, coefficients, own=(layer.weight,), bias=layer.bias, proxy=proxy)
 
 
-@_computed.register
+@_of(EvoNormBAct)
 def _(layer: EvoNormBAct, x: Tensor) -> Tensor | None:
     if layer.which not in _BOUNDS:
         return None
@@ -158,8 +193,10 @@ def _var_of_batch(layer: EvoNormBAct, mean: Tensor, var: Tensor) -> Tensor:
     return to_images(of_worker, len(mean))
 
 
-@_computed.register
+@_of(SwitchableNormAct)
 def _(layer: SwitchableNormAct, x: Tensor) -> Tensor | None:
+    if layer.act not in ACTIVATIONS:
+        return None
     positions = x.shape[2] * x.shape[3]
 
     def coefficients(
