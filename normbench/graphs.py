@@ -6,7 +6,9 @@ on, with the images of the step copied to where the recorded ones lay. The optim
 are launched as ever: its rate is another number in each step.
 """
 
-from collections.abc import Callable
+import gc
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -21,7 +23,7 @@ WARM_UPS = 3  # libraries choose their kernels and take their memory before anyt
 
 
 class Graph:
-    """What a step computes up to its gradients; where it cannot be recorded it is computed anew.
+    """What a step computes up to its gradients, recorded in the first one.
 
     Args:
         gradients: leaves the gradients of a step; what its passes tell.
@@ -35,32 +37,43 @@ class Graph:
         self.told: Told = []
 
     def __call__(self, step: Step) -> Told:
-        if self.own is None:
+        """What the passes of `step` tell.
+
+        Raises:
+            RuntimeError: in the first step, if it does what cannot be recorded.
+        """
+        if self.own is None or self.replay is None:
             self.own = step.copied()
-            self._record(self.own)
-        if self.replay is None:
-            return self.gradients(step)
+            self.replay = self._record(self.own)
         for own, new in zip(self.own.tensors, step.tensors, strict=True):
             own.copy_(new)
         self.replay()
         return [(loss.clone(), logits.clone()) for loss, logits in self.told]
 
-    def _record(self, step: Step) -> None:
+    def _record(self, step: Step) -> Replay:
         before = [buffer.clone() for buffer in self.network.buffers()]
         try:
-            self.replay, self.told = recorded(partial(self.gradients, step))
+            replay, self.told = recorded(partial(self.gradients, step))
         except torch.OutOfMemoryError:
             raise
         except RuntimeError as error:
+            if isinstance(error.__context__, torch.OutOfMemoryError):
+                raise error.__context__ from None  # fewer workers in a pass may do
+            # After that neither random numbers nor memory of the device are what they were.
             reason = str(error).partition("\n")[0]
-            print(f"trainer.graphs=true: no step can be recorded: {reason}", flush=True)
+            raise RuntimeError(
+                f"trainer.graphs=true: the passes of a step cannot be recorded: {reason}; "
+                "trainer.graphs=false works"
+            ) from error
         for buffer, value in zip(self.network.buffers(), before, strict=True):
             buffer.copy_(value)
+        return replay
 
 
 def recorded(run: Callable[[], Told]) -> tuple[Replay, Told]:
     """The replay of what `run` does on a CUDA device, and where its results will lie."""
     dtype, half = torch.get_autocast_dtype("cuda"), torch.is_autocast_enabled("cuda")
+    drawn = torch.cuda.get_rng_state()
     # Weights in half precision that autocast has kept would be those of the first step for ever.
     with torch.autocast("cuda", dtype=dtype, enabled=half, cache_enabled=False):
         beside = torch.cuda.Stream()
@@ -70,6 +83,20 @@ def recorded(run: Callable[[], Told]) -> tuple[Replay, Told]:
                 run()
         torch.cuda.current_stream().wait_stream(beside)
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
+        with _no_collection(), torch.cuda.graph(graph):
             told = run()
+    torch.cuda.set_rng_state(drawn)
     return graph.replay, told
+
+
+@contextmanager
+def _no_collection() -> Iterator[None]:
+    """Python frees nothing meanwhile: not an older graph, which must not go as one is recorded."""
+    collects = gc.isenabled()
+    gc.collect()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collects:
+            gc.enable()

@@ -63,9 +63,9 @@ class Task(LightningModule):
         steps_per_epoch: of them, in one pass over the training images.
         log_every: optimizer steps between two records of the curve within an epoch.
         channels_last: images and weights lie in memory as (N, H, W, C).
-        impl: how training steps compute the network, evaluations compute it as it is: eager, lean
-            (`normbench.norms.lean`), compile, as torch.compile makes it, or triton, by kernels
-            of our own (`normbench.norms.fused`).
+        impl: how training steps compute the network: eager, lean (`normbench.norms.lean`), compile,
+            as torch.compile makes it, or triton, by kernels of our own (`normbench.norms.fused`).
+            Evaluations are never compiled.
         graphs: replay the passes of a step as one CUDA graph.
         curve: takes each record: step, epoch, lr, training loss and accuracy, at the end of an
             epoch those of the validation images too. Accuracies in percent; of mixed images those
@@ -129,7 +129,9 @@ class Task(LightningModule):
         self.impl = impl
         set_impl(model, impl)  # after the average, a copy that evaluations see as it is
         self.graphs = graphs
-        self.gradients = Graph(self._gradients, model) if graphs else self._gradients
+        self.gradients: Callable[[Step], list[Told]] = self._gradients
+        if graphs:
+            self.gradients = Graph(self._gradients, model)
         self.watch, self.watched_images = watch, watched_images
         self._state = state
         if state is not None:
@@ -280,6 +282,7 @@ class Task(LightningModule):
             each.write(self._over_devices(each.read()))
 
     def on_train_end(self) -> None:
+        self.gradients = self._gradients  # a graph has memory of its own, which evaluations may use
         self._share_statistics()
         steps = self.recipe.recalibration
         if steps and Statistics(self.evaluated):

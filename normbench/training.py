@@ -227,8 +227,12 @@ def on_gpu(cell: Cell) -> bool:
 
 
 def exact() -> None:
-    """Convolutions of fp32 on a GPU are that, and not of 10 bits as torch has them."""
+    """Convolutions of fp32 on a GPU are that, and not of 10 bits as torch has them.
+
+    What is deterministic there need not be filled first: nothing is read before it is written.
+    """
     torch.backends.cudnn.allow_tf32 = False
+    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
 
 
 def forward_context(cell: Cell, device: torch.device) -> AbstractContextManager[object]:

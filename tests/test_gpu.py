@@ -110,12 +110,19 @@ def test_a_run_trains_on_the_device(command: Command, rows: Rows, precision: str
 @pytest.mark.parametrize("norm", ["bn", "gn", "sn", "evonorm_s0", "gn_pn"])
 @pytest.mark.parametrize("impl", ["eager", "compile", "triton"])
 @pytest.mark.parametrize("precision", ["32-true", "bf16-mixed"])
-def test_a_step_that_is_replayed_is_the_step(norm: str, impl: str, precision: str) -> None:
-    """Bit for bit, but for kernels of convolutions that add in whatever order."""
+@pytest.mark.parametrize(
+    "more", [(), ("trainer.per_forward=8", "reg.mixup=0.2", "recipe.ema=0.9")], ids=["", "passes"]
+)
+def test_a_step_that_is_replayed_is_the_step(
+    norm: str, impl: str, precision: str, more: tuple[str, ...]
+) -> None:
+    """Within rounding, as kernels of convolutions add in whatever order."""
     words = (f"norm={norm}", "batch=4", f"precision={precision}", f"trainer.impl={impl}", *ON_GPU)
+    words = (*words, *more)
     (plain, _), (replayed, _) = (
         trained(cell(*words, f"trainer.graphs={on}")) for on in ("false", "true")
     )
+    assert (plain["graphs"], replayed["graphs"]) == (False, True)
     worst = 1e-4 if precision == "32-true" else 1e-2
     assert replayed["train_loss"] == pytest.approx(plain["train_loss"], rel=worst)
 

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from normbench.cells import Cell
+from normbench.check import require_compiler
 from normbench.errors import BadInput, choose_from, counted
 from normbench.looks.asked import Asked
 from normbench.looks.subjects import Subject, composed, fresh
@@ -48,11 +49,13 @@ def look(asked: Asked) -> None:
 def _entry(subject: Subject, images: Tensor) -> Entry:
     """A network as its cell asks for it: precision and memory format."""
     cell, device = subject.cell, subject.device
-    if cell.trainer.impl == "compile" or cell.precision == "16-mixed":
+    impl, graphs = cell.trainer.impl, str(cell.trainer.graphs).lower()
+    if impl == "compile" or cell.precision == "16-mixed" or cell.trainer.graphs:
         raise BadInput(
-            f"trainer.impl={cell.trainer.impl} precision={cell.precision}: speeds are of eager, "
-            "lean or triton networks, in 32-true, 64-true or bf16-mixed"
+            f"trainer.impl={impl} precision={cell.precision} trainer.graphs={graphs}: speeds "
+            "are of eager, lean or triton networks, in 32-true, 64-true or bf16-mixed"
         )
+    require_compiler(cell)
     last = cell.trainer.channels_last
     layout = torch.channels_last if last else torch.contiguous_format
     given = images.to(device, dtype_of(cell)).to(memory_format=layout)
