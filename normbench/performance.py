@@ -45,7 +45,8 @@ _SWEEP = """\
 
 Seconds of a whole command line: a sweep, and a process of normbench for each of its cells, one
 after the other; from the command to the end of the first optimizer step, in which torch and the
-libraries are imported, and from the row of a run to the first step of the next one.
+libraries are imported, and from the row of a run to the first step of the next one. A sweep at an
+older commit is the same sweep by that one: since 4bee759 runs share imports and a service of W&B.
 """
 _LOADER = """\
 ## Loaders
@@ -118,8 +119,14 @@ def _table_of_steps(lines: Sequence[Line]) -> str:
 def _table(lines: Sequence[Line]) -> str:
     """A column for what tells lines apart, the ratio with its quartiles, and the last number."""
     *words, _, _, _, unit = [key for key in lines[0] if key not in MACHINE]
-    rows = [[*(line[word] for word in words), _ratio(line), line[unit]] for line in lines]
-    return _markdown([*words, "ratio", unit], rows)
+    rows = [[*(line[word] for word in words), _ratio(line), _number(line[unit])] for line in lines]
+    return _markdown([*words, "ratio", unit.replace("_", " ")], rows)
+
+
+def _number(text: str) -> str:
+    """Four digits, and none of them after a thousand."""
+    value = float(text)
+    return f"{value:,.0f}" if value >= 1000 else f"{value:.4g}"
 
 
 def _ratio(line: Line) -> str:

@@ -3,6 +3,7 @@
 import subprocess
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 
 from normbench.home import ROOT
 
@@ -27,13 +28,13 @@ def versions() -> dict[str, str]:
     return {name: _version(name) for name in PACKAGES}
 
 
-def commit() -> str:
-    """The commit of this source tree, "+" behind it if files differ; empty outside a checkout."""
+def commit(root: Path = ROOT) -> str:
+    """The commit of a source tree, "+" behind it if files differ; empty outside a checkout."""
     # An installed package may lie in somebody else's repository, whose commit says nothing of us.
-    if _git("rev-parse", "--show-toplevel") != str(ROOT.resolve()):
+    if _git(root, "rev-parse", "--show-toplevel") != str(root.resolve()):
         return ""
-    changes = _git("status", "--porcelain", "--", *_PATHS)
-    return _git("rev-parse", "HEAD") + ("+" if changes else "")
+    changes = _git(root, "status", "--porcelain", "--", *_PATHS)
+    return _git(root, "rev-parse", "HEAD") + ("+" if changes else "")
 
 
 def now() -> str:
@@ -48,10 +49,10 @@ def _version(package: str) -> str:
         return ""
 
 
-def _git(*words: str) -> str:
+def _git(root: Path, *words: str) -> str:
     """What git answers; nothing if it cannot."""
     try:
-        found = subprocess.run(["git", "-C", str(ROOT), *words], capture_output=True, text=True)
+        found = subprocess.run(["git", "-C", str(root), *words], capture_output=True, text=True)
     except OSError:
         return ""
     return found.stdout.strip() if found.returncode == 0 else ""

@@ -191,8 +191,9 @@ def _indexed(root: Path) -> Iterator[Row]:
         root / INDEX, _LAYOUT, stamps, lambda path: _kept(load(root / path), known)
     )
     shared = {number: json.loads(text) for number, text in texts.items()}
+    seedless = {number: each["config"].get("seed", "") is None for number, each in shared.items()}
     for line in rows:
-        yield _row(shared[line[SHARE]], line)
+        yield _row(shared[line[SHARE]], line, seedless[line[SHARE]])
 
 
 def _kept(row: Row, known: dict[bytes, str]) -> tuple[str, list[Value]]:
@@ -208,12 +209,12 @@ def _kept(row: Row, known: dict[bytes, str]) -> tuple[str, list[Value]]:
     return text, [fields_[name] for name in _LAYOUT.own]
 
 
-def _row(shared: dict[str, Any], line: Sequence[Value]) -> Row:
+def _row(shared: dict[str, Any], line: Sequence[Value], seedless: bool) -> Row:
     """The row again; rows of one cell have the same objects in their configurations."""
     found = shared.copy()
     found.update(zip(_LAYOUT.own, line, strict=False))
     found["ratios"] = json.loads(found["ratios"]) if found["ratios"] != "{}" else {}
-    if shared["config"].get("seed", "") is None:
+    if seedless:
         found["config"] = {**shared["config"], "seed": found["seed"]}
     return _made(found)
 

@@ -103,6 +103,7 @@ def test_runs_follow_each_other_faster_than_the_first_begins() -> None:
         (["report", "row=10"], "row=10: report has no such word; it has rows, rounds, out"),
         (["report", "rows=many"], "rows=many: it is a whole number above 0"),
         (["sweep", "norm=gn"], "a grid is timed, as norm=bn,gn seed=0,1,2; this is one cell"),
+        (["sweep", "norm=gn,bn", "against=x"], "against=x: it holds no normbench; a checkout of"),
         (["sweep", "seed=range(0,3)"], "seed=range(0,3): a grid to be timed is of lists"),
         (["seeds", "seeds=two"], "seeds=two: it is a whole number above 0, as seeds=3"),
         (["workers"], "plans=A,B,... says what is compared"),

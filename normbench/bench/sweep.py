@@ -16,6 +16,7 @@ from pathlib import Path
 
 from normbench.bench.measured import Once, in_turn, leave, quartiles, taken
 from normbench.errors import BadInput, counted
+from normbench.provenance import commit
 
 OWN = {"against": "", "rounds": "7", "out": ""}
 LOOK = 0.005  # seconds between two looks at the files of a sweep
@@ -47,7 +48,8 @@ def bench(words: Sequence[str]) -> None:
         "starts": begun,
     }  # fmt: skip
     if other is not None:
-        entries["sweep of the other"] = partial(_wall, [["-m", *rest]], other.resolve())
+        name = f"sweep at commit {commit(other)[:7] or 'unknown'}"
+        entries[name] = partial(_wall, [["-m", *rest]], other.resolve())
     found = in_turn(entries, rounds, warm_up=False)
     del found["starts"]  # its runs say more than their sum
     found |= {"command to first step": quartiles(first), "row to next first step": quartiles(next_)}

@@ -78,10 +78,9 @@ def _alike(rows: Iterable[Row]) -> list[Runs]:
     same: dict[tuple[Any, ...], list[Row]] = defaultdict(list)
     for row in rows:
         if row.kind == "run":
-            parts = [*map(id, row.config.values())]
-            if "seed" in row.config:
-                parts.remove(id(row.config["seed"]))
-            same[row.options, row.devices, row.together, *parts].append(row)
+            config = row.config.copy()
+            config.pop("seed", None)
+            same[row.options, row.devices, row.together, *map(id, config.values())].append(row)
     found: dict[tuple[str, ...], Runs] = {}
     for own in same.values():
         config = {part: value for part, value in own[0].config.items() if part != "seed"}
