@@ -109,6 +109,7 @@ def test_runs_follow_each_other_faster_than_the_first_begins() -> None:
         (["workers"], "plans=A,B,... says what is compared"),
         (["layers", "norms=bn"], "norms=bn: layers has no such word; it has norm, impl, shape"),
         (["layers", "norm=bm"], "bm is unknown; known: batch_renorm"),
+        (["layers", "impl=triton"], "impl=triton: its kernels are for CUDA devices; device=cuda"),
         (["layers", "impl=auto"], "auto is unknown; known: compile, eager, lean"),
         (["layers", "shape=4x4"], "shape=4x4: it is NxCxHxW"),
         (["layers", "dtype=fp8"], "dtype=fp8: float32 or bfloat16"),

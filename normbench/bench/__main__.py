@@ -24,8 +24,9 @@
         WORDS of one cell, as protocol=fixed_workers workers=8 norm=bn batch=4
     loader    loaders of one run against each other, nothing trained
         loaders=L,...     memory, torch and ffcv; usual is a DataLoader of torch as tutorials have
-                          it, `batch` images at a time by trainer.readers processes; of a few
-                          hundred images their start would be most of the time
+                          it, `batch` images at a time by trainer.readers processes. All but memory
+                          are for data sets of files, as data=fashion_mnist; of a few hundred images
+                          their start would be most of the time
         WORDS of one cell, as data=cifar10 trainer.readers=2 batch=4
 
     rounds=N    measurements of each, in turn (7)

@@ -77,6 +77,8 @@ def bench(words: Sequence[str]) -> None:
     usual = IMPLS if own["device"] == "cpu" else (*IMPLS, "triton")
     norms = own["norm"].split(",") if own["norm"] else normalizers()
     impls = own["impl"].split(",") if own["impl"] else list(usual)
+    if "triton" in impls and own["device"] == "cpu":
+        raise BadInput("impl=triton: its kernels are for CUDA devices; device=cuda has them timed")
     for key, chosen, known in (("norm", norms, normalizers()), ("impl", impls, usual)):
         for word in chosen:
             if word not in known:
@@ -153,7 +155,8 @@ def _timed(
             counts = kept if on_cpu and not name.endswith(" compile") else _kept_by_autograd
             kept_maps[name] = counts(layer, x)
         except (Impossible, ValueError, AssertionError) as reason:  # timm refuses some channels
-            print(f"{name} at {'x'.join(map(str, shape))}: {reason}")
+            said = str(reason) or f"it takes no {shape[1]} channels"
+            print(f"{name} at {'x'.join(map(str, shape))}: {said}")
             continue
         steps[name] = partial(_seconds, layer, x, gradient)
         if isinstance(layer, NormAct):
