@@ -63,13 +63,13 @@ Lines = dict[str, tuple[Any, ...]]  # of a file its own, the number of its text,
 SHARE, STAMP, PATH = -3, -2, -1  # where in a line
 
 
-def indexed(file: Path, layout: Layout, stamps: Mapping[str, str], read: Read) -> Found:
+def indexed(file: Path, layout: Layout, stamps: Mapping[str, int], read: Read) -> Found:
     """What files say, those read anew whose stamp has changed.
 
     Args:
         file: of the index.
         layout: of what is kept.
-        stamps: of each file its path and something that changes with its content.
+        stamps: of each file its path and a number that changes with its content.
         read: reads the file with this path. What it raises is raised, and the index stays as it
             was.
 
@@ -88,7 +88,7 @@ def indexed(file: Path, layout: Layout, stamps: Mapping[str, str], read: Read) -
     return _found(None, layout, stamps, read)
 
 
-def _found(file: Path | None, layout: Layout, stamps: Mapping[str, str], read: Read) -> Found:
+def _found(file: Path | None, layout: Layout, stamps: Mapping[str, int], read: Read) -> Found:
     # Transactions are said, and not left to Python: what is read together belongs together.
     index = sqlite3.connect(file or ":memory:", timeout=PATIENCE, isolation_level=None)
     with closing(index):
@@ -118,7 +118,7 @@ def _lines(index: sqlite3.Connection, layout: Layout) -> Lines:
 
 
 def _renew(
-    index: sqlite3.Connection, lines: Lines, layout: Layout, stamps: Mapping[str, str], read: Read
+    index: sqlite3.Connection, lines: Lines, layout: Layout, stamps: Mapping[str, int], read: Read
 ) -> None:
     """Read what has changed, and forget what is gone."""
     if not lines:

@@ -190,7 +190,9 @@ def _indexed(root: Path) -> Iterator[Row]:
     texts, rows = indexed(
         root / INDEX, _LAYOUT, stamps, lambda path: _kept(load(root / path), known)
     )
-    shared = {number: json.loads(text) for number, text in texts.items()}
+    # With a place for what is a row's own: so copies of it need not grow.
+    places = dict.fromkeys(_OWN)
+    shared = {number: {**places, **json.loads(text)} for number, text in texts.items()}
     seedless = {number: each["config"].get("seed", "") is None for number, each in shared.items()}
     for line in rows:
         yield _row(shared[line[SHARE]], line, seedless[line[SHARE]])
@@ -228,6 +230,9 @@ def only_adding() -> Iterator[None]:
         yield
     finally:
         if before:
+            if not gc.get_freeze_count():
+                gc.freeze()  # and back: what was made counts as old at once, without a search
+                gc.unfreeze()
             gc.enable()
 
 
@@ -246,7 +251,7 @@ def _rows(root: Path | str, run: str = "*") -> list[Path]:
     return [path for path in found if path.exists()]
 
 
-def _stamps(root: Path | str) -> dict[str, str]:
+def _stamps(root: Path | str) -> dict[str, int]:
     """The path of every row below `root`, from there, and what changes when it is written."""
     # Of tens of thousands: twice as fast as a pattern, which looks into every folder of a run, and
     # twice as fast again as with objects for paths.
@@ -262,8 +267,7 @@ def _stamps(root: Path | str) -> dict[str, str]:
                     stat = os.stat(path, dir_fd=folder)
                 except (FileNotFoundError, NotADirectoryError):
                     continue
-                stamp = f"{stat.st_mtime_ns} {stat.st_size} {stat.st_ino}"
-                found[f"{sweep}/{path}"] = stamp
+                found[f"{sweep}/{path}"] = hash((stat.st_mtime_ns, stat.st_size, stat.st_ino))
         finally:
             os.close(folder)
     return found
@@ -363,8 +367,8 @@ _ALLOWED = {name: _allowed(hint) for name, hint in get_type_hints(Row).items()}
 _WORDS = [name for name, (_, words) in _ALLOWED.items() if words]
 _known: set[tuple[Any, ...]] = set()  # names and types of rows that were right
 _OWN = (
-    "id", "seed", "status", "reason", "train_loss", "train_top1", "val_top1", "test_top1",
-    "test_top5", "test_loss", "ratios", "seconds", "images_per_second", "peak_memory", "resumed",
-    "computation", "shared_with", "wandb", "finished", "of",
+    "id", "seed", "reason", "train_loss", "train_top1", "val_top1", "test_top1", "test_top5",
+    "test_loss", "ratios", "seconds", "images_per_second", "peak_memory", "computation",
+    "shared_with", "wandb", "finished",
 )  # fmt: skip
-_LAYOUT = Layout(_OWN, sorted(_NAMES - {*_OWN}), f"rows of schema {SCHEMA}, 2")
+_LAYOUT = Layout(_OWN, sorted(_NAMES - {*_OWN}), f"rows of schema {SCHEMA}, 3")

@@ -93,7 +93,6 @@ def _first(root: Path) -> float:
 def _tables(root: Path) -> float:
     known = specs()
     gc.collect()
-    gc.freeze()  # what this process has beside does not belong to it
     started = time.perf_counter()
     rows = results.read(root)
     made = tables(known, rows, None, empty=True)

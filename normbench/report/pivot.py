@@ -22,7 +22,8 @@ def tables(
 
     Args:
         specs: what tables there are.
-        rows: all rows; of those that are no runs none is used.
+        rows: all rows, as `normbench.results.read` orders them; of those that are no runs none is
+            used.
         touched: ids of runs; settings that contain none of them are left out. None: all settings.
         empty: papers' tables that no row belongs to are made too, with the paper's numbers alone.
     """
@@ -50,7 +51,7 @@ class Runs:
     What stands where is decided once for all of them.
 
     Args:
-        rows: of the runs.
+        rows: of the runs, as `normbench.results.read` orders them.
         options: all scientific options, flat; the seed only where tables are about seeds.
         parts: each part of the configuration (norm, model, batch ...) as text: equal parts have
             equal texts.
@@ -86,8 +87,8 @@ def _alike(rows: Iterable[Row]) -> list[Runs]:
         config = {part: value for part, value in own[0].config.items() if part != "seed"}
         texts = {part: repr(value) for part, value in config.items()}
         key = (own[0].options, _hardware(own[0]), *map(str, texts.items()))
-        before = found[key].rows if key in found else []
-        found[key] = Runs([*before, *own], flat(config), texts)
+        rows_ = sorted([*found[key].rows, *own], key=order) if key in found else own
+        found[key] = Runs(rows_, flat(config), texts)
     return list(found.values())
 
 
@@ -103,8 +104,10 @@ def _asked(spec: Spec, runs: Sequence[Runs]) -> list[Runs]:
 
 def _in_order(runs: Iterable[Runs]) -> tuple[Row, ...]:
     """Their rows as `normbench.results.read` orders them."""
-    rows = [row for each in runs for row in each.rows]
-    return tuple(sorted(rows, key=order))
+    several = list(runs)
+    if len(several) == 1:
+        return tuple(several[0].rows)  # in order, and keys of many rows take time
+    return tuple(sorted((row for each in several for row in each.rows), key=order))
 
 
 def _by_setting(spec: Spec, runs: Iterable[Runs]) -> list[tuple[dict[str, Any], list[Runs]]]:
