@@ -1,5 +1,6 @@
 """From a cell to a trained and tested network, and what was found on the way."""
 
+import logging
 import math
 import os
 import platform
@@ -337,6 +338,8 @@ def trainer_of(cell: Cell, task: Task, loaders: Loaders) -> Trainer:
     warnings.filterwarnings("ignore", message="The .grad attribute of a Tensor that is not a leaf")
     # Lightning would like to be started by srun wherever there is one; our processes are ours.
     warnings.filterwarnings("ignore", message=".*srun. command is available")
+    # And it tells each training what devices there are, and what else one might install.
+    logging.getLogger("pytorch_lightning").setLevel(logging.WARNING)
     gpu = on_gpu(cell)
     exact()
     hosts = int(os.environ.get("GROUP_WORLD_SIZE", 1)) if task.plan.devices > 1 else 1

@@ -97,6 +97,8 @@ def test_what_a_row_says(command: Command, rows: Rows) -> None:
     for percent in (row.train_top1, row.val_top1, row.test_top1, row.test_top5):
         assert percent is not None
         assert 0 <= percent <= 100
+    log = Path("runs") / "default" / row.id / "log.txt"
+    assert not log.read_text()  # nothing happened that one would have to know
 
 
 def test_the_same_command_trains_nothing_and_starts_no_process(
