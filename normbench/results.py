@@ -193,9 +193,8 @@ def _indexed(root: Path) -> Iterator[Row]:
     # With a place for what is a row's own: so copies of it need not grow.
     places = dict.fromkeys(_OWN)
     shared = {number: {**places, **json.loads(text)} for number, text in texts.items()}
-    seedless = {number: each["config"].get("seed", "") is None for number, each in shared.items()}
     for line in rows:
-        yield _row(shared[line[SHARE]], line, seedless[line[SHARE]])
+        yield _row(shared[line[SHARE]], line)
 
 
 def _kept(row: Row, known: dict[bytes, str]) -> tuple[str, list[Value]]:
@@ -211,12 +210,12 @@ def _kept(row: Row, known: dict[bytes, str]) -> tuple[str, list[Value]]:
     return text, [fields_[name] for name in _LAYOUT.own]
 
 
-def _row(shared: dict[str, Any], line: Sequence[Value], seedless: bool) -> Row:
+def _row(shared: dict[str, Any], line: Sequence[Value]) -> Row:
     """The row again; rows of one cell have the same objects in their configurations."""
     found = shared.copy()
     found.update(zip(_LAYOUT.own, line, strict=False))
     found["ratios"] = json.loads(found["ratios"]) if found["ratios"] != "{}" else {}
-    if seedless:
+    if shared["config"].get("seed", "") is None:
         found["config"] = {**shared["config"], "seed": found["seed"]}
     return _made(found)
 

@@ -57,7 +57,7 @@ class Runs:
             equal texts.
     """
 
-    rows: Sequence[Row]
+    rows: list[Row]
     options: Mapping[str, Any]
     parts: Mapping[str, str]
 
@@ -76,19 +76,21 @@ class Runs:
 def _alike(rows: Iterable[Row]) -> list[Runs]:
     """The runs among `rows`, those together that differ in their seeds alone."""
     # By identity first: rows that were read from an index share the parts of their configurations.
-    same: dict[tuple[Any, ...], list[Row]] = defaultdict(list)
-    for row in rows:
-        if row.kind == "run":
-            config = row.config.copy()
-            config.pop("seed", None)
-            same[row.options, row.devices, row.together, *map(id, config.values())].append(row)
+    same: dict[tuple[Any, ...], list[Row]] = {}
     found: dict[tuple[str, ...], Runs] = {}
-    for own in same.values():
-        config = {part: value for part, value in own[0].config.items() if part != "seed"}
-        texts = {part: repr(value) for part, value in config.items()}
-        key = (own[0].options, _hardware(own[0]), *map(str, texts.items()))
-        rows_ = sorted([*found[key].rows, *own], key=order) if key in found else own
-        found[key] = Runs(rows_, flat(config), texts)
+    for row in rows:
+        if row.kind != "run":
+            continue
+        config = row.config.copy()
+        config.pop("seed", None)
+        ids = (row.options, row.devices, row.together, *map(id, config.values()))
+        if ids not in same:
+            texts = {part: repr(value) for part, value in config.items()}
+            key = (row.options, _hardware(row), *map(str, texts.items()))
+            if key not in found:
+                found[key] = Runs([], flat(config), texts)
+            same[ids] = found[key].rows
+        same[ids].append(row)
     return list(found.values())
 
 
