@@ -13,16 +13,18 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 
-from normbench import __version__, children, console, launch, results
-from normbench.cells import Cell, Settings
-from normbench.compose import compose
+from normbench import __version__, results
+from normbench.config import cli
+from normbench.config.cells import Cell, Settings
+from normbench.config.compose import compose
 from normbench.errors import BadInput
-from normbench.place import place
-from normbench.pool import Summary
+from normbench.execution import dispatch, worker_process
+from normbench.execution.distributed_env import place
+from normbench.execution.pool import Summary
+from normbench.execution.sweep import Interrupted
 from normbench.report import build, render
 from normbench.report.pivot import tables
-from normbench.report.spec import Spec
-from normbench.sweep import Interrupted
+from normbench.report.table_spec import Spec
 
 REPORTS = Path("reports")
 
@@ -39,7 +41,7 @@ def main(arguments: Sequence[str]) -> int:
                 return 0
             # Before any training: a table that cannot be written would be a poor end of it.
             results.writable(REPORTS, f"the folder {REPORTS}", "call normbench from another folder")
-            summary = launch.start(cells, settings, launch.print_now)
+            summary = dispatch.start(cells, settings, dispatch.print_now)
             if (own := place()) is None or own.rank == 0:  # of several processes one concludes
                 _conclude(cells, settings, summary)
     except BadInput as error:
@@ -105,9 +107,9 @@ def _signals() -> Iterator[None]:
 def entry() -> None:
     """The console script `normbench`."""
     try:
-        console.run(main)
+        cli.run(main)
     finally:
-        children.stop_server()
+        worker_process.stop_server()
 
 
 if __name__ == "__main__":

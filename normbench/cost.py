@@ -19,11 +19,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from textwrap import fill
 
-from normbench import console
-from normbench.compose import compose
+from normbench.config import cli
+from normbench.config.compose import compose
 from normbench.errors import BadInput, counted
-from normbench.estimate import LEAST, Computation, Estimate, estimate, rounded
-from normbench.rates import RESNET50, SCALED, WIDTH
+from normbench.execution.cost_model import LEAST, Computation, Estimate, estimate, rounded
+from normbench.execution.rates import RESNET50, SCALED, WIDTH
 from normbench.results import read
 
 COUNTED = (
@@ -117,4 +117,4 @@ def _notes(found: Estimate, rate: float | None) -> Iterator[str]:
 
 
 if __name__ == "__main__":
-    console.run(main)
+    cli.run(main)

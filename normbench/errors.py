@@ -34,3 +34,9 @@ def counted(name: str, word: str, example: int) -> int:
     if not word.isdecimal() or not int(word):
         raise BadInput(f"{name}={word}: it is a whole number above 0, as {name}={example}")
     return int(word)
+
+
+def one_line(error: BaseException) -> str:
+    """An exception as one line for the screen."""
+    text = str(error).strip().partition("\n")[0]
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__

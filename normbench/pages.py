@@ -15,13 +15,15 @@ from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
 
-from normbench import catalog, console, norms
+from normbench import catalog, norms
 from normbench.catalog import Facts, facts
+from normbench.config import cli
+from normbench.config.build import build, options
+from normbench.config.files import CONF, ROOT, comment, headline, load, names, sizes_line
 from normbench.errors import Impossible
-from normbench.home import CONF, ROOT, comment, headline, load, names, sizes_line
 from normbench.models.coverage import Coverage
 from normbench.performance import performance
-from normbench.recipe import Recipe
+from normbench.training.recipe import Recipe
 
 DOCS = ROOT / "docs"
 #: What goes with layers: around them, and after training.
@@ -107,7 +109,7 @@ def recipes() -> str:
     """The whole of docs/recipes.md."""
     known = names(CONF / "recipe")
     every: dict[str, Recipe] = {
-        name: catalog.build("recipe", catalog.options("recipe", name, {})) for name in known
+        name: build("recipe", options("recipe", name, {})) for name in known
     }
     head = f"| recipe | {' | '.join(map(str, BATCHES))} |"
     rows = [f"| [{name}](#{name}) | {_peaks(recipe)} |" for name, recipe in every.items()]
@@ -119,9 +121,9 @@ def recipes() -> str:
         "Peak learning rate by global batch:",
         "\n".join([head, "|:--" * (len(BATCHES) + 1) + "|", *rows]),
         "What a recipe does when: `python -m normbench.catalog recipes NAME global_batch=256`.",
-        _family("normbench.recipe", "recipe", []),
+        _family("normbench.training.recipe", "recipe", []),
         _alike("recipe", known),
-        _family("normbench.reg", "reg", []),
+        _family("normbench.training.regularization", "reg", []),
         _alike("reg", names(CONF / "reg")),
         *(_family(f"normbench.{name}", "recipe", []) for name in ("decay", "ema")),
     ]
@@ -290,4 +292,4 @@ def main(arguments: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
-    console.run(main)
+    cli.run(main)

@@ -3,7 +3,7 @@
 import csv
 from collections.abc import Sequence
 
-from normbench.home import ROOT
+from normbench.config.files import ROOT
 
 FOLDER = ROOT / "reports/bench"
 IMPLS = ("eager", "lean", "compile")

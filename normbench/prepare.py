@@ -20,13 +20,14 @@ from importlib.util import find_spec
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from normbench import catalog, console
-from normbench.cells import Cell
-from normbench.compose import compose
+from normbench.config import cli
+from normbench.config.build import build
+from normbench.config.cells import Cell
+from normbench.config.compose import compose
+from normbench.config.plan import share_of_cores
 from normbench.data.dataset import Dataset
 from normbench.data.reading import NO_FFCV
 from normbench.errors import BadInput
-from normbench.place import share_of_cores
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -64,11 +65,11 @@ def _readers(word: str) -> int:
 
 
 def _prepare(cell: Cell, readers: int) -> None:
-    data: Dataset = catalog.build("data", cell.data.options)
+    data: Dataset = build("data", cell.data.options)
     paths = {split: data.stored(split) for split in ("train", "test")}
     if not find_spec("ffcv"):
         raise BadInput(NO_FFCV)
-    from normbench.data.storing import Store  # FFCV takes seconds, and may not be there
+    from normbench.data.ffcv_writer import Store  # FFCV takes seconds, and may not be there
 
     share = float(cell.data.options.get("jpeg") or 0.0)
     for (split, path), part in zip(paths.items(), data.load(), strict=True):
@@ -85,4 +86,4 @@ def _prepare(cell: Cell, readers: int) -> None:
 
 
 if __name__ == "__main__":
-    console.run(main)
+    cli.run(main)

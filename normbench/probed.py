@@ -1,4 +1,4 @@
-"""What probes have measured, as files: the treaty between `normbench.probes` and the report.
+"""What probes have measured, as files: the treaty between `normbench.measurements` and the report.
 
 Of a run they lie in `<root>/<sweep>/<run id>/probes/`, of networks that belong to no run where the
 command line says:

@@ -27,10 +27,10 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
-from normbench import unfinished
+from normbench import run_files
 from normbench.errors import BadInput
 from normbench.index import SHARE, Layout, Value, indexed
-from normbench.unfinished import replaced
+from normbench.run_files import replaced
 
 SCHEMA = 1
 CHECKPOINT = "checkpoint.pt"  # the last one of a run
@@ -126,7 +126,7 @@ def write(folder: Path, row: Row) -> None:
     # In this order: between the two a run is finished and still has a state, which is harmless.
     replaced(folder / "row.json", asdict(row))
     (folder / "state.json").unlink(missing_ok=True)
-    unfinished.forget_failures(folder)
+    run_files.forget_failures(folder)
 
 
 def write_probe(path: Path, row: Row) -> None:

@@ -20,10 +20,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from normbench import console, results, unfinished
+from normbench import results, run_files
+from normbench.config import cli
+from normbench.config.files import usual_choices
 from normbench.errors import BadInput, choose_from
 from normbench.history import last_record
-from normbench.home import usual_choices
 
 FINISHED = ("ok", "diverged", "impossible", "oom")
 STATES = ("running", "queued", "interrupted", "failed", "lost", "finished", *FINISHED)
@@ -63,7 +64,7 @@ def _finished(folder: Path) -> Run:
 
 
 def _open(folder: Path) -> Run:
-    state = unfinished.read(folder)
+    state = run_files.read(folder)
     phase, title = state.get("phase", "lost"), state.get("title", "")
     more = state.get("error", "")
     if record := last_record(folder):
@@ -79,10 +80,10 @@ def _open(folder: Path) -> Run:
 
 
 def _alive(folder: Path) -> bool:
-    if unfinished.is_busy(folder):
+    if run_files.is_busy(folder):
         return True
     newest = max(path.stat().st_mtime for path in folder.iterdir())
-    elsewhere = unfinished.read(folder).get("host") != platform.node()
+    elsewhere = run_files.read(folder).get("host") != platform.node()
     return elsewhere and time.time() - newest < SILENCE
 
 
@@ -120,4 +121,4 @@ def main(arguments: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
-    console.run(main)
+    cli.run(main)

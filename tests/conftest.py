@@ -15,15 +15,16 @@ from torch import nn
 if not torch.cuda.is_available():  # before anything imports Triton
     os.environ["TRITON_INTERPRET"] = "1"
 
-from normbench import children, probe
 from normbench.__main__ import main
 from normbench.catalog import model, normalizer
-from normbench.cells import Cell
-from normbench.compose import compose
+from normbench.config.cells import Cell
+from normbench.config.compose import compose
 from normbench.errors import Impossible
-from normbench.norms.layer import NormAct
+from normbench.execution import worker_process
+from normbench.execution.sweep import PRELOADED
+from normbench.norms.base.layer import NormAct
+from normbench.probe import __main__ as probe
 from normbench.results import Row, read
-from normbench.sweep import PRELOADED
 
 PLUGIN = Path(__file__).parent / "plugin"
 FASHION_MNIST = Path("/usr/share/datasets/fashion-mnist")
@@ -66,13 +67,13 @@ def _server() -> Iterator[None]:
     """Nothing of the tests outlives them. Children find the modules of tests/plugin."""
     sys.path.insert(0, str(PLUGIN))
     yield
-    children.stop_server()
+    worker_process.stop_server()
 
 
 @pytest.fixture(scope="session")
 def _forks() -> None:
     """The server stays where it was started, so it is not in the folder of some test."""
-    children.start_server(PRELOADED)
+    worker_process.start_server(PRELOADED)
 
 
 @pytest.fixture

@@ -21,9 +21,9 @@ from triton.compiler import ASTSource
 from triton.compiler import compile as compile_
 from triton.runtime.jit import JITFunction
 
-from normbench import kernels
 from normbench.catalog import normalizer
-from normbench.norms.fused import set_fused
+from normbench.norms import kernels
+from normbench.norms.base.triton_dispatch import set_fused
 
 TARGET = GPUTarget("cuda", 90, 32)
 TYPES = {

@@ -12,12 +12,12 @@ import torch
 from pytorch_lightning import Callback
 from torch import Tensor
 
-from normbench.cells import Cell
-from normbench.checkpoint import restore
+from normbench.config.cells import Cell
+from normbench.config.plan import Plan
 from normbench.norms.workers import set_workers
-from normbench.plan import Plan
-from normbench.task import Task
-from normbench.training import prepare, trainer_of
+from normbench.training.checkpoint import restore
+from normbench.training.lightning_module import Task
+from normbench.training.trainer import prepare, trainer_of
 
 Mode = Literal["reference", "restarted", "free", "perturbed", "control"]
 Seen = dict[str, list[Tensor]]

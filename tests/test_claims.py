@@ -10,13 +10,13 @@ import yaml
 from rows import FAR, runs
 from scipy import stats
 
+from normbench.config.files import CLAIMS, ROOT, load, names
 from normbench.errors import BadInput
-from normbench.home import CLAIMS, ROOT, load, names
 from normbench.report import build, trial
 from normbench.report.claims import Claim, claims
 from normbench.report.pivot import tables
-from normbench.report.spec import Spec, spec
 from normbench.report.statistics import contrast, deviation, least_significant, spread
+from normbench.report.table_spec import Spec, spec
 from normbench.report.trial import trials
 from normbench.report.verdict import Verdict, as_published, judge
 from normbench.results import Row

@@ -13,11 +13,13 @@ from conftest import PLUGIN, SHORT, Command
 from test_resume import RUN, numbers
 from test_sweep import BROKEN, folder_of, training, until, when
 
-from normbench import checkpoint, cluster, results, unfinished
-from normbench.cluster import alive
+from normbench import results, run_files
 from normbench.errors import BadInput
-from normbench.place import place
+from normbench.execution import slurm
+from normbench.execution.distributed_env import place
+from normbench.execution.slurm import alive
 from normbench.results import Row
+from normbench.training import checkpoint
 
 Rows = Callable[[], list[Row]]
 
@@ -54,7 +56,7 @@ def test_a_preempted_job_is_queued_again_and_goes_on(command: Command, rows: Row
     jobs: list[str] = []
 
     def preempt() -> None:
-        jobs.append(str(unfinished.read(own)["job"]))
+        jobs.append(str(run_files.read(own)["job"]))
         subprocess.run(["scancel", "--signal=USR2", jobs[0]], check=True)
 
     signaller = when(lambda: training(own) and (own / checkpoint.LAST).exists(), preempt)
@@ -91,7 +93,7 @@ def test_the_same_command_watches_the_jobs_that_are_still_there(
     stopper.join()
     assert stopped.code == 130
     assert "1 jobs stay; `scancel " in stopped.out
-    job = str(unfinished.read(own)["job"])
+    job = str(run_files.read(own)["job"])
     assert alive({job}) == {job}
     end = command(*arguments)
     assert end.code == 0
@@ -113,7 +115,7 @@ def test_a_job_that_ends_while_the_command_begins_is_not_submitted_again(
         when((own / "row.json").exists, lambda: None).join()
         return set()
 
-    monkeypatch.setattr(cluster, "alive", ended)
+    monkeypatch.setattr(slurm, "alive", ended)
     end = command(*arguments)
     assert end.code == 0
     assert "submitted" not in end.out
@@ -126,14 +128,14 @@ def test_a_job_that_is_cancelled_has_failed(command: Command, rows: Rows) -> Non
     own = folder_of(*arguments)
 
     def cancel() -> None:
-        subprocess.run(["scancel", str(unfinished.read(own)["job"])], check=True)
+        subprocess.run(["scancel", str(run_files.read(own)["job"])], check=True)
 
     canceller = when(lambda: training(own), cancel)
     end = command(*arguments)
     canceller.join()
     assert end.code == 1
     assert "failed  bn batch=4 seed=0" in end.out
-    assert unfinished.read(own)["phase"] == "failed"
+    assert run_files.read(own)["phase"] == "failed"
     assert rows() == []
 
 
@@ -196,7 +198,7 @@ def test_the_failure_of_a_rank_that_is_led_is_told_by_the_leader(
     assert end.returncode != 0
     assert "rank 1: RuntimeError: this layer is broken on purpose" in end.stdout
     (state,) = tmp_path.glob("runs/default/*/state.json")
-    assert unfinished.read(state.parent)["error"].startswith("rank 1: RuntimeError")
+    assert run_files.read(state.parent)["error"].startswith("rank 1: RuntimeError")
 
 
 @pytest.mark.parametrize("of_the_end", [False, True], ids=["before", "after"])
@@ -217,14 +219,14 @@ def test_a_rank_that_failed_is_told_although_the_leader_is_ended_first(
         folder = tmp_path / own
         until((folder / "log.txt").exists)
         if not of_the_end:
-            unfinished.write_failure(folder, 1, "rank 1: RuntimeError: no luck", "log", time.time())
+            run_files.write_failure(folder, 1, "rank 1: RuntimeError: no luck", "log", time.time())
         leader.terminate()
         if of_the_end:
-            unfinished.write_failure(folder, 1, "rank 1: no leader", "log", time.time() + 60)
+            run_files.write_failure(folder, 1, "rank 1: no leader", "log", time.time() + 60)
         out, _ = leader.communicate(timeout=120)
     assert ("failed: bn batch=4 seed=0" in out) != of_the_end
     assert ("rank 1: RuntimeError: no luck" in out) != of_the_end
-    assert (unfinished.read(folder).get("phase") == "failed") != of_the_end
+    assert (run_files.read(folder).get("phase") == "failed") != of_the_end
 
 
 @on_slurm

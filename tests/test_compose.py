@@ -14,12 +14,12 @@ import yaml
 from conftest import PLUGIN, Command, cell
 from omegaconf import OmegaConf
 
-from normbench import home
-from normbench.cells import Cell, Hardware, Settings
-from normbench.compose import compose
+from normbench.config import files
+from normbench.config.cells import Cell, Hardware, Settings
+from normbench.config.compose import compose
+from normbench.config.files import CONF, ROOT, SWEEPS, TABLES, names
+from normbench.config.parse import lay_out
 from normbench.errors import BadInput, choose_from
-from normbench.home import CONF, ROOT, SWEEPS, TABLES, names
-from normbench.parse import lay_out
 
 GROUPS = sorted(path.name for path in CONF.iterdir() if path.is_dir() and path.name != "hydra")
 YAMLS = sorted(path for path in (*CONF.rglob("*.yaml"), *SWEEPS.glob("*.yaml")))
@@ -161,7 +161,7 @@ def test_yamls_are_read_as_hydra_reads_them(
     text: str, expected: dict[str, Any], tmp_path: Path
 ) -> None:
     (tmp_path / "a.yaml").write_text(text)
-    assert home.load(tmp_path / "a.yaml") == expected
+    assert files.load(tmp_path / "a.yaml") == expected
     read = OmegaConf.to_container(OmegaConf.load(tmp_path / "a.yaml"))
     assert isinstance(read, dict)
     assert {str(key): value for key, value in read.items()} == expected
@@ -171,10 +171,10 @@ def test_yamls_are_read_as_hydra_reads_them(
 def test_a_yaml_that_is_none_is_an_error(text: str, tmp_path: Path) -> None:
     (tmp_path / "a.yaml").write_text(text)
     with pytest.raises(yaml.YAMLError):
-        home.load(tmp_path / "a.yaml")
+        files.load(tmp_path / "a.yaml")
     (tmp_path / "a.yaml").write_text("[]")
     with pytest.raises(BadInput, match="must hold options with their values"):
-        home.load(tmp_path / "a.yaml")
+        files.load(tmp_path / "a.yaml")
 
 
 def test_a_cell_that_is_typed_twice_is_one() -> None:
@@ -482,7 +482,7 @@ def test_the_divisors_that_are_offered_divide(batch: int) -> None:
 
 @pytest.mark.parametrize("path", YAMLS, ids=lambda path: f"{path.parent.name}/{path.stem}")
 def test_a_yaml_says_at_its_head_what_it_is(path: Path) -> None:
-    assert len(home.headline(path)) > 20
+    assert len(files.headline(path)) > 20
     assert path.read_text().startswith("#")
 
 
@@ -511,4 +511,4 @@ def test_an_option_of_a_group_that_no_code_reads_is_refused(group: str, tmp_path
 def test_hardware_says_nothing_about_the_science(path: Path) -> None:
     speed = {"accelerator", "devices", "per_forward", "threads", "chunk", "readers"}
     speed |= {"channels_last", "impl", "graphs"}
-    assert home.load(path).keys() == {*speed, "log_every"}
+    assert files.load(path).keys() == {*speed, "log_every"}

@@ -9,12 +9,12 @@ import pytest
 from conftest import PLUGIN, cell
 
 from normbench.catalog import dataset
-from normbench.compose import compose
+from normbench.config.compose import compose
+from normbench.config.files import SWEEPS
 from normbench.cost import main
 from normbench.errors import BadInput
-from normbench.estimate import Estimate, estimate, rounded
-from normbench.home import SWEEPS
-from normbench.rates import RESNET50, V100, WIDTH, as_dense
+from normbench.execution.cost_model import Estimate, estimate, rounded
+from normbench.execution.rates import RESNET50, V100, WIDTH, as_dense
 from normbench.results import Row, write
 
 PAPER = (

@@ -14,9 +14,10 @@ from fake_wandb import Server, serve
 from test_report import of, run
 from test_sweep import Rows
 
-from normbench import dashboard, results
+from normbench import results
+from normbench.config.files import ROOT
+from normbench.dashboard import __main__ as dashboard
 from normbench.history import read_history
-from normbench.home import ROOT
 from normbench.report import build, render
 from normbench.results import flat
 

@@ -9,12 +9,12 @@ from conftest import FASHION_MNIST
 
 from normbench.catalog import dataset, datasets
 from normbench.data.augment import crop, flip, noise
+from normbench.data.counter_rng import Draws
 from normbench.data.dataset import Dataset, Part, Split, hold_out
 from normbench.data.digits import Digits
 from normbench.data.fashion_mnist import FashionMNIST
 from normbench.data.files import Files, Folders
 from normbench.data.reading import pixels
-from normbench.draws import Draws
 from normbench.errors import BadInput
 
 

@@ -8,15 +8,9 @@ import torch
 from conftest import SHORT, cell
 from torch import Tensor, nn
 
-from normbench.draws import Draws
-from normbench.models.dropping import (
-    Dropout,
-    StochasticDepth,
-    dropping,
-    linear_rates,
-    set_draws,
-)
-from normbench.training import train
+from normbench.data.counter_rng import Draws
+from normbench.models.drop import Dropout, StochasticDepth, dropping, linear_rates, set_draws
+from normbench.training.trainer import train
 
 KINDS = [Dropout, StochasticDepth]
 IMAGES = torch.arange(1000)

@@ -29,9 +29,9 @@ from torch.multiprocessing.spawn import spawn
 from torch.nn import functional as F
 
 from normbench.catalog import normalizer
-from normbench.norms.activations import GAINS, activation
+from normbench.norms.base.activations import GAINS, activation
+from normbench.norms.base.convolution import Standardization
 from normbench.norms.batch import SyncBatchNormAct
-from normbench.norms.convolution import Standardization
 from normbench.norms.renorm import BatchRenormAct, set_progress
 from normbench.norms.workers import set_workers
 

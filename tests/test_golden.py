@@ -20,7 +20,7 @@ import torch
 from conftest import SHORT, cell, in_its_network
 
 from normbench.catalog import normalizers
-from normbench.training import train
+from normbench.training.trainer import train
 
 #: Training losses of the first optimizer steps, 16 images per worker, seed 0.
 PATH = Path(__file__).with_name("golden.json")

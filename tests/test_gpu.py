@@ -12,8 +12,8 @@ from test_training import trained
 
 from normbench import probed
 from normbench.catalog import normalizer, normalizers
-from normbench.draws import Draws
-from normbench.norms.impl import Impl, set_impl
+from normbench.data.counter_rng import Draws
+from normbench.norms.base.impl import Impl, set_impl
 from normbench.norms.workers import set_workers
 from normbench.results import read
 

@@ -15,10 +15,12 @@ from typing import Any
 import pytest
 from conftest import FASHION_MNIST, Command
 
-from normbench import __version__, catalog, cost, probe, status
-from normbench.cells import GROUPS
+from normbench import __version__, catalog, cost, status
+from normbench.config import build
+from normbench.config.cells import GROUPS
+from normbench.config.files import CONF, ROOT, names
 from normbench.errors import BadInput
-from normbench.home import CONF, ROOT, names
+from normbench.probe import __main__ as probe
 from normbench.report.__main__ import main as report
 
 MODULES = sorted((ROOT / "normbench").rglob("*.py"))
@@ -49,11 +51,11 @@ def test_the_contracts_hold() -> None:
 @pytest.mark.parametrize(
     ("module", "sin", "contract"),
     [
-        ("norms/batch.py", "import normbench.task", "imports point down"),
-        ("models/cost.py", "import normbench.data.digits", "imports point down"),
+        ("norms/batch.py", "import normbench.training.lightning_module", "imports point down"),
+        ("models/profile.py", "import normbench.data.digits", "networks know no data sets"),
         ("results.py", "import normbench.report.table", "imports point down"),
         ("report/table.py", "import torch", "import no torch"),
-        ("sweep.py", "import wandb", "import no torch"),
+        ("execution/sweep.py", "import wandb", "import no torch"),
         ("report/build.py", "import hydra", "the report is a reader"),
         ("norms/group.py", "import pytorch_lightning", "know torch alone"),
         ("results.py", "import pydantic", "the row is standard library"),
@@ -88,20 +90,20 @@ SCIENCE = [(group, name) for group in GROUPS for name in names(CONF / group)]
 
 @pytest.mark.parametrize(("group", "name"), SCIENCE)
 def test_a_yaml_names_every_argument_of_its_target_and_no_other(group: str, name: str) -> None:
-    options = catalog.options(group, name, {})
-    module, _, attribute = options.pop("_target_").rpartition(".")
+    chosen = build.options(group, name, {})
+    module, _, attribute = chosen.pop("_target_").rpartition(".")
     target = getattr(import_module(module), attribute)
     accepted = set(inspect.signature(target).parameters) - {"norm", "num_classes", "in_chans"}
-    assert set(options) == accepted
+    assert set(chosen) == accepted
 
 
 @pytest.mark.parametrize("group", ["norm", "data", "model"])
 def test_a_misspelt_name_or_option_is_an_error_in_python_too(group: str) -> None:
     name = names(CONF / group)[0]
     with pytest.raises(BadInput, match=f"{group}={name}x is unknown; did you mean {name}"):
-        catalog.options(group, f"{name}x", {})
+        build.options(group, f"{name}x", {})
     with pytest.raises(BadInput, match=f"{group}.surplus is no option of {name}"):
-        catalog.options(group, name, {"surplus": 1})
+        build.options(group, name, {"surplus": 1})
 
 
 @pytest.mark.parametrize("kind", catalog.LISTS)
@@ -167,9 +169,10 @@ def test_the_process_of_a_sweep_imports_no_torch_to_its_end(tmp_path: Path) -> N
     """Its imports would be waited for before the first run, and once more at the end."""
     script = """if __name__ == "__main__":
         import sys
-        from normbench import __main__, children
+        from normbench import __main__
+        from normbench.execution import worker_process
         code = __main__.main(["norm=gn", "recipe.images=256"])
-        children.stop_server()
+        worker_process.stop_server()
         print(code, sorted({"torch", "pytorch_lightning", "wandb"} & sys.modules.keys()))
     """
     (tmp_path / "script.py").write_text(script)

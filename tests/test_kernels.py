@@ -13,12 +13,12 @@ from conftest import SHORT, Command
 from test_norms import TOLERANCE, images, made, values_and_gradients
 from torch import Tensor, nn
 
-from normbench import kernels
 from normbench.catalog import model, normalizer, normalizers
-from normbench.norms.fused import by_kernels, set_fused
+from normbench.norms import kernels
+from normbench.norms.base.impl import set_impl
+from normbench.norms.base.layer import NormAct
+from normbench.norms.base.triton_dispatch import by_kernels, set_fused
 from normbench.norms.group import GroupNormAct
-from normbench.norms.impl import set_impl
-from normbench.norms.layer import NormAct
 from normbench.norms.workers import set_workers
 
 pytestmark = pytest.mark.skipif(

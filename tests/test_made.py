@@ -8,9 +8,9 @@ import pytest
 from test_report import RUNS
 
 from normbench import results
-from normbench.report import made
+from normbench.report import cache
 from normbench.report.__main__ import main
-from normbench.report.made import Made, digest, fingerprint
+from normbench.report.cache import Made, digest, fingerprint
 
 Report = Callable[[], str]
 
@@ -61,7 +61,7 @@ def touched(path: Path) -> None:
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Folders of yamls that tests may change."""
     for name in ("TABLES", "CLAIMS", "SWEEPS", "CONF"):
-        monkeypatch.setattr(made, name, tmp_path / name)
+        monkeypatch.setattr(cache, name, tmp_path / name)
     return tmp_path
 
 

@@ -8,11 +8,11 @@ import torch
 from conftest import SHORT, cell
 from torch import Tensor
 
+from normbench.config.plan import Plan
 from normbench.data.digits import Digits
-from normbench.loaders import Chunk, Loaders, Order, Schedule, augmented
-from normbench.plan import Plan
-from normbench.reg import Regularization, mixed
-from normbench.training import train
+from normbench.training.datamodule import Chunk, Loaders, Order, Schedule, augmented
+from normbench.training.regularization import Regularization, mixed
+from normbench.training.trainer import train
 
 SIZE = (8, 8)
 BOTH = Regularization(mixup=0.5, cutmix=1.0)

@@ -10,13 +10,13 @@ from conftest import norms
 from torch import Tensor, nn
 
 from normbench.catalog import model, models, normalizer, normalizers
-from normbench.decay import trained
+from normbench.config.files import CONF, comment
 from normbench.errors import BadInput, Impossible
-from normbench.home import CONF, comment
-from normbench.models.cost import count, work
-from normbench.models.dropping import StochasticDepth
-from normbench.norms.convolution import ScaledStandardizedConv2d, StandardizedConv2d
-from normbench.norms.layer import Scale
+from normbench.models.drop import StochasticDepth
+from normbench.models.profile import count, work
+from normbench.norms.base.convolution import ScaledStandardizedConv2d, StandardizedConv2d
+from normbench.norms.base.layer import Scale
+from normbench.training.parameter_groups import trained
 
 ARCHITECTURES = [name for name in models() if name != "timm"]
 NORMS = ["bn", "gn", "evonorm_s0", "gn_pn", "nf", "sn"]

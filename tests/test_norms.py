@@ -17,13 +17,13 @@ from torch.nn import functional as F
 
 from normbench.catalog import normalizer, normalizers
 from normbench.errors import Impossible
-from normbench.norms.activations import GAINS, activation
+from normbench.measurements.memory import kept
+from normbench.norms.base.activations import GAINS, activation
+from normbench.norms.base.layer import NormAct, Normalizer
+from normbench.norms.base.recompute import set_lean
 from normbench.norms.evonorm_expressions import EXPRESSIONS
-from normbench.norms.layer import NormAct, Normalizer
-from normbench.norms.lean import set_lean
 from normbench.norms.renorm import BatchRenormAct, set_progress
 from normbench.norms.workers import PerWorker, set_workers
-from normbench.probes.memory import kept
 
 FACTORS: dict[str, Sequence[Any]] = {
     "map": [(1, 1), (1, 2), (2, 2), (5, 1), (3, 3), (4, 4), (7, 5)],

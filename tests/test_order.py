@@ -4,10 +4,10 @@ import pytest
 import torch
 from torch import Tensor
 
+from normbench.config.plan import Plan, automatic
+from normbench.data.counter_rng import Draws, permutation
 from normbench.data.digits import Digits
-from normbench.draws import Draws, permutation
-from normbench.loaders import Chunk, Order, Schedule, augmented
-from normbench.plan import Plan, automatic
+from normbench.training.datamodule import Chunk, Order, Schedule, augmented
 
 PLANS = [Plan(1, 8, 1), Plan(8, 1, 1), Plan(1, 1, 8), Plan(2, 2, 2), Plan(4, 2, 1), Plan(2, 1, 4)]
 

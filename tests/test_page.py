@@ -13,8 +13,8 @@ import pytest
 from rows import FAR, runs
 
 from normbench import results
+from normbench.config.files import CONF, names
 from normbench.history import History
-from normbench.home import CONF, names
 from normbench.report import build
 from normbench.report.__main__ import main
 from normbench.report.figure import style

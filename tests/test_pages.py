@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from normbench import catalog, pages
-from normbench.home import CONF, ROOT, names
+from normbench.config.build import options
+from normbench.config.files import CONF, ROOT, names
 from normbench.performance import performance
 
 pytestmark = pytest.mark.skipif(
@@ -32,7 +33,7 @@ def test_a_page_has_every_yaml_with_all_its_options(group: str, name: str) -> No
     page = {"norm": "normalizers", "model": "architectures"}[group]
     text = (pages.DOCS / f"{page}.md").read_text()
     section = text.partition(f"\n### {name}\n")[2].partition("\n#")[0]
-    for option in catalog.options(group, name, {}).keys() - {"_target_"}:
+    for option in options(group, name, {}).keys() - {"_target_"}:
         meaning = re.search(rf"^\| `{option}` \| \S.* \| (.+) \|$", section, re.M)
         assert meaning is not None
         assert len(meaning[1]) > 10

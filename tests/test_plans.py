@@ -16,11 +16,11 @@ import pytest
 from conftest import cell
 from plan_work import Errand, Mode
 
-from normbench import children, ranks
 from normbench.catalog import normalizer
-from normbench.cells import Cell
-from normbench.plan import Plan
-from normbench.sweep import PRELOADED
+from normbench.config.cells import Cell
+from normbench.config.plan import Plan
+from normbench.execution import process_group, worker_process
+from normbench.execution.sweep import PRELOADED
 
 Distances = dict[str, list[dict[str, float]]]
 
@@ -60,15 +60,15 @@ def able(norm: str, plan: Plan) -> bool:
 
 def distances(mode: Mode, plan: Plan, cells: Mapping[str, Cell], folder: Path) -> Distances:
     """What the ranks of a plan have found: by normalizer and step."""
-    children.start_server(PRELOADED)
+    worker_process.start_server(PRELOADED)
     log = folder / f"{mode}-{plan.devices}-{plan.per_forward}-{plan.accumulation}.txt"
     errand = Errand(mode, plan, dict(cells), folder)
-    running = ranks.start("plan_work:run", errand, plan.devices, log=log)
+    running = process_group.start("plan_work:run", errand, plan.devices, log=log)
     while (end := running.ended()) is None:
-        children.wait([running], 1)
+        worker_process.wait([running], 1)
         list(running.messages())
     assert end.last is not None, end
-    assert end.last.kind == "result", (end, ranks.log_of(log, end.rank or 0).read_text())
+    assert end.last.kind == "result", (end, process_group.log_of(log, end.rank or 0).read_text())
     found: Distances = end.last.content
     return found
 
@@ -152,4 +152,4 @@ if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as found:
         for line in table(Trainings(Path(found))):
             print(line, flush=True)
-    children.stop_server()
+    worker_process.stop_server()

@@ -42,7 +42,7 @@ def folder(tmp_path: Path) -> making.Options:
 
 def stored(data: Any, split: str) -> tuple[list[Any], list[int]]:
     """Images and labels of a file, read by FFCV's own decoders, photographs one by one."""
-    from normbench.data.tamed import decoders, ffcv, reader
+    from normbench.data.ffcv_patches import decoders, ffcv, reader
 
     path = str(data.stored(split))
     labels = reader.Reader(path).metadata["f1"].tolist()
@@ -98,7 +98,7 @@ def test_photographs_are_stored_as_pixels_or_as_their_own_bytes(
     data = dataset("image_folder", **options)
     train, _ = data.load()
     assert isinstance(train, Files)
-    from normbench.data.tamed import reader
+    from normbench.data.ffcv_patches import reader
 
     found = reader.Reader(str(data.stored("train")))
     content = data.stored("train").read_bytes()
@@ -142,7 +142,7 @@ def test_a_resolution_reduces_and_jpeg_compresses_anew(folder: making.Options) -
     options = {**folder, "resolution": 30, "jpeg": 1.0}
     assert prepared("image_folder", options) == 0
     data = dataset("image_folder", **options)
-    from normbench.data.tamed import reader
+    from normbench.data.ffcv_patches import reader
 
     known = reader.Reader(str(data.stored("train"))).metadata["f0"]
     assert max(known["width"].max(), known["height"].max()) == 30
@@ -242,7 +242,7 @@ def test_a_jpeg_that_only_pillow_reads_is_compressed_anew(folder: making.Options
 @pytest.fixture
 def store(folder: making.Options) -> Any:
     """The file of its training images, not yet written."""
-    from normbench.data.storing import Store
+    from normbench.data.ffcv_writer import Store
 
     data = dataset("image_folder", **folder)
     return Store(data.stored("train"), data.load()[0])
@@ -255,7 +255,7 @@ def test_an_interruption_in_the_last_moment_costs_nothing(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr("normbench.data.storing.describe", stop)
+        patched.setattr("normbench.data.ffcv_writer.describe", stop)
         with pytest.raises(KeyboardInterrupt):
             store.write(0, lambda _: None)
     written: list[int] = []
@@ -275,7 +275,7 @@ def test_a_journal_of_a_file_that_is_gone_begins_anew(
         if done:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr("normbench.data.storing.BLOCK", 20)
+    monkeypatch.setattr("normbench.data.ffcv_writer.BLOCK", 20)
     with pytest.raises(KeyboardInterrupt):
         store.write(0, stop)
     unfinished = store.path.with_name(f"{store.path.name}.part")
@@ -290,9 +290,9 @@ def test_a_journal_of_a_file_that_is_gone_begins_anew(
 def test_a_damaged_image_is_named_and_what_is_written_stays(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from normbench.data import storing
+    from normbench.data import ffcv_writer
 
-    monkeypatch.setattr(storing, "BLOCK", 10)
+    monkeypatch.setattr(ffcv_writer, "BLOCK", 10)
     folder = making.image_folder(tmp_path)
     victim = tmp_path / "train/owl/owl_0003.jpg"
     whole = victim.read_bytes()
@@ -304,7 +304,7 @@ def test_a_damaged_image_is_named_and_what_is_written_stays(
     written: list[int] = []
     victim.write_bytes(whole)
     train, _ = data.load()
-    storing.Store(data.stored("train"), train).write(0, written.append)
+    ffcv_writer.Store(data.stored("train"), train).write(0, written.append)
     assert written[0] == 40  # four blocks of ten were safe
     assert written[-1] == 62
 
@@ -316,7 +316,7 @@ def test_what_several_kills_leave_is_the_same_file(tmp_path: Path) -> None:
     making.folders(root / "train", ["a", "b"], 400)
     making.folders(root / "test", ["a", "b"], 2)
     words = ["data=image_folder", f"data.root={root}", "readers=1"]
-    code = "import normbench.data.storing as s, normbench.prepare as p, sys; s.BLOCK = 8; "
+    code = "import normbench.data.ffcv_writer as s, normbench.prepare as p, sys; s.BLOCK = 8; "
     code += "sys.exit(p.main(sys.argv[1:]))"
     path = dataset("image_folder", root=str(root)).stored("train")
     journal = path.with_name(path.name + ".journal")
@@ -368,18 +368,18 @@ def test_two_do_not_write_one_file(
 def test_an_image_larger_than_a_page_says_what_would_work(
     folder: making.Options, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from normbench.data import storing
+    from normbench.data import ffcv_writer
 
-    monkeypatch.setattr(storing, "LARGE_PAGE", 2**13)
+    monkeypatch.setattr(ffcv_writer, "LARGE_PAGE", 2**13)
     assert prepared("image_folder", folder) == 2
     assert "data.resolution=1000 reduces such images" in capsys.readouterr().err
 
 
 def test_images_lie_within_pages(folder: making.Options, monkeypatch: pytest.MonkeyPatch) -> None:
-    from normbench.data import storing
-    from normbench.data.tamed import reader
+    from normbench.data import ffcv_writer
+    from normbench.data.ffcv_patches import reader
 
-    monkeypatch.setattr(storing, "LARGE_PAGE", 2**15)
+    monkeypatch.setattr(ffcv_writer, "LARGE_PAGE", 2**15)
     assert prepared("image_folder", folder) == 0
     found = reader.Reader(str(dataset("image_folder", **folder).stored("train")))
     first = found.alloc_table["ptr"] // 2**15

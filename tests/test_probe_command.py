@@ -12,13 +12,13 @@ import pytest
 import torch
 from conftest import SHORT, Command, Look
 
-from normbench import probe
+from normbench.config.files import FIGURES, ROOT, load, names
 from normbench.history import read_history
-from normbench.home import FIGURES, ROOT, load, names
-from normbench.kept import kept
+from normbench.measurements.ratios import divergence
+from normbench.probe import __main__ as probe
+from normbench.probe.trained_network import kept
 from normbench.probed import IN_TRAINING, KINDS, Line, by, grow, read
-from normbench.probes.ratios import divergence
-from normbench.report.inside import draw
+from normbench.report.probe_figures import draw
 from normbench.results import load as load_row
 from normbench.results import read as read_rows
 

@@ -16,21 +16,21 @@ from torch.nn import functional as F
 from normbench.catalog import model, normalizer, normalizers
 from normbench.data.digits import Digits
 from normbench.errors import BadInput, Impossible
+from normbench.measurements import example_weight, gains
+from normbench.measurements.memory import peak
+from normbench.measurements.power import linearity, power, powers, set_eps
+from normbench.measurements.ratios import divergence, groups, ratios
+from normbench.measurements.receptive import receptive_fields
+from normbench.measurements.speed import Entry, Mode, speeds
+from normbench.measurements.spp import propagation
 from normbench.models.swap import swap
-from normbench.norms.activations import GAINS, activation
+from normbench.norms.base.activations import GAINS, activation
+from normbench.norms.base.layer import Normalizing
 from normbench.norms.batch import BatchNormAct
 from normbench.norms.group import GroupNormAct
 from normbench.norms.inference import set_example_weight
-from normbench.norms.layer import Normalizing
 from normbench.norms.ratios import set_ratios
 from normbench.norms.workers import PerWorker, set_workers
-from normbench.probes import example_weight, gains
-from normbench.probes.memory import peak
-from normbench.probes.power import linearity, power, powers, set_eps
-from normbench.probes.ratios import divergence, groups, ratios
-from normbench.probes.receptive import receptive_fields
-from normbench.probes.speed import Entry, Mode, speeds
-from normbench.probes.spp import propagation
 
 CPU = torch.device("cpu")
 MODES: tuple[Mode, ...] = ("training", "inference")

@@ -13,26 +13,26 @@ from typing import Any
 import pytest
 from conftest import PLUGIN, cell, processes
 
-from normbench import children, ranks
-from normbench.cells import Request
-from normbench.children import Child, Ended
-from normbench.compose import compose
-from normbench.jobs import Jobs
-from normbench.place import own_cores
-from normbench.pool import Machine, Summary, Work
-from normbench.ranks import Ranks
-from normbench.sweep import PRELOADED
+from normbench.config.cells import Request
+from normbench.config.compose import compose
+from normbench.config.plan import own_cores
+from normbench.execution import process_group, worker_process
+from normbench.execution.pool import Machine, Summary, Work
+from normbench.execution.process_group import Ranks
+from normbench.execution.scheduler import Jobs
+from normbench.execution.sweep import PRELOADED
+from normbench.execution.worker_process import Child, Ended
 
 
 def start(function: str, request: Any = None, **options: Any) -> Child:
-    children.start_server(PRELOADED)
-    return children.start(f"child_work:{function}", request, **options)
+    worker_process.start_server(PRELOADED)
+    return worker_process.start(f"child_work:{function}", request, **options)
 
 
 def finish(child: Child) -> tuple[Ended, list[Any]]:
     said = []
     while (end := child.ended()) is None:
-        children.wait([child], 1)
+        worker_process.wait([child], 1)
         said += [message.content for message in child.messages()]
     return end, said
 
@@ -52,7 +52,7 @@ def test_a_child_is_forked_from_what_the_server_has_imported() -> None:
 
 def test_a_server_that_was_killed_is_followed_by_one_like_it() -> None:
     sleeper = start("sleep", 60)
-    children.wait([sleeper], 30)
+    worker_process.wait([sleeper], 30)
     server: Any = forkserver._forkserver
     os.kill(server._forkserver_pid, signal.SIGKILL)
     assert finish(sleeper)[0].code != 0
@@ -88,7 +88,7 @@ def test_a_child_that_vanishes_leaves_its_exit_code(code: int) -> None:
 )
 def test_a_child_that_is_signalled_ends(number: int, code: int) -> None:
     child = start("sleep", 60)
-    children.wait([child], 30)
+    worker_process.wait([child], 30)
     child.signal(number)
     assert finish(child)[0].code == code
 
@@ -96,8 +96,8 @@ def test_a_child_that_is_signalled_ends(number: int, code: int) -> None:
 def test_stopping_ends_all_children() -> None:
     sleepers = [start("sleep", 60) for _ in range(3)]
     for child in sleepers:
-        children.wait([child], 30)
-    ranks.stop([Ranks([child]) for child in sleepers])
+        worker_process.wait([child], 30)
+    process_group.stop([Ranks([child]) for child in sleepers])
     assert [child.process.exitcode for child in sleepers] == [130] * 3
 
 
@@ -135,7 +135,8 @@ def gone_from(folder: Path) -> None:
 
 def test_the_module_that_is_pickled_by_name_imports_nothing_heavy() -> None:
     program = (
-        "import sys, normbench.children; print({'torch', 'hydra', 'omegaconf'} & {*sys.modules})"
+        "import sys, normbench.execution.worker_process;"
+        "print({'torch', 'hydra', 'omegaconf'} & {*sys.modules})"
     )
     found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert found.stdout == "set()\n"
@@ -173,7 +174,7 @@ def test_runs_beside_each_other_share_the_cores(
         asked.append(request)
         return SimpleNamespace(pid=len(asked))
 
-    monkeypatch.setattr("normbench.ranks.start", start)
+    monkeypatch.setattr("normbench.execution.process_group.start", start)
     cells = [cell("norm=gn", f"seed={seed}", "trainer=cpu") for seed in range(16)]
     works = [Work(each, tmp_path / each.id) for each in cells]
     settings = compose([f"runs={tmp_path}", f"jobs={jobs}"])[1]

@@ -13,11 +13,11 @@ from torch import Tensor, nn
 
 from normbench.catalog import normalizer, normalizers
 from normbench.errors import BadInput, Impossible
-from normbench.norms.activations import GAINS
-from normbench.norms.convolution import ScaledStandardizedConv2d, Standardization
+from normbench.norms.base.activations import GAINS
+from normbench.norms.base.convolution import ScaledStandardizedConv2d, Standardization
+from normbench.norms.base.layer import NormAct, largest_divisor
+from normbench.norms.base.residual import FixUp, NormalizerFree, Residual, SkipInit
 from normbench.norms.evonorm_expressions import EXPRESSIONS, REPEATS
-from normbench.norms.layer import NormAct, largest_divisor
-from normbench.norms.residual import FixUp, NormalizerFree, Residual, SkipInit
 from normbench.norms.switchable import SwitchableNormAct
 from normbench.norms.workers import PerWorker, set_workers
 

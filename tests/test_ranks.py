@@ -10,11 +10,12 @@ from conftest import SHORT, Command, cell
 from test_processes import gone_from
 from test_sweep import BROKEN, LONG, folder_of, training, when
 
-from normbench import children, ranks, results, unfinished
+from normbench import results, run_files
+from normbench.config.plan import Plan, layouts
+from normbench.execution import process_group, worker_process
+from normbench.execution.sweep import PRELOADED
 from normbench.history import read_history
-from normbench.plan import Plan, layouts
 from normbench.results import Row
-from normbench.sweep import PRELOADED
 
 Rows = Callable[[], list[Row]]
 
@@ -69,7 +70,7 @@ def test_the_failure_of_one_rank_is_the_failure_that_is_told(command: Command, r
     said = f"rank 1: RuntimeError: this layer is broken on purpose ({own / 'log.1.txt'})"
     assert f"failed  {cell(*BROKEN, 'norm=partial', 'batch=4', *SHORT).title}: {said}" in end.out
     assert "in forward" in (own / "log.1.txt").read_text()
-    state = unfinished.read(own)
+    state = run_files.read(own)
     assert state["phase"] == "failed"
     assert state["error"] == "rank 1: RuntimeError: this layer is broken on purpose"
     assert [row.norm for row in rows()] == ["bn"]
@@ -85,8 +86,8 @@ def test_a_rank_that_is_killed_ends_the_run(number: int, command: Command, rows:
     killer.join()
     assert end.code == 1
     assert f"rank {number}: killed by signal 9" in end.out
-    assert unfinished.read(own)["error"] == f"rank {number}: killed by signal 9"
-    assert not unfinished.is_busy(own)
+    assert run_files.read(own)["error"] == f"rank {number}: killed by signal 9"
+    assert not run_files.is_busy(own)
     gone_from(Path.cwd())
 
 
@@ -96,7 +97,7 @@ def test_ranks_are_interrupted_together(command: Command) -> None:
     stopper = when(lambda: training(own), lambda: os.kill(os.getpid(), signal.SIGINT))
     assert command(*arguments).code == 130
     stopper.join()
-    assert unfinished.read(own)["phase"] == "interrupted"
+    assert run_files.read(own)["phase"] == "interrupted"
 
 
 def test_what_is_too_large_is_tried_in_smaller_portions(command: Command, rows: Rows) -> None:
@@ -217,11 +218,11 @@ def test_the_end_of_one_rank_is_told_whatever_the_other_does(
     parts: tuple[str, str], rank: int | None, kind: str, content: str, tmp_path: Path
 ) -> None:
     """The other may still write the row, or may wait for ever for one that is gone."""
-    children.start_server(PRELOADED)
+    worker_process.start_server(PRELOADED)
     request = dict(zip("01", parts, strict=True))
-    running = ranks.start("child_work:part", request, 2, log=tmp_path / "log.txt")
+    running = process_group.start("child_work:part", request, 2, log=tmp_path / "log.txt")
     while (end := running.ended()) is None:
-        children.wait([running], 1)
+        worker_process.wait([running], 1)
         list(running.messages())
     assert end.last is not None
     assert (end.rank, end.last.kind, end.last.content) == (rank, kind, content)

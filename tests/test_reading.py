@@ -16,19 +16,20 @@ from conftest import Command, cell, processes
 from PIL import Image
 from test_sweep import pid_of, training, until, when
 
-from normbench import checkpoint, results
+from normbench import results
 from normbench.catalog import dataset
-from normbench.checkpoint import Checkpoints
+from normbench.config.plan import Plan
+from normbench.data.counter_rng import Draws
 from normbench.data.dataset import Dataset
-from normbench.data.frame import center_boxes, framed, random_boxes
+from normbench.data.random_crop import center_boxes, framed, random_boxes
 from normbench.data.reading import MEANS, Means, Reader, mapped, opened, regrouped
-from normbench.draws import Draws
 from normbench.errors import BadInput
-from normbench.loaders import Chunk, Images, Loaders, Order, Schedule
-from normbench.plan import Plan
 from normbench.prepare import main as prepare
-from normbench.reg import Regularization
-from normbench.training import train
+from normbench.training import checkpoint
+from normbench.training.checkpoint import Checkpoints
+from normbench.training.datamodule import Chunk, Images, Loaders, Order, Schedule
+from normbench.training.regularization import Regularization
+from normbench.training.trainer import train
 
 FFCV = pytest.param("ffcv", marks=pytest.mark.skipif(not find_spec("ffcv"), reason="no FFCV here"))
 OTHERS = ["torch", FFCV]
@@ -101,7 +102,9 @@ def test_an_evaluation_counts_every_image_once(
     name: str, devices: int, means: Means, roots: dict[str, making.Options],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    monkeypatch.setattr("normbench.loaders.EVALUATION_BATCH", 7)  # which divides neither 20 nor 15
+    monkeypatch.setattr(
+        "normbench.training.datamodule.EVALUATION_BATCH", 7
+    )  # which divides neither 20 nor 15
     data = dataset(name, **roots[name])
     splits, _ = opened(data, "memory")
     found: dict[int, torch.Tensor] = {}
@@ -198,7 +201,7 @@ def test_center_boxes_are_squares_in_the_middle() -> None:
 
 @pytest.mark.skipif(not find_spec("ffcv"), reason="no FFCV here")
 def test_the_kernel_frames_as_pillow_does() -> None:
-    from normbench.data import kernel
+    from normbench.data import crop_numba
 
     generator = np.random.default_rng(0)
     image = np.asarray(Image.fromarray(making.noise(12, 15, 3)).resize((150, 120)))
@@ -208,7 +211,7 @@ def test_the_kernel_frames_as_pillow_does() -> None:
         side = int(generator.choice([1, 8, 31, 64, 200]))
         box = (int(top), int(left), int(height), int(width))
         expected = framed(Image.fromarray(image), box, side)
-        assert np.array_equal(kernel.framed(image, box, side), expected)
+        assert np.array_equal(crop_numba.framed(image, box, side), expected)
 
 
 def test_portions_are_cut_anew() -> None:
@@ -255,7 +258,7 @@ def test_a_damaged_image_of_a_prepared_file_names_itself(folder: making.Options)
     assert prepare([*making.words("image_folder", options), "readers=0"]) == 0
     data = dataset("image_folder", **options)
     path = data.stored("train")
-    from normbench.data.tamed import reader as ffcvs
+    from normbench.data.ffcv_patches import reader as ffcvs
 
     place = int(ffcvs.Reader(str(path)).metadata["f0"]["data_ptr"][7])
     with path.open("r+b") as file:

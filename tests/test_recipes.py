@@ -11,17 +11,18 @@ import torch
 from conftest import SHORT, Command, cell
 from torch import nn
 
-from normbench import course
-from normbench.catalog import build, main, model, normalizer, options
-from normbench.decay import ROLES, trained
-from normbench.ema import Average
+from normbench.catalog import main, model, normalizer
+from normbench.config.build import build, options
+from normbench.config.files import CONF, names, unverified
 from normbench.errors import BadInput, Impossible
-from normbench.evaluation import Record
-from normbench.home import CONF, names, unverified
-from normbench.models.dropping import Dropout, StochasticDepth
-from normbench.recipe import Recipe
-from normbench.reg import Regularization
-from normbench.training import dataset_of, network_of, train
+from normbench.models.drop import Dropout, StochasticDepth
+from normbench.training import schedule
+from normbench.training.ema import Average
+from normbench.training.metrics import Record
+from normbench.training.parameter_groups import ROLES, trained
+from normbench.training.recipe import Recipe
+from normbench.training.regularization import Regularization
+from normbench.training.trainer import dataset_of, network_of, train
 
 IMAGENET, CIFAR = 1_281_167, 50_000
 ALL: set[str] = set(ROLES)
@@ -112,8 +113,8 @@ def test_the_optimizer_follows_the_course_step_by_step(name: str) -> None:
     batch = max(made.rates, default=128)
     images = 2 * batch if made.epochs is None or made.epochs > 50 else 8 * batch
     steps = made.steps(images, batch)
-    rates = course.followed(made, made.optimizer(nn.Linear(2, 2), batch), steps)
-    told = course.moments(made, images, batch)
+    rates = schedule.followed(made, made.optimizer(nn.Linear(2, 2), batch), steps)
+    told = schedule.moments(made, images, batch)
     assert [each.lr for each in told] == pytest.approx([rates[each.step] for each in told])
     assert told[0].what == "first step"
     assert told[-1].step == steps - 1

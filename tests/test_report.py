@@ -14,15 +14,15 @@ import pytest
 from test_results import config, put, row
 
 from normbench import results
+from normbench.config.files import CONF, ROOT, names
 from normbench.history import History
-from normbench.home import CONF, ROOT, names
 from normbench.report import build, render
 from normbench.report.__main__ import main
-from normbench.report.drawable import FORMS, kinds
 from normbench.report.figure import draw, style
+from normbench.report.footnotes import differences, notes, one_computation
 from normbench.report.latex import latex
-from normbench.report.notes import differences, notes, one_computation
 from normbench.report.pivot import tables
+from normbench.report.plot_kinds import FORMS, kinds
 from normbench.report.statistics import mean_and_std, paired_difference
 from normbench.report.table import Table
 from normbench.results import Row

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from normbench import results, unfinished
+from normbench import results, run_files
 from normbench.errors import BadInput
 from normbench.history import History, read_history
 from normbench.results import Row
-from normbench.unfinished import Busy
+from normbench.run_files import Busy
 
 
 def row(**changes: Any) -> Row:
@@ -52,10 +52,10 @@ def test_a_row_comes_back_as_it_was_written(tmp_path: Path) -> None:
 
 
 def test_a_row_takes_the_place_of_the_state(tmp_path: Path) -> None:
-    unfinished.write(tmp_path, "running", pid=1)
-    assert unfinished.read(tmp_path)["phase"] == "running"
+    run_files.write(tmp_path, "running", pid=1)
+    assert run_files.read(tmp_path)["phase"] == "running"
     results.write(tmp_path, row())
-    assert unfinished.read(tmp_path) == {}
+    assert run_files.read(tmp_path) == {}
     assert sorted(path.name for path in tmp_path.iterdir()) == ["row.json"]
 
 
@@ -140,15 +140,15 @@ def test_a_curve_keeps_its_columns(tmp_path: Path) -> None:
 
 def test_a_locked_folder_is_busy_for_others_only_while_it_is_held(tmp_path: Path) -> None:
     folder = tmp_path / "run"
-    with unfinished.locked(folder):
-        assert unfinished.is_busy(folder)
-        with pytest.raises(Busy), unfinished.locked(folder):
+    with run_files.locked(folder):
+        assert run_files.is_busy(folder)
+        with pytest.raises(Busy), run_files.locked(folder):
             pass
-    assert not unfinished.is_busy(folder)
+    assert not run_files.is_busy(folder)
 
 
 def _hold(folder: Path, ready: Any) -> None:
-    with unfinished.locked(folder):
+    with run_files.locked(folder):
         ready.set()
         time.sleep(60)
 
@@ -159,10 +159,10 @@ def test_a_lock_goes_with_a_killed_process(tmp_path: Path) -> None:
     holder = context.Process(target=_hold, args=(tmp_path, ready))
     holder.start()
     assert ready.wait(30)
-    assert unfinished.is_busy(tmp_path)
+    assert run_files.is_busy(tmp_path)
     os.kill(holder.pid or 0, signal.SIGKILL)
     holder.join()
-    assert not unfinished.is_busy(tmp_path)
+    assert not run_files.is_busy(tmp_path)
 
 
 def _write_often(folder: Path, number: int) -> None:

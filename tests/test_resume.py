@@ -16,12 +16,13 @@ import torch
 from conftest import SHORT, Command, cell, processes
 from test_sweep import folder_of, pid_of, terminal, training, until, when
 
-from normbench import checkpoint, results, unfinished
-from normbench.cells import Cell
-from normbench.checkpoint import Checkpoints
+from normbench import results, run_files
+from normbench.config.cells import Cell
 from normbench.history import read_history
 from normbench.results import Row
-from normbench.training import train
+from normbench.training import checkpoint
+from normbench.training.checkpoint import Checkpoints
+from normbench.training.trainer import train
 
 Rows = Callable[[], list[Row]]
 
@@ -208,7 +209,7 @@ def disturbed(
 def living(folder: Path) -> list[int]:
     """Processes that train now; a state alone may be that of one long gone."""
     paths = [path.parent for path in folder.glob("runs/*/*/state.json")]
-    told = {int(unfinished.read(path).get("pid", 0)) for path in paths}
+    told = {int(run_files.read(path).get("pid", 0)) for path in paths}
     return sorted(told & {*processes(str(folder))})
 
 

@@ -6,7 +6,7 @@ import pytest
 from conftest import cell, in_its_network
 
 from normbench.catalog import normalizer, normalizers
-from normbench.training import train
+from normbench.training.trainer import train
 
 #: One step and what follows from it; no two of the batches are alike for a ghost of 2.
 WORDS = ("recipe.images=256", "logger=none", "trainer=cpu", "data.val=0")

@@ -10,7 +10,7 @@ from conftest import SHORT, Command
 from test_resume import RUN
 from test_sweep import BROKEN, LONG, folder_of, training, when
 
-from normbench import status, unfinished
+from normbench import run_files, status
 
 
 def test_runs_by_their_state(command: Command, capsys: pytest.CaptureFixture[str]) -> None:
@@ -26,7 +26,7 @@ def test_runs_by_their_state(command: Command, capsys: pytest.CaptureFixture[str
     assert "running      default/" in command("norm=bn", "batch=4", *RUN).out
     stopper.join()
     lost = folder_of("norm=bn", "batch=4", *LONG)
-    unfinished.write(lost, "running", pid=1, title="bn batch=4", host=os.uname().nodename)
+    run_files.write(lost, "running", pid=1, title="bn batch=4", host=os.uname().nodename)
     assert status.main([]) == 0
     out = capsys.readouterr().out
     assert "7 runs in runs: 1 interrupted, 1 failed, 1 lost, 4 ok" in out

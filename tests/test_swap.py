@@ -13,22 +13,23 @@ from timm.layers.activations import QuickGELU
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from normbench.catalog import build, model, normalizer, normalizers, options
 from normbench.catalog import main as catalog
-from normbench.decay import groups
-from normbench.draws import Draws
+from normbench.catalog import model, normalizer, normalizers
+from normbench.config.build import build, options
+from normbench.data.counter_rng import Draws
 from normbench.errors import BadInput, Impossible
 from normbench.models.coverage import coverage
-from normbench.models.dropping import Dropout, StochasticDepth, dropping, set_draws
-from normbench.models.kinds import is_batch_norm
+from normbench.models.drop import Dropout, StochasticDepth, dropping, set_draws
+from normbench.models.layer_types import is_batch_norm
 from normbench.models.swap import swap
-from normbench.norms.convolution import StandardizedConv2d
+from normbench.norms.base.convolution import StandardizedConv2d
+from normbench.norms.base.layer import Activation, Affine, NormAct, Scale
 from normbench.norms.frn import ThresholdedLinear
-from normbench.norms.layer import Activation, Affine, NormAct, Scale
 from normbench.norms.proxy import ProxyAct
 from normbench.pages import SHOWN
 from normbench.results import Row
-from normbench.training import train
+from normbench.training.parameter_groups import groups
+from normbench.training.trainer import train
 
 PAPERS = SHOWN[: SHOWN.index("resnet18") + 1]  # and others of other kinds
 # One of every way in which a normalizer touches a network; docs/coverage.md has them all.

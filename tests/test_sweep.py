@@ -17,12 +17,13 @@ from conftest import PLUGIN, SHORT, Command, cell, processes
 from rich.console import Console
 from test_processes import finish, gone_from
 
-from normbench import children, results, unfinished
-from normbench.cells import Request
+from normbench import results, run_files
+from normbench.config.cells import Request
+from normbench.execution import worker_process
+from normbench.execution.progress import Bars, Lines, Screen
+from normbench.execution.sweep import PRELOADED
 from normbench.history import read_history
-from normbench.progress import Bars, Lines, Screen
 from normbench.results import Row
-from normbench.sweep import PRELOADED
 
 Rows = Callable[[], list[Row]]
 
@@ -47,12 +48,12 @@ def when(ready: Callable[[], bool], then: Callable[[], None]) -> threading.Threa
 
 def training(folder: Path) -> bool:
     """The run has begun, and the curve has its first record."""
-    running = unfinished.read(folder).get("phase") == "running"
+    running = run_files.read(folder).get("phase") == "running"
     return running and (folder / "history.csv").exists() and any(read_history(folder))
 
 
 def pid_of(folder: Path) -> int:
-    return int(unfinished.read(folder)["pid"])
+    return int(run_files.read(folder)["pid"])
 
 
 def folder_of(*arguments: str) -> Path:
@@ -107,8 +108,8 @@ def test_the_same_command_trains_nothing_and_starts_no_process(
     arguments = ("-m", "norm=bn", "batch=4,8", *SHORT)
     first = command(*arguments)
     before = rows()
-    monkeypatch.setattr("normbench.children.start", None)
-    monkeypatch.setattr("normbench.children.start_server", None)
+    monkeypatch.setattr("normbench.execution.worker_process.start", None)
+    monkeypatch.setattr("normbench.execution.worker_process.start_server", None)
     second = command(*arguments)
     assert (first.code, second.code) == (0, 0)
     assert "2 cells, 2 finished before, 0 to do" in second.out
@@ -209,7 +210,7 @@ def test_a_run_that_raises_is_one_line_and_the_sweep_goes_on(command: Command, r
     assert "1 of 2 cells have no row; the same command goes on from here" in end.out
     assert [row.norm for row in rows()] == ["gn"]
     own = folder_of(*BROKEN, "norm=broken", "batch=4", *SHORT)
-    assert unfinished.read(own)["phase"] == "failed"
+    assert run_files.read(own)["phase"] == "failed"
     assert "Traceback" in (own / "log.txt").read_text()
     assert "in forward" in (own / "log.txt").read_text()
     assert "2 cells, 1 finished before, 1 to do" in command(*arguments).out
@@ -229,9 +230,9 @@ def test_a_killed_run_is_named_and_the_others_finish(command: Command, rows: Row
     killer.join()
     assert end.code == 1
     assert "killed by signal 9" in end.out
-    assert unfinished.read(victim)["phase"] == "failed"
-    assert unfinished.read(victim)["error"] == "killed by signal 9"
-    assert not unfinished.is_busy(victim)
+    assert run_files.read(victim)["phase"] == "failed"
+    assert run_files.read(victim)["error"] == "killed by signal 9"
+    assert not run_files.is_busy(victim)
     assert rows() == []
 
 
@@ -247,8 +248,8 @@ def test_a_sweep_that_is_stopped_keeps_what_is_finished(
     end = command("-m", "norm=bn", "batch=4,8,16", "jobs=2", *LONG)
     stopper.join()
     assert end.code == code
-    assert [unfinished.read(folder)["phase"] for folder in running] == ["interrupted"] * 2
-    assert not any(unfinished.is_busy(folder) for folder in running)
+    assert [run_files.read(folder)["phase"] for folder in running] == ["interrupted"] * 2
+    assert not any(run_files.is_busy(folder) for folder in running)
     assert f"stopped by signal {int(number)}" in end.out
     assert "3 of 3 cells have no row; the same command goes on from here" in end.out
     assert [row.norm for row in rows()] == ["gn"]
@@ -280,7 +281,7 @@ def test_ctrl_c_at_a_terminal_stops_everything(tmp_path: Path) -> None:
         out, _ = process.communicate(timeout=60)
     assert process.returncode == 130
     assert "Traceback" not in out
-    assert unfinished.read(own)["phase"] == "interrupted"
+    assert run_files.read(own)["phase"] == "interrupted"
     gone_from(tmp_path)
 
 
@@ -308,7 +309,7 @@ def test_children_die_with_a_killed_parent_and_the_command_goes_on(
         process.kill()
         process.wait()
     gone_from(tmp_path)
-    assert unfinished.read(own)["phase"] == "running"  # nobody was left who could say otherwise
+    assert run_files.read(own)["phase"] == "running"  # nobody was left who could say otherwise
     assert command(*arguments).code == 0
     assert [row.status for row in rows()] == ["ok"]
 
@@ -363,7 +364,7 @@ def test_a_forced_run_that_is_stopped_keeps_the_old_row_aside(command: Command, 
     assert command("force=true", *arguments).code == 130
     stopper.join()
     assert rows() == []
-    assert unfinished.read(own)["phase"] == "interrupted"
+    assert run_files.read(own)["phase"] == "interrupted"
     assert results.load(own / "previous.json").test_top1 == 90.0
 
 
@@ -373,15 +374,17 @@ def test_a_child_that_comes_too_late_touches_nothing(command: Command, tmp_path:
     asked = cell("norm=bn", *SHORT).on("cpu")
     plan = asked.trainer.layouts(asked.workers)[0]
     request = Request(asked, plan, own, "default", "", force=True, resume=True)
-    with unfinished.locked(own):
+    with run_files.locked(own):
         (own / "log.txt").write_text("of the other\n")
-        unfinished.write(own, "running", pid=1)
-        children.start_server(PRELOADED)
-        end, _ = finish(children.start("normbench.run:main", request, log=own / "log.txt"))
+        run_files.write(own, "running", pid=1)
+        worker_process.start_server(PRELOADED)
+        end, _ = finish(
+            worker_process.start("normbench.execution.worker:main", request, log=own / "log.txt")
+        )
         assert end.last is not None
         assert end.last.content == "busy"
     assert (own / "log.txt").read_text() == "of the other\n"
-    assert unfinished.read(own)["pid"] == 1
+    assert run_files.read(own)["pid"] == 1
 
 
 def test_a_damaged_row_is_refused_before_any_training(command: Command) -> None:

@@ -9,17 +9,17 @@ from typing import Any
 import pytest
 from rows import runs
 
-from normbench.cells import Cell
-from normbench.compose import compose
+from normbench.config.cells import Cell
+from normbench.config.compose import compose
+from normbench.config.files import SWEEPS, TABLES, load, names
 from normbench.errors import BadInput
-from normbench.home import SWEEPS, TABLES, load, names
 from normbench.report import build
+from normbench.report.footnotes import notes
 from normbench.report.latex import latex
-from normbench.report.notes import notes
 from normbench.report.pivot import tables
 from normbench.report.render import markdown, numbers
-from normbench.report.spec import FULL, SMALL, Published, Spec, fits, published, spec
 from normbench.report.table import Table
+from normbench.report.table_spec import FULL, SMALL, Published, Spec, fits, published, spec
 from normbench.results import Row
 
 SPECS = {each.name: each for each in build.specs()}

@@ -10,16 +10,16 @@ import torch
 from conftest import Command, cell, in_its_network
 from test_sweep import BROKEN
 
-from normbench import checkpoint, together
 from normbench.catalog import normalizers
-from normbench.cells import Cell
-from normbench.checkpoint import Checkpoints, State
-from normbench.evaluation import Record
+from normbench.config.cells import Cell
+from normbench.config.plan import layouts
 from normbench.history import read_history
-from normbench.plan import layouts
 from normbench.results import Row, read
-from normbench.together import Run, hindrance, unstackable
-from normbench.training import dataset_of, network_of, train
+from normbench.training import checkpoint, seed_stacking
+from normbench.training.checkpoint import Checkpoints, State
+from normbench.training.metrics import Record
+from normbench.training.seed_stacking import Run, hindrance, unstackable
+from normbench.training.trainer import dataset_of, network_of, train
 
 WORDS = (
     "batch=16", "global_batch=64", "recipe.images=192", "precision=64-true",
@@ -52,7 +52,7 @@ def side_by_side(
         Run(own, curve.append, _silent, **(columns[number] if columns else {}))
         for number, (own, curve) in enumerate(zip(cells, curves, strict=True))
     ]
-    found = together.train(runs, layouts(cells[0].workers)[0])
+    found = seed_stacking.train(runs, layouts(cells[0].workers)[0])
     return list(zip(found, curves, strict=True))
 
 
@@ -127,7 +127,7 @@ def halves(tmp_path: Path, cells: Sequence[Cell]) -> list[State]:
         for own, folder in zip(cells, folders, strict=True)
     ]
     with pytest.raises(Enough):
-        together.train(runs, layouts(cells[0].workers)[0])
+        seed_stacking.train(runs, layouts(cells[0].workers)[0])
     states = [checkpoint.load(folder / checkpoint.LAST) for folder in folders]
     assert [state["done"] for state in states] == [2, 2]
     return states

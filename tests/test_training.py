@@ -10,21 +10,23 @@ import torch
 from conftest import SHORT, at_home, cell, in_its_network, norms
 from torch import nn
 
-from normbench import check, graphs
-from normbench.catalog import build, model, normalizer, normalizers, options
-from normbench.cells import Cell
-from normbench.course import followed
+from normbench.catalog import model, normalizer, normalizers
+from normbench.config.build import build, options
+from normbench.config.cells import Cell
+from normbench.config.plan import Plan, automatic
 from normbench.data.digits import Digits
-from normbench.decay import groups
-from normbench.decay import trained as declared
 from normbench.errors import BadInput, Impossible
-from normbench.evaluation import Record
-from normbench.loaders import Chunk, Loaders, Order, Schedule, augmented
-from normbench.plan import Plan, automatic
-from normbench.recipe import Recipe
-from normbench.reg import Regularization
-from normbench.task import Task
-from normbench.training import dataset_of, implementation, train
+from normbench.execution import preflight
+from normbench.training import cuda_graph
+from normbench.training.datamodule import Chunk, Loaders, Order, Schedule, augmented
+from normbench.training.lightning_module import Task
+from normbench.training.metrics import Record
+from normbench.training.parameter_groups import groups
+from normbench.training.parameter_groups import trained as declared
+from normbench.training.recipe import Recipe
+from normbench.training.regularization import Regularization
+from normbench.training.schedule import followed
+from normbench.training.trainer import dataset_of, implementation, train
 
 
 def recipe(**changes: Any) -> Recipe:
@@ -317,9 +319,11 @@ def test_a_training_that_learned_nothing_has_diverged() -> None:
 
 
 def test_an_evaluation_counts_every_image_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("normbench.loaders.EVALUATION_BATCH", 7)  # 360 is no multiple of 7
+    monkeypatch.setattr(
+        "normbench.training.datamodule.EVALUATION_BATCH", 7
+    )  # 360 is no multiple of 7
     small, _ = trained(cell("norm=gn", *SHORT))
-    monkeypatch.setattr("normbench.loaders.EVALUATION_BATCH", 500)
+    monkeypatch.setattr("normbench.training.datamodule.EVALUATION_BATCH", 500)
     whole, _ = trained(cell("norm=gn", *SHORT))
     assert small["test_top1"] == pytest.approx(whole["test_top1"], abs=1e-6)
     assert (small["test_top1"] * 3.6) == pytest.approx(round(small["test_top1"] * 3.6), abs=1e-3)
@@ -381,7 +385,7 @@ def test_steps_in_memory_of_their_own_train_bit_for_bit(
     """Where a graph would be replayed, which takes a GPU, what it would have recorded runs again:
     it reads and leaves everything where that lay the first time, and statistics have not moved."""
 
-    def recorded(run: Callable[[], graphs.Told]) -> tuple[graphs.Replay, graphs.Told]:
+    def recorded(run: Callable[[], cuda_graph.Told]) -> tuple[cuda_graph.Replay, cuda_graph.Told]:
         told = run()
 
         def replay() -> None:
@@ -391,7 +395,7 @@ def test_steps_in_memory_of_their_own_train_bit_for_bit(
 
         return replay, told
 
-    monkeypatch.setattr(graphs, "recorded", recorded)
+    monkeypatch.setattr(cuda_graph, "recorded", recorded)
     words = (f"norm={norm}", "batch=8", "trainer.per_forward=4", "reg.mixup=0.2", *SHORT)
     (plain, curve), (replayed, same) = (
         trained(cell(*words, f"trainer.graphs={on}")) for on in ("false", "true")
@@ -404,24 +408,24 @@ def test_steps_in_memory_of_their_own_train_bit_for_bit(
 def test_a_step_that_cannot_be_recorded_says_what_would_work(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def recorded(run: Callable[[], graphs.Told]) -> tuple[graphs.Replay, graphs.Told]:
+    def recorded(run: Callable[[], cuda_graph.Told]) -> tuple[cuda_graph.Replay, cuda_graph.Told]:
         run()
         raise RuntimeError("operation not permitted when stream is capturing")
 
-    monkeypatch.setattr(graphs, "recorded", recorded)
+    monkeypatch.setattr(cuda_graph, "recorded", recorded)
     says = "recorded: operation not permitted .*; trainer.graphs=false works"
     with pytest.raises(RuntimeError, match=says):
         trained(cell("norm=bn", "batch=8", "trainer.graphs=true", *SHORT))
 
 
 def test_a_lack_of_memory_is_one_however_recording_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    def recorded(run: Callable[[], graphs.Told]) -> tuple[graphs.Replay, graphs.Told]:
+    def recorded(run: Callable[[], cuda_graph.Told]) -> tuple[cuda_graph.Replay, cuda_graph.Told]:
         try:
             raise torch.OutOfMemoryError("no room")
         finally:
             raise RuntimeError("capture was invalidated")
 
-    monkeypatch.setattr(graphs, "recorded", recorded)
+    monkeypatch.setattr(cuda_graph, "recorded", recorded)
     with pytest.raises(torch.OutOfMemoryError, match="no room"):
         trained(cell("norm=bn", "batch=8", "trainer.graphs=true", *SHORT))
 
@@ -429,20 +433,20 @@ def test_a_lack_of_memory_is_one_however_recording_ends(monkeypatch: pytest.Monk
 @pytest.mark.parametrize(
     ("words", "look", "reason"),
     [
-        (["trainer.devices=2"], check.Look(), "a graph is of one process"),
-        (["precision=16-mixed"], check.Look(), "precision=16-mixed scales the loss anew"),
-        (["norm=batch_renorm"], check.Look(changes=True), "has other bounds"),
+        (["trainer.devices=2"], preflight.Look(), "a graph is of one process"),
+        (["precision=16-mixed"], preflight.Look(), "precision=16-mixed scales the loss anew"),
+        (["norm=batch_renorm"], preflight.Look(changes=True), "has other bounds"),
     ],
 )  # fmt: skip
 def test_what_changes_from_step_to_step_is_no_graph(
-    words: list[str], look: check.Look, reason: str, monkeypatch: pytest.MonkeyPatch
+    words: list[str], look: preflight.Look, reason: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = cell("batch=8", *words, "trainer=gpu", "trainer.graphs=true")
-    monkeypatch.setattr(check, "on_gpu", lambda cell: cell.trainer.accelerator == "gpu")
+    monkeypatch.setattr(preflight, "on_gpu", lambda cell: cell.trainer.accelerator == "gpu")
     with pytest.raises(BadInput, match=f"trainer.graphs=true: .*{reason}.*graphs=false works"):
-        check.require_graphs(asked, look)
+        preflight.require_graphs(asked, look)
     with pytest.raises(BadInput, match="it needs a CUDA device"):
-        check.require_graphs(cell("trainer=cpu", "trainer.graphs=true"), check.Look())
+        preflight.require_graphs(cell("trainer=cpu", "trainer.graphs=true"), preflight.Look())
 
 
 def test_what_is_compiled_by_itself_is_large(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -455,7 +459,7 @@ def test_what_is_compiled_by_itself_is_large(monkeypatch: pytest.MonkeyPatch) ->
     asked = cell("trainer=cpu", "trainer.impl=lean", "recipe.images=1000000000")
     assert implementation(asked, 8_000_000, data) == "lean"
     with pytest.raises(BadInput, match=r"trainer.impl=compile: .* here is no no-such-compiler"):
-        check.require_compiler(cell("trainer=cpu", "trainer.impl=compile"))
+        preflight.require_compiler(cell("trainer=cpu", "trainer.impl=compile"))
 
 
 def first_gradients(norm: str, plan: Plan) -> list[torch.Tensor]:

@@ -42,8 +42,9 @@ import sys
 from collections.abc import Sequence
 from importlib import import_module
 
-from normbench import children, console
+from normbench.config import cli
 from normbench.errors import BadInput, choose_from
+from normbench.execution import worker_process
 
 KINDS = ("layers", "step", "seeds", "sweep", "report", "workers", "loader")
 
@@ -69,6 +70,6 @@ def main(arguments: Sequence[str]) -> int:
 
 if __name__ == "__main__":
     try:
-        console.run(main)
+        cli.run(main)
     finally:
-        children.stop_server()
+        worker_process.stop_server()

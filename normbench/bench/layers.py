@@ -21,11 +21,11 @@ from torch.nn import functional as F
 from normbench.bench.measured import Once, in_turn, leave, taken
 from normbench.catalog import normalizer, normalizers
 from normbench.errors import BadInput, Impossible, choose_from, counted
-from normbench.norms.activations import activation
-from normbench.norms.impl import set_impl
-from normbench.norms.layer import NormAct, largest_divisor
+from normbench.measurements.memory import kept
+from normbench.norms.base.activations import activation
+from normbench.norms.base.impl import set_impl
+from normbench.norms.base.layer import NormAct, largest_divisor
 from normbench.performance import IMPLS
-from normbench.probes.memory import kept
 
 BASE = "F.batch_norm + relu"
 OWN = {
@@ -114,7 +114,9 @@ def _ours(name: str, channels: int, act: str, impl: Any) -> nn.Module:
         return layer
     set_impl(layer, impl)
     if impl == "triton":
-        from normbench.norms.fused import has_kernel  # there is no Triton for some machines
+        from normbench.norms.base.triton_dispatch import (
+            has_kernel,  # there is no Triton for some machines
+        )
 
         if not has_kernel(layer):
             raise Impossible("there is no kernel for it")

@@ -9,7 +9,7 @@ from statistics import quantiles
 
 from tabulate import tabulate
 
-from normbench.provenance import commit, now, versions
+from normbench.execution.provenance import commit, now, versions
 
 Once = Callable[[], float]  # seconds, or images per second
 

@@ -19,8 +19,8 @@ from pathlib import Path
 
 from normbench import results
 from normbench.bench.measured import Once, in_turn, leave, taken
-from normbench.cells import Cell
-from normbench.compose import compose
+from normbench.config.cells import Cell
+from normbench.config.compose import compose
 from normbench.errors import BadInput, counted
 from normbench.report.build import specs
 from normbench.report.pivot import tables

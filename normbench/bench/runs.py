@@ -7,15 +7,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any, get_args
 
-from normbench import children, ranks
 from normbench.bench.measured import in_turn, leave, taken
-from normbench.cells import Cell, Loader
-from normbench.compose import compose
+from normbench.config.cells import Cell, Loader
+from normbench.config.compose import compose
+from normbench.config.plan import Plan, share_of_cores
 from normbench.errors import BadInput, choose_from, counted
-from normbench.place import share_of_cores
-from normbench.plan import Plan
-from normbench.pool import why
-from normbench.sweep import PRELOADED
+from normbench.execution import process_group, worker_process
+from normbench.execution.pool import why
+from normbench.execution.sweep import PRELOADED
 
 Once = Callable[[str, Path], float]  # images per second of one of the words that are compared
 
@@ -41,7 +40,7 @@ def compare(what: str, arguments: Sequence[str]) -> None:
         if what == "plans"
         else _of_loaders(cells[0], words, cores)
     )
-    children.start_server((*PRELOADED, "normbench.bench.timing"))
+    worker_process.start_server((*PRELOADED, "normbench.bench.timing"))
     with tempfile.TemporaryDirectory(prefix="normbench-") as scratch:
         log = Path(scratch) / "log.txt"
         entries = {word: partial(once, word, log) for word in words}
@@ -106,7 +105,7 @@ def _plan(word: str, cell: Cell) -> Plan:
 
 
 def _asked(target: str, request: Any, devices: int, log: Path) -> float:
-    end = children.finish(ranks.start(target, request, devices, log=log))
+    end = worker_process.finish(process_group.start(target, request, devices, log=log))
     if end.last is None or end.last.kind != "result":
         refused = end.last is not None and end.last.kind == "refused"
         raise (BadInput if refused else RuntimeError)(why(end))

@@ -11,10 +11,10 @@ import torch
 
 from normbench.bench.measured import Once, in_turn, leave, taken
 from normbench.bench.step import cell_of, fitted
-from normbench.cells import Cell
+from normbench.config.cells import Cell
 from normbench.errors import counted
-from normbench.together import Side, Together
-from normbench.training import prepare, trainer_of
+from normbench.training.seed_stacking import Side, Together
+from normbench.training.trainer import prepare, trainer_of
 
 OWN = {"seeds": "3,8", "rounds": "7", "steps": "300", "threads": "1", "out": ""}
 

@@ -19,11 +19,11 @@ from pytorch_lightning import Callback, LightningDataModule, LightningModule, Tr
 from torch.nn import functional as F
 
 from normbench.bench.measured import Once, in_turn, leave, taken
-from normbench.cells import Cell
-from normbench.check import Look, require_compiler, require_graphs
-from normbench.compose import compose
+from normbench.config.cells import Cell
+from normbench.config.compose import compose
 from normbench.errors import BadInput, counted
-from normbench.training import forward_context, prepare, trainer_of
+from normbench.execution.preflight import Look, require_compiler, require_graphs
+from normbench.training.trainer import forward_context, prepare, trainer_of
 
 OWN = {"device": "cpu", "rounds": "7", "steps": "300", "threads": "1", "out": ""}
 CPU = torch.device("cpu")

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from normbench.bench.measured import Once, in_turn, leave, quartiles, taken
 from normbench.errors import BadInput, counted
-from normbench.provenance import commit
+from normbench.execution.provenance import commit
 
 OWN = {"against": "", "rounds": "7", "out": ""}
 LOOK = 0.005  # seconds between two looks at the files of a sweep

@@ -13,13 +13,13 @@ from torch.utils.data import DataLoader
 from torch.utils.data import Dataset as TorchDataset
 from torchvision import transforms
 
-from normbench.cells import Cell
+from normbench.config.cells import Cell
+from normbench.config.plan import Plan
 from normbench.data.dataset import Arrays, OfFiles, Part, Split
 from normbench.data.files import Files
 from normbench.errors import BadInput
-from normbench.loaders import Loaders
-from normbench.plan import Plan
-from normbench.training import loaders_of, prepare, readers_of, trainer_of
+from normbench.training.datamodule import Loaders
+from normbench.training.trainer import loaders_of, prepare, readers_of, trainer_of
 
 
 def measure(request: tuple[Cell, Plan], _tell: Callable[[Any], None]) -> float:

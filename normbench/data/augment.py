@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from normbench.draws import Draws
+from normbench.data.counter_rng import Draws
 
 
 def noise(images: Tensor, draws: Draws, std: float) -> Tensor:

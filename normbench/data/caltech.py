@@ -9,10 +9,10 @@ from dataclasses import dataclass
 import torch
 from torchvision import datasets as torchvision
 
+from normbench.data.checksums import fetch
+from normbench.data.counter_rng import permutation
 from normbench.data.dataset import SPLIT_SEED
 from normbench.data.files import Files, Folders, class_folders, listed
-from normbench.data.official import fetch
-from normbench.draws import permutation
 from normbench.errors import BadInput
 
 IMAGES, CLASSES = 29_780, 256  # without the 827 of the class 257.clutter

@@ -12,8 +12,8 @@ import numpy as np
 import torch
 from torchvision import datasets as torchvision
 
+from normbench.data.checksums import Official, unpickled
 from normbench.data.dataset import Arrays, Split
-from normbench.data.official import Official, unpickled
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,8 @@
 
 Images are bytes until they are on the device. On the way there they pass
 
-    frame      files alone: a box of each image, resized; random in training (normbench.data.frame)
+    frame      files alone: a box of each image, resized; random in training
+    (normbench.data.random_crop)
     augment    bytes -> bytes: windows and flips of many images at once
     floats     bytes -> fp32, in training; an evaluation has `present`
 
@@ -24,7 +25,7 @@ from sklearn.model_selection import train_test_split
 from torch import Tensor
 
 from normbench.data.augment import crop, flip
-from normbench.draws import Draws
+from normbench.data.counter_rng import Draws
 from normbench.errors import BadInput
 
 #: Seed of every split that normbench draws itself; no run's seed moves an image between splits.

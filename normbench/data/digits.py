@@ -12,8 +12,8 @@ from sklearn.model_selection import train_test_split
 from torch import Tensor
 
 from normbench.data.augment import crop, noise
+from normbench.data.counter_rng import Draws
 from normbench.data.dataset import SPLIT_SEED, Dataset, Split
-from normbench.draws import Draws
 
 
 @dataclass(frozen=True)

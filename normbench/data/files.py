@@ -19,9 +19,9 @@ from PIL import Image
 from torch import Tensor
 from torchvision.datasets.folder import IMG_EXTENSIONS
 
+from normbench.data.counter_rng import Draws
 from normbench.data.dataset import OfFiles
-from normbench.data.frame import center_boxes, framed, random_boxes
-from normbench.draws import Draws
+from normbench.data.random_crop import center_boxes, framed, random_boxes
 from normbench.errors import BadInput
 
 

@@ -5,7 +5,7 @@
     ffcv     threads of FFCV's Loader read what normbench.prepare has written
 
 All of them deliver the same bytes: what is random about an image is drawn by (seed, epoch, image).
-Distortions (normbench.data.distort) take an image at a time, so processes do that, too.
+Distortions (normbench.data.policies) take an image at a time, so processes do that, too.
 """
 
 import math
@@ -27,11 +27,11 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Sampler
 from torch.utils.data import Dataset as TorchDataset
 
+from normbench.data.counter_rng import Draws
 from normbench.data.dataset import Dataset, Part, Split, Splits
-from normbench.data.distort import Distortion
+from normbench.data.ffcv_manifest import fault
 from normbench.data.files import Files, Folders, Pictures
-from normbench.data.prepared import fault
-from normbench.draws import Draws
+from normbench.data.policies import Distortion
 from normbench.errors import BadInput
 
 Means = Literal["auto", "memory", "ffcv", "torch"]
@@ -295,7 +295,7 @@ def _prepared(data: Dataset, official: tuple[Part, Part]) -> tuple[Part, Part]:
     if not find_spec("ffcv"):
         raise BadInput(NO_FFCV)
     # Here and not above: it takes seconds to import, and may not be there.
-    from normbench.data.beton import Beton
+    from normbench.data.ffcv_reader import Beton
 
     jpeg = (data.jpeg or 0.0) if isinstance(data, Folders) else 0.0
     for path, part in zip(paths, official, strict=True):

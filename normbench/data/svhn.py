@@ -10,8 +10,8 @@ import torch
 from scipy.io import loadmat
 from torchvision import datasets as torchvision
 
+from normbench.data.checksums import Official
 from normbench.data.dataset import Arrays, Split
-from normbench.data.official import Official
 
 NAMES = {split: (name, md5) for split, (_, name, md5) in torchvision.SVHN.split_list.items()}
 

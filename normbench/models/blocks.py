@@ -5,7 +5,7 @@
 
 with two 3x3 convolutions (basic) or 1x1, 3x3, 1x1 (bottleneck), the stride on the first 3x3. A
 normalizer that asks for standardized weights gets them in every convolution. How branch and
-shortcut meet is the normalizer's residual scheme (`normbench.norms.residual`).
+shortcut meet is the normalizer's residual scheme (`normbench.norms.base.residual`).
 """
 
 from collections.abc import Iterable, Sequence
@@ -17,9 +17,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from normbench.errors import Impossible
-from normbench.models.dropping import StochasticDepth
-from normbench.norms.layer import Normalizer, Normalizing, Scale
-from normbench.norms.residual import FixUp, NormalizerFree, Residual, SkipInit
+from normbench.models.drop import StochasticDepth
+from normbench.norms.base.layer import Normalizer, Normalizing, Scale
+from normbench.norms.base.residual import FixUp, NormalizerFree, Residual, SkipInit
 
 Shortcut = Literal["identity", "projection"]
 Order = Literal["conv_norm_act", "norm_act_conv", "act_norm_conv"]

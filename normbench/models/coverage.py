@@ -6,11 +6,11 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from normbench.models.kinds import activates, is_batch_norm, is_norm, is_standardized
+from normbench.models.layer_types import activates, is_batch_norm, is_norm, is_standardized
+from normbench.norms.base.convolution import StandardizedConv2d
+from normbench.norms.base.layer import Activation, NormAct, Normalizer, Scale
 from normbench.norms.batch import BatchNorm
-from normbench.norms.convolution import StandardizedConv2d
 from normbench.norms.frn import ThresholdedLinear
-from normbench.norms.layer import Activation, NormAct, Normalizer, Scale
 
 
 @dataclass(frozen=True)

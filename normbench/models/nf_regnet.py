@@ -22,8 +22,8 @@ from normbench.models.blocks import (
     require_at_least,
     require_residual,
 )
-from normbench.models.dropping import Dropout, linear_rates, require_rates
-from normbench.norms.layer import Normalizer
+from normbench.models.drop import Dropout, linear_rates, require_rates
+from normbench.norms.base.layer import Normalizer
 
 ACT = "silu"
 WIDTH = 0.75  # of the widths that the paper's listing names

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from normbench.models.blocks import PLAIN, require_at_least, require_residual
-from normbench.norms.layer import Normalizer
+from normbench.norms.base.layer import Normalizer
 
 
 class RandomNet(nn.Module):

@@ -34,9 +34,9 @@ from normbench.models.blocks import (
     require_at_least,
     require_residual,
 )
-from normbench.models.dropping import Dropout, linear_rates, require_rates
-from normbench.norms.activations import IDENTITY
-from normbench.norms.layer import Normalizer
+from normbench.models.drop import Dropout, linear_rates, require_rates
+from normbench.norms.base.activations import IDENTITY
+from normbench.norms.base.layer import Normalizer
 
 EXPANSION = 4  # channels of a bottleneck's output over those of its stage
 

@@ -9,7 +9,7 @@ on ImageNet); that of a pre-activation (v2) block is a 1x1 convolution.
 
 from normbench.models.blocks import Shortcut
 from normbench.models.resnet import ResNet
-from normbench.norms.layer import Normalizer
+from normbench.norms.base.layer import Normalizer
 
 STRIDES = (1, 2, 2)
 

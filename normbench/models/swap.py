@@ -17,7 +17,7 @@ Gates (sigmoids) stay, and so do the activations and convolutions of squeeze-exc
 attention that works on pooled maps. Every other convolution but the classifier becomes what the
 normalizer asks for. With weight standardization one learned scale per channel follows the last
 convolution of a residual branch that has no normalization behind it (v2 ResNets; Labatie et al.
-2021, appendix A.1). Dropout and stochastic depth become those of `normbench.models.dropping`.
+2021, appendix A.1). Dropout and stochastic depth become those of `normbench.models.drop`.
 
 The weights of all that stays are kept. A new layer takes gain and shift from the normalization in
 its place, which is how zero-initialized gains survive, and batch normalization takes the running
@@ -39,9 +39,9 @@ from torch.nn import functional as F
 
 from normbench.errors import Impossible
 from normbench.models.blocks import PLAIN, require_residual
-from normbench.models.dropping import Dropout, StochasticDepth
-from normbench.models.graph import Graph
-from normbench.models.kinds import (
+from normbench.models.drop import Dropout, StochasticDepth
+from normbench.models.fx_graph import Graph
+from normbench.models.layer_types import (
     activation_of,
     drop_rate,
     is_batch_norm,
@@ -49,8 +49,8 @@ from normbench.models.kinds import (
     is_scaled,
     normalizes_channels,
 )
-from normbench.norms.layer import Affine, NormAct, Normalizer, Role, Scale
-from normbench.norms.residual import NormalizerFree
+from normbench.norms.base.layer import Affine, NormAct, Normalizer, Role, Scale
+from normbench.norms.base.residual import NormalizerFree
 
 #: Convolutions that differ in their weights alone, or in how they pad.
 _CONVS = (

@@ -20,9 +20,9 @@ from timm.models.efficientnet import EfficientNet
 from torch import nn
 
 from normbench.models.blocks import require_at_least
-from normbench.models.dropping import require_rates
+from normbench.models.drop import require_rates
 from normbench.models.swap import swap
-from normbench.norms.layer import Normalizer
+from normbench.norms.base.layer import Normalizer
 
 _ACTS = {"relu": nn.ReLU, "relu6": nn.ReLU6, "silu": nn.SiLU, "hardswish": nn.Hardswish}
 IMAGE = (224, 224)  # large enough for all maps; others may be used

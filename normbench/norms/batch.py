@@ -31,8 +31,8 @@ from torch import Tensor, distributed, nn
 from torch.distributed.nn.functional import all_reduce
 from torch.nn import functional as F
 
-from normbench.norms import equations
-from normbench.norms.layer import (
+from normbench.norms.base import reference_ops
+from normbench.norms.base.layer import (
     NormAct,
     Normalizer,
     Normalizing,
@@ -42,8 +42,8 @@ from normbench.norms.layer import (
     require_share,
     wide,
 )
-from normbench.norms.moments import normalized, of_sets
-from normbench.norms.running import Running, mixed
+from normbench.norms.base.moments import normalized, of_sets
+from normbench.norms.base.running import Running, mixed
 from normbench.norms.workers import PerWorker
 
 Pair = tuple[Tensor | None, Tensor | None]
@@ -142,9 +142,9 @@ class BatchNormAct(PerWorker, Running, Normalizing):
 
     def reference_normalize(self, x: Tensor) -> Tensor:
         if self.training:
-            mean = equations.by_set(x, self.sets(len(x)), lambda s: s.mean((0, 2, 3), True))
-            var = equations.by_set(
-                x, self.sets(len(x)), lambda s: equations.variance(s, equations.BATCH)
+            mean = reference_ops.by_set(x, self.sets(len(x)), lambda s: s.mean((0, 2, 3), True))
+            var = reference_ops.by_set(
+                x, self.sets(len(x)), lambda s: reference_ops.variance(s, reference_ops.BATCH)
             )
         else:
             mean, var = (

@@ -24,8 +24,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from normbench.norms import equations
-from normbench.norms.layer import (
+from normbench.norms.base import reference_ops
+from normbench.norms.base.layer import (
     Grouped,
     NormAct,
     Normalizing,
@@ -34,7 +34,7 @@ from normbench.norms.layer import (
     require_share,
     wide,
 )
-from normbench.norms.moments import (
+from normbench.norms.base.moments import (
     Moments,
     in_sets,
     merged,
@@ -43,7 +43,7 @@ from normbench.norms.moments import (
     over_channels,
     to_images,
 )
-from normbench.norms.running import Running, kept_moments, mixed
+from normbench.norms.base.running import Running, kept_moments, mixed
 from normbench.norms.workers import PerWorker
 
 
@@ -135,15 +135,17 @@ class BatchGroupNormAct(PerWorker, Running, Normalizing):
 
     def reference_normalize(self, x: Tensor) -> Tensor:
         if self.training:
-            return equations.by_set(x, self.sets(len(x)), self._reference_of_set)
+            return reference_ops.by_set(x, self.sets(len(x)), self._reference_of_set)
         m = self.running_mean.double().view(1, -1, 1, 1)
         square = self.running_var.double().view(1, -1, 1, 1) + m**2  # E[x^2] of every channel
-        mean = equations.by_group(m, self.groups, lambda g: g.mean())
-        var = equations.by_group(square, self.groups, lambda g: g.mean()) - mean**2
+        mean = reference_ops.by_group(m, self.groups, lambda g: g.mean())
+        var = reference_ops.by_group(square, self.groups, lambda g: g.mean()) - mean**2
         return (x - mean) / torch.sqrt(var + self.eps)
 
     def _reference_of_set(self, x: Tensor) -> Tensor:
         everything = (0, 1, 2, 3)
-        mean = equations.by_group(x, self.groups, lambda g: equations.mean(g, everything))
-        var = equations.by_group(x, self.groups, lambda g: equations.variance(g, everything))
+        mean = reference_ops.by_group(x, self.groups, lambda g: reference_ops.mean(g, everything))
+        var = reference_ops.by_group(
+            x, self.groups, lambda g: reference_ops.variance(g, everything)
+        )
         return (x - mean) / torch.sqrt(var + self.eps)

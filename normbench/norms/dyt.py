@@ -15,7 +15,14 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from normbench.norms.layer import NormAct, Normalizer, Normalizing, Role, require_positive, wide
+from normbench.norms.base.layer import (
+    NormAct,
+    Normalizer,
+    Normalizing,
+    Role,
+    require_positive,
+    wide,
+)
 
 
 @dataclass(frozen=True)

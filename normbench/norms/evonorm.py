@@ -43,9 +43,7 @@ import torch
 from torch import Tensor, nn
 
 from normbench.errors import choose_from
-from normbench.norms.evonorm_expressions import EXPRESSIONS, REPEATS, Expression
-from normbench.norms.evonorm_statistics import Computed, Defined
-from normbench.norms.layer import (
+from normbench.norms.base.layer import (
     Affine,
     Grouped,
     NormAct,
@@ -57,8 +55,10 @@ from normbench.norms.layer import (
     require_share,
     wide,
 )
-from normbench.norms.moments import of_sets, to_images
-from normbench.norms.running import Running
+from normbench.norms.base.moments import of_sets, to_images
+from normbench.norms.base.running import Running
+from normbench.norms.evonorm_expressions import EXPRESSIONS, REPEATS, Expression
+from normbench.norms.evonorm_statistics import Computed, Defined
 from normbench.norms.workers import PerWorker
 
 

@@ -5,9 +5,9 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from normbench.norms import equations
-from normbench.norms.layer import per_channel
-from normbench.norms.moments import of_channels, of_groups, root_mean_square, to_channels
+from normbench.norms.base import reference_ops
+from normbench.norms.base.layer import per_channel
+from normbench.norms.base.moments import of_channels, of_groups, root_mean_square, to_channels
 
 
 class Statistics(Protocol):
@@ -79,26 +79,26 @@ class Defined:
         layer = self.layer
         if not layer.training:
             return torch.sqrt(per_channel(layer.running_var.double()) + self.eps)
-        return equations.by_set(
+        return reference_ops.by_set(
             self.x,
             layer.workers,
-            lambda s: torch.sqrt(equations.variance(s, equations.BATCH) + self.eps),
+            lambda s: torch.sqrt(reference_ops.variance(s, reference_ops.BATCH) + self.eps),
         )
 
     def std_wh(self) -> Tensor:
-        return torch.sqrt(equations.variance(self.x, equations.POSITIONS) + self.eps)
+        return torch.sqrt(reference_ops.variance(self.x, reference_ops.POSITIONS) + self.eps)
 
     def rms_wh(self) -> Tensor:
-        return torch.sqrt(equations.mean(self.x**2, equations.POSITIONS) + self.eps)
+        return torch.sqrt(reference_ops.mean(self.x**2, reference_ops.POSITIONS) + self.eps)
 
     def rms_whc(self) -> Tensor:
-        return torch.sqrt(equations.mean(self.x**2, equations.IMAGE) + self.eps)
+        return torch.sqrt(reference_ops.mean(self.x**2, reference_ops.IMAGE) + self.eps)
 
     def std_g(self) -> Tensor:
-        return self._of_groups(lambda g: equations.variance(g, equations.IMAGE))
+        return self._of_groups(lambda g: reference_ops.variance(g, reference_ops.IMAGE))
 
     def rms_g(self) -> Tensor:
-        return self._of_groups(lambda g: equations.mean(g**2, equations.IMAGE))
+        return self._of_groups(lambda g: reference_ops.mean(g**2, reference_ops.IMAGE))
 
-    def _of_groups(self, statistic: equations.Statistic) -> Tensor:
-        return torch.sqrt(equations.by_group(self.x, self.layer.groups, statistic) + self.eps)
+    def _of_groups(self, statistic: reference_ops.Statistic) -> Tensor:
+        return torch.sqrt(reference_ops.by_group(self.x, self.layer.groups, statistic) + self.eps)

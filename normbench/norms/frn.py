@@ -25,8 +25,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from normbench.norms import equations
-from normbench.norms.layer import (
+from normbench.norms.base import reference_ops
+from normbench.norms.base.layer import (
     NormAct,
     Normalizer,
     Normalizing,
@@ -35,7 +35,7 @@ from normbench.norms.layer import (
     require_positive,
     wide,
 )
-from normbench.norms.moments import root_mean_square
+from normbench.norms.base.moments import root_mean_square
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,7 @@ class FilterResponseNormAct(Normalizing):
 
     def reference_normalize(self, x: Tensor) -> Tensor:
         eps = self.least if self.eps is None else self.least + torch.abs(self.eps.double())
-        return x / torch.sqrt(equations.mean(x**2, equations.POSITIONS) + eps)
+        return x / torch.sqrt(reference_ops.mean(x**2, reference_ops.POSITIONS) + eps)
 
 
 class ThresholdedLinear(nn.Module):

@@ -29,9 +29,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from normbench.norms.base.layer import NormAct, require_positive, wide
+from normbench.norms.base.moments import of_sets
 from normbench.norms.batch import BatchNorm, BatchNormAct
-from normbench.norms.layer import NormAct, require_positive, wide
-from normbench.norms.moments import of_sets
 
 
 @dataclass(frozen=True)

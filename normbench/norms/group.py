@@ -26,8 +26,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from normbench.norms import equations
-from normbench.norms.layer import (
+from normbench.norms.base import reference_ops
+from normbench.norms.base.layer import (
     Grouped,
     NormAct,
     Normalizer,
@@ -37,8 +37,8 @@ from normbench.norms.layer import (
     require_positive,
     wide,
 )
-from normbench.norms.moments import normalized
-from normbench.norms.running import mixed
+from normbench.norms.base.moments import normalized
+from normbench.norms.base.running import mixed
 
 
 @dataclass(frozen=True)
@@ -125,6 +125,10 @@ class GroupNormAct(Normalizing):
         return not self.training and self.example_weight != 1
 
     def reference_normalize(self, x: Tensor) -> Tensor:
-        mean = equations.by_group(x, self.groups, lambda g: equations.mean(g, equations.IMAGE))
-        var = equations.by_group(x, self.groups, lambda g: equations.variance(g, equations.IMAGE))
+        mean = reference_ops.by_group(
+            x, self.groups, lambda g: reference_ops.mean(g, reference_ops.IMAGE)
+        )
+        var = reference_ops.by_group(
+            x, self.groups, lambda g: reference_ops.variance(g, reference_ops.IMAGE)
+        )
         return (x - mean) / torch.sqrt(var + self.eps)

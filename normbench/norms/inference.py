@@ -21,10 +21,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from normbench.norms.base.layer import per_channel, wide
+from normbench.norms.base.moments import normalized
+from normbench.norms.base.running import Running, kept_moments, mixed
 from normbench.norms.group import GroupNormAct
-from normbench.norms.layer import per_channel, wide
-from normbench.norms.moments import normalized
-from normbench.norms.running import Running, kept_moments, mixed
 
 #: Where a handle lies that takes the weighing away from a layer of torch or timm.
 _HANDLE = "_normbench_example_weight"

@@ -33,9 +33,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from normbench.norms.batch import BatchNorm, BatchNormAct
-from normbench.norms.group import GroupNorm, GroupNormAct, InstanceNorm, LayerNorm
-from normbench.norms.layer import (
+from normbench.norms.base.layer import (
     NormAct,
     Normalizer,
     Normalizing,
@@ -45,6 +43,8 @@ from normbench.norms.layer import (
     require_positive,
     wide,
 )
+from normbench.norms.batch import BatchNorm, BatchNormAct
+from normbench.norms.group import GroupNorm, GroupNormAct, InstanceNorm, LayerNorm
 
 
 @dataclass(frozen=True)

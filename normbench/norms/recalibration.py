@@ -23,10 +23,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from normbench.norms.base.layer import wide
+from normbench.norms.base.moments import merged, of_channels
+from normbench.norms.base.running import Running
 from normbench.norms.group import GroupNormAct
-from normbench.norms.layer import wide
-from normbench.norms.moments import merged, of_channels
-from normbench.norms.running import Running
 
 
 @torch.no_grad()

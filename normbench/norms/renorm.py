@@ -31,10 +31,10 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from normbench.norms import equations
+from normbench.norms.base import reference_ops
+from normbench.norms.base.layer import NormAct, per_channel, require_positive, wide
+from normbench.norms.base.moments import Moments, of_sets, to_images
 from normbench.norms.batch import BatchNorm, BatchNormAct
-from normbench.norms.layer import NormAct, per_channel, require_positive, wide
-from normbench.norms.moments import Moments, of_sets, to_images
 
 
 @dataclass(frozen=True)
@@ -142,13 +142,13 @@ class BatchRenormAct(BatchNormAct):
     def reference_normalize(self, x: Tensor) -> Tensor:
         if not self.training:
             return super().reference_normalize(x)
-        return equations.by_set(x, self.workers, self._reference_of_worker)
+        return reference_ops.by_set(x, self.workers, self._reference_of_worker)
 
     def _reference_of_worker(self, x: Tensor) -> Tensor:
         sigma = per_channel(torch.sqrt(self.running_var.double() + self.eps))
         mu = per_channel(self.running_mean.double())
         mean = x.mean((0, 2, 3), keepdim=True)
-        sigma_b = torch.sqrt(equations.variance(x, equations.BATCH) + self.eps)
+        sigma_b = torch.sqrt(reference_ops.variance(x, reference_ops.BATCH) + self.eps)
         r_max, d_max = self.limits()
         with torch.no_grad():  # stop_gradient in the paper
             r = torch.minimum(torch.maximum(sigma_b / sigma, 1 / r_max), r_max)

@@ -17,9 +17,9 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from normbench.norms import equations
-from normbench.norms.layer import NormAct, Normalizer, Normalizing, require_positive, wide
-from normbench.norms.moments import root_mean_square
+from normbench.norms.base import reference_ops
+from normbench.norms.base.layer import NormAct, Normalizer, Normalizing, require_positive, wide
+from normbench.norms.base.moments import root_mean_square
 
 
 @dataclass(frozen=True)
@@ -54,4 +54,4 @@ class RmsNormAct(Normalizing):
         return x / root_mean_square(x, self.eps, 1)
 
     def reference_normalize(self, x: Tensor) -> Tensor:
-        return x / torch.sqrt(equations.mean(x**2, (1,)) + self.eps)
+        return x / torch.sqrt(reference_ops.mean(x**2, (1,)) + self.eps)

@@ -3,7 +3,8 @@
     W_hat[o] = (W[o] - mean[o]) / sqrt(var[o] + ws_eps)
 
 mean and (biased) var over all weights of the filter of output channel o, taken in every forward
-pass with gradients through both (`normbench.norms.convolution`). The layers are those of gn, ln and
+pass with gradients through both (`normbench.norms.base.convolution`). The layers are those of gn,
+ln and
 bn, for gn_ws_pn that of gn_pn. Nothing differs in evaluation but what does in the layers.
 
 Placement: every convolution but those in squeeze-excite, so in v2 blocks also the last of a branch,
@@ -18,10 +19,10 @@ Elsewhere:
 
 from dataclasses import dataclass
 
+from normbench.norms.base.convolution import Standardization
+from normbench.norms.base.layer import Normalizer, require_positive
 from normbench.norms.batch import BatchNorm
-from normbench.norms.convolution import Standardization
 from normbench.norms.group import GroupNorm, LayerNorm
-from normbench.norms.layer import Normalizer, require_positive
 from normbench.norms.proxy import GroupNormPN
 
 

@@ -38,8 +38,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from normbench.norms import equations
-from normbench.norms.layer import (
+from normbench.norms.base import reference_ops
+from normbench.norms.base.layer import (
     NormAct,
     Normalizer,
     Normalizing,
@@ -49,8 +49,8 @@ from normbench.norms.layer import (
     require_share,
     wide,
 )
-from normbench.norms.moments import Moments, in_sets, merged, of_channels, to_images
-from normbench.norms.running import Running, weighed
+from normbench.norms.base.moments import Moments, in_sets, merged, of_channels, to_images
+from normbench.norms.base.running import Running, weighed
 from normbench.norms.workers import PerWorker
 
 Member = Literal["in", "ln", "bn"]
@@ -241,17 +241,19 @@ class SwitchableNormAct(PerWorker, Running, Normalizing):
         if member == "bn" and not self.training:
             return per_channel(self.running_mean.double()), per_channel(self.running_var.double())
         n = x.shape[2] * x.shape[3]
-        mean = equations.mean(x, equations.POSITIONS)
+        mean = reference_ops.mean(x, reference_ops.POSITIONS)
         factor = n / (n - 1) if self.options.unbiased else 1.0
-        var = factor * equations.variance(x, equations.POSITIONS)
+        var = factor * reference_ops.variance(x, reference_ops.POSITIONS)
         if member == "in":
             return mean, var
         axis = (1,) if member == "ln" else (0,)
 
         def over(statistic: Tensor) -> Tensor:
             if member == "ln":
-                return equations.mean(statistic, axis)
-            return equations.by_set(statistic, self.workers, lambda s: equations.mean(s, axis))
+                return reference_ops.mean(statistic, axis)
+            return reference_ops.by_set(
+                statistic, self.workers, lambda s: reference_ops.mean(s, axis)
+            )
 
         # E[x^2] of the union, less the square of its mean, as in the authors' code.
         return over(mean), over(var + mean**2) - over(mean) ** 2

@@ -18,13 +18,14 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from normbench import console, results
+from normbench import results
+from normbench.config import cli
 from normbench.errors import BadInput, choose_from
 from normbench.report import build, render
-from normbench.report.made import Made, fingerprint
+from normbench.report.cache import Made, fingerprint
 from normbench.report.pivot import tables
-from normbench.report.spec import Spec
 from normbench.report.table import Table
+from normbench.report.table_spec import Spec
 from normbench.report.trial import counted, shown, trials
 
 
@@ -103,4 +104,4 @@ def _parse(arguments: Sequence[str]) -> tuple[dict[str, Path], list[str]]:
 
 
 if __name__ == "__main__":
-    console.run(main)
+    cli.run(main)

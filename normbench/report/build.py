@@ -1,21 +1,21 @@
 """Files of tables and claims in, rows in; a report out. What did not change is not made again."""
 
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
 
+from normbench.config.files import CLAIMS, TABLES, load, names
 from normbench.errors import BadInput, choose_from
-from normbench.home import CLAIMS, TABLES, load, names
-from normbench.place import own_cores
 from normbench.probed import file_of
 from normbench.report import latex, recommendation, render, trial
+from normbench.report.cache import Made, digest, put, stamp
 from normbench.report.claims import Claim, claims
-from normbench.report.drawable import CURVES, FORMS, INSIDE, Form, kinds
-from normbench.report.made import Made, digest, put, stamp
-from normbench.report.spec import Spec, spec
+from normbench.report.plot_kinds import CURVES, FORMS, INSIDE, Form, kinds
 from normbench.report.table import Table
+from normbench.report.table_spec import Spec, spec
 from normbench.report.trial import Trial
 
 PAGE = "index.html"
@@ -108,7 +108,7 @@ class _Figure:
     def draw(self) -> list[Path]:
         # matplotlib takes half a second to import, which a report without news should not pay.
         from normbench.report.figure import DRAW
-        from normbench.report.inside import draw_seen
+        from normbench.report.probe_figures import draw_seen
 
         forms = list(self.paths)
         drawn = (
@@ -121,7 +121,9 @@ class _Figure:
 
 
 def _draw(figures: Sequence[_Figure]) -> Iterator[Path]:
-    workers = min(own_cores(), len(figures) // 4)  # a process starts in the time of two figures
+    workers = min(
+        len(os.sched_getaffinity(0)), len(figures) // 4
+    )  # a process starts in the time of two figures
     if workers < 2:
         found = [figure.draw() for figure in figures]
     else:

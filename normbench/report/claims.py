@@ -10,7 +10,7 @@ from typing import Any
 
 from normbench.errors import BadInput, choose_from
 from normbench.report.metrics import METRICS, Metric
-from normbench.report.spec import Label, Spec
+from normbench.report.table_spec import Label, Spec
 
 KINDS = ("higher", "not_lower", "alike", "spread", "deviation", "more", "rises", "falls")
 UNSIGNED = ("spread", "deviation")  # of these effects both ends are at least 0

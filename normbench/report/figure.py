@@ -21,13 +21,13 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, NullLocator
 
+from normbench.config.files import CONF, names
 from normbench.history import read_history
-from normbench.home import CONF, names
-from normbench.report.drawable import BATCH, CURVES, SIZES, Form, sizes
 from normbench.report.metrics import METRICS
-from normbench.report.spec import Label
+from normbench.report.plot_kinds import BATCH, CURVES, SIZES, Form, sizes
 from normbench.report.statistics import summary
 from normbench.report.table import Cell, Table
+from normbench.report.table_spec import Label
 from normbench.results import Row
 
 Drawn = dict[Form, bytes]

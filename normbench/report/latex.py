@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from itertools import groupby
 
-from normbench.report.notes import MARK, SHARED, notes, one_computation, shared_cells
-from normbench.report.spec import Label
+from normbench.report.footnotes import MARK, SHARED, notes, one_computation, shared_cells
 from normbench.report.table import Table
+from normbench.report.table_spec import Label
 
 _SPECIAL = {
     "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_",

@@ -11,12 +11,12 @@ from urllib.parse import quote
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from normbench.home import SWEEPS
+from normbench.config.files import SWEEPS
 from normbench.report import recommendation
-from normbench.report.drawable import BATCH, CURVES, INSIDE, SIZES, kinds
-from normbench.report.notes import MARK, SHARED, notes, one_computation, shared_cells, short
-from normbench.report.spec import FULL, Label, Spec
+from normbench.report.footnotes import MARK, SHARED, notes, one_computation, shared_cells, short
+from normbench.report.plot_kinds import BATCH, CURVES, INSIDE, SIZES, kinds
 from normbench.report.table import MISSING, Cell, Table, signed
+from normbench.report.table_spec import FULL, Label, Spec
 from normbench.report.trial import RULES, Trial, by_claim, counted
 from normbench.results import Row
 

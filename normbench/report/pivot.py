@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
-from normbench.report.spec import FULL, Label, Place, Spec, fits
 from normbench.report.table import Cell, Column, Table, key_of, words
+from normbench.report.table_spec import FULL, Label, Place, Spec, fits
 from normbench.results import Row, flat, only_adding, order
 
 

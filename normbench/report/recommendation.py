@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean, median
 
-from normbench.home import CONF, names
-from normbench.report.spec import Label
+from normbench.config.files import CONF, names
 from normbench.report.statistics import least_significant, mean_and_std
 from normbench.report.table import WORDS, Cell, Table
+from normbench.report.table_spec import Label
 
 RULES = (
     "For the runs at hand and each number of images per worker: the best mean, and the normalizers "

@@ -5,7 +5,7 @@ import io
 
 from tabulate import tabulate
 
-from normbench.report.notes import MARK, SHARED, notes, one_computation, shared_cells
+from normbench.report.footnotes import MARK, SHARED, notes, one_computation, shared_cells
 from normbench.report.table import Table
 
 

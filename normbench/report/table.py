@@ -12,8 +12,8 @@ from functools import cached_property
 from typing import Any
 
 from normbench.report.metrics import Metric
-from normbench.report.spec import FULL, Label, Published, Spec, fits
 from normbench.report.statistics import summary
+from normbench.report.table_spec import FULL, Label, Published, Spec, fits
 from normbench.results import Row
 
 LONGEST = 150  # characters of a file's name that say the setting; file systems take 255 in all

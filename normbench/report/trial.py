@@ -9,8 +9,8 @@ from tabulate import tabulate
 
 from normbench.report.claims import Claim
 from normbench.report.metrics import Metric
-from normbench.report.spec import Spec
 from normbench.report.table import Table, signed
+from normbench.report.table_spec import Spec
 from normbench.report.verdict import Published, Verdict, as_published, judge
 
 

@@ -12,9 +12,9 @@ from typing import Literal
 
 from normbench.report import statistics
 from normbench.report.claims import UNSIGNED, Claim, Pick, alternatives_of, weights_of
-from normbench.report.spec import Spec
 from normbench.report.statistics import CONFIDENCE, Estimate
 from normbench.report.table import Cell, Table
+from normbench.report.table_spec import Spec
 
 Word = Literal["confirmed", "refuted", "undecided", "untested"]
 

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from normbench.norms.layer import NormAct, Normalizer
+from normbench.norms.base.layer import NormAct, Normalizer
 
 
 @dataclass(frozen=True)

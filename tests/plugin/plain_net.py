@@ -2,7 +2,7 @@
 
 from torch import nn
 
-from normbench.norms.layer import Normalizer
+from normbench.norms.base.layer import Normalizer
 
 
 def plain(norm: Normalizer, num_classes: int, in_chans: int = 3, **_: object) -> nn.Module:

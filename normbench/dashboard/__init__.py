@@ -1,0 +1,1 @@
+"""Workspaces and report pages of Weights & Biases as code: `python -m normbench.dashboard`."""

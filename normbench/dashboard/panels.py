@@ -1,0 +1,255 @@
+"""What W&B shows of runs: two workspaces of a project, and a report page for a table.
+
+Everything is described in keys that runs log: see `normbench.execution.wandb_logger` for the
+config, and
+`normbench.execution.worker` for the summary. Keys with a dot, as norm.groups, cannot be used: W&B
+takes them for
+paths and finds nothing, so `options` has all of them in one string.
+"""
+
+import json
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import wandb
+import wandb_workspaces.reports.v2 as wr
+import wandb_workspaces.workspaces as ws
+from wandb_workspaces import expr
+from wandb_workspaces.workspaces.internal import get_view_dict
+
+from normbench.results import Row
+
+Board = ws.Workspace | wr.Report
+
+# What is held fixed in a comparison of normalizers, and what is compared.
+SETTING = ("data", "model", "recipe", "reg", "protocol", "precision")
+COMPARED = ("norm", "batch")
+ACCURACY = ("test_top1", "test accuracy (%)")
+CURVES = {
+    "train_loss": "training loss",
+    "train_top1": "training accuracy (%)",
+    "val_top1": "validation accuracy (%)",
+}
+COLUMNS = (
+    *(f"config:{key}.value" for key in (*COMPARED, "seed", "options", *SETTING)),
+    *(f"summary:{key}" for key in ("status", "reason", "test_top1", "devices", "plan")),
+)
+SHOWN = 100  # lines or bars in a panel; W&B's own 10 would drop most of a table
+
+
+@dataclass(frozen=True)
+class Part:
+    """A section of a report page.
+
+    Args:
+        markdown: our table, with its heading and notes.
+        trained: the runs behind it that were trained; of cells that share a computation there is
+            one, and W&B has it alone.
+        measured: what the numbers of the table are, labels by their keys.
+    """
+
+    markdown: str
+    trained: Sequence[Row]
+    measured: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class Page:
+    """What a report page is made of: the file, title and source of a table, and its sections."""
+
+    name: str
+    title: str
+    source: str
+    parts: Sequence[Part]
+
+
+def workspace(rows: Sequence[Row], project: str, entity: str = "") -> ws.Workspace:
+    """The project at a glance; means are over runs that are alike up to their seed.
+
+    Args:
+        rows: of the runs to be shown: they say by which keys runs have to be told apart.
+        project: in W&B.
+        entity: who owns the project; only a workspace that is saved needs it.
+    """
+    with _steady_ids():
+        sections = [
+            ws.Section(
+                name="Accuracy over images per worker", panels=_over(*ACCURACY), is_open=True
+            ),
+            ws.Section(name="Training curves", panels=_curves(), is_open=True),
+            ws.Section(name="Throughput and memory", panels=_cost(), is_open=True),
+            ws.Section(name="Divergences", panels=_divergences(), is_open=True),
+        ]
+    shown = ws.RunsetSettings(
+        groupby=[ws.Config(key) for key in grouping(rows)], pinned_columns=list(COLUMNS)
+    )
+    return _workspace("normbench", sections, shown, project, entity)
+
+
+def diverged(project: str, entity: str = "") -> ws.Workspace:
+    """The list of all runs of the project that diverged, and how."""
+    with _steady_ids():
+        sections = [ws.Section(name="Training curves", panels=_curves(), is_open=True)]
+    only = expr.And(ws.Summary("status").isin(["diverged"]))
+    shown = ws.RunsetSettings(filters=only, pinned_columns=list(COLUMNS))
+    return _workspace("normbench-diverged", sections, shown, project, entity)
+
+
+def report(page: Page, project: str, entity: str = "") -> wr.Report:
+    """The report page of a table.
+
+    Args:
+        page: what is on it.
+        project: in W&B.
+        entity: who owns the project; only a page that is saved needs it.
+    """
+    with _steady_ids():
+        blocks = [wr.P(page.source), *(block for part in page.parts for block in _blocks(part))]
+    return wr.Report(
+        title=f"{page.name}: {page.title}"[:128],  # more than that W&B refuses
+        description=page.source,
+        blocks=blocks,
+        width="fluid",
+        project=project,
+        entity=entity,
+    )
+
+
+def spec(board: Board) -> dict[str, Any]:
+    """What is stored of `board` on the server."""
+    # The very call that save() makes; it is private, hence the narrow pin in pyproject.toml.
+    text = board._to_model().spec.model_dump_json(by_alias=True, exclude_none=True)
+    found: dict[str, Any] = json.loads(text)
+    return found
+
+
+def replace(board: Board, api: wandb.Api) -> None:
+    """Let `board` take the place of the one of its name that was saved before, if there is one.
+
+    Raises:
+        ValueError: the project does not exist.
+    """
+    if isinstance(board, wr.Report):
+        saved = api.reports(f"{board.entity}/{board.project}")
+        board.id = next((each.id for each in saved if each.display_name == board.title), "")
+        return
+    with suppress(ValueError):  # there is none of this name
+        view = get_view_dict(board.entity, board.project, board.name)
+        board._internal_id = view["id"]
+
+
+def grouping(rows: Sequence[Row]) -> list[str]:
+    """The keys by which runs are grouped: those that tell experiments apart, the compared last."""
+    keys = [key for key in (*SETTING, "options") if len({getattr(row, key) for row in rows}) > 1]
+    # The number of workers follows from `batch`, or there are two experiments.
+    if len({(row.batch, row.workers) for row in rows}) > len({row.batch for row in rows}):
+        keys.append("workers")
+    return [*keys, *COMPARED]
+
+
+def _blocks(part: Part) -> list[Any]:
+    runs = wr.Runset(
+        name="trained runs of this table",
+        filters=_filter(part.trained),
+        groupby=[f"config.{key}" for key in grouping(part.trained)],
+        pinned_columns=list(COLUMNS),
+    )
+    over_batch = [panel for key, label in part.measured.items() for panel in _over(key, label)]
+    panels = [*(over_batch or _over(*ACCURACY)), *_curves(), *_cost(), *_divergences()]
+    number = len(part.trained)
+    what = "the run" if number == 1 else f"the {number} runs"
+    below = (
+        f"Below: {what} behind this table, as far as W&B has them. Cells that share a computation "
+        "are one run, at the images per worker at which it was trained."
+    )
+    return [
+        wr.MarkdownBlock(part.markdown),
+        wr.P(below),
+        wr.PanelGrid(runsets=[runs], panels=panels),
+    ]
+
+
+def _filter(rows: Sequence[Row]) -> expr.And:
+    """Exactly `rows`: their ids decide, and the other keys say what they are about.
+
+    Who takes the ids out in W&B sees later runs of the same experiments, too.
+    """
+    values = {key: sorted({getattr(row, key) for row in rows}) for key in (*SETTING, "norm", "id")}
+    return expr.And(*(ws.Config(key).isin(found) for key, found in values.items()))
+
+
+def _over(key: str, label: str) -> list[Any]:
+    """A quantity over images per worker."""
+    x, y = wr.Config("batch"), wr.SummaryMetric(key)
+    title = f"{label} over images per worker"
+    return [wr.ScatterPlot(title=title, x=x, y=y, log_x=True), _bars(key, label)]
+
+
+def _curves() -> list[Any]:
+    return [
+        wr.LinePlot(
+            title=title,
+            x="epoch",
+            y=[key],
+            title_x="epoch",
+            groupby_aggfunc="mean",
+            groupby_rangefunc="stddev",
+            max_runs_to_show=SHOWN,
+        )
+        for key, title in CURVES.items()
+    ]
+
+
+def _cost() -> list[Any]:
+    return [
+        _bars("images_per_second", "images per second of training"),
+        _bars("peak_memory", "most memory in use (bytes)"),
+    ]
+
+
+def _divergences() -> list[Any]:
+    return [
+        wr.ScalarChart(title="runs that diverged", metric="diverged", groupby_aggfunc="sum"),
+        _bars("diverged", "runs that diverged", "sum"),
+    ]
+
+
+def _bars(key: str, title: str, how: Literal["mean", "sum"] = "mean") -> wr.BarPlot:
+    """A bar for each group of runs."""
+    return wr.BarPlot(
+        title=title,
+        metrics=[key],
+        groupby_aggfunc=how,
+        groupby_rangefunc="stddev" if how == "mean" else None,
+        max_runs_to_show=SHOWN,
+        max_bars_to_show=SHOWN,
+    )
+
+
+def _workspace(
+    name: str, sections: list[ws.Section], shown: ws.RunsetSettings, project: str, entity: str
+) -> ws.Workspace:
+    made = ws.Workspace(
+        name=name,
+        sections=sections,
+        settings=ws.WorkspaceSettings(max_runs=SHOWN),
+        runset_settings=shown,
+        project=project,
+        entity=entity,
+    )
+    made._internal_name = f"nw-{name}-v"  # otherwise every save would make another workspace
+    return made
+
+
+@contextmanager
+def _steady_ids() -> Iterator[None]:
+    """W&B draws the ids of panels by `random`: the same dashboard gets the same ones."""
+    before = random.getstate()
+    random.seed("normbench")
+    try:
+        yield
+    finally:
+        random.setstate(before)

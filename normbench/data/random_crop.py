@@ -1,0 +1,82 @@
+"""Boxes of images of any size, and what they look like resized to one: the frame of a picture.
+
+    random_boxes    training: area and aspect at random (Szegedy et al. 2015, "Inception crop"),
+                    tried ten times as in torchvision's RandomResizedCrop
+    center_boxes    evaluation: the square in the middle, a share of the shorter side
+
+The box is cut out and then resized, bilinear with antialiasing as Pillow does it, along the rows
+first and then along the columns, to bytes after each. Shape letters: N images, H W positions.
+"""
+
+import math
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from PIL import Image
+from torch import Tensor
+
+from normbench.data.counter_rng import Draws
+
+ATTEMPTS = 10
+USUAL_ASPECTS = (3 / 4, 4 / 3)
+
+
+def random_boxes(
+    sizes: Tensor,
+    draws: Draws,
+    area: tuple[float, float],
+    aspects: tuple[float, float] = USUAL_ASPECTS,
+) -> Tensor:
+    """A box of every image: (N, 4) int64 of top, left, height and width.
+
+    Args:
+        sizes: (N, 2) of height and width.
+        draws: of these images.
+        area: least and most share of an image's pixels.
+        aspects: least and most width over height, drawn evenly on a logarithmic scale.
+    """
+    boxes = _fallback(sizes, aspects)
+    left = torch.arange(len(sizes))  # images without a box that fits
+    for attempt in range(ATTEMPTS):
+        height, width = sizes[left].double().unbind(1)
+        share, aspect, *place = draws.of(left).uniform(f"frame {attempt}", 4).double().unbind(1)
+        pixels = height * width * (area[0] + (area[1] - area[0]) * share)
+        low, high = (math.log(limit) for limit in aspects)
+        ratio = torch.exp(low + (high - low) * aspect)
+        wide, tall = (pixels * ratio).sqrt().round(), (pixels / ratio).sqrt().round()
+        fits = (wide > 0) & (wide <= width) & (tall > 0) & (tall <= height)
+        top, start = (place[0] * (height - tall + 1)), (place[1] * (width - wide + 1))
+        boxes[left[fits]] = torch.stack([top, start, tall, wide], dim=1)[fits].long()
+        left = left[~fits]
+        if not len(left):
+            break
+    return boxes
+
+
+def _fallback(sizes: Tensor, aspects: tuple[float, float]) -> Tensor:
+    """The largest box in the middle whose aspect is allowed."""
+    height, width = sizes.double().unbind(1)
+    wide = torch.minimum(width, (height * aspects[1]).round())
+    tall = torch.minimum(height, (width / aspects[0]).round())
+    return _middle(sizes, tall.clamp(min=1), wide.clamp(min=1))
+
+
+def center_boxes(sizes: Tensor, share: float) -> Tensor:
+    """The middle square of every image of `sizes` (N, 2), `share` of its shorter side: (N, 4)."""
+    side = (sizes.min(dim=1).values.double() * share).round().clamp(min=1)
+    return _middle(sizes, side, side)
+
+
+def _middle(sizes: Tensor, tall: Tensor, wide: Tensor) -> Tensor:
+    height, width = sizes.double().unbind(1)
+    return torch.stack([(height - tall) // 2, (width - wide) // 2, tall, wide], dim=1).long()
+
+
+def framed(image: Image.Image, box: tuple[int, int, int, int], side: int) -> NDArray[np.uint8]:
+    """The `box` (top, left, height, width) of an RGB image as (3, side, side)."""
+    top, left, height, width = box
+    cut = image.crop((left, top, left + width, top + height))
+    # In two calls: which direction Pillow takes first has changed between its versions.
+    rows = cut.resize((side, height), Image.Resampling.BILINEAR)
+    return np.asarray(rows.resize((side, side), Image.Resampling.BILINEAR)).transpose(2, 0, 1)

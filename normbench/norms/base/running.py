@@ -1,0 +1,139 @@
+"""Running statistics: what training sees, kept for evaluation.
+
+Each training step moves them towards its own by `momentum`, the weight of the *new* value:
+
+    running <- (1 - momentum) * running + momentum * mean over the workers of theirs
+
+so that no worker's statistics count more than another's, however workers are laid on devices. Where
+they share neither a forward pass nor a device, `Statistics` takes the mean of what each has moved.
+
+In evaluation an image may count in its own statistics with a weight of its own, which
+`normbench.norms.inference` sets. The paper's variance, alpha * E[x_i^2] + (1 - alpha) * m_{x^2} -
+mean^2 with m_{x^2} = v + m^2, has a form here that is never negative.
+"""
+
+from collections.abc import Iterator, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from normbench.norms.base.layer import NormAct
+from normbench.norms.base.moments import Moments, of_groups, over_channels
+
+
+class Running(NormAct):
+    """A layer with running statistics per channel."""
+
+    running_mean: Tensor
+    running_var: Tensor
+    momentum: float
+    example_weight: float | None = 0.0
+    #: Training reads the running statistics, so workers on other devices must know them every step.
+    read_in_training: bool = False
+
+    def keep(self, channels: int, momentum: float, *, mean: bool = True) -> None:
+        """Start with mean 0, if one is kept, and variance 1."""
+        self.momentum = momentum
+        if mean:
+            self.register_buffer("running_mean", torch.zeros(channels))
+        self.register_buffer("running_var", torch.ones(channels))
+
+    def track(self, **statistics: Tensor) -> None:
+        """Move the running `mean` or `var` towards those (W, C) of the workers of a step."""
+        if self.again:
+            return
+        with torch.no_grad():
+            for name, statistic in statistics.items():
+                buffer = self.get_buffer(f"running_{name}")
+                # And not lerp_, which vmap knows only seed by seed.
+                buffer.copy_(buffer.lerp(statistic.mean(0).to(buffer.dtype), self.momentum))
+
+    def moved(self) -> list[Tensor]:
+        """What moves by `momentum` in a straight line, so that means of it are what is meant."""
+        return _buffers(self)
+
+    def move(self, values: Sequence[Tensor]) -> None:
+        """Take `values`, such as `moved` gives, for its own."""
+        _copy(values, _buffers(self))
+
+
+class Statistics:
+    """All running statistics of a network, as one vector.
+
+    Passes of a step begin with the same statistics, and so do devices; each moves them towards
+    those of its own workers. As the moves are linear, the mean of what they end with has moved
+    towards the mean of all workers.
+    """
+
+    def __init__(self, network: nn.Module) -> None:
+        self.layers = [layer for layer in network.modules() if _buffers(layer)]
+        self.read_in_training = any(getattr(each, "read_in_training", 0) for each in self.layers)
+
+    def __bool__(self) -> bool:
+        return bool(self.layers)
+
+    @torch.no_grad()
+    def read(self) -> Tensor:
+        """A copy, in one dimension."""
+        # The layers are asked anew each time: some replace their buffers.
+        return torch.cat([each.flatten() for layer in self.layers for each in _moved(layer)])
+
+    def passes(self, number: int) -> Iterator[int]:
+        """Passes of a step by number: all begin with what is there now, and their mean stays."""
+        if number == 1 or not self:
+            yield from range(number)
+            return
+        before = self.read()
+        total = torch.zeros_like(before)
+        for turn in range(number):
+            if turn:
+                self.write(before)  # no pass sees what another has moved
+            yield turn
+            total += self.read()
+        self.write(total / number)
+
+    @torch.no_grad()
+    def write(self, values: Tensor) -> None:
+        """Take `values`, such as `read` gives, for all of them."""
+        rest = values
+        for layer in self.layers:
+            parts = []
+            for each in _moved(layer):
+                parts.append(rest[: each.numel()].view_as(each))
+                rest = rest[each.numel() :]
+            if isinstance(layer, Running):
+                layer.move(parts)
+            else:
+                _copy(parts, _buffers(layer))
+
+
+def _moved(layer: nn.Module) -> list[Tensor]:
+    return layer.moved() if isinstance(layer, Running) else _buffers(layer)
+
+
+def _buffers(layer: nn.Module) -> list[Tensor]:
+    """Of our layers and of batch normalizations of torch and timm alike."""
+    found = (getattr(layer, name, None) for name in ("running_mean", "running_var"))
+    return [each for each in found if isinstance(each, Tensor)]
+
+
+def _copy(values: Sequence[Tensor], buffers: Sequence[Tensor]) -> None:
+    for value, buffer in zip(values, buffers, strict=True):
+        buffer.copy_(value)
+
+
+def weighed(own: Moments, running: Moments, weight: float) -> Moments:
+    """Statistics (N, C) of images that count with `weight` beside the `running` ones (C,)."""
+    (mean, var), (m, v) = own, running
+    mixed = (1 - weight) * v + weight * var + weight * (1 - weight) * (mean - m).square()
+    return (1 - weight) * m + weight * mean, mixed
+
+
+def mixed(layer: nn.Module, x: Tensor, groups: int, weight: float) -> Moments:
+    """Those (N, G) of groups of channels of `x`, weighed beside what `layer` keeps of channels."""
+    return weighed(of_groups(x, groups), over_channels(*kept_moments(layer), groups), weight)
+
+
+def kept_moments(layer: nn.Module) -> Moments:
+    """The running mean and variance (C,) of a layer."""
+    return layer.get_buffer("running_mean"), layer.get_buffer("running_var")

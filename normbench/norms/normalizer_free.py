@@ -1,0 +1,199 @@
+"""Networks without normalization layers: the control, NF, SkipInit and FixUp.
+
+    none        z = act(weight * x + bias)      what is left when normalization is taken away
+    nf          z = gain(act) * act(x)          Brock, De and Smith 2021, section 3.2
+    skipinit    z = act(x)                      De and Smith 2020; convolutions have biases
+    fixup       z = act(x + bias)               Zhang, Dauphin and Ma 2019; bias one scalar
+
+gain(act) = 1 / sqrt(Var act(u)), u ~ N(0, 1), keeps the variance of a standard normal input at 1
+(`normbench.norms.base.activations`); without activation the layer of nf does nothing. nf asks for
+convolutions with scaled weight standardization (`normbench.norms.base.convolution`),
+
+    W_hat[o] = gain[o] * (W[o] - mean[o]) / sqrt(max(fan-in * var[o], ws_eps))
+
+whose gains, at first 1, and biases take the place of a layer's (with `weights: gaussian` they are
+plain ones). nf, skipinit and fixup ask for
+residual branches of their own (`normbench.norms.base.residual`), which an architecture provides:
+
+    nf          x + alpha * g * f(x / beta)     beta^2 the variance that x has at initialization
+    skipinit    x + g * f(x)                    g one learned scalar, at first 0, here and in nf
+    fixup       x + s * f(x) + b                scalars s and b; shifts before each convolution too
+
+Nothing differs in evaluation.
+
+Placement: nf and skipinit in pre-activation blocks (v2), fixup in post-activation blocks (v1). In
+nf blocks the activation comes before the division by beta, as in the paper's code.
+
+Elsewhere:
+
+- timm's NF networks put the activation's gain into the convolutions, the stem's too, leave out the
+  scalar of SkipInit, and rescale what stochastic depth keeps; the paper does none of the three.
+- The paper's PyTorch listing takes unbiased variances of the weights and adds eps = 1e-4 to
+  I * var; its JAX code takes the maximum of both, as here.
+- DeepMind's FixUp adds the scalar shift to identity shortcuts too; the official code does not.
+- The official code of FixUp trains scalars and the classifier's bias at a tenth of the learning
+  rate, as here (`rate`); DeepMind's trains all at one rate, and decays none of its scalars.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor, nn
+
+from normbench.norms.base.activations import alone, gain
+from normbench.norms.base.convolution import Standardization
+from normbench.norms.base.layer import Affine, NormAct, Normalizer, Role, require_positive
+from normbench.norms.base.residual import FixUp, NormalizerFree, Residual, SkipInit
+
+
+@dataclass(frozen=True)
+class NoNorm(Normalizer):
+    """The control: everything but the normalization."""
+
+    batch_independent: ClassVar[bool] = True
+
+    def layer(self, channels: int, act: str | None = "relu") -> NormAct:
+        return Affine(channels, act)
+
+
+@dataclass(frozen=True)
+class NF(Normalizer):
+    """Variance kept by weights and activations, with known variances on the residual path.
+
+    Args:
+        alpha: factor of every residual branch.
+        skip_gain: a learned scalar, at first 0, multiplies every residual branch as well.
+        ws_eps: least value of fan-in times the variance of a filter's weights.
+        gain: factor of every activation in the place of its own; null: its own.
+        weights: gaussian leaves convolutions plain, their weights N(0, 1 / fan-in) at first; with
+            the gain sqrt(2) and ReLU that is He's initialization. null: scaled weight
+            standardization.
+        gate: factor of squeeze-excite's gates; null: 2, as they are 1/2 on average.
+    """
+
+    alpha: float = 0.2
+    skip_gain: bool = True
+    ws_eps: float = 1e-4
+    gain: float | None = None
+    weights: Literal["gaussian"] | None = None
+    gate: float | None = None
+    batch_independent: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        require_positive(alpha=self.alpha, ws_eps=self.ws_eps)
+        given = {"gain": self.gain, "gate": self.gate}
+        require_positive(**{name: value for name, value in given.items() if value is not None})
+
+    @property
+    def conv(self) -> Standardization | None:
+        return None if self.weights else Standardization("scaled_ws", self.ws_eps)
+
+    @property
+    def conv_bias(self) -> bool:
+        return self.conv is None  # standardized ones have their own
+
+    @property
+    def residual(self) -> NormalizerFree:
+        gate = {} if self.gate is None else {"gate": self.gate}
+        return NormalizerFree(self.alpha, self.skip_gain, **gate)
+
+    def layer(self, channels: int, act: str | None = "relu") -> NormAct:
+        return GainedAct(channels, act, self.gain)
+
+    def activation(self, channels: int, act: str = "relu") -> nn.Module:
+        return GainedAct(channels, act, self.gain)
+
+
+@dataclass(frozen=True)
+class SkipInitNorm(NoNorm):
+    """Residual branches that start at 0."""
+
+    @property
+    def residual(self) -> Residual:
+        return SkipInit()
+
+    @property
+    def conv_bias(self) -> bool:
+        return True
+
+    def layer(self, channels: int, act: str | None = "relu") -> NormAct:
+        return Affine(channels, act, gain=False, shift=False)
+
+
+@dataclass(frozen=True)
+class FixUpNorm(NoNorm):
+    """Residual branches that start at 0, with scalar shifts and scales.
+
+    Args:
+        rate: learning rate of the scalars, and of the classifier's bias, over that of all else.
+    """
+
+    rate: float = 0.1
+
+    def __post_init__(self) -> None:
+        require_positive(rate=self.rate)
+
+    @property
+    def residual(self) -> Residual:
+        return FixUp(self.rate)
+
+    def layer(self, channels: int, act: str | None = "relu") -> NormAct:
+        return ShiftedAct(channels, act, self.rate)
+
+
+class GainedAct(NormAct):
+    """The activation times its gain: no parameters, and no `normalize`."""
+
+    batch_independent = True
+
+    def __init__(self, channels: int, act: str | None, factor: float | None = None) -> None:
+        super().__init__(channels, act, gain=False, shift=False)
+        self.given = None if act is None else factor
+        self.factor = gain(act) if self.given is None else self.given
+
+    @property
+    def keeps_more(self) -> bool:
+        return False
+
+    def joint(self, x: Tensor) -> Tensor:
+        return alone(lambda x: self.activation(x) * self.factor, x)
+
+    def reference(self, x: Tensor) -> Tensor:
+        if self.act is None:
+            return x.double()
+        if self.given is not None:
+            return self.function(x.double()) * self.given
+        # E over u ~ N(0, 1) by Simpson's rule, whose nodes meet the kinks of all activations.
+        u = torch.linspace(-12, 12, 24001, dtype=torch.float64, device=x.device)
+        density = torch.exp(-(u**2) / 2)
+        density[1:-1:2] *= 4
+        density[2:-1:2] *= 2
+        density /= density.sum()
+        mean = (density * self.function(u)).sum()
+        var = (density * (self.function(u) - mean) ** 2).sum()
+        return self.function(x.double()) / torch.sqrt(var)
+
+
+class ShiftedAct(NormAct):
+    """A scalar shift and the activation; without activation nothing, as after FixUp's last conv."""
+
+    batch_independent = True
+    roles: ClassVar[dict[str, Role]] = {"bias": "residual"}
+
+    def __init__(self, channels: int, act: str | None, rate: float) -> None:
+        super().__init__(channels, act, gain=False, shift=False)
+        self.rates = {"bias": rate}
+        self.register_parameter("bias", None if act is None else nn.Parameter(torch.zeros(())))
+
+    @property
+    def keeps_more(self) -> bool:
+        return False
+
+    def joint(self, x: Tensor) -> Tensor:
+        return alone(lambda x: self.activation(x if self.bias is None else x + self.bias), x)
+
+    def reference(self, x: Tensor) -> Tensor:
+        if self.bias is None:
+            return x.double()
+        return self.function(torch.add(x.double(), self.bias.double().expand_as(x)))
