@@ -30,7 +30,7 @@ errors:
 
 # What is written by programs: the pages of docs/ and the losses that refactors must keep.
 pages:
-	python -m normbench.pages
+	python docs/build.py
 	python tests/test_golden.py
 
 # Variances in NF-ResNet-50 at its beginning, over those that the paper reckons with.
@@ -45,9 +45,9 @@ plans:
 kills:
 	python tests/test_resume.py 20
 
-# docs/coverage.md: every normalizer in networks of timm; minutes.
+# docs/reference/coverage.md: every normalizer in networks of timm; minutes.
 coverage:
-	python -m normbench.pages coverage
+	python docs/build.py coverage
 
 # Networks of full size, which the tests otherwise make narrower: minutes, and 10 GB of memory.
 large:

@@ -3,7 +3,7 @@
     python -m normbench.catalog norms|models|data|recipes|regs|protocols|trainers|loggers|sweeps
 
 lists the names with what each is; of normalizers also the parameters per channel and whether images
-are independent of each other (docs/normalizers.md says all of them).
+are independent of each other (docs/reference/normalizers.md says all of them).
 
     python -m normbench.catalog models NAME [norm=bn] [classes=1000] [image=224]
 

@@ -25,9 +25,9 @@ from normbench.measurements.memory import kept
 from normbench.norms.base.activations import activation
 from normbench.norms.base.impl import set_impl
 from normbench.norms.base.layer import NormAct, largest_divisor
-from normbench.performance import IMPLS
 
 BASE = "F.batch_norm + relu"
+IMPLS = ("eager", "lean", "compile")
 OWN = {
     "norm": "", "impl": "", "shape": "4x256x56x56,32x256x14x14", "act": "relu", "device": "cpu",
     "format": "contiguous", "dtype": "float32", "rounds": "7", "threads": "1", "peers": "true",

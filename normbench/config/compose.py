@@ -238,7 +238,6 @@ def _sweeps_and_commands(arguments: list[str]) -> str:
             "  python -m normbench.catalog   norms, models, data, recipes, regs, sweeps by name;",
             "                                models NAME norm=N: size, and what N reaches of it;",
             "                                recipes NAME images=N: what happens when",
-            "  python -m normbench.pages     docs/: normalizers, architectures, data and recipes",
         ]
     )
 

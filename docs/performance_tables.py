@@ -1,12 +1,12 @@
-"""docs/performance.md, from the files that benchmarks have left in reports/bench/."""
+"""Tables of docs/reference/performance.md, from the CSV files of reports/bench/."""
 
 import csv
 from collections.abc import Sequence
 
+from normbench.bench.layers import IMPLS
 from normbench.config.files import ROOT
 
 FOLDER = ROOT / "reports/bench"
-IMPLS = ("eager", "lean", "compile")
 MACHINE = ("machine", "torch", "timm", "commit", "measured")
 Line = dict[str, str]
 
