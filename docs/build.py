@@ -116,7 +116,7 @@ def recipes() -> str:
 
 
 def coverage() -> str:
-    """Return docs/reference/coverage.md, after a forward pass of every normalizer in 24 networks."""
+    """Return docs/reference/coverage.md, by a forward pass of every normalizer in 24 networks."""
     reasons: list[str] = []
     rows = [coverage_row(name, reasons) for name in COVERED]
     head = [

@@ -7,22 +7,23 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import build as docs
 import pytest
+from performance_tables import performance
 
-from normbench import catalog, pages
+from normbench import catalog
 from normbench.config.build import options
 from normbench.config.files import CONF, ROOT, names
-from normbench.performance import performance
 
 pytestmark = pytest.mark.skipif(
     not (ROOT / "pyproject.toml").exists(), reason="not a checkout, so there are no pages"
 )
 
 
-@pytest.mark.parametrize("page", [pages.normalizers, pages.architectures, performance])
+@pytest.mark.parametrize("page", [docs.normalizers, docs.architectures, performance])
 def test_a_page_is_current(page: Callable[[], str]) -> None:
-    written = (pages.DOCS / f"{page.__name__}.md").read_text()
-    assert written == page(), "run python -m normbench.pages"
+    written = (docs.REFERENCE / f"{page.__name__}.md").read_text()
+    assert written == page(), "run python docs/build.py"
 
 
 @pytest.mark.parametrize(
@@ -30,26 +31,29 @@ def test_a_page_is_current(page: Callable[[], str]) -> None:
     [(group, name) for group in ("norm", "model") for name in names(CONF / group)],
 )
 def test_a_page_has_every_yaml_with_all_its_options(group: str, name: str) -> None:
-    page = {"norm": "normalizers", "model": "architectures"}[group]
-    text = (pages.DOCS / f"{page}.md").read_text()
-    section = text.partition(f"\n### {name}\n")[2].partition("\n#")[0]
+    page = {"norm": docs.normalizers, "model": docs.architectures}[group]
+    text = (docs.REFERENCE / f"{page.__name__}.md").read_text()
+    # The options of a class stand above the sections of its yamls.
+    above = text.partition(f"\n### {name}\n")[0].rpartition(f"| option of `{group}` |")[2]
+    assert f"\n### {name}\n" in text
     for option in options(group, name, {}).keys() - {"_target_"}:
-        meaning = re.search(rf"^\| `{option}` \| \S.* \| (.+) \|$", section, re.M)
+        meaning = re.search(rf"^\| `{option}` \| \S.* \| (.+) \|$", above, re.M)
         assert meaning is not None
         assert len(meaning[1]) > 10
 
 
 def test_the_table_of_coverage_is_current() -> None:
     name = "resnet18"  # the quickest; all of them take minutes
-    text = (pages.DOCS / "coverage.md").read_text()
+    text = (docs.REFERENCE / "coverage.md").read_text()
     written = text.partition(f"\n| {name} |")[2].partition("\n")[0]
     reasons = re.findall(r"^\d+\. (.+)$", text, re.M)
-    assert f"| {name} |{written}" == pages.covered(name, reasons), "run make coverage"
-    assert all(f"\n| {each} |" in text for each in pages.SHOWN)
+    row = docs.coverage_row(name, reasons)
+    assert written.strip(" |").split(" | ") == row[1:], "run make coverage"
+    assert all(f"\n| {each} |" in text for each in docs.COVERED)
 
 
 def test_every_family_says_where_it_stands_and_what_it_does_in_evaluation() -> None:
-    families = [part for part in pages.normalizers().split("\n## ")[1:] if "\n### " in part]
+    families = [part for part in docs.normalizers().split("\n## ")[1:] if "\n### " in part]
     assert len(families) >= 12
     for family in families:
         assert "Placement: " in family

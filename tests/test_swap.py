@@ -8,6 +8,7 @@ import pytest
 import timm
 import torch
 import torchvision
+from build import COVERED
 from conftest import SHORT, Command, cell
 from timm.layers.activations import QuickGELU
 from torch import Tensor, nn
@@ -26,12 +27,11 @@ from normbench.norms.base.convolution import StandardizedConv2d
 from normbench.norms.base.layer import Activation, Affine, NormAct, Scale
 from normbench.norms.frn import ThresholdedLinear
 from normbench.norms.proxy import ProxyAct
-from normbench.pages import SHOWN
 from normbench.results import Row
 from normbench.training.parameter_groups import groups
 from normbench.training.trainer import train
 
-PAPERS = SHOWN[: SHOWN.index("resnet18") + 1]  # and others of other kinds
+PAPERS = COVERED[: COVERED.index("resnet18") + 1]  # and others of other kinds
 # One of every way in which a normalizer touches a network; docs/coverage.md has them all.
 KINDS = ["bn", "gn_ws", "gn_pn", "frn", "evonorm_s0", "nf"]
 
@@ -128,7 +128,7 @@ def stubborn(network: nn.Module) -> list[nn.Module]:
 
 
 @pytest.mark.parametrize("norm", KINDS)
-@pytest.mark.parametrize("name", [*SHOWN[:15], "repvgg_a0"])
+@pytest.mark.parametrize("name", [*COVERED[:15], "repvgg_a0"])
 def test_no_batch_normalization_is_left_unseen(name: str, norm: str) -> None:
     with torch.device("meta"):
         try:
