@@ -26,7 +26,7 @@ test:
 
 # The worst error of every normalizer against its reference in double precision.
 errors:
-	python tests/test_norms.py
+	PYTHONPATH=tests python tests/norms/test_normalizers.py
 
 # What is written by programs: the pages of docs/ and the losses that refactors must keep.
 pages:
@@ -35,15 +35,15 @@ pages:
 
 # Variances in NF-ResNet-50 at its beginning, over those that the paper reckons with.
 variances:
-	python tests/test_models.py
+	PYTHONPATH=tests python tests/models/test_architectures.py
 
 # How far every plan of workers is from the reference: each step, and 20 free ones.
 plans:
-	python tests/test_plans.py
+	PYTHONPATH=tests python tests/training/test_plans.py
 
 # Kill -9 of a sweep at 20 random moments; its rows must be those of one left alone.
 kills:
-	python tests/test_resume.py 20
+	PYTHONPATH=tests python tests/execution/test_resume.py 20
 
 # docs/reference/coverage.md: every normalizer in networks of timm; minutes.
 coverage:

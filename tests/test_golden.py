@@ -17,10 +17,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import SHORT, cell, in_its_network
 
 from normbench.catalog import normalizers
 from normbench.training.trainer import train
+from support.cells import SHORT, arguments_for, cell
 
 #: Training losses of the first optimizer steps, 16 images per worker, seed 0.
 PATH = Path(__file__).with_name("golden.json")
@@ -44,7 +44,7 @@ def double_precision() -> Iterator[None]:
 
 
 def losses(norm: str, threads: int = 1) -> list[float]:
-    base = cell(*in_its_network(norm), *OPTIONS, f"trainer.threads={threads}")
+    base = cell(*arguments_for(norm), *OPTIONS, f"trainer.threads={threads}")
     values: list[float] = []
     with double_precision():
         train(

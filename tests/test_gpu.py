@@ -5,10 +5,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import SHORT, Command, Look, cell
-from test_norms import TOLERANCE, images, made, values_and_gradients
-from test_sweep import BROKEN, Rows
-from test_training import trained
 
 from normbench import probed
 from normbench.catalog import normalizer, normalizers
@@ -16,6 +12,9 @@ from normbench.data.counter_rng import Draws
 from normbench.norms.base.impl import Impl, set_impl
 from normbench.norms.workers import set_workers
 from normbench.results import read
+from support.cells import BROKEN, SHORT, cell, train_cell
+from support.commands import Command, Probe, Rows
+from support.layers import TOLERANCE, images, perturbed_layer, values_and_gradients
 
 pytestmark = [
     pytest.mark.gpu,
@@ -33,9 +32,9 @@ ON_GPU = [argument for argument in SHORT if argument != "trainer=cpu"] + ["train
 def test_values_and_gradients_are_those_of_the_reference(
     name: str, dtype: torch.dtype, layout: torch.memory_format, workers: int, impl: Impl
 ) -> None:
-    layer = made(normalizer(name), 8, "silu", dtype).cuda()
+    layer = perturbed_layer(normalizer(name), 8, "silu", dtype).cuda()
     set_impl(layer, impl)
-    reference = made(normalizer(name), 8, "silu", torch.float64).cuda()
+    reference = perturbed_layer(normalizer(name), 8, "silu", torch.float64).cuda()
     reference.load_state_dict(layer.state_dict())
     for each in (layer, reference):
         set_workers(each, workers)
@@ -67,7 +66,7 @@ def test_statistics_are_fp32_under_autocast(name: str, dtype: torch.dtype) -> No
 
 @pytest.mark.parametrize("name", normalizers())
 def test_a_layer_compiled_by_inductor_is_the_layer(name: str) -> None:
-    layer = made(normalizer(name), 8, "silu", torch.float32).cuda()
+    layer = perturbed_layer(normalizer(name), 8, "silu", torch.float32).cuda()
     state = copy.deepcopy(layer.state_dict())
     x = images((16, 8, 5, 3), torch.float32).detach().cuda().requires_grad_()
     expected = values_and_gradients(layer, x, layer(x))
@@ -80,7 +79,7 @@ def test_a_layer_compiled_by_inductor_is_the_layer(name: str) -> None:
 @pytest.mark.parametrize("name", ["gn", "ln", "in", "frn", "evonorm_s0", "gn_pn", "bn", "sn"])
 @pytest.mark.parametrize("shape", [(8, 64, 56, 56), (8, 512, 28, 28), (8, 2048, 7, 7)], ids=str)
 def test_kernels_have_the_maps_of_a_resnet_50(name: str, shape: tuple[int, ...]) -> None:
-    layer = made(normalizer(name), shape[1], "relu", torch.float32).cuda()
+    layer = perturbed_layer(normalizer(name), shape[1], "relu", torch.float32).cuda()
     fused = copy.deepcopy(layer)
     set_impl(fused, "triton")
     x = torch.randn(shape, device="cuda", dtype=torch.bfloat16)
@@ -120,7 +119,7 @@ def test_a_step_that_is_replayed_is_the_step(
     words = (f"norm={norm}", "batch=4", f"precision={precision}", f"trainer.impl={impl}", *ON_GPU)
     words = (*words, *more)
     (plain, _), (replayed, _) = (
-        trained(cell(*words, f"trainer.graphs={on}")) for on in ("false", "true")
+        train_cell(cell(*words, f"trainer.graphs={on}")) for on in ("false", "true")
     )
     assert (plain["graphs"], replayed["graphs"]) == (False, True)
     worst = 1e-4 if precision == "32-true" else 1e-2
@@ -147,17 +146,20 @@ def test_what_is_too_large_for_the_device_is_tried_in_smaller_portions(command: 
     assert row.plan == "32 workers: devices=1 per_forward=8 accumulation=4"
 
 
-def test_probes_look_at_the_device(look: Look) -> None:
+def test_probes_look_at_the_device(probe_command: Probe) -> None:
     words = ("norm=bn,gn", "model=resnet14_v2", "images=32", "trainer=gpu", "precision=64-true")
     for kind in ("spp", "power"):
         numbers = []
         for where in ("gpu", "cpu"):
-            assert look(kind, *words[:-2], f"trainer={where}", words[-1], f"out={where}").code == 0
+            assert (
+                probe_command(kind, *words[:-2], f"trainer={where}", words[-1], f"out={where}").code
+                == 0
+            )
             numbers.append(probed.read(Path(where) / f"{kind}.csv"))
         for ours, theirs in zip(*numbers, strict=True):
             for key, value in theirs.items():
                 same = value if isinstance(value, str) else pytest.approx(value, rel=1e-6, abs=1e-9)
                 assert ours[key] == same
-    found = look("speed", "norm=gn", "batch=8", "repeats=1", "trainer=gpu")
+    found = probe_command("speed", "norm=gn", "batch=8", "repeats=1", "trainer=gpu")
     assert found.code == 0, found.err
     assert all(line["memory"] > 0 for line in probed.read(Path("reports/probes/speed.csv")))

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import FASHION_MNIST, Command
 
 from normbench import __version__, catalog, cost, status
 from normbench.config import build
@@ -22,6 +21,8 @@ from normbench.config.files import CONF, ROOT, names
 from normbench.errors import BadInput
 from normbench.probe import __main__ as probe
 from normbench.report.__main__ import main as report
+from support.commands import Command
+from support.dataset_files import FASHION_MNIST
 
 MODULES = sorted((ROOT / "normbench").rglob("*.py"))
 README = (ROOT / "README.md").read_text()

@@ -1,0 +1,234 @@
+"""Dashboards: what is written, what a server on loopback receives, and that runs log their keys."""
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from normbench import results
+from normbench.config.files import ROOT
+from normbench.dashboard import __main__ as dashboard
+from normbench.history import read_history
+from normbench.report import build, render
+from normbench.results import flat
+from support.commands import Command, Rows
+from support.fake_wandb import Server, serve
+from support.rows import batch_size_tables, run
+
+(SPEC,) = build.specs(["batch_size"])
+REPORT = f"{SPEC.name}: {SPEC.title}"
+KEY = "local" + 35 * "0"
+
+TRAINED = [run("bn", batch, seed, 80.0 + batch) for batch in (4, 8) for seed in (0, 1)]
+SHARED = run("gn", 4, 0, 88.0)
+RUNS = [
+    *TRAINED,
+    run("bn", 2, 0, 10.0, status="diverged"),
+    SHARED,
+    run("gn", 8, 0, 88.0, shared_with=SHARED.id),
+]
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with finished runs, and nobody is logged in."""
+    for row in RUNS:
+        results.write(tmp_path / "runs" / "default" / row.id, row)
+    monkeypatch.chdir(tmp_path)
+    for name in ("WANDB_API_KEY", "WANDB_BASE_URL", "WANDB_PROJECT", "WANDB_ENTITY"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("NETRC", str(tmp_path / "no-netrc"))
+    monkeypatch.setenv("WANDB_MODE", "offline")  # as where runs have no network
+    return tmp_path
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
+    """A server that we are logged in to."""
+    with serve() as running:
+        monkeypatch.setenv("WANDB_BASE_URL", running.address)
+        monkeypatch.setenv("WANDB_API_KEY", KEY)
+        yield running
+
+
+def written(*words: str) -> dict[str, dict[str, Any]]:
+    """What --dry-run writes, by name."""
+    assert dashboard.main(["--dry-run", *words]) == 0
+    return {path.stem: json.loads(path.read_text()) for path in sorted(Path("out").iterdir())}
+
+
+def named(found: Any, key: str) -> list[Any]:
+    """The values of `key` at whatever depth."""
+    if not isinstance(found, dict | list):
+        return []
+    own = [found[key]] if isinstance(found, dict) and key in found else []
+    below = found.values() if isinstance(found, dict) else found
+    return own + [value for each in below for value in named(each, key)]
+
+
+def test_the_workspace_has_its_sections_and_keeps_experiments_apart(folder: Path) -> None:
+    section = written("out=out")["workspace"]["section"]
+    names = [each["name"] for each in section["panelBankConfig"]["sections"]]
+    assert names == [
+        "Accuracy over images per worker", "Training curves", "Throughput and memory", "Divergences"
+    ]  # fmt: skip
+    (runs,) = section["runSets"]
+    assert [key["name"] for key in runs["grouping"]] == ["norm.value", "batch.value"]
+    other = run("bn", 4, 0, 80.0, workers=8, model="resnet8", protocol="fixed_workers")
+    results.write(folder / "runs" / "default" / other.id, other)
+    (runs,) = written("out=out")["workspace"]["section"]["runSets"]
+    assert [key["name"].removesuffix(".value") for key in runs["grouping"]] == [
+        "model", "protocol", "workers", "norm", "batch"
+    ]  # fmt: skip
+
+
+def test_a_page_has_the_table_and_the_runs_that_were_trained_for_it(folder: Path) -> None:
+    page = written("out=out", "batch_size")["report-batch_size"]
+    texts = [text for text in named(page["blocks"], "text") if text]
+    assert texts[0].startswith("Accuracy over images per worker: ")
+    assert texts[0].endswith(" File: reports/tables/batch_size.yaml.")
+    (table,) = [block for block in page["blocks"] if block["type"] == "markdown-block"]
+    assert table["content"] == render.markdown(*batch_size_tables(results.read("runs")))
+    (grid,) = [block for block in page["blocks"] if block["type"] == "panel-grid"]
+    (runs,) = grid["metadata"]["runSets"]
+    found = {each["key"]["name"]: each["value"] for each in runs["filters"]["filters"]}
+    assert found["id"] == sorted(row.id for row in RUNS if row.shared_with is None)
+    assert (found["norm"], found["protocol"]) == (["bn", "gn"], ["fixed_global_batch"])
+    panels = grid["metadata"]["panelBankSectionConfig"]["panels"]
+    assert {"Scatter Plot", "Bar Chart", "Run History Line Plot"} <= set(named(panels, "viewType"))
+
+
+def test_the_page_of_a_papers_table_names_its_source_and_shows_its_numbers(folder: Path) -> None:
+    changes = {"data": "imagenet", "model": "resnet50", "recipe": "evonorm_resnet_90"}
+    own = run("bn", 32, 0, 76.0, workers=8, protocol="fixed_workers", **changes)
+    results.write(folder / "runs" / "default" / own.id, own)
+    blocks = written("out=out", "evonorm_9")["report-evonorm_9"]["blocks"]
+    assert any("Source: EvoNorm (Liu et al. 2020), appendix E, table 9." in text
+               for text in named(blocks, "text"))  # fmt: skip
+    assert "test top-1 accuracy (%) over images per worker" in named(blocks, "chartTitle")
+
+
+def test_what_is_saved_is_what_a_dry_run_writes_and_takes_the_place_of_the_old(
+    folder: Path, server: Server, capsys: pytest.CaptureFixture[str]
+) -> None:
+    expected = written("out=out", "batch_size")
+    assert not server.asked
+    assert written("out=out", "batch_size") == expected
+    capsys.readouterr()
+    for _ in range(2):
+        assert dashboard.main(["batch_size"]) == 0
+        found = {name: server.saved(name) for name in ("normbench", "normbench-diverged", REPORT)}
+        assert list(found.values()) == [
+            expected[name] for name in ("workspace", "workspace-diverged", "report-batch_size")
+        ]
+        lines = capsys.readouterr().out.splitlines()
+        assert lines[0] == f"workspace: {server.address}/me/normbench?nw=normbench"
+        assert lines[2].startswith(f"report-batch_size: {server.address}/me/normbench/reports/")
+    assert len(server.views) == 3
+
+
+def test_an_uploaded_offline_run_is_the_row_and_has_all_that_dashboards_show(
+    command: Command, rows: Rows, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = ("norm=bn", "batch=4", "recipe.images=512", "data.val=0.2", "trainer=cpu")
+    end = command(*words)
+    assert end.code == 0, end.err
+    (upload,) = re.findall(r"`(wandb sync .*)` uploads", end.out)
+    monkeypatch.delenv("WANDB_MODE")
+    script = f"{Path(sys.executable).parent}/{upload}"
+    subprocess.run(script, shell=True, check=True, capture_output=True)
+
+    (row,) = rows()
+    sent = json.loads(server.created[0]["config"])
+    config = {key: each["value"] for key, each in sent.items() if key != "_wandb"}
+    asked = {"id": row.id, "sweep": "default", "options": row.options}
+    assert config == {**flat(row.config), **asked}
+    curve = list(read_history(Path("runs/default") / row.id))
+    history = server.lines("wandb-history.jsonl")
+    for ours, theirs in zip(curve, history, strict=True):
+        assert theirs.items() >= {key: pytest.approx(value) for key, value in ours.items()}.items()
+    summary = server.lines("wandb-summary.json")[-1]
+    for key in ("test_top1", "val_top1", "images_per_second", "peak_memory", "status", "devices"):
+        assert summary[key] == getattr(row, key)
+    assert summary["diverged"] == (row.status == "diverged")
+
+    boards = written("out=out").values()
+    drawn = {key for keys in named(list(boards), "metrics") for key in keys}
+    assert drawn <= summary.keys()
+    columns = {name for names in named(list(boards), "columnOrder") for name in names}
+    known = {f"config:{key}.value" for key in config} | {f"summary:{key}" for key in summary}
+    assert columns <= known | {"run:displayName"}
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["batch_siez"], "table batch_siez is unknown; did you mean batch_size?"),
+        (["runs=nowhere"], "runs=nowhere is no folder; `python -m normbench` trains into runs/"),
+        (["proyect=x"], "proyect=x is unknown; did you mean project?"),
+        (["--dry"], "--dry is unknown; did you mean --dry-run?"),
+        (["out=there"], "out=there is where --dry-run writes; without it nothing is written"),
+        (["--dry-run", "out=/proc/x"], "out=/proc/x cannot be written"),
+        ([], "not logged in: `wandb login`, or WANDB_API_KEY in the environment"),
+    ],
+)
+def test_words_that_cannot_be_used(
+    folder: Path, words: list[str], says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert dashboard.main(words) == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err.startswith(f"normbench.dashboard: {says}")
+    assert said.err.count("\n") == 1
+    assert [path.name for path in folder.iterdir()] == ["runs"]
+
+
+def test_a_server_that_does_not_answer(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(dashboard, "PATIENCE", 1)
+    monkeypatch.setenv("WANDB_BASE_URL", "http://127.0.0.1:9")
+    monkeypatch.setenv("WANDB_API_KEY", KEY)
+    assert dashboard.main([]) == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert "the W&B server does not answer, or not to this key" in said.err
+    assert "http://127.0.0.1:9" in said.err
+
+
+def test_a_project_that_is_not_there(
+    folder: Path, server: Server, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert dashboard.main(["project=other", "entity=team"]) == 2
+    said = capsys.readouterr()
+    assert "Project other does not exist under entity team" in said.err
+    assert not server.views
+
+
+def test_without_wandb_workspaces(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(dashboard, "find_spec", lambda name: None)
+    assert dashboard.main(["--dry-run"]) == 2
+    assert "pip install 'normbench[dashboard]'" in capsys.readouterr().err
+
+
+def test_help_lists_the_tables(capsys: pytest.CaptureFixture[str]) -> None:
+    assert dashboard.main(["--help"]) == 0
+    out = capsys.readouterr().out
+    assert "--dry-run" in out
+    assert re.search("Tables: .*batch_size", out)
+
+
+def test_the_commands_of_the_readme(folder: Path, server: Server) -> None:
+    section = (ROOT / "README.md").read_text().partition("## Weights & Biases\n")[2]
+    block = section.partition("```sh\n")[2].partition("\n```")[0]
+    lines = [line.partition("  #")[0].split() for line in block.splitlines()]
+    own = [words[3:] for words in lines if words[:3] == ["python", "-m", "normbench.dashboard"]]
+    assert len(own) == 3
+    assert all(dashboard.main(words) == 0 for words in own)

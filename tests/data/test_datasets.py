@@ -1,0 +1,212 @@
+"""Every data set of conf/data on what it promises: splits, augmentation, what the network sees."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from normbench.catalog import dataset, datasets
+from normbench.data.augment import crop, flip, noise
+from normbench.data.counter_rng import Draws
+from normbench.data.dataset import Dataset, Part, Split, hold_out
+from normbench.data.digits import Digits
+from normbench.data.fashion_mnist import FashionMNIST
+from normbench.data.files import Files, Folders
+from normbench.data.reading import pixels
+from normbench.errors import BadInput
+from support import dataset_files
+from support.dataset_files import FASHION_MNIST
+
+
+@pytest.fixture(scope="module")
+def roots(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dataset_files.Options]:
+    """Options of every data set with files of its own."""
+    found = {}
+    for name, make in dataset_files.MAKERS.items():
+        found[name] = make(tmp_path_factory.mktemp(name))
+    return found
+
+
+@pytest.fixture
+def data(request: pytest.FixtureRequest, roots: dict[str, dataset_files.Options]) -> Dataset:
+    """A data set, those that read files with small ones."""
+    return dataset(request.param, **roots[request.param])
+
+
+def keys(part: Part) -> list[object]:
+    """What tells the images of a part apart."""
+    if isinstance(part, Split):
+        return [image.numpy().tobytes() for image in part.images]
+    assert isinstance(part, Files)
+    return list(part.paths)
+
+
+@pytest.mark.parametrize("data", datasets(), indirect=True)
+def test_splits_share_no_image(data: Dataset) -> None:
+    train, val, test = data.splits()
+    official, tested = data.load()
+    assert sorted(map(str, keys(train) + keys(val))) == sorted(map(str, keys(official)))
+    assert keys(test) == keys(tested)
+    assert not set(keys(train)) & set(keys(val))
+    if not isinstance(data, Digits):  # of which some are alike, pixel for pixel
+        assert not set(keys(official)) & set(keys(test))
+    assert len(val.labels) == pytest.approx(data.val * len(official.labels), abs=1)
+    for part in (train, val, test):
+        assert part.labels.dtype == torch.int64
+        assert set(part.labels.tolist()) <= set(range(data.classes))
+    assert keys(data.splits().train) == keys(train)
+
+
+@pytest.mark.parametrize("data", datasets(), indirect=True)
+def test_what_the_network_sees_is_fp32_of_the_promised_shape(data: Dataset) -> None:
+    train = data.splits().train
+    indices = torch.arange(8)
+    shown = data.present(pixels(data, train, indices, None), indices)
+    assert (shown.dtype, shown.shape) == (torch.float32, (8, *data.image))
+    assert torch.equal(shown, data.present(pixels(data, train, indices, None), indices))
+    seen = []
+    for epoch in (0, 1):
+        draws = Draws(0, epoch, indices)
+        read = pixels(data, train, indices, draws)
+        assert read.dtype == torch.uint8
+        augmented = data.augment(read, draws)
+        assert augmented.dtype == torch.uint8
+        seen.append(data.floats(augmented, draws))
+    assert (seen[0].dtype, seen[0].shape) == (torch.float32, (8, *data.trained_image))
+    assert not torch.equal(*seen)
+
+
+@pytest.mark.parametrize("data", datasets(), indirect=True)
+def test_a_recipe_may_ask_for_training_images_of_another_side(data: Dataset) -> None:
+    other = data.at(6)
+    draws = Draws(0, 0, torch.arange(8))
+    read = pixels(other, other.splits().train, draws.images, draws)
+    seen = other.floats(other.augment(read, draws), draws)
+    assert seen.shape == (8, data.image[0], 6, 6)
+    assert other.image == data.image
+    assert other.trained_image == (data.image[0], 6, 6)
+    assert data.at(None) == data
+    if isinstance(data, Folders):
+        assert data.at(1000).trained_image[1] == 1000
+    else:
+        with pytest.raises(BadInput, match=r"recipe\.crop=1000: .* has images of \d+ pixels"):
+            data.at(1000)
+
+
+@pytest.mark.parametrize("data", datasets(), indirect=True)
+def test_a_fraction_is_of_every_class_and_of_the_training_alone(
+    data: Dataset, roots: dict[str, dataset_files.Options], request: pytest.FixtureRequest
+) -> None:
+    name = request.node.callspec.params["data"]
+    whole = dataset(name, **{**roots[name], "val": 0.0})
+    half = dataset(name, **{**roots[name], "val": 0.0, "fraction": 0.5})
+    counts, kept = (d.splits().train.labels.bincount() for d in (whole, half))
+    assert (kept - counts / 2).abs().max() <= 1
+    assert set(keys(half.splits().train)) <= set(keys(whole.splits().train))
+    assert keys(half.splits().test) == keys(whole.splits().test)
+    assert keys(half.splits().train) == keys(half.splits().train)
+    with pytest.raises(
+        BadInput, match=r"data\.fraction=1e-05 of .* does not take some of every class"
+    ):
+        dataset(name, **{**roots[name], "fraction": 1e-5}).splits()
+    with pytest.raises(BadInput, match=r"fraction=1\.5: it is above 0 and at most 1"):
+        dataset(name, fraction=1.5)
+
+
+@pytest.mark.parametrize("data", datasets(), indirect=True)
+@pytest.mark.parametrize("val", [-0.1, 1.0, 3])
+def test_an_impossible_hold_out_is_refused(data: Dataset, val: float) -> None:
+    with pytest.raises(ValueError, match="fraction of the training images"):
+        type(data)(val=val)
+
+
+@pytest.mark.parametrize("fraction", [0.0, 0.1, 0.5])
+def test_the_hold_out_is_stratified(fraction: float) -> None:
+    labels = torch.arange(200) % 10
+    kept, held = hold_out(labels, fraction)
+    assert torch.equal(torch.cat([kept, held]).sort().values, torch.arange(200))
+    assert labels[held].bincount(minlength=10).tolist() == [20 * fraction] * 10
+
+
+@pytest.mark.parametrize("fraction", [0.001, 0.999])
+def test_a_hold_out_without_every_class_is_refused(fraction: float) -> None:
+    with pytest.raises(BadInput, match=r"data\.val=0.* of 1437 images in 10 classes"):
+        Digits(val=fraction).splits()
+
+
+@pytest.mark.parametrize("option", ["val", "fraction"])
+def test_a_class_of_one_image_cannot_be_shared_out(tmp_path: Path, option: str) -> None:
+    options = dataset_files.image_folder(tmp_path)
+    dataset_files.folders(tmp_path / "train", ["emu"], 1)
+    dataset_files.folders(tmp_path / "test", ["emu"], 1)
+    usual = {**options, "val": 0.0}
+    assert dataset("image_folder", **usual).classes == 4
+    with pytest.raises(BadInput, match=rf"^data\.{option}=0\.5 .*of 63 images in 4 classes"):
+        dataset("image_folder", **{**usual, option: 0.5}).splits()
+
+
+def test_digits_have_the_published_sizes_and_noise() -> None:
+    data = Digits(val=0.0)
+    train, val, test = data.splits()
+    assert isinstance(train, Split)
+    assert isinstance(test, Split)
+    assert (len(train.labels), len(val.labels), len(test.labels)) == (1437, 0, 360)
+    assert train.images.max() == 16
+    clean = test.images / 16
+    difference = data.present(test.images, torch.arange(360)) - clean
+    assert difference.std() == pytest.approx(0.3, rel=0.02)
+    assert torch.equal(Digits(noise=0.0).present(test.images, torch.arange(360)), clean)
+
+
+@pytest.mark.parametrize(("size", "side"), [(None, 28), (28, 28), (14, 14)])
+def test_the_limits_of_fashion_mnist_say_the_size_of_its_images(
+    size: int | None, side: int
+) -> None:
+    assert FashionMNIST(size=size).limits.startswith(f"Grey images of {side}x{side} pixels in a ")
+
+
+@pytest.mark.skipif(not FASHION_MNIST.is_dir(), reason="dataset-fashion-mnist is not installed")
+def test_the_official_fashion_mnist() -> None:
+    train, test = FashionMNIST().load()
+    assert train.images.shape == (60_000, 1, 28, 28)
+    assert train.labels.bincount().tolist() == [6000] * 10
+    assert test.labels.bincount().tolist() == [1000] * 10
+    shown = FashionMNIST().present(train.images, torch.arange(60_000))
+    assert float(shown.mean()) == pytest.approx(0, abs=1e-3)
+    assert float(shown.std()) == pytest.approx(1, abs=1e-3)
+
+
+def draws(count: int) -> Draws:
+    return Draws(0, 0, torch.arange(count))
+
+
+def test_a_crop_is_a_window_of_the_padded_image() -> None:
+    images = torch.arange(1.0, 1 + 64 * 2 * 6 * 5).view(64, 2, 6, 5)
+    cropped = crop(images, draws(64), 2)
+    padded = torch.nn.functional.pad(images, (2, 2, 2, 2))
+    places = set()
+    for image, window in zip(padded, cropped, strict=True):
+        found = [
+            (row, column)
+            for row in range(5)
+            for column in range(5)
+            if torch.equal(image[:, row : row + 6, column : column + 5], window)
+        ]
+        assert len(found) == 1
+        places.add(found[0])
+    assert len(places) > 15  # of 25 places, in 64 images
+    assert crop(images, draws(64), 0) is images
+
+
+def test_a_flip_mirrors_about_half_of_the_images() -> None:
+    images = torch.rand(400, 1, 3, 4)
+    flipped = flip(images, draws(400))
+    mirrored = [torch.equal(a.flip(2), b) for a, b in zip(images, flipped, strict=True)]
+    kept = [torch.equal(a, b) for a, b in zip(images, flipped, strict=True)]
+    assert all(a != b for a, b in zip(mirrored, kept, strict=True))
+    assert 150 < sum(mirrored) < 250
+
+
+def test_no_noise_changes_nothing() -> None:
+    images = torch.rand(4, 1, 3, 4)
+    assert noise(images, draws(4), 0.0) is images

@@ -1,0 +1,398 @@
+"""The official files of every data set, read, verified, damaged in every way, and fetched."""
+
+import gzip
+import io
+import os
+import pickle
+import shutil
+import tarfile
+import threading
+from collections.abc import Callable, Iterator
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from scipy.io import savemat
+from torchvision import datasets as torchvision
+
+from normbench.catalog import dataset
+from normbench.data import svhn
+from normbench.data.dataset import hold_out
+from normbench.data.files import Files, decoded
+from normbench.errors import BadInput
+from support import dataset_files
+
+
+def load(data: str, options: dataset_files.Options) -> Any:
+    """The official training and test images."""
+    return dataset(data, **options).load()
+
+
+@pytest.mark.parametrize("name", ["cifar10", "cifar100"])
+def test_cifar_is_what_torchvision_reads(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = dataset_files.MAKERS[name](tmp_path)
+    theirs = {"cifar10": torchvision.CIFAR10, "cifar100": torchvision.CIFAR100}[name]
+    monkeypatch.setattr(theirs, "_check_integrity", lambda _self: True)
+    if name == "cifar10":
+        names = [f"label {number}" for number in range(10)]
+        meta = {"label_names": names}
+        (tmp_path / "cifar-10-batches-py/batches.meta").write_bytes(pickle.dumps(meta))
+    else:
+        meta = {"fine_label_names": [str(number) for number in range(100)]}
+        (tmp_path / "cifar-100-python/meta").write_bytes(pickle.dumps(meta))
+    monkeypatch.setattr(torchvision.cifar, "check_integrity", lambda *_: True)
+    for part, train in zip(load(name, options), (True, False), strict=True):
+        other = theirs(str(tmp_path), train=train)
+        assert torch.equal(part.images, torch.from_numpy(other.data).permute(0, 3, 1, 2))
+        assert part.labels.tolist() == other.targets
+
+
+@pytest.mark.parametrize("extra", [False, True])
+def test_svhn_is_what_torchvision_reads(
+    extra: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = dataset_files.svhn(tmp_path)
+    monkeypatch.setattr(torchvision.svhn, "check_integrity", lambda *_: True)
+    monkeypatch.setattr(torchvision.SVHN, "_check_integrity", lambda _self: True)
+    train, test = load("svhn", {**options, "extra": extra})
+    others = [torchvision.SVHN(str(tmp_path), split) for split in ("train", "extra", "test")]
+    trained = others[:2] if extra else others[:1]
+    assert torch.equal(train.images, torch.from_numpy(np.concatenate([o.data for o in trained])))
+    assert train.labels.tolist() == [int(label) for o in trained for label in o.labels]
+    assert torch.equal(test.images, torch.from_numpy(others[2].data))
+
+
+def test_folders_are_listed_as_torchvision_does(tmp_path: Path) -> None:
+    options = dataset_files.image_folder(tmp_path)
+    for part, name in zip(load("image_folder", options), ("train", "test"), strict=True):
+        other = torchvision.ImageFolder(str(tmp_path / name))
+        assert [*zip(part.paths, part.labels.tolist(), strict=True)] == other.samples
+    assert dataset("image_folder", **options).classes == 3
+
+
+@pytest.mark.parametrize("packed", [True, False])
+def test_flat_validation_images_have_the_devkits_labels(tmp_path: Path, packed: bool) -> None:
+    options = dataset_files.flat_imagenet(tmp_path)
+    if not packed:
+        (tmp_path / "ILSVRC2012_devkit_t12.tar.gz").unlink()
+        dataset_files.devkit(tmp_path, [3, 1, 2, 2, 1, 3], packed=False)
+    _, test = load("imagenet", options)
+    assert [Path(path).stem[-1] for path in test.paths] == list("123456")
+    assert test.labels.tolist() == [0, 1, 2, 2, 1, 0]  # numbers 3, 1, 2 are the folders' 0, 1, 2
+
+
+def test_caltech_has_so_many_images_of_every_class_and_no_clutter(tmp_path: Path) -> None:
+    options = dataset_files.caltech256(tmp_path)
+    train, val, test = dataset("caltech256", **options).splits()
+    assert train.labels.bincount().tolist() == [1] * 256
+    assert val.labels.bincount().tolist() == [1] * 256
+    assert test.labels.bincount().tolist() == [2] * 256
+    paths = [path for part in (train, val, test) for path in part.paths]  # type: ignore[attr-defined]
+    assert len(set(paths)) == 4 * 256
+    assert not any("clutter" in path for path in paths)
+
+
+def test_four_things_splits_have_the_papers_sizes() -> None:
+    """40,000 and 10,000 of CIFAR-100; 80/20 of SVHN's 604,388; 40, 10 and 30 of Caltech-256."""
+    labels = torch.arange(50_000) % 100
+    assert [len(p) for p in hold_out(labels, 0.2)] == [40_000, 10_000]
+    labels = torch.arange(73_257 + 531_131) % 10
+    kept, held = hold_out(labels, 0.2)
+    assert (len(kept), len(held)) == (483_510, 120_878)
+    data = dataset("caltech256")
+    assert (data.train, data.test, data.val) == (50, 30, 0.2)  # type: ignore[attr-defined]
+
+
+FASHION = "train-images-idx3-ubyte.gz", "t10k-labels-idx1-ubyte.gz"
+CIFAR10 = "cifar-10-batches-py/data_batch_3"
+CIFAR100 = "cifar-100-python/train"
+
+
+def truncated(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[: -path.stat().st_size // 3])
+
+
+def emptied(path: Path) -> None:
+    path.write_bytes(b"")
+
+
+def unzipped(path: Path) -> None:
+    path.write_bytes(gzip.decompress(path.read_bytes()))
+
+
+def short(path: Path) -> None:
+    path.write_bytes(gzip.compress(gzip.decompress(path.read_bytes())[:-5]))
+
+
+def beyond(path: Path) -> None:
+    dataset_files.idx(path, torch.full((20,), 10, dtype=torch.uint8))
+
+
+def of_another_size(path: Path) -> None:
+    dataset_files.idx(path, torch.zeros(200, 14, 14, dtype=torch.uint8))
+
+
+def mislabelled(path: Path) -> None:
+    dataset_files.idx(path, torch.zeros(7, dtype=torch.uint8))
+
+
+def wrong_magic(path: Path) -> None:
+    path.write_bytes(gzip.compress(b"\0\0\x0d\x03" + gzip.decompress(path.read_bytes())[4:]))
+
+
+def changed(path: Path, **changes: Any) -> None:
+    """Another content of a pickle; None takes a key away."""
+    content = {**pickle.loads(path.read_bytes()), **changes}
+    path.write_bytes(pickle.dumps({k: v for k, v in content.items() if v is not None}))
+
+
+class Evil:
+    def __reduce__(self) -> Any:
+        return os.system, ("touch evil",)
+
+
+def evil(path: Path) -> None:
+    path.write_bytes(pickle.dumps(Evil()))
+
+
+def other_arrays(path: Path, **arrays: Any) -> None:
+    savemat(path, arrays)
+
+
+def text(path: Path) -> None:
+    path.write_bytes(b"hello")
+
+
+def gone(path: Path) -> None:
+    shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+
+def bare(path: Path) -> None:
+    for image in path.iterdir():
+        image.unlink()
+
+
+def more_images(path: Path) -> None:
+    shutil.copy(next(path.glob("*.JPEG")), path / "ILSVRC2012_val_00000099.JPEG")
+
+
+def no_truth(path: Path) -> None:
+    path.unlink()
+    dataset_files.devkit(path.parent, [3, 1, 2, 2, 1, 77])
+
+
+def odd_truth(path: Path) -> None:
+    path.unlink()
+    dataset_files.devkit(path.parent, [3, 1, 2, 2, 1, "n"])  # type: ignore[list-item]
+
+
+def no_meta(path: Path) -> None:
+    with tarfile.open(path, "w:gz") as archive:
+        archive.addfile(tarfile.TarInfo("readme.txt"), io.BytesIO())
+
+
+DEVKIT = "ILSVRC2012_devkit_t12.tar.gz"
+DAMAGES: list[tuple[str, str, Callable[[Path], object], str]] = [
+    ("fashion_mnist", FASHION[0], gone, "is missing"),
+    ("fashion_mnist", FASHION[0], truncated, "cannot be read"),
+    ("fashion_mnist", FASHION[0], unzipped, "cannot be read"),
+    ("fashion_mnist", FASHION[0], short, "values, its header says"),
+    ("fashion_mnist", FASHION[0], wrong_magic, "begins with 00 00 0d 03"),
+    ("fashion_mnist", FASHION[1], beyond, "has a label 10 beyond its 10 classes"),
+    ("fashion_mnist", FASHION[0], of_another_size, "not of 28x28 pixels"),
+    ("fashion_mnist", FASHION[1], mislabelled, "7 labels for 20 images"),
+    ("cifar10", CIFAR10, gone, "is missing"),
+    ("cifar10", CIFAR10, truncated, "is no whole pickle"),
+    ("cifar10", CIFAR10, emptied, "is no whole pickle"),
+    ("cifar10", CIFAR10, text, "is no whole pickle"),
+    ("cifar10", CIFAR10, evil, "it asks for posix.system"),
+    ("cifar10", CIFAR10, partial(changed, data=None), "lacks 'data'"),
+    ("cifar10", CIFAR10, partial(changed, labels=[0]), "1 labels for 40 images"),
+    ("cifar10", CIFAR10, partial(changed, labels=[10] * 40), "a label 10 beyond"),
+    ("cifar10", CIFAR10, partial(changed, data=dataset_files.noise(40, 3000)), "cannot reshape"),
+    ("cifar100", CIFAR100, partial(changed, fine_labels=None), "lacks 'fine_labels'"),
+    ("cifar100", CIFAR100, truncated, "is no whole pickle"),
+    ("svhn", "train_32x32.mat", gone, "is missing"),
+    ("svhn", "train_32x32.mat", truncated, "is no whole .mat file"),
+    ("svhn", "test_32x32.mat", text, "is no whole .mat file"),
+    ("svhn", "test_32x32.mat", partial(other_arrays, X=np.zeros(3)), "is no whole .mat file"),
+    (
+        "svhn",
+        "test_32x32.mat",
+        partial(other_arrays, X=dataset_files.noise(32, 32, 3, 20), y=np.ones((7, 1))),
+        r"X of \(32, 32, 3, 20\) for \(7,\) of y",
+    ),
+    ("image_folder", "train", gone, "cannot be listed"),
+    ("image_folder", "test", gone, "has neither test/ nor val/"),
+    ("image_folder", "test/dog", gone, "is missing or has no images"),
+    ("image_folder", "train/dog", gone, "test/dog is a class that train/ has not"),
+    ("imagenet", "train", gone, "cannot be listed"),
+    ("imagenet", "train/n01443537", bare, "is missing or has no images"),
+    ("imagenet", "val/n01443537", gone, "is missing or has no images"),
+    ("imagenet", "val", gone, "is missing or has no images"),
+    ("flat_imagenet", DEVKIT, gone, "meta.mat is missing, also in"),
+    ("flat_imagenet", DEVKIT, truncated, "is no whole archive"),
+    ("flat_imagenet", DEVKIT, no_meta, "meta.mat is missing, also in"),
+    ("flat_imagenet", DEVKIT, no_truth, "no class has the number 77"),
+    ("flat_imagenet", DEVKIT, odd_truth, "is no list of numbers of classes"),
+    ("flat_imagenet", "val", more_images, "has 7 images, .* 6 labels"),
+    ("flat_imagenet", "train/n01440764", gone, "n01440764 is missing, a class of the images"),
+    ("caltech256", "caltech256/256_ObjectCategories", gone, "cannot be listed"),
+    ("caltech256", "caltech256/256_ObjectCategories/007.thing-7", gone, "has 255 classes"),
+    ("caltech256", "caltech256/256_ObjectCategories/007.thing-7", bare, "has no images"),
+]
+
+
+@pytest.mark.parametrize(
+    ("data", "file", "damage", "says"),
+    DAMAGES,
+    ids=[f"{data}-{Path(file).name}-{says[:24]}" for data, file, _, says in DAMAGES],
+)
+def test_a_damage_is_named_with_the_way_to_get_the_file(
+    tmp_path: Path, data: str, file: str, damage: Callable[[Path], object], says: str
+) -> None:
+    make = dataset_files.flat_imagenet if data == "flat_imagenet" else dataset_files.MAKERS[data]
+    options = make(tmp_path)
+    damage(tmp_path / file)
+    with pytest.raises(BadInput, match=says) as error:
+        load(data.removeprefix("flat_"), options)
+    sentence = str(error.value)
+    assert sentence.startswith(f"data={data.removeprefix('flat_')}: {tmp_path}")
+    assert "data.root" in sentence
+    assert "\n" not in sentence
+
+
+@pytest.mark.parametrize("name", ["cifar10", "cifar100", "svhn"])
+def test_files_are_held_to_the_official_sums(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = {**dataset_files.MAKERS[name](tmp_path), "verify": True}
+    with pytest.raises(BadInput, match=r"has MD5 [0-9a-f]{32}, the official file [0-9a-f]{32}"):
+        load(name, options)
+    sums = {path.name: dataset_files.md5(path) for path in tmp_path.rglob("*") if path.is_file()}
+    if name == "svhn":
+        ours = {split: (file, sums[file]) for split, (file, _) in svhn.NAMES.items()}
+        monkeypatch.setattr(svhn, "NAMES", ours)
+    else:
+        theirs = {"cifar10": torchvision.CIFAR10, "cifar100": torchvision.CIFAR100}[name]
+        for entries in ("train_list", "test_list"):
+            changed_list = [[file, sums[file]] for file, _ in getattr(theirs, entries)]
+            monkeypatch.setattr(theirs, entries, changed_list)
+    train, _ = load(name, options)
+    assert len(train.labels)
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("imagenet", "has 3 folders, ImageNet 1000 classes"),
+        ("caltech256", "has 1,024 images without clutter, Caltech-256 29,780"),
+    ],
+)
+def test_folders_are_counted(name: str, says: str, tmp_path: Path) -> None:
+    options = {**dataset_files.MAKERS[name](tmp_path), "verify": True}
+    with pytest.raises(BadInput, match=says) as error:
+        load(name, options)
+    assert "data.verify=false takes it as it is" in str(error.value)
+
+
+def test_a_class_of_too_few_images_is_refused(tmp_path: Path) -> None:
+    options = dataset_files.caltech256(tmp_path)
+    with pytest.raises(BadInput, match=r"data\.train=50 data\.test=2: .* has 4 images"):
+        load("caltech256", {**options, "train": 50})
+
+
+def cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:700])
+
+
+@pytest.mark.parametrize("damage", [cut, emptied, text, gone])
+def test_an_image_that_cannot_be_read_names_itself(
+    tmp_path: Path, damage: Callable[[Path], object]
+) -> None:
+    dataset_files.jpeg(tmp_path / "one.jpg", 0)
+    damage(tmp_path / "one.jpg")
+    with pytest.raises(BadInput, match=str(tmp_path / "one.jpg")):
+        decoded(str(tmp_path / "one.jpg"))
+
+
+def test_images_of_any_mode_become_rgb(tmp_path: Path) -> None:
+    for mode in ("L", "RGBA", "P", "CMYK", "1", "LA"):
+        ending = "tif" if mode == "CMYK" else "png"
+        Image.new(mode, (5, 4)).save(tmp_path / f"one.{ending}")
+        image = decoded(str(tmp_path / f"one.{ending}"))
+        assert (image.mode, image.size) == ("RGB", (5, 4))
+
+
+def test_a_resolution_reduces_what_is_larger(tmp_path: Path) -> None:
+    dataset_files.jpeg(tmp_path / "one.jpg", 0, (60, 48))
+    for longest, size in ((None, (60, 48)), (60, (60, 48)), (30, (30, 24)), (1000, (60, 48))):
+        part = Files([str(tmp_path / "one.jpg")], torch.zeros(1, dtype=torch.int64), longest)
+        assert part.picture(0).size == size
+
+
+@pytest.fixture
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path]]:
+    """The address of a web server on this machine, and the folder that it serves."""
+    folder = tmp_path_factory.mktemp("served")
+
+    class Quiet(SimpleHTTPRequestHandler):
+        def log_message(self, *_: object) -> None:
+            """Say nothing."""
+
+    web = ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(folder)))
+    thread = threading.Thread(target=web.serve_forever)
+    thread.start()
+    yield f"http://127.0.0.1:{web.server_port}", folder
+    web.shutdown()
+    thread.join()
+    web.server_close()
+
+
+def test_a_missing_archive_is_fetched_once(
+    server: tuple[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    address, folder = server
+    source = tmp_path / "source"
+    source.mkdir()
+    dataset_files.cifar100(source)
+    meta = source / "cifar-100-python/meta"
+    meta.write_bytes(pickle.dumps({"fine_label_names": [str(n) for n in range(100)]}))
+    with tarfile.open(folder / "cifar-100-python.tar.gz", "w:gz") as archive:
+        archive.add(source / "cifar-100-python", "cifar-100-python")
+    theirs = torchvision.CIFAR100
+    monkeypatch.setattr(theirs, "url", f"{address}/cifar-100-python.tar.gz")
+    monkeypatch.setattr(theirs, "tgz_md5", dataset_files.md5(folder / "cifar-100-python.tar.gz"))
+    for entries in ("train_list", "test_list"):
+        sums = [
+            [n, dataset_files.md5(source / f"cifar-100-python/{n}")]
+            for n, _ in getattr(theirs, entries)
+        ]
+        monkeypatch.setattr(theirs, entries, sums)
+    monkeypatch.setattr(theirs, "meta", {**theirs.meta, "md5": dataset_files.md5(meta)})
+    options = {"root": str(tmp_path / "root")}
+    with pytest.raises(BadInput, match=r"is missing; data\.download=true gets it"):
+        load("cifar100", options)
+    train, _ = load("cifar100", {**options, "download": True})
+    assert len(train.labels) == 400
+    (folder / "cifar-100-python.tar.gz").unlink()
+    again, _ = load("cifar100", {**options, "download": True})
+    assert torch.equal(again.images, train.images)
+
+
+def test_a_download_that_fails_says_so(
+    server: tuple[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torchvision.CIFAR10, "url", f"{server[0]}/nothing.tar.gz")
+    with pytest.raises(BadInput, match=r"the download failed .*404.*; data\.download=true gets it"):
+        load("cifar10", {"root": str(tmp_path), "download": True})
+    (tmp_path / "file").touch()
+    with pytest.raises(BadInput, match=r"data\.download=true: .* cannot be written"):
+        load("cifar10", {"root": str(tmp_path / "file/below"), "download": True})

@@ -1,0 +1,366 @@
+"""What is said of a command line's cost before it is started."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from normbench.catalog import dataset
+from normbench.config.compose import compose
+from normbench.config.files import SWEEPS
+from normbench.cost import main
+from normbench.errors import BadInput
+from normbench.execution.cost_model import Estimate, estimate, rounded
+from normbench.execution.rates import RESNET50, V100, WIDTH, as_dense
+from normbench.results import Row, write
+from support import dataset_files
+from support.cells import PLUGIN, cell
+
+PAPER = (
+    "recipe=evonorm_resnet_90", "protocol=fixed_workers", "workers=8", "data=imagenet",
+    "model=resnet50", "norm=bn",
+)  # fmt: skip
+ON_V100 = "GPU hours of one V100"
+
+
+def cost(*words: str, rows: tuple[Row, ...] = (), rate: float | None = None) -> Estimate:
+    return estimate(compose(["-m", *words])[0], rows, rate)
+
+
+def timed(speed: float, *words: str, **more: Any) -> Row:
+    """A finished run of a cell."""
+    asked = cell(*words).asked("default")
+    told: dict[str, Any] = {"status": "ok", "devices": "1 x cpu", "images_per_second": speed}
+    return Row(**asked, **told | more)
+
+
+# How many images there are
+
+
+@pytest.mark.parametrize("name", sorted(dataset_files.MAKERS.keys() - {"fashion_mnist"}))
+def test_images_are_as_many_as_the_splits_have(name: str, tmp_path: Path) -> None:
+    data = dataset(name, **dataset_files.MAKERS[name](tmp_path))
+    assert data.sizes == tuple(len(part.labels) for part in data.splits())
+
+
+@pytest.mark.parametrize("options", [{"val": 0.13}, {"fraction": 0.3}, {"val": 0.2, "fraction": 1}])
+def test_images_that_are_held_out_or_left_out_are_counted_as_they_are(
+    options: dataset_files.Options,
+) -> None:
+    data = dataset("digits", **options)
+    assert data.sizes == tuple(len(part.labels) for part in data.splits())
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "sizes"),
+    [
+        ("imagenet", {}, (1_281_167, 0, 50_000)),
+        ("imagenet", {"fraction": 0.1}, (128_117, 0, 50_000)),
+        ("cifar10", {}, (50_000, 0, 10_000)),
+        ("cifar100", {"val": 0.1}, (45_000, 5_000, 10_000)),
+        ("svhn", {}, (73_257, 0, 26_032)),
+        ("svhn", {"extra": True}, (604_388, 0, 26_032)),
+        ("caltech256", {}, (256 * 40, 256 * 10, 256 * 30)),
+        ("fashion_mnist", {}, (54_000, 6_000, 10_000)),
+    ],
+)
+def test_official_sizes_are_known_without_the_files(
+    name: str, options: dataset_files.Options, sizes: tuple[int, int, int], tmp_path: Path
+) -> None:
+    assert dataset(name, root=str(tmp_path), **options).sizes == sizes
+
+
+# What is trained
+
+
+def test_a_run_of_evonorms_table_9() -> None:
+    found = cost(*PAPER, "batch=128")
+    (run,) = found.trained
+    assert found.images == run.images == 90 * 1251 * 1024  # 143 images of each epoch are left out
+    assert run.evaluated == 50_000
+    assert run.macs == run.macs_evaluated == pytest.approx(RESNET50, rel=1e-3)
+    assert found.work == run.macs * (3 * run.images + run.evaluated)
+    assert found.hours == {ON_V100: pytest.approx(run.images / V100 / 3600, rel=1e-3)}
+    assert found.sentence == "about 95 GPU hours of one V100 (normbench.cost)"
+
+
+@pytest.mark.parametrize(
+    ("more", "times"),
+    [(["recipe.epochs=45"], 0.5), (["seed=0,1,2"], 3), (["norm=bn,gn"], 2), (["seed=5"], 1)],
+)
+def test_hours_are_proportional_to_what_is_trained(more: list[str], times: float) -> None:
+    once, changed = cost(*PAPER, "batch=128"), cost(*PAPER, "batch=128", *more)
+    assert changed.images == times * once.images
+    assert changed.hours[ON_V100] == pytest.approx(times * once.hours[ON_V100], rel=1e-3)
+
+
+def test_hours_follow_the_multiply_adds_of_network_and_image() -> None:
+    small, large = cost(*PAPER), cost(*PAPER, "data.size=448")
+    assert large.images == small.images
+    assert large.hours[ON_V100] == pytest.approx(4 * small.hours[ON_V100], rel=0.01)
+    cropped = cost(*PAPER, "recipe.crop=112")
+    (run,) = cropped.trained
+    assert run.macs < run.macs_evaluated / 3.7
+    assert cropped.hours[ON_V100] == pytest.approx(run.macs / RESNET50 * small.hours[ON_V100], 0.01)
+
+
+def test_validation_images_are_looked_at_after_every_epoch() -> None:
+    (run,) = cost("data.val=0.1", "recipe.images=null", "recipe.epochs=2.5").trained
+    per_epoch = 1_293 // 128
+    assert run.images == 25 * 128 == 2.5 * per_epoch * 128
+    assert run.evaluated == 3 * 144 + 360
+
+
+def test_what_another_run_has_trained_is_not_trained_again() -> None:
+    words = ("recipe.images=null", "recipe.epochs=5")
+    (whole,), (rest,) = cost(*words).trained, cost(*words, "init_from=0123456789ab@3").trained
+    assert rest.images / whole.images == 2 / 5
+
+
+@pytest.mark.parametrize(
+    ("words", "computations"),
+    [
+        (["norm=gn", "batch=4,8,128"], 1),
+        (["norm=gn", "batch=4,8,128", "seed=0,1"], 2),
+        (["norm=bn", "batch=4,8,128"], 3),
+        (["norm=sync_bn,bn", "batch=4,8"], 3),
+        (["norm=gn", "batch=4,8", "protocol=fixed_workers"], 2),
+    ],
+)
+def test_cells_that_compute_the_same_are_trained_once(words: list[str], computations: int) -> None:
+    found = cost(*words)
+    assert found.computations == computations
+    assert found.cells >= computations
+    assert found.impossible == 0
+
+
+def test_cells_that_cannot_work_cost_nothing() -> None:
+    found = cost("norm=in,bn", "batch=4,8")  # the last maps of this network are 1x1
+    assert (found.cells, found.impossible, found.computations) == (4, 2, 2)
+
+
+# How fast images pass
+
+
+SMALL = ("model=resnet8", "data=cifar10")
+
+
+def rate_of(*rows: Row, words: tuple[str, ...] = SMALL) -> tuple[float, str]:
+    (run,) = cost(*words, "norm=gn", "batch=4", rows=rows).trained
+    return round(run.rate.images), run.rate.source
+
+
+def test_a_rate_is_the_median_of_the_nearest_rows() -> None:
+    others = [timed(speed, *SMALL, "norm=bn", "batch=4") for speed in (1000, 7000, 2000)]
+    assert rate_of(*others) == (2000, "measured, other normalizers")
+    own = [timed(speed, *SMALL, "norm=gn", "batch=64") for speed in (4000, 3000)]
+    assert rate_of(*others, *own) == (3500, "measured")
+    nearest = timed(1500, *SMALL, "norm=gn", "batch=4", "seed=3", "recipe.lr=0.3")
+    assert rate_of(*others, *own, nearest) == (1500, "measured")
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        timed(9, "model=resnet14", "data=cifar10"),
+        timed(9, *SMALL, "model.width=8"),
+        timed(9, "model=resnet8", "data=svhn"),
+        timed(9, *SMALL, "precision=bf16-mixed"),
+        timed(9, *SMALL, "recipe.crop=24"),
+        timed(9, *SMALL, shared_with="0123456789ab"),
+        replace(timed(9, *SMALL), status="diverged", images_per_second=None),
+    ],
+    ids=["network", "width", "data", "precision", "crop", "shared", "diverged"],
+)
+def test_rows_of_another_speed_say_nothing(row: Row) -> None:
+    assert rate_of(row)[1] == "scaled"
+
+
+# Rows of NF-ResNets' table 5 with the largest batch that it has of them: steps a second.
+EFFICIENTNET, NF_REGNET = ("norm=bn", "model=efficientnet_b"), ("norm=nf", "model=nf_regnet_b")
+
+
+@pytest.mark.parametrize(
+    ("network", "index", "side", "batch", "steps", "within"),
+    [
+        (EFFICIENTNET, 0, 224, 64, 2.61, 1.01),
+        (EFFICIENTNET, 2, 260, 64, 1.16, 1.1),
+        (NF_REGNET, 0, 224, 64, 6.51, 1.4),
+        (NF_REGNET, 3, 300, 64, 2.13, 1.1),
+        (NF_REGNET, 5, 456, 16, 1.66, 1.1),
+    ],
+)
+def test_networks_of_grouped_convolutions_are_as_fast_as_published(
+    network: tuple[str, str], index: int, side: int, batch: int, steps: float, within: float
+) -> None:
+    norm, name = network
+    words = (norm, f"{name}{index}", f"data.size={side}", f"batch={batch}", "workers=1")
+    (run,) = cost("data=imagenet", "recipe.crop=null", *words, "protocol=fixed_workers").trained
+    assert 1 / within < run.rate.images / (steps * batch) < within
+
+
+def test_grouped_convolutions_keep_their_ratio_at_a_rate_of_the_users_own() -> None:
+    words = ("data=imagenet", "model=efficientnet_b0")
+    (papers,), (own,) = cost(*words).trained, cost(*words, rate=2 * V100).trained
+    assert own.rate.images == pytest.approx(2 * papers.rate.images)
+
+
+@pytest.mark.parametrize(
+    ("parts", "dense"),
+    [({}, 1000), ({1: 10}, 990 + 10 * WIDTH), ({WIDTH: 10}, 1000), ({2 * WIDTH: 10}, 1000)],
+    ids=["none", "depthwise", "as wide as no groups", "wider"],
+)
+def test_narrow_groups_take_longer_than_their_multiply_adds(
+    parts: dict[int, int], dense: float
+) -> None:
+    assert as_dense(1000, parts) == pytest.approx(dense)
+
+
+def test_hours_name_the_device_that_most_rows_have() -> None:
+    rows = [timed(100, *SMALL, "norm=gn", f"seed={seed}") for seed in (1, 2)]
+    rows.append(timed(9000, *SMALL, "norm=gn", "seed=3", devices="1 x NVIDIA H200"))
+    found = cost(
+        *SMALL, "norm=gn", "batch=8", "recipe.images=null", "recipe.epochs=9", rows=(*rows,)
+    )
+    seconds = (9 * 390 * 128 + 10_000 / 3) / 100
+    assert found.hours == {"hours of 1 x cpu, as measured": pytest.approx(seconds / 3600)}
+    assert found.sentence == "about 1.3 hours of 1 x cpu, as measured (normbench.cost)"
+
+
+def test_devices_are_not_added_up() -> None:
+    row = timed(100, *SMALL, "norm=gn")
+    found = cost("model=resnet8,resnet50", "data=cifar10", "norm=gn", rows=(row,))
+    assert list(found.hours) == ["hours of 1 x cpu, as measured", ON_V100]
+    assert found.sentence.startswith("about 0.08 hours of 1 x cpu, as measured and less than 0.01")
+
+
+def test_a_rate_of_the_users_own_takes_the_place_of_the_papers() -> None:
+    papers, own = cost(*PAPER), cost(*PAPER, rate=10 * V100)
+    (device,) = own.hours
+    assert device == "hours of one device of rate=3353.6"
+    assert own.hours[device] == pytest.approx(papers.hours[ON_V100] / 10)
+
+
+@pytest.mark.parametrize(
+    ("norm", "row", "finished"),
+    [
+        ("bn", timed(1000, "norm=bn", "batch=4"), 1),
+        ("bn", timed(1000, "norm=bn", "batch=64"), 0),
+        ("bn", timed(1000, "norm=bn", "batch=4", status="oom"), 0),
+        ("gn", timed(1000, "norm=gn", "batch=4"), 1),
+        ("gn", timed(1, "norm=gn", "batch=64", computation=cell("norm=gn").computation), 1),
+    ],
+)
+def test_what_is_finished_is_counted_apart(norm: str, row: Row, finished: int) -> None:
+    found = cost(f"norm={norm}", "batch=4,8", rows=(row,))
+    assert found.finished == finished
+    assert found.left.computations == found.computations - finished
+    assert found.left.images == 25_600 * found.left.computations
+
+
+@pytest.mark.parametrize(
+    ("number", "told"), [(4612, "4,600"), (1_234_567, "1,200,000"), (96.1, "96"), (0.0412, "0.041")]
+)
+def test_a_number_is_told_with_two_digits(number: float, told: str) -> None:
+    assert rounded(number) == told
+
+
+# The command
+
+
+def test_the_command_says_what_a_sweep_costs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    row = timed(2000, "sweeps=proxy_norm_2_small", "norm=bn", "reg=none", "seed=0")
+    write(tmp_path / "default" / row.id, row)
+    assert main(["sweeps=proxy_norm_2_small", "seed=0", f"runs={tmp_path}"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "20 cells; 20 computations"
+    (bn,) = (line for line in lines if line.startswith("bn in resnet14_v2 "))
+    assert bn.endswith("2,000 measured")
+    assert lines[3].endswith(" 2,000 measured")
+    assert "all " in lines[13]
+    assert lines[15].endswith(" hours of 1 x cpu, as measured")
+    assert lines[16].startswith(f"1 finished below runs={tmp_path}, 19 left: about 0.29 hours")
+
+
+def test_a_grid_needs_no_flag_and_an_estimate_no_rows(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["model=resnet50", "data=cifar10", "norm=bn,gn", "batch=4,8", "rate=900"]
+    assert main(words) == 0
+    first = capsys.readouterr().out
+    assert first.startswith("4 cells; 3 computations\n")
+    assert "hours of one device of rate=900" in first
+    assert "Scaled by multiply-adds from ResNet-50" in first
+    assert "do not reach such rates" in first  # an image of 32x32 is little work
+    assert "in groups" not in first
+    assert main(["-m", *words]) == 0
+    assert capsys.readouterr().out == first
+
+
+@pytest.mark.parametrize(
+    ("model", "reckoned"), [("efficientnet_b0", True), ("resnext50", True), ("resnet50", False)]
+)
+def test_grouped_convolutions_are_told_of(
+    model: str, reckoned: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["data=imagenet", f"model={model}"]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert ("Convolutions in groups of w channels count 228/w times" in said) is reckoned
+    assert "do not reach such rates" not in said
+
+
+def test_hours_of_several_devices_have_no_sum(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    row = timed(100, "norm=gn")
+    write(tmp_path / "default" / row.id, row)
+    assert main(["norm=gn", "model=resnet14,resnet50", f"runs={tmp_path}"]) == 0
+    (all_,) = (line for line in capsys.readouterr().out.splitlines() if line.startswith("all "))
+    assert all_.split()[1:3] == ["2", "51,200"]
+    assert len(all_.split()) == 4
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["rate=fast"], "rate=fast: it is a whole number above 0, as rate=900"),
+        (["norm=bm"], "norm=bm is unknown; known: batch_renorm, "),
+        (["speed=3"], "speed is unknown; "),
+        (["norm=in"], "in batch=8 seed=0 cannot work: "),
+        (["global_batch=2048"], "data=digits has 1293 training images"),
+        (["recipe=nf_resnet_15", "data=cifar10"], "has learning rates for global batches of "),
+        (["recipe.crop=99"], "recipe.crop=99: Digits has images of 8 pixels"),
+        (["data=image_folder", "data.root=/nowhere"], "data=image_folder: /nowhere"),
+        (["--config-dir", str(PLUGIN / "conf"), "norm=unbuildable"], "cannot be built and run ("),
+    ],
+)
+def test_words_that_cannot_be_used(
+    words: list[str], says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(words) == 2
+    err = capsys.readouterr().err
+    assert err.startswith("normbench.cost: ")
+    assert says in err
+    assert err.count("\n") == 1
+
+
+def test_help_says_where_rates_come_from(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--help"]) == 0
+    said = capsys.readouterr().out
+    assert "rate=N" in said
+    assert "grouped convolutions" in said
+
+
+def test_none_of_the_cells_can_work() -> None:
+    with pytest.raises(BadInput, match="cannot work"):
+        cost("norm=in", "batch=4,8")
+
+
+# What the sweeps of the papers' tables say about themselves
+
+
+@pytest.mark.parametrize("sweep", ["evonorm_9", "sn_1", "nf_2", "evonorm_13", "proxy_norm_3"])
+def test_the_head_of_a_sweep_says_what_it_costs(sweep: str) -> None:
+    cells, _ = compose([f"sweeps={sweep}"])
+    assert f"# Cost: {estimate(cells).sentence}.\n" in (SWEEPS / f"{sweep}.yaml").read_text()

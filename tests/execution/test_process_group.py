@@ -1,0 +1,258 @@
+"""Runs of several processes: who starts, who fails first, what fits the memory."""
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from normbench import results, run_files
+from normbench.config.plan import Plan, layouts
+from normbench.execution import process_group, worker_process
+from normbench.execution.sweep import PRELOADED
+from normbench.history import read_history
+from support.cells import BROKEN, LONG, SHORT, cell, run_folder
+from support.commands import Command, Rows
+from support.processes import is_training, run_when, wait_until_gone
+
+TWO = ("trainer.devices=2",)
+
+
+def rank_of(log: Path) -> int:
+    """Process id of whoever writes `log`."""
+    for folder in Path("/proc").iterdir():
+        try:
+            if folder.name.isdigit() and (folder / "fd/1").readlink() == log.resolve():
+                return int(folder.name)
+        except OSError:
+            continue  # gone meanwhile, or somebody else's
+    raise LookupError(log)
+
+
+def test_a_grid_has_as_many_processes_as_each_cell_can_use(command: Command, rows: Rows) -> None:
+    """One worker cannot be divided; 2 and 32 can. W&B has one run of each."""
+    arguments = ("recipe.images=2560", "trainer=cpu", "norm=bn", "batch=4,64,128", *TWO)
+    end = command("-m", *arguments)
+    assert end.code == 0, end.err
+    plans = {row.batch: row.plan for row in rows()}
+    assert plans == {
+        4: "32 workers: devices=2 per_forward=16 accumulation=1",
+        64: "2 workers: devices=2 per_forward=1 accumulation=1",
+        128: "1 workers: devices=1 per_forward=1 accumulation=1",
+    }
+    assert {row.batch: row.devices[:7] for row in rows()} == {
+        4: "2 x cpu",
+        64: "2 x cpu",
+        128: "1 x cpu",
+    }
+    assert sorted(path.name for path in Path("runs").iterdir()) == ["check.log", "default"]
+    assert len(list(Path("runs").glob("default/*/wandb/offline-run-*"))) == 3
+    assert all(len(list(read_history(Path("runs/default") / r.id))) == 2 for r in rows())
+    assert "0 to do" in command("-m", *arguments[:-1]).out
+
+
+def test_hardware_alone_makes_no_second_run(command: Command, rows: Rows) -> None:
+    end = command("-m", "norm=bn,gn", "batch=4", "trainer.devices=1,2", *SHORT)
+    assert end.code == 0, end.err
+    assert "2 cells differ from another in hardware alone" in end.out
+    assert [row.plan[12:21] for row in rows()] == ["devices=1"] * 2
+
+
+def test_the_failure_of_one_rank_is_the_failure_that_is_told(command: Command, rows: Rows) -> None:
+    """The other one only loses its connection. The next run of the sweep goes on."""
+    end = command(*BROKEN, "-m", "norm=partial,bn", "batch=4", *TWO, *SHORT)
+    assert end.code == 1
+    own = run_folder(*BROKEN, "norm=partial", "batch=4", *SHORT)
+    said = f"rank 1: RuntimeError: this layer is broken on purpose ({own / 'log.1.txt'})"
+    assert f"failed  {cell(*BROKEN, 'norm=partial', 'batch=4', *SHORT).title}: {said}" in end.out
+    assert "in forward" in (own / "log.1.txt").read_text()
+    state = run_files.read(own)
+    assert state["phase"] == "failed"
+    assert state["error"] == "rank 1: RuntimeError: this layer is broken on purpose"
+    assert [row.norm for row in rows()] == ["bn"]
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_a_rank_that_is_killed_ends_the_run(number: int, command: Command, rows: Rows) -> None:
+    arguments = ("norm=bn", "batch=4", *TWO, *LONG)
+    own = run_folder(*arguments)
+    log = own / ("log.1.txt" if number else "log.txt")
+    killer = run_when(lambda: is_training(own), lambda: os.kill(rank_of(log), signal.SIGKILL))
+    end = command(*arguments)
+    killer.join()
+    assert end.code == 1
+    assert f"rank {number}: killed by signal 9" in end.out
+    assert run_files.read(own)["error"] == f"rank {number}: killed by signal 9"
+    assert not run_files.is_busy(own)
+    wait_until_gone(Path.cwd())
+
+
+def test_ranks_are_interrupted_together(command: Command) -> None:
+    arguments = ("norm=bn", "batch=4", *TWO, *LONG)
+    own = run_folder(*arguments)
+    stopper = run_when(lambda: is_training(own), lambda: os.kill(os.getpid(), signal.SIGINT))
+    assert command(*arguments).code == 130
+    stopper.join()
+    assert run_files.read(own)["phase"] == "interrupted"
+
+
+def test_what_is_too_large_is_tried_in_smaller_portions(command: Command, rows: Rows) -> None:
+    """Of 32 workers with 4 images 8 fit a pass; a second seed does not try the others again."""
+    end = command(*BROKEN, "-m", "norm=greedy", "batch=4", "seed=0,1", "jobs=1", *SHORT)
+    assert end.code == 0, end.err
+    assert [line.partition(": ")[2] for line in end.out.splitlines() if "too large" in line] == [
+        f"32 workers: devices=1 per_forward={large} accumulation={32 // large}; now 32 workers: "
+        f"devices=1 per_forward={large // 2} accumulation={64 // large}"
+        for large in (32, 16)
+    ]
+    assert {row.plan for row in rows()} == {"32 workers: devices=1 per_forward=8 accumulation=4"}
+    given = command(*BROKEN, "norm=greedy", "batch=4", "trainer.per_forward=8", "runs=b", *SHORT)
+    assert given.code == 0
+    assert results.read("b")[0].test_loss == rows()[0].test_loss
+
+
+def test_a_worker_that_does_not_fit_is_a_result(command: Command, rows: Rows) -> None:
+    end = command(*BROKEN, "norm=greedy", "norm.most=3", "batch=64", *TWO, *SHORT)
+    assert end.code == 0, end.err
+    (row,) = rows()
+    assert row.status == "oom"
+    assert "you tried to allocate 1152921504606846976 bytes" in row.reason
+    assert row.plan == "2 workers: devices=2 per_forward=1 accumulation=1"
+    assert "| OOM " in end.out
+
+
+def test_synchronized_statistics_refuse_portions(command: Command) -> None:
+    end = command("-m", "norm=bn,sync_bn", "batch=4", "trainer.per_forward=8", *SHORT)
+    assert end.code == 2
+    assert "normbench: trainer.per_forward=8: sync_bn batch=4 seed=0" in end.err
+    assert end.err.endswith("trainer.per_forward=null and more trainer.devices work\n")
+
+
+def test_synchronized_statistics_on_two_devices_are_those_of_one(
+    command: Command, rows: Rows
+) -> None:
+    """Lean ones too, whose devices speak to each other again on the way back."""
+    found = []
+    for devices, impl in ((1, "eager"), (2, "eager"), (2, "lean")):
+        arguments = ("norm=sync_bn", "model.stem_stride=1", f"trainer.devices={devices}")
+        more = ("precision=64-true", f"trainer.impl={impl}", f"runs={impl}{devices}")
+        assert command(*arguments, *more, *SHORT).code == 0
+        found += results.read(f"{impl}{devices}")
+    one, two, lean = found
+    assert one.id == two.id == lean.id
+    assert one.train_loss == pytest.approx(two.train_loss, rel=1e-12)
+    assert (lean.impl, lean.train_loss, lean.test_loss) == ("lean", two.train_loss, two.test_loss)
+
+
+@pytest.mark.parametrize(
+    ("workers", "devices", "per_forward", "first", "number"),
+    [
+        (32, 1, None, Plan(1, 32, 1), 6),
+        (32, 2, None, Plan(2, 16, 1), 5),
+        (6, 4, None, Plan(3, 2, 1), 2),
+        (1, 8, None, Plan(1, 1, 1), 1),
+        (12, 1, 5, Plan(1, 4, 3), 4),
+        (8, 2, 100, Plan(2, 4, 1), 3),
+    ],
+)
+def test_plans_from_the_fastest_on(
+    workers: int, devices: int, per_forward: int | None, first: Plan, number: int
+) -> None:
+    found = layouts(workers, devices, per_forward)
+    assert found[0] == first
+    assert len(found) == number
+    assert {plan.workers for plan in found} == {workers}
+    passes = [plan.accumulation for plan in found]
+    assert passes == sorted(passes)
+
+
+def test_a_plan_is_no_part_of_a_run(tmp_path: Path) -> None:
+    one = cell("norm=bn")
+    for words in ("trainer.devices=4", "trainer.per_forward=2", "checkpoint=keep", "trainer=cpu"):
+        assert cell("norm=bn", words).id == one.id
+    assert cell("norm=bn", "init_from=0123456789ab@3").id != one.id
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["norm=bn", "recipe.recalibration=3"],
+        ["norm=evonorm_b0", "recipe.ema=0.9", "reg=cutmix"],
+        ["norm=batch_renorm", "recipe.ema=0.9", "recipe.recalibration=2"],
+        ["norm=fixup"],
+        ["norm=skipinit", "model=resnet14_v2"],
+    ],
+    ids=str,
+)
+def test_what_is_evaluated_is_that_of_one_device(words: list[str], command: Command) -> None:
+    """145 images to validate on three devices, each counted once; running statistics of all."""
+    shared = (
+        "protocol=fixed_workers", "workers=6", "batch=8", "data.val=0.1009", "model.stem_stride=1",
+        "precision=64-true", *SHORT, "recipe.images=960",
+    )  # fmt: skip
+    plans = (["trainer.devices=1"], ["trainer.devices=3", "trainer.per_forward=1"])
+    for number, plan in enumerate(plans):
+        assert command(*words, *shared, *plan, f"runs=r{number}").code == 0
+    (one,), (three,) = results.read("r0"), results.read("r1")
+    assert three.plan == "6 workers: devices=3 per_forward=1 accumulation=2"
+    # Evaluations are added up in single precision.
+    for name in ("train_loss", "test_loss", "train_top1", "val_top1", "test_top1", "test_top5"):
+        assert getattr(three, name) == pytest.approx(getattr(one, name), rel=1e-6), name
+
+
+@pytest.mark.parametrize(
+    ("parts", "rank", "kind", "content"),
+    [
+        (("later", "at once"), None, "result", "later"),
+        (("never", "fail"), 1, "failed", "ValueError: no luck"),
+        (("fail", "never"), 0, "failed", "ValueError: no luck"),
+        (("never", "memory"), 1, "memory", "no room"),
+        (("at once", "never"), None, "result", "at once"),
+    ],
+)
+def test_the_end_of_one_rank_is_told_whatever_the_other_does(
+    parts: tuple[str, str], rank: int | None, kind: str, content: str, tmp_path: Path
+) -> None:
+    """The other may still write the row, or may wait for ever for one that is gone."""
+    worker_process.start_server(PRELOADED)
+    request = dict(zip("01", parts, strict=True))
+    running = process_group.start("child_work:part", request, 2, log=tmp_path / "log.txt")
+    while (end := running.ended()) is None:
+        worker_process.wait([running], 1)
+        list(running.messages())
+    assert end.last is not None
+    assert (end.rank, end.last.kind, end.last.content) == (rank, kind, content)
+    wait_until_gone(tmp_path)
+
+
+def test_fewer_images_than_devices_to_validate(command: Command, rows: Rows) -> None:
+    few = ("model.stem_stride=1", "protocol=fixed_workers", "workers=12", "batch=2", *SHORT)
+    end = command("norm=bn", "data.val=0.007", *few, "recipe.images=480", "trainer.devices=12")
+    assert end.code == 0, end.out + end.err
+    assert rows()[0].val_top1 is not None
+    assert rows()[0].devices.startswith("12 x ")
+
+
+def test_what_depends_on_workers_is_not_shared_whatever_its_layers_are(
+    command: Command, rows: Rows
+) -> None:
+    """Its normalizer says so; its layers are torch's own, which say nothing."""
+    end = command(*BROKEN, "-m", "norm=foreign", "batch=4,8", *SHORT)
+    assert end.code == 0, end.err
+    assert [row.shared_with for row in rows()] == [None, None]
+    assert not any(row.batch_independent or row.computation for row in rows())
+
+
+def test_what_begins_elsewhere_is_taken_over_by_name_or_refused(
+    command: Command, rows: Rows
+) -> None:
+    base = ("norm=gn", *SHORT, "recipe.images=3840")
+    assert command(*base, "checkpoint.epochs=[1]").code == 0
+    start = f"init_from={rows()[0].id}@1"
+    assert command(*base, start, "recipe.decayed=[weight]").code == 0
+    (row,) = [row for row in rows() if "decayed" in row.options]
+    assert row.status == "ok"
+    other = command(*base, start, "norm=evonorm_s0")
+    assert "init_from: the network there is not the one of this cell" in other.out
+    longer = command(*base, start, "recipe.images=640")
+    assert "data, global batch and recipe must let it go on" in longer.out

@@ -1,0 +1,223 @@
+"""A run that was interrupted goes on from its last checkpoint to the result of one that was not."""
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from normbench import results, run_files
+from normbench.config.cells import Cell
+from normbench.history import read_history
+from normbench.training import checkpoint
+from normbench.training.checkpoint import Checkpoints
+from normbench.training.trainer import train
+from support.cells import RESUMABLE, SHORT, cell, run_folder
+from support.commands import Command, Rows
+from support.processes import is_training, pid_of, processes, run_when, terminal, wait_for
+from support.rows import MEASURED, numbers
+
+
+class Stopped(Exception):  # noqa: N818
+    """The training ends here."""
+
+
+def found(base: Cell, **more: Any) -> tuple[dict[str, Any], list[dict[str, float]]]:
+    curve: list[dict[str, float]] = []
+    fields = train(base, curve.append, lambda *_: None, **more)
+    return {key: value for key, value in fields.items() if key not in MEASURED}, curve
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["norm=bn"],
+        ["norm=batch_renorm", "recipe.recalibration=3"],
+        ["norm=evonorm_s0", "recipe.ema=0.9", "reg=mixup", "recipe.schedule=cosine"],
+        ["norm=sn", "recipe.ema=0.99", "trainer.per_forward=8"],
+        ["norm=fixup", "precision=bf16-mixed"],
+        ["norm=bn", "recipe=pn_efficientnet", "recipe.epochs=null"],  # RMSProp, average of epochs
+        ["norm=gn", "reg=nf_regnet_augs", "reg.policy=rand-m9-n2"],
+    ],
+    ids=str,
+)
+def test_a_training_goes_on_bit_for_bit(words: list[str], tmp_path: Path) -> None:
+    """Stopped within its second epoch, between two records of the curve."""
+    base = cell(*words, "recipe.images=3200", "trainer=cpu", "trainer.chunk=1", "logger=none")
+    plan = base.trainer.layouts(base.workers)[0]
+    expected, whole = found(base, plan=plan)
+
+    def stop(done: int, steps: int, loss: float) -> None:
+        if done == 18:
+            raise Stopped
+
+    first: list[dict[str, float]] = []
+    saving = Checkpoints(tmp_path, every=0)
+    with pytest.raises(Stopped):
+        train(base, first.append, stop, plan=plan, checkpoints=saving)
+    state = checkpoint.load(tmp_path / checkpoint.LAST)
+    assert state["done"] == 17
+    torch.manual_seed(1234)  # nothing may hang on what this process has drawn
+    resumed, rest = found(base, plan=plan, state=state)
+    assert resumed == expected
+    assert first + rest == whole
+
+
+def test_a_killed_run_goes_on_from_its_checkpoint(command: Command, rows: Rows) -> None:
+    arguments = ("norm=bn", "batch=4", *RESUMABLE)
+    assert command(*arguments, "runs=undisturbed").code == 0
+    (expected,) = results.read("undisturbed")
+    own = run_folder(*arguments)
+
+    def far() -> bool:
+        return is_training(own) and (own / checkpoint.LAST).exists()
+
+    killer = run_when(far, lambda: os.kill(pid_of(own), signal.SIGKILL))
+    assert command(*arguments).code == 1
+    killer.join()
+    done = checkpoint.load(own / checkpoint.LAST)["done"]
+    assert 0 < done < 100
+    assert command(*arguments).code == 0
+    (row,) = rows()
+    assert numbers(row) == numbers(expected)
+    assert row.resumed == 1
+    undisturbed = Path("undisturbed/default") / row.id
+    assert list(read_history(own)) == list(read_history(undisturbed))
+    assert not list(own.glob("*.pt"))
+
+
+def test_without_resume_a_run_begins_anew(command: Command, rows: Rows) -> None:
+    arguments = ("norm=bn", "batch=4", *RESUMABLE)
+    own = run_folder(*arguments)
+    stopper = run_when(
+        lambda: (own / checkpoint.LAST).exists(), lambda: os.kill(os.getpid(), signal.SIGINT)
+    )
+    assert command(*arguments).code == 130
+    stopper.join()
+    assert command("resume=false", *arguments).code == 0
+    assert rows()[0].resumed == 0
+
+
+def test_what_cannot_be_read_is_no_reason_to_fail(command: Command, rows: Rows) -> None:
+    arguments = ("norm=bn", "batch=4", *RESUMABLE)
+    own = run_folder(*arguments)
+    own.mkdir(parents=True)
+    (own / checkpoint.LAST).write_bytes(b"half of a checkpoint")
+    assert command(*arguments).code == 0
+    assert rows()[0].resumed == 0
+    assert "so the training begins anew" in (own / "log.txt").read_text()
+
+
+def test_checkpoints_that_were_asked_for_stay(command: Command, rows: Rows) -> None:
+    """And a run can begin with one of them: here switchable normalization's hard ratios."""
+    base = ("norm=sn", "model.stem_stride=1", *SHORT, "recipe.images=3840")
+    end = command(*base, "checkpoint=keep", "checkpoint.epochs=[1,2]")
+    assert end.code == 0, end.err
+    own = run_folder(*base)
+    assert sorted(path.name for path in own.glob("*.pt")) == [
+        "checkpoint.pt", "epoch-1.pt", "epoch-2.pt",
+    ]  # fmt: skip
+    run = rows()[0].id
+    hard = command(*base, "norm.hard=true", f"init_from={run}@2")
+    assert hard.code == 0, hard.err
+    (row,) = [row for row in rows() if row.id != run]
+    assert (row.status, row.resumed) == ("ok", 0)
+    assert row.config["init_from"] == f"{run}@2"
+    curve = list(read_history(Path("runs/default") / row.id))
+    assert curve[0]["step"] == 30  # it went on after the 20 steps of two epochs
+    refused = command(*base, f"init_from={run}@3")
+    assert refused.code == 2
+    assert f"no {run}/epoch-3.pt below runs=runs, there is checkpoint.pt, epoch-1.pt" in refused.err
+    assert "norm.hard=true" in command(*base, "norm.hard=true", "seed=7").err
+
+
+def test_kills_at_random_moments_change_no_row(tmp_path: Path) -> None:
+    disturbed(tmp_path, ["parent", "run"], batches="4,128")
+
+
+def disturbed(
+    folder: Path,
+    kills: list[str],
+    tell: Callable[[str], None] = lambda _: None,
+    batches: str = "4,8,128",
+) -> None:
+    """Kill -9 a sweep at random moments, repeat it, compare with one left alone."""
+    grid = ("norm=bn,evonorm_b0", f"batch={batches}")  # a computation a cell
+    count = 2 * len(batches.split(","))
+    sweep = ("-m", *grid, *RESUMABLE, "recipe.images=6400")
+    with terminal(folder, *sweep, "runs=undisturbed") as process:
+        process.communicate()
+    expected = {row.id: numbers(row) for row in results.read(folder / "undisturbed")}
+    assert len(expected) == count
+    hit = 0
+    for number, which in enumerate(kills):
+        moment = random.Random(number).uniform(0, 2.5)
+        with terminal(folder, *sweep) as process:
+            wait_for(lambda: any(folder.glob("runs/default/*/state.json")) or over(process))
+            time.sleep(moment)
+            wait_for(lambda: bool(living(folder)) or over(process))
+            chosen = random.Random(number).choice(living(folder) or [0])
+            victim = process.pid if which == "parent" else chosen
+            alive = False
+            with suppress(ProcessLookupError):  # over just now
+                if victim > 0 and not over(process):
+                    os.kill(victim, signal.SIGKILL)
+                    alive = True
+                    hit += 1
+            out, _ = process.communicate(timeout=120)
+        gone(folder)
+        read = {row.id: numbers(row) for row in results.read(folder / "runs")}  # none half-written
+        assert all(expected[id_] == row for id_, row in read.items())
+        tell(
+            f"{number + 1}: {which} {'killed' if alive else 'was done'} after {moment:.1f} s; "
+            f"exit code {process.returncode}, {len(read)} rows"
+        )
+        if len(read) == count and number + 1 < len(kills):
+            for row in random.Random(number).sample(
+                sorted(read), count - 2
+            ):  # something to do again
+                for path in (folder / "runs/default" / row).glob("*"):
+                    path.unlink()
+    with terminal(folder, *sweep) as process:
+        out, _ = process.communicate(timeout=240)
+    assert process.returncode == 0, out
+    assert {row.id: numbers(row) for row in results.read(folder / "runs")} == expected
+    assert not list((folder / "runs").glob("*/*/*.pt"))
+    assert hit > len(kills) / 2
+
+
+def living(folder: Path) -> list[int]:
+    """Processes that train now; a state alone may be that of one long gone."""
+    paths = [path.parent for path in folder.glob("runs/*/*/state.json")]
+    told = {int(run_files.read(path).get("pid", 0)) for path in paths}
+    return sorted(told & {*processes(str(folder))})
+
+
+def over(process: subprocess.Popen[str]) -> bool:
+    return process.poll() is not None
+
+
+def gone(folder: Path) -> None:
+    deadline = time.monotonic() + 30
+    while left := processes(str(folder)):
+        assert time.monotonic() < deadline, left
+        time.sleep(0.1)
+
+
+if __name__ == "__main__":
+    import tempfile
+
+    number = int(sys.argv[1]) if len(sys.argv) > 1 else 20
+    with tempfile.TemporaryDirectory() as name:
+        disturbed(
+            Path(name), ["parent", "run"] * (number // 2), lambda line: print(line, flush=True)
+        )
+    print(f"{number} kills: the six rows are those of the undisturbed sweep")

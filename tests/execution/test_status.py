@@ -1,0 +1,53 @@
+"""The list of runs by their state, and the timing of plans."""
+
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from normbench import run_files, status
+from support.cells import BROKEN, LONG, RESUMABLE, SHORT, run_folder
+from support.commands import Command
+from support.processes import is_training, run_when
+
+
+def test_runs_by_their_state(command: Command, capsys: pytest.CaptureFixture[str]) -> None:
+    assert command("-m", "norm=bn,gn", "batch=4,8", *SHORT).code == 0
+    assert command(*BROKEN, "norm=broken", *SHORT).code == 1
+    own = run_folder("norm=bn", "batch=4", *RESUMABLE)
+
+    def look_and_stop() -> None:
+        status.main(["running"])
+        os.kill(os.getpid(), signal.SIGINT)
+
+    stopper = run_when(lambda: is_training(own) and (own / "checkpoint.pt").exists(), look_and_stop)
+    assert "running      default/" in command("norm=bn", "batch=4", *RESUMABLE).out
+    stopper.join()
+    lost = run_folder("norm=bn", "batch=4", *LONG)
+    run_files.write(lost, "running", pid=1, title="bn batch=4", host=os.uname().nodename)
+    assert status.main([]) == 0
+    out = capsys.readouterr().out
+    assert "7 runs in runs: 1 interrupted, 1 failed, 1 lost, 4 ok" in out
+    (line,) = [line for line in out.splitlines() if line.startswith("interrupted")]
+    assert "has a checkpoint" in line
+    assert "bn batch=4 seed=0" in line
+    assert "RuntimeError: this layer is broken on purpose" in out
+    assert ", shared with " in out
+    assert status.main(["finished", "failed"]) == 0
+    shown = capsys.readouterr().out
+    assert len(shown.splitlines()) == 6
+    assert status.main(["runs=nowhere"]) == 2
+    assert status.main(["fnished"]) == 2
+    errors = capsys.readouterr().err
+    assert "runs=nowhere: there is no such folder" in errors
+    assert "did you mean finished?" in errors
+
+
+def test_the_list_imports_no_torch() -> None:
+    program = (
+        "import sys, normbench.status, normbench.bench.__main__; print('torch' in sys.modules)"
+    )
+    found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert found.stdout == "False\n"

@@ -1,0 +1,417 @@
+"""Whole sweeps with real processes: what is on disk, on the screen and in the exit code."""
+
+import io
+import json
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from normbench import results, run_files
+from normbench.config.cells import Request
+from normbench.execution import worker_process
+from normbench.execution.progress import Bars, Lines, Screen
+from normbench.execution.sweep import PRELOADED
+from normbench.history import read_history
+from normbench.results import Row
+from support.cells import BROKEN, LONG, SHORT, cell, run_folder
+from support.commands import Command, Rows
+from support.processes import (
+    finish,
+    is_training,
+    pid_of,
+    processes,
+    run_when,
+    terminal,
+    wait_for,
+    wait_until_gone,
+)
+
+
+def test_a_grid_leaves_a_row_a_cell_and_prints_the_table(command: Command, rows: Rows) -> None:
+    end = command("-m", "norm=bn,evonorm_s0", "batch=4,128", "seed=0,1", *SHORT)
+    assert end.code == 0, end.err
+    assert [row.status for row in rows()] == ["ok"] * 8
+    assert "8 cells, 0 finished before, 8 to do" in end.out
+    assert "| norm \\ batch   | 4 " in end.out
+    assert end.out.count("(2)") == 4
+    assert "evonorm_s0 †" in end.out
+    assert "one and the same computation for a seed in every column" in end.out
+    assert "demonstration" in end.out
+    for row in rows():
+        own = Path("runs") / "default" / row.id
+        assert not (own / "state.json").exists()
+        assert len(list(read_history(own))) == 2
+    flat = [row for row in rows() if row.norm == "evonorm_s0" and row.seed == 0]
+    assert len({(row.test_top1, row.test_loss, row.train_loss) for row in flat}) == 1
+    for form in ("md", "csv", "tex", "png", "pdf", "svg"):
+        assert list(Path("reports/batch_size").glob(f"*.{form}"))
+
+
+def test_what_a_row_says(command: Command, rows: Rows) -> None:
+    assert command("norm=gn", "batch=4", "seed=3", "model.width=8", *SHORT).code == 0
+    (row,) = rows()
+    asked = cell("norm=gn", "batch=4", "seed=3", "model.width=8", *SHORT)
+    assert (row.id, row.config) == (asked.id, json.loads(json.dumps(asked.identity)))
+    assert (row.norm, row.batch, row.workers, row.global_batch, row.seed) == ("gn", 4, 32, 128, 3)
+    assert row.options == "model.width=8 recipe.images=2560"
+    assert (row.groups, row.batch_independent, row.threads) == ([4], True, 1)
+    assert row.plan == "32 workers: devices=1 per_forward=32 accumulation=1"
+    assert row.versions["torch"]
+    assert row.params is not None
+    assert row.macs is not None
+    for measured in (row.seconds, row.images_per_second, row.peak_memory, row.memory):
+        assert measured is not None
+        assert measured > 0
+    for percent in (row.train_top1, row.val_top1, row.test_top1, row.test_top5):
+        assert percent is not None
+        assert 0 <= percent <= 100
+    log = Path("runs") / "default" / row.id / "log.txt"
+    assert not log.read_text()  # nothing happened that one would have to know
+
+
+def test_the_same_command_trains_nothing_and_starts_no_process(
+    command: Command, rows: Rows, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arguments = ("-m", "norm=bn", "batch=4,8", *SHORT)
+    first = command(*arguments)
+    before = rows()
+    monkeypatch.setattr("normbench.execution.worker_process.start", None)
+    monkeypatch.setattr("normbench.execution.worker_process.start_server", None)
+    second = command(*arguments)
+    assert (first.code, second.code) == (0, 0)
+    assert "2 cells, 2 finished before, 0 to do" in second.out
+    assert rows() == before
+    assert "these files had it all" in second.out
+
+
+def test_forced_runs_give_the_same_numbers_bit_for_bit(command: Command, rows: Rows) -> None:
+    for force in ("force=false", "force=true"):
+        assert command("norm=bn", "batch=4", force, *SHORT).code == 0
+        (row,) = rows()
+        numbers = (row.test_top1, row.test_loss, row.train_loss, row.val_top1)
+        if force == "force=false":
+            finished, expected = row.finished, numbers
+    assert numbers == expected
+    assert row.finished > finished
+
+
+def test_a_run_of_one_sweep_is_reused_by_every_other(command: Command, rows: Rows) -> None:
+    assert command("sweeps=demo", "norm=bn", "batch=4", "seed=0", *SHORT).code == 0
+    end = command("norm=bn", "batch=4", "seed=0", *SHORT)
+    assert "1 finished before, 0 to do" in end.out
+    (row,) = rows()
+    assert row.sweep == "demo"
+
+
+def test_the_runs_folder_is_a_choice(command: Command, tmp_path: Path) -> None:
+    assert command("norm=gn", "runs=else/where", *SHORT).code == 0
+    assert [row.norm for row in results.read(tmp_path / "else" / "where")] == ["gn"]
+
+
+def test_a_cell_that_cannot_work_is_named_first_and_the_others_run(
+    command: Command, rows: Rows
+) -> None:
+    end = command("-m", "norm=bn,gn", "batch=1", *SHORT)
+    assert end.code == 0
+    reason = "batch normalization of a single value per channel"
+    assert end.out.index("impossible  bn batch=1 seed=0") < end.out.index("1/1 ok")
+    assert {row.norm: row.status for row in rows()} == {"bn": "impossible", "gn": "ok"}
+    assert reason in rows()[0].reason
+    assert "| n/a " in end.out
+    assert "2 finished before" in command("-m", "norm=bn,gn", "batch=1", *SHORT).out
+
+
+def test_a_cell_that_cannot_work_among_finished_ones_has_its_row_too(
+    command: Command, rows: Rows
+) -> None:
+    assert command("norm=gn", "batch=1", *SHORT).code == 0
+    assert command("-m", "norm=bn,gn", "batch=1", *SHORT).code == 0
+    assert {row.norm: row.status for row in rows()} == {"bn": "impossible", "gn": "ok"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["norm=bn", "batch=1"], "cannot work: batch normalization of a single value"),
+        (["global_batch=2048", "batch=8"], "data=digits has 1293 training images"),
+        (["data=fashion_mnist", "data.root=/nowhere"], "/nowhere/train-images-idx3-ub"),
+        (["data.val=0.001"], "data.val=0.001 holds out 2 of 1437 images"),
+        (["model.depth=15"], "model.depth=15: this family has 6n + 2 layers"),
+        (["recipe.lr=fast"], "recipe.lr=fast: input should be a valid number"),
+        (["recipe.epochs=3"], "recipe.epochs=10 recipe.images=null"),
+        (["norm._target_=normbench.nowhere.X"], "normbench.nowhere.X cannot be imported"),
+        (["data.noise=nan"], "data.noise=nan: it must be a finite number"),
+        (["reg.label_smoothing=1"], "reg.label_smoothing=1.0: it is from 0 to below 1"),
+        (["precision=16-mixed"], "precision=16-mixed needs a CUDA device"),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_what_only_torch_can_judge_is_refused_before_any_training(
+    arguments: list[str], says: str, command: Command, rows: Rows
+) -> None:
+    end = command(*arguments, *SHORT)
+    assert end.code == 2
+    assert end.err.startswith("normbench: ")
+    assert says in end.err
+    assert end.err.count("\n") == 1
+    assert rows() == []
+
+
+def test_a_runs_folder_that_cannot_be_written_is_refused(command: Command, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    end = command("runs=file/inside", *SHORT)
+    assert end.code == 2
+    assert end.err == (
+        "normbench: runs=file/inside cannot be written (Not a directory); "
+        "name a folder that can, as in runs=~/normbench-runs\n"
+    )
+
+
+def test_a_run_that_raises_is_one_line_and_the_sweep_goes_on(command: Command, rows: Rows) -> None:
+    arguments = (*BROKEN, "-m", "norm=broken,gn", "batch=4", *SHORT)
+    end = command(*arguments)
+    assert end.code == 1
+    assert "failed  broken batch=4 seed=0" in end.out
+    assert "failed: broken batch=4 seed=0" in end.out
+    assert "RuntimeError: this layer is broken on purpose" in end.out
+    assert "1 of 2 cells have no row; the same command goes on from here" in end.out
+    assert [row.norm for row in rows()] == ["gn"]
+    own = run_folder(*BROKEN, "norm=broken", "batch=4", *SHORT)
+    assert run_files.read(own)["phase"] == "failed"
+    assert "Traceback" in (own / "log.txt").read_text()
+    assert "in forward" in (own / "log.txt").read_text()
+    assert "2 cells, 1 finished before, 1 to do" in command(*arguments).out
+
+
+def test_a_run_that_diverges_is_a_result(command: Command, rows: Rows) -> None:
+    end = command("-m", "norm=bn,gn", "recipe.lr=1e30", *SHORT)
+    assert end.code == 0
+    assert [row.status for row in rows()] == ["diverged", "diverged"]
+    assert "| div. " in end.out
+
+
+def test_a_killed_run_is_named_and_the_others_finish(command: Command, rows: Rows) -> None:
+    victim = run_folder("norm=bn", "batch=4", *LONG)
+    killer = run_when(lambda: is_training(victim), lambda: os.kill(pid_of(victim), signal.SIGKILL))
+    end = command("-m", "norm=bn", "batch=4", *LONG)
+    killer.join()
+    assert end.code == 1
+    assert "killed by signal 9" in end.out
+    assert run_files.read(victim)["phase"] == "failed"
+    assert run_files.read(victim)["error"] == "killed by signal 9"
+    assert not run_files.is_busy(victim)
+    assert rows() == []
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_sweep_that_is_stopped_keeps_what_is_finished(
+    command: Command, rows: Rows, number: int, code: int
+) -> None:
+    assert command("norm=gn", "batch=4", *SHORT).code == 0
+    running = [run_folder("norm=bn", f"batch={batch}", *LONG) for batch in (4, 8)]
+    stopper = run_when(
+        lambda: all(is_training(folder) for folder in running), lambda: os.kill(os.getpid(), number)
+    )
+    end = command("-m", "norm=bn", "batch=4,8,16", "jobs=2", *LONG)
+    stopper.join()
+    assert end.code == code
+    assert [run_files.read(folder)["phase"] for folder in running] == ["interrupted"] * 2
+    assert not any(run_files.is_busy(folder) for folder in running)
+    assert f"stopped by signal {int(number)}" in end.out
+    assert "3 of 3 cells have no row; the same command goes on from here" in end.out
+    assert [row.norm for row in rows()] == ["gn"]
+
+
+def test_ctrl_c_at_a_terminal_stops_everything(tmp_path: Path) -> None:
+    """The signal reaches the whole group, the fork server too."""
+    own = tmp_path / run_folder("norm=bn", "batch=4", *LONG)
+    with terminal(tmp_path, "norm=bn", "batch=4", *LONG) as process:
+        wait_for(lambda: is_training(own))
+        os.killpg(process.pid, signal.SIGINT)
+        out, _ = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "Traceback" not in out
+    assert run_files.read(own)["phase"] == "interrupted"
+    wait_until_gone(tmp_path)
+
+
+def test_ctrl_c_during_the_imports_stops_everything(tmp_path: Path) -> None:
+    with terminal(tmp_path, *LONG) as process:
+        assert process.stdout is not None
+        while "importing torch" not in process.stdout.readline():
+            pass
+        time.sleep(0.5)
+        os.killpg(process.pid, signal.SIGINT)
+        out, _ = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "Traceback" not in out
+    wait_until_gone(tmp_path)
+
+
+def test_children_die_with_a_killed_parent_and_the_command_goes_on(
+    tmp_path: Path, command: Command, rows: Rows
+) -> None:
+    arguments = ("norm=bn", "batch=4", "recipe.images=64000", "logger=none", "trainer=cpu")
+    own = tmp_path / run_folder(*arguments)
+    with terminal(tmp_path, *arguments) as process:
+        wait_for(lambda: is_training(own))
+        assert pid_of(own) in processes(str(tmp_path))
+        process.kill()
+        process.wait()
+    wait_until_gone(tmp_path)
+    assert run_files.read(own)["phase"] == "running"  # nobody was left who could say otherwise
+    assert command(*arguments).code == 0
+    assert [row.status for row in rows()] == ["ok"]
+
+
+def oom(memory: int) -> Row:
+    """The row of a run that did not fit into `memory` bytes."""
+    asked = cell("norm=bn", *SHORT).asked("default")
+    return Row(**asked, status="oom", reason="no memory", memory=memory, finished="2026-01-01")
+
+
+@pytest.mark.parametrize(("memory", "status"), [(1, "ok"), (10**15, "oom")])
+def test_what_did_not_fit_is_tried_again_where_there_is_more_memory(
+    command: Command, rows: Rows, memory: int, status: str
+) -> None:
+    row = oom(memory)
+    results.write(Path("runs") / "default" / row.id, row)
+    end = command("norm=bn", *SHORT)
+    assert end.code == 0
+    assert rows()[0].status == status
+    assert ("| OOM " in end.out) == (status == "oom")
+
+
+def test_a_run_that_takes_its_process_away_has_failed(command: Command) -> None:
+    end = command(*BROKEN, "norm=vanishing", *SHORT)
+    assert end.code == 1
+    assert "failed  vanishing" in end.out
+    assert "exit code 0 without a word" in end.out
+
+
+def test_not_a_number_in_evaluation_is_a_result(command: Command, rows: Rows) -> None:
+    end = command(*BROKEN, "norm=untested", *SHORT)
+    assert end.code == 0
+    (row,) = rows()
+    assert (row.status, row.test_loss) == ("diverged", None)
+    assert row.reason == "the loss on the test images was nan"
+    assert "| div. " in end.out
+
+
+def test_a_layer_that_cannot_be_built_is_one_sentence_and_a_trace(command: Command) -> None:
+    end = command(*BROKEN, "-m", "norm=gn,unbuildable", *SHORT)
+    assert end.code == 2
+    assert "(LookupError: no layer of 16 channels); the trace is in runs/check.log" in end.err
+    assert "in layer" in Path("runs/check.log").read_text()
+
+
+def test_a_forced_run_that_is_stopped_keeps_the_old_row_aside(command: Command, rows: Rows) -> None:
+    arguments = ["norm=bn", "batch=4", *LONG]
+    own = run_folder(*arguments)
+    asked = cell(*arguments).asked("default")
+    results.write(own, Row(**asked, status="ok", test_top1=90.0))
+    stopper = run_when(lambda: is_training(own), lambda: os.kill(os.getpid(), signal.SIGINT))
+    assert command("force=true", *arguments).code == 130
+    stopper.join()
+    assert rows() == []
+    assert run_files.read(own)["phase"] == "interrupted"
+    assert results.load(own / "previous.json").test_top1 == 90.0
+
+
+def test_a_child_that_comes_too_late_touches_nothing(command: Command, tmp_path: Path) -> None:
+    """Another process holds the run: its log and its state stay."""
+    own = tmp_path / run_folder("norm=bn", *SHORT)
+    asked = cell("norm=bn", *SHORT).on("cpu")
+    plan = asked.trainer.layouts(asked.workers)[0]
+    request = Request(asked, plan, own, "default", "", force=True, resume=True)
+    with run_files.locked(own):
+        (own / "log.txt").write_text("of the other\n")
+        run_files.write(own, "running", pid=1)
+        worker_process.start_server(PRELOADED)
+        end, _ = finish(
+            worker_process.start("normbench.execution.worker:main", request, log=own / "log.txt")
+        )
+        assert end.last is not None
+        assert end.last.content == "busy"
+    assert (own / "log.txt").read_text() == "of the other\n"
+    assert run_files.read(own)["pid"] == 1
+
+
+def test_a_damaged_row_is_refused_before_any_training(command: Command) -> None:
+    (Path("runs/default") / ("a" * 12)).mkdir(parents=True)
+    (Path("runs/default") / ("a" * 12) / "row.json").write_text("{")
+    end = command("norm=bn", *SHORT)
+    assert end.code == 2
+    assert "row.json is not JSON" in end.err
+    assert "importing torch" not in end.out
+
+
+def test_reports_that_cannot_be_written_are_refused_before_any_training(command: Command) -> None:
+    Path("reports").touch()
+    end = command("norm=bn", *SHORT)
+    assert end.code == 2
+    assert "normbench: the folder reports cannot be written" in end.err
+
+
+def show(shown: Screen) -> None:
+    """A run begins, must wait, begins again and ends."""
+    shown.began("a", "gn recipe.decayed=[weight]")
+    shown.moved("a", 5, 10, 1.5)
+    shown.left("a")
+    shown.began("a", "gn recipe.decayed=[weight]")
+    shown.ended("a", "ok gn recipe.decayed=[weight] [/a]", failed=False)
+    shown.close()
+
+
+def test_bars_show_titles_as_they_are_and_leave_nothing_behind() -> None:
+    """Brackets are no markup, and a run that must wait leaves no bar behind."""
+    out = io.StringIO()
+    bars = Bars(Console(file=out, force_terminal=True, width=100), 2)
+    show(bars)
+    assert len(bars.progress.tasks) == 1
+    assert "ok gn recipe.decayed=[weight] [/a]" in out.getvalue()
+
+
+def test_lines_say_what_has_ended(capsys: pytest.CaptureFixture[str]) -> None:
+    show(Lines(2))
+    assert capsys.readouterr().out == "1/2 ok gn recipe.decayed=[weight] [/a]\n"
+
+
+def test_two_sweeps_at_once_train_each_cell_once(
+    tmp_path: Path, command: Command, rows: Rows
+) -> None:
+    arguments = ("-m", "norm=bn,gn", "batch=4,8", "seed=0,1", *SHORT)
+    with terminal(tmp_path, *arguments) as other:
+        wait_for(lambda: any(tmp_path.glob("runs/default/*/state.json")))
+        end = command(*arguments)
+        out, _ = other.communicate(timeout=120)
+    assert (end.code, other.returncode) == (0, 0)
+    assert len(rows()) == 8
+    trained = [
+        line.split()[2:5]
+        for text in (out, end.out)
+        for line in text.splitlines()
+        if " ok  " in line or " diverged  " in line
+    ]
+    # Of gn one cell is trained for both.
+    assert len(trained) == len({tuple(words) for words in trained}) == 6
+
+
+def test_threads_are_those_of_the_configuration(command: Command, rows: Rows) -> None:
+    for threads in (1, 2):
+        more = (f"trainer.threads={threads}", f"seed={threads}")
+        assert command("norm=bn", *more, *SHORT).code == 0
+    assert {row.seed: row.threads for row in rows()} == {1: 1, 2: 2}
+
+
+def test_how_many_run_beside_each_other_changes_no_number(command: Command, rows: Rows) -> None:
+    losses = []
+    for jobs in (1, 2):
+        more = ("force=true", f"jobs={jobs}")
+        assert command("-m", "norm=bn", "seed=0,1", *more, *SHORT).code == 0
+        losses.append([row.train_loss for row in rows()])
+    assert losses[0] == losses[1]

@@ -1,0 +1,110 @@
+"""Dropout and stochastic depth: drawn by image and epoch, in whatever order and portion."""
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from normbench.data.counter_rng import Draws
+from normbench.models.drop import Dropout, StochasticDepth, dropping, linear_rates, set_draws
+from normbench.training.trainer import train
+from support.cells import SHORT, cell
+
+KINDS = [Dropout, StochasticDepth]
+IMAGES = torch.arange(1000)
+
+
+def announced(layer: nn.Module, images: Tensor, seed: int = 0, epoch: int = 0) -> nn.Module:
+    set_draws(dropping(layer), Draws(seed, epoch, images))
+    return layer
+
+
+@pytest.mark.parametrize("rate", [0.1, 0.5, 0.9])
+@pytest.mark.parametrize("drawn", [True, False], ids=["by image", "by torch"])
+def test_as_many_are_dropped_as_the_rate_says(rate: float, drawn: bool) -> None:
+    torch.manual_seed(0)
+    x = torch.ones(1000, 4, 3, 3)
+    values, paths = Dropout(rate), StochasticDepth(rate)
+    if drawn:
+        announced(values, IMAGES)
+        announced(paths, IMAGES)
+    dropped = values(x)
+    assert (dropped == 0).float().mean().item() == pytest.approx(rate, abs=4 * math.sqrt(1 / 36000))
+    assert dropped.max().item() == pytest.approx(1 / (1 - rate))
+    whole = paths(x).flatten(1)
+    assert ((whole == 0).all(1) | (whole == 1).all(1)).all()  # an image as a whole
+    assert (whole == 0).float().mean().item() == pytest.approx(rate, abs=4 * math.sqrt(1 / 1000))
+    rescaled = StochasticDepth(rate, rescale=True)
+    assert rescaled(x).max().item() == pytest.approx(1 / (1 - rate))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_nothing_is_dropped_in_evaluation_or_at_a_rate_of_0(kind: Any) -> None:
+    x = torch.randn(4, 3, 2, 2)
+    assert kind(0.5).eval()(x) is x
+    assert kind(0.0).train()(x) is x
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_image_is_dropped_by_seed_epoch_and_layer_and_by_nothing_else(kind: Any) -> None:
+    x = torch.ones(1000, 8)
+    first = announced(kind(0.5), IMAGES)(x)
+    assert torch.equal(announced(kind(0.5), IMAGES)(x), first)
+    order = torch.randperm(1000)
+    assert torch.equal(announced(kind(0.5), IMAGES[order])(x), first[order])
+    assert torch.equal(announced(kind(0.5), IMAGES[300:400])(x[300:400]), first[300:400])
+    assert not torch.equal(announced(kind(0.5), IMAGES, seed=1)(x), first)
+    assert not torch.equal(announced(kind(0.5), IMAGES, epoch=1)(x), first)
+    pair = nn.ModuleList([kind(0.5), kind(0.5)])
+    announced(pair, IMAGES)
+    assert not torch.equal(pair[0](x), pair[1](x))
+
+
+def test_layers_that_drop_nothing_move_no_other_layers_numbers() -> None:
+    x = torch.ones(1000, 8)
+    alone = announced(Dropout(0.5), IMAGES)(x)
+    after = nn.ModuleList([Dropout(0.0), Dropout(0.5)])
+    announced(after, IMAGES)
+    assert torch.equal(after[1](x), alone)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_other_images_than_were_announced_are_an_error(kind: Any) -> None:
+    layer = announced(kind(0.5), IMAGES[:4])
+    with pytest.raises(ValueError, match="4 images were announced, not 3"):
+        layer(torch.ones(3, 2))
+    set_draws(dropping(layer), None)
+    assert layer(torch.ones(3, 2)).shape == (3, 2)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_dtype_stays(kind: Any, dtype: torch.dtype) -> None:
+    assert announced(kind(0.5), IMAGES[:4])(torch.ones(4, 3, 2, 2, dtype=dtype)).dtype == dtype
+
+
+@pytest.mark.parametrize("rate", [-0.1, 1.0, 2])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_rate_is_a_probability(kind: Any, rate: float) -> None:
+    with pytest.raises(ValueError, match="a rate is from 0 to below 1"):
+        kind(rate)
+
+
+def test_rates_grow_with_depth() -> None:
+    assert linear_rates(0.2, 4) == pytest.approx([0, 0.05, 0.1, 0.15])
+
+
+def losses(*words: str) -> list[float]:
+    base = cell("norm=gn", "model=resnet18_cifar", "model.width=8", *words, *SHORT)
+    curve: list[dict[str, float]] = []
+    train(base, curve.append, lambda done, steps, loss: None)
+    return [record["train_loss"] for record in curve]
+
+
+def test_in_a_training_chunks_change_nothing_and_rates_do() -> None:
+    drops = ("model.dropout=0.2", "model.stochastic_depth=0.3", "recipe.images=1280")
+    once = losses(*drops, "trainer.chunk=1")
+    assert losses(*drops, "trainer.chunk=7") == once
+    assert losses("recipe.images=1280") != once

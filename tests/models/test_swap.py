@@ -1,0 +1,698 @@
+"""Any normalizer in networks of timm and torchvision: the same numbers, every rule of placement."""
+
+import re
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import timm
+import torch
+import torchvision
+from build import COVERED
+from timm.layers.activations import QuickGELU
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from normbench.catalog import main as catalog
+from normbench.catalog import model, normalizer, normalizers
+from normbench.config.build import build, options
+from normbench.data.counter_rng import Draws
+from normbench.errors import BadInput, Impossible
+from normbench.models.coverage import coverage
+from normbench.models.drop import Dropout, StochasticDepth, dropping, set_draws
+from normbench.models.layer_types import is_batch_norm
+from normbench.models.swap import swap
+from normbench.norms.base.convolution import StandardizedConv2d
+from normbench.norms.base.layer import Activation, Affine, NormAct, Scale
+from normbench.norms.frn import ThresholdedLinear
+from normbench.norms.proxy import ProxyAct
+from normbench.results import Row
+from normbench.training.parameter_groups import groups
+from normbench.training.trainer import train
+from support.cells import SHORT, cell
+from support.commands import Command
+
+PAPERS = COVERED[: COVERED.index("resnet18") + 1]  # and others of other kinds
+# One of every way in which a normalizer touches a network; docs/coverage.md has them all.
+KINDS = ["bn", "gn_ws", "gn_pn", "frn", "evonorm_s0", "nf"]
+
+
+def made(name: str, norm: str = "bn", **arguments: Any) -> Any:
+    network: Any = timm.create_model(name, num_classes=10, **arguments)
+    return swap(network, normalizer(norm), image=network.default_cfg["input_size"])
+
+
+def sequence(*layers: nn.Module) -> nn.Sequential:
+    """A small network around `layers`, which take and give 8 channels."""
+    conv, head = nn.Conv2d(3, 8, 3, padding=1, bias=False), nn.Conv2d(8, 8, 1)
+    pool = nn.AdaptiveAvgPool2d(1)
+    return nn.Sequential(conv, *layers, head, pool, nn.Flatten(), nn.Linear(8, 4))
+
+
+# The same numbers
+
+
+def randomized(network: nn.Module) -> nn.Module:
+    """Gains that start at 0 would hide whole branches."""
+    generator = torch.Generator().manual_seed(1)
+    for parameter in network.parameters():
+        if parameter.dim() == 1:
+            parameter.data.uniform_(0.5, 1.5, generator=generator)
+    return network
+
+
+def seen(network: nn.Module, x: Tensor) -> dict[str, Tensor]:
+    """Logits, gradients and buffers of one pass."""
+    network.zero_grad()
+    logits = network(x)
+    logits.square().sum().backward()
+    gradients = {f"grad {name}": p.grad for name, p in network.named_parameters()}
+    return {"logits": logits, **gradients, **dict(network.named_buffers())}
+
+
+@pytest.mark.parametrize("name", PAPERS)
+def test_swapped_bn_is_timms_network_bit_for_bit(name: str) -> None:
+    torch.manual_seed(0)
+    theirs = randomized(timm.create_model(name, num_classes=10))
+    ours = made(name)
+    ours.load_state_dict(theirs.state_dict(), strict=False)
+    size = 96 if name == "inception_v3" else 64
+    for training in (True, False):
+        x = torch.randn(2, 3, size, size)
+        left, right = (seen(network.train(training), x) for network in (theirs, ours))
+        counters = {key for key in left if key.endswith("num_batches_tracked")}
+        assert left.keys() - counters == right.keys()
+        assert all(torch.equal(left[key], right[key]) for key in right)
+
+
+@pytest.mark.parametrize("name", ["resnet18", "densenet121", "googlenet"])
+def test_torchvision_too_though_it_shares_and_calls_its_activations(name: str) -> None:
+    torch.manual_seed(0)
+    more = {"aux_logits": False, "init_weights": True} if name == "googlenet" else {}
+    theirs = randomized(torchvision.models.get_model(name, num_classes=10, **more)).eval()
+    ours = swap(theirs, normalizer("bn"))
+    x = torch.randn(2, 3, 64, 64)
+    assert torch.equal(ours(x), theirs(x))
+    assert coverage(ours, normalizer("bn")).left == {}
+
+
+def test_a_new_layer_takes_over_what_is_known_of_the_old() -> None:
+    torch.manual_seed(0)
+    old: Any = nn.BatchNorm2d(8, eps=1e-3, momentum=0.01)
+    old(torch.randn(4, 8, 5, 5) + 3)
+    old.weight.data.normal_()
+
+    def new(norm: str, **options: Any) -> Any:
+        network = sequence(old, nn.ReLU())
+        return swap(network, normalizer(norm, **options), image=(3, 8, 8)).get_submodule("1")
+
+    bn = new("bn")
+    assert (bn.eps, bn.momentum) == (1e-3, 0.01)
+    assert torch.equal(bn.running_mean, old.running_mean)
+    assert torch.equal(bn.running_var, old.running_var)
+    assert torch.equal(bn.weight, old.weight)
+    assert bn.weight is not old.weight
+    told = new("bn", eps=1e-4)
+    assert (told.eps, told.momentum) == (1e-4, 0.01)
+    renorm = new("batch_renorm")  # its momentum is its paper's
+    assert renorm.momentum == normalizer("batch_renorm").momentum  # type: ignore[attr-defined]
+    gn = new("gn")
+    assert gn.eps == 1e-5
+    assert torch.equal(gn.weight, old.weight)
+
+
+# Coverage
+
+
+def stubborn(network: nn.Module) -> list[nn.Module]:
+    return [layer for layer in network.modules() if is_batch_norm(layer)]
+
+
+@pytest.mark.parametrize("norm", KINDS)
+@pytest.mark.parametrize("name", [*COVERED[:15], "repvgg_a0"])
+def test_no_batch_normalization_is_left_unseen(name: str, norm: str) -> None:
+    with torch.device("meta"):
+        try:
+            network = made(name, norm)
+        except Impossible as reason:
+            if "normalizes nothing" in str(reason):
+                assert (name, norm) in [
+                    ("convnext_atto", "evonorm_s0"),
+                    ("repvgg_a0", "evonorm_s0"),
+                ]
+                return
+            assert norm == "nf"
+            assert f"residual branches of kind {norm}" in str(reason)
+            assert "resnet50" in str(reason)  # a model that has them
+            return
+        assert not stubborn(network)
+        theirs: Any = timm.create_model(name)
+        channels, height, width = theirs.default_cfg["input_size"]
+        try:
+            logits = network.train()(torch.empty(4, channels, height, width))
+        except Impossible as reason:
+            assert "1x1 map" in str(reason)  # of an attention, whose groups have a value each
+            return
+        assert logits.shape == (4, 10)
+    found = coverage(network, normalizer(norm))
+    assert found.pairs + found.alone > 0
+    assert found.left == {}
+    decayed = groups(network, 0.1, 1e-4, ["weight"])  # every parameter has a role
+    assert len(decayed[0]["params"]) >= found.convs
+    assert (found.standardized > 0) == (norm == "gn_ws")
+
+
+@pytest.mark.parametrize(
+    ("name", "pairs", "alone", "activations", "convs"),
+    [
+        ("resnet50", 33, 20, 16, 53),  # 16 after additions; the last of 16 blocks, 4 shortcuts
+        ("resnetv2_50", 49, 0, 0, 53),  # the classifier is a convolution, and not one of them
+        ("mobilenetv2_100", 35, 17, 0, 52),
+        ("efficientnet_b0", 33, 16, 0, 49),  # 32 more are squeeze-excite's
+    ],
+)
+def test_counts_of_coverage(
+    name: str, pairs: int, alone: int, activations: int, convs: int
+) -> None:
+    with torch.device("meta"):
+        found = coverage(made(name, "gn_ws"), normalizer("gn_ws"))
+    assert (found.pairs, found.alone, found.activations) == (pairs, alone, activations)
+    assert found.standardized == convs
+    assert f"{pairs} of {pairs + activations} activations with a norm" in str(found)
+
+
+def test_adjusted_groups_are_counted() -> None:
+    with torch.device("meta"):
+        found = coverage(made("mobilenetv2_100", "evonorm_s0"), normalizer("evonorm_s0"))
+    assert found.adjusted == {"24 of 32": 4}  # of 144 channels
+    assert "4 layers with 24 of 32 groups" in str(found)
+
+
+# Placement
+
+
+def layers(network: nn.Module, kind: type[nn.Module]) -> Iterator[Any]:
+    return (layer for layer in network.modules() if isinstance(layer, kind))
+
+
+def test_evonorm_keeps_the_relu_after_a_v1_addition() -> None:
+    network = made("resnet18", "evonorm_s0")
+    block = network.get_submodule("layer2.0")
+    assert [type(block.get_submodule(name)) for name in ("bn2", "downsample.1")] == [Affine] * 2
+    assert block.get_submodule("bn1").act == "relu"
+    after = block.get_submodule("act2")
+    assert isinstance(after, Activation)
+    assert torch.equal(after(torch.tensor([-1.0, 2.0])), torch.tensor([0.0, 2.0]))
+
+
+def test_frn_has_a_threshold_after_a_v1_addition_and_none_in_squeeze_excite() -> None:
+    assert len(list(layers(made("resnet18", "frn"), ThresholdedLinear))) == 8
+    network = made("seresnet18", "frn")
+    assert len(list(layers(network, ThresholdedLinear))) == 8
+    assert len(list(layers(network, nn.ReLU))) == 8
+
+
+@pytest.mark.parametrize(
+    ("name", "unscaled"),
+    [("resnetv2_50", 1), ("mobilenetv2_100", 1), ("densenet121", 1), ("resnet18", 0)],
+)
+def test_proxy_normalization_is_unscaled_before_the_final_mean(name: str, unscaled: int) -> None:
+    proxied = list(layers(made(name, "gn_pn"), ProxyAct))
+    assert [layer.scale for layer in proxied].count(False) == unscaled
+    assert proxied[-1].scale == (not unscaled)
+
+
+def test_proxy_normalization_is_unscaled_where_branches_go_into_the_final_mean_together() -> None:
+    with torch.device("meta"):
+        proxied = list(layers(made("inception_v3", "gn_pn"), ProxyAct))
+    assert [layer.scale for layer in proxied].count(False) == 6  # 320 + 2 * 384 + 2 * 384 + 192
+
+
+def test_no_proxy_in_squeeze_excite_and_a_gain_alone_at_the_end_of_mbconv() -> None:
+    network = made("efficientnet_b0", "gn_pn")
+    assert len(list(layers(network, ProxyAct))) == 33
+    excite = network.get_submodule("blocks.1.0.se")
+    assert not any(isinstance(layer, NormAct | Activation) for layer in excite.modules())
+    last = network.get_submodule("blocks.1.0.bn3")
+    assert last.weight is not None
+    assert last.bias is None
+
+
+def test_weight_standardization_leaves_squeeze_excite_and_classifier_alone() -> None:
+    network = made("efficientnet_b0", "gn_ws")
+    for name, conv in network.named_modules():
+        if isinstance(conv, nn.Conv2d):
+            assert isinstance(conv, StandardizedConv2d) == (".se." not in name), name
+    bottleneck = made("resnetv2_50", "gn_ws")
+    assert not isinstance(bottleneck.get_submodule("head.fc"), StandardizedConv2d)
+
+
+@pytest.mark.parametrize(("name", "scales"), [("resnetv2_50", 16), ("resnet50", 0)])
+def test_a_learned_scale_follows_a_branch_that_no_normalization_ends(
+    name: str, scales: int
+) -> None:
+    network = made(name, "gn_ws")
+    assert len(list(layers(network, Scale))) == scales
+    assert coverage(network, normalizer("gn_ws")).scales == scales
+    if scales:
+        scale = network.get_submodule("stages.0.blocks.0.conv3_scale")
+        assert (scale.channels, scale.act) == (256, None)
+        assert not any("downsample" in key and "scale" in key for key, _ in network.named_modules())
+
+
+def test_a_head_after_the_mean_is_standardized_and_a_downsampled_stream_has_no_scale() -> None:
+    with torch.device("meta"):
+        head = made("mobilenetv3_small_100", "gn_ws").get_submodule("conv_head")
+        stream = made("poolformer_s12", "gn_ws")
+    assert isinstance(head, StandardizedConv2d)
+    assert not list(layers(stream, Scale))
+
+
+def test_same_padding_survives_standardization() -> None:
+    """tf_ networks pad as they go."""
+    torch.manual_seed(0)
+    network = made("tf_mobilenetv3_small_minimal_100", "ln_ws")
+    conv = network.get_submodule("conv_stem")
+    assert isinstance(conv, StandardizedConv2d)
+    same = timm.layers.Conv2dSame(3, 16, 3, 2, bias=False)
+    same.weight = nn.Parameter(conv.standardized())
+    for size in (64, 65):
+        seen: list[Tensor] = []
+        hook = conv.register_forward_hook(lambda _, x, y, seen=seen: seen.append(y))
+        x = torch.randn(2, 3, size, size)
+        network(x)
+        hook.remove()
+        torch.testing.assert_close(seen[0], same(x))
+
+
+def test_gates_are_no_activations() -> None:
+    gated = sequence(nn.BatchNorm2d(8), nn.Sigmoid(), nn.BatchNorm2d(8), nn.ReLU())
+    network = swap(gated, normalizer("evonorm_s0"), image=(3, 8, 8))
+    assert isinstance(network.get_submodule("2"), nn.Sigmoid)
+    assert [network.get_submodule(place).act for place in ("1", "3")] == [None, "relu"]
+
+
+def test_an_activation_is_known_by_what_it_computes() -> None:
+    class Functional(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv = nn.Conv2d(3, 8, 3)
+            self.norms = nn.ModuleList(nn.BatchNorm2d(8) for _ in range(3))
+
+        def forward(self, x: Tensor) -> Tensor:
+            x = F.leaky_relu(self.norms[0](self.conv(x)), 0.01, inplace=True)
+            x = self.norms[1](x).relu_()
+            x = torch.tanh(self.norms[2](x))
+            return x.mean((2, 3))
+
+    network = swap(Functional(), normalizer("gn"), image=(3, 8, 8))
+    acts = [layer.act for layer in layers(network, NormAct)]
+    assert acts == ["leaky_relu", "relu", "tanh"]
+    assert coverage(network, normalizer("gn")).activations == 0
+
+
+# What is refused
+
+
+class Calls(nn.Module):
+    """A function in a sequence."""
+
+    def __init__(self, function: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.function(x)
+
+
+@pytest.mark.parametrize(
+    ("layers", "norm", "error", "says"),
+    [
+        ([nn.BatchNorm2d(8), nn.PReLU(8)], "gn", Impossible, "activation PReLU after 1 is none"),
+        ([nn.BatchNorm2d(8), nn.LeakyReLU(0.2)], "gn", Impossible, "activation LeakyReLU after 1"),
+        ([nn.ReLU()], "gn", Impossible, "no normalization of maps"),
+        ([nn.BatchNorm2d(8)], "skipinit", Impossible, "branches of kind skipinit"),
+        ([nn.BatchNorm2d(8), nn.Conv2d(8, 8, 1, groups=8)], "ln_ws", Impossible, "single weight"),
+        ([nn.BatchNorm2d(8), QuickGELU()], "gn", Impossible, "activation QuickGELU after 1"),
+        (
+            [nn.BatchNorm2d(8), Calls(lambda x: F.leaky_relu(x, 0.2))],
+            "gn",
+            Impossible,
+            "leaky_relu",
+        ),
+        ([nn.BatchNorm2d(8), Calls(lambda x: x.clamp(0, 4))], "gn", Impossible, "activation clamp"),
+        ([nn.BatchNorm2d(8), Calls(lambda x: x * x.sigmoid())], "gn", Impossible, r"x \* sigmoid"),
+        (
+            [nn.BatchNorm2d(8), Calls(lambda x: x + F.relu_(x))],
+            "bn",
+            Impossible,
+            "relu_ overwrites what others read",
+        ),
+        (
+            [nn.BatchNorm2d(8), Calls(lambda x: F.group_norm(x, 2))],
+            "gn",
+            Impossible,
+            "group_norm normalizes by a function",
+        ),
+        (
+            [nn.BatchNorm2d(8), nn.Dropout2d(0.1)],
+            "gn",
+            Impossible,
+            "Dropout2d at 2 drops what is not",
+        ),
+        ([nn.BatchNorm2d(8), nn.Conv2d(8, 8, 1)], "evonorm_s0", Impossible, "normalizes nothing"),
+        ([timm.layers.EvoNorm2dS0(8, group_size=4)], "bn", Impossible, "EvoNorm2dS0 at 1 is norm"),
+    ],
+)
+def test_what_cannot_be_swapped_is_one_sentence(
+    layers: list[nn.Module], norm: str, error: type[Exception], says: str
+) -> None:
+    with pytest.raises(error, match=says):
+        swap(sequence(*layers), normalizer(norm), image=(3, 8, 8))
+
+
+class Headed(nn.Module):
+    """A batch normalization that does not work on maps."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU())
+        self.neck = nn.BatchNorm1d(8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.neck(self.body(x).mean((2, 3)))  # type: ignore[no-any-return]
+
+
+def test_a_batch_normalization_is_left_on_request_alone() -> None:
+    with pytest.raises(Impossible, match=r"would be left \(BatchNorm1d neck\).* model.allow_left"):
+        swap(Headed(), normalizer("gn"), image=(3, 8, 8))
+    network = swap(Headed(), normalizer("gn"), image=(3, 8, 8), allow_left=True)
+    assert coverage(network, normalizer("gn")).left == {"BatchNorm1d": 1}
+    assert len(groups(network, 0.1, 1e-4, ["weight"])[1]["params"]) == 2 + 2 + 1
+    assert "left: 1 BatchNorm1d" in str(coverage(network, normalizer("gn")))
+
+
+def test_a_network_that_trains_otherwise_than_it_tests_is_refused() -> None:
+    class Moody(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.norm = nn.BatchNorm2d(3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.norm(x) if self.training else x
+
+    with pytest.raises(Impossible, match="computes in training what it does not in evaluation"):
+        swap(Moody(), normalizer("gn"), image=(3, 8, 8))
+
+
+def test_what_is_told_that_it_trains_while_it_is_traced_is_refused() -> None:
+    """torch.fx would keep the word for ever."""
+
+    class Told(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.norm = nn.BatchNorm2d(3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return F.feature_alpha_dropout(self.norm(x), 0.5, training=self.training)
+
+    with pytest.raises(Impossible, match="computes in training what it does not in evaluation"):
+        swap(Told(), normalizer("gn"), image=(3, 8, 8))
+
+
+def test_a_batch_normalization_inside_of_what_is_not_traced_is_found() -> None:
+    class Own(nn.Linear):  # a layer of torch's to the tracer, which it does not look into
+        def __init__(self) -> None:
+            super().__init__(8, 8)
+            self.hidden = nn.BatchNorm2d(8)
+
+    Own.__module__ = "torch.nn.modules.linear"
+    network = nn.Sequential(sequence(nn.BatchNorm2d(8)), nn.Linear(4, 8), Own())
+    with pytest.raises(Impossible, match=r"1 batch norm.* would be left \(BatchNorm2d 2.hidden\)"):
+        swap(network, normalizer("gn"), image=(3, 8, 8))
+
+
+@pytest.mark.parametrize("alike", [True, False])
+def test_a_normalization_in_two_places_stays_one(alike: bool) -> None:
+    class Twice(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv, self.norm, self.relu = nn.Conv2d(3, 3, 1), nn.BatchNorm2d(3), nn.ReLU()
+
+        def forward(self, x: Tensor) -> Tensor:
+            once = self.relu(self.norm(self.conv(x)))
+            twice: Tensor = self.norm(self.conv(once))
+            return (self.relu(twice) if alike else twice).mean((2, 3))
+
+    if not alike:
+        with pytest.raises(Impossible, match="norm is called with an activation behind it and"):
+            swap(Twice(), normalizer("bn"), image=(3, 8, 8))
+        return
+    network = swap(Twice(), normalizer("bn"), image=(3, 8, 8))
+    assert sum(p.numel() for p in network.parameters()) == 12 + 6
+    assert len({id(layer) for layer in layers(network, NormAct)}) == 1
+
+
+def test_convolutions_of_another_kind_are_not_standardized_unseen() -> None:
+    class Odd(nn.Conv2d):
+        def forward(self, x: Tensor) -> Tensor:
+            return 2 * super().forward(x)
+
+    Odd.__module__ = "torch.nn.modules.conv"
+    network = sequence(Odd(8, 8, 3), nn.BatchNorm2d(8))
+    with pytest.raises(Impossible, match="Odd at 1 is no convolution whose weights can be stand"):
+        swap(network, normalizer("gn_ws"), image=(3, 8, 8))
+    assert swap(network, normalizer("gn"), image=(3, 8, 8))
+
+
+def test_channels_last_normalizations_are_left_and_said() -> None:
+    with torch.device("meta"):
+        network = made("convnext_tiny", "frn")
+    found = coverage(network, normalizer("frn"))
+    assert found.left == {"LayerNorm": 18}
+    assert found.alone == 5
+    assert found.activations == 0  # those on channels-last maps are no place for a threshold
+
+
+def test_normalizer_free_networks_of_timm_are_used_as_they_are() -> None:
+    with torch.device("meta"):
+        theirs = timm.create_model("nf_resnet26", num_classes=10)
+        ours = model("timm/nf_resnet26", norm=normalizer("nf"), num_classes=10)
+        assert {k: v.shape for k, v in ours.state_dict().items()} == {
+            k: v.shape for k, v in theirs.state_dict().items()
+        }
+        with pytest.raises(Impossible, match="no normalization of maps"):
+            model("timm/nf_resnet26", norm=normalizer("gn"), num_classes=10)
+        with pytest.raises(Impossible, match="options of the normalizer do not reach it"):
+            model("timm/nf_resnet26", norm=normalizer("nf", alpha=0.5), num_classes=10)
+    assert coverage(ours, normalizer("nf")).left == {"ScaledStdConv2d": 29}
+    gains = groups(ours, 0.1, 1e-4, ["weight"])[1]["params"]
+    assert len(gains) == 29 * 2 + 1
+
+
+@pytest.mark.parametrize(
+    ("name", "norm", "drops"),
+    [("nf_resnet26", "nf", {"stochastic_depth": 0.5}), ("vgg11_bn", "gn", {"dropout": 0.5})],
+)
+def test_what_drops_inside_of_what_is_not_traced_is_drawn_by_image_too(
+    name: str, norm: str, drops: dict[str, float]
+) -> None:
+    torch.manual_seed(0)
+    options: dict[str, Any] = drops
+    network = model(f"timm/{name}", norm=normalizer(norm), num_classes=4, **options).train()
+    for parameter in network.parameters():
+        if not parameter.any():
+            nn.init.ones_(parameter)  # gains that hide branches
+    x = torch.randn(3, 3, 64, 64)
+    set_draws(dropping(network), Draws(0, 0, torch.arange(3)))
+    first = network(x)
+    assert torch.equal(network(x), first)
+    set_draws(dropping(network), Draws(0, 1, torch.arange(3)))
+    assert not torch.equal(network(x), first)
+    assert not [layer for layer in network.modules() if type(layer).__name__ == "DropPath"]
+
+
+# By name
+
+
+def test_any_model_of_timm_by_its_name() -> None:
+    network = model("timm/resnet18", norm=normalizer("gn"), num_classes=7, in_chans=1)
+    assert network(torch.randn(2, 1, 32, 32)).shape == (2, 7)
+    capped = model("timm/resnet18", norm=normalizer("gn"), num_classes=7, max_groups=4)
+    assert {layer.groups for layer in layers(capped, NormAct)} == {4}
+    started: dict[str, Any] = {"arguments": {"zero_init_last": False}}
+    plain = model("timm/resnet18", norm=normalizer("gn"), num_classes=7, **started)
+    assert plain.get_submodule("layer1.0.bn2").get_parameter("weight").all()
+    assert not network.get_submodule("layer1.0.bn2").get_parameter("weight").any()
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "says"),
+    [
+        ("timm/resnet51", {}, r"model.name=resnet51: .* did you mean resnet51q\?$"),
+        ("timm/", {}, r"model.name is missing: .* as resnet50"),
+        ("timm/resnet18", {"arguments": {"zero_init": 1}}, "model.arguments=.*does not take"),
+        (
+            "timm/resnet18",
+            {"arguments": {"drop_rate": 0.1}},
+            "arguments.drop_rate=0.1: classes",
+        ),
+        ("timm/resnet18.nowhere", {}, "model.name=resnet18.nowhere: "),
+        ("timm/resnet18", {"dropout": 2.0}, r"model.dropout=2.0: a rate is from 0 to below 1"),
+        ("timm/resnet18", {"max_groups": 0}, "model.max_groups=0: it must be at least 1"),
+        ("tim/resnet18", {}, "model=tim is unknown; did you mean timm"),
+    ],
+)
+def test_a_bad_name_or_argument_is_one_sentence(
+    name: str, options: dict[str, Any], says: str
+) -> None:
+    with pytest.raises(BadInput, match=says):
+        model(name, norm=normalizer("gn"), num_classes=7, **options)
+
+
+def test_a_run_in_a_model_of_timm_says_and_records_what_it_covers(
+    command: Command, rows: Callable[[], list[Row]]
+) -> None:
+    words = ("model=timm", "model.name=resnet18,inception_v3", "norm=evonorm_s0", "batch=4", *SHORT)
+    end = command("-m", *words, "recipe.images=640")
+    assert end.code == 0
+    line = "evonorm_s0 in timm/resnet18: 9 norm + activation; 11 norm alone; 9 of 17 activations"
+    assert line in end.out
+    assert "model.name=inception_v3 recipe.images=640: images of 8x8 are too small" in end.out
+    found = {row.model: row for row in rows()}
+    assert found["timm/resnet18"].coverage.endswith("left: nothing")
+    assert found["timm/inception_v3"].status == "impossible"
+    assert "model=timm/resnet18" in end.out  # the title of its table
+    again = command("-m", *words, "recipe.images=640")
+    assert "2 cells, 2 finished before, 0 to do" in again.out
+
+
+def test_a_run_with_a_batch_normalization_left_is_not_batch_independent() -> None:
+    words = ("model=timm", "model.name=mobilevit_xxs", "model.allow_left=true", "norm=gn")
+    asked = cell(*words, *SHORT, "recipe.images=64", "global_batch=32")
+    found = train(asked, lambda record: None, lambda done, steps, loss: None)
+    assert "left: 9 BatchNormAct2d" in found["coverage"]
+    assert not found["batch_independent"]
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["model=timm"], "model.name is missing: any of timm.list_models(), as resnet50"),
+        (["model=timm", "model.name=resnet5"], "timm has no model of that name; did you mean"),
+        (["model=timm", "model.name=resnet18", "norm=nf"], "residual branches of kind nf"),
+        (["model=timm", "model.name=levit_128"], "computes in training what it does not"),
+    ],
+)
+def test_a_command_line_that_no_network_follows_from(
+    command: Command, words: list[str], says: str
+) -> None:
+    end = command(*words)
+    assert end.code == 2
+    assert says in end.err
+
+
+def test_the_catalog_measures_an_architecture(capsys: pytest.CaptureFixture[str]) -> None:
+    assert catalog(["models", "resnet50_v2", "norm=gn_ws"]) == 0
+    counts = re.findall(r"^(\S.+?) {2,}(.+)$", capsys.readouterr().out, re.M)
+    assert dict(counts) == {
+        "parameters": "25,564,456", "multiply-adds": "4,089,184,256", "norm + activation": "49",
+        "norm alone": "0", "activations with a norm before them": "49 of 49",
+        "convolutions standardized": "53 of 53", "scales at ends of branches": "16",
+        "left": "nothing",
+    }  # fmt: skip
+    assert catalog(["models", "timm/mobilenetv2_100,resnet20", "norm=gn,nf", "image=64"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[:3] for line in lines] == [
+        ["timm/mobilenetv2_100", "gn", "ok"],
+        ["timm/mobilenetv2_100", "nf", "n/a"],
+        ["resnet20", "gn", "ok"],
+        ["resnet20", "nf", "n/a"],
+    ]
+    assert catalog(["models", "resnet20", "norm=all"]) == 0
+    assert len(capsys.readouterr().out.splitlines()) == len(normalizers())
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["resnet5x"], "model=resnet5x is unknown; did you mean"),
+        (["resnet50", "norm=bnn"], "norm=bnn is unknown; did you mean bn"),
+        (["resnet50", "size=3"], "size=3 is no option of models; known: norm=, classes=, image="),
+        (["resnet50", "image=0"], "image=0: it is a whole number above 0"),
+        (["inception_v3", "image=32"], "cannot work: images of 32x32 are too small for it"),
+        (["resnet50", "norm=nf"], "resnet50 norm=nf cannot work: the normalizer asks for"),
+    ],
+)
+def test_what_the_catalog_cannot_measure_is_one_sentence(
+    words: list[str], says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert catalog(["models", *words]) == 2
+    assert says in capsys.readouterr().err
+
+
+# What drops at random
+
+
+def test_dropout_and_drop_path_become_ours_and_rescale_as_timms() -> None:
+    network = made("efficientnet_b0", drop_rate=0.2, drop_path_rate=0.1)
+    assert [layer.rate for layer in layers(network, Dropout)] == [0.2]
+    paths = list(layers(network, StochasticDepth))
+    assert len(paths) == 9  # blocks with a shortcut; the rate of the very first is 0
+    assert all(path.rescale for path in paths)
+    assert not list(layers(network, timm.layers.DropPath))
+    assert not list(layers(network, nn.Dropout))
+
+
+def test_stochastic_depth_of_torchvision_and_functional_dropout_become_ours() -> None:
+    class Dropping(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.body = sequence(nn.BatchNorm2d(8), torchvision.ops.StochasticDepth(0.3, "row"))
+
+        def forward(self, x: Tensor) -> Tensor:
+            return F.dropout(self.body(x), 0.2, training=self.training)
+
+    network = swap(Dropping(), normalizer("gn"), image=(3, 8, 8))
+    (path,) = layers(network, StochasticDepth)
+    assert (path.rate, path.rescale) == (0.3, True)
+    assert [layer.rate for layer in layers(network, Dropout)] == [0.2]
+    x = torch.randn(4, 3, 8, 8)
+    assert torch.equal(network.eval()(x), network(x))
+    assert not torch.equal(network.train()(x), network(x))
+
+
+def test_a_swapped_network_drops_the_same_of_an_image_wherever_it_stands() -> None:
+    network = made("resnet18", "gn", drop_rate=0.5, drop_path_rate=0.5).double().train()
+    images = torch.randn(6, 3, 32, 32, dtype=torch.float64)
+    indices = torch.tensor([4, 8, 15, 16, 23, 42])
+    found = []
+    for order in (torch.arange(6), torch.tensor([5, 3, 1, 0, 2, 4])):
+        set_draws(dropping(network), Draws(0, 1, indices[order]))
+        found.append(network(images[order])[order.argsort()])
+    torch.testing.assert_close(*found)
+    set_draws(dropping(network), Draws(0, 2, indices))
+    assert not torch.allclose(network(images), found[0])
+
+
+PLAIN = [name for name in normalizers() if normalizer(name).residual.kind == "plain"]
+
+
+@pytest.mark.parametrize(
+    ("name", "norm"),
+    [
+        *(("mobilenetv3_small_050", norm) for norm in PLAIN),
+        *(("resnet10t", norm) for norm in PLAIN if norm in KINDS),
+    ],
+)
+def test_a_network_of_timm_takes_a_step_with_any_plain_normalizer(name: str, norm: str) -> None:
+    torch.manual_seed(0)
+    network = model(f"timm/{name}", norm=normalizer(norm), num_classes=4, max_groups=4)
+    recipe: Any = build("recipe", options("recipe", "demo", {}))
+    optimizer = recipe.optimizer(network, 8)
+    logits = network.train()(torch.randn(8, 3, 64, 64))
+    F.cross_entropy(logits, torch.arange(8) % 4).backward()
+    optimizer.step()
+    for key, parameter in network.named_parameters():
+        assert parameter.grad is not None, key
+        assert parameter.isfinite().all(), key

@@ -1,0 +1,40 @@
+"""What normalizers declare about workers is what they compute, which is why rows can be shared."""
+
+from typing import Any
+
+import pytest
+
+from normbench.catalog import normalizer, normalizers
+from normbench.training.trainer import train
+from support.cells import arguments_for, cell
+
+#: One step and what follows from it; no two of the batches are alike for a ghost of 2.
+WORDS = ("recipe.images=256", "logger=none", "trainer=cpu", "data.val=0")
+
+
+def numbers(norm: str, batch: int, *more: str) -> tuple[Any, ...]:
+    own = ["norm.ghost=2"] if norm == "ghost_bn" else []
+    asked = cell(*arguments_for(norm), f"batch={batch}", *own, *WORDS, *more)
+    found = train(asked, lambda _: None, lambda *_: None)
+    return tuple(found.get(name) for name in ("train_loss", "test_loss", "test_top1", "status"))
+
+
+@pytest.mark.parametrize("norm", normalizers())
+def test_a_normalizer_is_what_it_declares_about_workers(norm: str) -> None:
+    """Bit for bit the same however 128 images are divided; or else other numbers."""
+    same = numbers(norm, 4) == numbers(norm, 64)
+    assert same == normalizer(norm).worker_independent
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        "norm.eps=1e-3", "norm.groups=2", "model.width=8", "reg=mixup", "recipe.lr=0.05", "seed=1",
+        "precision=bf16-mixed", "data.noise=0.2", "init_from=0123456789ab@1", "global_batch=64",
+    ],
+)  # fmt: skip
+def test_only_the_division_among_workers_is_shared(other: str) -> None:
+    base = cell("norm=gn", "batch=8")
+    assert cell("norm=gn", "batch=8", other).computation != base.computation
+    for same in (["batch=32"], ["protocol=fixed_workers", "workers=16"], ["trainer.threads=2"]):
+        assert cell("norm=gn", "batch=8", *same).computation == base.computation

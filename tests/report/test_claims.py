@@ -1,0 +1,390 @@
+"""Claims before rows: which verdict, by which interval; and before the papers' own numbers."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from statistics import fmean, stdev
+from typing import Any
+
+import pytest
+import yaml
+from scipy import stats
+
+from normbench.config.files import CLAIMS, ROOT, load, names
+from normbench.errors import BadInput
+from normbench.report import build, trial
+from normbench.report.claims import Claim, claims
+from normbench.report.pivot import tables
+from normbench.report.statistics import contrast, deviation, least_significant, spread
+from normbench.report.table_spec import Spec, spec
+from normbench.report.trial import trials
+from normbench.report.verdict import Verdict, as_published, judge
+from normbench.results import Row
+from support.rows import FAR, runs
+
+TABLE: dict[str, Any] = {
+    "title": "A table",
+    "paper": "Somebody (2020)",
+    "metric": "test_top1",
+    "seeds": 3,
+    "where": {"recipe": "demo"},
+    "setting": {"data": "digits"},
+    "rows": {"BN": {"norm": "bn"}, "GN": {"norm": "gn"}},
+    "columns": {4: {"batch": 4}, 16: {"batch": 16}, 64: {"batch": 64}},
+    "published": {"BN": [70.0, 75.0, 76.0], "GN": [74.0, 74.2, "74.1 ± 0.3"]},
+}
+SPEC = spec("made", TABLE)
+
+
+def claim(known: Spec = SPEC, **entry: Any) -> Claim:
+    raw = {"says": "So.", "place": "table 1", "tables": ["made"], **entry}
+    (found,) = claims("made", {"paper": "Somebody (2020)", "claims": {"it": raw}}, {"made": known})
+    return found
+
+
+def verdict(rows: Sequence[Row], **entry: Any) -> Verdict:
+    (table,) = tables([SPEC], rows, None)
+    return judge(claim(**entry), table)
+
+
+NEAR = [*runs("bn", 4, [79.0, 82.0, 80.0]), *runs("bn", 64, [80.0, 81.0, 80.4])]
+FALLS = {"higher": [["BN", 64], ["BN", 4]]}
+
+
+@pytest.mark.parametrize(
+    ("rows", "entry", "word"),
+    [
+        (FAR, FALLS, "confirmed"),
+        (FAR, {"higher": [["BN", 4], ["BN", 64]]}, "refuted"),
+        (NEAR, FALLS, "undecided"),
+        (FAR, FALLS | {"bound": 15.0}, "refuted"),
+        (FAR, FALLS | {"bound": 9.7}, "undecided"),
+        (FAR, {"not_lower": [["BN", 64], ["BN", 4]]}, "confirmed"),
+        (FAR, {"not_lower": [["BN", 4], ["BN", 64]], "bound": 12.0}, "confirmed"),
+        (FAR, {"not_lower": [["BN", 4], ["BN", 64]], "bound": 5.0}, "refuted"),
+        (NEAR, {"alike": [["BN", 4], ["BN", 64]], "bound": 6.0}, "confirmed"),
+        (NEAR, {"alike": [["BN", 4], ["BN", 64]], "bound": 1.0}, "undecided"),
+        (FAR, {"alike": [["BN", 4], ["BN", 64]], "bound": 1.0}, "refuted"),
+        (FAR, {"rises": [["BN", 4], ["BN", 64]]}, "confirmed"),
+        (FAR, {"falls": [["BN", 4], ["BN", 64]]}, "refuted"),
+        (FAR, {"spread": [["BN", 4], ["BN", 64]], "bound": 20.0}, "confirmed"),
+        (FAR, {"spread": [["BN", 4], ["BN", 64]], "bound": 2.0}, "refuted"),
+        (NEAR, {"spread": [["BN", 4], ["BN", 64]], "bound": 0.2}, "undecided"),
+        (NEAR, {"deviation": [["BN", 64]], "bound": 5.0}, "confirmed"),
+        (NEAR, {"deviation": [["BN", 64]], "bound": 0.1}, "refuted"),
+        (NEAR, {"deviation": [["BN", 64]], "bound": 0.5}, "undecided"),
+    ],
+)
+def test_the_verdict_follows_from_the_interval(
+    rows: list[Row], entry: Mapping[str, Any], word: str
+) -> None:
+    assert verdict(rows, **entry).word == word
+
+
+def test_a_difference_has_welchs_interval() -> None:
+    """As SciPy computes it for two samples."""
+    first, second = [80.0, 80.2, 80.9], [70.0, 70.5, 73.0]
+    found = verdict([*runs("bn", 64, first), *runs("bn", 4, second)], **FALLS).effect
+    assert found is not None
+    test = stats.ttest_ind(first, second, equal_var=False)
+    low, high = test.confidence_interval(0.95)
+    assert (found.low, found.high) == pytest.approx((low, high))
+    assert found.value == pytest.approx(fmean(first) - fmean(second))
+    assert found.seeds == 3
+
+
+def test_a_spread_has_tukeys_interval() -> None:
+    samples = [[1.0, 2.0, 3.5], [0.0, 0.5, 1.2, 0.7], [5.0, 5.5]]
+    found = spread(samples)
+    interval = stats.tukey_hsd(*samples).confidence_interval(0.95)
+    assert found.value == pytest.approx(5.25 - 0.6)
+    assert (found.low, found.high) == pytest.approx((interval.low.max(), interval.high.max()))
+
+
+def test_the_interval_of_a_difference_of_differences_covers_as_often_as_it_says() -> None:
+    """Of 400 draws of four samples of 3 with the true effect 0 about 95 % must have it inside."""
+    import numpy as np
+
+    rng = np.random.default_rng(0)
+    inside = 0
+    for _ in range(400):
+        parts = [
+            (w, rng.normal(0, s, 3).tolist())
+            for w, s in zip((1, -1, -1, 1), (1, 2, 1, 0.5), strict=True)
+        ]
+        found = contrast(parts)
+        assert found.low is not None
+        assert found.high is not None
+        inside += found.low <= 0 <= found.high
+    assert 0.92 <= inside / 400 <= 0.985
+
+
+def test_a_claim_about_every_column_is_as_strong_as_its_weakest() -> None:
+    """Confirmed only if all are, at a level for all of them together; refuted if one is."""
+    every = {"higher": [["BN", "*"], ["GN", "*"]]}
+    good = [each for batch in (4, 16, 64) for each in runs("bn", batch, [80.0, 80.1, 80.2])]
+    low = [each for batch in (4, 16, 64) for each in runs("gn", batch, [70.0, 70.1, 70.2])]
+    found = verdict([*good, *low], **every)
+    assert found.word == "confirmed"
+    one = verdict([*good, *low], higher=[["BN", 4], ["GN", 4]])
+    assert found.effect is not None
+    assert one.effect is not None
+    assert found.effect.low is not None
+    assert one.effect.low is not None
+    assert found.effect.low < one.effect.low  # Bonferroni: a wider interval for one of three
+    worse = [*runs("bn", 16, [60.0, 60.1, 60.2]), *(r for r in good if r.batch != 16), *low]
+    assert verdict(worse, **every).word == "refuted"
+    average = verdict(worse, **every, average=True)
+    assert average.effect is not None
+    assert average.effect.value == pytest.approx((10 - 10 + 10) / 3)
+
+
+@pytest.mark.parametrize(
+    ("rows", "entry", "word", "reason"),
+    [
+        (FAR, {"higher": [["BN", 16], ["BN", 4]]}, "untested", "no runs of BN, 16"),
+        (
+            [*runs("bn", 4, [70.0, None, 71.0]), *runs("bn", 64, [80.0, 80.1])],
+            FALLS, "undecided", "BN, 4: a run ended without a number",
+        ),
+        ([*runs("bn", 4, [70.0]), *runs("bn", 64, [80.0])], FALLS, "undecided", "one seed"),
+        (
+            [*runs("bn", 4, [10.0, 10.0]), *runs("bn", 64, [10.0, 10.0])],
+            FALLS, "undecided", "all seeds have the very same number",
+        ),
+        (
+            [*runs("bn", 4, [None], status="impossible", reason="one value a channel"), *FAR[3:]],
+            FALLS, "untested", "BN, 4: one value a channel",
+        ),
+    ],
+)  # fmt: skip
+def test_without_runs_enough_there_is_no_verdict(
+    rows: list[Row], entry: Mapping[str, Any], word: str, reason: str
+) -> None:
+    found = verdict(rows, **entry)
+    assert found.word == word
+    assert reason in found.reason
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"shared_with": "f" * 12},
+        {"protocol": "fixed_global_batch", "global_batch": 128, "workers": 8},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("kind", ["spread", "rises"])
+def test_that_one_computation_is_flat_says_nothing(changes: dict[str, Any], kind: str) -> None:
+    rows = [each for b in (4, 16, 64) for each in runs("gn", b, [74.0, 74.1, 74.2], **changes)]
+    found = verdict(rows, **{kind: [["GN", "*"]]}, bound=1.0)
+    assert found.word == "untested"
+    assert "share a computation" in found.reason
+    # A claim about its height, and not its flatness, is judged.
+    bn = runs("bn", 4, [70.0, 70.1, 70.2], **changes | {"shared_with": None})
+    assert verdict([*rows, *bn], higher=[["GN", 4], ["BN", 4]]).word == "confirmed"
+
+
+@pytest.mark.parametrize("kind", ["alike", "not_lower", "higher"])
+def test_one_computation_is_not_compared_with_itself(kind: str) -> None:
+    first = runs("gn", 4, [74.0, 74.1, 74.2])
+    again = [
+        replace(row, shared_with=other.id)
+        for row, other in zip(runs("gn", 64, [74.0, 74.1, 74.2]), first, strict=True)
+    ]
+    found = verdict([*first, *again], **{kind: [["GN", 4], ["GN", 64]]}, bound=1.0)
+    assert found.word == "untested"
+    assert "share a computation" in found.reason
+
+
+def test_what_is_missing_does_not_hide_a_refutation() -> None:
+    every = {"higher": [["BN", "*"], ["GN", "*"]]}
+    bn = [each for batch in (4, 16) for each in runs("bn", batch, [60.0, 60.1, 60.2])]
+    gn = [each for batch in (16, 64) for each in runs("gn", batch, [70.0, 70.1, 70.2])]
+    assert verdict([*bn, *gn], **every).word == "refuted"
+    found = verdict([*bn, *runs("gn", 16, [50.0, 50.1, 50.2])], **every)
+    assert (found.word, found.reason) == ("untested", "no runs of GN, 4")
+
+
+def test_the_weakest_of_several_is_the_one_nearest_to_the_bound() -> None:
+    alike = {"alike": [["BN", "*"], ["GN", "*"]], "bound": 0.5}
+    bn = [each for b in (4, 16, 64) for each in runs("bn", b, [70.0, 70.1, 70.2])]
+    gn = [
+        each
+        for b, off in ((4, 1.0), (16, 0.0), (64, -5.0))
+        for each in runs("gn", b, [70.0 + off, 70.1 + off, 70.2 + off])
+    ]
+    found = verdict([*bn, *gn], **alike)
+    assert found.word == "refuted"
+    assert found.effect is not None
+    assert found.effect.value == pytest.approx(5.0)
+
+
+def best_gain(values: Sequence[Sequence[float]], base: Sequence[float]) -> Verdict:
+    """Whether the best of several normalizers is better than bn."""
+    others = ["gn", "ln", "frn", "in", "rms", "nf"][: len(values)]
+    rows: dict[str, Any] = {"BN": {"norm": "bn"}} | {name: {"norm": name} for name in others}
+    rows["gain"] = {"minus": [others, "BN"]}
+    known = spec("made", TABLE | {"rows": rows, "published": {}})
+    trained = runs("bn", 4, [*base])
+    for name, own in zip(others, values, strict=True):
+        trained += runs(name, 4, [*own])
+    (table,) = tables([known], trained, None)
+    return judge(claim(known, higher=[["gain", 4]]), table)
+
+
+def test_the_best_of_several_is_confirmed_by_noise_as_rarely_as_it_should() -> None:
+    """Of 300 draws in which all are alike hardly more than 2.5 % may prefer the best."""
+    import numpy as np
+
+    rng = np.random.default_rng(0)
+    draws = [rng.normal(70, 1, (7, 3)).tolist() for _ in range(300)]
+    words = [best_gain(own, base).word for base, *own in draws]
+    assert words.count("confirmed") <= 0.04 * 300
+    sure = best_gain([[80.0, 80.1, 80.3], [70.0, 70.1, 70.3]], [70.0, 70.2, 70.2])
+    assert sure.word == "confirmed"
+
+
+def test_speeds_are_compared_where_they_fit_into_the_memory() -> None:
+    known = spec("made", TABLE | {"metric": "steps_per_second", "published": {}})
+    trained = [
+        replace(row, images_per_second=speed + row.seed)
+        for norm, speed in (("gn", 320.0), ("bn", 160.0))
+        for batch in (4, 16)
+        for row in runs(norm, batch, [70.0, 70.0, 70.0], devices="1 x GPU")
+    ]
+    every = claim(known, higher=[["GN", "*"], ["BN", "*"]])
+    lost = runs("bn", 64, [None, None, None], status="oom", devices="1 x GPU")
+    lost += runs("gn", 64, [70.0, 70.0, 70.0], images_per_second=320.0, devices="1 x GPU")
+    (table,) = tables([known], [*trained, *lost], None)
+    assert judge(every, table).word == "confirmed"
+    (alone,) = tables([known], lost, None)
+    assert judge(claim(known, higher=[["GN", 64], ["BN", 64]]), alone).word == "untested"
+
+
+def test_runs_of_their_own_are_judged_on_flatness() -> None:
+    rows = [each for b in (4, 16, 64) for each in runs("gn", b, [74.0, 74.1, 74.2])]
+    assert verdict(rows, spread=[["GN", "*"]], bound=1.0).word == "confirmed"
+
+
+@pytest.mark.parametrize(
+    ("entry", "expected"),
+    [
+        (FALLS, (True, 6.0)),
+        ({"higher": [["GN", "*"], ["BN", "*"]]}, (False, -1.9)),
+        ({"not_lower": [["GN", 4], ["BN", 4]]}, (True, 4.0)),
+        ({"spread": [["GN", "*"]], "bound": 0.2}, (True, 0.2)),
+        ({"spread": [["GN", "*"]], "bound": 0.1}, (False, 0.2)),
+        ({"deviation": [["GN", 64]], "bound": 0.4}, (True, 0.3)),
+        ({"deviation": [["GN", 64]], "bound": 0.2}, (False, 0.3)),
+        ({"rises": [["BN", "*"]]}, (True, 1.5)),
+        ({"more": [["BN", 64], ["BN", 4], ["GN", 64], ["GN", 4]]}, (True, 5.9)),
+        ({"higher": [["GN", "*"], ["BN", "*"]], "average": True}, (True, 0.433333)),
+    ],
+)
+def test_the_papers_numbers_are_judged_by_their_sign(
+    entry: Mapping[str, Any], expected: tuple[bool, float]
+) -> None:
+    found = as_published(claim(**entry), SPEC)
+    assert found is not None
+    assert found.holds is expected[0]
+    assert abs(found.effect) == pytest.approx(abs(expected[1]))
+    assert not found.unverified
+
+
+def test_another_metric_than_the_tables_can_be_claimed_about() -> None:
+    """The learned ratios of switchable normalization: the paper draws them, and prints none."""
+    shares = {4: 0.1, 16: 0.3, 64: 0.5}
+    rows = [
+        replace(each, ratios={"mean.bn": share + each.seed / 100})
+        for batch, share in shares.items()
+        for each in runs("bn", batch, [70.0, 70.0, 70.0])
+    ]
+    entry: dict[str, Any] = {"rises": [["BN", "*"]], "metric": "bn_ratio_mean"}
+    found = verdict(rows, **entry)
+    assert found.word == "confirmed"
+    assert found.effect is not None
+    assert found.effect.value == pytest.approx(0.1)  # 0.4 over four doublings
+    assert as_published(claim(**entry), SPEC) is None
+
+
+@pytest.mark.parametrize(
+    ("entry", "says"),
+    [
+        ({}, "a claim has one of higher"),
+        ({"higher": [["BN", 5], ["BN", 4]]}, "made has no cell BN, 5"),
+        ({"higher": [["BN", 4], ["BN", 16], ["BN", 64]]}, "higher compares 1 or 2 cells"),
+        ({"higher": [["BN", 4]], "tables": ["maid"]}, "did you mean made?"),
+        ({"higher": [["BN", 4]], "bund": 3}, "bund is no key of a claim; did you mean bound?"),
+        ({"higher": [["BN", 4]], "metric": "tset_top1"}, "did you mean test_top1?"),
+        ({"higher": [["BN", "*"], ["*", "*"]]}, "* stands for different numbers of cells"),
+    ],
+)
+def test_a_claim_about_nothing_is_refused(entry: dict[str, Any], says: str) -> None:
+    with pytest.raises(BadInput) as caught:
+        claim(**entry)
+    assert says in str(caught.value)
+    assert str(caught.value).startswith("reports/claims/made.yaml, it: ")
+
+
+# The claims of the papers
+
+SPECS = {each.name: each for each in build.specs()}
+ALL = [
+    each
+    for file in names(CLAIMS)
+    for each in claims(file, load(CLAIMS / f"{file}.yaml"), SPECS)
+]  # fmt: skip
+
+
+def test_there_are_claims_of_all_five_papers() -> None:
+    assert len(ALL) >= 25
+    assert len({each.paper for each in ALL}) == 5
+
+
+@pytest.mark.parametrize("each", ALL, ids=lambda each: each.name)
+def test_a_papers_own_numbers_agree_with_what_it_says(each: Claim) -> None:
+    """Else a number or the claim is mistyped."""
+    for name in each.tables:
+        found = as_published(each, SPECS[name])
+        assert found is None or found.holds, (name, found)
+
+
+def test_the_claims_of_the_readme_are_some() -> None:
+    text = (ROOT / "README.md").read_text().partition("A claim of your own is")[2]
+    raw = yaml.safe_load(text.partition("```yaml\n")[2].partition("```")[0])
+    found = claims("readme", raw, SPECS)
+    assert [each.kind for each in found] == ["higher", "spread", "more"]
+    for each in found:
+        assert as_published(each, SPECS["evonorm_9"]) is not None
+
+
+def test_every_claim_is_tried_before_every_table() -> None:
+    found = trials(ALL, SPECS, [])
+    assert len(found) == sum(len(each.tables) for each in ALL)
+    assert {each.verdict.word for each in found} == {"untested"}
+    text = trial.markdown(found)
+    assert text.count("Untested, as these tables have no runs:") == 5
+    assert all(each.says in text for each in ALL)
+    assert len(trial.numbers(found).splitlines()) == len(found) + 1
+
+
+# Several comparisons
+
+
+def test_the_honest_significant_difference_is_scipys() -> None:
+    samples = [[80.0, 80.2, 80.9], [70.0, 70.5, 73.0, 71.0], [79.0, 79.5]]
+    interval = stats.tukey_hsd(*samples).confidence_interval(0.95)
+    for k, margin in enumerate(least_significant(samples)):
+        if k:
+            assert margin == pytest.approx((interval.high[0, k] - interval.low[0, k]) / 2, rel=1e-4)
+
+
+def test_a_deviation_has_the_interval_of_chi_square() -> None:
+    values = [80.0, 80.2, 80.9, 79.7, 80.4]
+    found = deviation(values)
+    square = stdev(values) ** 2
+    assert (found.low, found.high) == pytest.approx(
+        [(4 * square / stats.chi2.ppf(tail, 4)) ** 0.5 for tail in (0.975, 0.025)]
+    )
+    assert found.value == pytest.approx(stdev(values))
+    assert deviation([80.0]).low is None

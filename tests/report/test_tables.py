@@ -1,0 +1,358 @@
+"""Rows in, tables out: what stands in a cell, what below the table, what is never mixed."""
+
+import csv
+import io
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from normbench import results
+from normbench.config.files import CONF, ROOT, names
+from normbench.history import History
+from normbench.report import build, render
+from normbench.report.__main__ import main
+from normbench.report.figure import draw, style
+from normbench.report.footnotes import differences, notes, one_computation
+from normbench.report.latex import latex
+from normbench.report.pivot import tables
+from normbench.report.plot_kinds import FORMS, kinds
+from normbench.report.statistics import mean_and_std, paired_difference
+from normbench.report.table import Table
+from normbench.results import Row
+from support.rows import RUNS, batch_size_tables, config, row, run, write_row
+
+
+def test_a_cell_is_mean_deviation_and_number_of_seeds() -> None:
+    (table,) = batch_size_tables(RUNS)
+    assert table.grid() == (
+        ["norm \\ batch", "4", "128"],
+        [
+            ["bn", "82.0 ± 2.0 (3)", "92.0 ± 2.0 (3)"],
+            ["gn", "88.5 ± 0.7 (2)", "88.5 ± 0.7 (2)"],
+        ],
+    )
+
+
+@pytest.mark.parametrize(
+    ("runs", "text"),
+    [
+        ([run("bn", 4, 0, 80.0)], "80.0 (1)"),
+        ([run("bn", 4, 0, 10.0, status="diverged")], "div."),
+        ([run("bn", 4, 0, None, status="oom")], "OOM"),
+        ([run("bn", 4, 0, None, status="impossible")], "n/a"),
+        ([run("bn", 4, 0, 80.0), run("bn", 4, 1, None, status="diverged")], "80.0 (1), 1 div."),
+        ([], "–"),
+    ],
+)
+def test_where_there_is_no_number_a_word_says_why(runs: list[Row], text: str) -> None:
+    (table,) = batch_size_tables([*runs, run("bn", 8, 0, 85.0), run("gn", 4, 0, 85.0)])
+    assert table.grid()[1][0] == ["bn", text, "85.0 (1)"]
+
+
+def test_batches_are_in_the_order_of_numbers() -> None:
+    (table,) = batch_size_tables([run("bn", batch, 0, 90.0) for batch in (128, 8, 16, 2)])
+    assert [column.batch for column in table.columns] == [2, 8, 16, 128]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"data": "fashion_mnist"}, {"model": "resnet8"}, {"recipe": "other"}, {"reg": "mixup"},
+        {"precision": "bf16-mixed"}, {"global_batch": 64},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_runs_of_another_setting_are_another_table(change: dict[str, Any]) -> None:
+    found = batch_size_tables([*RUNS, run("bn", 4, 0, 50.0, **change)])
+    assert len(found) == 2
+    assert len({table.heading for table in found}) == len({table.slug for table in found}) == 2
+
+
+@pytest.mark.parametrize(
+    ("held", "follows"), [("workers", "global_batch"), ("global_batch", "workers")]
+)
+def test_what_follows_from_the_batch_is_no_setting(held: str, follows: str) -> None:
+    protocol = f"fixed_{held}"
+    runs = [run("bn", b, 0, 90.0, protocol=protocol, **{held: 16, follows: b * 16}) for b in (4, 8)]
+    (table,) = batch_size_tables(runs)
+    assert [column.batch for column in table.columns] == [4, 8]
+    assert f"protocol={protocol} {held}=16" in table.heading
+
+
+def with_options(seed: int, options: str, **inside: Any) -> Row:
+    """A run of gn whose configuration has more than names."""
+    made = run("gn", 4, seed, 80.0 + seed, options=options)
+    for group, values in inside.items():
+        made.config[group].update(values)
+    return made
+
+
+def test_options_of_the_normalizer_are_rows_of_their_own() -> None:
+    runs = [with_options(0, ""), with_options(1, "norm.groups=8", norm={"groups": 8})]
+    (table,) = batch_size_tables(runs)
+    assert list(table.lines) == [("gn",), ("gn groups=8",)]
+
+
+def test_options_of_the_recipe_are_settings() -> None:
+    runs = [with_options(0, ""), with_options(1, "recipe.lr=0.2", recipe={"lr": 0.2})]
+    assert [("recipe.lr=0.2" in table.heading) for table in batch_size_tables(runs)].count(
+        True
+    ) == 1
+
+
+def test_runs_from_before_a_yaml_changed_are_kept_apart_and_named() -> None:
+    """Nothing was typed, so only the configurations tell."""
+    old = [with_options(seed, "", model={"width": 16}) for seed in (0, 1)]
+    new = [with_options(seed, "", model={"width": 32}) for seed in (0, 1)]
+    found = batch_size_tables(old + new)
+    assert sorted(re.findall(r"model\.width=\d+", " ".join(table.heading for table in found))) == [
+        "model.width=16",
+        "model.width=32",
+    ]
+    eps = [with_options(seed, "", norm={"eps": seed}) for seed in (0, 1)]
+    assert list(batch_size_tables(eps)[0].lines) == [("gn eps=0",), ("gn eps=1",)]
+
+
+def test_only_the_settings_that_a_sweep_touched_are_shown() -> None:
+    other = run("bn", 4, 0, 50.0, data="fashion_mnist")
+    specs = build.specs(["batch_size"])
+    (table,) = tables(specs, [*RUNS, other], {other.id})
+    assert table.setting["data"] == "fashion_mnist"
+
+
+def test_probes_are_no_runs() -> None:
+    assert batch_size_tables([run("bn", 4, 0, 50.0, kind="probe")]) == []
+
+
+# Below the table
+
+
+def test_what_the_words_mean_is_said_where_they_stand() -> None:
+    (table,) = batch_size_tables([run("bn", 4, 0, 10.0, status="diverged"), run("bn", 4, 1, 90.0)])
+    assert any(note.startswith("div.: a loss was not finite") for note in notes(table))
+    (other,) = batch_size_tables(RUNS)
+    assert not any(note.startswith("div.") for note in notes(other))
+
+
+def test_the_groups_that_a_network_really_has_are_said() -> None:
+    (table,) = batch_size_tables(
+        [run("gn", 4, 0, 90.0, groups=[4]), run("evonorm_s0", 4, 0, 90.0, groups=[2, 4])]
+    )
+    assert "Groups in the layers of this network: evonorm_s0 2, 4; gn 4." in notes(table)
+
+
+def test_one_computation_is_said_under_a_fixed_global_batch_alone() -> None:
+    (table,) = batch_size_tables(RUNS)
+    assert one_computation(table) == [("gn",)]
+    assert (
+        "† gn: under protocol=fixed_global_batch one and the same computation for a seed"
+        in " ".join(notes(table))
+    )
+    assert "gn †" in render.markdown(table)
+    workers = {"protocol": "fixed_workers", "workers": 8}
+    (other,) = batch_size_tables(
+        [run("gn", b, 0, 90.0, global_batch=8 * b, **workers) for b in (4, 8)]
+    )
+    assert one_computation(other) == []
+
+
+def test_a_row_whose_numbers_are_the_same_to_the_digit_is_one_computation_too() -> None:
+    """Synchronized batch normalization: it sees the batch, but the same one in every column."""
+    flat = [run("bn", batch, seed, 80.0 + seed) for batch in (4, 128) for seed in (0, 1)]
+    assert one_computation(batch_size_tables(flat)[0]) == [("bn",)]
+    other = [*flat[:3], run("bn", 128, 1, 81.0, train_loss=0.123)]
+    assert one_computation(batch_size_tables(other)[0]) == []
+    apart = [run("bn", 4, 0, 80.0), run("bn", 128, 1, 80.0)]
+    assert one_computation(batch_size_tables(apart)[0]) == []
+
+
+def test_why_a_cell_cannot_work_is_said() -> None:
+    cannot = [
+        run(norm, 4, 0, None, status="impossible", reason="a 1x1 map") for norm in ("in", "x")
+    ]
+    (table,) = batch_size_tables([*RUNS, *cannot])
+    assert "n/a, in, x: a 1x1 map." in notes(table)
+
+
+def test_the_widest_column_is_compared_with_the_narrowest_by_seed() -> None:
+    (table,) = batch_size_tables(RUNS)
+    assert differences(table) == [
+        "bn: batch=128 minus batch=4 is +10.0, 95 % interval [+5.0, +15.0] "
+        "(t interval of 3 pairs by seed)."
+    ]
+
+
+def test_limits_and_provenance_are_said() -> None:
+    commit = "0123456789abcdef0123456789abcdef01234567"
+    runs = [run("bn", 4, 0, 90.0, limits="Small images.", commit=commit + "+", sweep="demo")]
+    said = notes(batch_size_tables(runs)[0])
+    assert said[-2:] == ["Small images.", "Runs: 1, sweep demo, commit 0123456789ab+."]
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [([1.0], (1.0, None)), ([1.0, 3.0], (2.0, 2**0.5)), ([2.0, 2.0, 2.0], (2.0, 0.0))],
+)
+def test_the_deviation_is_that_of_a_sample(values: list[float], expected: Any) -> None:
+    assert mean_and_std(values) == expected
+
+
+def test_the_interval_is_students() -> None:
+    """Pairs 1, 2, 3 apart: mean 2, deviation 1; 4.3027 is the 97.5 % quantile of two degrees."""
+    found = paired_difference({0: 1.0, 1: 2.0, 2: 3.0, 9: 5.0}, {0: 0.0, 1: 0.0, 2: 0.0})
+    assert found == pytest.approx((2.0, 2 - 4.3027 / 3**0.5, 2 + 4.3027 / 3**0.5, 3), abs=1e-4)
+    assert paired_difference({0: 1.0}, {0: 0.0}) is None
+
+
+# Forms
+
+
+@pytest.mark.parametrize(
+    ("form", "piece"),
+    [
+        (render.markdown, "| bn             | 82.0 ± 2.0 (3) |"),
+        (latex, r"gn \dag{} & \textbf{88.5 $\pm$ 0.7 (2)} & 88.5 $\pm$ 0.7 (2) \\"),
+        (latex, r"data=digits model=resnet14 recipe=demo protocol=fixed\_global\_batch"),
+    ],
+)
+def test_every_form_has_every_number(form: Callable[[Table], str], piece: str) -> None:
+    assert piece in form(batch_size_tables(RUNS)[0])
+
+
+def test_csv_has_a_line_a_run() -> None:
+    lines = list(csv.DictReader(io.StringIO(render.numbers(batch_size_tables(RUNS)[0]))))
+    assert len(lines) == len(RUNS)
+    assert {(line["norm"], line["seed"], line["value"]) for line in lines} >= {("bn", "1", "84.0")}
+
+
+def test_a_figure_is_the_same_bytes_every_time() -> None:
+    (table,) = batch_size_tables(RUNS)
+    once, again = draw(table, FORMS), draw(table, FORMS)
+    assert once == again
+    assert once["png"][:8] == b"\x89PNG\r\n\x1a\n"
+    assert once["pdf"][:5] == b"%PDF-"
+    assert b"<svg" in once["svg"]
+
+
+def test_where_every_run_diverged_there_is_nothing_to_draw(tmp_path: Path) -> None:
+    lost = run("bn", 4, 0, None, status="diverged")
+    results.write(tmp_path / lost.sweep / lost.id, lost)
+    History(tmp_path / lost.sweep / lost.id)
+    (table,) = batch_size_tables([lost])
+    assert kinds(table, tmp_path) == []
+
+
+def test_no_two_normalizers_share_marker_and_dashes() -> None:
+    known = names(CONF / "norm")
+    looks = {(style(name)["marker"], str(style(name)["linestyle"])) for name in known}
+    assert len(looks) == len(known)
+    assert len({(style(name)["marker"], style(name)["color"]) for name in known}) == len(known)
+    own = [style("gn", variant) for variant in range(4)]
+    assert len({(look["marker"], str(look["linestyle"])) for look in own}) == 4
+    assert len({look["color"] for look in own}) == 1
+    assert style("somebodys_own") == style("somebodys_own")
+
+
+# The command
+
+
+def test_the_command_writes_what_changed_and_nothing_else(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for each in RUNS:
+        results.write(tmp_path / "runs" / "default" / each.id, each)
+    arguments = ["batch_size", f"runs={tmp_path / 'runs'}", f"out={tmp_path / 'out'}"]
+    assert main(arguments) == 0
+    assert capsys.readouterr().out.count("wrote ") == 6
+    assert main(arguments) == 0
+    assert "nothing has changed" in capsys.readouterr().out
+    write_row(tmp_path / "runs", id="f" * 12, seed=9, config=config(vars(row(seed=9))))
+    assert main(arguments) == 0
+    assert capsys.readouterr().out.count("wrote ") == 6
+
+
+def test_each_form_of_a_figure_remembers_what_it_was_made_of(tmp_path: Path) -> None:
+    """The whole report draws svg alone; png and pdf beside it are of older runs by then."""
+    build.write(batch_size_tables(RUNS), tmp_path, tmp_path)
+    more = batch_size_tables([*RUNS, run("bn", 4, 3, 86.0)])
+    assert {path.suffix for path in build.write(more, tmp_path, tmp_path, ("svg",))} == {
+        ".md", ".csv", ".tex", ".svg",
+    }  # fmt: skip
+    assert {path.suffix for path in build.write(more, tmp_path, tmp_path)} == {".png", ".pdf"}
+    assert build.write(more, tmp_path, tmp_path) == []
+
+
+def test_a_papers_table_that_is_named_needs_no_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["evonorm_9,nf_6"]) == 0
+    out = capsys.readouterr().out
+    assert "[76.1]" in out
+    assert "None of it has been trained here." in out
+    assert {path.name for path in (tmp_path / "reports").iterdir()} >= {"evonorm_9", "nf_6"}
+    assert main(["evonorm_9", "batch_size"]) == 2
+    assert "runs=runs is no folder" in capsys.readouterr().err
+
+
+def test_the_demonstration_is_what_the_tool_makes_of_its_rows(tmp_path: Path) -> None:
+    small = ROOT / "reports" / "small"
+    assert main([f"runs={small / 'rows'}", f"out={tmp_path}"]) == 0
+    texts = [
+        path.relative_to(small) for end in ("md", "csv", "tex") for path in small.rglob(f"*.{end}")
+    ]
+    own = [path for path in texts if path.parts[0] != "rows"]
+    assert len(own) > 20
+    for path in own:
+        assert (tmp_path / path).read_text() == (small / path).read_text(), path
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["batch_sise"], "table batch_sise is unknown; did you mean batch_size?"),
+        (["rums=x"], "rums=x is unknown; did you mean runs?"),
+        (["runs=nowhere"], "runs=nowhere is no folder"),
+    ],
+)
+def test_bad_input_is_one_sentence(
+    arguments: list[str], says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(arguments) == 2
+    captured = capsys.readouterr().err
+    assert captured.startswith(f"normbench.report: {says}")
+    assert captured.count("\n") == 1
+
+
+def test_the_folder_of_one_sweep_is_no_root(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_row(tmp_path / "runs", "demo")
+    assert main([f"runs={tmp_path / 'runs' / 'demo'}", f"out={tmp_path}"]) == 2
+    assert f"as runs={tmp_path / 'runs'}\n" in capsys.readouterr().err
+
+
+def test_help_names_the_tables(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--help"]) == 0
+    assert "Tables: batch_size" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("module", ["normbench.report", "normbench"])
+def test_neither_help_nor_report_imports_torch(module: str, tmp_path: Path) -> None:
+    write_row(tmp_path / "runs")
+    argument = "--help" if module == "normbench" else f"out={tmp_path}"
+    found = subprocess.run(
+        [sys.executable, "-X", "importtime", "-m", module, argument],
+        cwd=tmp_path, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    imported = {
+        line.rpartition("|")[2].strip().partition(".")[0] for line in found.stderr.splitlines()
+    }
+    assert "normbench" in imported
+    heavy = {"torch", "pytorch_lightning", "wandb", "sklearn"}
+    assert not imported & (heavy | ({"hydra"} if module == "normbench.report" else set()))

@@ -1,0 +1,69 @@
+"""Cells of small, long and interrupted trainings, composed from words of a command line."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from normbench.catalog import model, normalizer
+from normbench.config.cells import Cell
+from normbench.config.compose import compose
+from normbench.errors import Impossible
+from normbench.training.metrics import Record
+from normbench.training.trainer import train
+
+PLUGIN = Path(__file__).parents[1] / "plugin"
+
+#: A training of a quarter of a second on one thread.
+SHORT = ("recipe.images=2560", "logger=none", "trainer=cpu")
+#: A training of hours, for tests that stop it.
+LONG = ("recipe.images=100000000", "logger=none", "trainer=cpu")
+#: A training of two seconds that writes a checkpoint after every chunk of 5 steps.
+RESUMABLE = (
+    "recipe.images=12800", "logger=none", "trainer=cpu", "trainer.chunk=5", "checkpoint.every=0",
+)  # fmt: skip
+#: Adds the normalizers of tests/plugin/conf, most of which fail on purpose.
+BROKEN = ("--config-dir", str(PLUGIN / "conf"))
+
+
+def cell(*arguments: str) -> Cell:
+    """Return the one cell of a command line."""
+    (only,), _ = compose(list(arguments))
+    return only
+
+
+def run_folder(*arguments: str) -> Path:
+    """Return the folder of a command line's one run, relative to the working directory."""
+    return Path("runs") / "default" / cell(*arguments).id
+
+
+def network_for(norm: str) -> dict[str, Any]:
+    """Return options of a small network that can be trained with `norm`."""
+    for options in (
+        {"name": "resnet14"},
+        {"name": "resnet14_v2"},
+        {"name": "resnet14", "stem_stride": 1},
+    ):
+        try:
+            with torch.device("meta"):
+                network = model(norm=normalizer(norm), num_classes=10, in_chans=1, **options)
+                network(torch.empty(8, 1, 8, 8))
+        except Impossible:
+            continue
+        return options
+    raise LookupError(f"no network of these tests takes {norm}")
+
+
+def arguments_for(norm: str) -> list[str]:
+    """Return `norm` and a small network for it as arguments of a command line."""
+    options = network_for(norm)
+    more = [f"model.{key}={value}" for key, value in options.items() if key != "name"]
+    return [f"norm={norm}", f"model={options['name']}", *more]
+
+
+def train_cell(cell: Cell) -> tuple[dict[str, Any], list[Record]]:
+    """Train, and return the results and the curve without measured times and memory."""
+    curve: list[Record] = []
+    results = train(cell, curve.append, lambda done, steps, loss: None)
+    measured = ("seconds", "images_per_second", "peak_memory", "memory", "devices")
+    return {key: value for key, value in results.items() if key not in measured}, curve

@@ -1,0 +1,192 @@
+"""Files of every data set in its real format, a few images each."""
+
+import gzip
+import hashlib
+import io
+import pickle
+import struct
+import tarfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from PIL import Image
+from scipy.io import savemat
+
+Options = dict[str, Any]
+
+#: Debian's package dataset-fashion-mnist puts the official files here.
+FASHION_MNIST = Path("/usr/share/datasets/fashion-mnist")
+
+
+def noise(*shape: int, seed: int = 0) -> NDArray[np.uint8]:
+    """Bytes of which no two images are alike."""
+    return np.random.default_rng(seed).integers(0, 256, shape, dtype=np.uint8)
+
+
+def idx(path: Path, values: torch.Tensor) -> None:
+    """Write `values` as the official files of Fashion-MNIST are written."""
+    header = struct.pack(f">4B{values.ndim}I", 0, 0, 8, values.ndim, *values.shape)
+    path.write_bytes(gzip.compress(header + bytes(values.flatten().tolist())))
+
+
+def fashion_mnist(root: Path) -> Options:
+    """Four idx files with 200 and 20 images."""
+    for seed, (name, count) in enumerate((("train", 200), ("t10k", 20))):
+        images = torch.from_numpy(noise(count, 28, 28, seed=seed))
+        idx(root / f"{name}-images-idx3-ubyte.gz", images)
+        idx(root / f"{name}-labels-idx1-ubyte.gz", (torch.arange(count) % 10).to(torch.uint8))
+    return {"root": str(root)}
+
+
+def pickled(path: Path, count: int, seed: int, **labels: int) -> None:
+    """A batch of CIFAR: `labels` are the keys of labels with their numbers of classes."""
+    known = {key: (np.arange(count) % classes).tolist() for key, classes in labels.items()}
+    light = (np.arange(count) % min(labels.values()) * 12 % 128).astype(np.uint8)  # to be learned
+    content = {
+        "batch_label": "a batch",
+        "data": noise(count, 3072, seed=seed) // 2 + light[:, None],
+        "filenames": [f"{number}.png" for number in range(count)],
+        **known,
+    }
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(pickle.dumps(content, protocol=2))
+
+
+def cifar10(root: Path, images: int = 40) -> Options:
+    """Five batches of training images and one of test images, as Python pickles."""
+    for number in range(1, 6):
+        pickled(root / f"cifar-10-batches-py/data_batch_{number}", images, number, labels=10)
+    pickled(root / "cifar-10-batches-py/test_batch", 20, 9, labels=10)
+    return {"root": str(root), "verify": False}
+
+
+def cifar100(root: Path) -> Options:
+    """One pickle each of training and test images, with fine and coarse labels."""
+    for name, count, seed in (("train", 400, 1), ("test", 100, 2)):
+        pickled(root / f"cifar-100-python/{name}", count, seed, fine_labels=100, coarse_labels=20)
+    return {"root": str(root), "verify": False}
+
+
+def svhn(root: Path) -> Options:
+    """MATLAB files; the digit 0 has the label 10."""
+    for seed, (split, count) in enumerate((("train", 60), ("test", 20), ("extra", 100))):
+        labels = (np.arange(count) % 10 + 1).astype(np.uint8)[:, None]
+        images = noise(32, 32, 3, count, seed=seed)
+        savemat(root / f"{split}_32x32.mat", {"X": images, "y": labels}, do_compression=True)
+    return {"root": str(root), "verify": False}
+
+
+def jpeg(path: Path, seed: int, size: tuple[int, int] = (60, 48)) -> None:
+    """A photograph of smooth noise, (width, height) pixels."""
+    coarse = Image.fromarray(noise(6, 6, 3, seed=seed))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    coarse.resize(size, Image.Resampling.BICUBIC).save(path, quality=90)
+
+
+SIZES = ((60, 48), (40, 80), (33, 33), (90, 50))
+
+
+def folders(root: Path, classes: list[str], images: int, ending: str = ".jpg") -> None:
+    """`images` photographs of every class, of several sizes."""
+    for place, name in enumerate(classes):
+        for number in range(images):
+            seed = 1000 * place + number
+            jpeg(root / name / f"{name}_{number:04d}{ending}", seed, SIZES[seed % len(SIZES)])
+
+
+def image_folder(root: Path) -> Options:
+    """train/ and test/ of three classes, one of whose images are PNG, grey and with alpha."""
+    folders(root / "train", ["cat", "dog", "owl"], 20)
+    folders(root / "test", ["cat", "dog", "owl"], 5)
+    Image.fromarray(noise(30, 40)).save(root / "train/owl/grey.png")
+    Image.fromarray(noise(30, 40, 4), "RGBA").save(root / "train/owl/alpha.png")
+    return {"root": str(root), "size": 24}
+
+
+WNIDS = ["n01440764", "n01443537", "n01484850"]
+
+
+def imagenet(root: Path) -> Options:
+    """train/ and val/ of three classes."""
+    folders(root / "train", WNIDS, 12, ".JPEG")
+    folders(root / "val", WNIDS, 4, ".JPEG")
+    return {"root": str(root), "size": 24, "verify": False}
+
+
+def devkit(root: Path, truth: list[int], *, packed: bool = True) -> None:
+    """The official devkit: numbers of classes, of which one is no leaf, and of images."""
+    fields = [("ILSVRC2012_ID", int), ("WNID", object), ("words", object), ("num_children", int)]
+    rows = [(3, WNIDS[0], "tench", 0), (1, WNIDS[1], "goldfish", 0), (2, WNIDS[2], "shark", 0)]
+    synsets = np.array([*rows, (4, "n00001740", "entity", 3)], dtype=fields)
+    buffer = io.BytesIO()
+    savemat(buffer, {"synsets": synsets[:, None]})
+    contents = {
+        "meta.mat": buffer.getvalue(),
+        "ILSVRC2012_validation_ground_truth.txt": "".join(f"{n}\n" for n in truth).encode(),
+    }
+    folder = "ILSVRC2012_devkit_t12/data"
+    if not packed:
+        (root / folder).mkdir(parents=True)
+        for name, content in contents.items():
+            (root / folder / name).write_bytes(content)
+        return
+    with tarfile.open(root / "ILSVRC2012_devkit_t12.tar.gz", "w:gz") as archive:
+        for name, content in contents.items():
+            entry = tarfile.TarInfo(f"{folder}/{name}")
+            entry.size = len(content)
+            archive.addfile(entry, io.BytesIO(content))
+
+
+def flat_imagenet(root: Path) -> Options:
+    """val/ without folders, as the official archive has it, and the devkit."""
+    folders(root / "train", WNIDS, 4, ".JPEG")
+    for number in range(1, 7):
+        jpeg(root / f"val/ILSVRC2012_val_{number:08d}.JPEG", number)
+    devkit(root, [3, 1, 2, 2, 1, 3])
+    return {"root": str(root), "size": 24, "verify": False}
+
+
+def caltech256(root: Path) -> Options:
+    """256 classes of four images each, and the clutter, which is no class."""
+    parent = root / "caltech256/256_ObjectCategories"
+    for number in range(1, 257):
+        folder = parent / f"{number:03d}.thing-{number}"
+        for image in range(1, 5):
+            jpeg(folder / f"{number:03d}_{image:04d}.jpg", 10 * number + image, (20, 16))
+    jpeg(parent / "257.clutter/257_0001.jpg", 0, (20, 16))
+    return {"root": str(root), "size": 16, "train": 2, "test": 2, "verify": False, "val": 0.5}
+
+
+def digits(_root: Path) -> Options:
+    """Nothing: they ship with scikit-learn."""
+    return {}
+
+
+MAKERS: Mapping[str, Callable[[Path], Options]] = {
+    "caltech256": caltech256,
+    "cifar10": cifar10,
+    "cifar100": cifar100,
+    "digits": digits,
+    "fashion_mnist": fashion_mnist,
+    "image_folder": image_folder,
+    "imagenet": imagenet,
+    "svhn": svhn,
+}
+
+
+def words(data: str, options: Options) -> list[str]:
+    """The same as arguments of a command line."""
+    typed = {
+        key: str(value).lower() if isinstance(value, bool) else value
+        for key, value in options.items()
+    }
+    return [f"data={data}", *(f"data.{key}={value}" for key, value in typed.items())]
+
+
+def md5(path: Path) -> str:
+    """Of a file."""
+    return hashlib.md5(path.read_bytes()).hexdigest()

@@ -1,0 +1,92 @@
+"""Processes: wait for what they do, start them as a terminal does, and see that none is left."""
+
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from normbench import run_files
+from normbench.execution import worker_process
+from normbench.execution.worker_process import Child, Ended
+from normbench.history import read_history
+
+
+def processes(needle: str) -> list[int]:
+    """Return ids of living processes with `needle` in their command line or working directory."""
+    ids = []
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdigit() and int(folder.name) != os.getpid():
+            try:
+                command_line = (folder / "cmdline").read_bytes().decode(errors="replace")
+                working_directory = str((folder / "cwd").readlink())
+            except OSError:
+                continue  # it has ended meanwhile
+            if command_line and (needle in command_line or working_directory.startswith(needle)):
+                ids.append(int(folder.name))
+    return ids
+
+
+def wait_until_gone(folder: Path) -> None:
+    """Wait until no process that was started in `folder` is left; W&B's take some seconds."""
+    deadline = time.monotonic() + 30
+    while left := processes(str(folder)):
+        assert time.monotonic() < deadline, left
+        time.sleep(0.1)
+
+
+def run_when(ready: Callable[[], bool], then: Callable[[], None]) -> threading.Thread:
+    """Call `then` from a thread as soon as `ready`; for a command that runs meanwhile."""
+
+    def watch() -> None:
+        deadline = time.monotonic() + 60
+        while not ready():
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        then()
+
+    thread = threading.Thread(target=watch)
+    thread.start()
+    return thread
+
+
+def wait_for(ready: Callable[[], bool]) -> None:
+    """Return as soon as `ready`, at most after a minute."""
+    run_when(ready, lambda: None).join()
+
+
+def is_training(folder: Path) -> bool:
+    """Tell if the run in `folder` has begun and its curve has a record."""
+    running = run_files.read(folder).get("phase") == "running"
+    return running and (folder / "history.csv").exists() and any(read_history(folder))
+
+
+def pid_of(folder: Path) -> int:
+    """Return the process id of the run in `folder`."""
+    return int(run_files.read(folder)["pid"])
+
+
+@contextmanager
+def terminal(folder: Path, *arguments: str) -> Iterator[subprocess.Popen[str]]:
+    """Start the command line in a process group of its own, as a terminal does."""
+    with subprocess.Popen(
+        [sys.executable, "-m", "normbench", *arguments],
+        cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, process_group=0,
+    ) as process:  # fmt: skip
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def finish(child: Child) -> tuple[Ended, list[Any]]:
+    """Wait for the end of a worker process; return it and the contents of all messages."""
+    contents = []
+    while (end := child.ended()) is None:
+        worker_process.wait([child], 1)
+        contents += [message.content for message in child.messages()]
+    return end, contents

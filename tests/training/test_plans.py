@@ -1,0 +1,155 @@
+"""One experiment, one result: every plan of workers computes the same update.
+
+Trainings of 4 workers with 4 images each in double precision, with momentum, weight decay, label
+smoothing, stochastic depth, dropout, mixup, cutmix and noise on the images, under every plan, by
+real processes of gloo. Run as a program this prints the table for all of them.
+
+Each step is compared when it begins where the reference's did. After free steps rounding has grown:
+there the yardstick is what one unit in the last place of the first weights does to the reference.
+"""
+
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+from normbench.catalog import normalizer
+from normbench.config.cells import Cell
+from normbench.config.plan import Plan
+from normbench.execution import process_group, worker_process
+from normbench.execution.sweep import PRELOADED
+from support.cells import cell
+from support.plan_training import Errand, Mode
+
+Distances = dict[str, list[dict[str, float]]]
+
+REFERENCE = Plan(1, 4, 1)
+PLANS = [
+    REFERENCE, Plan(1, 1, 4), Plan(1, 2, 2), Plan(2, 2, 1), Plan(2, 1, 2), Plan(4, 1, 1),
+]  # fmt: skip
+NORMS = (
+    "bn", "sync_bn", "ghost_bn", "batch_renorm", "gn", "frn", "evonorm_b0", "evonorm_s0", "sn",
+    "bgn", "gn_pn", "nf",
+)  # fmt: skip
+STEPS, BATCH, LR = 20, 4, 0.05
+#: Largest distance of a step, relative; and how much more than a unit in the last place may do.
+STEP, FREE = 1e-12, 100.0
+CONTROL = 1e-4
+
+
+def asked(norm: str, stem_stride: int) -> Cell:
+    """The cell of one training; maps end at 1x1 with a stem of stride 2, at 2x2 without."""
+    model = "resnet18_cifar_v2" if norm == "nf" else "resnet18_cifar"
+    own = {"ghost_bn": ["norm.ghost=2"], "batch_renorm": ["norm.start=0", "norm.r_open=0.5"]}
+    return cell(
+        f"norm={norm}", f"model={model}", "model.depths=[1,1,1]", "model.strides=[1,2,2]",
+        "model.width=16", "model.max_groups=4", f"model.stem_stride={stem_stride}",
+        "model.dropout=0.2", "model.stochastic_depth=0.3",
+        "reg.label_smoothing=0.1", "reg.mixup=0.2", "reg.cutmix=1.0",
+        "protocol=fixed_workers", "workers=4", f"batch={BATCH}", "precision=64-true",
+        f"recipe.images={STEPS * 4 * BATCH}", f"recipe.lr={LR}", f"recipe.lr_batch={4 * BATCH}",
+        "data.val=0", "trainer=cpu", "trainer.chunk=1", "logger=none", *own.get(norm, []),
+    )  # fmt: skip
+
+
+def able(norm: str, plan: Plan) -> bool:
+    """Synchronized statistics need the whole step in one pass."""
+    return plan.accumulation == 1 or norm != "sync_bn"
+
+
+def distances(mode: Mode, plan: Plan, cells: Mapping[str, Cell], folder: Path) -> Distances:
+    """What the ranks of a plan have found: by normalizer and step."""
+    worker_process.start_server(PRELOADED)
+    log = folder / f"{mode}-{plan.devices}-{plan.per_forward}-{plan.accumulation}.txt"
+    errand = Errand(mode, plan, dict(cells), folder)
+    running = process_group.start("support.plan_training:run", errand, plan.devices, log=log)
+    while (end := running.ended()) is None:
+        worker_process.wait([running], 1)
+        list(running.messages())
+    assert end.last is not None, end
+    assert end.last.kind == "result", (end, process_group.log_of(log, end.rank or 0).read_text())
+    found: Distances = end.last.content
+    return found
+
+
+class Trainings:
+    """What has been compared so far: each plan once, for all normalizers."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.found: dict[tuple[Mode, Plan, int], Distances] = {}
+
+    def __call__(self, mode: Mode, plan: Plan, stem_stride: int) -> Distances:
+        key = (mode, plan, stem_stride)
+        if key not in self.found:
+            if mode != "reference":
+                self("reference", REFERENCE, stem_stride)
+            cells = {norm: asked(norm, stem_stride) for norm in NORMS if able(norm, plan)}
+            own = self.folder / str(stem_stride)
+            own.mkdir(exist_ok=True)
+            self.found[key] = distances(mode, plan, cells, own)
+        return self.found[key]
+
+
+@pytest.fixture(scope="module")
+def trainings(tmp_path_factory: pytest.TempPathFactory) -> Trainings:
+    return Trainings(tmp_path_factory.mktemp("plans"))
+
+
+def worst(steps: list[dict[str, float]]) -> float:
+    return max(value for step in steps for value in step.values())
+
+
+PAIRS = [(norm, plan) for plan in PLANS[1:] for norm in NORMS if able(norm, plan)]
+
+
+@pytest.mark.parametrize(("norm", "plan"), PAIRS, ids=str)
+def test_a_step_is_the_same_under_every_plan(norm: str, plan: Plan, trainings: Trainings) -> None:
+    assert worst(trainings("restarted", plan, 2)[norm]) <= STEP
+
+
+@pytest.mark.parametrize(("norm", "plan"), PAIRS, ids=str)
+def test_free_steps_part_no_further_than_rounding_does(
+    norm: str, plan: Plan, trainings: Trainings
+) -> None:
+    moved = trainings("perturbed", REFERENCE, 1)[norm][-1]["parameters"]
+    assert 0 < moved < 1e-6
+    assert trainings("free", plan, 1)[norm][-1]["parameters"] <= FREE * moved
+
+
+@pytest.mark.parametrize("norm", [n for n in NORMS if not normalizer(n).worker_independent])
+def test_without_statistics_of_its_own_for_each_worker_a_step_differs(
+    norm: str, trainings: Trainings
+) -> None:
+    """Or the comparison would not notice."""
+    assert worst(trainings("control", REFERENCE, 2)[norm][:1]) > CONTROL
+
+
+def table(trainings: Trainings) -> Iterator[str]:
+    """A line for each normalizer: its distances from the reference, which is the first plan."""
+    yield f"{4} workers x {BATCH} images, peak learning rate {LR}, {STEPS} steps, fp64; by plan"
+    yield "the worst of any step, that of the parameters after free steps, and that over the one of"
+    yield "ulp: what one unit in the last place of the first weights does; control: no workers"
+    yield f"{'norm':<14}" + "".join(
+        f"{p.devices}x{p.per_forward}x{p.accumulation:<19}" for p in PLANS
+    )
+    for norm in NORMS:
+        moved = trainings("perturbed", REFERENCE, 1)[norm][-1]["parameters"]
+        control = worst(trainings("control", REFERENCE, 2)[norm][:1])
+        words = []
+        for plan in PLANS:
+            if not able(norm, plan):
+                words.append(f"{'refused':<23}")
+                continue
+            step = worst(trainings("restarted", plan, 2)[norm])
+            free = trainings("free", plan, 1)[norm][-1]["parameters"]
+            words.append(f"{step:<8.1e}{free:.1e} {free / moved:<6.2g}")
+        yield f"{norm:<14}{''.join(words)}ulp {moved:.1e}  control {control:.1e}"
+
+
+if __name__ == "__main__":
+    with tempfile.TemporaryDirectory() as found:
+        for line in table(Trainings(Path(found))):
+            print(line, flush=True)
+    worker_process.stop_server()

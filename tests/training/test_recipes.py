@@ -1,0 +1,298 @@
+"""Every recipe against its paper: learning rates at every milestone, decay, momentum, optimizer."""
+
+import math
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from normbench.catalog import main, model, normalizer
+from normbench.config.build import build, options
+from normbench.config.files import CONF, names, unverified
+from normbench.errors import BadInput, Impossible
+from normbench.models.drop import Dropout, StochasticDepth
+from normbench.training import schedule
+from normbench.training.ema import Average
+from normbench.training.metrics import Record
+from normbench.training.parameter_groups import ROLES, trained
+from normbench.training.recipe import Recipe
+from normbench.training.regularization import Regularization
+from normbench.training.trainer import dataset_of, network_of, train
+from support import dataset_files
+from support.cells import SHORT, cell
+from support.commands import Command
+
+IMAGENET, CIFAR = 1_281_167, 50_000
+ALL: set[str] = set(ROLES)
+
+
+def recipe(name: str, **overrides: Any) -> Recipe:
+    made: Recipe = build("recipe", options("recipe", name, overrides))
+    return made
+
+
+Rates = dict[float | None, float]
+
+
+def tenths(lr: float, *epochs: int, start: float = 0.0) -> Rates:
+    """`lr` from `start` on, a tenth of it after the first of `epochs`, and so on to the end."""
+    found: Rates = {start + 0.01: lr, epochs[0] - 0.1: lr, None: lr / 10 ** len(epochs)}
+    return found | {epoch + 0.01: lr / 10**number for number, epoch in enumerate(epochs, 1)}
+
+
+EVONORM = {1024: 0.4, 512: 0.2, 256: 0.1, 128: 0.05, 64: 0.025, 32: 0.0125}  # tables 9 to 12
+MOBILE = {4096: 0.48, 2048: 0.24, 1024: 0.12, 512: 0.06, 256: 0.03, 128: 0.015}  # table 13
+SWITCHABLE = {256: 0.1, 64: 0.025, 32: 0.0125, 16: 0.00625}  # (8, 32), (8, 8), (8, 4), (8, 2)
+LR, SMALL = 768 / 2**14, 0.97  # Proxy Norm's EfficientNets
+#: Training images, and learning rates by global batch and epoch as the papers give them; a warm-up
+#: begins at about 0. The epoch None is the last step.
+PAPERS: dict[str, tuple[int, dict[int, Rates]]] = {
+    "evonorm_resnet_90": (
+        IMAGENET, {b: tenths(lr, 30, 60, 80, start=5) for b, lr in EVONORM.items()}),
+    "evonorm_resnet_180": (
+        IMAGENET, {b: tenths(lr, 60, 120, 160, start=10) for b, lr in EVONORM.items()}),
+    "evonorm_resnet_180_cosine": (
+        IMAGENET, {b: {0: 0, 10.01: lr, 95: lr / 2, None: 0} for b, lr in EVONORM.items()}),
+    "evonorm_mobilenet": (IMAGENET, {b: {5.01: lr, None: 0} for b, lr in MOBILE.items()}),
+    "evonorm_proxy_b": (CIFAR, {128: {0: 0.1, 2.5: 0.1, None: 0.1}}),
+    "evonorm_proxy_s": (CIFAR, {128: {0: 0.1, 6.41: 0.05, None: 0}}),
+    "nf_resnet": (IMAGENET, {1024: {0: 0, 5.01: 0.4, 47.5: 0.2, None: 0}}),
+    "nf_resnet_15": (
+        IMAGENET, {1024: {5.01: 0.4, None: 0}, 8: {5.01: 0.025}, 4: {5.01: 0.01}}),
+    "nf_regnet": (IMAGENET, {1024: {0: 0, 5.01: 0.4, 182.5: 0.2, None: 0}}),
+    "pn_resnet": (IMAGENET, {256: {0: 0, **tenths(0.1, 30, 60, 80, 90, start=5)}}),
+    "pn_efficientnet": (
+        IMAGENET,
+        {768: {0: 0, 5.01: LR * SMALL**2, 7.21: LR * SMALL**3, 24.01: LR * SMALL**10}}),
+    "pn_cifar": (CIFAR, {128: {0: 0, **tenths(0.1, 80, 120, start=5)}}),
+    "sn_resnet": (IMAGENET, {b: tenths(lr, 30, 60, 90) for b, lr in SWITCHABLE.items()}),
+}  # fmt: skip
+#: Optimizer, momentum, Nesterov's form, weight decay, and the roles that it pulls on.
+PULLS: dict[str, tuple[str, float, bool, float, set[str]]] = {
+    "evonorm_resnet_90": ("SGD", 0.9, True, 1e-4, {"weight", "bias"}),
+    "evonorm_resnet_180": ("SGD", 0.9, True, 1e-4, {"weight", "bias"}),
+    "evonorm_resnet_180_cosine": ("SGD", 0.9, True, 1e-4, {"weight", "bias"}),
+    "evonorm_mobilenet": ("SGD", 0.9, True, 1e-4, {"weight", "bias"}),
+    "evonorm_proxy_b": ("SGD", 0.9, True, 1e-4, {"weight", "bias"}),
+    "evonorm_proxy_s": ("SGD", 0.9, True, 1e-4, {"weight", "bias"}),
+    "nf_resnet": ("SGD", 0.9, True, 5e-5, {"weight"}),
+    "nf_resnet_15": ("SGD", 0.9, True, 5e-5, {"weight"}),
+    "nf_regnet": ("SGD", 0.9, True, 5e-5, {"weight"}),
+    "pn_resnet": ("SGD", 0.9, False, 1e-4, ALL),
+    "pn_efficientnet": ("RMSpropTF", 0.9, False, 1e-5, {"weight", "proxy"}),
+    "pn_cifar": ("SGD", 0.9, False, 1e-4, ALL),
+    "sn_resnet": ("SGD", 0.9, False, 1e-4, ALL),
+}
+
+
+def test_every_recipe_of_a_paper_that_gives_one_is_here() -> None:
+    ours = {"demo", "four_things_caltech", "four_things_cifar", "four_things_svhn"}
+    assert {*PAPERS} == {*PULLS} == {*names(CONF / "recipe")} - ours
+
+
+@pytest.mark.parametrize("name", PAPERS)
+def test_learning_rates_are_the_papers(name: str) -> None:
+    images, batches = PAPERS[name]
+    made = recipe(name)
+    for batch, expected in batches.items():
+        steps, per_epoch = made.steps(images, batch), images // batch
+        for epoch, lr in expected.items():
+            step = steps - 1 if epoch is None else round(epoch * per_epoch)
+            rate = made.peak(batch) * made.factor(step, steps)
+            assert rate == pytest.approx(lr, rel=1e-3, abs=1e-3 * made.peak(batch)), (batch, epoch)
+
+
+@pytest.mark.parametrize("name", names(CONF / "recipe"))
+def test_the_optimizer_follows_the_course_step_by_step(name: str) -> None:
+    """On a data set that is small enough to take every step of."""
+    made = recipe(name)
+    if made.images is not None:
+        made = recipe(name, images=40 * 128)
+    batch = max(made.rates, default=128)
+    images = 2 * batch if made.epochs is None or made.epochs > 50 else 8 * batch
+    steps = made.steps(images, batch)
+    rates = schedule.followed(made, made.optimizer(nn.Linear(2, 2), batch), steps)
+    told = schedule.moments(made, images, batch)
+    assert [each.lr for each in told] == pytest.approx([rates[each.step] for each in told])
+    assert told[0].what == "first step"
+    assert told[-1].step == steps - 1
+    assert max(rates) <= made.peak(batch) * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("name", PULLS)
+@pytest.mark.parametrize("norm", ["gn_pn", "sn", "nf", "bn"])
+def test_optimizer_and_decay_are_the_papers(name: str, norm: str) -> None:
+    kind, momentum, nesterov, pull, decayed = PULLS[name]
+    made = recipe(name)
+    network = model("resnet20_v2", norm=normalizer(norm), num_classes=10)
+    batch = max(made.rates, default=made.lr_batch)
+    optimizer = made.optimizer(network, batch)
+    assert type(optimizer).__name__ == kind
+    roles = {id(each.parameter): each.role for each in trained(network)}
+    for group in optimizer.param_groups:
+        assert group["momentum"] == momentum
+        assert group.get("nesterov", False) == nesterov
+        own = {roles[id(parameter)] for parameter in group["params"]}
+        assert own <= decayed if group["weight_decay"] else not own & decayed
+        assert group["weight_decay"] in (0.0, pull)
+    every = [id(p) for group in optimizer.param_groups for p in group["params"]]
+    assert sorted(every) == sorted(map(id, network.parameters()))
+
+
+def test_rmsprop_has_proxy_norms_constants_and_starts_as_tensorflows() -> None:
+    layer = nn.Linear(1, 1, bias=False)
+    nn.init.ones_(layer.weight)
+    made = recipe("pn_efficientnet", weight_decay=0.0)
+    optimizer = made.optimizer(layer, 768)
+    layer.weight.grad = torch.tensor([[0.5]])
+    optimizer.step()
+    mean_square = 0.953125 * 1 + (1 - 0.953125) * 0.5**2  # it begins at 1
+    expected = 1 - 768 / 2**14 * 0.5 / (mean_square + 1e-3) ** 0.5
+    assert layer.weight.item() == pytest.approx(expected, rel=1e-6)
+
+
+@pytest.mark.parametrize("batch", [16, 128, 1000])
+def test_a_table_of_rates_refuses_other_batches(batch: int) -> None:
+    with pytest.raises(
+        ValueError, match=rf"for global batches of 1024, 8, 4, and none for {batch}"
+    ):
+        recipe("nf_resnet_15").peak(batch)
+    assert recipe("nf_resnet_15", rates={}).peak(256) == 0.1
+
+
+def test_a_command_with_another_batch_is_refused_before_any_training(command: Command) -> None:
+    ended = command("recipe=nf_resnet_15", "batch=8", "logger=none")
+    assert ended.code == 2
+    assert "recipe=nf_resnet_15 has learning rates for global batches of 1024, 8, 4" in ended.err
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"schedule": "exponential"}, "period=None: it belongs to schedule=exponential"),
+        ({"period": 0.1}, "period=0.1: it belongs to schedule=exponential"),
+        ({"rates": {128: -1}}, "rates=.*: batches and rates must be above 0"),
+        ({"ema_unit": "epoch"}, "ema_unit=epoch: without recipe.ema it is null"),
+        ({"crop": 0}, "crop=0: it must be above 0"),
+    ],
+)
+def test_a_bad_recipe_is_one_sentence(changes: dict[str, Any], says: str) -> None:
+    with pytest.raises(BadInput, match=says):
+        recipe("demo", **changes)
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"alpha": 1.0}, "alpha=1.0: a decay is from 0 to below 1"),
+        ({"eps": 0.0}, "eps=0.0: it must be above 0"),
+        ({"nesterov": True}, "nesterov=true: RMSProp has no such form"),
+    ],
+)
+def test_a_bad_rmsprop_is_one_sentence(changes: dict[str, Any], says: str) -> None:
+    with pytest.raises(BadInput, match=says):
+        recipe("pn_efficientnet", **changes)
+
+
+@pytest.mark.parametrize("precision", ["32-true", "bf16-mixed"])
+def test_evonorms_proxy_task_trains(precision: str, tmp_path: Path) -> None:
+    words = dataset_files.words("cifar10", dataset_files.cifar10(tmp_path))
+    curve: list[Record] = []
+    train(
+        cell(
+            *words, "recipe=evonorm_proxy_s", "model=resnet50_cifar", "norm=evonorm_s0", "batch=4",
+            "global_batch=8", "recipe.images=160", "logger=none",
+            "trainer=cpu", f"precision={precision}",
+        ),
+        curve.append,
+        lambda *_: None,
+    )  # fmt: skip
+    assert curve[-1]["step"] == 20
+    assert math.isfinite(curve[-1]["train_loss"])
+
+
+def test_an_average_over_epochs_begins_with_the_first_and_keeps_its_decay() -> None:
+    network = nn.Linear(1, 1, bias=False)
+    average = Average(network, 0.9, rises=False)
+    expected = None
+    for number, value in enumerate((3.0, 1.0, -2.0)):
+        nn.init.constant_(network.weight, value)
+        average.update(network, number)
+        expected = value if expected is None else 0.9 * expected + 0.1 * value
+        assert float(next(average.network.parameters())) == pytest.approx(expected)
+
+
+def test_an_average_over_epochs_reaches_the_evaluation() -> None:
+    words = ["norm=bn", "recipe.images=null", "recipe.epochs=3", *SHORT[1:]]
+    found = [
+        train(cell(*words, *more), lambda _: None, lambda *_: None)
+        for more in ([], ["recipe.ema=0.5", "recipe.ema_unit=epoch"], ["recipe.ema=0.5"])
+    ]
+    assert len({each["train_loss"] for each in found}) == 1
+    assert len({each["test_loss"] for each in found}) == 3
+
+
+# Levels of regularization
+
+
+@pytest.mark.parametrize("name", names(CONF / "reg"))
+@pytest.mark.parametrize("network", ["resnet20_v2", "resnet50", "nf_regnet_b0", "timm"])
+def test_a_level_reaches_the_network(name: str, network: str) -> None:
+    norm = "nf" if network == "nf_regnet_b0" else "bn"
+    more = ["model.name=resnet18"] if network == "timm" else []
+    one = cell(f"reg={name}", f"model={network}", f"norm={norm}", *more)
+    with torch.device("meta"):
+        made = network_of(one, dataset_of(one))
+    reg: Regularization = build("reg", options("reg", name, {}))
+    dropouts = {layer.rate for layer in made.modules() if isinstance(layer, Dropout)}
+    depths = [layer for layer in made.modules() if isinstance(layer, StochasticDepth)]
+    assert max(dropouts, default=0.0) == (reg.dropout or 0.0)
+    if reg.stochastic_depth:
+        rates = [layer.rate for layer in depths]
+        assert rates == sorted(rates)
+        assert 0 < max(rates) <= reg.stochastic_depth
+        steps = {round(b - a, 9) for a, b in pairwise(rates)}
+        assert len(steps) == 1  # linear in depth
+        assert {layer.rescale for layer in depths} == {reg.rescale}
+
+
+def test_a_level_that_a_network_has_no_place_for_is_impossible() -> None:
+    one = cell("reg=nf", "model=resnet14", "model._target_=plain_net.plain")
+    with pytest.raises(Impossible, match="reg=nf sets dropout, which this model has not"):
+        network_of(one, dataset_of(one))
+
+
+# What no source gives
+
+
+def test_values_that_no_source_gives_are_marked_in_the_cell() -> None:
+    found = cell("recipe=pn_resnet", "reg=extra", "norm=gn_pn")
+    assert "recipe.drop=0.1" in found.unverified
+    assert "reg.dropout=0.25" in found.unverified
+    assert not any(word.startswith("recipe.epochs") for word in found.unverified)
+    typed = cell("recipe=pn_resnet", "recipe.drop=0.2", "norm=gn_pn")
+    assert not any(word.startswith("recipe.drop") for word in typed.unverified)
+    assert cell("norm=bn").unverified == []
+
+
+@pytest.mark.parametrize("group", ["recipe", "reg"])
+def test_a_mark_stands_at_an_option(group: str) -> None:
+    for name in names(CONF / group):
+        path = CONF / group / f"{name}.yaml"
+        assert path.read_text().count("# unverified: ") == len(unverified(path))
+
+
+def test_the_course_of_a_recipe_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["recipes", "nf_resnet_15,demo", "images=50000", "global_batch=1024"]) == 0
+    told = capsys.readouterr().out
+    assert "warm-up is over" in told
+    assert "unverified, no source gives them: warmup, weight_decay" in told
+    assert main(["recipes", "nf_resnet_15", "global_batch=7"]) == 2
+    assert "none for 7" in capsys.readouterr().err
+    assert main(["recipes", "demo", "epochs=7"]) == 2
+    assert (
+        "epochs=7 is no option of recipes; known: images=, global_batch=" in capsys.readouterr().err
+    )

@@ -1,0 +1,490 @@
+"""Recipes, decay, networks, and the training step as a whole."""
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from normbench.catalog import model, normalizer, normalizers
+from normbench.config.build import build, options
+from normbench.config.plan import Plan, automatic
+from normbench.data.digits import Digits
+from normbench.errors import BadInput, Impossible
+from normbench.execution import preflight
+from normbench.training import cuda_graph
+from normbench.training.datamodule import Chunk, Loaders, Order, Schedule, augmented
+from normbench.training.lightning_module import Task
+from normbench.training.parameter_groups import groups
+from normbench.training.parameter_groups import trained as declared
+from normbench.training.recipe import Recipe
+from normbench.training.regularization import Regularization
+from normbench.training.schedule import followed
+from normbench.training.trainer import dataset_of, implementation
+from support.cells import SHORT, arguments_for, cell, network_for, train_cell
+from support.layers import norm_layers
+
+
+def recipe(**changes: Any) -> Recipe:
+    return build("recipe", options("recipe", "demo", changes))  # type: ignore[no-any-return]
+
+
+# Recipes
+
+
+@pytest.mark.parametrize(
+    ("changes", "batch", "steps"),
+    [
+        ({"images": 25600}, 128, 200),
+        ({"images": 25600}, 32, 800),
+        ({"images": None, "epochs": 3}, 128, 30),
+        ({"images": None, "epochs": 0.5}, 128, 5),
+        ({"images": 1}, 128, 1),
+    ],
+)
+def test_the_length_of_a_training(changes: dict[str, Any], batch: int, steps: int) -> None:
+    assert recipe(**changes).steps(1293, batch) == steps
+
+
+@pytest.mark.parametrize("schedule", ["cosine", "multistep", "onecycle"])
+@pytest.mark.parametrize("steps", [1, 2, 3, 200])
+@pytest.mark.parametrize("warmup", [0.0, 0.1])
+def test_a_schedule_peaks_at_the_linear_rule_and_never_above(
+    schedule: str, steps: int, warmup: float
+) -> None:
+    made = recipe(schedule=schedule, warmup=warmup, lr=0.1, lr_batch=128)
+    rates = followed(made, made.optimizer(nn.Linear(2, 2), 256), steps)
+    assert max(rates) <= made.peak(256) * (1 + 1e-9)
+    assert made.peak(256) == pytest.approx(0.2)
+    if steps == 200:
+        assert max(rates) == pytest.approx(0.2, rel=0.02)
+        assert rates[0] < 0.1 * 0.2 if warmup else True
+        assert rates[-1] < 0.001 if schedule != "multistep" else True
+
+
+def test_multistep_drops_at_fractions_of_the_training() -> None:
+    made = recipe(schedule="multistep", milestones=[0.5, 0.75], drop=0.1, warmup=0.0)
+    factors = [made.factor(step, 100) for step in range(100)]
+    assert factors == pytest.approx([1.0] * 50 + [0.1] * 25 + [0.01] * 25)
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"epochs": 3}, r"as in recipe\.epochs=10 recipe\.images=null"),
+        ({"images": None}, "one of them says how long"),
+        ({"lr": float("nan")}, "recipe.lr=nan: it must be a finite number"),
+        ({"lr": 0}, "lr=0.0: it must be above 0"),
+        ({"lr": "fast"}, "recipe.lr=fast: input should be a valid number"),
+        ({"warmup": 1.5}, "recipe.warmup=1.5: fractions of all steps"),
+        ({"schedule": "cosin"}, "recipe.schedule=cosin: input should be 'cosine'"),
+        ({"decayed": ["wieght"]}, "did you mean weight"),
+        ({"momentum": 0.0}, "nesterov=false"),
+        ({"wd": 1}, "recipe.wd is no option of demo"),
+        ({"recalibration": 0}, "recipe.recalibration=0: it must be above 0"),
+        ({"gain_target": 1.0, "decayed": ["weight"]}, "recipe.gain_target=1.0: recipe.decayed has"),
+    ],
+)
+def test_a_bad_recipe_is_one_sentence(changes: dict[str, Any], says: str) -> None:
+    with pytest.raises(BadInput, match=says):
+        recipe(**changes)
+
+
+# Weight decay
+
+
+LAYERS = ["gain", "shift", "scalar", "proxy", "ratio", "residual"]
+
+
+@pytest.mark.parametrize("norm", normalizers())
+@pytest.mark.parametrize("decayed", [["weight"], ["weight", "bias", *LAYERS]], ids=str)
+def test_every_parameter_is_in_one_group(norm: str, decayed: list[str]) -> None:
+    network = model(norm=normalizer(norm), num_classes=10, **network_for(norm))
+    found = groups(network, 0.5, 1e-4, decayed)
+    everything = [id(p) for group in found for p in group["params"]]
+    assert sorted(everything) == sorted(id(p) for p in network.parameters())
+    kept = [parameter for layer in norm_layers(network) for parameter in layer.parameters()]
+    pulled = {id(p) for group in found if group["weight_decay"] == 1e-4 for p in group["params"]}
+    free = {id(p) for group in found if group["weight_decay"] == 0 for p in group["params"]}
+    assert {id(p) for p in kept} <= (pulled if "gain" in decayed else free)
+
+
+def test_fixups_scalars_and_the_classifiers_bias_learn_at_a_tenth_of_the_rate() -> None:
+    """As the authors' code chooses them: parameters with "bias" or "scale" in their name."""
+    network = model("resnet20", norm=normalizer("fixup"), num_classes=10)
+    found = {
+        id(parameter): group["lr"]
+        for group in groups(network, 0.5, 1e-4, ["weight"])
+        for parameter in group["params"]
+    }
+    for name, parameter in network.named_parameters():
+        slow = name.rpartition(".")[2] in ("bias", "scale")
+        assert found[id(parameter)] == pytest.approx(0.05 if slow else 0.5), name
+        assert slow == (parameter.dim() == 0 or name == "head.bias")
+    others = model("resnet20", norm=normalizer("fixup", rate=1), num_classes=10)
+    assert {group["lr"] for group in groups(others, 0.5, 1e-4, ["weight"])} == {0.5}
+
+
+@pytest.mark.parametrize("schedule", ["cosine", "onecycle"])
+def test_every_group_follows_the_schedule_at_its_own_rate(schedule: str) -> None:
+    made = recipe(schedule=schedule)
+    optimizer = made.optimizer(model("resnet20", norm=normalizer("fixup"), num_classes=10), 128)
+    scheduler = made.scheduler(optimizer, 20)
+    for _ in range(20):
+        rates = {round(group["lr"], 12) for group in optimizer.param_groups}
+        high = optimizer.param_groups[0]["lr"]
+        assert rates == {round(high, 12), round(high / 10, 12)}
+        optimizer.step()
+        scheduler.step()
+
+
+@pytest.mark.parametrize(("target", "ends"), [(None, 0.0), (0.0, 0.0), (1.0, 1.0), (0.5, 0.5)])
+@pytest.mark.parametrize("norm", ["bn", "sn", "gn_pn", "evonorm_b0", "dyt"])
+def test_decay_pulls_gains_to_their_target_and_all_else_to_zero(
+    norm: str, target: float | None, ends: float
+) -> None:
+    decayed = ["weight", "bias", *LAYERS]
+    made = recipe(weight_decay=0.1, gain_target=target, decayed=decayed, momentum=0, nesterov=False)
+    network = model(norm=normalizer(norm), num_classes=10, **network_for(norm))
+    optimizer = made.optimizer(network, 128)
+    for _ in range(1000):  # decay alone: every gradient is 0
+        for parameter in network.parameters():
+            parameter.grad = torch.zeros_like(parameter)
+        optimizer.step()
+    for each in declared(network):
+        wanted = torch.full_like(each.parameter, ends if each.role == "gain" else 0.0)
+        torch.testing.assert_close(each.parameter.detach(), wanted, atol=1e-3, rtol=0)
+
+
+def test_switchable_ratios_are_pulled_towards_equal_ones() -> None:
+    assert {"ratio", "proxy"} <= set(recipe().decayed)
+
+
+def test_a_parameter_without_a_role_is_an_error() -> None:
+    class Odd(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.scale = nn.Parameter(torch.ones(1))
+
+    with pytest.raises(TypeError, match=r"Odd\.scale has no role"):
+        list(declared(Odd()))
+
+
+# The whole
+
+
+@pytest.mark.parametrize("norm", normalizers())
+def test_the_size_of_chunks_changes_no_number(norm: str) -> None:
+    base = cell(*arguments_for(norm), "batch=8", *SHORT)
+    whole = train_cell(base)
+    for chunk in (1, 3):
+        cut = replace(base, trainer=replace(base.trainer, chunk=chunk))
+        assert cut.id == base.id
+        assert train_cell(cut) == whole
+
+
+@pytest.mark.parametrize("norm", [n for n in normalizers() if normalizer(n).batch_independent])
+def test_under_a_fixed_global_batch_they_are_one_computation(norm: str) -> None:
+    home = arguments_for(norm)
+    findings = [train_cell(cell(*home, f"batch={batch}", *SHORT))[0] for batch in (4, 128)]
+    for found in findings:
+        assert found.pop("plan")
+    assert findings[0] == findings[1]
+
+
+def test_bn_is_another_computation_at_every_batch() -> None:
+    losses = [train_cell(cell("norm=bn", f"batch={b}", *SHORT))[0]["train_loss"] for b in (4, 128)]
+    assert losses[0] != losses[1]
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_a_seed_fixes_every_number_and_another_changes_them(seed: int) -> None:
+    first, again = (train_cell(cell("norm=bn", f"seed={seed}", *SHORT)) for _ in range(2))
+    assert first == again
+    assert first != train_cell(cell("norm=bn", "seed=2", *SHORT))
+
+
+def test_the_curve_has_a_record_an_epoch_and_every_n_steps() -> None:
+    base = cell("norm=gn", *SHORT)  # 20 steps, 10 an epoch
+    _, curve = train_cell(replace(base, trainer=replace(base.trainer, log_every=4)))
+    assert [int(record["step"]) for record in curve] == [4, 8, 10, 12, 16, 20]
+    assert [record["epoch"] for record in curve] == [0.4, 0.8, 1.0, 1.2, 1.6, 2.0]
+    assert ["val_top1" in record for record in curve] == [False, False, True, False, False, True]
+
+
+def test_without_a_hold_out_there_is_no_validation() -> None:
+    found, curve = train_cell(cell("norm=gn", "data.val=0", *SHORT))
+    assert "val_top1" not in found
+    assert not any("val_top1" in record for record in curve)
+    assert found["test_top1"] > 0
+
+
+@pytest.mark.parametrize(
+    ("per_epoch", "steps", "last"), [(10, 200, 10), (421, 200, 20), (11, 200, 11), (1, 1, 1)]
+)
+def test_the_final_loss_is_that_of_the_end(per_epoch: int, steps: int, last: int) -> None:
+    """Of the last epoch, or of a tenth of all steps where an epoch is longer."""
+    task = Task(
+        nn.Linear(2, 2), recipe(), Regularization(), automatic(1),
+        classes=2, global_batch=4, steps=steps, steps_per_epoch=per_epoch, log_every=50,
+    )  # fmt: skip
+    task.last.extend([(9.0, 0.0)] * (steps - last) + [(1.0, 2.0)] * last)
+    assert task.final_means() == (1.0, 50.0)
+
+
+def test_the_curve_has_the_rate_of_its_own_step() -> None:
+    base = cell("norm=gn", *SHORT, "recipe.schedule=multistep", "recipe.milestones=[0.5]")
+    _, curve = train_cell(replace(base, trainer=replace(base.trainer, log_every=1)))
+    rates = [record["lr"] for record in curve]
+    assert rates[2:10] == pytest.approx([0.1] * 8)
+    assert rates[10:] == pytest.approx([0.01] * 10)
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_label_smoothing_reaches_the_loss(smoothing: float) -> None:
+    found, _ = train_cell(cell("norm=gn", f"reg.label_smoothing={smoothing}", *SHORT))
+    plain, _ = train_cell(cell("norm=gn", *SHORT))
+    assert (found["train_loss"] == plain["train_loss"]) == (smoothing == 0.0)
+
+
+@pytest.mark.parametrize("norm", ["bn", "sn", "evonorm_b0", "gn"])
+def test_recalibration_changes_what_is_tested_and_nothing_that_was_trained(norm: str) -> None:
+    plain, curve = train_cell(cell(f"norm={norm}", *SHORT))
+    precise, same = train_cell(cell(f"norm={norm}", "recipe.recalibration=12", *SHORT))
+    assert curve == same
+    assert precise["train_loss"] == plain["train_loss"]
+    changed = {key for key in plain if plain[key] != precise[key]}
+    if normalizer(norm).batch_independent:
+        assert not changed
+    else:
+        assert "test_loss" in changed
+        assert changed <= {"test_loss", "test_top1", "test_top5", "val_top1"}
+
+
+def test_images_to_recalibrate_on_are_those_that_would_come_next() -> None:
+    data = Digits()
+    splits = data.splits()
+    order = Order(len(splits.train.labels), 128, automatic(16), seed=0)
+    ended = Loaders(data, splits, order, Schedule(20, 5, 50))
+    on = Loaders(data, splits, order, Schedule(40, 5, 50))
+    found = list(ended.after_training(order.steps_per_epoch + 2))
+    assert len(found) == order.steps_per_epoch + 2
+    chunks = (chunk for epoch in (2, 3) for chunk in on.chunks(epoch))
+    coming = [images for chunk in chunks for images in augmented(data, chunk).images]
+    assert torch.equal(torch.stack(found), torch.cat(coming)[: len(found)])
+
+
+def test_batch_renorm_is_told_how_far_the_training_is() -> None:
+    """Until its start it is bn, here over 10 of 20 steps; then it is not."""
+
+    def losses(*arguments: str) -> list[float]:
+        base = cell(*arguments, *SHORT)
+        _, curve = train_cell(replace(base, trainer=replace(base.trainer, log_every=1)))
+        return [record["train_loss"] for record in curve]
+
+    bn, renorm = (
+        losses("norm=bn"),
+        losses("norm=batch_renorm", "norm.start=0.5", "norm.r_open=0.6", "norm.d_open=0.6"),
+    )
+    assert renorm[:5] == pytest.approx(bn[:5], rel=1e-4)  # rounding grows from step to step
+    assert renorm[:10] == pytest.approx(bn[:10], rel=5e-2)
+    assert max(abs(a - b) for a, b in zip(renorm[11:], bn[11:], strict=True)) > 0.1
+
+
+def test_a_loss_that_is_not_finite_ends_the_training_at_once() -> None:
+    found, curve = train_cell(cell("norm=bn", "recipe.lr=1e30", *SHORT))
+    assert found["status"] == "diverged"
+    assert "of 20 was" in found["reason"]
+    assert "test_top1" not in found
+    assert all(math.isfinite(record["train_loss"]) for record in curve)
+
+
+def test_a_training_that_learned_nothing_has_diverged() -> None:
+    found, _ = train_cell(cell("norm=bn", "recipe.lr=1e-9", *SHORT))
+    assert found["status"] == "diverged"
+    assert "not 1 % below ln(10)" in found["reason"]
+    assert 0 <= found["test_top1"] <= 100
+
+
+def test_an_evaluation_counts_every_image_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        "normbench.training.datamodule.EVALUATION_BATCH", 7
+    )  # 360 is no multiple of 7
+    small, _ = train_cell(cell("norm=gn", *SHORT))
+    monkeypatch.setattr("normbench.training.datamodule.EVALUATION_BATCH", 500)
+    whole, _ = train_cell(cell("norm=gn", *SHORT))
+    assert small["test_top1"] == pytest.approx(whole["test_top1"], abs=1e-6)
+    assert (small["test_top1"] * 3.6) == pytest.approx(round(small["test_top1"] * 3.6), abs=1e-3)
+    assert small["test_loss"] == pytest.approx(whole["test_loss"], rel=1e-5)
+
+
+@pytest.mark.parametrize("precision", ["32-true", "bf16-mixed"])
+def test_precisions_train(precision: str) -> None:
+    found, _ = train_cell(cell("norm=bn", f"precision={precision}", *SHORT))
+    assert found["status"] == "ok"
+
+
+@pytest.mark.parametrize("norm", ["bn", "gn", "evonorm_s0", "sn", "gn_pn"])
+def test_channels_last_changes_rounding_alone(norm: str) -> None:
+    words = [
+        "precision=64-true",
+        "batch=32",
+        "model.stem_stride=1",
+        "recipe.images=640",
+        *SHORT[1:],
+    ]
+    plain, other = (
+        train_cell(cell(f"norm={norm}", *words, f"trainer.channels_last={last}"))[0]
+        for last in ("false", "true")
+    )
+    assert (plain["channels_last"], other["channels_last"]) == (False, True)
+    assert other["train_loss"] == pytest.approx(plain["train_loss"], rel=1e-9)
+    assert other["test_loss"] == pytest.approx(plain["test_loss"], rel=1e-9)
+
+
+def test_a_compiled_network_trains_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With drops, running statistics and validation, and is compiled once for all epochs."""
+    words = ["norm=bn", "precision=64-true", "batch=32", "model=resnet8", "model.stem_stride=1"]
+    words += ["reg.dropout=0.2", "reg.stochastic_depth=0.2", "recipe.images=3200", *SHORT[1:]]
+    plain, _ = train_cell(cell(*words))
+    monkeypatch.setattr(torch._dynamo.config, "error_on_recompile", True)
+    compiled, _ = train_cell(cell(*words, "trainer.impl=compile"))
+    assert (plain["impl"], compiled["impl"]) == ("eager", "compile")
+    assert compiled["train_loss"] == pytest.approx(plain["train_loss"], rel=1e-6)
+    assert compiled["test_loss"] == pytest.approx(plain["test_loss"], rel=1e-6)
+
+
+@pytest.mark.parametrize("norm", ["evonorm_b0", "sn", "frn", "bn_pn", "batch_renorm"])
+def test_lean_layers_train_bit_for_bit(norm: str) -> None:
+    """Several workers, passes of a step, an average of the weights."""
+    words = (f"norm={norm}", "batch=8", "trainer.per_forward=4", "recipe.ema=0.9", *SHORT)
+    (plain, curve), (lean, same) = (
+        train_cell(cell(*words, f"trainer.impl={impl}")) for impl in ("eager", "lean")
+    )
+    assert (plain.pop("impl"), lean.pop("impl")) == ("eager", "lean")
+    assert plain == lean
+    assert curve == same
+
+
+@pytest.mark.parametrize("norm", ["bn", "gn", "sn"])
+def test_steps_in_memory_of_their_own_train_bit_for_bit(
+    norm: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where a graph would be replayed, which takes a GPU, what it would have recorded runs again:
+    it reads and leaves everything where that lay the first time, and statistics have not moved."""
+
+    def recorded(run: Callable[[], cuda_graph.Told]) -> tuple[cuda_graph.Replay, cuda_graph.Told]:
+        told = run()
+
+        def replay() -> None:
+            for before, now in zip(told, run(), strict=True):
+                for own, new in zip(before, now, strict=True):
+                    own.copy_(new)
+
+        return replay, told
+
+    monkeypatch.setattr(cuda_graph, "recorded", recorded)
+    words = (f"norm={norm}", "batch=8", "trainer.per_forward=4", "reg.mixup=0.2", *SHORT)
+    (plain, curve), (replayed, same) = (
+        train_cell(cell(*words, f"trainer.graphs={on}")) for on in ("false", "true")
+    )
+    assert (plain.pop("graphs"), replayed.pop("graphs")) == (False, True)
+    assert plain == replayed
+    assert curve == same
+
+
+def test_a_step_that_cannot_be_recorded_says_what_would_work(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def recorded(run: Callable[[], cuda_graph.Told]) -> tuple[cuda_graph.Replay, cuda_graph.Told]:
+        run()
+        raise RuntimeError("operation not permitted when stream is capturing")
+
+    monkeypatch.setattr(cuda_graph, "recorded", recorded)
+    says = "recorded: operation not permitted .*; trainer.graphs=false works"
+    with pytest.raises(RuntimeError, match=says):
+        train_cell(cell("norm=bn", "batch=8", "trainer.graphs=true", *SHORT))
+
+
+def test_a_lack_of_memory_is_one_however_recording_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    def recorded(run: Callable[[], cuda_graph.Told]) -> tuple[cuda_graph.Replay, cuda_graph.Told]:
+        try:
+            raise torch.OutOfMemoryError("no room")
+        finally:
+            raise RuntimeError("capture was invalidated")
+
+    monkeypatch.setattr(cuda_graph, "recorded", recorded)
+    with pytest.raises(torch.OutOfMemoryError, match="no room"):
+        train_cell(cell("norm=bn", "batch=8", "trainer.graphs=true", *SHORT))
+
+
+@pytest.mark.parametrize(
+    ("words", "look", "reason"),
+    [
+        (["trainer.devices=2"], preflight.Look(), "a graph is of one process"),
+        (["precision=16-mixed"], preflight.Look(), "precision=16-mixed scales the loss anew"),
+        (["norm=batch_renorm"], preflight.Look(changes=True), "has other bounds"),
+    ],
+)  # fmt: skip
+def test_what_changes_from_step_to_step_is_no_graph(
+    words: list[str], look: preflight.Look, reason: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = cell("batch=8", *words, "trainer=gpu", "trainer.graphs=true")
+    monkeypatch.setattr(preflight, "on_gpu", lambda cell: cell.trainer.accelerator == "gpu")
+    with pytest.raises(BadInput, match=f"trainer.graphs=true: .*{reason}.*graphs=false works"):
+        preflight.require_graphs(asked, look)
+    with pytest.raises(BadInput, match="it needs a CUDA device"):
+        preflight.require_graphs(cell("trainer=cpu", "trainer.graphs=true"), preflight.Look())
+
+
+def test_what_is_compiled_by_itself_is_large(monkeypatch: pytest.MonkeyPatch) -> None:
+    small, large = cell("trainer=cpu"), cell("trainer=cpu", "recipe.images=1000000000")
+    data = dataset_of(large)
+    assert implementation(small, 200, data) == "eager"
+    assert implementation(large, 8_000_000, data) == "compile"
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    assert implementation(large, 8_000_000, data) == "eager"
+    asked = cell("trainer=cpu", "trainer.impl=lean", "recipe.images=1000000000")
+    assert implementation(asked, 8_000_000, data) == "lean"
+    with pytest.raises(BadInput, match=r"trainer.impl=compile: .* here is no no-such-compiler"):
+        preflight.require_compiler(cell("trainer=cpu", "trainer.impl=compile"))
+
+
+def first_gradients(norm: str, plan: Plan) -> list[torch.Tensor]:
+    """The gradients of the first step, from a task of its own."""
+    torch.manual_seed(0)
+    data = Digits()
+    splits = data.splits()
+    order = Order(len(splits.train.labels), 16, plan, seed=0)
+    home = network_for(norm)
+    network = model(norm=normalizer(norm), num_classes=10, in_chans=1, depth=8, **home).double()
+    task = Task(
+        network, recipe(), Regularization(), plan,
+        classes=10, global_batch=16, steps=1, steps_per_epoch=order.steps_per_epoch, log_every=50,
+    )  # fmt: skip
+    loaders = Loaders(data, splits, order, Schedule(1, 1, 50))
+    chunk: Chunk = augmented(data, next(loaders.chunks(0)))
+    for images, labels in zip(chunk.images[0], chunk.labels[0], strict=True):
+        loss = nn.functional.cross_entropy(task.model(images.double()), labels)
+        (loss / len(chunk.images[0])).backward()
+    return [p.grad for p in network.parameters() if p.grad is not None]
+
+
+# Synchronized statistics refuse, ghosts need more images; batch renorm reads what a pass moves.
+PORTIONS = [n for n in normalizers() if n not in ("sync_bn", "batch_renorm", "ghost_bn")]
+
+
+@pytest.mark.parametrize("norm", PORTIONS)
+def test_accumulated_passes_give_the_gradient_of_one_pass(norm: str) -> None:
+    once, thrice = (first_gradients(norm, plan) for plan in (Plan(1, 4, 1), Plan(1, 1, 4)))
+    for a, b in zip(once, thrice, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-12)
+
+
+def test_synchronized_statistics_refuse_to_be_accumulated() -> None:
+    with pytest.raises(Impossible, match="share one forward pass"):
+        first_gradients("sync_bn", Plan(1, 1, 4))
+    assert first_gradients("sync_bn", automatic(4))
