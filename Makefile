@@ -1,12 +1,14 @@
-# The gate is `make check`; continuous integration runs the same.
+# `make check` is the gate of every day: under 5 minutes on two cores. `make check-all` adds what is
+# slow, at most 20 minutes more. Continuous integration (.ci/run) runs both.
 
-.PHONY: ffcv check format lint types contracts test gpu large errors variances plans kills pages coverage
+.PHONY: check check-all ffcv format lint types contracts test slow mutants gpu large \
+	errors variances plans kills pages coverage
+
+PYTEST = python -m pytest --numprocesses=2 --dist=loadfile --no-loadscope-reorder
 
 check: format lint types contracts test
 
-# FFCV is built from source, with libraries of the system; tests that need it are skipped without.
-ffcv:
-	python -m pip install -e ".[ffcv]" || echo "no FFCV here: loader=ffcv and its tests need it"
+check-all: check slow
 
 format:
 	python -m ruff format --check .
@@ -20,9 +22,17 @@ types:
 contracts:
 	lint-imports
 
-# Two beside each other: what starts processes waits much, and what computes has one thread.
+# Two processes: those of the tests that train have one thread each.
 test:
-	python -m pytest --numprocesses=2 --dist=loadfile --no-loadscope-reorder
+	$(PYTEST) -m "not slow and not ffcv and not large"
+
+# Slurm, toy repositories, plans over all normalizers, whole sweeps, FFCV.
+slow:
+	$(PYTEST) -m "(slow or ffcv) and not large"
+
+# FFCV is built from source, with libraries of the system; tests that need it are skipped without.
+ffcv:
+	python -m pip install -e ".[ffcv]" || echo "no FFCV here: loader=ffcv and its tests need it"
 
 # The worst error of every normalizer against its reference in double precision.
 errors:

@@ -6,7 +6,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +23,7 @@ from normbench.prepare import main
 from support import dataset_files
 from support.processes import processes, wait_for
 
-pytestmark = pytest.mark.skipif(not find_spec("ffcv"), reason="FFCV is not installed")
+pytestmark = pytest.mark.ffcv
 
 
 def prepared(name: str, options: dataset_files.Options, *more: str) -> int:

@@ -32,7 +32,7 @@ from support.cells import cell
 from support.commands import Command
 from support.processes import is_training, pid_of, processes, run_when, wait_for
 
-FFCV = pytest.param("ffcv", marks=pytest.mark.skipif(not find_spec("ffcv"), reason="no FFCV here"))
+FFCV = pytest.param("ffcv", marks=pytest.mark.ffcv)
 OTHERS = ["torch", FFCV]
 KINDS = ["cifar10", "image_folder"]  # of one size, and of any
 REGS = {
@@ -200,7 +200,7 @@ def test_center_boxes_are_squares_in_the_middle() -> None:
     assert center_boxes(sizes, 0.875).tolist() == expected
 
 
-@pytest.mark.skipif(not find_spec("ffcv"), reason="no FFCV here")
+@pytest.mark.ffcv
 def test_the_kernel_frames_as_pillow_does() -> None:
     from normbench.data import crop_numba
 
@@ -253,7 +253,7 @@ def test_an_image_that_is_damaged_in_the_middle_of_an_epoch_names_itself(
         list(reader.stream(torch.randperm(len(splits.train.labels)), 0, [10] * 6 + [2]))
 
 
-@pytest.mark.skipif(not find_spec("ffcv"), reason="no FFCV here")
+@pytest.mark.ffcv
 def test_a_damaged_image_of_a_prepared_file_names_itself(folder: dataset_files.Options) -> None:
     options = {**folder, "jpeg": 1.0}
     assert prepare([*dataset_files.words("image_folder", options), "readers=0"]) == 0
