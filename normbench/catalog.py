@@ -38,7 +38,7 @@ from normbench.config.files import CONF, SWEEPS, headline, names, sizes_line, un
 from normbench.data.dataset import Dataset
 from normbench.errors import BadInput, Impossible, choose_from, counted
 from normbench.models.coverage import Coverage, coverage
-from normbench.models.profile import count, try_out
+from normbench.models.profile import dry_run, parameters_and_macs
 from normbench.norms.base.layer import Normalizer
 from normbench.training import schedule
 from normbench.training.recipe import Recipe
@@ -153,8 +153,8 @@ def sizes(name: str, norm: str, classes: int, image: int) -> tuple[int, int, Cov
     made = normalizer(norm)
     with torch.device("meta"):  # shapes are computed and no numbers
         network = model(name, norm=made, num_classes=classes)
-        try_out(network, 8, (3, image, image))  # more than a ghost has
-        return *count(network, (3, image, image)), coverage(network, made)
+        dry_run(network, 8, (3, image, image))  # more than a ghost has
+        return *parameters_and_macs(network, (3, image, image)), coverage(network, made)
 
 
 def _chosen(kind: str, words: list[str], usual: Mapping[str, str]) -> dict[str, str]:

@@ -9,7 +9,7 @@ import torch
 from normbench import probed
 from normbench.catalog import normalizer, normalizers
 from normbench.data.counter_rng import Draws
-from normbench.norms.base.impl import Impl, set_impl
+from normbench.norms.impl import Impl, set_impl
 from normbench.norms.workers import set_workers
 from normbench.results import read
 from support.cells import BROKEN, SHORT, cell, train_cell

@@ -23,8 +23,8 @@ from normbench.catalog import normalizer, normalizers
 from normbench.errors import BadInput, Impossible, choose_from, counted
 from normbench.measurements.memory import kept
 from normbench.norms.base.activations import activation
-from normbench.norms.base.impl import set_impl
 from normbench.norms.base.layer import NormAct, largest_divisor
+from normbench.norms.impl import set_impl
 
 BASE = "F.batch_norm + relu"
 IMPLS = ("eager", "lean", "compile")
@@ -114,7 +114,7 @@ def _ours(name: str, channels: int, act: str, impl: Any) -> nn.Module:
         return layer
     set_impl(layer, impl)
     if impl == "triton":
-        from normbench.norms.base.triton_dispatch import (
+        from normbench.norms.kernels.dispatch import (
             has_kernel,  # there is no Triton for some machines
         )
 

@@ -18,7 +18,7 @@ from normbench.errors import BadInput, Impossible, one_line
 from normbench.execution.preflight import require_batch, require_images, short
 from normbench.execution.rates import Rate, Rates, as_dense
 from normbench.execution.reuse import sources
-from normbench.models.profile import try_out, work
+from normbench.models.profile import count_macs, dry_run
 from normbench.norms.workers import set_workers
 from normbench.results import Row
 from normbench.training.recipe import Recipe
@@ -220,7 +220,7 @@ class Looks:
             with torch.device("meta"):
                 module = network_of(cell, data) if known is None else known.module
                 set_workers(module, cell.workers)
-                try_out(module, cell.global_batch, data.trained_image)
+                dry_run(module, cell.global_batch, data.trained_image)
         except (BadInput, Impossible):
             raise
         except Exception as error:  # code of the user's own can fail in any way
@@ -228,9 +228,9 @@ class Looks:
                 f"{cell.title}: its network cannot be built and run ({one_line(error)})"
             ) from error
         if known is None:
-            macs, in_groups = work(module, data.trained_image)
+            macs, in_groups = count_macs(module, data.trained_image)
             alike = data.image == data.trained_image
-            evaluated = macs if alike else work(module, data.image)[0]
+            evaluated = macs if alike else count_macs(module, data.image)[0]
             dense = as_dense(macs, in_groups)
             norm = build("norm", cell.norm.options)
             shared = independent(module, norm, "worker_independent")

@@ -19,12 +19,12 @@ from normbench.data.reading import opened
 from normbench.errors import BadInput, Impossible, one_line
 from normbench.execution.pool import Verdicts
 from normbench.models.coverage import coverage
-from normbench.models.drop import dropping
+from normbench.models.drop import drop_layers
 from normbench.models.layer_types import is_batch_norm
-from normbench.models.profile import try_out
+from normbench.models.profile import dry_run
 from normbench.norms import kernels
 from normbench.norms.base.layer import NormAct
-from normbench.norms.renorm import changing
+from normbench.norms.renorm import renorm_layers
 from normbench.norms.workers import set_workers
 from normbench.training import seed_stacking
 from normbench.training.recipe import Recipe
@@ -143,7 +143,7 @@ def _look(cell: Cell, log: Path, *, side_by_side: bool) -> Look:
         with torch.device("meta"):  # shapes are computed and no numbers
             network = network_of(cell, data)
             set_workers(network, cell.workers)
-            try_out(network, cell.global_batch, data.trained_image)
+            dry_run(network, cell.global_batch, data.trained_image)
     except Impossible as reason:
         return Look(str(reason))
     except BadInput:
@@ -164,7 +164,7 @@ def _look(cell: Cell, log: Path, *, side_by_side: bool) -> Look:
         whole_step=any(layer.whole_step for layer in layers),
         foreign=any(map(is_batch_norm, network.modules())),
         unfinished=next((layer.unfinished for layer in layers if layer.unfinished), ""),
-        changes=bool(changing(network) or dropping(network)),
+        changes=bool(renorm_layers(network) or drop_layers(network)),
         unstackable=seed_stacking.unstackable(network, cell.global_batch, data.trained_image)
         if side_by_side
         else "",

@@ -6,7 +6,7 @@ from torch import Tensor, fx, nn
 
 from normbench.errors import Impossible
 from normbench.models.fx_graph import ADDITIONS, Tracer, layer
-from normbench.models.layer_types import activates
+from normbench.models.layer_types import is_activation
 from normbench.norms.base.layer import Activation, NormAct
 from normbench.norms.base.residual import Join
 from normbench.norms.frn import ThresholdedLinear
@@ -52,7 +52,7 @@ def block_output(module: fx.GraphModule, join: fx.Node) -> fx.Node:
     behind = layer(module, reader)
     if others or behind is None:
         return join
-    activation = isinstance(behind, Activation | ThresholdedLinear) or activates(behind)
+    activation = isinstance(behind, Activation | ThresholdedLinear) or is_activation(behind)
     # An activation whose only reader normalizes is the beginning of another block.
     begins = len(reader.users) == 1 and isinstance(layer(module, next(iter(reader.users))), NormAct)
     return reader if activation and not begins else join

@@ -28,7 +28,7 @@ from torch import Tensor, nn
 
 from normbench.errors import Impossible
 from normbench.measurements.observing import Statistics, observed
-from normbench.norms.base.layer import NormAct, Normalizing, wide
+from normbench.norms.base.layer import NormAct, Normalizing, upcast
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ def power(network: nn.Module, x: Tensor, statistics: Statistics = "batch") -> li
 
 def powers(y: Tensor) -> Tensor:
     """P1 to P4 of every channel, (4, C), of maps (N, C, H, W)."""
-    var, mean = torch.var_mean(wide(y), dim=(2, 3), correction=0)  # (N, C)
+    var, mean = torch.var_mean(upcast(y), dim=(2, 3), correction=0)  # (N, C)
     deviation = var.sqrt()
     return torch.stack(
         [
@@ -101,7 +101,7 @@ def powers(y: Tensor) -> Tensor:
 
 def linearity(y: Tensor, z: Tensor) -> float:
     """The share of the power of `z` that an affine function of `y` of each channel has."""
-    (y, z), axes = (wide(y), wide(z)), (0, 2, 3)
+    (y, z), axes = (upcast(y), upcast(z)), (0, 2, 3)
     centered_y = y - y.mean(axes, keepdim=True)
     centered_z = z - z.mean(axes, keepdim=True)
     covariance, var_y = (centered_y * centered_z).mean(axes), centered_y.square().mean(axes)

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from torch import nn
 
 from normbench.measurements.receptive import receptive_fields
-from normbench.norms.ratios import switchable
+from normbench.norms.ratios import switchable_layers
 from normbench.norms.switchable import MEMBERS
 
 #: Of the paper's figures; the last is the field of ResNet-50's last layer.
@@ -39,7 +39,7 @@ def ratios(network: nn.Module, image: tuple[int, int, int]) -> list[Layer]:
     Raises:
         ValueError: there is none.
     """
-    named = switchable(network)
+    named = switchable_layers(network)
     fields = receptive_fields(network, image)
     order = {name: place for place, name in enumerate(fields)}
     found = []

@@ -22,7 +22,7 @@ from normbench.errors import Impossible
 from normbench.measurements.calls import block_output, branch, is_map, traced
 from normbench.measurements.observing import Statistics, observed
 from normbench.models.fx_graph import depths
-from normbench.norms.base.layer import wide
+from normbench.norms.base.layer import upcast
 
 
 @dataclass
@@ -80,7 +80,7 @@ class _Looking(fx.Interpreter):
             self.blocks[-1].ends_stage = True
             stage += 1
         self.shape = value.shape
-        var, mean = torch.var_mean(wide(value), dim=(0, 2, 3), correction=0)
+        var, mean = torch.var_mean(upcast(value), dim=(0, 2, 3), correction=0)
         self.blocks.append(
             Block(
                 name.removesuffix(".join"), stage, float(mean.square().mean()), float(var.mean()),
@@ -95,4 +95,4 @@ def _are_maps(one: Any, other: Any) -> bool:
 
 
 def _variance(x: Tensor) -> float:
-    return float(torch.var(wide(x), dim=(0, 2, 3), correction=0).mean())
+    return float(torch.var(upcast(x), dim=(0, 2, 3), correction=0).mean())

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from normbench.models.layer_types import activates, is_batch_norm, is_norm, is_standardized
-from normbench.norms.base.convolution import StandardizedConv2d
+from normbench.models.layer_types import is_activation, is_batch_norm, is_norm, is_standardized
 from normbench.norms.base.layer import Activation, NormAct, Normalizer, Scale
+from normbench.norms.base.standardized_conv import StandardizedConv2d
 from normbench.norms.batch import BatchNorm
 from normbench.norms.frn import ThresholdedLinear
 
@@ -88,7 +88,7 @@ def coverage(network: nn.Module, norm: Normalizer) -> Coverage:
             if asked is not None and getattr(layer, "groups", asked) != asked
         ),
         kept=_counted(_kept(norms, norm)),
-        untouched=_counted(type(layer).__name__ for layer in layers if activates(layer)),
+        untouched=_counted(type(layer).__name__ for layer in layers if is_activation(layer)),
         left=_counted(
             type(layer).__name__
             for layer in layers

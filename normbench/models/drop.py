@@ -16,10 +16,10 @@ import torch
 from torch import Tensor, nn
 
 from normbench.data.counter_rng import Draws, uniform
-from normbench.norms.base.layer import like
+from normbench.norms.base.layer import cast_like
 
 
-class Dropping(nn.Module):
+class RandomDrop(nn.Module):
     """What both have in common.
 
     Args:
@@ -36,7 +36,7 @@ class Dropping(nn.Module):
         require_rates(rate=rate)
         self.rate = rate
 
-    def kept(self, x: Tensor, *shape: int) -> Tensor:
+    def keep_mask(self, x: Tensor, *shape: int) -> Tensor:
         """A mask (N, *shape) of ones and zeros for the images of `x`.
 
         Raises:
@@ -52,16 +52,16 @@ class Dropping(nn.Module):
         return f"{self.rate}"
 
 
-class Dropout(Dropping):
+class Dropout(RandomDrop):
     """Single values are dropped."""
 
     def forward(self, x: Tensor) -> Tensor:
         if not self.training or self.rate == 0:
             return x
-        return like(x * self.kept(x, *x.shape[1:]) / (1 - self.rate), x)
+        return cast_like(x * self.keep_mask(x, *x.shape[1:]) / (1 - self.rate), x)
 
 
-class StochasticDepth(Dropping):
+class StochasticDepth(RandomDrop):
     """The residual branch of an image is dropped as a whole (Huang et al. 2016).
 
     Args:
@@ -76,20 +76,20 @@ class StochasticDepth(Dropping):
     def forward(self, x: Tensor) -> Tensor:
         if not self.training or self.rate == 0:
             return x
-        kept = self.kept(x, *(1 for _ in x.shape[1:]))
+        kept = self.keep_mask(x, *(1 for _ in x.shape[1:]))
         return x * kept / (1 - self.rate) if self.rescale else x * kept
 
     def extra_repr(self) -> str:
         return f"{self.rate}, rescale={self.rescale}"
 
 
-def dropping(network: nn.Module) -> list[Dropping]:
+def drop_layers(network: nn.Module) -> list[RandomDrop]:
     """The layers of `network` that drop something, in the order in which they are registered."""
-    return [layer for layer in network.modules() if isinstance(layer, Dropping) and layer.rate]
+    return [layer for layer in network.modules() if isinstance(layer, RandomDrop) and layer.rate]
 
 
-def set_draws(layers: list[Dropping], draws: Draws | None) -> None:
-    """Tell `layers`, all that `dropping` found, which images the next forward pass holds."""
+def set_draws(layers: list[RandomDrop], draws: Draws | None) -> None:
+    """Tell `layers`, all that `drop_layers` found, which images the next forward pass holds."""
     for number, layer in enumerate(layers):
         # A tensor: of numbers that change a compiled network would be compiled anew.
         layer.keys = None if draws is None else draws.keys(f"dropped {number}")

@@ -20,15 +20,15 @@ from torch.nn import functional as F
 
 from normbench.errors import Impossible
 from normbench.models.layer_types import (
+    ACTIVATION_MODULES,
     GATE,
     GATES,
-    HOMES,
     NORMS,
-    activates,
-    activation_of,
+    activation_name,
     drop_rate,
+    is_activation,
     is_norm,
-    same,
+    match_activation,
 )
 from normbench.norms.base.activations import GAINS
 from normbench.norms.base.layer import NormAct
@@ -49,13 +49,13 @@ class Tracer(fx.Tracer):
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
         known = isinstance(m, (*NORMS, *_DROPS, NormAct, nn.Conv2d, nn.Linear))
-        activates = type(m).__module__.startswith(HOMES)
+        activates = type(m).__module__.startswith(ACTIVATION_MODULES)
         untraceable = type(m) in traced_by_timm.get_notrace_modules()
         own = known or activates or untraceable
         return own or super().is_leaf_module(m, module_qualified_name)
 
 
-class Graph:
+class CallGraph:
     """A network that can be rebuilt: its calls, with the shape of what each returns.
 
     Args:
@@ -111,19 +111,19 @@ class Graph:
         shape = self.shape(call)
         return len(shape) == 4 and shape[2:] != POOLED
 
-    def readers(self, call: fx.Node) -> list[fx.Node]:
+    def consumers(self, call: fx.Node) -> list[fx.Node]:
         """The calls that what `call` returns goes to, through those that do nothing."""
         found = []
         for user in call.users:
-            found += self.readers(user) if self.does_nothing(user) else [user]
+            found += self.consumers(user) if self.is_identity(user) else [user]
         return found
 
-    def source(self, call: fx.Node) -> fx.Node:
+    def producer(self, call: fx.Node) -> fx.Node:
         """The call whose result `call` works on first, through those that do nothing."""
         given: Any = call.args[0]
-        return self.source(given) if self.does_nothing(given) else given
+        return self.producer(given) if self.is_identity(given) else given
 
-    def does_nothing(self, call: fx.Node) -> bool:
+    def is_identity(self, call: fx.Node) -> bool:
         """Whether what it returns is what it was given."""
         return isinstance(self.layer(call), nn.Identity) or self.drop_rate(call) == 0.0
 
@@ -138,16 +138,16 @@ class Graph:
         """The name of the activation that `call` computes, or None if it computes another thing."""
         layer = self.layer(call)
         if layer is not None:
-            return activation_of(layer)
+            return activation_name(layer)
         if _function(call) not in _FUNCTIONS or len(call.all_input_nodes) != 1:
             return None
         given, options = call.args[1:], call.kwargs
         if isinstance(call.target, str):
-            return same(lambda u: getattr(u, str(call.target))(*given, **options))
+            return match_activation(lambda u: getattr(u, str(call.target))(*given, **options))
         target: Any = call.target
-        return same(lambda u: target(u, *given, **options))
+        return match_activation(lambda u: target(u, *given, **options))
 
-    def unknown_activation(self, call: fx.Node) -> str:
+    def unsupported_activation(self, call: fx.Node) -> str:
         """The name of an activation that `call` computes and normalizers do not know, or ""."""
         if self.activation(call) is not None:
             return ""
@@ -155,7 +155,7 @@ class Graph:
         if layer is None:
             function = _function(call)
             return function if function in _FUNCTIONS - {GATE} else ""
-        return type(layer).__name__ if activates(layer) else ""
+        return type(layer).__name__ if is_activation(layer) else ""
 
     def is_in_place(self, call: fx.Node) -> bool:
         """Whether an activation overwrites what it was given."""
@@ -165,18 +165,18 @@ class Graph:
         named = _function(call, bare=False).endswith("_")
         return named or bool(call.kwargs.get("inplace"))
 
-    def gates_itself(self, call: fx.Node) -> bool:
+    def is_self_gated(self, call: fx.Node) -> bool:
         """Whether what `call` returns is multiplied by a gate of itself, as in x * sigmoid(x)."""
-        readers = self.readers(call)
+        readers = self.consumers(call)
         gates = [each for each in readers if isinstance(self.layer(each), GATES)]
         gates += [each for each in readers if _function(each) == GATE]
-        return any(set(self.readers(gate)) & set(readers) for gate in gates)
+        return any(set(self.consumers(gate)) & set(readers) for gate in gates)
 
     def is_norm_function(self, call: fx.Node) -> bool:
         """Whether a function normalizes that should be a layer."""
         return call.target in _NORM_FUNCTIONS
 
-    def behind(self, call: fx.Node) -> set[fx.Node]:
+    def downstream(self, call: fx.Node) -> set[fx.Node]:
         """All calls that what `call` returns has a part in."""
         found: set[fx.Node] = set()
         ahead = list(call.users)
@@ -194,7 +194,7 @@ class Graph:
         """The most convolutions on a way from the images to each call."""
         return depths(self.module)
 
-    def put(self, call: fx.Node, layer: nn.Module) -> None:
+    def replace(self, call: fx.Node, layer: nn.Module) -> None:
         """Let `call` call `layer`, under the name that the old one has."""
         if call.op != "call_module":
             name = f"{call.name}_"
@@ -219,7 +219,7 @@ class Graph:
         call.replace_all_uses_with(fresh, lambda user: user is not fresh)
         self.shapes[fresh.name] = self.shape(call)
 
-    def pad(self, call: fx.Node, conv: nn.Conv2d) -> None:
+    def pad_before(self, call: fx.Node, conv: nn.Conv2d) -> None:
         """Before a convolution that pads as it goes ("same"), pad outside of it."""
         sizes = (conv.kernel_size, conv.stride, conv.dilation)
         with self.module.graph.inserting_before(call):
@@ -231,7 +231,7 @@ class Graph:
         call.replace_all_uses_with(call.args[0])  # type: ignore[arg-type]
         self.module.graph.erase_node(call)
 
-    def rebuilt(self) -> fx.GraphModule:
+    def rebuild(self) -> fx.GraphModule:
         """The network as it now is."""
         self.module.delete_all_unused_submodules()
         self.module.graph.lint()

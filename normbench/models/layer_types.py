@@ -29,7 +29,7 @@ NORMS = (
 )
 GATES = (nn.Sigmoid, nn.Hardsigmoid, nn.Softmax, timm.layers.Sigmoid, timm.layers.HardSigmoid)
 #: Where torch and timm keep the modules of their activations.
-HOMES = ("torch.nn.modules.activation", "timm.layers.activations")
+ACTIVATION_MODULES = ("torch.nn.modules.activation", "timm.layers.activations")
 
 
 def is_norm(layer: nn.Module | None) -> bool:
@@ -43,17 +43,19 @@ def is_batch_norm(layer: nn.Module) -> bool:
     return "running_var" in layer._buffers and not ours
 
 
-def activates(layer: nn.Module) -> bool:
+def is_activation(layer: nn.Module) -> bool:
     """Whether it is an activation of torch or timm, and no gate."""
-    return type(layer).__module__.startswith(HOMES) and not isinstance(layer, GATES)
+    return type(layer).__module__.startswith(ACTIVATION_MODULES) and not isinstance(layer, GATES)
 
 
 def is_standardized(layer: nn.Module) -> bool:
     """Whether it is a convolution of timm's with standardized weights."""
-    return isinstance(layer, timm.layers.StdConv2d | timm.layers.StdConv2dSame) or is_scaled(layer)
+    return isinstance(
+        layer, timm.layers.StdConv2d | timm.layers.StdConv2dSame
+    ) or is_scaled_standardized(layer)
 
 
-def is_scaled(layer: nn.Module) -> bool:
+def is_scaled_standardized(layer: nn.Module) -> bool:
     """Whether it is one with scaled weight standardization, as normalizer-free networks have."""
     return isinstance(layer, timm.layers.ScaledStdConv2d | timm.layers.ScaledStdConv2dSame)
 
@@ -76,14 +78,14 @@ def normalizes_channels(layer: nn.Module, given: tuple[int, ...]) -> bool:
     return len(given) == 4 and (not last or "2d" in type(layer).__name__)
 
 
-def activation_of(layer: nn.Module | None) -> str | None:
+def activation_name(layer: nn.Module | None) -> str | None:
     """The name of the activation that a module without parameters computes, or None."""
-    if layer is None or not activates(layer) or next(layer.parameters(), None) is not None:
+    if layer is None or not is_activation(layer) or next(layer.parameters(), None) is not None:
         return None
-    return same(layer)
+    return match_activation(layer)
 
 
-def same(function: Callable[[Tensor], Tensor]) -> str | None:
+def match_activation(function: Callable[[Tensor], Tensor]) -> str | None:
     """Which of our activations computes the same numbers: no name says so as surely."""
     u = torch.linspace(-8, 8, 65, device="cpu", dtype=torch.float64)
     with torch.no_grad():

@@ -69,7 +69,7 @@ class NFRegNet(nn.Module):
         if len(widths) != len(depths):
             raise ValueError(f"depths={list(depths)}: {len(widths)} stages need as many")
         require_rates(dropout=dropout, stochastic_depth=stochastic_depth)
-        norm = norm.capped(max_groups)
+        norm = norm.with_max_groups(max_groups)
         channels = int(widths[0] * WIDTH)
         self.stem = convolution(norm, Conv(in_chans, channels, 3, 2), bias=False)
         betas = [beta for stage in norm.residual.deviations(depths) for beta in stage]
@@ -84,7 +84,7 @@ class NFRegNet(nn.Module):
         self.blocks = nn.Sequential(*blocks)
         final = 1280 * channels // 440
         self.conv = convolution(norm, Conv(channels, final, 1))
-        self.norm = norm.last(final, ACT)
+        self.norm = norm.final_layer(final, ACT)
         self.dropout = Dropout(dropout)
         self.head = nn.Linear(final, num_classes)
         initialize(self, norm, self.blocks, self.head)

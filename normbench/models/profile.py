@@ -16,15 +16,15 @@ from normbench.errors import Impossible
 _TOO_SMALL = ("Kernel size can't be greater than actual input size", "Output size is too small")
 
 
-def count(model: nn.Module, image: tuple[int, int, int]) -> tuple[int, int]:
+def parameters_and_macs(model: nn.Module, image: tuple[int, int, int]) -> tuple[int, int]:
     """Parameters, and multiply-accumulates of convolutions and linear layers for one (C, H, W).
 
     The model should lie on the meta device: it is run once.
     """
-    return sum(p.numel() for p in model.parameters()), work(model, image)[0]
+    return sum(p.numel() for p in model.parameters()), count_macs(model, image)[0]
 
 
-def work(model: nn.Module, image: tuple[int, int, int]) -> tuple[int, Counter[int]]:
+def count_macs(model: nn.Module, image: tuple[int, int, int]) -> tuple[int, Counter[int]]:
     """Multiply-accumulates of convolutions and linear layers for one (C, H, W), and those of
     convolutions in groups alone, by the input channels of a group: 1 of depthwise ones.
 
@@ -49,7 +49,7 @@ def work(model: nn.Module, image: tuple[int, int, int]) -> tuple[int, Counter[in
     return counter.get_total_flops() // 2, in_groups
 
 
-def try_out(model: nn.Module, images: int, image: tuple[int, int, int]) -> None:
+def dry_run(model: nn.Module, images: int, image: tuple[int, int, int]) -> None:
     """One forward pass of training with `images` images (C, H, W); costs nothing on meta.
 
     Raises:

@@ -54,7 +54,7 @@ class RandomNet(nn.Module):
         require_residual(norm, PLAIN)
         require_at_least(1, depth=depth, width=width, max_groups=max_groups)
         require_at_least(0, gain=gain, shift=shift)
-        norm = norm.capped(max_groups)
+        norm = norm.with_max_groups(max_groups)
         layers: list[nn.Module] = []
         for number in range(depth):
             conv = nn.Conv2d(

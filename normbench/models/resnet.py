@@ -113,7 +113,7 @@ class ResNet(nn.Module):
             raise ValueError(f"excite={excite}: a share of a block's width, above 0 and at most 1")
         if shortcut == "identity" and not v1:
             raise ValueError("shortcut=identity: pre-activation blocks have shortcut=projection")
-        norm = norm.capped(max_groups)  # narrow stages leave many groups a channel each
+        norm = norm.with_max_groups(max_groups)  # narrow stages leave many groups a channel each
         self.stem = convolution(norm, Conv(in_chans, width, stem_size, stem_stride), bias=False)
         self.norm = norm.layer(width, act) if v1 else nn.Identity()
         self.pool = nn.MaxPool2d(3, 2, padding=1) if stem_pool else nn.Identity()
@@ -133,7 +133,7 @@ class ResNet(nn.Module):
         ]
         self.blocks = nn.Sequential(*blocks)
         channels = shapes[-1][-1][-1].width
-        self.last = nn.Identity() if v1 else norm.last(channels, act)
+        self.last = nn.Identity() if v1 else norm.final_layer(channels, act)
         self.before_head = norm.residual.before_conv()
         self.dropout = Dropout(dropout)
         self.head = nn.Linear(channels, num_classes)

@@ -40,13 +40,13 @@ from torch.nn import functional as F
 from normbench.errors import Impossible
 from normbench.models.blocks import PLAIN, require_residual
 from normbench.models.drop import Dropout, StochasticDepth
-from normbench.models.fx_graph import Graph
+from normbench.models.fx_graph import CallGraph
 from normbench.models.layer_types import (
-    activation_of,
+    activation_name,
     drop_rate,
     is_batch_norm,
     is_norm,
-    is_scaled,
+    is_scaled_standardized,
     normalizes_channels,
 )
 from normbench.norms.base.layer import Affine, NormAct, Normalizer, Role, Scale
@@ -85,7 +85,7 @@ def swap(
             network cannot be traced, or has nothing to replace; something of it would be replaced
             wrongly, or left unseen.
     """
-    graph = Graph(network, image)
+    graph = CallGraph(network, image)
     if not _is_as_asked(graph, norm):
         require_residual(norm, PLAIN)
         _refuse_functions(graph)
@@ -94,8 +94,8 @@ def swap(
         _standardize(graph, norm)
     for call in graph.calls:
         if call.target is F.dropout:
-            graph.put(call, Dropout(graph.drop_rate(call) or 0.0))
-    swapped = graph.rebuilt()
+            graph.replace(call, Dropout(graph.drop_rate(call) or 0.0))
+    swapped = graph.rebuild()
     _replace_drops(swapped)
     _declare_roles(swapped)
     if not allow_left:
@@ -136,9 +136,9 @@ def _role(layer: nn.Module, name: str, parameter: nn.Parameter) -> Role:
     return "weight" if weighs or sum(size > 1 for size in parameter.shape) > 1 else "gain"
 
 
-def _is_as_asked(graph: Graph, norm: Normalizer) -> bool:
+def _is_as_asked(graph: CallGraph, norm: Normalizer) -> bool:
     """Whether the network is normalizer-free in just the way that the normalizer asks for."""
-    scaled = any(map(is_scaled, graph.module.modules()))
+    scaled = any(map(is_scaled_standardized, graph.module.modules()))
     if not scaled or type(norm.residual) is not NormalizerFree or any(graph.normalizations()):
         return False
     if norm != type(norm)():
@@ -149,13 +149,13 @@ def _is_as_asked(graph: Graph, norm: Normalizer) -> bool:
     return True
 
 
-def _refuse_functions(graph: Graph) -> None:
+def _refuse_functions(graph: CallGraph) -> None:
     for call in graph.calls:
         if graph.is_norm_function(call):
             raise Impossible(f"{call.name} normalizes by a function, and layers alone are replaced")
 
 
-def _replace_norms(graph: Graph, norm: Normalizer) -> None:
+def _replace_norms(graph: CallGraph, norm: Normalizer) -> None:
     layers: dict[nn.Module, NormAct] = {}
     for call, old in graph.normalizations():
         given = graph.shape(call.all_input_nodes[0])
@@ -173,7 +173,7 @@ def _replace_norms(graph: Graph, norm: Normalizer) -> None:
             layers[old] = _made(norm, old, given[1], act, last=_is_last(graph, call))
         if layers[old].act != act:
             raise Impossible(f"{call.target} is called with an activation behind it and without")
-        graph.put(call, layers[old])
+        graph.replace(call, layers[old])
     _require_effect(norm, list(layers.values()))
     if not layers:
         raise Impossible(
@@ -206,20 +206,20 @@ def _acts(fused: nn.Module | None) -> bool:
 
 
 def _known(call: fx.Node, fused: nn.Module | None) -> str:
-    act = activation_of(fused)
+    act = activation_name(fused)
     if act is None:
         raise Impossible(_unknown(f"{type(fused).__name__} of {call.target}"))
     return act
 
 
-def _following(graph: Graph, call: fx.Node) -> fx.Node | None:
+def _following(graph: CallGraph, call: fx.Node) -> fx.Node | None:
     """The activation that takes all that `call` returns."""
-    readers = graph.readers(call)
-    if graph.gates_itself(call):
+    readers = graph.consumers(call)
+    if graph.is_self_gated(call):
         raise Impossible(_unknown(f"x * sigmoid(x) after {call.target}"))
     if len(readers) != 1:
         return None
-    if kind := graph.unknown_activation(readers[0]):
+    if kind := graph.unsupported_activation(readers[0]):
         raise Impossible(_unknown(f"{kind} after {call.target}"))
     return readers[0] if graph.activation(readers[0]) else None
 
@@ -228,15 +228,15 @@ def _unknown(activation: str) -> str:
     return f"the activation {activation} is none that normalizers know; choose another network"
 
 
-def _require_own(graph: Graph, activation: fx.Node) -> None:
+def _require_own(graph: CallGraph, activation: fx.Node) -> None:
     """Others must not read what an activation overwrites: its successor overwrites nothing."""
-    if graph.is_in_place(activation) and len(graph.readers(graph.source(activation))) > 1:
+    if graph.is_in_place(activation) and len(graph.consumers(graph.producer(activation))) > 1:
         raise Impossible(f"the activation {activation.name} overwrites what others read, too")
 
 
-def _is_last(graph: Graph, call: fx.Node) -> bool:
+def _is_last(graph: CallGraph, call: fx.Node) -> bool:
     """Whether all of what `call` returns goes into the final mean, by itself or beside others."""
-    readers = graph.readers(call)
+    readers = graph.consumers(call)
     if not graph.is_map(call) or len(readers) != 1:
         return False
     if readers[0].target is torch.cat:
@@ -248,13 +248,13 @@ def _is_last(graph: Graph, call: fx.Node) -> bool:
 def _made(
     norm: Normalizer, old: nn.Module, channels: int, act: str | None, *, last: bool
 ) -> NormAct:
-    norm = norm.in_place_of(old)
-    layer = norm.last(channels, act) if last else norm.layer(channels, act)
+    norm = norm.inherit_options(old)
+    layer = norm.final_layer(channels, act) if last else norm.layer(channels, act)
     layer.adopt(old)
     return layer
 
 
-def _replace_activations(graph: Graph, norm: Normalizer) -> None:
+def _replace_activations(graph: CallGraph, norm: Normalizer) -> None:
     """Those that no normalization precedes; on pooled maps they are squeeze-excite's."""
     for call in graph.calls:
         act = graph.activation(call)
@@ -262,13 +262,13 @@ def _replace_activations(graph: Graph, norm: Normalizer) -> None:
         if (
             act
             and graph.is_map(call)
-            and not isinstance(graph.layer(graph.source(call)), nn.Linear)
+            and not isinstance(graph.layer(graph.producer(call)), nn.Linear)
         ):
             _require_own(graph, call)
-            graph.put(call, norm.activation(graph.shape(call)[1], act))
+            graph.replace(call, norm.activation(graph.shape(call)[1], act))
 
 
-def _standardize(graph: Graph, norm: Normalizer) -> None:
+def _standardize(graph: CallGraph, norm: Normalizer) -> None:
     if norm.conv is None:
         return
     if norm.conv.kind == "ws":
@@ -282,23 +282,23 @@ def _standardize(graph: Graph, norm: Normalizer) -> None:
                 kind = f"{type(conv).__name__} at {call.target}"
                 raise Impossible(f"{kind} is no convolution whose weights can be standardized")
             if isinstance(conv, timm.layers.Conv2dSame) or getattr(conv, "same_pad", False):
-                graph.pad(call, conv)
-            graph.put(call, norm.conv.convert(conv))
+                graph.pad_before(call, conv)
+            graph.replace(call, norm.conv.convert(conv))
 
 
-def _on_maps(graph: Graph, call: fx.Node) -> bool:
+def _on_maps(graph: CallGraph, call: fx.Node) -> bool:
     """Whether a convolution is neither squeeze-excite's nor the classifier.
 
     On pooled maps one is the former if maps follow, the latter if no weights follow.
     """
     if graph.is_map(call.all_input_nodes[0]):
         return True
-    behind = graph.behind(call)
+    behind = graph.downstream(call)
     weighs = any(isinstance(graph.layer(each), nn.Linear | nn.Conv2d) for each in behind)
     return weighs and not any(graph.is_map(each) for each in behind)
 
 
-def _ends_of_branches(graph: Graph) -> list[fx.Node]:
+def _ends_of_branches(graph: CallGraph) -> list[fx.Node]:
     """Convolutions that are added to their shortcut with no normalization in between."""
     depths = graph.depths()
     found = []
@@ -309,7 +309,7 @@ def _ends_of_branches(graph: Graph) -> list[fx.Node]:
         shortcut, end = sorted(call.all_input_nodes, key=depths.__getitem__)
         if depths[shortcut] == depths[end]:
             continue
-        while graph.drop_rate(end) is not None or graph.does_nothing(end):
+        while graph.drop_rate(end) is not None or graph.is_identity(end):
             end = end.all_input_nodes[0]
         if isinstance(graph.layer(end), nn.Conv2d):
             found.append(end)

@@ -88,7 +88,7 @@ def timm_model(
         size = [arguments["img_size"]] * 2
     return swap(
         network,
-        norm.capped(max_groups),
+        norm.with_max_groups(max_groups),
         image=(in_chans, *size),
         allow_left=allow_left,
     )
@@ -148,4 +148,4 @@ def mbconv_net(
         drop_rate=dropout, drop_path_rate=stochastic_depth,
     )  # fmt: skip
     network.conv_stem.stride = (stem_stride, stem_stride)
-    return swap(network, norm.capped(max_groups), image=(in_chans, *IMAGE))
+    return swap(network, norm.with_max_groups(max_groups), image=(in_chans, *IMAGE))

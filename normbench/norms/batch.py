@@ -36,14 +36,14 @@ from normbench.norms.base.layer import (
     NormAct,
     Normalizer,
     Normalizing,
-    keeps_its_output,
     per_channel,
     require_positive,
     require_share,
-    wide,
+    saves_only_output,
+    upcast,
 )
-from normbench.norms.base.moments import normalized, of_sets
-from normbench.norms.base.running import Running, mixed
+from normbench.norms.base.moments import normalize_by, set_moments
+from normbench.norms.base.running import RunningStatistics, weighted_moments
 from normbench.norms.workers import PerWorker
 
 Pair = tuple[Tensor | None, Tensor | None]
@@ -69,7 +69,7 @@ class BatchNorm(Normalizer):
     def layer(self, channels: int, act: str | None = "relu") -> NormAct:
         return BatchNormAct(channels, act, self.momentum, self.eps)
 
-    def in_place_of(self, old: nn.Module) -> Self:
+    def inherit_options(self, old: nn.Module) -> Self:
         """With momentum and eps of a batch normalization, where its own are the usual ones."""
         usual = BatchNorm()
         theirs = {name: getattr(old, name, None) for name in ("momentum", "eps")}
@@ -83,7 +83,7 @@ class BatchNorm(Normalizer):
         return replace(self, **unset)
 
 
-class BatchNormAct(PerWorker, Running, Normalizing):
+class BatchNormAct(PerWorker, RunningStatistics, Normalizing):
     """The layer; with one worker bit for bit `torch.nn.BatchNorm2d` and the activation."""
 
     batch_independent = False
@@ -91,7 +91,7 @@ class BatchNormAct(PerWorker, Running, Normalizing):
     def __init__(self, channels: int, act: str | None, momentum: float, eps: float) -> None:
         super().__init__(channels, act)
         self.eps = eps
-        self.keep(channels, momentum)
+        self.register_running(channels, momentum)
 
     def adopt(self, old: nn.Module) -> None:
         """Start with gain, shift and running statistics of `old`."""
@@ -108,19 +108,21 @@ class BatchNormAct(PerWorker, Running, Normalizing):
         )
 
     @property
-    def keeps_more(self) -> bool:
-        return not keeps_its_output(self.act)
+    def worth_recomputing(self) -> bool:
+        return not saves_only_output(self.act)
 
-    def joint(self, x: Tensor) -> Tensor:
+    def norm_act(self, x: Tensor) -> Tensor:
         if self.example_weight and not self.training:
-            return super().joint(x)
+            return super().norm_act(x)
         return self.activation(self._fused(x, (self.weight, self.bias), track=True))
 
     def normalize(self, x: Tensor) -> Tensor:
         if not self.example_weight or self.training:
             return self._fused(x, (None, None), track=False)
-        x = wide(x)
-        return normalized(x, mixed(self, x, self.channels, self.example_weight), self.eps)
+        x = upcast(x)
+        return normalize_by(
+            x, weighted_moments(self, x, self.channels, self.example_weight), self.eps
+        )
 
     def _fused(self, x: Tensor, affine: Pair, *, track: bool) -> Tensor:
         mean, var = self.running_mean, self.running_var
@@ -133,7 +135,7 @@ class BatchNormAct(PerWorker, Running, Normalizing):
         # (N/S, S*C, H, W'): to batch_norm each set's channel is a channel of its own.
         y = F.batch_norm(self.fold(x), *running, weight, bias, True, self.momentum, self.eps)
         for buffer, copies in zip((mean, var), running, strict=True):
-            if copies is not None and not self.again:
+            if copies is not None and not self.recomputing:
                 # Each copy has moved towards one set's statistics; moving is linear, so the
                 # mean of the copies has moved towards the mean of the sets'.
                 # (S*C,) -> (S, C) -> (C,)
@@ -179,8 +181,8 @@ class SyncBatchNormAct(BatchNormAct):
         return 1
 
     @property
-    def keeps_more(self) -> bool:
-        return _devices() > 1 or super().keeps_more  # then no kernel of torch's does it
+    def worth_recomputing(self) -> bool:
+        return _devices() > 1 or super().worth_recomputing  # then no kernel of torch's does it
 
     def refusal(self, shape: torch.Size) -> str:
         return super().refusal(torch.Size((shape[0] * _devices(), *shape[1:])))
@@ -188,15 +190,15 @@ class SyncBatchNormAct(BatchNormAct):
     def _fused(self, x: Tensor, affine: Pair, *, track: bool) -> Tensor:
         if not self.training or _devices() == 1:
             return super()._fused(x, affine, track=track)
-        y = wide(x)
-        own_mean, own_var = of_sets(y, 1)  # (1, C); every device has as many images
+        y = upcast(x)
+        own_mean, own_var = set_moments(y, 1)  # (1, C); every device has as many images
         mean = all_reduce(own_mean) / _devices()
         # Within the devices and between them: the law of total variance.
         var = all_reduce(own_var + (own_mean - mean).square()) / _devices()
         if track:
             values = x.numel() // self.channels * _devices()
             self.track(mean=mean, var=var * (values / (values - 1)))
-        y = normalized(y, (mean, var), self.eps)
+        y = normalize_by(y, (mean, var), self.eps)
         weight, bias = affine
         y = y if weight is None else y * per_channel(weight)
         return y if bias is None else y + per_channel(bias)
@@ -209,5 +211,5 @@ def _devices() -> int:
 
 def _repeat(pair: Pair, times: int) -> Pair:
     # Parameters may be half precision; running statistics never are. The kernel wants one dtype.
-    first, second = (None if each is None else wide(each).repeat(times) for each in pair)
+    first, second = (None if each is None else upcast(each).repeat(times) for each in pair)
     return first, second

@@ -7,8 +7,8 @@ the C/G channels of a group and all positions, axes (n, c/g, h, w); weight and b
 With one channel in a group this is batch normalization, with one image group normalization; the
 paper means it for 2 images on a worker.
 
-    evaluation  images are not grouped: running means and (biased) variances of the channels, merged
-                over the channels of a group, take the place of mean and var
+    evaluation  images are not grouped: the running means and (biased) variances of the channels,
+                merged over the channels of a group, replace mean and var
 
 `normbench.norms.inference` lets an image count in its own statistics, as the paper's results do.
 
@@ -32,18 +32,18 @@ from normbench.norms.base.layer import (
     largest_divisor,
     require_positive,
     require_share,
-    wide,
+    upcast,
 )
 from normbench.norms.base.moments import (
     Moments,
-    in_sets,
-    merged,
-    normalized,
-    of_sets,
-    over_channels,
-    to_images,
+    expand_sets,
+    merge_channels,
+    merge_moments,
+    normalize_by,
+    set_moments,
+    split_sets,
 )
-from normbench.norms.base.running import Running, kept_moments, mixed
+from normbench.norms.base.running import RunningStatistics, running_moments, weighted_moments
 from normbench.norms.workers import PerWorker
 
 
@@ -72,7 +72,7 @@ class BatchGroupNorm(Grouped):
         return BatchGroupNormAct(channels, act, groups, self.images, self.momentum, self.eps)
 
 
-class BatchGroupNormAct(PerWorker, Running, Normalizing):
+class BatchGroupNormAct(PerWorker, RunningStatistics, Normalizing):
     """The layer."""
 
     batch_independent = False
@@ -90,7 +90,7 @@ class BatchGroupNormAct(PerWorker, Running, Normalizing):
         self.groups = groups
         self.images = images
         self.eps = eps
-        self.keep(channels, momentum)
+        self.register_running(channels, momentum)
 
     def sets(self, images: int) -> int:
         return self.workers if self.images is None else images // self.images
@@ -109,29 +109,29 @@ class BatchGroupNormAct(PerWorker, Running, Normalizing):
             )
         return ""
 
-    def joint(self, x: Tensor) -> Tensor:
-        return self.activation(self.affine(self._normalized(wide(x), track=True)))
+    def norm_act(self, x: Tensor) -> Tensor:
+        return self.activation(self.affine(self._normalized(upcast(x), track=True)))
 
     def normalize(self, x: Tensor) -> Tensor:
-        return self._normalized(wide(x), track=False)
+        return self._normalized(upcast(x), track=False)
 
     def _normalized(self, x: Tensor, *, track: bool) -> Tensor:
-        return normalized(x, self._moments(x, track=track), self.eps)
+        return normalize_by(x, self._moments(x, track=track), self.eps)
 
     def _moments(self, x: Tensor, *, track: bool) -> Moments:
         """Mean and variance (N, G) of the groups; (G,) where they are the running ones."""
         if self.training:
-            seen = of_sets(x, self.sets(len(x)))
+            seen = set_moments(x, self.sets(len(x)))
             if track:
                 # Set s is of worker s mod W: (S, C) -> (S/W, W, C) -> (W, C).
-                mean, var = (in_sets(each, self.workers) for each in seen)
-                mean, var = merged(mean, var, dim=0)
+                mean, var = (split_sets(each, self.workers) for each in seen)
+                mean, var = merge_moments(mean, var, dim=0)
                 self.track(mean=mean, var=var)
-            mean, var = over_channels(*seen, self.groups)
-            return to_images(mean, len(x)), to_images(var, len(x))
+            mean, var = merge_channels(*seen, self.groups)
+            return expand_sets(mean, len(x)), expand_sets(var, len(x))
         if self.example_weight:
-            return mixed(self, x, self.groups, self.example_weight)
-        return over_channels(*kept_moments(self), self.groups)
+            return weighted_moments(self, x, self.groups, self.example_weight)
+        return merge_channels(*running_moments(self), self.groups)
 
     def reference_normalize(self, x: Tensor) -> Tensor:
         if self.training:

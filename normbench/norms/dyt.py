@@ -21,7 +21,7 @@ from normbench.norms.base.layer import (
     Normalizing,
     Role,
     require_positive,
-    wide,
+    upcast,
 )
 
 
@@ -54,7 +54,7 @@ class DynamicTanhAct(Normalizing):
         self.alpha = nn.Parameter(torch.full((1,), alpha))
 
     def normalize(self, x: Tensor) -> Tensor:
-        return torch.tanh(self.alpha * wide(x))
+        return torch.tanh(self.alpha * upcast(x))
 
     def reference_normalize(self, x: Tensor) -> Tensor:
         exponential = torch.exp(-2 * self.alpha.double() * x.abs())

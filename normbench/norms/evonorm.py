@@ -53,10 +53,10 @@ from normbench.norms.base.layer import (
     per_channel,
     require_positive,
     require_share,
-    wide,
+    upcast,
 )
-from normbench.norms.base.moments import of_sets, to_images
-from normbench.norms.base.running import Running
+from normbench.norms.base.moments import expand_sets, set_moments
+from normbench.norms.base.running import RunningStatistics
 from normbench.norms.evonorm_expressions import EXPRESSIONS, REPEATS, Expression
 from normbench.norms.evonorm_statistics import Computed, Defined
 from normbench.norms.workers import PerWorker
@@ -213,8 +213,8 @@ class EvoNormAct(NormAct):
         """The formula of the layer."""
         return EXPRESSIONS[self.which]
 
-    def joint(self, x: Tensor) -> Tensor:
-        x = wide(x)
+    def norm_act(self, x: Tensor) -> Tensor:
+        x = upcast(x)
         numerator, divisor = self.expression.formula(x, Computed(self, x))
         # Gain and divisor meet first: where that is of shape (N, C) the map is multiplied once.
         gain = per_channel(self.weight) / divisor
@@ -242,18 +242,18 @@ class EvoNormSAct(EvoNormAct):
         self.groups = groups
 
 
-class EvoNormBAct(PerWorker, Running, EvoNormAct):
+class EvoNormBAct(PerWorker, RunningStatistics, EvoNormAct):
     """A layer of the B series."""
 
     batch_independent = False
 
     def __init__(self, channels: int, act: str, which: str, momentum: float, eps: float) -> None:
         super().__init__(channels, act, which, eps)
-        self.keep(channels, momentum, mean=False)
+        self.register_running(channels, momentum, mean=False)
 
     def batch_var(self, x: Tensor) -> Tensor:
         if not self.training:
             return self.running_var[None]
-        _, var = of_sets(x, self.workers)
+        _, var = set_moments(x, self.workers)
         self.track(var=var)
-        return to_images(var, len(x))
+        return expand_sets(var, len(x))

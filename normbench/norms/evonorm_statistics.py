@@ -7,7 +7,12 @@ from torch import Tensor
 
 from normbench.norms.base import reference_ops
 from normbench.norms.base.layer import per_channel
-from normbench.norms.base.moments import of_channels, of_groups, root_mean_square, to_channels
+from normbench.norms.base.moments import (
+    channel_moments,
+    expand_groups,
+    group_moments,
+    root_mean_square,
+)
 
 
 class Statistics(Protocol):
@@ -48,7 +53,7 @@ class Computed:
         return per_channel(torch.sqrt(self.layer.batch_var(self.x) + self.eps))
 
     def std_wh(self) -> Tensor:
-        return per_channel(torch.sqrt(of_channels(self.x)[1] + self.eps))
+        return per_channel(torch.sqrt(channel_moments(self.x)[1] + self.eps))
 
     def rms_wh(self) -> Tensor:
         return root_mean_square(self.x, self.eps, (2, 3))
@@ -57,13 +62,13 @@ class Computed:
         return root_mean_square(self.x, self.eps, (1, 2, 3))
 
     def std_g(self) -> Tensor:
-        var = of_groups(self.x, self.layer.groups)[1]
-        return per_channel(to_channels(torch.sqrt(var + self.eps), self.layer.channels))
+        var = group_moments(self.x, self.layer.groups)[1]
+        return per_channel(expand_groups(torch.sqrt(var + self.eps), self.layer.channels))
 
     def rms_g(self) -> Tensor:
         groups = self.x.unflatten(1, (self.layer.groups, -1))
         rms = root_mean_square(groups, self.eps, (2, 3, 4)).flatten(1)
-        return per_channel(to_channels(rms, self.layer.channels))
+        return per_channel(expand_groups(rms, self.layer.channels))
 
 
 class Defined:

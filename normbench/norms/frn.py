@@ -33,7 +33,7 @@ from normbench.norms.base.layer import (
     Role,
     per_channel,
     require_positive,
-    wide,
+    upcast,
 )
 from normbench.norms.base.moments import root_mean_square
 
@@ -79,7 +79,7 @@ class FilterResponseNormAct(Normalizing):
 
     def normalize(self, x: Tensor) -> Tensor:
         eps: Tensor | float = self.least if self.eps is None else self.least + self.eps.abs()
-        x = wide(x)
+        x = upcast(x)
         return x / root_mean_square(x, eps, (2, 3))
 
     def activation(self, y: Tensor) -> Tensor:

@@ -29,8 +29,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from normbench.norms.base.layer import NormAct, require_positive, wide
-from normbench.norms.base.moments import of_sets
+from normbench.norms.base.layer import NormAct, require_positive, upcast
+from normbench.norms.base.moments import set_moments
 from normbench.norms.batch import BatchNorm, BatchNormAct
 
 
@@ -75,12 +75,12 @@ class GhostBatchNormAct(BatchNormAct):
             )
         return super().refusal(shape)
 
-    def joint(self, x: Tensor) -> Tensor:
+    def norm_act(self, x: Tensor) -> Tensor:
         if self.training:
-            mean, var = of_sets(wide(x), self.workers)
+            mean, var = set_moments(upcast(x), self.workers)
             self.track(mean=mean, var=var)
             return self.activation(self._fused(x, (self.weight, self.bias), track=False))
-        return super().joint(x)
+        return super().norm_act(x)
 
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}, ghost={self.ghost}"

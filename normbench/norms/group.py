@@ -32,13 +32,13 @@ from normbench.norms.base.layer import (
     NormAct,
     Normalizer,
     Normalizing,
-    keeps_its_output,
     largest_divisor,
     require_positive,
-    wide,
+    saves_only_output,
+    upcast,
 )
-from normbench.norms.base.moments import normalized
-from normbench.norms.base.running import mixed
+from normbench.norms.base.moments import normalize_by
+from normbench.norms.base.running import weighted_moments
 
 
 @dataclass(frozen=True)
@@ -105,21 +105,23 @@ class GroupNormAct(Normalizing):
         )
 
     @property
-    def keeps_more(self) -> bool:
+    def worth_recomputing(self) -> bool:
         # Autocast of a GPU has the maps of group_norm in fp32.
-        return not keeps_its_output(self.act) or torch.is_autocast_enabled("cuda")
+        return not saves_only_output(self.act) or torch.is_autocast_enabled("cuda")
 
-    def joint(self, x: Tensor) -> Tensor:
+    def norm_act(self, x: Tensor) -> Tensor:
         if self._mixes():
-            return super().joint(x)
+            return super().norm_act(x)
         # torch takes the moments of half precision in fp32 by itself.
         return self.activation(F.group_norm(x, self.groups, self.weight, self.bias, self.eps))
 
     def normalize(self, x: Tensor) -> Tensor:
         if not self._mixes():
             return F.group_norm(x, self.groups, eps=self.eps)
-        x = wide(x)
-        return normalized(x, mixed(self, x, self.groups, self.example_weight), self.eps)
+        x = upcast(x)
+        return normalize_by(
+            x, weighted_moments(self, x, self.groups, self.example_weight), self.eps
+        )
 
     def _mixes(self) -> bool:
         return not self.training and self.example_weight != 1

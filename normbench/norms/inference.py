@@ -21,9 +21,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from normbench.norms.base.layer import per_channel, wide
-from normbench.norms.base.moments import normalized
-from normbench.norms.base.running import Running, kept_moments, mixed
+from normbench.norms.base.layer import per_channel, upcast
+from normbench.norms.base.moments import normalize_by
+from normbench.norms.base.running import RunningStatistics, running_moments, weighted_moments
 from normbench.norms.group import GroupNormAct
 
 #: Where a handle lies that takes the weighing away from a layer of torch or timm.
@@ -63,14 +63,14 @@ def set_example_weight(model: nn.Module, alpha: float) -> int:
 
 
 def _mixes(layer: nn.Module) -> bool:
-    if isinstance(layer, Running):
+    if isinstance(layer, RunningStatistics):
         return hasattr(layer, "running_mean")
     foreign = isinstance(layer, nn.BatchNorm2d | nn.SyncBatchNorm | nn.GroupNorm)
     return foreign or isinstance(layer, GroupNormAct)
 
 
 def _weigh(layer: nn.Module, alpha: float) -> None:
-    if isinstance(layer, Running | GroupNormAct):
+    if isinstance(layer, RunningStatistics | GroupNormAct):
         layer.example_weight = alpha
         return
     if (handle := getattr(layer, _HANDLE, None)) is not None:
@@ -87,9 +87,9 @@ def _batch_norm(alpha: float, layer: Any, given: tuple[Tensor]) -> tuple[Tensor]
     if layer.training:
         return None
     (x,) = given
-    m, v = kept_moments(layer)
-    y = wide(x)
-    y = normalized(y, mixed(layer, y, layer.num_features, alpha), layer.eps)
+    m, v = running_moments(layer)
+    y = upcast(x)
+    y = normalize_by(y, weighted_moments(layer, y, layer.num_features, alpha), layer.eps)
     # The layer, whatever activation it has within, undoes this and goes on with y.
     return ((y * per_channel(torch.sqrt(v + layer.eps)) + per_channel(m)).to(x.dtype),)
 
@@ -99,8 +99,8 @@ def _group_norm(alpha: float, layer: Any, given: tuple[Tensor], output: Tensor) 
     if layer.training:
         return None
     (x,) = given
-    y = wide(x)
-    y = normalized(y, mixed(layer, y, layer.num_groups, alpha), layer.eps)
+    y = upcast(x)
+    y = normalize_by(y, weighted_moments(layer, y, layer.num_groups, alpha), layer.eps)
     if layer.affine:
         y = y * per_channel(layer.weight) + per_channel(layer.bias)
     for fused in ("drop", "act"):  # of timm's GroupNormAct

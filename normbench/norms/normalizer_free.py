@@ -7,7 +7,7 @@
 
 gain(act) = 1 / sqrt(Var act(u)), u ~ N(0, 1), keeps the variance of a standard normal input at 1
 (`normbench.norms.base.activations`); without activation the layer of nf does nothing. nf asks for
-convolutions with scaled weight standardization (`normbench.norms.base.convolution`),
+convolutions with scaled weight standardization (`normbench.norms.base.standardized_conv`),
 
     W_hat[o] = gain[o] * (W[o] - mean[o]) / sqrt(max(fan-in * var[o], ws_eps))
 
@@ -42,9 +42,9 @@ import torch
 from torch import Tensor, nn
 
 from normbench.norms.base.activations import alone, gain
-from normbench.norms.base.convolution import Standardization
 from normbench.norms.base.layer import Affine, NormAct, Normalizer, Role, require_positive
 from normbench.norms.base.residual import FixUp, NormalizerFree, Residual, SkipInit
+from normbench.norms.base.standardized_conv import Standardization
 
 
 @dataclass(frozen=True)
@@ -153,10 +153,10 @@ class GainedAct(NormAct):
         self.factor = gain(act) if self.given is None else self.given
 
     @property
-    def keeps_more(self) -> bool:
+    def worth_recomputing(self) -> bool:
         return False
 
-    def joint(self, x: Tensor) -> Tensor:
+    def norm_act(self, x: Tensor) -> Tensor:
         return alone(lambda x: self.activation(x) * self.factor, x)
 
     def reference(self, x: Tensor) -> Tensor:
@@ -187,10 +187,10 @@ class ShiftedAct(NormAct):
         self.register_parameter("bias", None if act is None else nn.Parameter(torch.zeros(())))
 
     @property
-    def keeps_more(self) -> bool:
+    def worth_recomputing(self) -> bool:
         return False
 
-    def joint(self, x: Tensor) -> Tensor:
+    def norm_act(self, x: Tensor) -> Tensor:
         return alone(lambda x: self.activation(x if self.bias is None else x + self.bias), x)
 
     def reference(self, x: Tensor) -> Tensor:

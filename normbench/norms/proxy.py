@@ -11,8 +11,8 @@ probability; gradients flow through mean and var into all four parameters. Nothi
 evaluation but what does in the normalization itself.
 
 Placement: on every activation that a normalization precedes directly, so in v2 blocks, and in v1
-blocks not after the addition; not inside squeeze-excite. In the layer before the final mean over
-positions the division is left out (appendix A.1), which is `Normalizer.last`. A layer without
+blocks not after the addition; not inside squeeze-excite. The layer before the final mean over
+positions (`Normalizer.final_layer`) leaves out the division (appendix A.1). A layer without
 activation, as the last of an MBConv block, is not proxy-normalized; with the additional parameters
 it keeps a gain alone, without them gain and shift (appendix A.1).
 
@@ -41,7 +41,7 @@ from normbench.norms.base.layer import (
     largest_divisor,
     per_channel,
     require_positive,
-    wide,
+    upcast,
 )
 from normbench.norms.batch import BatchNorm, BatchNormAct
 from normbench.norms.group import GroupNorm, GroupNormAct, InstanceNorm, LayerNorm
@@ -68,7 +68,7 @@ class Proxied(Normalizer):
     def layer(self, channels: int, act: str | None = "relu") -> NormAct:
         return self._made(channels, act, scale=True)
 
-    def last(self, channels: int, act: str | None = "relu") -> NormAct:
+    def final_layer(self, channels: int, act: str | None = "relu") -> NormAct:
         return self._made(channels, act, scale=False)
 
     def _made(self, channels: int, act: str | None, *, scale: bool) -> NormAct:
@@ -137,21 +137,21 @@ class ProxyAct(Normalizing):
             self.register_parameter(name, zeros)
 
     @property
-    def keeps_more(self) -> bool:
+    def worth_recomputing(self) -> bool:
         return True
 
     def activation(self, y: Tensor) -> Tensor:
         mean, var = self.proxy_moments()
         # In fp32 before the subtraction, so that nothing overflows on the way back either.
-        z = wide(super().activation(y)) - per_channel(mean)
+        z = upcast(super().activation(y)) - per_channel(mean)
         return z * per_channel(torch.rsqrt(var + self.proxy_eps)) if self.scale else z
 
     def proxy_moments(self) -> tuple[Tensor, Tensor]:
         """Mean and (biased) variance (C,) of the activated proxy, in at least fp32."""
-        weight, bias = wide(self.weight), wide(self.bias)
+        weight, bias = upcast(self.weight), upcast(self.bias)
         u = midpoints(self.samples, weight)
         if self.proxy_weight is not None and self.proxy_bias is not None:
-            u = wide(self.proxy_bias)[:, None] + (1 + wide(self.proxy_weight))[:, None] * u
+            u = upcast(self.proxy_bias)[:, None] + (1 + upcast(self.proxy_weight))[:, None] * u
         proxy = super().activation(weight[:, None] * u + bias[:, None])  # (C, samples)
         var, mean = torch.var_mean(proxy, dim=1, correction=0)
         return mean, var

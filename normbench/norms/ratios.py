@@ -21,13 +21,13 @@ Ratios = Mapping[str, Mapping[str, Sequence[float]]]
 def ratios(model: nn.Module) -> dict[str, dict[str, list[float]]]:
     """{"mean": [...], "var": [...]} of every switchable layer of `model`, by its name."""
     found = {}
-    for name, layer in switchable(model):
+    for name, layer in switchable_layers(model):
         mean, var = layer.ratios()
         found[name] = {"mean": mean.tolist(), "var": var.tolist()}
     return found
 
 
-def average(model: nn.Module) -> dict[str, float]:
+def mean_ratios(model: nn.Module) -> dict[str, float]:
     """Means of the ratios over all switchable layers, as {"mean.bn": 0.3, ...}; {} without any."""
     sums: dict[str, list[float]] = {}
     for layer in model.modules():
@@ -44,7 +44,7 @@ def set_ratios(model: nn.Module, given: Ratios, *, hard: bool = False) -> None:
     Raises:
         ValueError: a layer has no ratios in `given`, or too many or few, or they do not sum to 1.
     """
-    for name, layer in switchable(model):
+    for name, layer in switchable_layers(model):
         if name not in given:
             raise ValueError(f"no ratios are given for the layer {name}")
         members = len(layer.options.over)
@@ -68,7 +68,7 @@ def harden(model: nn.Module) -> None:
     set_ratios(model, ratios(model), hard=True)
 
 
-def switchable(model: nn.Module) -> list[tuple[str, SwitchableNormAct]]:
+def switchable_layers(model: nn.Module) -> list[tuple[str, SwitchableNormAct]]:
     """The switchable layers of `model` by their names.
 
     Raises:

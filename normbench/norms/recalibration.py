@@ -23,9 +23,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from normbench.norms.base.layer import wide
-from normbench.norms.base.moments import merged, of_channels
-from normbench.norms.base.running import Running
+from normbench.norms.base.layer import upcast
+from normbench.norms.base.moments import channel_moments, merge_moments
+from normbench.norms.base.running import RunningStatistics
 from normbench.norms.group import GroupNormAct
 
 
@@ -96,7 +96,7 @@ class _Sums:
 
     def hook(self, _layer: nn.Module, given: tuple[Tensor, ...]) -> None:
         # Workers have equally many images, so the mean over workers is that over all images.
-        mean, var = merged(*of_channels(wide(given[0])), dim=0)
+        mean, var = merge_moments(*channel_moments(upcast(given[0])), dim=0)
         self.mean = self.mean + mean.double()
         self.square = self.square + (var + mean.square()).double()
         self.batches += 1
@@ -110,7 +110,7 @@ class _Sums:
 
 def _has_statistics(layer: nn.Module) -> bool:
     grouped = isinstance(layer, GroupNormAct | nn.GroupNorm)
-    kept = isinstance(layer, Running | nn.BatchNorm2d | nn.SyncBatchNorm)
+    kept = isinstance(layer, RunningStatistics | nn.BatchNorm2d | nn.SyncBatchNorm)
     return grouped or (kept and getattr(layer, "running_var", None) is not None)
 
 

@@ -14,7 +14,7 @@ Early in training r = 1 and d = 0, plain batch normalization; then the limits op
 paper does this from step 5,000 to 25,000 (d) and 40,000 (r); here `start`, `d_open` and `r_open`
 are fractions of the training. A run of normbench tells them to the layers; in a loop of your own
 
-    set_progress(changing(network), step / steps)
+    set_progress(renorm_layers(network), step / steps)
 
 does, from this module. Until it is told anything a layer has its limits open.
 
@@ -32,8 +32,8 @@ import torch
 from torch import Tensor, nn
 
 from normbench.norms.base import reference_ops
-from normbench.norms.base.layer import NormAct, per_channel, require_positive, wide
-from normbench.norms.base.moments import Moments, of_sets, to_images
+from normbench.norms.base.layer import NormAct, per_channel, require_positive, upcast
+from normbench.norms.base.moments import Moments, expand_sets, set_moments
 from normbench.norms.batch import BatchNorm, BatchNormAct
 
 
@@ -88,12 +88,12 @@ class BatchRenormAct(BatchNormAct):
         self.register_buffer("progress", torch.ones(()), persistent=False)
 
     @property
-    def keeps_more(self) -> bool:
+    def worth_recomputing(self) -> bool:
         return False  # its second turn would read running statistics that the first has moved
 
-    def joint(self, x: Tensor) -> Tensor:
+    def norm_act(self, x: Tensor) -> Tensor:
         if not self.training:
-            return super().joint(x)
+            return super().norm_act(x)
         y, (mean, var) = self._corrected(x)
         # What moves is the standard deviation, not the variance.
         old, seen = torch.sqrt(self.running_var + self.eps), torch.sqrt(var.detach() + self.eps)
@@ -117,11 +117,11 @@ class BatchRenormAct(BatchNormAct):
 
     def _corrected(self, x: Tensor) -> tuple[Tensor, Moments]:
         """The normalized input, and the moments (W, C) of the workers."""
-        x = wide(x)
-        mean, var = of_sets(x, self.workers)
+        x = upcast(x)
+        mean, var = set_moments(x, self.workers)
         r, d = self.corrections(mean.detach(), var.detach())
         scale = torch.rsqrt(var + self.eps) * r
-        scale, shift = (to_images(each, len(x)) for each in (scale, d - mean * scale))
+        scale, shift = (expand_sets(each, len(x)) for each in (scale, d - mean * scale))
         return x * per_channel(scale) + per_channel(shift), (mean, var)
 
     def corrections(self, mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
@@ -156,7 +156,7 @@ class BatchRenormAct(BatchNormAct):
         return (x - mean) / sigma_b * r + d
 
 
-def changing(module: nn.Module) -> list[BatchRenormAct]:
+def renorm_layers(module: nn.Module) -> list[BatchRenormAct]:
     """The layers of `module` that change in the course of a training."""
     return [layer for layer in module.modules() if isinstance(layer, BatchRenormAct)]
 

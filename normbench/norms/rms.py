@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from normbench.norms.base import reference_ops
-from normbench.norms.base.layer import NormAct, Normalizer, Normalizing, require_positive, wide
+from normbench.norms.base.layer import NormAct, Normalizer, Normalizing, require_positive, upcast
 from normbench.norms.base.moments import root_mean_square
 
 
@@ -50,7 +50,7 @@ class RmsNormAct(Normalizing):
         self.eps = eps
 
     def normalize(self, x: Tensor) -> Tensor:
-        x = wide(x)
+        x = upcast(x)
         return x / root_mean_square(x, self.eps, 1)
 
     def reference_normalize(self, x: Tensor) -> Tensor:

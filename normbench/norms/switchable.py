@@ -47,10 +47,16 @@ from normbench.norms.base.layer import (
     per_channel,
     require_positive,
     require_share,
-    wide,
+    upcast,
 )
-from normbench.norms.base.moments import Moments, in_sets, merged, of_channels, to_images
-from normbench.norms.base.running import Running, weighed
+from normbench.norms.base.moments import (
+    Moments,
+    channel_moments,
+    expand_sets,
+    merge_moments,
+    split_sets,
+)
+from normbench.norms.base.running import RunningStatistics, blend_moments
 from normbench.norms.workers import PerWorker
 
 Member = Literal["in", "ln", "bn"]
@@ -116,7 +122,7 @@ class SwitchableNorm(Normalizer):
         return SwitchableNormAct(channels, act, self)
 
 
-class SwitchableNormAct(PerWorker, Running, Normalizing):
+class SwitchableNormAct(PerWorker, RunningStatistics, Normalizing):
     """The layer."""
 
     roles: ClassVar[dict[str, Role]] = {
@@ -142,7 +148,7 @@ class SwitchableNormAct(PerWorker, Running, Normalizing):
             parameter = nn.Parameter(logits, requires_grad=not options.hard)
             self.register_parameter(f"{name}logits", parameter)
         if not self.batch_independent:
-            self.keep(channels, options.momentum)
+            self.register_running(channels, options.momentum)
 
     def refusal(self, shape: torch.Size) -> str:
         images, channels, height, width = shape
@@ -164,21 +170,21 @@ class SwitchableNormAct(PerWorker, Running, Normalizing):
     def ratios(self) -> tuple[Tensor, Tensor]:
         """Ratios of the means and of the variances, each (members,) with sum 1."""
         names = ("logits", "logits") if self.options.tied else ("mean_logits", "var_logits")
-        mean, var = (torch.softmax(wide(getattr(self, name)), dim=0) for name in names)
+        mean, var = (torch.softmax(upcast(getattr(self, name)), dim=0) for name in names)
         if not self.hard:
             return mean, var
         return _one_hot(mean), _one_hot(var)
 
-    def joint(self, x: Tensor) -> Tensor:
+    def norm_act(self, x: Tensor) -> Tensor:
         return self.activation(self.affine(self._normalized(x, track=True)))
 
     def normalize(self, x: Tensor) -> Tensor:
         return self._normalized(x, track=False)
 
     def _normalized(self, x: Tensor, *, track: bool) -> Tensor:
-        x = wide(x)
+        x = upcast(x)
         positions = x.shape[2] * x.shape[3]
-        mean, scale = self.mixture(of_channels(x), positions, self.ratios(), track=track)
+        mean, scale = self.mixture(channel_moments(x), positions, self.ratios(), track=track)
         # One multiplication and one addition on the map, whatever was mixed.
         return x * per_channel(scale) - per_channel(mean * scale)
 
@@ -212,16 +218,20 @@ class SwitchableNormAct(PerWorker, Running, Normalizing):
         if member == "in":
             return own
         if member == "ln":
-            mean, var = merged(mean, var, dim=1)
+            mean, var = merge_moments(mean, var, dim=1)
             return mean[:, None], var[:, None]
         if not self.training:
             running = self.running_mean, self.running_var
-            return weighed(own, running, self.example_weight) if self.example_weight else running
+            return (
+                blend_moments(own, running, self.example_weight) if self.example_weight else running
+            )
         # (N, C) -> (N/W, W, C): images of a worker along the first axis.
-        mean, var = merged(in_sets(mean, self.workers), in_sets(var, self.workers), dim=0)
+        mean, var = merge_moments(
+            split_sets(mean, self.workers), split_sets(var, self.workers), dim=0
+        )
         if track:
             self.track(mean=mean, var=var)
-        return to_images(mean, len(own[0])), to_images(var, len(own[0]))
+        return expand_sets(mean, len(own[0])), expand_sets(var, len(own[0]))
 
     def reference_normalize(self, x: Tensor) -> Tensor:
         means, variances = zip(*(self._reference_of(m, x) for m in self.options.over), strict=True)

@@ -11,7 +11,7 @@ from normbench.config.cells import Cell
 from normbench.errors import BadInput, choose_from, counted
 from normbench.execution.preflight import require_compiler
 from normbench.measurements.speed import Entry, Mode, Speed, speeds
-from normbench.norms.base.impl import set_impl
+from normbench.norms.impl import set_impl
 from normbench.probe.networks import Subject, composed, fresh
 from normbench.probe.output import finish, show
 from normbench.probe.request import Asked

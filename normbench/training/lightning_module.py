@@ -22,11 +22,11 @@ from torch.optim.lr_scheduler import LRScheduler
 from normbench.config.plan import Plan
 from normbench.errors import BadInput, Impossible
 from normbench.measurements.watch import Watch
-from normbench.models.drop import dropping, set_draws
-from normbench.norms.base.impl import Impl, set_impl
-from normbench.norms.base.running import Statistics
+from normbench.models.drop import drop_layers, set_draws
+from normbench.norms.base.running import NetworkStatistics
+from normbench.norms.impl import Impl, set_impl
 from normbench.norms.recalibration import recalibrate
-from normbench.norms.renorm import changing, set_progress
+from normbench.norms.renorm import renorm_layers, set_progress
 from normbench.norms.workers import set_workers
 from normbench.training.checkpoint import Checkpoints, State, gathered, restore
 from normbench.training.cuda_graph import Graph
@@ -66,7 +66,7 @@ class Task(LightningModule):
         impl: how training steps compute the network: eager, lean
         (`normbench.norms.base.recompute`), compile,
             as torch.compile makes it, or triton, by kernels of our own
-            (`normbench.norms.base.triton_dispatch`).
+            (`normbench.norms.kernels.dispatch`).
             Evaluations are never compiled.
         graphs: replay the passes of a step as one CUDA graph.
         curve: takes each record: step, epoch, lr, training loss and accuracy, at the end of an
@@ -119,11 +119,11 @@ class Task(LightningModule):
         self.last: deque[tuple[float, float]] = deque(
             maxlen=max(1, min(steps_per_epoch, steps // 10))
         )
-        self.changing = changing(model)
-        self.dropping = dropping(model)
+        self.changing = renorm_layers(model)
+        self.dropping = drop_layers(model)
         self.validation, self.testing = Evaluation(classes), Evaluation(classes)
         _lay(model, plan)
-        self.statistics = Statistics(model)
+        self.statistics = NetworkStatistics(model)
         self.of_epochs = recipe.ema_unit == "epoch"
         self.average = (
             None if recipe.ema is None else Average(model, recipe.ema, rises=not self.of_epochs)
@@ -279,7 +279,7 @@ class Task(LightningModule):
         """Running statistics become the mean over all devices."""
         if self.plan.devices == 1:
             return
-        shared = [self.statistics] + ([Statistics(self.evaluated)] if self.average else [])
+        shared = [self.statistics] + ([NetworkStatistics(self.evaluated)] if self.average else [])
         for each in filter(None, shared):
             each.write(self._over_devices(each.read()))
 
@@ -287,7 +287,7 @@ class Task(LightningModule):
         self.gradients = self._gradients  # a graph has memory of its own, which evaluations may use
         self._share_statistics()
         steps = self.recipe.recalibration
-        if steps and Statistics(self.evaluated):
+        if steps and NetworkStatistics(self.evaluated):
             images = self.loaders.after_training(steps)
             batches = (each.to(self.device).to(self.dtype) for each in images)
             with self.trainer.precision_plugin.forward_context(), EAGER():

@@ -24,8 +24,8 @@ from normbench.config.cells import Cell
 from normbench.config.plan import Plan
 from normbench.errors import one_line
 from normbench.measurements.watch import Seen
-from normbench.models.drop import dropping
-from normbench.norms.base.running import Statistics
+from normbench.models.drop import drop_layers
+from normbench.norms.base.running import NetworkStatistics
 from normbench.training.checkpoint import Checkpoints, State
 from normbench.training.datamodule import Chunk, Images, Loaders
 from normbench.training.lightning_module import Diverged, Task, seen
@@ -366,9 +366,9 @@ def unstackable(network: nn.Module, images: int, image: tuple[int, ...]) -> str:
         images: of a step.
         image: shape (C, H, W) of one.
     """
-    if dropping(network):
+    if drop_layers(network):
         return "paths that are dropped by the seed of each run"
-    if Statistics(network).read_in_training:
+    if NetworkStatistics(network).read_in_training:
         return "running statistics that training reads"
     try:
         x = torch.empty(2, images, *image, device="meta")

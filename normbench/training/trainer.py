@@ -30,10 +30,10 @@ from normbench.measurements.watch import Seen, Watch
 from normbench.models.coverage import coverage
 from normbench.models.drop import set_rescale
 from normbench.models.layer_types import is_batch_norm
-from normbench.models.profile import count
-from normbench.norms.base.impl import Impl
+from normbench.models.profile import parameters_and_macs
 from normbench.norms.base.layer import NormAct, Normalizer
-from normbench.norms.ratios import average
+from normbench.norms.impl import Impl
+from normbench.norms.ratios import mean_ratios
 from normbench.training.checkpoint import Checkpoints, State
 from normbench.training.datamodule import Loaders, Order, Schedule
 from normbench.training.lightning_module import Diverged, Task, ignored
@@ -140,7 +140,7 @@ def implementation(cell: Cell, steps: int, data: Dataset) -> Impl:
     if images < FEW_IMAGES or lacks_compiler(cell):
         return "eager"
     with torch.device("meta"):
-        _, macs = count(network_of(cell, data), data.trained_image)
+        _, macs = parameters_and_macs(network_of(cell, data), data.trained_image)
     worth = WORTH_COMPILING["cuda" if on_gpu(cell) else "cpu"]
     return "compile" if macs * images >= worth else "eager"
 
@@ -259,7 +259,7 @@ def facts(cell: Cell, data: Dataset) -> dict[str, Any]:
     with torch.device("meta"):  # a network of shapes, which costs nothing to run
         network = network_of(cell, data)
     norm: Normalizer = build("norm", cell.norm.options)
-    params, macs = count(network, data.image)
+    params, macs = parameters_and_macs(network, data.image)
     layers = [module for module in network.modules() if isinstance(module, NormAct)]
     return {
         "params": params,
@@ -310,7 +310,7 @@ def measured(task: Task, classes: int, held_out: bool) -> dict[str, Any]:
         "train_loss": loss,
         "train_top1": top1,
         "images_per_second": task.images_per_second,
-        "ratios": average(task.evaluated),
+        "ratios": mean_ratios(task.evaluated),
     }
     if held_out:
         found["val_top1"] = task.validation.summary("val")["val_top1"]

@@ -473,7 +473,7 @@ def test_alpha_0_is_batch_normalization_and_1_instance_normalization(
 
     instance = copy.deepcopy(network)
     for layer in [m for m in instance.modules() if isinstance(m, BatchNormAct)]:
-        monkeypatch.setattr(layer, "joint", partial(instance_normalized, layer))
+        monkeypatch.setattr(layer, "norm_act", partial(instance_normalized, layer))
     expected = instance(x)
     for alpha in (1, 1 - 1e-12):
         set_example_weight(network, alpha)

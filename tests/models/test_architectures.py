@@ -12,9 +12,9 @@ from normbench.catalog import model, models, normalizer, normalizers
 from normbench.config.files import CONF, comment
 from normbench.errors import BadInput, Impossible
 from normbench.models.drop import StochasticDepth
-from normbench.models.profile import count, work
-from normbench.norms.base.convolution import ScaledStandardizedConv2d, StandardizedConv2d
+from normbench.models.profile import count_macs, parameters_and_macs
 from normbench.norms.base.layer import Scale
+from normbench.norms.base.standardized_conv import ScaledStandardizedConv2d, StandardizedConv2d
 from normbench.training.parameter_groups import trained
 from support.layers import norm_layers
 
@@ -52,7 +52,7 @@ def test_the_published_sizes_of_the_cifar_resnets(name: str, params: int) -> Non
     """He et al. 2016, table 6: 0.27 and 0.85 million; to the digit as in their usual ports."""
     with torch.device("meta"):
         network = model(name, norm=normalizer("bn"), num_classes=10)
-    found, macs = count(network, (3, 32, 32))
+    found, macs = parameters_and_macs(network, (3, 32, 32))
     assert found == params
     assert macs == pytest.approx({"resnet20": 40.6e6, "resnet56": 125.5e6}[name], rel=0.01)
 
@@ -66,8 +66,8 @@ def test_multiply_adds_of_grouped_convolutions_are_known_by_their_width() -> Non
             nn.Conv2d(16, 8, 1),
         )
     parts = {2: 49 * 16 * 2 * 9, 4: 49 * 16 * 4 * 9, 1: 49 * 16 * 9}
-    assert work(network, (8, 9, 9))[1] == parts
-    assert count(network, (8, 9, 9))[1] == sum(parts.values()) + 49 * 16 * 8
+    assert count_macs(network, (8, 9, 9))[1] == parts
+    assert parameters_and_macs(network, (8, 9, 9))[1] == sum(parts.values()) + 49 * 16 * 8
 
 
 @pytest.mark.parametrize(
@@ -88,7 +88,7 @@ def test_the_groups_of_networks_are_as_wide_as_their_papers_say(
     with torch.device("meta"):
         norm = "nf" if name.startswith("nf") else "bn"
         network = model(name, norm=normalizer(norm), num_classes=10)
-    assert work(network, (3, 224, 224))[1].keys() == widths
+    assert count_macs(network, (3, 224, 224))[1].keys() == widths
 
 
 @pytest.mark.parametrize(

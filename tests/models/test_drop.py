@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from normbench.data.counter_rng import Draws
-from normbench.models.drop import Dropout, StochasticDepth, dropping, linear_rates, set_draws
+from normbench.models.drop import Dropout, StochasticDepth, drop_layers, linear_rates, set_draws
 from normbench.training.trainer import train
 from support.cells import SHORT, cell
 
@@ -17,7 +17,7 @@ IMAGES = torch.arange(1000)
 
 
 def announced(layer: nn.Module, images: Tensor, seed: int = 0, epoch: int = 0) -> nn.Module:
-    set_draws(dropping(layer), Draws(seed, epoch, images))
+    set_draws(drop_layers(layer), Draws(seed, epoch, images))
     return layer
 
 
@@ -75,7 +75,7 @@ def test_other_images_than_were_announced_are_an_error(kind: Any) -> None:
     layer = announced(kind(0.5), IMAGES[:4])
     with pytest.raises(ValueError, match="4 images were announced, not 3"):
         layer(torch.ones(3, 2))
-    set_draws(dropping(layer), None)
+    set_draws(drop_layers(layer), None)
     assert layer(torch.ones(3, 2)).shape == (3, 2)
 
 

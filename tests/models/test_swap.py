@@ -19,11 +19,11 @@ from normbench.config.build import build, options
 from normbench.data.counter_rng import Draws
 from normbench.errors import BadInput, Impossible
 from normbench.models.coverage import coverage
-from normbench.models.drop import Dropout, StochasticDepth, dropping, set_draws
+from normbench.models.drop import Dropout, StochasticDepth, drop_layers, set_draws
 from normbench.models.layer_types import is_batch_norm
 from normbench.models.swap import swap
-from normbench.norms.base.convolution import StandardizedConv2d
 from normbench.norms.base.layer import Activation, Affine, NormAct, Scale
+from normbench.norms.base.standardized_conv import StandardizedConv2d
 from normbench.norms.frn import ThresholdedLinear
 from normbench.norms.proxy import ProxyAct
 from normbench.results import Row
@@ -504,10 +504,10 @@ def test_what_drops_inside_of_what_is_not_traced_is_drawn_by_image_too(
         if not parameter.any():
             nn.init.ones_(parameter)  # gains that hide branches
     x = torch.randn(3, 3, 64, 64)
-    set_draws(dropping(network), Draws(0, 0, torch.arange(3)))
+    set_draws(drop_layers(network), Draws(0, 0, torch.arange(3)))
     first = network(x)
     assert torch.equal(network(x), first)
-    set_draws(dropping(network), Draws(0, 1, torch.arange(3)))
+    set_draws(drop_layers(network), Draws(0, 1, torch.arange(3)))
     assert not torch.equal(network(x), first)
     assert not [layer for layer in network.modules() if type(layer).__name__ == "DropPath"]
 
@@ -668,10 +668,10 @@ def test_a_swapped_network_drops_the_same_of_an_image_wherever_it_stands() -> No
     indices = torch.tensor([4, 8, 15, 16, 23, 42])
     found = []
     for order in (torch.arange(6), torch.tensor([5, 3, 1, 0, 2, 4])):
-        set_draws(dropping(network), Draws(0, 1, indices[order]))
+        set_draws(drop_layers(network), Draws(0, 1, indices[order]))
         found.append(network(images[order])[order.argsort()])
     torch.testing.assert_close(*found)
-    set_draws(dropping(network), Draws(0, 2, indices))
+    set_draws(drop_layers(network), Draws(0, 2, indices))
     assert not torch.allclose(network(images), found[0])
 
 

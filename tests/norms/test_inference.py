@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from normbench.catalog import normalizer, normalizers
 from normbench.norms.inference import set_example_weight
-from normbench.norms.ratios import harden, ratios, set_ratios, switchable
+from normbench.norms.ratios import harden, ratios, set_ratios, switchable_layers
 from normbench.norms.recalibration import recalibrate
 from normbench.norms.workers import set_workers
 from support.layers import images, perturbed_layer
@@ -46,7 +46,7 @@ BATCH = ["bn", "sync_bn", "ghost_bn", "batch_renorm", "bn_ws", "bn_pn"]
 @pytest.mark.parametrize("name", [*BATCH, "bgn", "gn", "ln", "in", "gn_pn", "gn_ws"])
 @pytest.mark.parametrize("alpha", [0.0, 0.05, 0.5, 1.0])
 def test_an_image_counts_as_in_equation_3(name: str, alpha: float) -> None:
-    layer = perturbed_layer(normalizer(name).capped(3), 6, "relu", torch.float64)
+    layer = perturbed_layer(normalizer(name).with_max_groups(3), 6, "relu", torch.float64)
     groups = getattr(layer, "groups", 6)
     if "running_mean" not in dict(layer.named_buffers()):
         recalibrate(layer, [images((4, 6, 3, 3)) for _ in range(3)])
@@ -56,7 +56,7 @@ def test_an_image_counts_as_in_equation_3(name: str, alpha: float) -> None:
     expected = layer.activation(layer.affine(y))
     torch.testing.assert_close(layer(x), expected, rtol=1e-9, atol=1e-9)
     layer.train()  # training takes no notice
-    fresh = perturbed_layer(normalizer(name).capped(3), 6, "relu", torch.float64)
+    fresh = perturbed_layer(normalizer(name).with_max_groups(3), 6, "relu", torch.float64)
     if name != "batch_renorm":  # whose training reads the running statistics
         wide = images((8, 6, 3, 3))
         assert torch.equal(layer(wide), fresh(wide))
@@ -151,7 +151,7 @@ def test_a_network_without_running_statistics_says_what_would_bring_them() -> No
 def network(name: str) -> nn.Sequential:
     """Two layers, the second behind a convolution, and a dropout that must not act."""
     torch.manual_seed(0)
-    norm = normalizer(name).capped(3)
+    norm = normalizer(name).with_max_groups(3)
     layers = [norm.layer(6), nn.Conv2d(6, 6, 3), nn.Dropout(0.9), norm.layer(6)]
     return nn.Sequential(*layers).double()
 
@@ -237,7 +237,7 @@ def test_ratios_travel_from_network_to_network(name: str) -> None:
     for layer, found in ratios(other).items():
         assert found["mean"] == pytest.approx(ratios(learned)[layer]["mean"], abs=1e-6)
         assert found["var"] == pytest.approx(ratios(learned)[layer]["var"], abs=1e-6)
-    assert all(not layer.hard for _, layer in switchable(other))
+    assert all(not layer.hard for _, layer in switchable_layers(other))
 
 
 @pytest.mark.parametrize("name", ["sn", "sn_tied"])

@@ -13,10 +13,10 @@ from torch import Tensor, nn
 
 from normbench.catalog import model, normalizer, normalizers
 from normbench.norms import kernels
-from normbench.norms.base.impl import set_impl
 from normbench.norms.base.layer import NormAct
-from normbench.norms.base.triton_dispatch import by_kernels, set_fused
 from normbench.norms.group import GroupNormAct
+from normbench.norms.impl import set_impl
+from normbench.norms.kernels.dispatch import run_kernel, set_triton
 from normbench.norms.workers import set_workers
 from support.cells import SHORT
 from support.commands import Command
@@ -38,7 +38,7 @@ FAMILIES = ["ln_pn", "gn", "evonorm_s0", "frn", "bn", "evonorm_b0", "sn"]
 
 
 def has_kernel(layer: NormAct, x: Tensor) -> bool:
-    return by_kernels(copy.deepcopy(layer), x) is not None
+    return run_kernel(copy.deepcopy(layer), x) is not None
 
 
 def twins(
@@ -48,7 +48,7 @@ def twins(
     layer = perturbed_layer(normalizer(name, **options), channels, act, dtype)
     set_workers(layer, workers)
     fused = copy.deepcopy(layer)
-    set_fused(fused)
+    set_triton(fused)
     return layer, fused
 
 
@@ -93,7 +93,7 @@ def test_in_every_dtype_and_layout(
 ) -> None:
     layer, fused = twins(name, 12, "silu", dtype)  # in groups of 3 no power of two
     x = images((4, 12, 5, 3), dtype).detach().to(memory_format=layout).requires_grad_()
-    assert by_kernels(copy.deepcopy(fused), x).is_contiguous(memory_format=layout)  # type: ignore[union-attr]
+    assert run_kernel(copy.deepcopy(fused), x).is_contiguous(memory_format=layout)  # type: ignore[union-attr]
     assert_alike(layer, fused, x, dtype)
 
 
@@ -130,11 +130,11 @@ def test_options_are_those_of_the_formula(
 
 def test_a_layer_that_is_derived_from_one_with_a_kernel_has_none() -> None:
     class Twice(GroupNormAct):
-        def joint(self, x: Tensor) -> Tensor:
-            return 2 * super().joint(x)
+        def norm_act(self, x: Tensor) -> Tensor:
+            return 2 * super().norm_act(x)
 
     layer, plain = (kind(4, "relu", groups=2, eps=1e-5) for kind in (Twice, GroupNormAct))
-    set_fused(layer)
+    set_triton(layer)
     x = images((2, 4, 3, 3), torch.float32)
     torch.testing.assert_close(layer(x), 2 * plain(x))
 
@@ -151,7 +151,7 @@ def test_gradients_may_be_taken_twice_of_one_map() -> None:
 def test_equal_sides_of_a_maximum_share_the_gradient() -> None:
     """As torch.maximum has it: 0 is often at a threshold of 0."""
     layer, fused = (normalizer("frn").layer(4).double() for _ in range(2))
-    set_fused(fused)
+    set_triton(fused)
     x = torch.zeros(2, 4, 3, 3, dtype=torch.float64, requires_grad=True)
     assert_alike(layer, fused, x, torch.float64)
 
@@ -159,7 +159,7 @@ def test_equal_sides_of_a_maximum_share_the_gradient() -> None:
 @pytest.mark.parametrize("name", sorted(WITH_KERNELS))
 def test_nothing_but_the_input_and_statistics_are_kept(name: str) -> None:
     layer = normalizer(name).layer(16)
-    set_fused(layer)
+    set_triton(layer)
     x = torch.randn(2, 16, 24, 24, requires_grad=True)
     kept: dict[int, int] = {}
 

@@ -18,7 +18,7 @@ from normbench.catalog import normalizer, normalizers
 from normbench.errors import Impossible
 from normbench.measurements.memory import kept
 from normbench.norms.base.activations import GAINS, activation
-from normbench.norms.base.recompute import set_lean
+from normbench.norms.base.recompute import set_recompute
 from normbench.norms.evonorm_expressions import EXPRESSIONS
 from normbench.norms.renorm import BatchRenormAct, set_progress
 from normbench.norms.workers import PerWorker, set_workers
@@ -404,7 +404,7 @@ def test_a_lean_layer_is_the_layer_bit_for_bit(name: str, act: str | None, train
     layer = perturbed_layer(normalizer(name), 8, act, torch.float32).train(training)
     set_workers(layer, 2)
     twin = copy.deepcopy(layer)
-    set_lean(twin)
+    set_recompute(twin)
     x = images((16, 8, 3, 3), torch.float32)
     for _ in range(2):  # the second time with the running statistics of the first
         expected = values_and_gradients(layer, x, layer(x))
@@ -420,7 +420,7 @@ def test_a_lean_layer_keeps_no_map_but_its_input(name: str, act: str | None) -> 
     """Batch renormalization alone reads, on the way, what it moves."""
     layer = normalizer(name).layer(32, act)
     x = torch.randn(8, 32, 32, 32)
-    set_lean(layer)
+    set_recompute(layer)
     assert kept(layer, x) <= 1.05 * x.nbytes
 
 

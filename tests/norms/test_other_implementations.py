@@ -29,7 +29,7 @@ from torch.nn import functional as F
 
 from normbench.catalog import normalizer
 from normbench.norms.base.activations import GAINS, activation
-from normbench.norms.base.convolution import Standardization
+from normbench.norms.base.standardized_conv import Standardization
 from normbench.norms.batch import SyncBatchNormAct
 from normbench.norms.renorm import BatchRenormAct, set_progress
 from normbench.norms.workers import set_workers
@@ -136,7 +136,7 @@ def test_batch_renorm_begins_as_torchs_bn() -> None:
 
 @pytest.mark.parametrize(("name", "groups"), [("gn", 4), ("ln", 1), ("gn_ws", 4)])
 def test_gn_and_ln_are_torchs_group_norm(name: str, groups: int) -> None:
-    layer = normalizer(name).capped(4).layer(12, None).double()
+    layer = normalizer(name).with_max_groups(4).layer(12, None).double()
     x = images((3, 12, 5, 4))
     torch.testing.assert_close(layer(x), nn.GroupNorm(groups, 12).double()(x), **FP64)
 

@@ -13,9 +13,9 @@ from torch import Tensor, nn
 from normbench.catalog import normalizer, normalizers
 from normbench.errors import BadInput, Impossible
 from normbench.norms.base.activations import GAINS
-from normbench.norms.base.convolution import ScaledStandardizedConv2d, Standardization
 from normbench.norms.base.layer import NormAct, largest_divisor
 from normbench.norms.base.residual import FixUp, NormalizerFree, Residual, SkipInit
+from normbench.norms.base.standardized_conv import ScaledStandardizedConv2d, Standardization
 from normbench.norms.evonorm_expressions import EXPRESSIONS, REPEATS
 from normbench.norms.switchable import SwitchableNormAct
 from normbench.norms.workers import PerWorker, set_workers
@@ -331,7 +331,7 @@ def test_a_gaussian_channel_comes_out_normalized(name: str) -> None:
 
 def test_before_the_final_mean_the_proxys_scale_is_left_out() -> None:
     norm = normalizer("gn_pn")
-    layer, last = norm.layer(8), norm.last(8)
+    layer, last = norm.layer(8), norm.final_layer(8)
     x = images((2, 8, 3, 3), torch.float32)
     _, var = layer.proxy_moments()  # type: ignore[operator]
     torch.testing.assert_close(last(x), layer(x) * torch.sqrt(var + 0.03).view(-1, 1, 1))

@@ -23,7 +23,7 @@ from triton.runtime.jit import JITFunction
 
 from normbench.catalog import normalizer
 from normbench.norms import kernels
-from normbench.norms.base.triton_dispatch import set_fused
+from normbench.norms.kernels.dispatch import set_triton
 
 TARGET = GPUTarget("cuda", 90, 32)
 TYPES = {
@@ -94,7 +94,7 @@ def work(names: list[str], shapes: list[tuple[int, ...]], dtypes: list[torch.dty
                     if layer.refusal(x.shape):
                         continue
                     print(f"{name} {dtype} {layout} {shape}", flush=True)
-                    set_fused(layer)
+                    set_triton(layer)
                     layer(x.requires_grad_()).sum().backward()
 
 

@@ -14,9 +14,9 @@ from torch import Tensor, nn
 
 from normbench.errors import Impossible
 from normbench.norms.base.activations import activation, alone
-from normbench.norms.base.convolution import Standardization
 from normbench.norms.base.recompute import Recomputable, recomputed
 from normbench.norms.base.residual import Residual
+from normbench.norms.base.standardized_conv import Standardization
 
 Role = Literal["weight", "bias", "gain", "shift", "scalar", "proxy", "ratio", "residual"]
 
@@ -56,7 +56,7 @@ class Normalizer(ABC):
     def layer(self, channels: int, act: str | None = "relu") -> "NormAct":
         """Joint normalization and activation of `channels` channels; None: no activation."""
 
-    def last(self, channels: int, act: str | None = "relu") -> "NormAct":
+    def final_layer(self, channels: int, act: str | None = "relu") -> "NormAct":
         """The layer whose activation goes into the final mean over all positions."""
         return self.layer(channels, act)
 
@@ -64,11 +64,11 @@ class Normalizer(ABC):
         """An activation that no normalization precedes, as after the addition of a v1 block."""
         return Activation(act)
 
-    def capped(self, max_groups: int | None) -> Self:  # noqa: ARG002 (those with groups read it)
+    def with_max_groups(self, max_groups: int | None) -> Self:  # noqa: ARG002 (those with groups read it)
         """This normalizer with at most `max_groups` groups; itself if it has none."""
         return self
 
-    def in_place_of(self, old: nn.Module) -> Self:  # noqa: ARG002 (those of its kind read it)
+    def inherit_options(self, old: nn.Module) -> Self:  # noqa: ARG002 (those of its kind read it)
         """This normalizer with what `old`, a normalization of torch or timm, says of its kind."""
         return self
 
@@ -90,7 +90,7 @@ class Grouped(Normalizer):
     def __post_init__(self) -> None:
         require_positive(groups=self.groups, eps=self.eps)
 
-    def capped(self, max_groups: int | None) -> Self:
+    def with_max_groups(self, max_groups: int | None) -> Self:
         return self if max_groups is None else replace(self, groups=min(self.groups, max_groups))
 
 
@@ -114,15 +114,15 @@ class NormAct(Recomputable, nn.Module):
 
     Parameters are the gain `weight` (C,), at first 1, and the shift `bias` (C,), at first 0, unless
     a subclass says that it has none. Statistics are taken in at least fp32; the output has the
-    dtype and the memory format of the input. Subclasses write `joint` and `reference`.
+    dtype and the memory format of the input. Subclasses write `norm_act` and `reference`.
     """
 
     batch_independent: bool
     #: Its statistics are those of all images of an optimizer step, so that all share one pass.
     whole_step: bool = False
     #: Computes the map in another way, or says by None that it cannot
-    #: (`normbench.norms.base.triton_dispatch`).
-    fused: "Callable[[NormAct, Tensor], Tensor | None] | None" = None
+    #: (`normbench.norms.kernels.dispatch`).
+    kernel: "Callable[[NormAct, Tensor], Tensor | None] | None" = None
     #: Why a training cannot begin with the layer as it is, but only from a checkpoint.
     unfinished: str = ""
     roles: ClassVar[dict[str, Role]] = {"weight": "gain", "bias": "shift"}
@@ -154,14 +154,14 @@ class NormAct(Recomputable, nn.Module):
             raise ValueError(f"a batch of shape {tuple(x.shape)} holds nothing to normalize")
         if reason := self.refusal(x.shape):
             raise Impossible(reason)
-        if self.fused is not None and (found := self.fused(self, x)) is not None:
+        if self.kernel is not None and (found := self.kernel(self, x)) is not None:
             return found
-        if self.lean and self.keeps_more and torch.is_grad_enabled():
+        if self.recompute and self.worth_recomputing and torch.is_grad_enabled():
             return recomputed(self, x)
-        return self.finished(x)
+        return self.compute(x)
 
-    def finished(self, x: Tensor) -> Tensor:
-        return like(self.joint(x), x)
+    def compute(self, x: Tensor) -> Tensor:
+        return cast_like(self.norm_act(x), x)
 
     @property
     def worker_independent(self) -> bool:
@@ -172,7 +172,7 @@ class NormAct(Recomputable, nn.Module):
         """Why maps of this shape cannot be normalized, or nothing."""
         return ""
 
-    def joint(self, x: Tensor) -> Tensor:
+    def norm_act(self, x: Tensor) -> Tensor:
         """Normalization and activation; may come out wider and in another memory format."""
         raise NotImplementedError
 
@@ -223,7 +223,7 @@ class Normalizing(NormAct):
 
     example_weight: float | None = None  # of an image in its own statistics, in evaluation
 
-    def joint(self, x: Tensor) -> Tensor:
+    def norm_act(self, x: Tensor) -> Tensor:
         return self.activation(self.affine(self.normalize(x)))
 
     def normalize(self, x: Tensor) -> Tensor:
@@ -246,10 +246,10 @@ class Affine(NormAct):
     batch_independent = True
 
     @property
-    def keeps_more(self) -> bool:
-        return self.weight is not None and not keeps_its_output(self.act)
+    def worth_recomputing(self) -> bool:
+        return self.weight is not None and not saves_only_output(self.act)
 
-    def joint(self, x: Tensor) -> Tensor:
+    def norm_act(self, x: Tensor) -> Tensor:
         if self.weight is None and self.bias is None:
             return alone(self.activation, x)
         return self.activation(self.affine(x))
@@ -274,12 +274,12 @@ def per_channel(parameter: Tensor) -> Tensor:
     return parameter[..., None, None]
 
 
-def wide(x: Tensor) -> Tensor:
+def upcast(x: Tensor) -> Tensor:
     """`x` in a dtype good enough for statistics: half precision becomes fp32, fp64 stays."""
     return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
 
 
-def like(y: Tensor, x: Tensor) -> Tensor:
+def cast_like(y: Tensor, x: Tensor) -> Tensor:
     """`y` in the dtype and the memory format of `x`."""
     # In this order: of the maps of several seeds at once vmap knows strides and no such format.
     channels_last = (
@@ -292,7 +292,7 @@ def like(y: Tensor, x: Tensor) -> Tensor:
     return y.contiguous(memory_format=torch.channels_last) if channels_last else y
 
 
-def keeps_its_output(act: str | None) -> bool:
+def saves_only_output(act: str | None) -> bool:
     """Whether an activation needs no map but its output, which the next convolution keeps, too."""
     return act in (None, "relu", "identity")
 

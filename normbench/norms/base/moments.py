@@ -1,7 +1,7 @@
 """Means and variances of maps over what a layer normalizes together; variances are biased.
 
 Image k belongs to set k mod S, where the sets are workers or parts of workers. Moments are
-differentiable, and have the dtype of the maps: pass them `layer.wide(x)`.
+differentiable, and have the dtype of the maps: pass them `layer.upcast(x)`.
 """
 
 import torch
@@ -10,26 +10,26 @@ from torch import Tensor
 Moments = tuple[Tensor, Tensor]
 
 
-def of_channels(x: Tensor) -> Moments:
+def channel_moments(x: Tensor) -> Moments:
     """(N, C, H, W) -> mean and variance (N, C) of every channel of every image."""
     var, mean = torch.var_mean(x, dim=(2, 3), correction=0)
     return mean, var
 
 
-def of_groups(x: Tensor, groups: int) -> Moments:
+def group_moments(x: Tensor, groups: int) -> Moments:
     """(N, C, H, W) -> mean and variance (N, G) of every group of channels of every image."""
     # In NCHW and in channels_last alike C splits without a copy.
     var, mean = torch.var_mean(x.unflatten(1, (groups, -1)), dim=(2, 3, 4), correction=0)
     return mean, var
 
 
-def of_sets(x: Tensor, sets: int) -> Moments:
+def set_moments(x: Tensor, sets: int) -> Moments:
     """(N, C, H, W) -> mean and variance (S, C) of every channel over the images of every set."""
-    var, mean = torch.var_mean(in_sets(x, sets), dim=(0, 3, 4), correction=0)
+    var, mean = torch.var_mean(split_sets(x, sets), dim=(0, 3, 4), correction=0)
     return mean, var
 
 
-def in_sets(x: Tensor, sets: int) -> Tensor:
+def split_sets(x: Tensor, sets: int) -> Tensor:
     """(N, ...) -> (N/S, S, ...): a view in every memory format.
 
     Raises:
@@ -41,7 +41,7 @@ def in_sets(x: Tensor, sets: int) -> Tensor:
     return parts
 
 
-def merged(mean: Tensor, var: Tensor, dim: int) -> Moments:
+def merge_moments(mean: Tensor, var: Tensor, dim: int) -> Moments:
     """Moments of the union of equally large parts that lie along `dim`.
 
     The law of total variance, which unlike E[x^2] - E[x]^2 is never negative.
@@ -50,24 +50,24 @@ def merged(mean: Tensor, var: Tensor, dim: int) -> Moments:
     return whole, var.mean(dim) + between
 
 
-def over_channels(mean: Tensor, var: Tensor, groups: int) -> Moments:
+def merge_channels(mean: Tensor, var: Tensor, groups: int) -> Moments:
     """Moments (..., C) of channels -> moments (..., G) of groups of them."""
-    return merged(mean.unflatten(-1, (groups, -1)), var.unflatten(-1, (groups, -1)), dim=-1)
+    return merge_moments(mean.unflatten(-1, (groups, -1)), var.unflatten(-1, (groups, -1)), dim=-1)
 
 
-def normalized(x: Tensor, moments: Moments, eps: float) -> Tensor:
+def normalize_by(x: Tensor, moments: Moments, eps: float) -> Tensor:
     """(x - mean) / sqrt(var + eps) for moments (..., C) of channels or (..., G) of their groups."""
     mean, var = moments
-    scale = to_channels(torch.rsqrt(var + eps), x.shape[1])
-    return (x - to_channels(mean, x.shape[1])[..., None, None]) * scale[..., None, None]
+    scale = expand_groups(torch.rsqrt(var + eps), x.shape[1])
+    return (x - expand_groups(mean, x.shape[1])[..., None, None]) * scale[..., None, None]
 
 
-def to_channels(statistic: Tensor, channels: int) -> Tensor:
+def expand_groups(statistic: Tensor, channels: int) -> Tensor:
     """(..., G) -> (..., C): every channel gets its group's."""
     return statistic.repeat_interleave(channels // statistic.shape[-1], dim=-1)
 
 
-def to_images(statistic: Tensor, images: int) -> Tensor:
+def expand_sets(statistic: Tensor, images: int) -> Tensor:
     """(S, C) -> (N, C): every image gets its set's."""
     return statistic.repeat(images // len(statistic), 1)
 

@@ -14,25 +14,25 @@ from torch.utils.checkpoint import checkpoint
 class Recomputable:
     """What a layer has of it."""
 
-    lean: bool = False
+    recompute: bool = False
     #: It is computed for the second time: running statistics have moved already.
-    again: bool = False
+    recomputing: bool = False
 
     @property
-    def keeps_more(self) -> bool:
+    def worth_recomputing(self) -> bool:
         """Whether its formula keeps more than one map for the backward pass."""
         return True
 
-    def finished(self, x: Tensor) -> Tensor:
+    def compute(self, x: Tensor) -> Tensor:
         """The layer's map, in the dtype and the memory format of `x`."""
         raise NotImplementedError
 
 
-def set_lean(module: nn.Module, lean: bool = True) -> None:
+def set_recompute(module: nn.Module, lean: bool = True) -> None:
     """Have the layers of `module` keep their inputs alone, those that would keep more."""
     for layer in module.modules():
         if isinstance(layer, Recomputable):
-            layer.lean = lean
+            layer.recompute = lean
 
 
 def recomputed(layer: Recomputable, x: Tensor) -> Tensor:
@@ -40,11 +40,11 @@ def recomputed(layer: Recomputable, x: Tensor) -> Tensor:
     turns = iter((False,))
 
     def run(x: Tensor) -> Tensor:
-        layer.again = next(turns, True)
+        layer.recomputing = next(turns, True)
         try:
-            return layer.finished(x)
+            return layer.compute(x)
         finally:
-            layer.again = False
+            layer.recomputing = False
 
     found: Tensor = checkpoint(run, x, use_reentrant=False, preserve_rng_state=False)
     return found

@@ -4,8 +4,8 @@ Each training step moves them towards its own by `momentum`, the weight of the *
 
     running <- (1 - momentum) * running + momentum * mean over the workers of theirs
 
-so that no worker's statistics count more than another's, however workers are laid on devices. Where
-they share neither a forward pass nor a device, `Statistics` takes the mean of what each has moved.
+so that all workers count the same, however they are laid on devices. Where workers share neither a
+forward pass nor a device, `NetworkStatistics` averages the statistics that each has moved.
 
 In evaluation an image may count in its own statistics with a weight of its own, which
 `normbench.norms.inference` sets. The paper's variance, alpha * E[x_i^2] + (1 - alpha) * m_{x^2} -
@@ -18,10 +18,10 @@ import torch
 from torch import Tensor, nn
 
 from normbench.norms.base.layer import NormAct
-from normbench.norms.base.moments import Moments, of_groups, over_channels
+from normbench.norms.base.moments import Moments, group_moments, merge_channels
 
 
-class Running(NormAct):
+class RunningStatistics(NormAct):
     """A layer with running statistics per channel."""
 
     running_mean: Tensor
@@ -31,7 +31,7 @@ class Running(NormAct):
     #: Training reads the running statistics, so workers on other devices must know them every step.
     read_in_training: bool = False
 
-    def keep(self, channels: int, momentum: float, *, mean: bool = True) -> None:
+    def register_running(self, channels: int, momentum: float, *, mean: bool = True) -> None:
         """Start with mean 0, if one is kept, and variance 1."""
         self.momentum = momentum
         if mean:
@@ -40,7 +40,7 @@ class Running(NormAct):
 
     def track(self, **statistics: Tensor) -> None:
         """Move the running `mean` or `var` towards those (W, C) of the workers of a step."""
-        if self.again:
+        if self.recomputing:
             return
         with torch.no_grad():
             for name, statistic in statistics.items():
@@ -48,16 +48,16 @@ class Running(NormAct):
                 # And not lerp_, which vmap knows only seed by seed.
                 buffer.copy_(buffer.lerp(statistic.mean(0).to(buffer.dtype), self.momentum))
 
-    def moved(self) -> list[Tensor]:
+    def linear_statistics(self) -> list[Tensor]:
         """What moves by `momentum` in a straight line, so that means of it are what is meant."""
         return _buffers(self)
 
-    def move(self, values: Sequence[Tensor]) -> None:
-        """Take `values`, such as `moved` gives, for its own."""
+    def load_linear_statistics(self, values: Sequence[Tensor]) -> None:
+        """Take `values`, such as `linear_statistics` gives, for its own."""
         _copy(values, _buffers(self))
 
 
-class Statistics:
+class NetworkStatistics:
     """All running statistics of a network, as one vector.
 
     Passes of a step begin with the same statistics, and so do devices; each moves them towards
@@ -101,14 +101,14 @@ class Statistics:
             for each in _moved(layer):
                 parts.append(rest[: each.numel()].view_as(each))
                 rest = rest[each.numel() :]
-            if isinstance(layer, Running):
-                layer.move(parts)
+            if isinstance(layer, RunningStatistics):
+                layer.load_linear_statistics(parts)
             else:
                 _copy(parts, _buffers(layer))
 
 
 def _moved(layer: nn.Module) -> list[Tensor]:
-    return layer.moved() if isinstance(layer, Running) else _buffers(layer)
+    return layer.linear_statistics() if isinstance(layer, RunningStatistics) else _buffers(layer)
 
 
 def _buffers(layer: nn.Module) -> list[Tensor]:
@@ -122,18 +122,20 @@ def _copy(values: Sequence[Tensor], buffers: Sequence[Tensor]) -> None:
         buffer.copy_(value)
 
 
-def weighed(own: Moments, running: Moments, weight: float) -> Moments:
-    """Statistics (N, C) of images that count with `weight` beside the `running` ones (C,)."""
+def blend_moments(own: Moments, running: Moments, weight: float) -> Moments:
+    """Moments (N, C) of images weighted by `weight`, plus `running` ones (C,) by 1 - weight."""
     (mean, var), (m, v) = own, running
     mixed = (1 - weight) * v + weight * var + weight * (1 - weight) * (mean - m).square()
     return (1 - weight) * m + weight * mean, mixed
 
 
-def mixed(layer: nn.Module, x: Tensor, groups: int, weight: float) -> Moments:
+def weighted_moments(layer: nn.Module, x: Tensor, groups: int, weight: float) -> Moments:
     """Those (N, G) of groups of channels of `x`, weighed beside what `layer` keeps of channels."""
-    return weighed(of_groups(x, groups), over_channels(*kept_moments(layer), groups), weight)
+    return blend_moments(
+        group_moments(x, groups), merge_channels(*running_moments(layer), groups), weight
+    )
 
 
-def kept_moments(layer: nn.Module) -> Moments:
+def running_moments(layer: nn.Module) -> Moments:
     """The running mean and variance (C,) of a layer."""
     return layer.get_buffer("running_mean"), layer.get_buffer("running_var")

@@ -4,7 +4,7 @@
 import triton
 import triton.language as tl
 
-from normbench.norms.kernels.maps import derivatives, parameters, read, value
+from normbench.norms.kernels.pointwise import derivatives, parameters, read, value
 
 
 @triton.jit

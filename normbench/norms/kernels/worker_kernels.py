@@ -6,7 +6,7 @@ A program has some channels of one image, and one of several parts of their posi
 import triton
 import triton.language as tl
 
-from normbench.norms.kernels.maps import derivatives, parameters, read, value
+from normbench.norms.kernels.pointwise import derivatives, parameters, read, value
 
 
 @triton.jit

@@ -16,7 +16,7 @@ def read(x, c, p, inside, P, sc, sp, ACC: tl.constexpr):
 
 
 @triton.jit
-def of_channels(parameter, c, inside, other, HAS: tl.constexpr, ACC: tl.constexpr):
+def load_channels(parameter, c, inside, other, HAS: tl.constexpr, ACC: tl.constexpr):
     """A parameter of the channels `c`, to be broadcast over positions."""
     if HAS:
         found = tl.load(parameter + c, mask=inside, other=0.0).to(ACC)
@@ -32,12 +32,12 @@ def parameters(
     ACC: tl.constexpr,
 ):  # fmt: skip
     """Those of the channels `c`, in this order."""
-    w = of_channels(weight, c, inside, 1.0, HAS_WEIGHT, ACC)
-    b = of_channels(bias, c, inside, 0.0, HAS_BIAS, ACC)
-    v = of_channels(gate, c, inside, 1.0, HAS_GATE, ACC)
-    t = of_channels(tau, c, inside, 0.0, ACT == 3, ACC)
-    s = of_channels(shift, c, inside, 0.0, PROXY, ACC)
-    q = of_channels(scale, c, inside, 1.0, PROXY, ACC)
+    w = load_channels(weight, c, inside, 1.0, HAS_WEIGHT, ACC)
+    b = load_channels(bias, c, inside, 0.0, HAS_BIAS, ACC)
+    v = load_channels(gate, c, inside, 1.0, HAS_GATE, ACC)
+    t = load_channels(tau, c, inside, 0.0, ACT == 3, ACC)
+    s = load_channels(shift, c, inside, 0.0, PROXY, ACC)
+    q = load_channels(scale, c, inside, 1.0, PROXY, ACC)
     return w, b, v, t, s, q
 
 

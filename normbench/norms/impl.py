@@ -4,7 +4,7 @@ from typing import Literal
 
 from torch import nn
 
-from normbench.norms.base.recompute import set_lean
+from normbench.norms.base.recompute import set_recompute
 
 Impl = Literal["eager", "lean", "compile", "triton"]
 
@@ -17,15 +17,15 @@ def set_impl(network: nn.Module, impl: Impl) -> None:
         impl: eager, so; lean, so, but keeping nothing but inputs
         (`normbench.norms.base.recompute`); compile,
             by torch.compile, of a layer or of a whole network; triton, by kernels of our own where
-            there are any (`normbench.norms.base.triton_dispatch`).
+            there are any (`normbench.norms.kernels.dispatch`).
     """
     if impl == "lean":
-        set_lean(network)
+        set_recompute(network)
     elif impl == "compile":
         network.compile()
     elif impl == "triton":
-        from normbench.norms.base.triton_dispatch import (
-            set_fused,  # there is no Triton for some machines
+        from normbench.norms.kernels.dispatch import (
+            set_triton,  # there is no Triton for some machines
         )
 
-        set_fused(network)
+        set_triton(network)

@@ -2,10 +2,9 @@
 
     W_hat[o] = (W[o] - mean[o]) / sqrt(var[o] + ws_eps)
 
-mean and (biased) var over all weights of the filter of output channel o, taken in every forward
-pass with gradients through both (`normbench.norms.base.convolution`). The layers are those of gn,
-ln and
-bn, for gn_ws_pn that of gn_pn. Nothing differs in evaluation but what does in the layers.
+mean and (biased) var over all weights of the filter of output channel o, computed in every forward
+pass with gradients through both (`normbench.norms.base.standardized_conv`). The layers are those of
+gn, ln and bn, for gn_ws_pn that of gn_pn. Evaluation differs only where the layers do.
 
 Placement: every convolution but those in squeeze-excite, so in v2 blocks also the last of a branch,
 which no normalization follows; Proxy Norm (A.1) adds one learned scale per channel after that one.
@@ -19,8 +18,8 @@ Elsewhere:
 
 from dataclasses import dataclass
 
-from normbench.norms.base.convolution import Standardization
 from normbench.norms.base.layer import Normalizer, require_positive
+from normbench.norms.base.standardized_conv import Standardization
 from normbench.norms.batch import BatchNorm
 from normbench.norms.group import GroupNorm, LayerNorm
 from normbench.norms.proxy import GroupNormPN

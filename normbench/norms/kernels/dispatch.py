@@ -1,8 +1,8 @@
 """Which layers are computed by the kernels of `normbench.norms.kernels`, and how:
 `trainer.impl=triton`.
 
-    from normbench.norms.fused import set_fused
-    set_fused(network)
+    from normbench.norms.kernels.dispatch import set_triton
+    set_triton(network)
 
 A layer that has no kernel, with its activation, in the mode in which it is, for the device on which
 its maps lie, is computed as its formula stands. Kernels add up in another order, so that values are
@@ -17,7 +17,13 @@ from torch import Tensor, nn
 
 from normbench.norms import kernels
 from normbench.norms.base.layer import NormAct
-from normbench.norms.base.moments import in_sets, merged, over_channels, to_channels, to_images
+from normbench.norms.base.moments import (
+    expand_groups,
+    expand_sets,
+    merge_channels,
+    merge_moments,
+    split_sets,
+)
 from normbench.norms.batch import BatchNormAct, SyncBatchNormAct
 from normbench.norms.evonorm import EvoNormBAct, EvoNormSAct
 from normbench.norms.frn import FilterResponseNormAct
@@ -54,11 +60,11 @@ def _of(layer: type[NormAct]) -> Callable[[Kernel], Kernel]:
     return note
 
 
-def set_fused(module: nn.Module) -> None:
+def set_triton(module: nn.Module) -> None:
     """Have the layers of `module` computed by kernels, those that there are any for."""
     for layer in module.modules():
         if isinstance(layer, NormAct):
-            layer.fused = by_kernels
+            layer.kernel = run_kernel
 
 
 def has_kernel(layer: nn.Module) -> bool:
@@ -66,7 +72,7 @@ def has_kernel(layer: nn.Module) -> bool:
     return type(layer) in _kernels
 
 
-def by_kernels(layer: NormAct, x: Tensor) -> Tensor | None:
+def run_kernel(layer: NormAct, x: Tensor) -> Tensor | None:
     """The layer's map (N, C, H, W); None: there is no kernel for it."""
     kernel = _kernels.get(type(layer))
     if kernel is None or not kernels.take(x) or torch.compiler.is_compiling():
@@ -105,11 +111,11 @@ def _of_image(
         return per_sample(x, options, weight=weight, proxy=proxy, **others)
 
     def coefficients(mean: Tensor, var: Tensor, *weight: Tensor) -> tuple[Tensor, Tensor]:
-        mean, var = over_channels(mean, var, options.groups)
+        mean, var = merge_channels(mean, var, options.groups)
         power = var if options.center else var + mean.square()
-        scale = to_channels(torch.rsqrt(power + options.eps), x.shape[1])
+        scale = expand_groups(torch.rsqrt(power + options.eps), x.shape[1])
         shifted = options.center and not options.gated
-        first = to_channels(mean, x.shape[1]) if shifted else torch.zeros_like(scale.detach())
+        first = expand_groups(mean, x.shape[1]) if shifted else torch.zeros_like(scale.detach())
         return first, scale * weight[0] if weight else scale
 
     own = () if weight is None else (weight,)
@@ -162,10 +168,10 @@ def _of_batch(layer: BatchNormAct, x: Tensor, proxy: tuple[Tensor, Tensor] | Non
     values = len(x) // sets * x.shape[2] * x.shape[3]
 
     def coefficients(mean: Tensor, var: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
-        mean, var = merged(in_sets(mean, sets), in_sets(var, sets), dim=0)
+        mean, var = merge_moments(split_sets(mean, sets), split_sets(var, sets), dim=0)
         layer.track(mean=mean, var=var * (values / (values - 1)))
         scale = torch.rsqrt(var + layer.eps) * weight
-        return to_images(mean, len(x)), to_images(scale, len(x))
+        return expand_sets(mean, len(x)), expand_sets(scale, len(x))
 
     assert layer.weight is not None
     options = Worker(act=layer.act)
@@ -189,9 +195,11 @@ def _(layer: EvoNormBAct, x: Tensor) -> Tensor | None:
 def _var_of_batch(layer: EvoNormBAct, mean: Tensor, var: Tensor) -> Tensor:
     if not layer.training:
         return layer.running_var[None].to(var.dtype)
-    _, of_worker = merged(in_sets(mean, layer.workers), in_sets(var, layer.workers), dim=0)
+    _, of_worker = merge_moments(
+        split_sets(mean, layer.workers), split_sets(var, layer.workers), dim=0
+    )
     layer.track(var=of_worker)
-    return to_images(of_worker, len(mean))
+    return expand_sets(of_worker, len(mean))
 
 
 @_of(SwitchableNormAct)
