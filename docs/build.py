@@ -27,7 +27,8 @@ from normbench.training.recipe import Recipe
 REFERENCE = ROOT / "docs" / "reference"
 #: Modules on the normalizers' page that are no family of layers.
 BESIDE_LAYERS = (
-    "base.standardized_conv", "base.residual", "base.activations", "inference", "recalibration", "ratios",
+    "base.standardized_conv", "base.residual", "base.activations",
+    "inference", "recalibration", "ratios",
 )  # fmt: skip
 #: Modules on the page of data sets that are no data set; some import what need not be installed.
 BESIDE_DATA_SETS = (
