@@ -1,41 +1,99 @@
-"""The README: its commands run, its tables and lists are current, its links lead somewhere."""
+"""README and guides: every command works, every link leads somewhere, tables are the report's."""
 
 import re
 import shlex
 import shutil
 import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from normbench import catalog, cost, status
+from normbench import catalog
+from normbench.config.compose import compose
 from normbench.config.files import ROOT
-from normbench.probe import __main__ as probe
-from normbench.report.__main__ import main as report
 from support.commands import Command
 from support.dataset_files import FASHION_MNIST
 from support.shell import shell
 
-README = (ROOT / "README.md").read_text()
+README = (ROOT / "README.md").read_text() if (ROOT / "README.md").exists() else ""
+GUIDES = sorted((ROOT / "docs" / "guide").glob("*.md"))
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+#: A training of a few steps; grids run whole once their trainings are short.
+SHORT = ("recipe.images=256", "trainer=cpu", "logger=none")
 
 pytestmark = pytest.mark.skipif(
-    not (ROOT / "pyproject.toml").exists(), reason="runs only in a checkout"
+    not (ROOT / "pyproject.toml").exists(), reason="not a checkout, so there are no documents"
 )
 
 
-def block(mark: str) -> list[str]:
-    """The commands of the README's code block below `<!-- mark -->`."""
-    below = README.partition(f"<!-- {mark} -->\n```sh\n")[2]
-    return below.partition("\n```")[0].splitlines()
+@dataclass(frozen=True)
+class Example:
+    """A command of a document, and the comment above its block."""
+
+    page: str
+    command: str
+    mark: str
+
+    @property
+    def words(self) -> list[str]:
+        return shlex.split(self.command)
+
+    def __str__(self) -> str:
+        return f"{self.page}: {self.command}"
+
+
+def examples(page: Path) -> list[Example]:
+    """Return the commands in the shell blocks of a page."""
+    blocks = re.findall(r"(?:<!-- (.+?) -->\n)?```sh\n(.+?)```", page.read_text(), re.S)
+    return [
+        Example(page.stem, line.partition("  #")[0].strip(), mark)
+        for mark, block in blocks
+        for line in block.splitlines()
+    ]
+
+
+EVERY = [example for page in (ROOT / "README.md", *GUIDES) for example in examples(page)]
+OURS = [example for example in EVERY if example.words[:2] == ["python", "-m"]]
+RUN = [example for example in OURS if not example.mark.startswith("not run: ")]
+
+
+def block(mark: str) -> str:
+    """Return the command of the README's block marked `<!-- mark -->`."""
+    (example,) = (each for each in examples(ROOT / "README.md") if each.mark == mark)
+    return example.command
+
+
+def test_the_readme_has_at_most_150_lines() -> None:
+    assert len(README.splitlines()) <= 150
+
+
+@pytest.mark.parametrize("guide", GUIDES, ids=lambda path: path.stem)
+def test_a_guide_has_at_most_120_lines(guide: Path) -> None:
+    assert len(guide.read_text().splitlines()) <= 120
 
 
 @pytest.mark.parametrize("mark", ["run", "test"])
-def test_the_readme_has_its_two_commands(mark: str) -> None:
-    (command,) = block(mark)
-    install, _, then = command.rpartition(" && ")
+def test_the_readme_installs_in_one_command(mark: str) -> None:
+    install, _, then = block(mark).rpartition(" && ")
     assert install.startswith("python3 -m venv .venv && . .venv/bin/activate && pip install -e ")
     assert then in ("make check", MAIN_JOB)
+
+
+MAIN_JOB = block("run").rpartition(" && ")[2] if README else ""
+
+
+@pytest.mark.slow
+def test_the_main_job_of_the_readme_fills_its_table(tmp_path: Path) -> None:
+    first = shell(MAIN_JOB, tmp_path)
+    assert first.returncode == 0, first.stderr
+    assert len(list(tmp_path.glob("runs/default/*/row.json"))) == 18
+    assert "| evonorm_s0 †   | " in first.stdout
+    again = shell(MAIN_JOB, tmp_path)
+    assert "18 cells, 18 finished before, 0 to do" in again.stdout
 
 
 def test_the_readmes_table_is_that_of_the_report() -> None:
@@ -44,128 +102,151 @@ def test_the_readmes_table_is_that_of_the_report() -> None:
     assert "\n".join(lines) in README
 
 
-MAIN_JOB = block("run")[0].rpartition(" && ")[2]
+def run_in_process(
+    words: Sequence[str], command: Command, capsys: pytest.CaptureFixture[str]
+) -> str:
+    """Run `python -m MODULE WORDS` in this process, trainings shortened; return what it printed."""
+    module, *rest = words
+    if module == "normbench":
+        keeps_epochs = any(word.startswith("checkpoint.epochs") for word in rest)
+        finished = command(*rest, *(SHORT[1:] if keeps_epochs else SHORT))
+        assert finished.code == 0, finished.err
+        return finished.out
+    command("norm=gn", *SHORT)  # a row to report on
+    main: Any = import_module(main_module(module)).main
+    assert main(rest) == 0
+    return capsys.readouterr().out
 
 
-def test_the_main_job_of_the_readme(tmp_path: Path) -> None:
-    found = shell(MAIN_JOB, tmp_path)
-    assert found.returncode == 0, found.stderr
-    assert len(list(tmp_path.glob("runs/default/*/row.json"))) == 18
-    assert "| evonorm_s0 †   | " in found.stdout
-    again = shell(MAIN_JOB, tmp_path)
-    assert "18 cells, 18 finished before, 0 to do" in again.stdout
+def main_module(module: str) -> str:
+    """Return the module that `python -m MODULE` executes."""
+    package = ROOT / module.replace(".", "/")
+    return f"{module}.__main__" if package.is_dir() else module
 
 
-# Short enough to be run whole; the grids among them only once they are made shorter.
-SHORTER = " recipe.images=256 trainer=cpu logger=none"
-
-
-EXAMPLES = [line.partition("  #")[0].strip() for line in block("examples")]
-MAINS = {
-    "normbench.catalog": catalog.main, "normbench.report": report, "normbench.status": status.main,
-    "normbench.cost": cost.main, "normbench.probe": probe.main,
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("example", EXAMPLES)
-def test_the_examples_of_the_readme(
-    example: str, command: Command, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("example", [each for each in RUN if each.page == "README"], ids=str)
+def test_a_command_of_the_readme_runs(
+    example: Example, command: Command, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    python, _, module, *words = shlex.split(example)
-    assert python == "python"
-    if module in MAINS:
-        command("norm=gn", *SHORTER.split())
-        assert MAINS[module](words) == 0
-        assert capsys.readouterr().out
-        return
-    assert module == "normbench"
-    if words == ["--help"]:  # Hydra answers by itself, and ends the process
-        assert "Usage: python -m normbench" in shell(example, Path.cwd()).stdout
-        return
-    end = command(*words, *SHORTER.split())
-    assert end.code == 0, end.err
-    assert end.out
+    _run(example, command, capsys)
 
 
-def test_a_normalizer_of_ones_own_as_the_readme_says(tmp_path: Path) -> None:
+@pytest.mark.slow
+@pytest.mark.parametrize("example", [each for each in RUN if each.page != "README"], ids=str)
+def test_a_command_of_a_guide_runs(
+    example: Example, command: Command, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _run(example, command, capsys)
+
+
+def _run(example: Example, command: Command, capsys: pytest.CaptureFixture[str]) -> None:
+    if example.mark == "needs: dataset-fashion-mnist" and not FASHION_MNIST.is_dir():
+        pytest.skip("dataset-fashion-mnist is not installed")
+    if "image_folder" in example.command:
+        _photographs(Path.cwd())
+    assert run_in_process(example.words[2:], command, capsys)
+
+
+def _photographs(folder: Path) -> None:
+    """Write a few photographs of two classes to photos/."""
+    from PIL import Image
+
+    for split, count in (("train", 80), ("test", 4)):
+        for number in range(2 * count):
+            path = folder / "photos" / split / ("rose", "tulip")[number % 2] / f"{number}.png"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            Image.new("RGB", (40, 36), (number, 255 - number, 80 * (number % 2))).save(path)
+
+
+@pytest.mark.parametrize(
+    "example", [each for each in OURS if each not in RUN and each.words[2] == "normbench"], ids=str
+)
+def test_a_command_that_is_too_long_to_run_is_understood(example: Example) -> None:
+    words = [word.replace("RUN@", "0123456789ab@") for word in example.words[3:]]
+    cells, _ = compose([word for word in words if not word.startswith("hydra")])
+    assert cells
+
+
+def test_a_normalizer_of_your_own_as_the_readme_writes_it(tmp_path: Path) -> None:
     code = README.partition("```python\n# my_norm.py")[2].partition("```")[0]
     yaml = README.partition("```yaml\n# mine/norm")[2].partition("```")[0]
     (tmp_path / "my_norm.py").write_text(code)
     (tmp_path / "mine" / "norm").mkdir(parents=True)
     (tmp_path / "mine" / "norm" / "identity.yaml").write_text(f"# mine/norm{yaml}")
     (command,) = (line for line in README.splitlines() if line.startswith("PYTHONPATH"))
-    found = shell(command + " recipe.images=2560 trainer=cpu logger=none", tmp_path)
-    assert found.returncode == 0, found.stderr
-    assert "| identity †" in found.stdout
+    finished = shell(command + " recipe.images=2560 trainer=cpu logger=none", tmp_path)
+    assert finished.returncode == 0, finished.stderr
+    assert "| identity †" in finished.stdout
 
 
-def python_below(heading: str) -> dict[str, Any]:
-    """What the code block of a section of our own README leaves behind."""
-    section = README.partition(f"## {heading}")[2].partition("\n## ")[0]
-    found: dict[str, Any] = {}
-    exec(section.partition("```python\n")[2].partition("```")[0], found)
-    return found
+def test_a_sweep_of_your_own_as_the_guide_writes_it(tmp_path: Path, command: Command) -> None:
+    guide = (ROOT / "docs/guide/running.md").read_text()
+    yaml = guide.partition("```yaml\n# @package")[2].partition("```")[0]
+    (tmp_path / "mine" / "sweeps").mkdir(parents=True)
+    (tmp_path / "mine" / "sweeps" / "small.yaml").write_text(f"# @package{yaml}")
+    finished = command("--config-dir", "mine", "sweeps=small", "batch=4", *SHORT)
+    assert finished.code == 0, finished.err
+    assert "6 cells, 0 finished before, 6 to do" in finished.out
+    listed = shell("python -m normbench --config-dir mine --help", tmp_path)
+    assert "    small                The question, the expected" in listed.stdout
 
 
-def test_the_python_of_the_readme() -> None:
-    found = python_below("The normalizers")
-    (ratios,) = found["ratios"](found["network"]).values()
+def executed(page: str) -> list[dict[str, Any]]:
+    """Execute the Python blocks of a guide; return what each leaves behind."""
+    text = (ROOT / "docs" / "guide" / page).read_text()
+    namespaces: list[dict[str, Any]] = []
+    for code in re.findall(r"```python\n(.+?)```", text, re.S):
+        namespaces.append({})
+        exec(code, namespaces[-1])
+    return namespaces
+
+
+def test_the_python_of_the_guide(command: Command, capsys: pytest.CaptureFixture[str]) -> None:
+    command("norm=gn", *SHORT)
+    layers, networks, _ = executed("python.md")
+    (ratios,) = layers["ratios"](layers["network"]).values()
     assert sum(ratios["mean"]) == pytest.approx(1)
-
-
-def test_the_python_of_the_readme_about_architectures() -> None:
-    found = python_below("The architectures")
-    sizes = [sum(p.numel() for p in found[name].parameters()) for name in ("network", "same")]
+    sizes = [sum(p.numel() for p in networks[name].parameters()) for name in ("network", "same")]
     assert sizes[0] == sizes[1]
+    assert "gn 1 " in capsys.readouterr().out
 
 
-def test_the_readme_names_every_normalizer() -> None:
-    section = README.partition("## The normalizers")[2].partition("\n## ")[0]
-    named = set(re.findall(r"`(\w+)`", section))
-    assert set(catalog.normalizers()) <= named
+def test_the_guide_names_every_normalizer() -> None:
+    section = _section("choices.md", "Normalizers")
+    assert set(catalog.normalizers()) <= set(re.findall(r"`(\w+)`", section))
 
 
-def test_the_readme_names_every_architecture() -> None:
-    section = README.partition("## The architectures")[2].partition("\n## ")[0]
+def test_the_guide_names_every_architecture() -> None:
+    section = _section("choices.md", "Networks")
     named: set[str] = set()
     for part in re.findall(r"[^;|]+", section):
-        names_of = re.findall(r"`([a-z]\w+)`", part)
-        named |= set(names_of)
+        stems = re.findall(r"`([a-z]\w+)`", part)
+        named |= set(stems)
         for suffix in re.findall(r"each also `(_\w+)`", part):
-            named |= {f"{name}{suffix}" for name in names_of}
+            named |= {f"{stem}{suffix}" for stem in stems}
     for first, last in re.findall(r"`(\w+)` to `(\w+)`", section):
-        stem = first[:-1]
-        named |= {f"{stem}{k}" for k in range(int(first[-1]), int(last[-1]) + 1)}
+        named |= {f"{first[:-1]}{k}" for k in range(int(first[-1]), int(last[-1]) + 1)}
     assert set(catalog.models()) <= named
 
 
-def test_a_sweep_of_ones_own_as_the_readme_says(tmp_path: Path, command: Command) -> None:
-    yaml = README.partition("```yaml\n# @package")[2].partition("```")[0]
-    (tmp_path / "mine" / "sweeps").mkdir(parents=True)
-    (tmp_path / "mine" / "sweeps" / "small.yaml").write_text(f"# @package{yaml}")
-    mine = ("--config-dir", "mine")
-    found = command(*mine, "sweeps=small", "batch=4", *SHORTER.split())
-    assert found.code == 0, found.err
-    assert "6 cells, 0 finished before, 6 to do" in found.out
-    listed = shell(f"python -m normbench {' '.join(mine)} --help", tmp_path)
-    assert "    small                The question, the result" in listed.stdout
+def _section(page: str, heading: str) -> str:
+    text = (ROOT / "docs" / "guide" / page).read_text()
+    return text.partition(f"## {heading}")[2].partition("\n## ")[0]
 
 
-@pytest.mark.skipif(not FASHION_MNIST.is_dir(), reason="dataset-fashion-mnist is not installed")
-def test_fashion_mnist_as_the_readme_says(command: Command) -> None:
-    (grid, sweep) = (
-        line for line in README.splitlines() if "fashion_mnist norm" in line or "demo_fixed" in line
-    )
-    for line in (grid, f"{sweep} seed=0 batch=4 norm=bn"):
-        words = line.removeprefix("python -m normbench ").split()
-        found = command(*words, *SHORTER.split())
-        assert found.code == 0, found.err
-    assert "data=fashion_mnist" in found.out
+LINKS = [
+    (page, link)
+    for page in PAGES
+    if page.exists()
+    for link in sorted(set(re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text())))
+]
 
 
-@pytest.mark.parametrize("link", sorted(set(re.findall(r"\]\(([^)#:]+)\)", README))))
-def test_every_link_of_the_readme_leads_somewhere(link: str) -> None:
-    assert (ROOT / link).exists()
+@pytest.mark.parametrize(
+    ("page", "link"), LINKS, ids=lambda value: str(getattr(value, "name", value))
+)
+def test_a_link_leads_somewhere(page: Path, link: str) -> None:
+    assert (page.parent / link).exists()
 
 
 @pytest.mark.parametrize("failing", ["", "make check", "make ffcv slow"])
