@@ -13,7 +13,7 @@ Line = dict[str, str]
 _HEAD = """\
 # Performance
 
-Written by `python -m normbench.pages` from the files of [reports/bench](../reports/bench), which
+Written by `python -m normbench.pages` from the files of [reports/bench](../../reports/bench), which
 `python -m normbench.bench KIND out=FILE` writes. All that stands in one table was measured in one
 run, in turn; shown are medians, and quartiles in brackets. Other machines have other ratios.
 """
