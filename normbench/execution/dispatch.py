@@ -1,117 +1,124 @@
-"""Where the runs of a command line are trained: here, on a cluster, or as part of one of these.
+"""Choose where the runs of a command are trained: here, on a cluster, or with other ranks.
 
-A job of a cluster runs what is here again, on its node, as a sweep of one cell. Where torchrun or
-srun has started several processes for one run, the first leads it and the others follow.
+A job on a cluster runs this module again on its node, as a sweep of one cell. Where torchrun or
+srun has started several processes for one run, rank 0 decides and the others follow.
 """
 
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 
-from normbench import run_files
+from normbench import results, run_files
 from normbench.config.cells import Cell, Settings
 from normbench.errors import BadInput
 from normbench.execution import process_group, worker_process
-from normbench.execution.distributed_env import Place, job, place
-from normbench.execution.pool import Say, Summary, Work, when, why
-from normbench.execution.process_group import Ranks
-from normbench.execution.scheduler import RUN, request_of
-from normbench.execution.sweep import PRELOADED, beginning, run
+from normbench.execution.distributed_env import DistributedEnv, distributed_env, slurm_job_id
+from normbench.execution.job import Print, Summary
+from normbench.execution.local_scheduler import TRAIN
+from normbench.execution.process_group import ProcessGroup
+from normbench.execution.sweep import PRELOAD, init_checkpoint, make_job, run
 
 
 @dataclass(frozen=True)
-class OnNode:
-    """A run as a job of a cluster: there it is a sweep of one cell."""
+class NodeRun:
+    """A run as a job on a node of a cluster: there it is a sweep of one cell."""
 
     cell: Cell
     settings: Settings
 
     def __call__(self) -> list[str]:
-        """Train it with what the node has; what failed.
+        """Train the cell on this node; return its failures.
 
-        Of several tasks of a job the first leads, and the others are further ranks of the run.
+        With several tasks in the job, each of them is a rank of the run.
         """
         try:
             return start([self.cell], self.settings, print_now).failed
-        except BadInput as error:  # what only a node can know, such as its devices
-            folder = Path(self.settings.runs) / self.settings.sweep / self.cell.id
-            run_files.write(folder, "failed", str(error), title=self.cell.title)
+        except BadInput as error:  # known only on the node, such as its number of devices
+            run_files.write(self._folder, "failed", str(error), title=self.cell.title)
             raise
-        finally:
-            worker_process.stop_server()
 
     def stop(self) -> None:
-        """Interrupt what runs, so that nothing writes when the job begins anew elsewhere."""
-        process_group.stop(list(Ranks.living))
-        folder = Path(self.settings.runs) / self.settings.sweep / self.cell.id
-        run_files.write(folder, "queued", title=self.cell.title, job=job())
+        """End all processes of the run, so that none writes when the job starts again elsewhere."""
+        process_group.stop(list(ProcessGroup.active))
+        run_files.write(self._folder, "queued", title=self.cell.title, job=slurm_job_id())
+
+    @property
+    def _folder(self) -> Path:
+        return Path(self.settings.runs) / self.settings.sweep / self.cell.id
 
 
 def print_now(line: str) -> None:
-    """Print `line` at once, also into a file."""
+    """Print `line` at once, also if the output is a file."""
     print(line, flush=True)
 
 
-def start(cells: Sequence[Cell], settings: Settings, say: Say) -> Summary:
-    """`run`, or this process's part of it where several have been started for one run.
+def start(cells: Sequence[Cell], settings: Settings, print_line: Print) -> Summary:
+    """Give every cell a row, or do this process's part of it under torchrun or srun.
 
     Raises:
-        BadInput: as `run`; or several runs were asked of the processes of one.
+        BadInput: no run can use the command line.
     """
-    own = place()
-    if settings.launcher and own is None:
-        options = json.loads(settings.launcher)
-        if (tasks := options["nodes"] * options["tasks_per_node"]) > 1:
-            cells = [cell.among(tasks) for cell in cells]  # now, and not when their turn has come
-    if own is None:
-        return run(cells, settings, say, job=partial(_job, settings))
+    env = distributed_env()
+    if env is not None:
+        return _start_rank(cells, settings, print_line, env)
+    if not settings.launcher:
+        return run(cells, settings, print_line)
+    options = json.loads(settings.launcher)
+    if (ranks := options["nodes"] * options["tasks_per_node"]) > 1:
+        cells = [cell.among(ranks) for cell in cells]  # refuse now what no job could train
+    node_settings = _node_settings(settings)
+    tasks = {cell.id: NodeRun(cell, node_settings) for cell in cells}
+    return run(cells, settings, print_line, tasks=tasks)
+
+
+def _node_settings(settings: Settings) -> Settings:
+    """Return the settings on a node. Old rows are set aside already, and a requeued job resumes."""
+    runs = str(Path(settings.runs).resolve())
+    return replace(settings, runs=runs, jobs=1, force=False, resume=True, launcher="")
+
+
+def _start_rank(
+    cells: Sequence[Cell], settings: Settings, print_line: Print, env: DistributedEnv
+) -> Summary:
     if len(cells) > 1 or settings.launcher:
         raise BadInput(
-            f"{own.world} processes were started for one run, and {len(cells)} cells make several; "
-            "one cell works, and a grid with hydra/launcher=slurm_nodes"
+            f"{env.world_size} processes were started for one run, and this command has "
+            f"{len(cells)} cells; use one cell, or hydra/launcher=slurm_nodes for a grid"
         )
-    cell = cells[0].among(own.world)
-    return _follow(cell, settings, own) if own.rank else _lead(cell, settings, say, own)
+    cell = cells[0].among(env.world_size)
+    if env.rank == 0:
+        return _lead(cell, settings, print_line, env)
+    return _follow(cell, settings, env)
 
 
-def _lead(cell: Cell, settings: Settings, say: Say, own: Place) -> Summary:
-    """Train with the others, or send them home."""
+def _lead(cell: Cell, settings: Settings, print_line: Print, env: DistributedEnv) -> Summary:
+    """Train as rank 0; if there is nothing to train, dismiss the other ranks."""
     try:
-        return run([cell], settings, say, own)
+        return run([cell], settings, print_line, env)
     finally:
-        if not process_group.joined():
-            worker_process.start_server(PRELOADED)
+        if not process_group.rank_was_started():
+            worker_process.start_server(PRELOAD)
             log = Path(settings.runs) / "check.log"
-            worker_process.finish(
-                process_group.join("normbench.execution.worker:dismiss", None, own, log=log)
-            )
+            target = "normbench.execution.worker:dismiss_ranks"
+            worker_process.wait_for_exit(process_group.start_rank(target, None, env, log=log))
 
 
-def _follow(cell: Cell, settings: Settings, own: Place) -> Summary:
-    """Train as one of the ranks of a run that another process leads, if it says so."""
+def _follow(cell: Cell, settings: Settings, env: DistributedEnv) -> Summary:
+    """Train as a rank above 0, if rank 0 decides to train."""
     root = Path(settings.runs)
-    folder = root / settings.sweep / cell.id
-    init = beginning(cell, root) if cell.init_from else None
-    work = Work(cell, folder, init=init)
-    worker_process.start_server(PRELOADED)
-    folder.mkdir(parents=True, exist_ok=True)
-    log = folder / "log.txt"
-    request = request_of(work, settings, "", led=True)
-    end = worker_process.finish(process_group.join(RUN, request, own, log=log))
-    if end.last is not None and end.last.kind == "result":
+    checkpoint = None
+    if cell.init_from:
+        rows = {row.id: row for row in results.read(root, cell.init_from.partition("@")[0])}
+        checkpoint = init_checkpoint(cell, rows, root)
+    job = make_job(cell, settings, init_checkpoint=checkpoint, external_ranks=True)
+    worker_process.start_server(PRELOAD)
+    job.folder.mkdir(parents=True, exist_ok=True)
+    end = worker_process.wait_for_exit(process_group.start_rank(TRAIN, job, env, log=job.log))
+    if end.succeeded:
         return Summary(trained=1)
-    # The leader looks for it, and says it: it may itself have noticed nothing yet.
-    own_log = process_group.log_of(log, own.rank)
-    run_files.write_failure(
-        folder, own.rank, f"rank {own.rank}: {why(end)}", str(own_log), when(end)
-    )
-    return Summary(failed=[f"{cell.title}: rank {own.rank}: {why(end)} ({own_log})"])
-
-
-def _job(settings: Settings, work: Work) -> OnNode:
-    # What was forced has made room already, and a job that begins again goes on.
-    runs = str(Path(settings.runs).resolve())
-    here = replace(settings, runs=runs, jobs=1, force=False, resume=True, launcher="")
-    return OnNode(work.cell, here)
+    # Rank 0 looks for this file and shows the failure; it may not have noticed anything itself.
+    log = process_group.log_of_rank(job.log, env.rank)
+    reason = f"rank {env.rank}: {end.reason}"
+    run_files.write_failure(job.folder, env.rank, reason, str(log), end.timestamp)
+    return Summary(failed=[f"{cell.title}: {reason} ({log})"])

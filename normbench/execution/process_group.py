@@ -1,11 +1,11 @@
-"""The processes of one run, a device each; to the sweep they are like one child.
+"""The process group of one run: a worker process for each device, and what happens if one fails.
 
-Rank 0 holds the lock, keeps state, curve and mirror, and writes the row; the others compute. Each
-knows its place by the environment that torchrun gives its processes, so that Lightning finds itself
-among them and starts none of its own.
+Rank 0 holds the lock, writes state, curve and W&B run, and writes the row; the others only compute.
+Each gets the environment variables of torchrun, so that Lightning takes them for the ranks of one
+training and starts no process itself.
 
-When one of them fails, the others notice a broken connection, or wait for ever. What is reported is
-the failure that came first, and not theirs.
+When a rank fails, the others lose their connection to it or wait for ever. The group reports the
+failure that came first.
 """
 
 import math
@@ -21,264 +21,265 @@ from uuid import uuid4
 from weakref import WeakSet
 
 from normbench.execution import worker_process
-from normbench.execution.distributed_env import Place
-from normbench.execution.worker_process import Child, Ended, Message
+from normbench.execution.distributed_env import DistributedEnv
+from normbench.execution.worker_process import INTERRUPTED, Exit, Message, WorkerProcess
 
-PATIENCE = 2.0  # seconds that the others have to report, once one has ended
+PATIENCE = 2.0  # seconds in which the other ranks must report after one has ended
 
-#: What torchrun and Slurm may have told the process that starts runs, and is not about them.
-_PLACES = (
+#: Variables of torchrun and Slurm that describe the scheduler's process, not its worker processes.
+_LAUNCHER_VARIABLES = (
     "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE",
     "NODE_RANK", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID", "SLURM_NTASKS",
 )  # fmt: skip
 
-_DETERMINISTIC = {"CUBLAS_WORKSPACE_CONFIG": ":4096:8"}  # or cuBLAS is not
+_DETERMINISTIC_CUBLAS = {"CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
 
 
-class Ranks:
-    """Processes that train one run together."""
+class ProcessGroup:
+    """The ranks of one run on this machine."""
 
-    #: All that have not ended, for whoever must stop everything at once.
-    living: ClassVar["WeakSet[Ranks]"] = WeakSet()
+    #: All groups that have not ended, so that they can be stopped from anywhere in the process.
+    active: ClassVar["WeakSet[ProcessGroup]"] = WeakSet()
 
-    def __init__(self, members: Sequence[Child]) -> None:
-        self.living.add(self)
-        self.members = list(members)
-        self.ours: set[int] = set()  # ranks that we have killed ourselves, which says nothing
-        self.over: dict[int, tuple[float, Ended]] = {}  # when it was seen, and how it ended
+    def __init__(self, processes: Sequence[WorkerProcess]) -> None:
+        self.active.add(self)
+        self.processes = list(processes)
+        self.killed: set[int] = set()  # ranks killed from here: their exit explains nothing
+        self.exits: dict[int, tuple[float, Exit]] = {}  # by rank, with the time of noticing it
 
     @property
     def pid(self) -> int | None:
         """Process id of rank 0."""
-        return self.members[0].process.pid
+        return self.processes[0].process.pid
 
     @property
     def handles(self) -> list[Any]:
-        """What becomes ready when there is something to read or a rank is gone."""
-        living = (child for number, child in enumerate(self.members) if number not in self.over)
-        return [handle for child in living for handle in child.handles]
+        """Handles for `multiprocessing.connection.wait`."""
+        running = (each for rank, each in enumerate(self.processes) if rank not in self.exits)
+        return [handle for process in running for handle in process.handles]
 
     def messages(self) -> Iterable[Message]:
-        """What rank 0 has said since the last call; of the others only the end counts."""
-        for number, child in enumerate(self.members):
-            for message in child.messages() if number not in self.over else ():
-                if number == 0:
+        """Yield the messages of rank 0 since the last call, and drop those of other ranks."""
+        for rank, process in enumerate(self.processes):
+            for message in process.messages() if rank not in self.exits else ():
+                if rank == 0:
                     yield message
 
-    def ended(self) -> Ended | None:
-        """How the run ended, once all its processes have; None before."""
-        for number, child in enumerate(self.members):
-            if number not in self.over and (end := child.ended()) is not None:
-                self.over[number] = time.monotonic(), end
-        if not self.over:
+    def poll(self) -> Exit | None:
+        """Return the end of the run once all its processes have ended; None before."""
+        for rank, process in enumerate(self.processes):
+            if rank not in self.exits and (end := process.poll()) is not None:
+                self.exits[rank] = time.monotonic(), end
+        if not self.exits:
             return None
-        if len(self.over) < len(self.members):
-            # Who has trained along is over sooner than rank 0, which still has a row to write.
-            ends = [at for number, (at, end) in self.over.items() if not number or not _good(end)]
+        if len(self.exits) < len(self.processes):
+            # Ranks above 0 end sooner than rank 0, which still has to write the row.
+            ends = [at for rank, (at, end) in self.exits.items() if not rank or not end.succeeded]
             if not ends or time.monotonic() - min(ends) < PATIENCE:
                 return None
             self.kill()
-            return self.ended()
-        self.living.discard(self)
-        return self._verdict()
+            return self.poll()
+        self.active.discard(self)
+        return self._first_failure()
 
-    def _verdict(self) -> Ended:
-        first = self.over[0][1]
-        if _good(first):
-            return first  # the row is there, whatever became of the others at the end
-        number = min(self.over, key=self._when)
-        end = self.over[number][1]
-        return end if len(self.members) == 1 else Ended(end.code, end.last, number)
+    def _first_failure(self) -> Exit:
+        rank_0 = self.exits[0][1]
+        if rank_0.succeeded:
+            return rank_0  # the row is written, however the others ended
+        rank = min(self.exits, key=self._failure_time)
+        end = self.exits[rank][1]
+        return end if len(self.processes) == 1 else replace(end, rank=rank)
 
-    def _when(self, number: int) -> float:
-        """When a rank failed. Who was killed says nothing, so everybody else noticed it later."""
-        seen, end = self.over[number]
-        if number in self.ours or _good(end):
+    def _failure_time(self, rank: int) -> float:
+        """Return a sort key for the failure of `rank`, in seconds.
+
+        A killed rank sends no message, so it sorts first; later reports are consequences.
+        """
+        noticed, end = self.exits[rank]
+        if rank in self.killed or end.succeeded:
             return math.inf
         if end.last is not None and end.last.kind in ("failed", "memory", "refused"):
             return end.last.at
-        return seen if end.last is not None or end.code == 130 else 0.0
+        return noticed if end.last is not None or end.code == INTERRUPTED else 0.0
 
-    def signal(self, number: int) -> None:
-        """To all of them."""
-        for child in self.members:
-            child.signal(number)
+    def send_signal(self, number: int) -> None:
+        """Send signal `number` to all ranks."""
+        for process in self.processes:
+            process.send_signal(number)
 
     def join(self, seconds: float) -> None:
-        """Until all have ended, at most `seconds`."""
+        """Wait until all ranks have ended, at most `seconds`."""
         deadline = time.monotonic() + seconds
-        for child in self.members:
-            child.process.join(max(0.0, deadline - time.monotonic()))
+        for process in self.processes:
+            process.process.join(max(0.0, deadline - time.monotonic()))
 
     def kill(self) -> None:
-        """All of them."""
-        self.living.discard(self)
-        for number, child in enumerate(self.members):
-            if number not in self.over:
-                self.ours.add(number)
-                child.kill()
-        for child in self.members:
-            child.process.join()
+        """Kill all ranks."""
+        self.active.discard(self)
+        for rank, process in enumerate(self.processes):
+            if rank not in self.exits:
+                self.killed.add(rank)
+                process.kill()
+        for process in self.processes:
+            process.process.join()
 
 
-class Seat:
-    """One of several runs that the same process trains, as if it were alone.
+class StackedRun:
+    """One of several runs in the same process group, with the interface of a `ProcessGroup`.
 
     Args:
-        shared: the process. It says pairs: the number of a run, and what there is to say of it.
-        number: of this run.
-        inboxes: of all runs what has been said and not been read.
+        group: trains all of them. Its messages are pairs (index of a run, content).
+        index: of this run.
+        inboxes: by run, the messages that were received and not yet read.
     """
 
-    def __init__(self, shared: Ranks, number: int, inboxes: Sequence[deque[Message]]) -> None:
-        self.shared, self.number, self.inboxes = shared, number, inboxes
+    def __init__(
+        self, group: ProcessGroup, index: int, inboxes: Sequence[deque[Message]]
+    ) -> None:
+        self.group, self.index, self.inboxes = group, index, inboxes
 
     @property
     def pid(self) -> int | None:
-        return self.shared.pid
+        return self.group.pid
 
     @property
     def handles(self) -> list[Any]:
-        return self.shared.handles
+        return self.group.handles
 
     def messages(self) -> Iterable[Message]:
-        """What was said of this run since the last call."""
-        for message in self.shared.messages():
+        """Yield the messages about this run since the last call."""
+        for message in self.group.messages():
             if message.kind == "progress":
-                number, content = message.content
-                self.inboxes[number].append(replace(message, content=content))
-        own = self.inboxes[self.number]
-        while own:
-            yield own.popleft()
+                index, content = message.content
+                self.inboxes[index].append(replace(message, content=content))
+        inbox = self.inboxes[self.index]
+        while inbox:
+            yield inbox.popleft()
 
-    def ended(self) -> Ended | None:
-        """How this run ended, once all have."""
-        end = self.shared.ended()
-        if end is None or not _good(end):
+    def poll(self) -> Exit | None:
+        """Return the end of this run once all have ended; None before."""
+        end = self.group.poll()
+        if end is None or end.last is None or not end.succeeded:
             return end
-        assert end.last is not None
-        return replace(end, last=replace(end.last, content=end.last.content[self.number]))
+        return replace(end, last=replace(end.last, content=end.last.content[self.index]))
 
-    def signal(self, number: int) -> None:
-        """To the process, once for all."""
-        if self.number == 0:
-            self.shared.signal(number)
+    def send_signal(self, number: int) -> None:
+        """Send signal `number` to the group, once for all of its runs."""
+        if self.index == 0:
+            self.group.send_signal(number)
 
     def join(self, seconds: float) -> None:
-        self.shared.join(seconds)
+        self.group.join(seconds)
 
     def kill(self) -> None:
-        self.shared.kill()
+        self.group.kill()
 
 
-def seats(shared: Ranks, number: int) -> list[Seat]:
-    """Those of so many runs that one process trains."""
-    inboxes: list[deque[Message]] = [deque() for _ in range(number)]
-    return [Seat(shared, each, inboxes) for each in range(number)]
-
-
-def _good(end: Ended) -> bool:
-    return end.last is not None and end.last.kind == "result"
+def stacked_runs(group: ProcessGroup, count: int) -> list[StackedRun]:
+    """Return the `count` runs that `group` trains together."""
+    inboxes: list[deque[Message]] = [deque() for _ in range(count)]
+    return [StackedRun(group, index, inboxes) for index in range(count)]
 
 
 def start(
     target: str,
-    request: Any,
+    argument: Any,
     devices: int,
     *,
     log: Path,
     environment: Mapping[str, str | None] | None = None,
-) -> Ranks:
-    """Run `target` on (request, tell) in as many processes as there are devices.
+) -> ProcessGroup:
+    """Call `target` with (argument, report) in one worker process per device.
 
     Args:
-        target: "module:function", as of `normbench.execution.worker_process.start`.
-        request: what each of them gets.
-        devices: how many.
-        log: file of rank 0; that of rank 1 is `log.1.txt` beside `log.txt`.
-        environment: variables of all of them.
+        target: "module:function", see `normbench.execution.worker_process.start`.
+        argument: sent to each of them.
+        devices: number of processes.
+        log: file for the output of rank 0; that of rank 1 is `log.1.txt` beside `log.txt`.
+        environment: environment variables of all of them.
     """
-    members = []
+    processes = []
     try:
-        for number, place in enumerate(_places(devices)):
-            if number:
-                log_of(log, number).unlink(missing_ok=True)
-            members.append(_one(target, request, place, log, environment))
+        for rank, env in enumerate(_single_node_envs(devices)):
+            if rank:
+                log_of_rank(log, rank).unlink(missing_ok=True)
+            processes.append(_start_process(target, argument, env, log, environment))
     except BaseException:
-        for child in members:
-            child.kill()
+        for process in processes:
+            process.kill()
         raise
-    return Ranks(members)
+    return ProcessGroup(processes)
 
 
-def join(
+def start_rank(
     target: str,
-    request: Any,
-    place: Place,
+    argument: Any,
+    env: DistributedEnv,
     *,
     log: Path,
     environment: Mapping[str, str | None] | None = None,
-) -> Ranks:
-    """Run `target` as the one rank that is this process's part of a run; see `start`."""
-    global _JOINED
-    _JOINED = True
-    return Ranks([_one(target, request, place, log, environment)])
+) -> ProcessGroup:
+    """Call `target` in one worker process, a rank of a group that torchrun or srun started."""
+    global _RANK_STARTED
+    _RANK_STARTED = True
+    return ProcessGroup([_start_process(target, argument, env, log, environment)])
 
 
-def _one(
+def _start_process(
     target: str,
-    request: Any,
-    place: Place | None,
+    argument: Any,
+    env: DistributedEnv | None,
     log: Path,
     environment: Mapping[str, str | None] | None,
-) -> Child:
-    """The process at `place`; None: it trains alone."""
-    own = {} if place is None else place.environment
-    shared = {**dict.fromkeys(_PLACES), **_DETERMINISTIC}
-    variables = {**shared, **own, **(environment or {})}
-    file = log_of(log, 0 if place is None else place.rank)
-    return worker_process.start(target, request, log=file, environment=variables)
+) -> WorkerProcess:
+    rank, rank_variables = (0, {}) if env is None else (env.rank, env.variables)
+    defaults = {**dict.fromkeys(_LAUNCHER_VARIABLES), **_DETERMINISTIC_CUBLAS}
+    variables = {**defaults, **rank_variables, **(environment or {})}
+    return worker_process.start(
+        target, argument, log=log_of_rank(log, rank), environment=variables
+    )
 
 
-_JOINED = False
+_RANK_STARTED = False
 
 
-def joined() -> bool:
-    """Whether this process has ever started its rank of a run."""
-    return _JOINED
+def rank_was_started() -> bool:
+    """Return whether this process has called `start_rank`."""
+    return _RANK_STARTED
 
 
-def log_of(log: Path, number: int) -> Path:
-    """The file that takes what rank `number` prints."""
-    return log if not number else log.with_name(f"{log.stem}.{number}{log.suffix}")
+def log_of_rank(log: Path, rank: int) -> Path:
+    """Return the log file of `rank`, given that of rank 0."""
+    return log if not rank else log.with_name(f"{log.stem}.{rank}{log.suffix}")
 
 
-def stop(running: Iterable[Ranks | Seat], number: int = signal.SIGINT) -> None:
-    """Ask all to stop, wait for a while, kill the rest."""
-    running = list(running)
-    for each in running:  # all first, so that they write their states beside each other
-        each.signal(number)
+def stop(groups: Iterable[ProcessGroup | StackedRun], number: int = signal.SIGINT) -> None:
+    """Send signal `number` to all groups, wait for at most `GRACE` seconds, and kill the rest."""
+    groups = list(groups)
+    for group in groups:  # all first, so that they write their states in parallel
+        group.send_signal(number)
     deadline = time.monotonic() + worker_process.GRACE
     try:
-        for each in running:
-            each.join(max(0.0, deadline - time.monotonic()))
-    finally:  # also when the user loses patience and interrupts the waiting
-        for each in running:
-            each.kill()
+        for group in groups:
+            group.join(max(0.0, deadline - time.monotonic()))
+    finally:  # also if the user interrupts the wait
+        for group in groups:
+            group.kill()
 
 
-def _places(devices: int) -> list[Place | None]:
-    """Those of as many processes on this machine; one alone needs none."""
+def _single_node_envs(devices: int) -> list[DistributedEnv | None]:
+    """Return the environments of `devices` ranks on this machine; a single one needs none."""
     if devices == 1:
         return [None]
-    with socket.socket() as probe:  # a port that nobody uses now
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    name = uuid4().hex
+    with socket.socket() as free:  # the system chooses a free port
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    run_id = uuid4().hex
     return [
-        Place(
-            rank=number, world=devices, local=number, locals=devices, node=0, nodes=1,
-            address="127.0.0.1", port=str(port), name=name, by_agent=False,
+        DistributedEnv(
+            rank=rank, world_size=devices, local_rank=rank, local_world_size=devices,
+            node_rank=0, num_nodes=1, master_address="127.0.0.1", master_port=str(port),
+            run_id=run_id, uses_agent_store=False,
         )
-        for number in range(devices)
+        for rank in range(devices)
     ]  # fmt: skip

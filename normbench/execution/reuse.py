@@ -1,8 +1,8 @@
-"""A computation is done once: cells that differ in nothing that it reads share one row.
+"""Train each computation once: cells that compute the same share one row.
 
-Under a fixed global batch a normalizer whose statistics are those of single images, or of the
-whole step, computes the very same at every number of images per worker. One cell is trained and
-the others get its row, marked by `shared_with`.
+Under a fixed global batch, a normalizer whose statistics are those of single images, or of the
+whole step, computes the same for every number of images per worker. One of these cells is trained,
+and the others get a copy of its row, marked by `shared_with`.
 """
 
 from collections.abc import Iterable
@@ -16,15 +16,15 @@ from normbench.history import copy_history
 from normbench.results import Row
 
 
-def sources(rows: Iterable[Row]) -> dict[str, Row]:
-    """Rows that others can share, by their computation."""
-    good = (row for row in rows if row.computation and row.status in ("ok", "diverged"))
-    return {row.computation: row for row in good if row.shared_with is None}
+def shareable_rows(rows: Iterable[Row]) -> dict[str, Row]:
+    """Return the rows that other cells can share, by computation."""
+    trained = (row for row in rows if row.computation and row.status in ("ok", "diverged"))
+    return {row.computation: row for row in trained if row.shared_with is None}
 
 
-def share(row: Row, cell: Cell, root: Path, sweep: str) -> None:
-    """Give `cell` the row and the curve of the run that has computed the same."""
+def copy_row(row: Row, cell: Cell, root: Path, sweep: str) -> None:
+    """Give `cell` the row and the curve of a run that computed the same."""
     folder = root / sweep / cell.id
     copy_history(root / row.sweep / row.id, folder)
-    asked = cell.asked(sweep)
-    results.write(folder, replace(row, **asked, shared_with=row.id, finished=now()))
+    copy = replace(row, **cell.asked(sweep), shared_with=row.id, finished=now())
+    results.write(folder, copy)

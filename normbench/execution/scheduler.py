@@ -1,293 +1,155 @@
-"""The runs of a sweep on one machine: so many beside each other, each until it has its row.
+"""The queue of jobs of a sweep, and what follows when one ends; base of both schedulers.
 
-Nothing here imports torch: that is done in processes of their own
-(`normbench.execution.process_group`).
+`normbench.execution.local_scheduler` starts jobs on this machine, `normbench.execution.slurm` on a
+cluster.
 """
 
-import math
-import os
 import time
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 
-from normbench import results, run_files
-from normbench.config.cells import Request, Settings
-from normbench.config.plan import share_of_cores
-from normbench.execution import process_group, worker_process
-from normbench.execution.distributed_env import Place
-from normbench.execution.pool import Machine, Pool, Say, Summary, Work, when, why
-from normbench.execution.process_group import Seat
-from normbench.execution.provenance import commit, now
-from normbench.execution.worker_process import Ended
+from normbench import results
+from normbench.config.cells import Cell, Settings
+from normbench.config.plan import Plan
+from normbench.execution.job import Job, Summary
+from normbench.execution.process_group import ProcessGroup, StackedRun
+from normbench.execution.progress import Screen, screen
+from normbench.execution.reuse import copy_row, shareable_rows
 from normbench.results import Row
 
-RUN, SEVERAL = "normbench.execution.worker:main", "normbench.execution.worker:several"
-ELSEWHERE = 5.0  # seconds that other machines have to tell why a rank of theirs has failed
 
-
-def request_of(work: Work, settings: Settings, commit: str, *, led: bool = False) -> Request:
-    """What the processes of a run are told."""
-    return Request(
-        cell=work.cell,
-        plan=work.plan,
-        folder=work.folder,
-        sweep=settings.sweep,
-        commit=commit,
-        force=settings.force,
-        resume=settings.resume and not settings.force,
-        computation=work.computation,
-        init=work.init,
-        led=led,
-    )
-
-
-class Jobs(Pool):
-    """Works on the way to their rows, in processes of this machine.
+@dataclass
+class QueueEntry:
+    """A job and what the scheduler keeps about it.
 
     Args:
-        works: what is to be trained.
-        settings: of the command line.
-        summary: takes what happens.
-        machine: what there is to train on.
-        say: prints a line.
-        place: where torchrun or srun has started this process as one of a run's; None: alone.
+        job: sent to the processes that train.
+        sharing: cells that compute the same and get a copy of its row.
+        single_pass: all images of a step must share one forward pass.
+        stackable: other seeds of its cell may be trained by the same process.
+        processes: that train it, while there are any.
+        gpus: CUDA devices that they use.
+        started: time of the start, in seconds of the monotonic clock.
     """
 
+    job: Job
+    sharing: list[Cell] = field(default_factory=list)
+    single_pass: bool = False
+    stackable: bool = False
+    processes: ProcessGroup | StackedRun | None = field(default=None, init=False)
+    gpus: list[str] = field(default_factory=list, init=False)
+    started: float = field(default=0.0, init=False)
+
+    @property
+    def cell(self) -> Cell:
+        return self.job.cell
+
+    @cached_property
+    def plans(self) -> list[Plan]:
+        """The plans that can be tried, the fastest first; later ones need less memory."""
+        return possible_plans(self.cell, single_pass=self.single_pass)
+
+    @property
+    def attempt(self) -> int:
+        """Index of the current plan."""
+        return self.plans.index(self.job.plan)
+
+    @attempt.setter
+    def attempt(self, index: int) -> None:
+        self.job = replace(self.job, plan=self.plans[index])
+
+    @cached_property
+    def memory_key(self) -> str:
+        """Equal for jobs that differ only in their seeds, and so need the same memory."""
+        return repr((replace(self.cell, seed=0).id, self.plans[0].devices))
+
+
+def possible_plans(cell: Cell, *, single_pass: bool) -> list[Plan]:
+    """Return the plans for `cell`, the fastest first."""
+    plans = cell.trainer.layouts(cell.workers)
+    return plans[:1] if single_pass else plans
+
+
+class Scheduler:
+    """Bring the cells of a sweep to their rows, wherever they are trained."""
+
     def __init__(
-        self,
-        works: Sequence[Work],
-        settings: Settings,
-        summary: Summary,
-        machine: Machine,
-        say: Say,
-        place: Place | None = None,
+        self, entries: Sequence[QueueEntry], settings: Settings, summary: Summary
     ) -> None:
-        super().__init__(works, settings, summary)
-        self.running: list[Work] = []
-        self.waiting: set[str] = set()  # ids of cells that others train
-        self.machine, self.place = machine, place
-        self.fitting: dict[str, int] = {}  # by `Work.alike`, the first plan that is not too large
-        self.commit = commit()
-        visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
-        self.gpus = visible.split(",") if visible else list(map(str, range(machine.gpus)))
-        self.jobs = self._how_many(say)
+        self.root, self.settings, self.summary = Path(settings.runs), settings, summary
+        self.queue = deque(entries)
+        self.shareable: dict[str, Row] = {}  # by computation
+        self.screen: Screen = screen(sum(1 + len(entry.sharing) for entry in entries))
 
-    def _how_many(self, say: Say) -> int:
-        """Runs beside each other: as many as the GPUs, or the CPU's cores, hold."""
-        on_gpu = any(work.cell.trainer.accelerator == "gpu" for work in self.queue)
-        threads = max((work.cell.trainer.threads for work in self.queue), default=1)
-        devices = max((work.plan.devices for work in self.queue), default=1)
-        cores = len(os.sched_getaffinity(0)) // threads
-        jobs = self.settings.jobs or max(1, (len(self.gpus) if on_gpu else cores) // devices)
-        jobs = min(jobs, len(self.queue))
-        many = "" if devices == 1 else f" of up to {devices} processes"
-        place = f"on {len(self.gpus)} GPUs" if on_gpu else f"on {cores * threads} cores of the CPU"
-        if jobs:
-            say(f"{jobs} at once{many}, threads={threads} each, {place}")
-        return jobs
+    def finish(self, entry: QueueEntry) -> None:
+        """Show the row that the job has written, and copy it to the cells that share it."""
+        row = results.load(entry.job.folder / "row.json")
+        seconds = time.monotonic() - entry.started
+        measured = row.reason or f"test {row.test_top1:.1f} %"
+        line = f"{row.status:<9} {entry.cell.title:<32} {measured}  {seconds:.0f} s"
+        self.screen.ended(entry.cell.id, line, failed=False)
+        self.share_row(entry, row)
 
-    def run(self) -> None:
-        """Train until every cell has a row, has failed or the user has had enough."""
-        try:
-            while self.queue or self.running:
-                self.fill()
-                worker_process.wait((work.child for work in self.running if work.child), 0.5)
-                for work in list(self.running):
-                    self.look_at(work)
-        except BaseException:  # Ctrl-C, a terminal that is gone, a full disk: leave nothing behind
-            self.stop()
-            raise
-        finally:
-            self.screen.close()
-
-    def fill(self) -> None:
-        """Start what can start. A cell that another sweep trains goes to the end of the queue.
-
-        The child looks at row and lock again, under the lock; looking here saves a process.
-        """
-        for _ in range(len(self.queue)):
-            free = self.jobs - len({work.child.pid for work in self.running if work.child})
-            if not self.queue or free < 1:
-                return
-            work = self.queue.popleft()
-            if self.is_open(work):
-                self.start([work, *self.mates(work, free)])
-
-    def is_open(self, work: Work) -> bool:
-        """Whether nobody trains or has trained a work that was taken from the queue."""
-        if self.needs_nothing(work):
+    def finished_elsewhere(self, entry: QueueEntry, *, started: bool = False) -> bool:
+        """Reuse a row that another command has written since this one started, if there is one."""
+        if self.settings.force:
             return False
-        if work.computation in self.computed:
-            self.share(self.computed[work.computation], work.cell)
+        paths = self.root.glob(f"*/{entry.cell.id}/row.json")
+        row = next((row for row in map(results.load, paths) if row.final), None)
+        if row is None:
             return False
-        if run_files.is_busy(work.folder):
-            self.queue.append(work)
-            if work.cell.id not in self.waiting:
-                self.waiting.add(work.cell.id)
-                self.screen.note(f"waits     {work.cell.title}: another process trains it")
-            return False
+        self.reuse(entry, row, started=started)
         return True
 
-    def mates(self, work: Work, free: int) -> list[Work]:
-        """Other seeds to be trained with `work`, taken from the queue.
+    def reuse(self, entry: QueueEntry, row: Row, *, started: bool) -> None:
+        """Take a row that another command has written."""
+        self.summary.reused += 1
+        self.show_end(entry.cell, f"finished by another command  {entry.cell.title}", started=started)
+        self.share_row(entry, row)
 
-        Not more than leave as many processes as can be beside each other something to do.
-        """
-        if not work.together or work.alike in self.fitting:
-            return []
-        alike = [each for each in self.queue if each.together and each.alike == work.alike]
-        others = {each.alike for each in self.queue} - {work.alike}
-        most = math.ceil((1 + len(alike)) / max(1, free - len(others))) - 1
-        taken = alike[:most]
-        ids = {each.cell.id for each in taken}
-        self.queue = deque(each for each in self.queue if each.cell.id not in ids)
-        return [each for each in taken if self.is_open(each)]
-
-    def start(self, works: Sequence[Work]) -> None:
-        """Train one cell, or several seeds of it, in processes of their own."""
-        first = works[0]
-        first.attempt = max(first.attempt, self.fitting.get(first.alike, 0))
-        environment: dict[str, str | None] = {}
-        # Or who started us has chosen them.
-        if self.gpus and first.cell.trainer.accelerator == "gpu" and self.place is None:
-            first.gpus = self.least_used(first.plan.devices)
-            environment["CUDA_VISIBLE_DEVICES"] = ",".join(first.gpus)
-        requests = [self.request(work, first, len(works)) for work in works]
-        log = first.folder / "log.txt"
-        if len(works) > 1:
-            shared = process_group.start(SEVERAL, requests, 1, log=log, environment=environment)
-            for work, seat in zip(works, process_group.seats(shared, len(works)), strict=True):
-                work.child = seat
-        elif self.place is None:
-            devices = first.plan.devices
-            first.child = process_group.start(
-                RUN, requests[0], devices, log=log, environment=environment
-            )
-        else:
-            first.child = process_group.join(
-                RUN, requests[0], self.place, log=log, environment=environment
-            )
-        self.running += works
-        for work in works:
-            self.screen.began(work.cell.id, work.cell.title)
-
-    def request(self, work: Work, first: Work, together: int) -> Request:
-        """What is said to the process that trains `work` and others, `first` being one of them."""
-        work.started = time.monotonic()
-        work.attempt, work.gpus = first.attempt, first.gpus
-        work.folder.mkdir(parents=True, exist_ok=True)
-        run_files.forget_failures(work.folder)
-        request = request_of(work, self.settings, self.commit, led=self.place is not None)
-        if self.jobs * together > 1:
-            readers = share_of_cores(self.jobs * together * work.plan.devices)
-            request = replace(request, cell=work.cell.with_readers(readers))
-        return request
-
-    def least_used(self, number: int) -> list[str]:
-        """So many GPUs; two runs share one only if there are more jobs than GPUs."""
-        used = Counter(gpu for each in self.running for gpu in each.gpus)
-        return sorted(self.gpus, key=lambda gpu: used[gpu])[:number]
-
-    def look_at(self, work: Work) -> None:
-        """Show how far a run is; when it is over, say how."""
-        assert work.child is not None
-        # Messages before the end: a child may have said its last word and be gone meanwhile.
-        for message in work.child.messages():
-            if message.kind == "progress":
-                self.screen.moved(work.cell.id, **message.content)
-        end = work.child.ended()
-        if end is None:
-            if self.place is not None and run_files.failures(work.folder):
-                work.child.kill()  # a rank elsewhere is gone, and this one may not have noticed
+    def share_row(self, entry: QueueEntry, row: Row) -> None:
+        """Copy `row` to the cells that share the computation of `entry`."""
+        if not entry.job.computation:
             return
-        self.running.remove(work)
-        said = end.last.content if end.last is not None and end.last.kind == "result" else None
-        if said == "busy" and self.place is not None:
-            self.lost(work, "another process trains it", work.folder / "log.txt")
-        elif said == "busy":
-            # Another sweep was faster between our look at the lock and the child's.
-            self.queue.append(work)
-            self.screen.left(work.cell.id)
-        elif end.last is not None and end.last.kind == "memory":
-            self.too_large(work, str(end.last.content))
-        elif said is None:
-            self.failed(work, end)
-        else:
-            self.summary.trained += said != "finished"
-            self.over(work)
+        self.shareable |= shareable_rows([row])
+        source = self.shareable.get(entry.job.computation)
+        if source is not None:
+            for cell in entry.sharing:
+                self.copy_row(source, cell)
+        elif entry.sharing:
+            # It did not fit into memory. A cell with more workers has fewer images in each.
+            self.queue.append(self._entry_of_next_cell(entry))
 
-    def too_large(self, work: Work, reason: str) -> None:
-        """A plan needs more memory than there is; the next one computes the same in portions."""
-        if isinstance(work.child, Seat):  # of several networks: one by one they may fit
-            work.together = False
-            self.screen.left(work.cell.id)
-            self.screen.note(f"too large  {work.cell.title}: with other seeds; now alone")
-            self.queue.appendleft(work)
-            return
-        large, work.attempt = work.plan, work.attempt + 1
-        self.fitting[work.alike] = min(work.attempt, len(work.plans) - 1)
-        if self.place is not None:  # the others were told of one plan
-            hint = f"{large} needs too much memory; trainer.per_forward=N needs less"
-            self.lost(work, hint, work.folder / "log.txt")
-            return
-        if work.attempt < len(work.plans):
-            self.screen.left(work.cell.id)
-            self.screen.note(f"too large  {work.cell.title}: {large}; now {work.plan}")
-            self.queue.appendleft(work)
-            return
-        asked, threads = work.cell.asked(self.settings.sweep), work.cell.trainer.threads
-        row = Row(
-            **asked, status="oom", reason=reason, plan=str(large), memory=self.machine.memory,
-            threads=threads, commit=self.commit, finished=now(),
-        )  # fmt: skip
-        results.write(work.folder, row)
-        self.over(work)
+    def _entry_of_next_cell(self, entry: QueueEntry) -> QueueEntry:
+        cell, *others = entry.sharing
+        plan = possible_plans(cell, single_pass=entry.single_pass)[0]
+        folder = entry.job.folder.with_name(cell.id)
+        return replace(
+            entry, job=replace(entry.job, cell=cell, folder=folder, plan=plan), sharing=others
+        )
 
-    def failed(self, work: Work, end: Ended) -> None:
-        """The run left no row; its state says why, too."""
-        reason, log = why(end), process_group.log_of(work.folder / "log.txt", end.rank or 0)
-        if self.place is not None:
-            reason, log = self.first_failure(work, end, reason, log)
-        self.close(work, "failed", reason)
-        self.lost(work, reason, log)
+    def copy_row(self, row: Row, cell: Cell) -> None:
+        """Give `cell` a copy of the row of a run that computed the same."""
+        copy_row(row, cell, self.root, self.settings.sweep)
+        self.summary.shared += 1
+        self.show_end(cell, f"shared    {cell.title}: same computation as {row.id}")
 
-    def first_failure(self, work: Work, end: Ended, reason: str, log: Path) -> tuple[str, Path]:
-        """Of our rank's failure and those that ranks elsewhere have told the earliest."""
-        deadline = time.monotonic() + ELSEWHERE
-        while not run_files.failures(work.folder) and time.monotonic() < deadline:
-            time.sleep(0.2)
-        # Whom we have ended ourselves has not failed before anybody.
-        own = math.inf if end.last is None and end.code < 0 else when(end)
-        return _told(work, before=own) or (reason, log)
+    def show_end(
+        self, cell: Cell, line: str, *, failed: bool = False, started: bool = False
+    ) -> None:
+        """Show the end of a cell that no process of this command has trained."""
+        if not started:
+            self.screen.began(cell.id, cell.title)
+        self.screen.ended(cell.id, line, failed=failed)
 
-    def stop(self) -> None:
-        """Interrupt what runs."""
-        began = time.time()
-        try:
-            process_group.stop(work.child for work in self.running if work.child)
-        finally:
-            for work in self.running:
-                self.close(work, "interrupted")
-                # Who started the ranks ends all of them once one has failed, before we may look.
-                told = None if self.place is None else _told(work, before=began)
-                if told and not (work.folder / "row.json").exists():
-                    run_files.change(work.folder, phase="failed", error=told[0])
-                    self.lost(work, *told)
-
-    def close(self, work: Work, phase: run_files.Phase, reason: str = "") -> None:
-        """Write the state of a run that could not do it itself, as one that was killed."""
-        state = run_files.read(work.folder)
-        own = work.child is not None and state.get("pid") == work.child.pid
-        # What another rank has died of is the reason, and not that rank 0 lost its connection.
-        if own and state["phase"] in ("running", phase):
-            run_files.change(work.folder, phase=phase, error=reason)
-
-
-def _told(work: Work, before: float) -> tuple[str, Path] | None:
-    """The earliest failure that a rank elsewhere has told, if it was before a moment; its log."""
-    told = run_files.failures(work.folder)
-    if not told or told[0]["at"] >= before:
-        return None
-    return str(told[0]["reason"]), Path(told[0]["log"])
+    def fail(self, entry: QueueEntry, reason: str, log: Path) -> None:
+        """Record that the job left no row; the cells that share it have none either."""
+        title = entry.cell.title
+        self.summary.failed.append(f"{title}: {reason} ({log})")
+        self.screen.ended(entry.cell.id, f"failed  {self.summary.failed[-1]}", failed=True)
+        for cell in entry.sharing:
+            self.summary.failed.append(f"{cell.title}: same computation as {title}")
+            self.show_end(cell, f"failed  {self.summary.failed[-1]}", failed=True)

@@ -1,229 +1,235 @@
-"""The runs of a sweep as jobs of a cluster, by submitit: a job for each, in one array.
+"""Submit the jobs of a sweep to a cluster by submitit, as one array, and watch them.
 
-What they do is seen in the runs folder, which all machines share: a row ends a run, its curve says
-how far it is. Jobs outlive this process; the same command again watches those that still wait or
-run, and submits the others.
+Their progress is read from the runs folder, which all machines share: a row ends a run, its curve
+shows how far it is. Jobs outlive this process. The same command again watches those that still wait
+or run, and submits the others.
 """
 
 import json
 import subprocess
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from normbench import results, run_files
 from normbench.config.cells import Settings
 from normbench.errors import BadInput
-from normbench.execution.pool import Pool, Say, Summary, Work
+from normbench.execution.job import Print, Summary
+from normbench.execution.scheduler import QueueEntry, Scheduler
 from normbench.history import last_record
 
-LOOK = 1.0  # seconds between two looks at the folders
-ARRAY = 1000  # jobs of one array: Slurm's own limit is 1,001
-ASK = 5.0  # and between two questions to the scheduler
-#: Seconds after a job's end until its row must have arrived: folders of several machines lag.
+POLL = 1.0  # seconds between two looks at the runs folder
+QUERY = 5.0  # seconds between two calls of squeue
+MAX_ARRAY = 1000  # jobs in one array; Slurm's default limit is 1,001
+#: Seconds after the end of a job until its row must be visible: shared folders lag.
 LAG = 10.0
-#: What a job of Slurm may have come to.
-OVER = {
+#: States of a Slurm job that has ended.
+ENDED = {
     "BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY",
     "REVOKED", "TIMEOUT",
 }  # fmt: skip
 
 
-class Job(Protocol):
-    """A run on a node; it is pickled."""
+class NodeTask(Protocol):
+    """A run as a job on a node; it is pickled."""
 
     def __call__(self) -> object:
         """Train until there is a row."""
 
     def stop(self) -> None:
-        """End all processes of it."""
+        """End all processes of the run."""
 
 
-class Cluster(Pool):
-    """Works on the way to their rows, as jobs.
+class SlurmScheduler(Scheduler):
+    """Train in jobs of a cluster.
 
     Args:
-        works: what is to be trained.
-        settings: of the command line; `launcher` has the options of Hydra's.
-        summary: takes what happens.
-        say: prints a line.
-        job: makes what a job does out of the work.
+        entries: jobs to train.
+        settings: of the command line; `launcher` has the options of Hydra's launcher.
+        summary: updated as jobs end.
+        print_line: shows a line to the user.
+        tasks: by id of a cell, what its job does on the node.
     """
 
     def __init__(
         self,
-        works: Sequence[Work],
+        entries: Sequence[QueueEntry],
         settings: Settings,
         summary: Summary,
-        say: Say,
-        job: Callable[[Work], Job],
+        print_line: Print,
+        tasks: Mapping[str, NodeTask],
     ) -> None:
-        super().__init__(works, settings, summary)
-        self.say, self.job = say, job
+        super().__init__(entries, settings, summary)
+        self.print_line, self.tasks = print_line, tasks
         self.options: dict[str, Any] = json.loads(settings.launcher)
-        self.kind = "slurm" if "Slurm" in self.options.pop("_target_") else "local"
-        # Hydra's own default lies in its scratch folder, which is gone when the jobs start.
+        self.cluster = "slurm" if "Slurm" in self.options.pop("_target_") else "local"
+        # Hydra's own default is in its scratch folder, which is gone when the jobs start.
         self.logs = self.root.resolve() / ".submitit"
-        self.jobs: dict[str, Work] = {}
-        self.alive: set[str] = set()
-        self.gone: dict[str, float] = {}
-        self.local: dict[str, Any] = {}
+        self.watched: dict[str, QueueEntry] = {}  # by job id
+        self.active: set[str] = set()  # ids of jobs that wait or run
+        self.ended_at: dict[str, float] = {}
+        self.local_jobs: dict[str, Any] = {}  # submitit's jobs on this machine, for launcher tests
 
     def run(self) -> None:
-        """Submit what no job has yet, and watch until each has its row or has failed."""
-        asked = 0.0
+        """Submit the jobs, and watch until each has its row or has failed."""
+        queried = 0.0
         try:
-            while self.queue or self.jobs:
+            while self.queue or self.watched:
                 if self.queue:
                     self.submit()
-                if time.monotonic() - asked > ASK:
-                    self.alive, asked = self._alive(), time.monotonic()
-                for number, work in list(self.jobs.items()):
-                    self.look_at(number, work)
-                time.sleep(LOOK)
+                if time.monotonic() - queried > QUERY:
+                    self.active, queried = self._active_jobs(), time.monotonic()
+                for job_id, entry in list(self.watched.items()):
+                    self.update(job_id, entry)
+                time.sleep(POLL)
         except BaseException:
-            if self.jobs:
-                numbers = " ".join(self.jobs)
-                self.screen.note(f"{len(self.jobs)} jobs stay; `scancel {numbers}` takes them away")
+            if self.watched:
+                ids = " ".join(self.watched)
+                jobs = "1 job stays" if len(self.watched) == 1 else f"{len(self.watched)} jobs stay"
+                self.screen.note(f"{jobs} in the queue; `scancel {ids}` cancels")
             raise
         finally:
             self.screen.close()
 
     def submit(self) -> None:
-        """One array of jobs for all that have none."""
-        for work in self.queue:
-            self.screen.began(work.cell.id, work.cell.title)
-        states = {work.cell.id: run_files.read(work.folder) for work in self.queue}
-        old = {
-            str(state["job"]): work
-            for work in self.queue
-            if (state := states[work.cell.id]).get("job")
-        }
-        self.jobs |= old
-        watched = self._alive() if old else set()
-        self.jobs = {number: w for number, w in self.jobs.items() if number in watched | self.alive}
-        self.alive |= watched
-        # A job may have ended since the rows were read.
-        new = [
-            work
-            for work in self.queue
-            if work not in self.jobs.values() and not self.needs_nothing(work, begun=True)
+        """Submit one array with all queued jobs, except those that an earlier command submitted."""
+        for entry in self.queue:
+            self.screen.began(entry.cell.id, entry.cell.title)
+        self._watch_submitted_jobs()
+        # An earlier job may have ended since the rows were read.
+        entries = [
+            entry
+            for entry in self.queue
+            if entry not in self.watched.values()
+            and not self.finished_elsewhere(entry, started=True)
         ]
         self.queue.clear()
-        if not new:
+        if not entries:
             return
-        submitted = self._submitted([self.job(work) for work in new])
-        for work, job in zip(new, submitted, strict=True):
-            self.jobs[job.job_id] = work
-            self.local[job.job_id] = job
-            work.started = time.monotonic()
-            run_files.write(work.folder, "queued", job=job.job_id, title=work.cell.title)
-        self.alive |= {job.job_id for job in submitted}
-        self.say(f"{len(new)} jobs submitted, their logs are in {self.logs}")
+        jobs = self._submit_tasks([self.tasks[entry.cell.id] for entry in entries])
+        for entry, job in zip(entries, jobs, strict=True):
+            self.watched[job.job_id] = entry
+            self.local_jobs[job.job_id] = job
+            entry.started = time.monotonic()
+            run_files.write(
+                entry.job.folder, "queued", job=job.job_id, title=entry.cell.title
+            )
+        self.active |= {job.job_id for job in jobs}
+        self.print_line(f"{len(entries)} jobs submitted, their logs are in {self.logs}")
 
-    def _submitted(self, jobs: Sequence[Job]) -> list[Any]:
+    def _watch_submitted_jobs(self) -> None:
+        """Watch the jobs of queued cells that an earlier command submitted and that have not ended."""
+        states = [(entry, run_files.read(entry.job.folder)) for entry in self.queue]
+        earlier = {str(state["job"]): entry for entry, state in states if state.get("job")}
+        self.watched |= earlier
+        if earlier:
+            self.active |= self._active_jobs()
+        self.watched = {id_: entry for id_, entry in self.watched.items() if id_ in self.active}
+
+    def _submit_tasks(self, tasks: Sequence[NodeTask]) -> list[Any]:
         from submitit.core.utils import FailedJobError, FailedSubmissionError
 
-        executor, found = self._executor(), []
+        executor, jobs = self._executor(), []
         try:
-            for first in range(0, len(jobs), ARRAY):
-                found += executor.map_array(_Runner(), jobs[first : first + ARRAY])
+            for first in range(0, len(tasks), MAX_ARRAY):
+                jobs += executor.map_array(_Runner(), tasks[first : first + MAX_ARRAY])
         except (FailedJobError, FailedSubmissionError, RuntimeError) as error:
-            words = " ".join(str(error).split())
+            message = " ".join(str(error).split())
             raise BadInput(
-                f"hydra/launcher: the jobs were not taken: {words}; hydra.launcher.partition, "
-                "account, timeout_min and the like say what is asked for"
+                f"hydra/launcher: the cluster rejected the jobs: {message}; set "
+                "hydra.launcher.partition, account, timeout_min and the like"
             ) from error
-        return found
+        return jobs
 
     def _executor(self) -> Any:
+        """Return submitit's executor with the options of Hydra's launcher."""
         import submitit
         from hydra_plugins.hydra_submitit_launcher.config import BaseQueueConf
 
-        options = {**self.options, "additional_parameters": self._additional()}
+        # A preempted job is queued again, whatever the default of the cluster is.
+        additional = {"requeue": True, **(self.options.get("additional_parameters") or {})}
+        options = {**self.options, "additional_parameters": additional}
         options.pop("submitit_folder", None)
-        first = {}
-        if self.kind == "slurm":
-            first["slurm_max_num_timeout"] = options.pop("max_num_timeout", 0)
-        shared = set(vars(BaseQueueConf()))
-        if self.kind == "local":
-            options = {name: value for name, value in options.items() if name in shared}
-        named = {
-            name if name in shared else f"slurm_{name}": value
-            for name, value in options.items()
-            if value is not None
-        }
-        executor = submitit.AutoExecutor(folder=self.logs / "%j", cluster=self.kind, **first)
-        executor.update_parameters(**named)
+        constructor_options = {}
+        if self.cluster == "slurm":
+            constructor_options["slurm_max_num_timeout"] = options.pop("max_num_timeout", 0)
+        common = set(vars(BaseQueueConf()))
+        if self.cluster == "local":
+            options = {name: value for name, value in options.items() if name in common}
+        executor = submitit.AutoExecutor(
+            folder=self.logs / "%j", cluster=self.cluster, **constructor_options
+        )
+        executor.update_parameters(
+            **{
+                name if name in common else f"slurm_{name}": value
+                for name, value in options.items()
+                if value is not None
+            }
+        )
         return executor
 
-    def _additional(self) -> dict[str, Any]:
-        """A job that is preempted is queued again, whatever the cluster's default is."""
-        return {"requeue": True, **(self.options.get("additional_parameters") or {})}
-
-    def look_at(self, number: str, work: Work) -> None:
-        """Show how far a job's run is; when it is over, say how."""
-        if (work.folder / "row.json").exists():
-            del self.jobs[number]
+    def update(self, job_id: str, entry: QueueEntry) -> None:
+        """Show the progress of a run, and handle its end."""
+        folder = entry.job.folder
+        if (folder / "row.json").exists():
+            del self.watched[job_id]
             self.summary.trained += 1
-            self.over(work)
+            self.finish(entry)
             return
-        if number not in self.alive and results.read(self.root, work.cell.id):
-            del self.jobs[number]
-            self.summary.reused += 1
-            self.tell(work.cell, f"finished elsewhere  {work.cell.title}", begun=True)
-            self.pass_on(work)
+        if job_id not in self.active and (rows := results.read(self.root, entry.cell.id)):
+            del self.watched[job_id]
+            self.reuse(entry, rows[0], started=True)
             return
-        state = run_files.read(work.folder)
-        if state.get("steps") and (last := last_record(work.folder)):
-            done, loss = int(last["step"]), last["train_loss"]
-            self.screen.moved(work.cell.id, done, int(state["steps"]), loss)
-        if number in self.alive:
-            self.gone.pop(number, None)
-        elif state.get("phase") == "failed" or self._gone_for(number) > LAG:
-            del self.jobs[number]
-            reason = state.get("error") or f"its job {number} ended without a row"
+        state = run_files.read(folder)
+        if state.get("steps") and (record := last_record(folder)):
+            steps, loss = int(state["steps"]), record["train_loss"]
+            self.screen.moved(entry.cell.id, int(record["step"]), steps, loss)
+        if job_id in self.active:
+            self.ended_at.pop(job_id, None)
+        elif state.get("phase") == "failed" or self._seconds_since_end(job_id) > LAG:
+            del self.watched[job_id]
+            reason = state.get("error") or f"job {job_id} ended without a row"
             if state.get("phase") in ("queued", "running"):
-                run_files.write(work.folder, "failed", reason, title=work.cell.title)
-            self.lost(work, reason, self.logs / number)
+                run_files.write(folder, "failed", reason, title=entry.cell.title)
+            self.fail(entry, reason, self.logs / job_id)
 
-    def _gone_for(self, number: str) -> float:
-        """Seconds since a job was first found over."""
-        return time.monotonic() - self.gone.setdefault(number, time.monotonic())
+    def _seconds_since_end(self, job_id: str) -> float:
+        """Return the seconds since a job was first seen to have ended."""
+        return time.monotonic() - self.ended_at.setdefault(job_id, time.monotonic())
 
-    def _alive(self) -> set[str]:
-        """Of our jobs those that wait or run."""
-        if self.kind == "local":
-            return {number for number, job in self.local.items() if not job.done()}
-        return alive(set(self.jobs))
+    def _active_jobs(self) -> set[str]:
+        """Return the ids of our jobs that wait or run."""
+        if self.cluster == "local":
+            return {job_id for job_id, job in self.local_jobs.items() if not job.done()}
+        return active_jobs(set(self.watched))
 
 
-def alive(numbers: set[str]) -> set[str]:
-    """Of the jobs of Slurm those that wait or run; all of them while it does not answer."""
+def active_jobs(job_ids: set[str]) -> set[str]:
+    """Return those of the Slurm jobs that wait or run; all of them while Slurm does not answer."""
     command = ["squeue", "--noheader", "--all", "--states=all", "--array", "--format=%i %T"]
-    arrays = {number.partition("_")[0] for number in numbers}
+    arrays = {job_id.partition("_")[0] for job_id in job_ids}
     try:
-        found = subprocess.run(
+        squeue = subprocess.run(
             [*command, f"--jobs={','.join(sorted(arrays))}"],
             capture_output=True, text=True, timeout=60,
         )  # fmt: skip
     except (OSError, subprocess.TimeoutExpired):
-        return numbers
-    if found.returncode:  # what it has forgotten is over; anything else is its own trouble
-        return set() if "Invalid job id" in found.stderr else numbers
-    states = dict(line.split() for line in found.stdout.splitlines())
-    return {number for number in numbers if states.get(number, "FAILED") not in OVER}
+        return job_ids
+    if squeue.returncode:  # Slurm forgets jobs some time after their end; anything else is transient
+        return set() if "Invalid job id" in squeue.stderr else job_ids
+    states = dict(line.split() for line in squeue.stdout.splitlines())
+    return {job_id for job_id in job_ids if states.get(job_id, "FAILED") not in ENDED}
 
 
 class _Runner:
-    """What submitit calls on a node; before it takes a job away it asks for a checkpoint."""
+    """The callable that submitit pickles; before a preemption submitit asks it for a checkpoint."""
 
-    def __call__(self, job: Job) -> object:
-        return job()
+    def __call__(self, task: NodeTask) -> object:
+        return task()
 
-    def checkpoint(self, job: Job) -> Any:
-        """The job that goes on later; nothing of this one may be left."""
+    def checkpoint(self, task: NodeTask) -> Any:
+        """Return the job that continues later; end all processes of this one."""
         from submitit.helpers import DelayedSubmission
 
-        job.stop()
-        return DelayedSubmission(self, job)
+        task.stop()
+        return DelayedSubmission(self, task)

@@ -1,11 +1,11 @@
-"""All runs of a command line: drop the finished, check the others, train what is left.
+"""All cells of a command line: skip the finished, check the others, train what is left.
 
-Nothing here imports torch: that is done in processes of their own
+Nothing here imports torch. That is left to worker processes
 (`normbench.execution.worker_process`).
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -13,25 +13,27 @@ from normbench import results
 from normbench.config.cells import Cell, Settings
 from normbench.errors import BadInput
 from normbench.execution import worker_process
-from normbench.execution.distributed_env import Place
-from normbench.execution.pool import Machine, Say, Summary, Verdicts, Work, why
+from normbench.execution.distributed_env import DistributedEnv
+from normbench.execution.job import Job, PreflightResults, Print, Summary
+from normbench.execution.local_scheduler import LocalScheduler
 from normbench.execution.provenance import commit, now
-from normbench.execution.reuse import share, sources
-from normbench.execution.scheduler import Jobs
-from normbench.execution.slurm import Cluster, Job
+from normbench.execution.reuse import copy_row, shareable_rows
+from normbench.execution.scheduler import QueueEntry, Scheduler, possible_plans
+from normbench.execution.slurm import NodeTask, SlurmScheduler
 from normbench.probed import FOLDER
 from normbench.results import Row
 
-# What every child would import anew: the command line, which a child of the console script imports
-# again; what wandb.init imports late (slower, once torch is there); then what trains and checks.
-PRELOADED = (
+#: Modules that the fork server imports for all worker processes: the command line, which a worker
+#: of the console script would import again; late imports of wandb.init, which are slower once torch
+#: is imported; then training and preflight.
+PRELOAD = (
     "normbench.__main__", "wandb.sdk.launch", "requests", "normbench.execution.worker",
     "normbench.execution.preflight",
 )  # fmt: skip
 
 
 class Interrupted(Exception):  # noqa: N818
-    """The user or the system asked the sweep to stop, by signal `number`."""
+    """The user or the system stopped the command by signal `number`."""
 
     def __init__(self, number: int) -> None:
         super().__init__(number)
@@ -41,255 +43,308 @@ class Interrupted(Exception):  # noqa: N818
 def run(
     cells: Sequence[Cell],
     settings: Settings,
-    say: Say,
-    own: Place | None = None,
-    job: Callable[[Work], Job] | None = None,
+    print_line: Print,
+    env: DistributedEnv | None = None,
+    tasks: Mapping[str, NodeTask] | None = None,
 ) -> Summary:
     """Give every cell a row.
 
     Args:
-        cells: what is asked.
+        cells: of the command line.
         settings: of the command line.
-        say: prints a line.
-        own: where this process stands among several that were started for one run.
-        job: makes a job of a cluster out of a work; asked if the settings name a launcher.
+        print_line: shows a line to the user.
+        env: of this process, if torchrun or srun has started it as a rank of one run.
+        tasks: by id of a cell, its job on a cluster; needed if the settings name a launcher.
 
     Raises:
-        BadInput: nothing was trained, because no run could use what was asked.
+        BadInput: nothing was trained, because no run can use the command line.
     """
     remedy = "name a folder that can, as in runs=~/normbench-runs"
     root = results.writable(Path(settings.runs), f"runs={settings.runs}", remedy)
-    # All rows, whatever sweep they are of: a damaged one is refused now and not after the training.
+    # The rows of all sweeps: a damaged one is refused now and not after the training.
     rows = {row.id: row for row in results.read(root)}
-    to_do = [cell for cell in cells if settings.force or not _has_row(rows.get(cell.id))]
-    summary = Summary(reused=len(cells) - len(to_do))
-    open_ = {cell.id for cell in to_do}
-    if bare := sum(_lacks_checkpoints(cell, rows, root) for cell in cells if cell.id not in open_):
-        say(f"{bare} finished runs have no checkpoint as asked; force=true trains them again")
-    if blind := sum(_lacks_looks(cell, rows, root) for cell in cells if cell.id not in open_):
-        say(
-            f"{blind} finished runs were not looked at as asked by probe; force=true trains them "
-            "again, and python -m normbench.probe looks into those that kept their networks"
-        )
-    _require_one_process(settings, own)
+    open_cells = [cell for cell in cells if settings.force or not _is_finished(rows.get(cell.id))]
+    summary = Summary(reused=len(cells) - len(open_cells))
+    open_ids = {cell.id for cell in open_cells}
+    _print_missing_files([cell for cell in cells if cell.id not in open_ids], rows, root, print_line)
+    _refuse_stacking_elsewhere(settings, env)
     number = "1 cell" if len(cells) == 1 else f"{len(cells)} cells"
-    say(f"{number}, {summary.reused} finished before, {len(to_do)} to do")
-    if not to_do:
+    print_line(f"{number}, {summary.reused} finished before, {len(open_cells)} to do")
+    if not open_cells:
         return summary
-    begins = {cell.id: beginning(cell, root) for cell in to_do if cell.init_from}
-    say("importing torch and checking all cells ...")
+    checkpoints = {
+        cell.id: init_checkpoint(cell, rows, root) for cell in open_cells if cell.init_from
+    }
+    print_line("importing torch and checking all cells ...")
     try:
-        with _services(to_do, settings):
-            verdicts = _check(to_do, root, settings, own)
-            able = _sort_out(to_do, verdicts, rows, settings, summary, say)
-            works = _divide(able, verdicts, rows, settings, summary, begins)
-            _announce(works, summary, say)
+        with _services(open_cells, settings):
+            preflight = _run_preflight(open_cells, root, settings, env)
+            possible = _drop_impossible(open_cells, preflight, rows, settings, summary, print_line)
+            entries = _queue(possible, preflight, rows, settings, summary, checkpoints, env)
+            _print_plans(entries, summary, print_line)
             if settings.seeds_together:
-                _say_together(works, verdicts.alone, say)
+                _print_stacks(entries, preflight.unstackable, print_line)
+            scheduler: Scheduler
             if settings.launcher:
-                assert job is not None
-                _make_room(works, settings)
-                Cluster(works, settings, summary, say, job).run()
+                assert tasks is not None
+                _set_rows_aside(entries, settings)
+                scheduler = SlurmScheduler(entries, settings, summary, print_line, tasks)
             else:
-                machine = Machine(verdicts.gpus, verdicts.memory)
-                Jobs(works, settings, summary, machine, say, own).run()
+                scheduler = LocalScheduler(
+                    entries, settings, summary, print_line,
+                    gpus=preflight.gpus, memory=preflight.memory, env=env,
+                )  # fmt: skip
+            scheduler.run()
     except Interrupted as stop:
         summary.interrupted = stop.number
     return summary
 
 
-def _require_one_process(settings: Settings, own: Place | None) -> None:
-    if settings.seeds_together and (settings.launcher or own is not None):
-        raise BadInput(
-            "seeds_together=true: seeds are trained together by one process of this machine, and "
-            "here a cluster's jobs or torchrun's processes train a run each; seeds_together=false "
-            "works"
-        )
+def make_job(
+    cell: Cell,
+    settings: Settings,
+    *,
+    init_checkpoint: Path | None,
+    external_ranks: bool,
+    commit: str = "",
+    computation: str = "",
+    single_pass: bool = False,
+) -> Job:
+    """Return the job of `cell`, with its fastest plan."""
+    return Job(
+        cell=cell,
+        folder=Path(settings.runs) / settings.sweep / cell.id,
+        plan=possible_plans(cell, single_pass=single_pass)[0],
+        sweep=settings.sweep,
+        commit=commit,
+        force=settings.force,
+        resume=settings.resume and not settings.force,
+        computation=computation,
+        init_checkpoint=init_checkpoint,
+        external_ranks=external_ranks,
+    )
 
 
-def _make_room(works: Sequence[Work], settings: Settings) -> None:
-    """A row would end the watching: of a run that is forced, or did not fit elsewhere.
-
-    What is to begin anew has no checkpoint either when its job looks for one.
-    """
-    for work in works:
-        results.set_aside(work.folder)
-        if settings.force or not settings.resume:
-            (work.folder / results.CHECKPOINT).unlink(missing_ok=True)
-
-
-def _has_row(row: Row | None) -> bool:
-    """What did not fit the memory counts as open until it is known whether there is more now."""
-    return row is not None and row.final
-
-
-def _lacks_checkpoints(cell: Cell, rows: dict[str, Row], root: Path) -> bool:
-    """Checkpoints are asked for that a finished run has not kept."""
-    asked = [results.KEPT.format(epoch) for epoch in cell.checkpoint.epochs]
-    asked += [results.CHECKPOINT] if cell.checkpoint.keep else []
-    run = rows[cell.id].shared_with or cell.id
-    return rows[cell.id].status == "ok" and not all(any(root.glob(f"*/{run}/{n}")) for n in asked)
-
-
-def _lacks_looks(cell: Cell, rows: dict[str, Row], root: Path) -> bool:
-    """Probes are asked for whose numbers a finished run has not."""
-    run = rows[cell.id].shared_with or cell.id
-    found = (f"*/{run}/{FOLDER}/{kind}.csv" for kind in cell.probe.kinds)
-    trained = rows[cell.id].status in ("ok", "diverged")
-    return trained and not all(any(root.glob(path)) for path in found)
-
-
-def beginning(cell: Cell, root: Path) -> Path:
-    """The checkpoint that a cell begins with.
+def init_checkpoint(cell: Cell, rows: Mapping[str, Row], root: Path) -> Path:
+    """Return the checkpoint that `cell.init_from` names.
 
     Raises:
         BadInput: the run has none of that epoch.
     """
     run, _, epoch = str(cell.init_from).partition("@")
-    for row in results.read(root, run):
-        run = row.shared_with or run
+    if run in rows:
+        run = rows[run].shared_with or run
     name = results.CHECKPOINT if epoch == "last" else results.KEPT.format(epoch)
     for path in root.glob(f"*/{run}/{name}"):
         return path
-    kept = ", ".join(sorted(path.name for path in root.glob(f"*/{run}/*.pt")))
-    remedy = f"there is {kept}" if kept else "no run of that id has kept any"
+    existing = ", ".join(sorted(path.name for path in root.glob(f"*/{run}/*.pt")))
+    there = f"there is {existing}" if existing else "no run of that id has kept any"
     raise BadInput(
-        f"init_from={cell.init_from}: no {run}/{name} below runs={root}, {remedy}; "
+        f"init_from={cell.init_from}: no {run}/{name} below runs={root}, {there}; "
         "checkpoint.epochs=[N] keeps those of epochs, checkpoint=keep the last, and force=true "
         "trains a finished run again"
     )
 
 
+def _is_finished(row: Row | None) -> bool:
+    """Return whether a cell needs no check; one that ran out of memory may fit on this machine."""
+    return row is not None and row.final
+
+
+def _print_missing_files(
+    finished: Sequence[Cell], rows: Mapping[str, Row], root: Path, print_line: Print
+) -> None:
+    """Print how many finished runs lack files that the command line asks for."""
+    if number := sum(_lacks_checkpoints(cell, rows[cell.id], root) for cell in finished):
+        print_line(
+            f"{number} finished runs lack checkpoints that this command asks for; force=true "
+            "trains them again"
+        )
+    if number := sum(_lacks_probes(cell, rows[cell.id], root) for cell in finished):
+        print_line(
+            f"{number} finished runs lack probes that this command asks for; force=true trains "
+            "them again, and python -m normbench.probe measures those that kept their networks"
+        )
+
+
+def _lacks_checkpoints(cell: Cell, row: Row, root: Path) -> bool:
+    names = [results.KEPT.format(epoch) for epoch in cell.checkpoint.epochs]
+    names += [results.CHECKPOINT] if cell.checkpoint.keep else []
+    run = row.shared_with or row.id
+    return row.status == "ok" and not all(any(root.glob(f"*/{run}/{name}")) for name in names)
+
+
+def _lacks_probes(cell: Cell, row: Row, root: Path) -> bool:
+    run = row.shared_with or row.id
+    patterns = (f"*/{run}/{FOLDER}/{kind}.csv" for kind in cell.probe.kinds)
+    trained = row.status in ("ok", "diverged")
+    return trained and not all(any(root.glob(pattern)) for pattern in patterns)
+
+
+def _refuse_stacking_elsewhere(settings: Settings, env: DistributedEnv | None) -> None:
+    if settings.seeds_together and (settings.launcher or env is not None):
+        raise BadInput(
+            "seeds_together=true trains several seeds in one process of this machine, and jobs of "
+            "a cluster and processes of torchrun train one run each; seeds_together=false works"
+        )
+
+
 @contextmanager
 def _services(cells: Sequence[Cell], settings: Settings) -> Iterator[None]:
-    """What all processes of a sweep stand on: the imports, and what mirrors in W&B write by."""
-    worker_process.start_server([*PRELOADED, *_modules(cells)])
-    mirrored = any(cell.logger.options.get("mode", "disabled") != "disabled" for cell in cells)
-    if settings.launcher or not mirrored:
+    """Start what all runs share: the fork server, and the service that writes to W&B."""
+    worker_process.start_server([*PRELOAD, *_modules_of(cells)])
+    uses_wandb = any(cell.logger.options.get("mode", "disabled") != "disabled" for cell in cells)
+    if settings.launcher or not uses_wandb:
         yield
         return
-    from normbench.execution import wandb_logger  # wandb is imported in half a second
+    from normbench.execution import wandb_logger  # importing wandb takes half a second
 
-    with wandb_logger.shared():
+    with wandb_logger.shared_service():
         yield
 
 
-def _check(cells: Sequence[Cell], root: Path, settings: Settings, own: Place | None) -> Verdicts:
-    """What can be known before training, by `normbench.execution.preflight` in a process of its
-    own.
+def _modules_of(cells: Sequence[Cell]) -> list[str]:
+    """Return the modules of normbench that the cells name; a user's own may fail at import."""
+    choices = [each for cell in cells for each in (cell.norm, cell.model, cell.data, cell.recipe)]
+    modules = {str(choice.options.get("_target_", "")).rpartition(".")[0] for choice in choices}
+    return sorted(name for name in modules if name.startswith("normbench."))
+
+
+def _run_preflight(
+    cells: Sequence[Cell], root: Path, settings: Settings, env: DistributedEnv | None
+) -> PreflightResults:
+    """Run `normbench.execution.preflight` in a worker process.
 
     Raises:
-        BadInput: something that no run could use.
+        BadInput: it refuses the command line.
     """
     log = root / "check.log"
-    # Whether a node of a cluster has the devices that are asked for is for it to say.
-    locals_ = None if own is None else own.locals
-    request = (list(cells), log, not settings.launcher, locals_, settings.seeds_together)
-    end = worker_process.finish(
-        worker_process.start("normbench.execution.preflight:check", request, log=log)
+    # A node of a cluster checks by itself whether it has the devices.
+    on_this_machine = not settings.launcher
+    processes = None if env is None else env.local_world_size
+    argument = (list(cells), log, on_this_machine, processes, settings.seeds_together)
+    end = worker_process.wait_for_exit(
+        worker_process.start("normbench.execution.preflight:check", argument, log=log)
     )
-    if end.last is not None and end.last.kind == "result":
-        found: Verdicts = end.last.content
-        return found
-    refused = end.last is not None and end.last.kind == "refused"
-    raise BadInput(why(end) if refused else f"the check died: {why(end)}; see {log}")
+    if end.succeeded:
+        preflight: PreflightResults = end.result
+        return preflight
+    raise BadInput(
+        end.reason if end.refused else f"the check of all cells failed: {end.reason}; see {log}"
+    )
 
 
-def _modules(cells: Sequence[Cell]) -> list[str]:
-    """Our own modules that the cells name; one of somebody else's may fail as it is imported."""
-    groups = [each for cell in cells for each in (cell.norm, cell.model, cell.data, cell.recipe)]
-    named = {str(group.options.get("_target_", "")).rpartition(".")[0] for group in groups}
-    return sorted(name for name in named if name.startswith("normbench."))
-
-
-def _sort_out(
+def _drop_impossible(
     cells: Sequence[Cell],
-    verdicts: Verdicts,
-    rows: dict[str, Row],
+    preflight: PreflightResults,
+    rows: Mapping[str, Row],
     settings: Settings,
     summary: Summary,
-    say: Say,
+    print_line: Print,
 ) -> list[Cell]:
-    """The cells to train, on hardware that is there. Those that cannot work get their row now."""
-    reasons = verdicts.impossible
+    """Return the cells to train, and write the rows of those that cannot work."""
+    reasons = preflight.impossible
     if all(reasons.values()) and not summary.reused:
         raise BadInput(f"{cells[0].title} cannot work: {reasons[cells[0].id]}")
-    for network, reached in verdicts.coverage.items():
-        say(f"{network}: {reached}")
-    able = []
+    for network, coverage in preflight.coverage.items():
+        print_line(f"{network}: {coverage}")
+    possible = []
     for cell in cells:
         row = rows.get(cell.id)
         if reason := reasons[cell.id]:
-            say(f"impossible  {cell.title}: {reason}")
+            print_line(f"impossible  {cell.title}: {reason}")
             folder = Path(settings.runs) / settings.sweep / cell.id
-            results.write(folder, _impossible(cell, settings.sweep, reason))
+            results.write(folder, _impossible_row(cell, settings.sweep, reason))
         elif settings.launcher:
-            able.append(cell)
-        elif row is not None and not settings.force and verdicts.memory <= (row.memory or 0):
-            summary.reused += 1  # it did not fit, and there is no more memory than then
+            possible.append(cell)
+        elif row is not None and not settings.force and preflight.memory <= (row.memory or 0):
+            summary.reused += 1  # out of memory then, and there is no more memory now
         else:
-            able.append(cell.on(verdicts.accelerator))
-    return able
+            possible.append(cell.on(preflight.accelerator))
+    return possible
 
 
-def _impossible(cell: Cell, sweep: str, reason: str) -> Row:
-    """The row of a cell that cannot work."""
-    asked = cell.asked(sweep)
-    return Row(**asked, status="impossible", reason=reason, commit=commit(), finished=now())
+def _impossible_row(cell: Cell, sweep: str, reason: str) -> Row:
+    return Row(
+        **cell.asked(sweep), status="impossible", reason=reason, commit=commit(), finished=now()
+    )
 
 
-def _divide(
+def _queue(
     cells: Sequence[Cell],
-    verdicts: Verdicts,
-    rows: dict[str, Row],
+    preflight: PreflightResults,
+    rows: Mapping[str, Row],
     settings: Settings,
     summary: Summary,
-    begins: dict[str, Path],
-) -> list[Work]:
-    """What is to be trained: of cells that compute the same the first, unless it has been."""
-    root = Path(settings.runs)
-    known = {} if settings.force else sources(rows.values())
-    works: dict[str, Work] = {}
+    checkpoints: Mapping[str, Path],
+    env: DistributedEnv | None,
+) -> list[QueueEntry]:
+    """Return the jobs: of cells that compute the same the first, unless a run has trained it."""
+    root, source_commit = Path(settings.runs), commit()
+    shareable = {} if settings.force else shareable_rows(rows.values())
+    entries: dict[str, QueueEntry] = {}
     for cell in cells:
-        computation = cell.computation if cell.id in verdicts.shared else ""
-        if computation in known:
-            share(known[computation], cell, root, settings.sweep)
+        computation = cell.computation if cell.id in preflight.worker_independent else ""
+        if computation in shareable:
+            copy_row(shareable[computation], cell, root, settings.sweep)
             summary.shared += 1
-        elif computation in works:
-            works[computation].sharing.append(cell)
+        elif computation in entries:
+            entries[computation].sharing.append(cell)
         else:
-            folder, whole = root / settings.sweep / cell.id, cell.id in verdicts.whole_step
-            beside = settings.seeds_together and not verdicts.alone[cell.id]
-            work = Work(cell, folder, computation, begins.get(cell.id), whole, beside)
-            works[computation or cell.id] = work
-    return list(works.values())
+            single_pass = cell.id in preflight.single_pass
+            job = make_job(
+                cell, settings, commit=source_commit, computation=computation,
+                init_checkpoint=checkpoints.get(cell.id), single_pass=single_pass,
+                external_ranks=env is not None,
+            )  # fmt: skip
+            stackable = settings.seeds_together and not preflight.unstackable[cell.id]
+            entries[computation or cell.id] = QueueEntry(
+                job, single_pass=single_pass, stackable=stackable
+            )
+    return list(entries.values())
 
 
-def _announce(works: Sequence[Work], summary: Summary, say: Say) -> None:
-    """What will be trained, and how its workers are laid."""
-    if sharing := summary.shared + sum(len(work.sharing) for work in works):
-        say(f"{len(works)} to train; {sharing} compute the very same as another cell: its row")
-    for plan, number in Counter(map(_laid, works)).items():
-        say(f"plan of {'1 run' if number == 1 else f'{number} runs'}: {plan}")
+def _set_rows_aside(entries: Sequence[QueueEntry], settings: Settings) -> None:
+    """Remove what would make a cluster's job or its scheduler believe that the run is finished.
+
+    A row of a forced run, or one that ran out of memory elsewhere, would end the watching. Runs
+    that must not resume lose their checkpoint.
+    """
+    for entry in entries:
+        results.set_aside(entry.job.folder)
+        if not entry.job.resume:
+            (entry.job.folder / results.CHECKPOINT).unlink(missing_ok=True)
 
 
-def _say_together(works: Sequence[Work], alone: dict[str, str], say: Say) -> None:
-    """Which seeds share a network, and why others do not."""
-    sizes = Counter(work.alike for work in works if work.together)
-    for size, number in sorted(Counter(sizes.values()).items()):
-        if size > 1:
-            say(f"{size} seeds together in {'1 network' if number == 1 else f'{number} networks'}")
-    for reason in dict.fromkeys(alone[work.cell.id] for work in works if not work.together):
-        say(f"seeds one by one: {reason}")
+def _print_plans(entries: Sequence[QueueEntry], summary: Summary, print_line: Print) -> None:
+    """Print how many cells will be trained, and by which plans."""
+    if sharing := summary.shared + sum(len(entry.sharing) for entry in entries):
+        print_line(f"{len(entries)} to train; {sharing} share the row of the same computation")
+    for plan, number in Counter(map(_describe_plan, entries)).items():
+        print_line(f"plan of {'1 run' if number == 1 else f'{number} runs'}: {plan}")
 
 
-def _laid(work: Work) -> str:
-    """Its plan, and what of the wishes for it does not divide the workers."""
-    plan, trainer = work.plan, work.cell.trainer
-    wishes = {"devices": trainer.devices, "per_forward": trainer.per_forward or 0}
-    uneven = [
-        f"trainer.{name}={wish} is more than divides them"
-        for name, wish in wishes.items()
-        if wish > getattr(plan, name)
+def _describe_plan(entry: QueueEntry) -> str:
+    """Return the plan, and the options for it that do not divide the workers."""
+    plan, trainer = entry.job.plan, entry.cell.trainer
+    limits = {"devices": trainer.devices, "per_forward": trainer.per_forward or 0}
+    unused = [
+        f"trainer.{name}={limit} does not divide them"
+        for name, limit in limits.items()
+        if limit > getattr(plan, name)
     ]
-    return "; ".join([str(plan), *uneven])
+    return "; ".join([str(plan), *unused])
+
+
+def _print_stacks(
+    entries: Sequence[QueueEntry], unstackable: Mapping[str, str], print_line: Print
+) -> None:
+    """Print which seeds are stacked into one network, and why others are not."""
+    seeds = Counter(entry.memory_key for entry in entries if entry.stackable)
+    for size, number in sorted(Counter(seeds.values()).items()):
+        if size > 1:
+            networks = "1 network" if number == 1 else f"{number} networks"
+            print_line(f"{size} seeds stacked in {networks}")
+    reasons = (unstackable[entry.cell.id] for entry in entries if not entry.stackable)
+    for reason in dict.fromkeys(reasons):
+        print_line(f"seeds not stacked: {reason}")

@@ -1,4 +1,4 @@
-"""One run in its own process: lock the folder, keep state and mirror, train, write the row."""
+"""Train a job in its worker process: lock the folder, keep state and W&B run, write the row."""
 
 import os
 import platform
@@ -13,12 +13,12 @@ import wandb
 from pytorch_lightning.utilities.memory import is_oom_error
 
 from normbench import run_files
-from normbench.config.cells import Request
 from normbench.errors import OutOfMemory, one_line
-from normbench.execution import agreement, wandb_logger
-from normbench.execution.distributed_env import job
+from normbench.execution import rendezvous, wandb_logger
+from normbench.execution.distributed_env import slurm_job_id
+from normbench.execution.job import Job
 from normbench.execution.provenance import now, versions
-from normbench.execution.worker_process import interrupted
+from normbench.execution.worker_process import INTERRUPTED, was_interrupted
 from normbench.history import History, read_history
 from normbench.probed import FOLDER, IN_TRAINING, grow
 from normbench.results import Row, load, set_aside, write
@@ -27,145 +27,147 @@ from normbench.training.checkpoint import Checkpoints, State
 from normbench.training.metrics import Record
 from normbench.training.trainer import rank, train
 
+Report = Callable[[Any], None]  # sends a progress message to the scheduler
 
-def main(request: Request, tell: Callable[[Any], None]) -> str:
-    """Train the cell of `request` unless it is finished.
 
-    Of several processes that share the run the first does what is below, and the others train.
+def train_job(job: Job, report: Report) -> str:
+    """Train `job` unless it is finished. Ranks above 0 only compute.
 
     Returns:
-        The status of its row; "finished" if a row was there, "busy" if another process trains it.
+        The status of its row; "finished" if there is one already, "busy" if another process trains
+        it, "dismissed" on a rank that rank 0 has told to exit.
 
     Raises:
-        OutOfMemory: the run does not fit under the plan of `request`.
-        BaseException: whatever else ended the training. The state of the run says so too.
+        OutOfMemory: the run does not fit into memory under its plan.
+        BaseException: whatever else ended the training. It is in the state of the run, too.
     """
-    if request.plan.devices > 1 and rank() > 0:
-        return _follow(request)
+    if job.plan.devices > 1 and rank() > 0:
+        return _train_as_follower(job)
     try:
-        with run_files.locked(request.folder):
-            finished = not request.force and _finished(request.folder / "row.json")
-            if request.led:
-                agreement.lead(train=not finished)
+        with run_files.locked(job.folder):
+            finished = _is_finished(job)
+            if job.external_ranks:
+                rendezvous.announce(train=not finished)
             if finished:
                 return "finished"
-            with ExitStack() as mirrors, _kept(request, tell, mirrors) as training:
-                training.found = training.alone()
-            return training.status
+            with ExitStack() as wandb_runs, _recorded(job, report, wandb_runs) as recorder:
+                recorder.result = recorder.train()
+            return recorder.status
     except run_files.Busy:
-        if request.led:
-            agreement.lead(train=False)
+        if job.external_ranks:
+            rendezvous.announce(train=False)
         return "busy"
 
 
-def several(requests: Sequence[Request], tell: Callable[[Any], None]) -> list[str]:
-    """Train the cells of `requests`, which differ in their seeds, as one network.
+def train_stacked_jobs(jobs: Sequence[Job], report: Report) -> list[str]:
+    """Train `jobs`, which differ in their seeds, as one network.
 
-    What it tells is a pair: which of them it is about, and what `main` would tell. Those that are
-    finished, or that another process trains, are left out; trainings that go on do so with those
-    that were as far.
+    Jobs that are finished or busy are left out; those that resume are stacked with others at the
+    same step. Progress messages are pairs (index of the job, progress).
 
     Returns:
-        Of each what `main` would return.
+        For each job what `train_job` would return.
     """
     with ExitStack() as locks:
-        found = [_open(each, locks) for each in requests]
-        for numbers in _by_step(requests, [n for n, word in enumerate(found) if not word]):
-            # Mirrors are closed when all rows are there: W&B may take its time, or fail.
-            with ExitStack() as mirrors, ExitStack() as open_:
-                own = [
-                    open_.enter_context(_kept(requests[n], partial(_about, tell, n), mirrors))
-                    for n in numbers
+        statuses = [_lock(job, locks) for job in jobs]
+        open_jobs = [index for index, status in enumerate(statuses) if not status]
+        for indices in _group_by_step(jobs, open_jobs):
+            # W&B runs are closed after all rows are written: that may take long, or fail.
+            with ExitStack() as wandb_runs, ExitStack() as recorded:
+                recorders = [
+                    recorded.enter_context(
+                        _recorded(jobs[index], partial(_report_for, report, index), wandb_runs)
+                    )
+                    for index in indices
                 ]
-                for number in numbers:
-                    if number:
-                        _point(requests[number].folder, requests[0].folder)
-                results = seed_stacking.train([each.beside for each in own], requests[0].plan)
-                for training, result in zip(own, results, strict=True):
-                    training.found = result
-            for number, training in zip(numbers, own, strict=True):
-                found[number] = training.status
-    return found
+                for index in indices:
+                    if index:
+                        _point_to_log(jobs[index], jobs[0])
+                results = seed_stacking.train(
+                    [recorder.stacked for recorder in recorders], jobs[0].plan
+                )
+                for recorder, result in zip(recorders, results, strict=True):
+                    recorder.result = result
+            for index, recorder in zip(indices, recorders, strict=True):
+                statuses[index] = recorder.status
+    return statuses
 
 
-def _open(request: Request, locks: ExitStack) -> str:
-    """Lock the run of `request`; nothing, or the word for why it is not trained."""
-    try:
-        locks.enter_context(run_files.locked(request.folder))
-    except run_files.Busy:
-        return "busy"
-    finished = not request.force and _finished(request.folder / "row.json")
-    return "finished" if finished else ""
-
-
-def _point(folder: Path, first: Path) -> None:
-    """Say in the log of a run where that is which it is trained with."""
-    text = f"trained together with {first.name}; what was printed is in {first / 'log.txt'}\n"
-    with (folder / "log.txt").open("a") as log:
-        log.write(text)
-
-
-def _about(tell: Callable[[Any], None], number: int, content: Any) -> None:
-    tell((number, content))
-
-
-def _by_step(requests: Sequence[Request], numbers: Sequence[int]) -> list[list[int]]:
-    """Of the requests with these numbers those together that go on from the same step."""
-    found: dict[int, list[int]] = {}
-    for number in numbers:
-        state = _state(requests[number])
-        found.setdefault(state["done"] if state else 0, []).append(number)
-    return list(found.values())
-
-
-def dismiss(_request: Any, _tell: Callable[[Any], None]) -> str:
-    """Tell the other processes of a run that there is nothing to train."""
-    agreement.lead(train=False)
+def dismiss_ranks(_argument: Any, _report: Report) -> str:
+    """Tell the other ranks of a run, from rank 0, that there is nothing to train."""
+    rendezvous.announce(train=False)
     return "dismissed"
 
 
-def _follow(request: Request) -> str:
-    if request.led and not agreement.follow():
+def _train_as_follower(job: Job) -> str:
+    if job.external_ranks and not rendezvous.await_decision():
         return "dismissed"
-    with _memory():
-        state = _state(request)
-        saved = _checkpoints(request, writes=False)
+    with _out_of_memory_errors():
         train(
-            request.cell, lambda _: None, lambda *_: None,
-            plan=request.plan, checkpoints=saved, state=state,
+            job.cell, lambda _: None, lambda *_: None,
+            plan=job.plan, checkpoints=_checkpoints(job, writes=False), state=_initial_state(job),
         )  # fmt: skip
     return "followed"
 
 
-def _finished(path: Path) -> bool:
-    return path.exists() and load(path).final
+def _lock(job: Job, locks: ExitStack) -> str:
+    """Lock the folder of `job`; return "busy" or "finished" if it must not be trained, else ""."""
+    try:
+        locks.enter_context(run_files.locked(job.folder))
+    except run_files.Busy:
+        return "busy"
+    return "finished" if _is_finished(job) else ""
 
 
-def _state(request: Request) -> State | None:
-    """What the training goes on from: its own last checkpoint, or what the cell begins with."""
-    own = request.folder / checkpoint.LAST
-    if request.resume and own.exists():
+def _is_finished(job: Job) -> bool:
+    path = job.folder / "row.json"
+    return not job.force and path.exists() and load(path).final
+
+
+def _group_by_step(jobs: Sequence[Job], indices: Sequence[int]) -> list[list[int]]:
+    """Group the jobs with these indices by the step at which their training begins."""
+    groups: dict[int, list[int]] = {}
+    for index in indices:
+        state = _initial_state(jobs[index])
+        groups.setdefault(state["done"] if state else 0, []).append(index)
+    return list(groups.values())
+
+
+def _report_for(report: Report, index: int, content: Any) -> None:
+    report((index, content))
+
+
+def _point_to_log(job: Job, first: Job) -> None:
+    """Point the log of this run to the log of the run it shares a process with."""
+    with job.log.open("a") as log:
+        log.write(f"stacked with {first.cell.id}, whose log has the output: {first.log}\n")
+
+
+def _initial_state(job: Job) -> State | None:
+    """Return the state to continue from: the last checkpoint of the run, or that of init_from."""
+    path = job.folder / checkpoint.LAST
+    if job.resume and path.exists():
         try:
-            return checkpoint.load(own)
-        except Exception as error:  # of another version, say: the training can begin anew
-            print(f"{own} cannot be read ({one_line(error)}), so the training begins anew")
-    if request.init is None:
+            return checkpoint.load(path)
+        except Exception as error:  # written by another version, for example
+            print(f"{path} cannot be read ({one_line(error)}), so the training begins anew")
+    if job.init_checkpoint is None:
         return None
-    # It goes on where the other was, but is a training of its own.
-    state = checkpoint.load(request.init)
+    # The weights, optimizer and step of the other run; measurements begin anew.
+    state = checkpoint.load(job.init_checkpoint)
     fresh = {"fresh": [], "last": [], "training_seconds": 0.0, "resumed": -1}
     return state | fresh | {"began": state["done"]}
 
 
-def _checkpoints(request: Request, *, writes: bool) -> Checkpoints:
-    asked = request.cell.checkpoint
-    return Checkpoints(request.folder, asked.every, asked.epochs, final=asked.keep, writes=writes)
+def _checkpoints(job: Job, *, writes: bool) -> Checkpoints:
+    options = job.cell.checkpoint
+    return Checkpoints(job.folder, options.every, options.epochs, final=options.keep, writes=writes)
 
 
-def _begin(folder: Path, state: State | None) -> list[Record]:
-    """Make room for a training; the part of the curve that its `state` has.
+def _prepare_folder(folder: Path, state: State | None) -> list[Record]:
+    """Make room for a training; return the records of the curve up to its `state`.
 
-    The row of an older one is kept aside until the new one is there.
+    An older row is kept aside until the new one is written.
     """
     set_aside(folder)
     shutil.rmtree(folder / "wandb", ignore_errors=True)
@@ -179,65 +181,61 @@ def _begin(folder: Path, state: State | None) -> list[Record]:
 
 
 @contextmanager
-def _kept(
-    request: Request, tell: Callable[[Any], None], mirrors: ExitStack
-) -> Iterator["Training"]:
-    """A training between a state and a row, with its mirror in W&B; what it finds makes the row.
+def _recorded(job: Job, report: Report, wandb_runs: ExitStack) -> Iterator["Recorder"]:
+    """Yield the recorder of a training, and make the row of its result.
 
-    The mirror is closed with `mirrors`.
+    The state says that the run is running, and how it ended if it leaves no row. The W&B run is
+    closed with `wandb_runs`.
     """
-    folder = request.folder
-    known = run_files.read(folder).get("mirror")  # of the process that was interrupted
-    run_files.write(folder, "running", **_whereabouts(request))
-    mirror = None
+    folder = job.folder
+    earlier_id = None if job.force else run_files.read(folder).get("mirror")
+    run_files.write(folder, "running", **_process_info(job))
+    wandb_run = None
     try:
-        if not (request.resume and (folder / checkpoint.LAST).exists()):
-            with suppress(FileNotFoundError):  # what is printed goes to the log of another seed
-                os.truncate(folder / "log.txt", 0)
-        state = _state(request)
-        past = _begin(folder, state)
-        mirror = wandb_logger.start(
-            request.cell, folder, request.sweep, None if request.force else known
-        )
-        if mirror is not None:
-            run_files.change(folder, mirror=mirror.id)
-        training = Training(request, tell, mirror, state, past)
-        with _memory():
-            yield training
-        row = describe(
-            request, training.found, wandb_logger.place(mirror, request.folder.parents[1])
-        )
-        training.status = row.status
+        if not (job.resume and (folder / checkpoint.LAST).exists()):
+            with suppress(FileNotFoundError):  # a stacked run may have no log of its own
+                os.truncate(job.log, 0)
+        state = _initial_state(job)
+        past = _prepare_folder(folder, state)
+        wandb_run = wandb_logger.start(job.cell, folder, job.sweep, earlier_id)
+        if wandb_run is not None:
+            run_files.change(folder, mirror=wandb_run.id)
+        recorder = Recorder(job, report, wandb_run, state, past)
+        with _out_of_memory_errors():
+            yield recorder
+        row = describe(job, recorder.result, wandb_logger.location(wandb_run, folder.parents[1]))
+        recorder.status = row.status
     except BaseException as error:
-        stopped = _is_interrupt(error)
-        phase: run_files.Phase = "interrupted" if stopped else "failed"
-        run_files.change(folder, phase=phase, error="" if stopped else one_line(error))
-        mirrors.callback(wandb_logger.finish, mirror, {"status": phase}, 130 if stopped else 1)
-        if stopped:
+        interrupted = _is_interrupt(error)
+        phase: run_files.Phase = "interrupted" if interrupted else "failed"
+        run_files.change(folder, phase=phase, error="" if interrupted else one_line(error))
+        code = INTERRUPTED if interrupted else 1
+        wandb_runs.callback(wandb_logger.finish, wandb_run, {"status": phase}, code)
+        if interrupted:
             raise KeyboardInterrupt from error
         raise
-    write(folder, row)  # first: what W&B does from here on can lose nothing
+    write(folder, row)  # before W&B, which may fail
     (folder / "previous.json").unlink(missing_ok=True)
-    if not request.cell.checkpoint.keep:
+    if not job.cell.checkpoint.keep:
         (folder / checkpoint.LAST).unlink(missing_ok=True)
-    mirrors.callback(wandb_logger.finish, mirror, _summary(row), 0)
+    wandb_runs.callback(wandb_logger.finish, wandb_run, _wandb_summary(row), 0)
 
 
-def _whereabouts(request: Request) -> dict[str, Any]:
-    """Where the run is trained, for its state."""
-    own = {
-        "title": request.cell.title,
+def _process_info(job: Job) -> dict[str, Any]:
+    """Return the fields of the state that tell where the run is trained."""
+    info = {
+        "title": job.cell.title,
         "pid": os.getpid(),
         "host": platform.node(),
-        "plan": str(request.plan),
-        "job": job(),
+        "plan": str(job.plan),
+        "job": slurm_job_id(),
     }
-    return {name: value for name, value in own.items() if value is not None}
+    return {name: value for name, value in info.items() if value is not None}
 
 
 @contextmanager
-def _memory() -> Iterator[None]:
-    """What each library raises when the memory is full becomes one exception."""
+def _out_of_memory_errors() -> Iterator[None]:
+    """Turn the errors of several libraries about a lack of memory into `OutOfMemory`."""
     try:
         yield
     except Exception as error:
@@ -246,91 +244,92 @@ def _memory() -> Iterator[None]:
         raise
 
 
-class Training:
-    """One training on the way: where its records go, and what it found.
+class Recorder:
+    """Write what one training reports into the folder of its run and to W&B.
 
     Args:
-        request: of it.
-        tell: takes how far it is.
-        mirror: in W&B.
-        state: that it goes on from.
-        past: the records of the curve until there.
+        job: of the run.
+        report: sends the progress to the scheduler.
+        wandb_run: of the run, if it has one.
+        state: that the training continues from.
+        past: records of the curve until there.
     """
 
     def __init__(
         self,
-        request: Request,
-        tell: Callable[[Any], None],
-        mirror: wandb.Run | None,
+        job: Job,
+        report: Report,
+        wandb_run: wandb.Run | None,
         state: State | None,
         past: list[Record],
     ) -> None:
-        self.request, self.tell, self.mirror, self.state = request, tell, mirror, state
-        watched = [name for kind in request.cell.probe.kinds for name in IN_TRAINING[kind]]
-        self.history = History(request.folder, past, watched)
-        self.checkpoints = _checkpoints(request, writes=True)
-        self.found: dict[str, Any] = {}
+        self.job, self.report, self.wandb_run, self.state = job, report, wandb_run, state
+        probe_columns = [name for kind in job.cell.probe.kinds for name in IN_TRAINING[kind]]
+        self.history = History(job.folder, past, probe_columns)
+        self.checkpoints = _checkpoints(job, writes=True)
+        self.result: dict[str, Any] = {}
         self.status = ""
-        self.known = False
-        if mirror is not None and mirror.offline:  # its files were begun anew
+        self.wrote_steps = False
+        if wandb_run is not None and wandb_run.offline:  # its files were begun anew
             for record in past:
-                mirror.log(record, step=int(record["step"]))
+                wandb_run.log(record, step=int(record["step"]))
 
-    def curve(self, record: Record) -> None:
-        """Take a record of the curve."""
+    def record(self, record: Record) -> None:
+        """Add a record to the curve."""
         self.history.add(record)
-        if self.mirror is not None:
-            self.mirror.log(record, step=int(record["step"]), commit=True)
+        if self.wandb_run is not None:
+            self.wandb_run.log(record, step=int(record["step"]), commit=True)
 
     def progress(self, done: int, steps: int, loss: float) -> None:
-        """Say how far it is."""
-        if not self.known:  # for whoever only sees the folder
-            run_files.change(self.request.folder, steps=steps)
-            self.known = True
-        self.tell({"done": done, "steps": steps, "loss": loss})
+        """Report that `done` of `steps` steps are done."""
+        if not self.wrote_steps:  # for readers of the folder, such as the scheduler of a cluster
+            run_files.change(self.job.folder, steps=steps)
+            self.wrote_steps = True
+        self.report({"done": done, "steps": steps, "loss": loss})
 
-    def seen(self, *found: Any) -> None:
-        """Keep what a probe has seen."""
-        grow(self.request.folder, *found)
+    def record_probe(self, *measurement: Any) -> None:
+        """Add what a probe has measured."""
+        grow(self.job.folder, *measurement)
 
-    def alone(self) -> dict[str, Any]:
-        """What it finds."""
+    def train(self) -> dict[str, Any]:
+        """Train the job alone; return fields of its row."""
         return train(
-            self.request.cell, self.curve, self.progress,
-            plan=self.request.plan, checkpoints=self.checkpoints, state=self.state, seen=self.seen,
+            self.job.cell, self.record, self.progress, plan=self.job.plan,
+            checkpoints=self.checkpoints, state=self.state, seen=self.record_probe,
         )  # fmt: skip
 
     @property
-    def beside(self) -> seed_stacking.Run:
-        """The same, to be trained with other seeds."""
+    def stacked(self) -> seed_stacking.Run:
+        """The training as one of several seeds."""
         return seed_stacking.Run(
-            self.request.cell, self.curve, self.progress, self.checkpoints, self.state, self.seen
-        )
+            self.job.cell, self.record, self.progress, self.checkpoints, self.state,
+            self.record_probe,
+        )  # fmt: skip
 
 
 def _is_interrupt(error: BaseException) -> bool:
-    # Lightning turns Ctrl-C into an exit of its own; and a rank whose partner was interrupted
-    # before it may hear of a broken connection first.
-    return interrupted() or isinstance(error, KeyboardInterrupt)
+    # Lightning turns Ctrl-C into SystemExit, and a rank may notice the broken connection to an
+    # interrupted rank before its own signal.
+    return was_interrupted() or isinstance(error, KeyboardInterrupt)
 
 
-def describe(request: Request, found: Mapping[str, Any], mirror: str = "") -> Row:
-    """The row of a run, with what its training found."""
+def describe(job: Job, result: Mapping[str, Any], wandb_location: str = "") -> Row:
+    """Return the row of a run with the result of its training."""
     return Row(
-        **request.cell.asked(request.sweep),
-        **found,
-        wandb=mirror,
-        threads=request.cell.trainer.threads,
-        computation=request.computation,
+        **job.cell.asked(job.sweep),
+        **result,
+        wandb=wandb_location,
+        threads=job.cell.trainer.threads,
+        computation=job.computation,
         finished=now(),
         versions=versions(),
-        commit=request.commit,
+        commit=job.commit,
     )
 
 
-def _summary(row: Row) -> dict[str, Any]:
+def _wandb_summary(row: Row) -> dict[str, Any]:
     measured = ("train_loss", "train_top1", "val_top1", "test_top1", "test_top5", "test_loss")
-    also = ("status", "reason", "params", "macs", "seconds", "images_per_second", "peak_memory")
-    hardware = ("devices", "plan")  # without which no speed says anything
-    found = {name: getattr(row, name) for name in (*measured, *also, *hardware)}
-    return {**found, "diverged": int(row.status == "diverged")}  # W&B counts numbers alone
+    run = ("status", "reason", "params", "macs", "seconds", "images_per_second", "peak_memory")
+    hardware = ("devices", "plan")  # without them no speed can be compared
+    summary = {name: getattr(row, name) for name in (*measured, *run, *hardware)}
+    return {**summary, "diverged": int(row.status == "diverged")}  # W&B counts only numbers

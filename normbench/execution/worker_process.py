@@ -1,14 +1,16 @@
-"""Processes for work: forked from a server that has imported torch once.
+"""Worker processes, forked from a server that has imported torch once.
 
 The process that reads the command line never imports torch. It starts a fork server, which does,
-and asks it for a child for each piece of work: 0.02 s a child instead of 15 s of imports. A child
+and asks it for a worker process for each job: 0.02 s each instead of 15 s of imports. A worker
+process
 
-    leads a session of its own, so that Ctrl-C at the terminal reaches the parent alone,
-    writes what it prints to a log file,
-    reports by a pipe,
+    leads its own session, so that Ctrl-C at the terminal reaches only the parent,
+    writes its output to a log file,
+    reports to the parent through a pipe,
     and kills itself when its parent is gone.
 
-Every child imports this module first: multiprocessing pickles `_enter` by name. So it stays light.
+Every worker process imports this module first, because multiprocessing pickles `_main` by name. So
+this module imports nothing heavy.
 """
 
 import multiprocessing
@@ -18,8 +20,8 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from importlib import import_module
 from multiprocessing import connection, forkserver
@@ -31,15 +33,17 @@ from typing import Any, Literal, Protocol
 
 from normbench.errors import BadInput, OutOfMemory, one_line
 
-GRACE = 15.0  # seconds that an interrupted child has to write its state
+GRACE = 15.0  # seconds an interrupted worker process has to write its state
+INTERRUPTED = 130  # exit code of a worker process that was asked to stop
+
 _CONTEXT = multiprocessing.get_context("forkserver")
 
 
 @dataclass(frozen=True)
 class Message:
-    """What a child reports: how far it is, its result, or why there is none.
+    """A report of a worker process: its progress, its result, or the reason why it has none.
 
-    `at` is a moment of the clock that all processes of a machine share, in seconds.
+    `at` is in seconds of the monotonic clock, which all processes of a machine share.
     """
 
     kind: Literal["progress", "result", "refused", "memory", "failed"]
@@ -48,19 +52,75 @@ class Message:
 
 
 @dataclass(frozen=True)
-class Ended:
-    """How a child ended: its exit code, negative for a signal, and the last thing that it said.
+class Exit:
+    """The end of a worker process.
 
-    `rank` is which of several processes of one piece of work it was; None: there was one.
+    Args:
+        code: its exit code, negative for a signal.
+        last: its last message that was not about progress.
+        rank: its rank in a process group of several; None: it was alone.
     """
 
     code: int
     last: Message | None
     rank: int | None = None
 
+    @property
+    def succeeded(self) -> bool:
+        """It reported a result."""
+        return self.last is not None and self.last.kind == "result"
 
-class Child:
-    """A running process and the pipe to it."""
+    @property
+    def refused(self) -> bool:
+        """It raised `BadInput`."""
+        return self.last is not None and self.last.kind == "refused"
+
+    @property
+    def out_of_memory(self) -> bool:
+        """It raised `OutOfMemory`."""
+        return self.last is not None and self.last.kind == "memory"
+
+    @property
+    def result(self) -> Any:
+        """The value that the target returned; None if it returned none."""
+        return self.last.content if self.last is not None and self.succeeded else None
+
+    @property
+    def reason(self) -> str:
+        """One line: why there is no result."""
+        prefix = "" if self.rank is None else f"rank {self.rank}: "
+        if self.last is not None and not self.succeeded:
+            return f"{prefix}{self.last.content}"
+        if self.code < 0:
+            return f"{prefix}killed by signal {-self.code}"
+        return f"{prefix}exited with code {self.code} and reported no result"
+
+    @property
+    def timestamp(self) -> float:
+        """Seconds since 1970, comparable between machines: the last message, or now without one."""
+        age = time.monotonic() - self.last.at if self.last is not None else 0.0
+        return time.time() - age
+
+
+class Waitable(Protocol):
+    """A worker process, or several that share a job."""
+
+    @property
+    def handles(self) -> list[Any]:
+        """Handles for `multiprocessing.connection.wait`."""
+
+    def messages(self) -> Iterable[Message]:
+        """Yield the messages since the last call."""
+
+    def poll(self) -> Exit | None:
+        """Return the end of it; None while it runs."""
+
+    def kill(self) -> None:
+        """End it now."""
+
+
+class WorkerProcess:
+    """A running worker process and the pipe from it."""
 
     def __init__(self, process: ForkServerProcess, pipe: Connection) -> None:
         self.process = process
@@ -69,11 +129,10 @@ class Child:
 
     @property
     def handles(self) -> list[Any]:
-        """What becomes ready when there is something to read or the child is gone."""
         return [self.pipe, self.process.sentinel]
 
     def messages(self) -> Iterable[Message]:
-        """What it has said since the last call."""
+        """Yield the messages since the last call."""
         with suppress(EOFError, OSError):
             while self.pipe.poll():
                 message: Message = self.pipe.recv()
@@ -81,60 +140,58 @@ class Child:
                     self.last = message
                 yield message
 
-    def ended(self) -> Ended | None:
-        """How it ended; None while it runs. Call after `messages`, which it outlives."""
+    def poll(self) -> Exit | None:
+        """Return the end of it; None while it runs. Read `messages` first: this drops the rest."""
         if self.process.is_alive():
             return None
-        for _ in self.messages():  # the last words may have come after the last look
+        for _ in self.messages():  # one may have arrived after the last call
             pass
         self.process.join()
         self.pipe.close()
-        return Ended(self.process.exitcode or 0, self.last)
+        return Exit(self.process.exitcode or 0, self.last)
 
-    def signal(self, number: int) -> None:
+    def send_signal(self, number: int) -> None:
         with suppress(ProcessLookupError):
             os.kill(self.process.pid or 0, number)
 
     def kill(self) -> None:
-        """The child and all that is in its session, such as workers of its own."""
+        """Kill it and all processes of its session, such as data loaders."""
         try:
             os.killpg(self.process.pid or 0, signal.SIGKILL)
-        except ProcessLookupError:  # it is gone, or so young that it leads no session yet
+        except ProcessLookupError:  # gone, or too young to lead a session
             with suppress(ProcessLookupError):
                 os.kill(self.process.pid or 0, signal.SIGKILL)
 
 
 def start(
     target: str,
-    request: Any,
+    argument: Any,
     *,
     log: Path | None = None,
     environment: Mapping[str, str | None] | None = None,
-) -> Child:
-    """Run `target` ("module:function") on (request, tell) in a child.
+) -> WorkerProcess:
+    """Call `target` with (argument, report) in a new worker process.
 
     Args:
-        target: imported inside the child.
-        request: pickled and handed over.
-        log: file that takes what the child prints; None throws it away.
-        environment: variables of this child, beside those that its parent has now; None takes
-            one away.
+        target: "module:function", imported inside the worker process. `report` is a function that
+            sends its argument to the parent as a progress message.
+        argument: pickled and sent to the worker process.
+        log: file for its output; None discards the output.
+        environment: environment variables in addition to those of the parent; None unsets one.
     """
-    # One way: a child that waits for words of its parent could wait for ever.
+    # One direction only: a worker process that read from its parent could wait for ever.
     reader, writer = _CONTEXT.Pipe(duplex=False)
-    # What a child inherits is the server's environment, which is that of the server's start.
-    wanted = {**os.environ, **(environment or {})}
-    variables = {name: value for name, value in wanted.items() if value is not None}
-    arguments = (target, request, writer, log, variables)
-    # Pickled by name, so the server needs no more than this module to start any work.
-    process = _CONTEXT.Process(target=_enter, args=arguments)
+    # A forked process would inherit the environment that the server had at its start.
+    updated = {**os.environ, **(environment or {})}
+    variables = {name: value for name, value in updated.items() if value is not None}
+    process = _CONTEXT.Process(target=_main, args=(target, argument, writer, log, variables))
     _fork(process)
     writer.close()
-    return Child(process, reader)
+    return WorkerProcess(process, reader)
 
 
 def _fork(process: ForkServerProcess) -> None:
-    """Have the server start `process`; a server that was killed just now may still look alive."""
+    """Start `process`; retry, because a server that was just killed may still look alive."""
     for _ in range(50):
         _ensure_server()
         try:
@@ -144,116 +201,103 @@ def _fork(process: ForkServerProcess) -> None:
     raise RuntimeError("the fork server does not answer")
 
 
-class Waited(Protocol):
-    """One child, or several that are one piece of work."""
-
-    @property
-    def handles(self) -> list[Any]:
-        """What becomes ready when there is something to read or the child is gone."""
-
-    def messages(self) -> Iterable[Message]:
-        """What it has said since the last call."""
-
-    def ended(self) -> Ended | None:
-        """How it ended; None while it runs."""
-
-    def kill(self) -> None:
-        """End it now."""
-
-
-def wait(children: Iterable[Waited], seconds: float) -> None:
-    """Until one of `children` has something to say or is gone, at most `seconds`."""
-    # Runs that share a process share its pipe.
-    handles = {handle for child in children for handle in child.handles}
+def wait(processes: Iterable[Waitable], seconds: float) -> None:
+    """Wait until one of `processes` has sent a message or ended, at most `seconds`."""
+    # A set, because runs that share a process share its pipe.
+    handles = {handle for process in processes for handle in process.handles}
     connection.wait(list(handles), timeout=seconds)
 
 
-def finish(child: Waited) -> Ended:
-    """How `child` ends, once it does; when the waiting is broken off, it is ended."""
+def wait_for_exit(process: Waitable) -> Exit:
+    """Wait for the end of `process`; kill it if the wait is interrupted."""
     try:
-        while (end := child.ended()) is None:
-            wait([child], 1.0)
-            for _ in child.messages():  # a full pipe would hold it
+        while (end := process.poll()) is None:
+            wait([process], 1.0)
+            for _ in process.messages():  # a full pipe would block it
                 pass
     except BaseException:
-        child.kill()
+        process.kill()
         raise
     return end
 
 
 def start_server(preload: Iterable[str]) -> None:
-    """Start the fork server, if none runs; it imports `preload` in the background."""
-    _CONTEXT.set_forkserver_preload(list(preload))
+    """Start the fork server unless it runs; it imports the modules `preload` in the background."""
+    _CONTEXT.set_forkserver_preload(["normbench.execution.end_with_parent", *preload])
     _ensure_server()
 
 
 def _ensure_server() -> None:
-    """Start the fork server unless it runs; also when it has died since.
-
-    Until Python 3.12 the server does not inherit sys.path and passes over what it cannot import, so
-    the path goes along in the environment. It ignores Ctrl-C only once it has imported, so it is
-    started with the signal ignored.
-    """
-    os.environ.setdefault("OMP_NUM_THREADS", "1")  # read once, when torch is imported
-    # glibc would give large tensors back to the system and take them anew, page by page, in every
-    # step: a tenth of a training on a CPU. Read once, when a process starts.
+    """Start the fork server unless it runs, also if an earlier one has died."""
+    os.environ.setdefault("OMP_NUM_THREADS", "1")  # torch reads it once, at import
+    # Otherwise glibc returns large tensors to the system and maps them again in every step, which
+    # costs a tenth of a training on a CPU. Read once, when a process starts.
     os.environ.setdefault("MALLOC_MMAP_MAX_", "0")
     os.environ.setdefault("MALLOC_TRIM_THRESHOLD_", str(2**62))
-    # torch would otherwise create a CUDA context while counting devices, and no child could fork.
+    # Otherwise torch creates a CUDA context to count devices, and CUDA does not survive a fork.
     os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
-    before = os.environ.get("PYTHONPATH")
+    with _import_path_in_environment(), _ignored_signals():
+        forkserver.ensure_running()
+
+
+@contextmanager
+def _import_path_in_environment() -> Iterator[None]:
+    """Pass sys.path on: before Python 3.12 the server does not get it, and skips failed imports."""
+    previous = os.environ.get("PYTHONPATH")
     os.environ["PYTHONPATH"] = os.pathsep.join(path or str(Path.cwd()) for path in sys.path)
-    # A signal that is ignored stays so in what is started: Ctrl-C must not reach the imports.
-    # And a job of Slurm that is about to be taken away gets SIGUSR2, with all of its processes.
+    try:
+        yield
+    finally:
+        if previous is None:
+            del os.environ["PYTHONPATH"]
+        else:
+            os.environ["PYTHONPATH"] = previous
+
+
+@contextmanager
+def _ignored_signals() -> Iterator[None]:
+    """Ignore signals that the server must not die of; a started process inherits the setting.
+
+    SIGINT: the server itself ignores it only after its imports. SIGUSR2: Slurm sends it to all
+    processes of a job that it is about to preempt.
+    """
     handlers = {
         number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGUSR2)
     }
     try:
-        forkserver.ensure_running()
+        yield
     finally:
         for number, handler in handlers.items():
             signal.signal(number, handler)
-        if before is None:
-            del os.environ["PYTHONPATH"]
-        else:
-            os.environ["PYTHONPATH"] = before
 
 
-def stop_server() -> None:
-    """End the fork server now: left alone it would hold the terminal for a second or more."""
-    server: Any = forkserver._forkserver  # the only way to its process id
-    if server._forkserver_pid is not None:
-        with suppress(ProcessLookupError):
-            os.kill(server._forkserver_pid, signal.SIGTERM)
-
-
-def _enter(
-    target: str, request: Any, pipe: Connection, log: Path | None, environment: dict[str, str]
+def _main(
+    target: str, argument: Any, pipe: Connection, log: Path | None, environment: dict[str, str]
 ) -> None:
-    """The life of a child."""
-    os.setsid()  # first: from here on a Ctrl-C at the terminal and killpg mean somebody else
-    signal.signal(signal.SIGINT, _interrupt)  # the server ignores it, we do not
+    """Run a worker process from its start to its exit code."""
+    os.setsid()  # first: now Ctrl-C at the terminal does not reach it, and killpg only reaches it
+    signal.signal(signal.SIGINT, _interrupt)  # the server ignores the signal
     threading.Thread(target=_die_with_parent, daemon=True).start()
-    os.environ.clear()  # what was inherited is the server's, from the day of its start
+    os.environ.clear()  # the inherited variables are those of the server's start
     os.environ.update(environment)
-    _redirect(log)
-    say = _Speaker(pipe)
+    _redirect_output(log)
+    send = _sender(pipe)
     try:
         module, _, function = target.partition(":")
         work = getattr(import_module(module), function)
-        say(Message("result", work(request, lambda content: say(Message("progress", content)))))
+        send(Message("result", work(argument, lambda content: send(Message("progress", content)))))
     except KeyboardInterrupt:
-        sys.exit(130)
+        sys.exit(INTERRUPTED)
     except BadInput as error:
-        say(Message("refused", str(error)))
+        send(Message("refused", str(error)))
         sys.exit(2)
     except OutOfMemory as error:
         traceback.print_exc()
-        say(Message("memory", str(error)))
+        send(Message("memory", str(error)))
         sys.exit(1)
     except BaseException as error:
         traceback.print_exc()
-        say(Message("failed", one_line(error)))
+        send(Message("failed", one_line(error)))
         sys.exit(1)
 
 
@@ -265,24 +309,23 @@ def _interrupt(number: int, _frame: FrameType | None) -> None:
     raise KeyboardInterrupt
 
 
-def interrupted() -> bool:
-    """Whether this child was asked to stop."""
+def was_interrupted() -> bool:
+    """Return whether this worker process was asked to stop."""
     return bool(_interrupts)
 
 
-class _Speaker:
-    """Sends messages; a parent that is gone hears nothing, and that is no error of the child's."""
+def _sender(pipe: Connection) -> Callable[[Message], None]:
+    """Return a function that sends messages and ignores that the parent is gone."""
 
-    def __init__(self, pipe: Connection) -> None:
-        self.pipe = pipe
-
-    def __call__(self, message: Message) -> None:
+    def send(message: Message) -> None:
         with suppress(BrokenPipeError):
-            self.pipe.send(message)
+            pipe.send(message)
+
+    return send
 
 
-def _redirect(log: Path | None) -> None:
-    # Appending: the file may be that of a run which another process trains at this moment.
+def _redirect_output(log: Path | None) -> None:
+    # Append: another process may be training this run and writing to the same file.
     file = os.open(log or os.devnull, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     sys.stdout.flush()
     sys.stderr.flush()
@@ -294,5 +337,5 @@ def _redirect(log: Path | None) -> None:
 def _die_with_parent() -> None:
     parent = multiprocessing.parent_process()
     assert parent is not None
-    connection.wait([parent.sentinel])  # a pipe that closes with the parent, also after kill -9
+    connection.wait([parent.sentinel])  # a pipe that closes when the parent ends, even by SIGKILL
     os.killpg(0, signal.SIGKILL)

@@ -1,0 +1,81 @@
+"""The records that a sweep, its scheduler and its worker processes exchange. No torch."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from normbench.config.cells import Accelerator, Cell
+from normbench.config.plan import Plan
+
+Print = Callable[[str], None]  # shows a line to the user
+
+
+@dataclass
+class Summary:
+    """The end of a sweep: numbers of cells, by the origin of their rows."""
+
+    reused: int = 0
+    trained: int = 0
+    shared: int = 0
+    failed: list[str] = field(default_factory=list)  # a line for each
+    interrupted: int = 0  # number of the signal, or 0
+
+
+@dataclass(frozen=True)
+class Job:
+    """A run as the scheduler starts it. It is pickled for the processes that train it.
+
+    Args:
+        cell: to train.
+        folder: of the run.
+        plan: layout of its workers on devices.
+        sweep: the sweep that the row belongs to.
+        commit: of the source tree.
+        force: train although there is a row.
+        resume: continue from the last checkpoint, if there is one.
+        computation: equal for all cells that compute the same; empty: no other cell can.
+        init_checkpoint: the checkpoint that `cell.init_from` names.
+        external_ranks: torchrun or srun started the ranks, so rank 0 tells the others whether to
+            train.
+    """
+
+    cell: Cell
+    folder: Path
+    plan: Plan
+    sweep: str
+    commit: str = ""
+    force: bool = False
+    resume: bool = True
+    computation: str = ""
+    init_checkpoint: Path | None = None
+    external_ranks: bool = False
+
+    @property
+    def log(self) -> Path:
+        """The file for the output of rank 0."""
+        return self.folder / "log.txt"
+
+
+@dataclass(frozen=True)
+class PreflightResults:
+    """What is known before training, by id of a cell; see `normbench.execution.preflight`.
+
+    Args:
+        impossible: the reason why a cell cannot work; empty if it can.
+        worker_independent: cells whose computation does not depend on the division into workers.
+        single_pass: cells in which all images of a step must share one forward pass.
+        unstackable: the reason why the seeds of a cell cannot be stacked; empty if they can.
+        coverage: by network of a library, the part of it that the normalizer reaches.
+        accelerator: what trainer=auto means on this machine.
+        gpus: number of CUDA devices.
+        memory: bytes of one device, or of the host.
+    """
+
+    impossible: dict[str, str]
+    worker_independent: set[str]
+    single_pass: set[str]
+    unstackable: dict[str, str]
+    coverage: dict[str, str]
+    accelerator: Accelerator
+    gpus: int
+    memory: int

@@ -1,0 +1,290 @@
+"""Start the jobs of a sweep on this machine, as many at a time as it has room for."""
+
+import math
+import os
+import time
+from collections import Counter, deque
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from normbench import results, run_files
+from normbench.config.cells import Settings
+from normbench.config.plan import share_of_cores
+from normbench.execution import process_group, worker_process
+from normbench.execution.distributed_env import DistributedEnv
+from normbench.execution.job import Job, Print, Summary
+from normbench.execution.process_group import StackedRun
+from normbench.execution.provenance import now
+from normbench.execution.scheduler import QueueEntry, Scheduler
+from normbench.execution.worker_process import Exit
+from normbench.results import Row
+
+TRAIN, TRAIN_STACKED = (
+    "normbench.execution.worker:train_job", "normbench.execution.worker:train_stacked_jobs",
+)  # fmt: skip
+POLL = 0.5  # seconds between two checks for messages
+REMOTE_FAILURE = 5.0  # seconds in which other machines must report why a rank of theirs failed
+
+
+class LocalScheduler(Scheduler):
+    """Train in worker processes of this machine.
+
+    Args:
+        entries: jobs to train.
+        settings: of the command line.
+        summary: updated as jobs end.
+        print_line: shows a line to the user.
+        gpus: number of CUDA devices.
+        memory: bytes of one of them, or of the host.
+        env: of this process, if torchrun or srun has started it as a rank of one run.
+    """
+
+    def __init__(
+        self,
+        entries: Sequence[QueueEntry],
+        settings: Settings,
+        summary: Summary,
+        print_line: Print,
+        *,
+        gpus: int,
+        memory: int,
+        env: DistributedEnv | None = None,
+    ) -> None:
+        super().__init__(entries, settings, summary)
+        self.running: list[QueueEntry] = []
+        self.busy: set[str] = set()  # ids of cells that another command is training
+        self.memory, self.env = memory, env
+        self.fitting: dict[str, int] = {}  # by memory key, the first plan that may fit
+        visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+        self.gpus = visible.split(",") if visible else list(map(str, range(gpus)))
+        self.slots = self._count_slots(print_line)
+
+    def _count_slots(self, print_line: Print) -> int:
+        """Return how many runs are trained at a time: what the GPUs or the CPU cores allow."""
+        on_gpu = any(entry.cell.trainer.accelerator == "gpu" for entry in self.queue)
+        threads = max((entry.cell.trainer.threads for entry in self.queue), default=1)
+        devices = max((entry.job.plan.devices for entry in self.queue), default=1)
+        cores = len(os.sched_getaffinity(0)) // threads
+        slots = self.settings.jobs or max(1, (len(self.gpus) if on_gpu else cores) // devices)
+        slots = min(slots, len(self.queue))
+        if slots:
+            runs = "1 run at a time" if slots == 1 else f"{slots} runs at a time"
+            ranks = "" if devices == 1 else f", up to {devices} processes each"
+            place = f"{len(self.gpus)} GPUs" if on_gpu else f"{cores * threads} CPU cores"
+            print_line(f"{runs}{ranks}, threads={threads}, on {place}")
+        return slots
+
+    def run(self) -> None:
+        """Train until every cell has a row, has failed, or the user interrupts."""
+        try:
+            while self.queue or self.running:
+                self.fill_slots()
+                groups = [entry.processes for entry in self.running if entry.processes]
+                worker_process.wait(groups, POLL)
+                for entry in list(self.running):
+                    self.update(entry)
+        except BaseException:  # Ctrl-C, a closed terminal, a full disk: leave no process behind
+            self.stop()
+            raise
+        finally:
+            self.screen.close()
+
+    def fill_slots(self) -> None:
+        """Start jobs while there are free slots.
+
+        Look for rows and locks first: it saves a process. The worker process does it again.
+        """
+        for _ in range(len(self.queue)):
+            used = {entry.processes.pid for entry in self.running if entry.processes}
+            free = self.slots - len(used)
+            if not self.queue or free < 1:
+                return
+            entry = self.queue.popleft()
+            if self.is_open(entry):
+                self.start([entry, *self.take_seeds(entry, free)])
+
+    def is_open(self, entry: QueueEntry) -> bool:
+        """Return whether a job from the queue still has to be trained by this command."""
+        if self.finished_elsewhere(entry):
+            return False
+        if entry.job.computation in self.shareable:
+            self.copy_row(self.shareable[entry.job.computation], entry.cell)
+            return False
+        if run_files.is_busy(entry.job.folder):
+            self.queue.append(entry)
+            if entry.cell.id not in self.busy:
+                self.busy.add(entry.cell.id)
+                self.screen.note(f"waiting   {entry.cell.title}: another process is training it")
+            return False
+        return True
+
+    def take_seeds(self, entry: QueueEntry, free: int) -> list[QueueEntry]:
+        """Take other seeds of the cell from the queue, to be stacked with `entry`.
+
+        At most so many that every free slot still gets work.
+        """
+        key = entry.memory_key
+        if not entry.stackable or key in self.fitting:
+            return []
+        seeds = [each for each in self.queue if each.stackable and each.memory_key == key]
+        other_cells = {each.memory_key for each in self.queue} - {key}
+        limit = math.ceil((1 + len(seeds)) / max(1, free - len(other_cells))) - 1
+        seeds = seeds[:limit]
+        ids = {each.cell.id for each in seeds}
+        self.queue = deque(each for each in self.queue if each.cell.id not in ids)
+        return [each for each in seeds if self.is_open(each)]
+
+    def start(self, entries: Sequence[QueueEntry]) -> None:
+        """Start the worker processes of one cell, or of several seeds of it."""
+        first = entries[0]
+        attempt = max(first.attempt, self.fitting.get(first.memory_key, 0))
+        gpus: list[str] = []
+        environment: dict[str, str | None] = {}
+        # Under torchrun or srun the launcher has chosen the devices.
+        if self.gpus and first.cell.trainer.accelerator == "gpu" and self.env is None:
+            gpus = self.least_used_gpus(first.plans[attempt].devices)
+            environment["CUDA_VISIBLE_DEVICES"] = ",".join(gpus)
+        for entry in entries:
+            entry.attempt, entry.gpus, entry.started = attempt, gpus, time.monotonic()
+            entry.job.folder.mkdir(parents=True, exist_ok=True)
+            run_files.forget_failures(entry.job.folder)
+        jobs = [self.with_readers(entry.job, len(entries)) for entry in entries]
+        log = first.job.log
+        if len(entries) > 1:
+            group = process_group.start(TRAIN_STACKED, jobs, 1, log=log, environment=environment)
+            runs = process_group.stacked_runs(group, len(entries))
+            for entry, run in zip(entries, runs, strict=True):
+                entry.processes = run
+        elif self.env is None:
+            first.processes = process_group.start(
+                TRAIN, jobs[0], jobs[0].plan.devices, log=log, environment=environment
+            )
+        else:
+            first.processes = process_group.start_rank(
+                TRAIN, jobs[0], self.env, log=log, environment=environment
+            )
+        self.running += entries
+        for entry in entries:
+            self.screen.began(entry.cell.id, entry.cell.title)
+
+    def with_readers(self, job: Job, stacked: int) -> Job:
+        """Return `job` with its share of the CPU cores for data loading, if others run too."""
+        if self.slots * stacked == 1:
+            return job
+        readers = share_of_cores(self.slots * stacked * job.plan.devices)
+        return replace(job, cell=job.cell.with_readers(readers))
+
+    def least_used_gpus(self, number: int) -> list[str]:
+        """Choose GPUs; two runs share one only if there are more slots than GPUs."""
+        users = Counter(gpu for entry in self.running for gpu in entry.gpus)
+        return sorted(self.gpus, key=lambda gpu: users[gpu])[:number]
+
+    def update(self, entry: QueueEntry) -> None:
+        """Show the progress of a run, and handle its end."""
+        assert entry.processes is not None
+        # Messages first: poll() drops what arrived before the end.
+        for message in entry.processes.messages():
+            if message.kind == "progress":
+                self.screen.moved(entry.cell.id, **message.content)
+        end = entry.processes.poll()
+        if end is None:
+            if self.env is not None and run_files.failures(entry.job.folder):
+                entry.processes.kill()  # a rank elsewhere is gone, and this one may wait for it
+            return
+        self.running.remove(entry)
+        if end.result == "busy":
+            self.put_back(entry)
+        elif end.out_of_memory:
+            self.handle_out_of_memory(entry, end)
+        elif not end.succeeded:
+            self.handle_failure(entry, end)
+        else:
+            self.summary.trained += end.result != "finished"
+            self.finish(entry)
+
+    def put_back(self, entry: QueueEntry) -> None:
+        """Queue a job again that another command began between our check and the worker's."""
+        if self.env is not None:
+            self.fail(entry, "another process is training it", entry.job.log)
+            return
+        self.queue.append(entry)
+        self.screen.left(entry.cell.id)
+
+    def handle_out_of_memory(self, entry: QueueEntry, end: Exit) -> None:
+        """Try the next plan, which computes the same in smaller parts; without one write a row."""
+        assert end.last is not None
+        title, plan, index = entry.cell.title, entry.job.plan, entry.attempt + 1
+        if isinstance(entry.processes, StackedRun):  # a single network may fit
+            entry.stackable = False
+            self.retry(entry, f"out of memory  {title}: stacked with other seeds; trying alone")
+            return
+        self.fitting[entry.memory_key] = min(index, len(entry.plans) - 1)
+        if self.env is not None:  # all ranks were started with this plan
+            hint = f"{plan} needs too much memory; trainer.per_forward=N needs less"
+            self.fail(entry, hint, entry.job.log)
+        elif index < len(entry.plans):
+            entry.attempt = index
+            self.retry(entry, f"out of memory  {title}: {plan}; trying {entry.job.plan}")
+        else:
+            row = Row(
+                **entry.cell.asked(self.settings.sweep), status="oom", reason=str(end.last.content),
+                plan=str(plan), memory=self.memory, threads=entry.cell.trainer.threads,
+                commit=entry.job.commit, finished=now(),
+            )  # fmt: skip
+            results.write(entry.job.folder, row)
+            self.finish(entry)
+
+    def retry(self, entry: QueueEntry, line: str) -> None:
+        self.screen.left(entry.cell.id)
+        self.screen.note(line)
+        self.queue.appendleft(entry)
+
+    def handle_failure(self, entry: QueueEntry, end: Exit) -> None:
+        """Record a run that left no row, in its state too."""
+        reason, log = end.reason, process_group.log_of_rank(entry.job.log, end.rank or 0)
+        if self.env is not None:
+            reason, log = self.first_failure(entry, end, reason, log)
+        self.close_state(entry, "failed", reason)
+        self.fail(entry, reason, log)
+
+    def first_failure(
+        self, entry: QueueEntry, end: Exit, reason: str, log: Path
+    ) -> tuple[str, Path]:
+        """Return reason and log of the first failure, of this rank or one on another machine."""
+        deadline = time.monotonic() + REMOTE_FAILURE
+        while not run_files.failures(entry.job.folder) and time.monotonic() < deadline:
+            time.sleep(0.2)
+        # A rank that was killed from here did not fail first.
+        failed_at = math.inf if end.last is None and end.code < 0 else end.timestamp
+        return _remote_failure(entry, before=failed_at) or (reason, log)
+
+    def stop(self) -> None:
+        """Interrupt all runs and record their states."""
+        stopped_at = time.time()
+        try:
+            process_group.stop(entry.processes for entry in self.running if entry.processes)
+        finally:
+            for entry in self.running:
+                self.close_state(entry, "interrupted")
+                # A launcher ends all ranks once one has failed, before this one notices.
+                failure = None if self.env is None else _remote_failure(entry, before=stopped_at)
+                if failure and not (entry.job.folder / "row.json").exists():
+                    run_files.change(entry.job.folder, phase="failed", error=failure[0])
+                    self.fail(entry, *failure)
+
+    def close_state(self, entry: QueueEntry, phase: run_files.Phase, reason: str = "") -> None:
+        """Write the state of a run that could not write it itself, because it was killed."""
+        state = run_files.read(entry.job.folder)
+        is_ours = entry.processes is not None and state.get("pid") == entry.processes.pid
+        # The failure of another rank replaces that of rank 0, which only lost its connection.
+        if is_ours and state["phase"] in ("running", phase):
+            run_files.change(entry.job.folder, phase=phase, error=reason)
+
+
+def _remote_failure(entry: QueueEntry, before: float) -> tuple[str, Path] | None:
+    """Return reason and log of the first failure of a rank elsewhere, if it was earlier."""
+    failures = run_files.failures(entry.job.folder)
+    if not failures or failures[0]["at"] >= before:
+        return None
+    return str(failures[0]["reason"]), Path(failures[0]["log"])
