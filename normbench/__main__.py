@@ -18,9 +18,9 @@ from normbench.config import cli
 from normbench.config.cells import Cell, Settings
 from normbench.config.compose import compose
 from normbench.errors import BadInput
-from normbench.execution import dispatch, worker_process
-from normbench.execution.distributed_env import place
-from normbench.execution.pool import Summary
+from normbench.execution import dispatch
+from normbench.execution.distributed_env import distributed_env
+from normbench.execution.job import Summary
 from normbench.execution.sweep import Interrupted
 from normbench.report import build, render
 from normbench.report.pivot import tables
@@ -42,7 +42,7 @@ def main(arguments: Sequence[str]) -> int:
             # Before any training: a table that cannot be written would be a poor end of it.
             results.writable(REPORTS, f"the folder {REPORTS}", "call normbench from another folder")
             summary = dispatch.start(cells, settings, dispatch.print_now)
-            if (own := place()) is None or own.rank == 0:  # of several processes one concludes
+            if (env := distributed_env()) is None or env.rank == 0:
                 _conclude(cells, settings, summary)
     except BadInput as error:
         print(f"normbench: {error}", file=sys.stderr)
@@ -106,10 +106,7 @@ def _signals() -> Iterator[None]:
 
 def entry() -> None:
     """The console script `normbench`."""
-    try:
-        cli.run(main)
-    finally:
-        worker_process.stop_server()
+    cli.run(main)
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ if not torch.cuda.is_available():  # before anything imports Triton
 
 from normbench.__main__ import main
 from normbench.execution import worker_process
-from normbench.execution.sweep import PRELOADED
+from normbench.execution.sweep import PRELOAD
 from normbench.probe import __main__ as probe
 from normbench.results import read
 from support import local_slurm
@@ -47,22 +47,20 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _server() -> Iterator[None]:
-    """Nothing of the tests outlives them. Children find the modules of tests/plugin."""
+def _plugin_path() -> None:
+    """Let worker processes import the modules of tests/plugin."""
     sys.path.insert(0, str(PLUGIN))
-    yield
-    worker_process.stop_server()
 
 
 @pytest.fixture(scope="session")
-def _forks() -> None:
-    """The server stays where it was started, so it is not in the folder of some test."""
-    worker_process.start_server(PRELOADED)
+def _fork_server() -> None:
+    """Start the fork server before any test changes the working directory."""
+    worker_process.start_server(PRELOAD)
 
 
 @pytest.fixture
 def command(
-    _forks: None,
+    _fork_server: None,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],

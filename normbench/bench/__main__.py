@@ -44,7 +44,6 @@ from importlib import import_module
 
 from normbench.config import cli
 from normbench.errors import BadInput, choose_from
-from normbench.execution import worker_process
 
 KINDS = ("layers", "step", "seeds", "sweep", "report", "workers", "loader")
 
@@ -69,7 +68,4 @@ def main(arguments: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
-    try:
-        cli.run(main)
-    finally:
-        worker_process.stop_server()
+    cli.run(main)

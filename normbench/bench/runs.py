@@ -13,8 +13,7 @@ from normbench.config.compose import compose
 from normbench.config.plan import Plan, share_of_cores
 from normbench.errors import BadInput, choose_from, counted
 from normbench.execution import process_group, worker_process
-from normbench.execution.pool import why
-from normbench.execution.sweep import PRELOADED
+from normbench.execution.sweep import PRELOAD
 
 Once = Callable[[str, Path], float]  # images per second of one of the words that are compared
 
@@ -40,7 +39,7 @@ def compare(what: str, arguments: Sequence[str]) -> None:
         if what == "plans"
         else _of_loaders(cells[0], words, cores)
     )
-    worker_process.start_server((*PRELOADED, "normbench.bench.timing"))
+    worker_process.start_server((*PRELOAD, "normbench.bench.timing"))
     with tempfile.TemporaryDirectory(prefix="normbench-") as scratch:
         log = Path(scratch) / "log.txt"
         entries = {word: partial(once, word, log) for word in words}
@@ -105,8 +104,7 @@ def _plan(word: str, cell: Cell) -> Plan:
 
 
 def _asked(target: str, request: Any, devices: int, log: Path) -> float:
-    end = worker_process.finish(process_group.start(target, request, devices, log=log))
-    if end.last is None or end.last.kind != "result":
-        refused = end.last is not None and end.last.kind == "refused"
-        raise (BadInput if refused else RuntimeError)(why(end))
-    return float(end.last.content)
+    end = worker_process.wait_for_exit(process_group.start(target, request, devices, log=log))
+    if not end.succeeded:
+        raise (BadInput if end.refused else RuntimeError)(end.reason)
+    return float(end.result)

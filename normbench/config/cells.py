@@ -238,22 +238,6 @@ class Cell:
         return replace(self, trainer=replace(self.trainer, accelerator=accelerator))
 
 
-@dataclass(frozen=True)
-class Request:
-    """A cell to train under a plan, and where to leave what comes out of it."""
-
-    cell: Cell
-    plan: Plan
-    folder: Path
-    sweep: str
-    commit: str
-    force: bool
-    resume: bool
-    computation: str = ""
-    init: Path | None = None  # the checkpoint that `cell.init_from` names
-    led: bool = False  # one of processes that torchrun or srun has started, who agree first
-
-
 def _digest(description: Mapping[str, Any]) -> str:
     # Sorted keys and no spaces: the same description gives the same text, however it was typed.
     canonical = json.dumps(description, sort_keys=True, separators=(",", ":"))

@@ -17,7 +17,7 @@ from normbench.data.dataset import Dataset
 from normbench.errors import BadInput, Impossible, one_line
 from normbench.execution.preflight import require_batch, require_images, short
 from normbench.execution.rates import Rate, Rates, as_dense
-from normbench.execution.reuse import sources
+from normbench.execution.reuse import shareable_rows
 from normbench.models.profile import count_macs, dry_run
 from normbench.norms.workers import set_workers
 from normbench.results import Row
@@ -142,7 +142,7 @@ def estimate(
         BadInput: they cannot be used, or none of them can work.
     """
     rows, looks = list(rows), Looks(Rates(rows, rate))
-    finished = {row.id for row in rows if row.final} | sources(rows).keys()
+    finished = {row.id for row in rows if row.final} | shareable_rows(rows).keys()
     trained: dict[str, Computation] = {}
     impossible: list[str] = []
     for cell in cells:

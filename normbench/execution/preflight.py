@@ -17,7 +17,7 @@ from normbench.config.build import build
 from normbench.config.cells import Accelerator, Cell, Choice
 from normbench.data.reading import opened
 from normbench.errors import BadInput, Impossible, one_line
-from normbench.execution.pool import Verdicts
+from normbench.execution.job import PreflightResults
 from normbench.models.coverage import coverage
 from normbench.models.drop import drop_layers
 from normbench.models.layer_types import is_batch_norm
@@ -41,7 +41,7 @@ from normbench.training.trainer import (
 Asked = tuple[list[Cell], Path, bool, int | None, bool]
 
 
-def check(request: Asked, _tell: Callable[[Any], None]) -> Verdicts:
+def check(request: Asked, _tell: Callable[[Any], None]) -> PreflightResults:
     """Look at every cell.
 
     The request is the cells, the file that takes what is printed, whether this machine is the one
@@ -81,7 +81,7 @@ def check(request: Asked, _tell: Callable[[Any], None]) -> Verdicts:
         if here:
             require_graphs(cell, looks[network])
     own = {cell.id: looks[_network(cell)] for cell in cells}
-    return Verdicts(
+    return PreflightResults(
         {id_: look.reason for id_, look in own.items()},
         {id_ for id_, look in own.items() if look.shared},
         {id_ for id_, look in own.items() if look.whole_step or look.foreign},
@@ -97,7 +97,7 @@ class Look:
     Args:
         reason: why a forward pass of training cannot work, or nothing.
         coverage: of a swap.
-        shared: as in `Verdicts`.
+        shared: as in `PreflightResults`.
         whole_step: all images of a step must share a forward pass.
         foreign: it has batch normalizations that know no workers.
         unfinished: why it cannot be trained from the start, or nothing.

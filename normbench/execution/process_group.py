@@ -133,9 +133,7 @@ class StackedRun:
         inboxes: by run, the messages that were received and not yet read.
     """
 
-    def __init__(
-        self, group: ProcessGroup, index: int, inboxes: Sequence[deque[Message]]
-    ) -> None:
+    def __init__(self, group: ProcessGroup, index: int, inboxes: Sequence[deque[Message]]) -> None:
         self.group, self.index, self.inboxes = group, index, inboxes
 
     @property
@@ -235,9 +233,7 @@ def _start_process(
     rank, rank_variables = (0, {}) if env is None else (env.rank, env.variables)
     defaults = {**dict.fromkeys(_LAUNCHER_VARIABLES), **_DETERMINISTIC_CUBLAS}
     variables = {**defaults, **rank_variables, **(environment or {})}
-    return worker_process.start(
-        target, argument, log=log_of_rank(log, rank), environment=variables
-    )
+    return worker_process.start(target, argument, log=log_of_rank(log, rank), environment=variables)
 
 
 _RANK_STARTED = False

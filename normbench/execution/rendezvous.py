@@ -6,8 +6,9 @@ decision goes through a TCP store of torch, at the port after the one that the t
 
 import os
 from datetime import timedelta
+from typing import Any
 
-from torch.distributed import TCPStore
+from torch import distributed
 
 TIMEOUT = timedelta(minutes=10)  # rank 0 may import and check for a while before it decides
 
@@ -28,6 +29,8 @@ def await_decision() -> bool:
     return train
 
 
-def _store(*, is_master: bool) -> TCPStore:
+def _store(*, is_master: bool) -> Any:
     address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]) + 1
-    return TCPStore(address, port, is_master=is_master, wait_for_workers=False, timeout=TIMEOUT)
+    return distributed.TCPStore(  # type: ignore[attr-defined]
+        address, port, is_master=is_master, wait_for_workers=False, timeout=TIMEOUT
+    )

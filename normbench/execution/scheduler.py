@@ -76,9 +76,7 @@ def possible_plans(cell: Cell, *, single_pass: bool) -> list[Plan]:
 class Scheduler:
     """Bring the cells of a sweep to their rows, wherever they are trained."""
 
-    def __init__(
-        self, entries: Sequence[QueueEntry], settings: Settings, summary: Summary
-    ) -> None:
+    def __init__(self, entries: Sequence[QueueEntry], settings: Settings, summary: Summary) -> None:
         self.root, self.settings, self.summary = Path(settings.runs), settings, summary
         self.queue = deque(entries)
         self.shareable: dict[str, Row] = {}  # by computation
@@ -107,7 +105,9 @@ class Scheduler:
     def reuse(self, entry: QueueEntry, row: Row, *, started: bool) -> None:
         """Take a row that another command has written."""
         self.summary.reused += 1
-        self.show_end(entry.cell, f"finished by another command  {entry.cell.title}", started=started)
+        self.show_end(
+            entry.cell, f"finished by another command  {entry.cell.title}", started=started
+        )
         self.share_row(entry, row)
 
     def share_row(self, entry: QueueEntry, row: Row) -> None:

@@ -111,14 +111,12 @@ class SlurmScheduler(Scheduler):
             self.watched[job.job_id] = entry
             self.local_jobs[job.job_id] = job
             entry.started = time.monotonic()
-            run_files.write(
-                entry.job.folder, "queued", job=job.job_id, title=entry.cell.title
-            )
+            run_files.write(entry.job.folder, "queued", job=job.job_id, title=entry.cell.title)
         self.active |= {job.job_id for job in jobs}
         self.print_line(f"{len(entries)} jobs submitted, their logs are in {self.logs}")
 
     def _watch_submitted_jobs(self) -> None:
-        """Watch the jobs of queued cells that an earlier command submitted and that have not ended."""
+        """Watch the active jobs that an earlier command submitted for queued cells."""
         states = [(entry, run_files.read(entry.job.folder)) for entry in self.queue]
         earlier = {str(state["job"]): entry for entry, state in states if state.get("job")}
         self.watched |= earlier
@@ -215,7 +213,9 @@ def active_jobs(job_ids: set[str]) -> set[str]:
         )  # fmt: skip
     except (OSError, subprocess.TimeoutExpired):
         return job_ids
-    if squeue.returncode:  # Slurm forgets jobs some time after their end; anything else is transient
+    if (
+        squeue.returncode
+    ):  # Slurm forgets jobs some time after their end; anything else is transient
         return set() if "Invalid job id" in squeue.stderr else job_ids
     states = dict(line.split() for line in squeue.stdout.splitlines())
     return {job_id for job_id in job_ids if states.get(job_id, "FAILED") not in ENDED}

@@ -66,7 +66,9 @@ def run(
     open_cells = [cell for cell in cells if settings.force or not _is_finished(rows.get(cell.id))]
     summary = Summary(reused=len(cells) - len(open_cells))
     open_ids = {cell.id for cell in open_cells}
-    _print_missing_files([cell for cell in cells if cell.id not in open_ids], rows, root, print_line)
+    _print_missing_files(
+        [cell for cell in cells if cell.id not in open_ids], rows, root, print_line
+    )
     _refuse_stacking_elsewhere(settings, env)
     number = "1 cell" if len(cells) == 1 else f"{len(cells)} cells"
     print_line(f"{number}, {summary.reused} finished before, {len(open_cells)} to do")
@@ -87,7 +89,7 @@ def run(
             scheduler: Scheduler
             if settings.launcher:
                 assert tasks is not None
-                _set_rows_aside(entries, settings)
+                _set_rows_aside(entries)
                 scheduler = SlurmScheduler(entries, settings, summary, print_line, tasks)
             else:
                 scheduler = LocalScheduler(
@@ -304,7 +306,7 @@ def _queue(
     return list(entries.values())
 
 
-def _set_rows_aside(entries: Sequence[QueueEntry], settings: Settings) -> None:
+def _set_rows_aside(entries: Sequence[QueueEntry]) -> None:
     """Remove what would make a cluster's job or its scheduler believe that the run is finished.
 
     A row of a forced run, or one that ran out of memory elsewhere, would end the watching. Runs

@@ -1,4 +1,11 @@
-"""The mirror of a run in Weights & Biases. It can be absent: nothing here is ever read back."""
+"""The run's copy in Weights & Biases. It can be absent: nothing here is read back.
+
+Private parts of wandb in use, each checked by tests/execution/test_private_names.py:
+
+    _WandbSetup.ensure_service  starts the service process that all runs of a sweep share, from a
+                                process without a run; public calls start one for each run
+    wandb.env.SERVICE           name of the variable by which other processes find that service
+"""
 
 import os
 from collections.abc import Iterator, Mapping
@@ -14,20 +21,20 @@ from normbench.errors import one_line
 from normbench.results import flat
 
 Mode = Literal["online", "offline", "disabled"]
-_open: list[wandb.Run] = []
+_open_runs: list[wandb.Run] = []
 
 
-def start(cell: Cell, folder: Path, sweep: str, known: str | None = None) -> wandb.Run | None:
-    """The W&B run of `cell`, its files in `folder`; None if nobody wants one.
+def start(cell: Cell, folder: Path, sweep: str, run_id: str | None = None) -> wandb.Run | None:
+    """Start the W&B run of `cell`; return None if the logger is disabled.
 
     Args:
-        cell: what is trained.
-        folder: of the run.
-        sweep: that asked for it.
-        known: id of its W&B run, if one was begun before; that one goes on.
+        cell: to train.
+        folder: of the run; takes the files of W&B.
+        sweep: name of the group.
+        run_id: id of a W&B run that this one continues.
     """
     options = cell.logger.options
-    mode = _mode(options.get("mode", "disabled"))
+    mode = _resolve_mode(options.get("mode", "disabled"))
     if mode == "disabled":
         return None
     arguments: dict[str, Any] = {
@@ -39,37 +46,37 @@ def start(cell: Cell, folder: Path, sweep: str, known: str | None = None) -> wan
         "config": {
             "id": cell.id,
             "sweep": sweep,
-            "options": cell.options,  # in one key: W&B groups by no key with a dot in it
+            "options": cell.options,  # in one key: W&B cannot group by a key with a dot
             **flat(cell.identity),
         },
-        "dir": folder.resolve(),  # a service that runs share may stand elsewhere
-        "id": known,
-        "resume": "allow" if known else None,
+        "dir": folder.resolve(),  # the shared service may run in another folder
+        "id": run_id,
+        "resume": "allow" if run_id else None,
         "settings": wandb.Settings(
-            console="off",  # log.txt has it
-            disable_git=True,  # row.json has it
-            x_save_requirements=False,  # row.json has what counts, and reading 140 takes 0.15 s
+            console="off",  # log.txt has the output
+            disable_git=True,  # row.json has the commit
+            x_save_requirements=False,  # row.json has the versions; listing 140 takes 0.15 s
             silent=True,
-            reinit="create_new",  # seeds that are trained together have a run each
-            # W&B's own 90 s are long for a run of 3 s whose server is gone.
+            reinit="create_new",  # stacked seeds have one run each
+            # W&B's default of 90 s is long for a run of 3 s whose server is gone.
             init_timeout=float(os.environ.get("WANDB_INIT_TIMEOUT", 30)),
         ),
     }
     try:
-        return _opened(mode, arguments)
+        return _init(mode, arguments)
     except wandb.errors.CommError as error:
         if mode == "offline" or options["mode"] == "online":
             raise
-        print(f"wandb: offline after all, the server did not answer: {error}", flush=True)
-        return _opened("offline", arguments)
+        print(f"wandb: the server did not answer, so this run is offline: {error}", flush=True)
+        return _init("offline", arguments)
 
 
 @contextmanager
-def shared() -> Iterator[None]:
-    """A service by which runs write and send, for all processes that start in here.
+def shared_service() -> Iterator[None]:
+    """Start the service process of W&B for all processes that start in this context.
 
-    One that stands already is used and left. A run that finds none starts its own, in a quarter
-    of a second.
+    A service that runs already is used and left running. A run that finds none starts its own,
+    which takes a quarter of a second.
     """
     if SERVICE in os.environ or os.environ.get("WANDB_MODE") == "disabled":
         yield
@@ -80,30 +87,30 @@ def shared() -> Iterator[None]:
     finally:
         try:
             wandb.teardown()
-        except SystemExit as end:  # rows are there, whatever became of their mirrors
-            print(f"wandb: the service that runs shared ended with {end.code}", flush=True)
+        except SystemExit as end:  # the rows are written, whatever happened to W&B
+            print(f"wandb: the shared service ended with exit code {end.code}", flush=True)
 
 
 def _connect() -> None:
-    """Be connected to a service; without one that others share `wandb.init` starts its own."""
+    """Connect to the shared service, or start it; if that fails, `wandb.init` starts its own."""
     try:
         wandb.setup(wandb.Settings(silent=True)).ensure_service()
     except Exception as error:
-        print(f"wandb: no service that runs share: {one_line(error)}", flush=True)
+        print(f"wandb: the shared service cannot be used: {one_line(error)}", flush=True)
         os.environ.pop(SERVICE, None)
 
 
-def _opened(mode: Mode, arguments: dict[str, Any]) -> wandb.Run:
+def _init(mode: Mode, arguments: dict[str, Any]) -> wandb.Run:
     _connect()
     run = wandb.init(mode=mode, **arguments)
-    _open.append(run)
+    _open_runs.append(run)
     return run
 
 
-def place(run: wandb.Run | None, root: Path) -> str:
-    """Where the run can be looked at: its address, or the folder that `wandb sync` takes.
+def location(run: wandb.Run | None, root: Path) -> str:
+    """Return the address of the run, or the folder that `wandb sync` takes; "" without a run.
 
-    The folder is the one below `root`, that of all runs, which may be moved.
+    The folder is relative to `root`, the folder of all runs, which may be moved.
     """
     if run is None:
         return ""
@@ -111,27 +118,28 @@ def place(run: wandb.Run | None, root: Path) -> str:
 
 
 def finish(run: wandb.Run | None, summary: Mapping[str, Any], code: int) -> None:
-    """Close the run with what came out of it. atexit does not run in a forked child."""
+    """Close the run. wandb would do it by atexit, which does not run in a forked process."""
     if run is None:
         return
     run.summary.update(dict(summary))
     run.finish(exit_code=code)
-    _open.remove(run)
-    if not _open:
+    _open_runs.remove(run)
+    if not _open_runs:
         wandb.teardown(exit_code=code)
 
 
-def _mode(asked: str) -> Mode:
-    if asked == "auto":
-        asked = os.environ.get("WANDB_MODE", "") or ("online" if _logged_in() else "offline")
-    if asked == "disabled":
+def _resolve_mode(option: str) -> Mode:
+    """Return what mode=auto means here: WANDB_MODE, or online for those who are logged in."""
+    if option == "auto":
+        option = os.environ.get("WANDB_MODE", "") or ("online" if _is_logged_in() else "offline")
+    if option == "disabled":
         return "disabled"
-    return "offline" if asked in ("offline", "dryrun") else "online"
+    return "offline" if option in ("offline", "dryrun") else "online"
 
 
-def _logged_in() -> bool:
-    try:  # no verification: it would ask the server for every run, and wait where there is none
+def _is_logged_in() -> bool:
+    try:  # without verification, which asks the server for every run and waits if there is none
         return bool(wandb.login(prompt=False, verify=False))
     except wandb.errors.Error as error:
-        print(f"wandb: offline, the credentials cannot be used: {error}", flush=True)
+        print(f"wandb: offline, because the credentials cannot be used: {error}", flush=True)
         return False

@@ -9,7 +9,7 @@ import pytest
 from normbench import results, run_files
 from normbench.config.plan import Plan, layouts
 from normbench.execution import process_group, worker_process
-from normbench.execution.sweep import PRELOADED
+from normbench.execution.sweep import PRELOAD
 from normbench.history import read_history
 from support.cells import BROKEN, LONG, SHORT, cell, run_folder
 from support.commands import Command, Rows
@@ -100,8 +100,10 @@ def test_what_is_too_large_is_tried_in_smaller_portions(command: Command, rows: 
     """Of 32 workers with 4 images 8 fit a pass; a second seed does not try the others again."""
     end = command(*BROKEN, "-m", "norm=greedy", "batch=4", "seed=0,1", "jobs=1", *SHORT)
     assert end.code == 0, end.err
-    assert [line.partition(": ")[2] for line in end.out.splitlines() if "too large" in line] == [
-        f"32 workers: devices=1 per_forward={large} accumulation={32 // large}; now 32 workers: "
+    assert [
+        line.partition(": ")[2] for line in end.out.splitlines() if "out of memory" in line
+    ] == [
+        f"32 workers: devices=1 per_forward={large} accumulation={32 // large}; trying 32 workers: "
         f"devices=1 per_forward={large // 2} accumulation={64 // large}"
         for large in (32, 16)
     ]
@@ -201,7 +203,7 @@ def test_what_is_evaluated_is_that_of_one_device(words: list[str], command: Comm
 
 
 @pytest.mark.parametrize(
-    ("parts", "rank", "kind", "content"),
+    ("actions", "rank", "kind", "content"),
     [
         (("later", "at once"), None, "result", "later"),
         (("never", "fail"), 1, "failed", "ValueError: no luck"),
@@ -210,16 +212,15 @@ def test_what_is_evaluated_is_that_of_one_device(words: list[str], command: Comm
         (("at once", "never"), None, "result", "at once"),
     ],
 )
-def test_the_end_of_one_rank_is_told_whatever_the_other_does(
-    parts: tuple[str, str], rank: int | None, kind: str, content: str, tmp_path: Path
+def test_a_group_ends_with_the_first_failure_or_the_result_of_rank_0(
+    actions: tuple[str, str], rank: int | None, kind: str, content: str, tmp_path: Path
 ) -> None:
-    """The other may still write the row, or may wait for ever for one that is gone."""
-    worker_process.start_server(PRELOADED)
-    request = dict(zip("01", parts, strict=True))
-    running = process_group.start("child_work:part", request, 2, log=tmp_path / "log.txt")
-    while (end := running.ended()) is None:
-        worker_process.wait([running], 1)
-        list(running.messages())
+    """The other rank may still write the row, or may wait for ever for one that is gone."""
+    worker_process.start_server(PRELOAD)
+    argument = dict(zip("01", actions, strict=True))
+    log = tmp_path / "log.txt"
+    group = process_group.start("child_work:act_by_rank", argument, 2, log=log)
+    end = worker_process.wait_for_exit(group)
     assert end.last is not None
     assert (end.rank, end.last.kind, end.last.content) == (rank, kind, content)
     wait_until_gone(tmp_path)

@@ -12,8 +12,8 @@ import pytest
 from normbench import results, run_files
 from normbench.errors import BadInput
 from normbench.execution import slurm
-from normbench.execution.distributed_env import place
-from normbench.execution.slurm import alive
+from normbench.execution.distributed_env import distributed_env
+from normbench.execution.slurm import active_jobs
 from normbench.training import checkpoint
 from support.cells import BROKEN, PLUGIN, RESUMABLE, SHORT, run_folder
 from support.commands import Command, Rows
@@ -89,9 +89,9 @@ def test_the_same_command_watches_the_jobs_that_are_still_there(
     stopped = command(*arguments)
     stopper.join()
     assert stopped.code == 130
-    assert "1 jobs stay; `scancel " in stopped.out
+    assert "1 job stays in the queue; `scancel " in stopped.out
     job = str(run_files.read(own)["job"])
-    assert alive({job}) == {job}
+    assert active_jobs({job}) == {job}
     end = command(*arguments)
     assert end.code == 0
     assert "submitted" not in end.out
@@ -112,7 +112,7 @@ def test_a_job_that_ends_while_the_command_begins_is_not_submitted_again(
         run_when((own / "row.json").exists, lambda: None).join()
         return set()
 
-    monkeypatch.setattr(slurm, "alive", ended)
+    monkeypatch.setattr(slurm, "active_jobs", ended)
     end = command(*arguments)
     assert end.code == 0
     assert "submitted" not in end.out
@@ -228,7 +228,7 @@ def test_a_rank_that_failed_is_told_although_the_leader_is_ended_first(
 
 @on_slurm
 def test_several_nodes_are_told_apart() -> None:
-    found = place(
+    found = distributed_env(
         {
             "SLURM_STEP_ID": "0", "SLURM_STEP_NUM_TASKS": "4", "SLURM_STEP_NUM_NODES": "2",
             "SLURM_STEP_NODELIST": "node[07-08]", "SLURM_JOB_ID": "20007", "SLURM_PROCID": "3",
@@ -236,15 +236,17 @@ def test_several_nodes_are_told_apart() -> None:
         }
     )  # fmt: skip
     assert found is not None
-    assert found.environment | {"TORCHELASTIC_RUN_ID": ""} == {
+    assert found.variables | {"TORCHELASTIC_RUN_ID": ""} == {
         "RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2",
         "GROUP_RANK": "1", "GROUP_WORLD_SIZE": "2", "MASTER_ADDR": "node07",
         "MASTER_PORT": "20014", "TORCHELASTIC_RUN_ID": "", "TORCHELASTIC_USE_AGENT_STORE": "False",
     }  # fmt: skip
-    assert place({"SLURM_STEP_ID": "0", "SLURM_STEP_NUM_TASKS": "1"}) is None
-    assert place({}) is None
+    assert distributed_env({"SLURM_STEP_ID": "0", "SLURM_STEP_NUM_TASKS": "1"}) is None
+    assert distributed_env({}) is None
     with pytest.raises(BadInput, match="3 tasks on 2 nodes"):
-        place({"SLURM_STEP_ID": "0", "SLURM_STEP_NUM_TASKS": "3", "SLURM_STEP_NUM_NODES": "2"})
+        distributed_env(
+            {"SLURM_STEP_ID": "0", "SLURM_STEP_NUM_TASKS": "3", "SLURM_STEP_NUM_NODES": "2"}
+        )
 
 
 def test_a_grid_is_no_work_for_the_processes_of_one_run(command: Command) -> None:
@@ -257,5 +259,5 @@ def test_a_grid_is_no_work_for_the_processes_of_one_run(command: Command) -> Non
         grid = command("-m", "norm=bn,gn", *SHORT)
         odd = command("norm=bn", "batch=128", *SHORT)
     assert grid.code == odd.code == 2
-    assert "2 processes were started for one run, and 2 cells make several" in grid.err
+    assert "2 processes were started for one run, and this command has 2 cells" in grid.err
     assert "the 1 workers of bn batch=128" in odd.err

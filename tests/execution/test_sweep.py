@@ -11,10 +11,11 @@ import pytest
 from rich.console import Console
 
 from normbench import results, run_files
-from normbench.config.cells import Request
 from normbench.execution import worker_process
+from normbench.execution.job import Job
+from normbench.execution.local_scheduler import TRAIN
 from normbench.execution.progress import Bars, Lines, Screen
-from normbench.execution.sweep import PRELOADED
+from normbench.execution.sweep import PRELOAD
 from normbench.history import read_history
 from normbench.results import Row
 from support.cells import BROKEN, LONG, SHORT, cell, run_folder
@@ -290,7 +291,7 @@ def test_a_run_that_takes_its_process_away_has_failed(command: Command) -> None:
     end = command(*BROKEN, "norm=vanishing", *SHORT)
     assert end.code == 1
     assert "failed  vanishing" in end.out
-    assert "exit code 0 without a word" in end.out
+    assert "exited with code 0 and reported no result" in end.out
 
 
 def test_not_a_number_in_evaluation_is_a_result(command: Command, rows: Rows) -> None:
@@ -322,23 +323,21 @@ def test_a_forced_run_that_is_stopped_keeps_the_old_row_aside(command: Command, 
     assert results.load(own / "previous.json").test_top1 == 90.0
 
 
-def test_a_child_that_comes_too_late_touches_nothing(command: Command, tmp_path: Path) -> None:
-    """Another process holds the run: its log and its state stay."""
-    own = tmp_path / run_folder("norm=bn", *SHORT)
-    asked = cell("norm=bn", *SHORT).on("cpu")
-    plan = asked.trainer.layouts(asked.workers)[0]
-    request = Request(asked, plan, own, "default", "", force=True, resume=True)
-    with run_files.locked(own):
-        (own / "log.txt").write_text("of the other\n")
-        run_files.write(own, "running", pid=1)
-        worker_process.start_server(PRELOADED)
-        end, _ = finish(
-            worker_process.start("normbench.execution.worker:main", request, log=own / "log.txt")
-        )
-        assert end.last is not None
-        assert end.last.content == "busy"
-    assert (own / "log.txt").read_text() == "of the other\n"
-    assert run_files.read(own)["pid"] == 1
+def test_a_worker_process_changes_nothing_in_a_locked_folder(
+    command: Command, tmp_path: Path
+) -> None:
+    """Another process trains the run: its log and its state stay."""
+    folder = tmp_path / run_folder("norm=bn", *SHORT)
+    bn = cell("norm=bn", *SHORT).on("cpu")
+    job = Job(bn, folder, bn.trainer.layouts(bn.workers)[0], "default", force=True)
+    with run_files.locked(folder):
+        job.log.write_text("of the other\n")
+        run_files.write(folder, "running", pid=1)
+        worker_process.start_server(PRELOAD)
+        end, _ = finish(worker_process.start(TRAIN, job, log=job.log))
+        assert end.result == "busy"
+    assert job.log.read_text() == "of the other\n"
+    assert run_files.read(folder)["pid"] == 1
 
 
 def test_a_damaged_row_is_refused_before_any_training(command: Command) -> None:

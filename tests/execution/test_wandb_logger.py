@@ -77,17 +77,17 @@ def test_runs_share_a_service_that_ends_with_their_sweep(
     command: Command, rows: Rows, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("WANDB_CACHE_DIR", str(Path.cwd() / "cache"))
-    said = "no service that runs share"
+    message = "the shared service cannot be used"
     assert command("-m", "norm=bn", "batch=4", "seed=0,1", *WITH_WANDB).code == 0
     log = Path("runs/default") / rows()[0].id / "log.txt"
-    assert said not in log.read_text()
+    assert message not in log.read_text()
     services = Path("cache/wandb/logs")
     assert len(list(services.glob("core-debug-*.log"))) == 1
     assert "WANDB_SERVICE" not in os.environ
 
     monkeypatch.setenv("WANDB_SERVICE", "3-1-unix-/no/such/socket")  # as one that was killed
     assert command("norm=bn", "batch=4", "force=true", *WITH_WANDB).code == 0
-    assert said in log.read_text()
+    assert message in log.read_text()
     assert inspected(log.parent)["exit_code"] == 0
     assert len(list(services.glob("core-debug-*.log"))) == 2
 
@@ -178,4 +178,7 @@ def test_a_server_that_does_not_answer_loses_nothing(
     assert command("norm=bn", *WITH_WANDB).code == 0
     (row,) = rows()
     assert "offline-run" in row.wandb
-    assert "offline after all" in (Path("runs/default") / row.id / "log.txt").read_text()
+    assert (
+        "the server did not answer, so this run is offline"
+        in (Path("runs/default") / row.id / "log.txt").read_text()
+    )

@@ -1,113 +1,117 @@
-"""Children of the fork server: what they are, what they report, how they end."""
+"""Worker processes of the fork server: their environment, their reports, their end."""
 
 import os
 import signal
 import subprocess
 import sys
-from multiprocessing import forkserver
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from normbench.config.cells import Request
 from normbench.config.compose import compose
 from normbench.config.plan import own_cores
 from normbench.execution import process_group, worker_process
-from normbench.execution.pool import Machine, Summary, Work
-from normbench.execution.process_group import Ranks
-from normbench.execution.scheduler import Jobs
-from normbench.execution.sweep import PRELOADED
-from normbench.execution.worker_process import Child, Ended
+from normbench.execution.job import Job, Summary
+from normbench.execution.local_scheduler import LocalScheduler
+from normbench.execution.process_group import ProcessGroup
+from normbench.execution.scheduler import QueueEntry
+from normbench.execution.sweep import PRELOAD, make_job
+from normbench.execution.worker_process import Exit, WorkerProcess
 from support.cells import PLUGIN, cell
 from support.processes import finish, processes, wait_until_gone
 
 
-def start(function: str, request: Any = None, **options: Any) -> Child:
-    worker_process.start_server(PRELOADED)
-    return worker_process.start(f"child_work:{function}", request, **options)
+def start(function: str, argument: Any = None, **options: Any) -> WorkerProcess:
+    worker_process.start_server(PRELOAD)
+    return worker_process.start(f"child_work:{function}", argument, **options)
 
 
-def test_a_child_is_forked_from_what_the_server_has_imported() -> None:
+def test_a_worker_process_is_forked_with_the_imports_of_the_server() -> None:
     end, _ = finish(start("describe", "cell", environment={"NORMBENCH_TEST": "late"}))
-    assert end.last is not None
-    assert end.last.content == {
-        "request": "cell",
+    description = end.result
+    assert description.pop("server") > 0
+    assert description == {
+        "argument": "cell",
         "preloaded": ["torch", "pytorch_lightning", "hydra"],
         "leads_its_session": True,
-        "environment": "late",  # although the server's environment was frozen before
+        "environment": "late",  # although the environment of the server is older
         "torch_threads": 1,
         "python_threads": ["Thread-1 (_die_with_parent)"],
     }
 
 
-def test_a_server_that_was_killed_is_followed_by_one_like_it() -> None:
+def test_a_killed_server_is_replaced() -> None:
+    server = finish(start("describe"))[0].result["server"]
     sleeper = start("sleep", 60)
     worker_process.wait([sleeper], 30)
-    server: Any = forkserver._forkserver
-    os.kill(server._forkserver_pid, signal.SIGKILL)
+    os.kill(server, signal.SIGKILL)
     assert finish(sleeper)[0].code != 0
-    end, _ = finish(start("describe"))
-    assert end.last is not None
-    assert end.last.content["preloaded"] == ["torch", "pytorch_lightning", "hydra"]
+    description = finish(start("describe"))[0].result
+    assert description["server"] != server
+    assert description["preloaded"] == ["torch", "pytorch_lightning", "hydra"]
 
 
-def test_a_child_reports_on_the_way() -> None:
-    end, said = finish(start("describe"))
+def test_progress_arrives_before_the_result() -> None:
+    end, contents = finish(start("describe"))
     assert end.code == 0
-    assert "half way" in said
+    assert "half way" in contents
 
 
-def test_a_failure_is_a_line_a_trace_and_a_log(tmp_path: Path) -> None:
+def test_a_failure_leaves_one_line_and_a_traceback_in_the_log(tmp_path: Path) -> None:
     end, _ = finish(start("fail", "luck", log=tmp_path / "log.txt"))
-    assert end.code == 1
-    assert end.last is not None
-    assert (end.last.kind, end.last.content) == ("failed", "ValueError: no luck")
+    assert (end.code, end.succeeded, end.reason) == (1, False, "ValueError: no luck")
     log = (tmp_path / "log.txt").read_text()
-    assert "said before the failure" in log
+    assert "printed before the failure" in log
     assert "ValueError: no luck" in log
     assert "in fail" in log
 
 
 @pytest.mark.parametrize("code", [0, 7])
-def test_a_child_that_vanishes_leaves_its_exit_code(code: int) -> None:
-    assert finish(start("vanish", code))[0] == Ended(code, None)
+def test_an_exit_without_a_message_leaves_its_code(code: int) -> None:
+    end = finish(start("vanish", code))[0]
+    assert end == Exit(code, None)
+    assert end.reason == f"exited with code {code} and reported no result"
 
 
 @pytest.mark.parametrize(
     ("number", "code"), [(signal.SIGINT, 130), (signal.SIGKILL, -9), (signal.SIGTERM, -15)]
 )
-def test_a_child_that_is_signalled_ends(number: int, code: int) -> None:
-    child = start("sleep", 60)
-    worker_process.wait([child], 30)
-    child.signal(number)
-    assert finish(child)[0].code == code
+def test_a_signal_ends_a_worker_process(number: int, code: int) -> None:
+    process = start("sleep", 60)
+    worker_process.wait([process], 30)
+    process.send_signal(number)
+    assert finish(process)[0].code == code
 
 
-def test_stopping_ends_all_children() -> None:
+def test_stop_ends_all_groups() -> None:
     sleepers = [start("sleep", 60) for _ in range(3)]
-    for child in sleepers:
-        worker_process.wait([child], 30)
-    process_group.stop([Ranks([child]) for child in sleepers])
-    assert [child.process.exitcode for child in sleepers] == [130] * 3
+    for process in sleepers:
+        worker_process.wait([process], 30)
+    process_group.stop([ProcessGroup([process]) for process in sleepers])
+    assert [sleeper.process.exitcode for sleeper in sleepers] == [130] * 3
+
+
+def start_parent(program: str, folder: Path) -> "subprocess.Popen[str]":
+    environment = {**os.environ, "PYTHONPATH": str(PLUGIN)}
+    program = f"import time; from normbench.execution import worker_process\n{program}"
+    return subprocess.Popen(
+        [sys.executable, "-c", program],
+        stdout=subprocess.PIPE, cwd=folder, env=environment, text=True,
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
-def test_no_child_outlives_its_parent(tmp_path: Path, number: int) -> None:
-    """The parent cannot say goodbye: its child must notice."""
+def test_no_worker_process_outlives_its_parent(tmp_path: Path, number: int) -> None:
     program = (
-        "import os, time; from normbench.execution import worker_process\n"
         "worker_process.start_server(())\n"
-        "child = worker_process.start('child_work:sleep', 600)\n"
-        "worker_process.wait([child], 60); print('ready', child.process.pid, flush=True)\n"
+        "process = worker_process.start('child_work:sleep', 600)\n"
+        "worker_process.wait([process], 60); print('ready', process.process.pid, flush=True)\n"
         "time.sleep(600)\n"
     )
-    environment = {**os.environ, "PYTHONPATH": str(PLUGIN)}
-    with subprocess.Popen(
-        [sys.executable, "-c", program],
-        stdout=subprocess.PIPE, cwd=tmp_path, env=environment, text=True,
-    ) as parent:  # fmt: skip
+    with start_parent(program, tmp_path) as parent:
         assert parent.stdout is not None
         ready, pid = parent.stdout.readline().split()
         assert ready == "ready"
@@ -117,13 +121,31 @@ def test_no_child_outlives_its_parent(tmp_path: Path, number: int) -> None:
     wait_until_gone(tmp_path)
 
 
+@pytest.mark.parametrize("end", ["", "time.sleep(600)"], ids=["exits", "killed"])
+def test_the_fork_server_ends_with_its_parent_during_its_imports(tmp_path: Path, end: str) -> None:
+    """It holds the standard output, so a pipe from the command line stays open until it ends."""
+    program = (
+        "worker_process.start_server(['slow_import'])\n"
+        f"while not __import__('os').path.exists('importing'): time.sleep(0.01)\n{end}"
+    )
+    with start_parent(program, tmp_path) as parent:
+        while not (tmp_path / "importing").exists():
+            time.sleep(0.01)
+        if end:
+            parent.kill()
+        started = time.monotonic()
+        parent.communicate()
+    assert time.monotonic() - started < 5  # slow_import takes 20 s
+    wait_until_gone(tmp_path)
+
+
 def test_the_module_that_is_pickled_by_name_imports_nothing_heavy() -> None:
     program = (
         "import sys, normbench.execution.worker_process;"
         "print({'torch', 'hydra', 'omegaconf'} & {*sys.modules})"
     )
-    found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
-    assert found.stdout == "set()\n"
+    end = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert end.stdout == "set()\n"
 
 
 SRUN = {"SLURM_STEP_NUM_NODES": "2", "SLURM_CPUS_PER_TASK": "4"}
@@ -140,33 +162,36 @@ SRUN = {"SLURM_STEP_NUM_NODES": "2", "SLURM_CPUS_PER_TASK": "4"}
         (SRUN | {"LOCAL_WORLD_SIZE": "2", "SLURM_STEP_NUM_TASKS": "1"}, 8),  # the task of a job
     ],
 )
-def test_the_processes_of_a_machine_share_its_cores(
+def test_the_ranks_on_a_machine_share_its_cores(
     environment: dict[str, str], cores: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(16))
     assert own_cores(environment) == cores
 
 
-@pytest.mark.parametrize(("jobs", "readers"), [(1, None), (4, 2), (16, 1)])
-def test_runs_beside_each_other_share_the_cores(
-    jobs: int, readers: int | None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+@pytest.mark.parametrize(("slots", "readers"), [(1, None), (4, 2), (16, 1)])
+def test_runs_at_the_same_time_share_the_cores(
+    slots: int, readers: int | None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(8))
-    asked: list[Request] = []
+    jobs: list[Job] = []
 
-    def start(_: str, request: Request, *_more: object, **_options: object) -> SimpleNamespace:
-        asked.append(request)
-        return SimpleNamespace(pid=len(asked))
+    def start(_: str, job: Job, *_more: object, **_options: object) -> SimpleNamespace:
+        jobs.append(job)
+        return SimpleNamespace(pid=len(jobs))
 
     monkeypatch.setattr("normbench.execution.process_group.start", start)
-    cells = [cell("norm=gn", f"seed={seed}", "trainer=cpu") for seed in range(16)]
-    works = [Work(each, tmp_path / each.id) for each in cells]
-    settings = compose([f"runs={tmp_path}", f"jobs={jobs}"])[1]
+    settings = compose([f"runs={tmp_path}", f"jobs={slots}"])[1]
     assert settings is not None
-    running = Jobs(works, settings, Summary(), Machine(0, 0), lambda _: None)
-    running.fill()
-    assert [request.cell.trainer.readers for request in asked] == [readers] * jobs
+    cells = [cell("norm=gn", f"seed={seed}", "trainer=cpu") for seed in range(16)]
+    entries = [
+        QueueEntry(make_job(each, settings, init_checkpoint=None, external_ranks=False))
+        for each in cells
+    ]
+    scheduler = LocalScheduler(entries, settings, Summary(), lambda _: None, gpus=0, memory=0)
+    scheduler.fill_slots()
+    assert [job.cell.trainer.readers for job in jobs] == [readers] * slots
 
 
-def test_readers_that_are_asked_for_stay() -> None:
+def test_a_number_of_readers_on_the_command_line_stays() -> None:
     assert cell("trainer.readers=3").with_readers(1).trainer.readers == 3

@@ -1,4 +1,4 @@
-"""What children do in the tests of processes."""
+"""Targets of worker processes in tests."""
 
 import os
 import sys
@@ -7,17 +7,18 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-# Looked at before anything of the work is imported: was it there already?
+# Recorded before the target imports anything: what the server has imported.
 PRELOADED = [name for name in ("torch", "pytorch_lightning", "hydra") if name in sys.modules]
 
 
-def describe(request: Any, tell: Callable[[Any], None]) -> dict[str, Any]:
-    """What this process is like."""
+def describe(argument: Any, report: Callable[[Any], None]) -> dict[str, Any]:
+    """Return properties of this process."""
     import torch
 
-    tell("half way")
+    report("half way")
     return {
-        "request": request,
+        "argument": argument,
+        "server": os.getppid(),
         "preloaded": PRELOADED,
         "leads_its_session": os.getsid(0) == os.getpid(),
         "environment": os.environ.get("NORMBENCH_TEST"),
@@ -28,25 +29,25 @@ def describe(request: Any, tell: Callable[[Any], None]) -> dict[str, Any]:
     }
 
 
-def fail(request: Any, tell: Callable[[Any], None]) -> None:
-    print("said before the failure")
-    raise ValueError(f"no {request}\nsecond line")
+def fail(argument: Any, report: Callable[[Any], None]) -> None:
+    print("printed before the failure")
+    raise ValueError(f"no {argument}\nsecond line")
 
 
-def vanish(request: Any, tell: Callable[[Any], None]) -> None:
-    os._exit(request)
+def vanish(argument: Any, report: Callable[[Any], None]) -> None:
+    os._exit(argument)
 
 
-def sleep(request: Any, tell: Callable[[Any], None]) -> None:
-    tell("asleep")
-    time.sleep(request)
+def sleep(argument: Any, report: Callable[[Any], None]) -> None:
+    report("asleep")
+    time.sleep(argument)
 
 
-def part(request: dict[str, str], tell: Callable[[Any], None]) -> str:
-    """What one rank does: `request` says, by rank, to fail, to return at once or to take longer."""
+def act_by_rank(argument: dict[str, str], report: Callable[[Any], None]) -> str:
+    """Do what `argument` says for this rank: fail, return at once, or return later."""
     from normbench.errors import OutOfMemory
 
-    kind = request[os.environ["RANK"]]
+    kind = argument[os.environ["RANK"]]
     if kind == "fail":
         raise ValueError("no luck")
     if kind == "memory":

@@ -12,7 +12,7 @@ from typing import Any
 
 from normbench import run_files
 from normbench.execution import worker_process
-from normbench.execution.worker_process import Child, Ended
+from normbench.execution.worker_process import Exit, WorkerProcess
 from normbench.history import read_history
 
 
@@ -83,10 +83,10 @@ def terminal(folder: Path, *arguments: str) -> Iterator[subprocess.Popen[str]]:
             process.kill()
 
 
-def finish(child: Child) -> tuple[Ended, list[Any]]:
+def finish(process: WorkerProcess) -> tuple[Exit, list[Any]]:
     """Wait for the end of a worker process; return it and the contents of all messages."""
     contents = []
-    while (end := child.ended()) is None:
-        worker_process.wait([child], 1)
-        contents += [message.content for message in child.messages()]
+    while (end := process.poll()) is None:
+        worker_process.wait([process], 1)
+        contents += [message.content for message in process.messages()]
     return end, contents

@@ -18,7 +18,7 @@ from normbench.catalog import normalizer
 from normbench.config.cells import Cell
 from normbench.config.plan import Plan
 from normbench.execution import process_group, worker_process
-from normbench.execution.sweep import PRELOADED
+from normbench.execution.sweep import PRELOAD
 from support.cells import cell
 from support.plan_training import Errand, Mode
 
@@ -60,16 +60,13 @@ def able(norm: str, plan: Plan) -> bool:
 
 def distances(mode: Mode, plan: Plan, cells: Mapping[str, Cell], folder: Path) -> Distances:
     """What the ranks of a plan have found: by normalizer and step."""
-    worker_process.start_server(PRELOADED)
+    worker_process.start_server(PRELOAD)
     log = folder / f"{mode}-{plan.devices}-{plan.per_forward}-{plan.accumulation}.txt"
     errand = Errand(mode, plan, dict(cells), folder)
     running = process_group.start("support.plan_training:run", errand, plan.devices, log=log)
-    while (end := running.ended()) is None:
-        worker_process.wait([running], 1)
-        list(running.messages())
-    assert end.last is not None, end
-    assert end.last.kind == "result", (end, process_group.log_of(log, end.rank or 0).read_text())
-    found: Distances = end.last.content
+    end = worker_process.wait_for_exit(running)
+    assert end.succeeded, (end, process_group.log_of_rank(log, end.rank or 0).read_text())
+    found: Distances = end.result
     return found
 
 
@@ -152,4 +149,3 @@ if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as found:
         for line in table(Trainings(Path(found))):
             print(line, flush=True)
-    worker_process.stop_server()

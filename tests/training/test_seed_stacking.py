@@ -203,7 +203,7 @@ def test_a_sweep_of_seeds_together(command: Command, rows: Callable[[], list[Row
     grid = ("-m", "norm=bn,gn", "seed=0,1", "batch=16", "recipe.images=512", "trainer=cpu")
     end = command(*grid, "seeds_together=true", "recipe.lr=0.01", "jobs=2")
     assert end.code == 0, end.err
-    assert "2 seeds together in 2 networks" in end.out
+    assert "2 seeds stacked in 2 networks" in end.out
     assert [(row.norm, row.seed, row.together) for row in rows()] == [
         ("bn", 0, 2), ("bn", 1, 2), ("gn", 0, 2), ("gn", 1, 2),
     ]  # fmt: skip
@@ -211,10 +211,10 @@ def test_a_sweep_of_seeds_together(command: Command, rows: Callable[[], list[Row
     assert all(len(list(read_history(folder))) for folder in folders)
     assert all(len(list(folder.glob("wandb/offline-run-*"))) == 1 for folder in folders)
     told = [(folder / "log.txt").read_text() for folder in folders]
-    assert sum(text.startswith("trained together with") for text in told) == 2
+    assert sum(text.startswith("stacked with") for text in told) == 2
     assert "4 finished before, 0 to do" in command(*grid, "recipe.lr=0.01").out
     end = command(*grid, "seeds_together=true", "recipe.lr=0.01", "runs=one", "trainer.impl=lean")
-    assert "seeds one by one: trainer.impl=lean" in end.out
+    assert "seeds not stacked: trainer.impl=lean" in end.out
     assert {row.together for row in read("one")} == {1}
 
 
