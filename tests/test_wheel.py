@@ -66,9 +66,7 @@ def test_the_process_of_a_sweep_imports_no_torch_to_its_end(tmp_path: Path) -> N
     script = """if __name__ == "__main__":
         import sys
         from normbench import __main__
-        from normbench.execution import worker_process
         code = __main__.main(["norm=gn", "recipe.images=256"])
-        worker_process.stop_server()
         print(code, sorted({"torch", "pytorch_lightning", "wandb"} & sys.modules.keys()))
     """
     (tmp_path / "script.py").write_text(script)
