@@ -63,9 +63,8 @@ accumulation, over the first: all in one process, or a process each by DDP, on t
 _REPORT = """\
 ## Reports
 
-All tables out of so many rows: the first time, and again, when the index beside the rows
-(`runs/.index.sqlite`, from 500 rows on; it may be deleted) knows what has not changed; and
-`python -m normbench.report` with nothing new. Over opening each row and reading its JSON.
+All tables from so many rows, and `python -m normbench.report` with nothing new, over opening each
+row and reading its JSON.
 """
 _OTHERS = {
     "seeds": _SEEDS, "sweep": _SWEEP, "loader": _LOADER, "workers": _WORKERS, "report": _REPORT,

@@ -25,6 +25,7 @@ from normbench.execution.sweep import Interrupted
 from normbench.report import build, render
 from normbench.report.pivot import tables
 from normbench.report.table_spec import Spec
+from normbench.run_files import require_writable
 
 REPORTS = Path("reports")
 
@@ -40,7 +41,7 @@ def main(arguments: Sequence[str]) -> int:
             if settings is None:
                 return 0
             # Before any training: a table that cannot be written would be a poor end of it.
-            results.writable(REPORTS, f"the folder {REPORTS}", "call normbench from another folder")
+            require_writable(REPORTS, f"the folder {REPORTS}", "call normbench from another folder")
             summary = dispatch.start(cells, settings, dispatch.print_now)
             if (env := distributed_env()) is None or env.rank == 0:
                 _conclude(cells, settings, summary)

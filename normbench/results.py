@@ -1,51 +1,47 @@
-"""The row: what a run leaves behind, and the only thing that reports ever read.
+"""Results of runs: the row, the history, and how both are written and read. Standard library only.
 
-A run owns the folder `<root>/<sweep>/<run id>/`. In it lie
+A finished run leaves `<runs>/<sweep>/<run id>/` with
 
-    row.json      the typed record, written last and atomically: the run is finished
-    state.json    the state of a run that is not: running, failed or interrupted
-    history.csv   the training curve
-    log.txt       everything that the run printed
-    probes/       what was seen inside its network (`normbench.probed`)
-    previous.json the row of an older run, while force=true trains again
-    lock          held by the process that trains it
-    *.pt          checkpoints
+    row.json       the typed row, written last and atomically
+    history.csv    the training curve, one line for each record
+    log.txt        everything that the run printed
+    previous.json  the row of the previous training, while force=true trains again
+    *.pt           checkpoints
 
-Beside the sweeps lies an index of all rows once there are many, `normbench.index`: with it only new
-ones are opened. It may be deleted at any time.
+and the files of `normbench.run_files`. A study is the same in one file, rows.jsonl.gz: one JSON
+object for each run with its row and its history.
 """
 
-import gc
+import csv
+import gzip
 import json
-import marshal
 import os
+import shutil
 import types
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import MISSING, asdict, dataclass, field, fields
+from functools import lru_cache
 from operator import attrgetter
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
-from normbench import run_files
 from normbench.errors import BadInput
-from normbench.index import SHARE, Layout, Value, indexed
-from normbench.run_files import replaced
+from normbench.run_files import clear_failures, write_file, write_json
 
-SCHEMA = 1
-CHECKPOINT = "checkpoint.pt"  # the last one of a run
-KEPT = "epoch-{}.pt"  # after an epoch
-INDEX = ".index.sqlite"  # of all rows, in the folder of the sweeps
-MANY = 500  # rows from which on an index is worth its file
+SCHEMA = 2
+CHECKPOINT = "checkpoint.pt"  # the latest checkpoint of a run
+EPOCH_CHECKPOINT = "epoch-{}.pt"
+STUDY = "rows.jsonl.gz"  # rows and histories of a study in one file
 
 Status = Literal["ok", "diverged", "impossible", "oom"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """One run. Accuracies are percentages, sizes bytes, times seconds; None means not measured."""
+    """Result of one run. Accuracies in percent, sizes in bytes, times in seconds; None: unknown."""
 
-    # What was asked: all that the id is a hash of, and the sweep that asked first.
+    # The cell and its seed: everything that the id is a hash of, and the sweep that ran it first.
     id: str
     sweep: str
     norm: str
@@ -61,218 +57,273 @@ class Row:
     precision: str
     options: str  # options that differ from their yaml, as typed: "norm.groups=8 recipe.lr=0.1"
     config: dict[str, Any]  # every scientific option with its value
-    unverified: list[str] = field(default_factory=list)  # of these, values that no source gives
+    unverified: list[str] = field(default_factory=list)  # options whose value no source gives
 
-    # How it ended.
+    # Outcome.
     status: Status
     reason: str = ""  # why diverged, impossible or oom, in one sentence
-    train_loss: float | None = None  # means of the last epoch or tenth of the steps, the shorter
+    train_loss: float | None = None  # mean of the last epoch or last tenth of steps, the shorter
     train_top1: float | None = None
     val_top1: float | None = None  # after the last epoch
     test_top1: float | None = None
     test_top5: float | None = None
     test_loss: float | None = None
 
-    # What the network was.
+    # Network and data.
     params: int | None = None
-    macs: int | None = None  # convolutions and linear layers, one image, forward
+    macs: int | None = None  # multiply-adds of convolutions and linear layers, one image, forward
     groups: list[int] = field(default_factory=list)  # group counts in use
-    ratios: dict[str, float] = field(default_factory=dict)  # of sn, learned: means over its layers
-    coverage: str = ""  # what of the network the normalizer reached
+    sn_ratios: dict[str, float] = field(default_factory=dict)  # learned by SN, mean over layers
+    coverage: str = ""  # which activations and convolutions the normalizer reached
     batch_independent: bool = False
-    limits: str = ""  # what numbers on this data set cannot show
+    data_limits: str = ""  # what results on this data set cannot show
 
-    # What it took. Recorded, and no part of the id.
+    # Execution; no part of the id.
     seconds: float | None = None  # training and evaluation
-    images_per_second: float | None = None  # training steps alone
-    peak_memory: int | None = None  # allocated on the GPU; of the whole process on the CPU
-    memory: int | None = None  # of the device
+    images_per_second: float | None = None  # training steps only
+    peak_memory: int | None = None  # allocated on the GPU; on a CPU, of the whole process
+    device_memory: int | None = None
     devices: str = ""
     plan: str = ""
     threads: int = 0
     channels_last: bool = False
-    impl: str = ""  # how layers were computed: eager, lean, compile or triton
-    graphs: bool = False  # the passes of a step were replayed as one CUDA graph
-    loader: str = ""  # memory, torch or ffcv: how the images came
-    together: int = 1  # seeds of its cell that were trained as one network
-    resumed: int = 0  # how often it went on from a checkpoint
-    computation: str = ""  # runs with the same one compute the same, if it is known at all
-    shared_with: str | None = None  # id of the run whose computation this row reuses
-    wandb: str = ""  # address of its W&B run, or its folder below that of all runs
+    impl: str = ""  # eager, lean, compile or triton
+    cuda_graphs: bool = False  # each step was replayed as a CUDA graph
+    loader: str = ""  # memory, torch or ffcv
+    stacked_seeds: int = 1  # seeds of the cell trained as one vmapped network
+    resumed: int = 0  # how many times training resumed from a checkpoint
+    computation: str = ""  # key of the computation; equal keys give equal numbers; "": unknown
+    shared_with: str | None = None  # id of the run whose result this row reuses
+    wandb: str = ""  # address of the W&B run, or its folder relative to the runs
     finished: str = ""  # UTC, ISO 8601
     versions: dict[str, str] = field(default_factory=dict)
     commit: str = ""
     kind: Literal["run", "probe"] = "run"
-    probe: str = ""  # of kind probe: what was looked at, in the network of the run `of`
-    of: str = ""
+    probe: str = ""  # kind of the probe, if this row is one
+    probed_run: str = ""  # id of the run whose network was probed
     schema: int = SCHEMA
 
     @property
     def final(self) -> bool:
-        """Whether the run is over for good; one that did not fit is tried where more memory is."""
+        """Return whether the run need not be tried again; oom is, on a device with more memory."""
         return self.status != "oom"
 
 
-#: What rows are sorted by.
-order = attrgetter("norm", "batch", "seed", "id")
-
-_NAMES = {f.name for f in fields(Row)}
+#: Fields renamed since schema 1, and their old names.
+_RENAMED = {
+    "stacked_seeds": "together",
+    "cuda_graphs": "graphs",
+    "device_memory": "memory",
+    "data_limits": "limits",
+    "sn_ratios": "ratios",
+    "probed_run": "of",
+}
 _REQUIRED = {f.name for f in fields(Row) if f.default is MISSING and f.default_factory is MISSING}
+
+#: Sort key of rows.
+row_order = attrgetter("norm", "batch", "seed", "id")
 
 
 def write(folder: Path, row: Row) -> None:
-    """Finish a run: its row appears in one piece, then its state goes."""
-    folder.mkdir(parents=True, exist_ok=True)
-    # In this order: between the two a run is finished and still has a state, which is harmless.
-    replaced(folder / "row.json", asdict(row))
+    """Write the row of a finished run and remove its state."""
+    # The row first: a run with both files counts as finished, a run with neither would be lost.
+    write_json(folder / "row.json", asdict(row))
     (folder / "state.json").unlink(missing_ok=True)
-    run_files.forget_failures(folder)
+    clear_failures(folder)
 
 
-def write_probe(path: Path, row: Row) -> None:
-    """The row of what was seen in a run, which is no row among those of runs."""
-    replaced(path, asdict(row))
+def write_probe_row(path: Path, row: Row) -> None:
+    """Write the row of a probe beside its records; `read` does not return it."""
+    write_json(path, asdict(row))
 
 
 def set_aside(folder: Path) -> None:
-    """Keep the row of an older run where it is no row any more, until the new one is there."""
+    """Rename row.json to previous.json while the run is trained again."""
     if (folder / "row.json").exists():
         (folder / "row.json").replace(folder / "previous.json")
 
 
-def load(path: Path) -> Row:
-    """The row in `path`.
+def read_row(path: Path | str) -> Row:
+    """Read a row.json.
 
     Raises:
-        BadInput: the file is no row of this schema; the sentence names it and the remedy.
+        BadInput: the file is damaged or of an unknown schema; the message names it and the remedy.
     """
-    try:
-        raw = json.loads(path.read_bytes())
-        if isinstance(raw, dict) and "compiled" in raw:  # rows of before there were other words
-            raw["impl"] = "compile" if raw.pop("compiled") else "eager"
-        problem = _problem(raw)
-    except ValueError as error:
-        problem = f"is not JSON: {error}"
-    if problem:
-        raise BadInput(f"{path} {problem}; move it away and the run will be trained again")
-    return _made(raw) if len(raw) == len(_NAMES) else Row(**raw)
-
-
-def _made(whole: dict[str, Any]) -> Row:
-    """A row of all its fields; `__init__` takes longer than reading them, and rows are many."""
-    row = object.__new__(Row)
-    object.__setattr__(row, "__dict__", whole)
-    return row
+    remedy = "move it away and the run will be trained again"
+    with open(path, "rb") as file:  # noqa: PTH123 (of ten thousand files, Path.open takes 0.1 s)
+        return _parse(file.read(), str(path), remedy)
 
 
 def read(root: Path | str = "runs", run: str = "*") -> list[Row]:
-    """All rows below `root`, one a run id: the one finished last if several sweeps trained it.
+    """Read all rows below `root`, sorted by norm, batch, seed and id.
+
+    A run id that several sweeps trained gives one row, the one that finished last.
 
     Args:
-        root: folder of the sweeps.
-        run: id of the only run that is wanted; "*" for all.
+        root: folder of all sweeps, or a study: its folder or its rows.jsonl.gz.
+        run: id of one run; "*" reads all.
     """
-    with only_adding():
-        latest: dict[str, Row] = {}
-        for row in _indexed(Path(root)) if run == "*" else map(load, _rows(root, run)):
-            if row.id not in latest or latest[row.id].finished <= row.finished:
-                latest[row.id] = row
-        return sorted(latest.values(), key=order)
+    if study := study_file(root):
+        rows = [row for row, _ in _read_study(study, _stamp(study)).values()]
+    else:
+        rows = [read_row(path) for path, _ in row_files(root, run)]
+    latest: dict[str, Row] = {}
+    for row in rows:
+        if run not in ("*", row.id):
+            continue
+        if row.id not in latest or latest[row.id].finished <= row.finished:
+            latest[row.id] = row
+    return sorted(latest.values(), key=row_order)
 
 
-def _indexed(root: Path) -> Iterator[Row]:
-    """All rows below `root`; of many those alone are opened that are new since the last time."""
-    stamps = _stamps(root)
-    if len(stamps) < MANY:
-        yield from (load(root / path) for path in stamps)
+def row_files(root: Path | str, run: str = "*") -> Iterator[tuple[str, os.stat_result]]:
+    """Yield path and stat of every row.json below `root`, sorted by path."""
+    # os.scandir and strings: for ten thousand runs four times as fast as Path.glob.
+    for sweep in _subfolders(root):
+        for name in _subfolders(f"{root}/{sweep}") if run == "*" else [run]:
+            path = f"{root}/{sweep}/{name}/row.json"
+            try:
+                yield path, os.stat(path)  # noqa: PTH116
+            except FileNotFoundError:
+                continue
+
+
+def require_rows(root: Path) -> None:
+    """Check that `root` holds finished runs.
+
+    Raises:
+        BadInput: it does not, or it is the folder of a single sweep.
+    """
+    if study_file(root):
         return
-    known: dict[bytes, str] = {}
-    texts, rows = indexed(
-        root / INDEX, _LAYOUT, stamps, lambda path: _kept(load(root / path), known)
-    )
-    # With a place for what is a row's own: so copies of it need not grow.
-    places = dict.fromkeys(_OWN)
-    shared = {number: {**places, **json.loads(text)} for number, text in texts.items()}
-    for line in rows:
-        yield _row(shared[line[SHARE]], line)
+    if not root.is_dir():
+        raise BadInput(f"runs={root} is no folder; `python -m normbench` trains into runs/")
+    if any(root.glob("*/*/row.json")):
+        return
+    if any(root.glob("*/row.json")):
+        raise BadInput(
+            f"runs={root} is the folder of one sweep; use the folder of all sweeps, "
+            f"as runs={root.parent}"
+        )
+    raise BadInput(f"runs={root} holds no finished run; `python -m normbench` trains")
 
 
-def _kept(row: Row, known: dict[bytes, str]) -> tuple[str, list[Value]]:
-    """A row for the index: as JSON what other seeds of its cell share with it, and its own.
-
-    `known` are texts that there were before.
-    """
-    config = {**row.config, "seed": None} if row.config.get("seed") == row.seed else row.config
-    fields_ = {**vars(row), "config": config, "ratios": json.dumps(row.ratios)}
-    shared = {name: fields_[name] for name in _LAYOUT.shared}
-    content = marshal.dumps(shared, 2)  # a fifth of the time; of equal content equal bytes
-    text = known.get(content) or known.setdefault(content, json.dumps(shared))
-    return text, [fields_[name] for name in _LAYOUT.own]
+def study_file(root: Path | str) -> Path | None:
+    """Return the file of a study if `root` is one or is its folder, else None."""
+    path = Path(root)
+    if path.name.endswith(".jsonl.gz"):
+        if not path.is_file():
+            raise BadInput(f"runs={path} does not exist")
+        return path
+    return path / STUDY if (path / STUDY).is_file() else None
 
 
-def _row(shared: dict[str, Any], line: Sequence[Value]) -> Row:
-    """The row again; rows of one cell have the same objects in their configurations."""
-    found = shared.copy()
-    found.update(zip(_LAYOUT.own, line, strict=False))
-    found["ratios"] = json.loads(found["ratios"]) if found["ratios"] != "{}" else {}
-    if shared["config"].get("seed", "") is None:
-        found["config"] = {**shared["config"], "seed": found["seed"]}
-    return _made(found)
+def write_study(path: Path, root: Path, rows: Sequence[Row]) -> None:
+    """Write `rows` and the histories of their runs below `root` as one compressed file."""
+    lines = [
+        json.dumps({"row": asdict(row), "history": read_run_history(root, row)}, allow_nan=False)
+        for row in rows
+    ]
+    # mtime=0: the same rows give the same bytes.
+    write_file(path, gzip.compress(("\n".join(lines) + "\n").encode(), mtime=0))
 
 
-@contextmanager
-def only_adding() -> Iterator[None]:
-    """No search for garbage where objects are only made: of many rows it is a third of the time."""
-    before = gc.isenabled()
-    gc.disable()
+@lru_cache(maxsize=4)
+def _read_study(path: Path, _stamp: int) -> dict[str, tuple[Row, list[dict[str, float]]]]:
+    runs = {}
     try:
-        yield
-    finally:
-        if before:
-            if not gc.get_freeze_count():
-                gc.freeze()  # and back: what was made counts as old at once, without a search
-                gc.unfreeze()
-            gc.enable()
+        with gzip.open(path, "rt", encoding="utf-8") as file:
+            for number, line in enumerate(file, 1):
+                row = _parse(line, f"{path} line {number}", "restore the file", inner="row")
+                runs[row.id] = row, json.loads(line)["history"]
+    except (EOFError, OSError, KeyError) as error:
+        raise BadInput(f"{path} is damaged ({error}); restore the file") from error
+    return runs
 
 
-def files(root: Path) -> Iterator[Path]:
-    """Every row below `root`, its curve, and the folder of its probes, whether there or not."""
-    for path in _rows(root):
-        yield path
-        yield path.with_name("history.csv")
-        yield path.with_name("probes")
+def _stamp(path: Path) -> int:
+    return path.stat().st_mtime_ns
 
 
-def _rows(root: Path | str, run: str = "*") -> list[Path]:
-    if run == "*":
-        return [Path(root, path) for path in _stamps(root)]
-    found = [Path(root, sweep, run, "row.json") for sweep in _folders(root)]
-    return [path for path in found if path.exists()]
+def flatten(nested: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Flatten {"norm": {"name": "bn", "eps": 1}} to {"norm": "bn", "norm.eps": 1}."""
+    flat: dict[str, Any] = {}
+    for key, value in nested.items():
+        if isinstance(value, Mapping):
+            flat |= flatten(value, f"{prefix}{key}.")
+        elif key == "name" and prefix:
+            flat[prefix.removesuffix(".")] = value
+        else:
+            flat[f"{prefix}{key}"] = value
+    return flat
 
 
-def _stamps(root: Path | str) -> dict[str, int]:
-    """The path of every row below `root`, from there, and what changes when it is written."""
-    # Of tens of thousands: twice as fast as a pattern, which looks into every folder of a run, and
-    # twice as fast again as with objects for paths.
-    found = {}
-    for sweep in _folders(root):
-        folder = os.open(f"{root}/{sweep}", os.O_RDONLY)
-        try:
-            with os.scandir(folder) as entries:
-                runs = sorted(entry.name for entry in entries)
-            for run in runs:
-                path = f"{run}/row.json"
-                try:
-                    stat = os.stat(path, dir_fd=folder)
-                except (FileNotFoundError, NotADirectoryError):
-                    continue
-                found[f"{sweep}/{path}"] = hash((stat.st_mtime_ns, stat.st_size, stat.st_ino))
-        finally:
-            os.close(folder)
-    return found
+class History:
+    """Writer of history.csv, the training curve of a run.
+
+    Args:
+        folder: of the run.
+        past: records of an interrupted training that this one resumes.
+        more: columns of probes, beside the usual ones.
+    """
+
+    columns: tuple[str, ...] = (
+        "step", "epoch", "lr", "train_loss", "train_top1", "val_loss", "val_top1",
+    )  # fmt: skip
+
+    def __init__(
+        self, folder: Path, past: Sequence[Mapping[str, float]] = (), more: Sequence[str] = ()
+    ) -> None:
+        names = [name for record in past for name in record]
+        self.columns = tuple(dict.fromkeys((*type(self).columns, *more, *names)))
+        whole, temporary = folder / "history.csv", folder / f".history.csv.{os.getpid()}"
+        # Atomically: a process killed while it rewrites the past would lose it.
+        self.path = temporary
+        with temporary.open("w", newline="") as file:
+            csv.writer(file).writerow(self.columns)
+        for record in past:
+            self.add(record)
+        self.path = temporary.replace(whole)
+
+    def add(self, record: Mapping[str, float]) -> None:
+        """Append `record`; missing columns stay empty."""
+        values = {**record, "step": int(record["step"])}
+        with self.path.open("a", newline="") as file:
+            csv.writer(file).writerow([values.get(column, "") for column in self.columns])
 
 
-def _folders(root: Path | str) -> list[str]:
+def read_history(folder: Path) -> Iterator[dict[str, float]]:
+    """Yield the records of history.csv, without empty columns."""
+    with (folder / "history.csv").open(newline="") as file:
+        for line in csv.DictReader(file):
+            yield {column: float(value) for column, value in line.items() if value}
+
+
+def read_run_history(root: Path, row: Row) -> list[dict[str, float]]:
+    """Return the history of `row`, a row of `read(root)`; [] if it has none."""
+    if study := study_file(root):
+        return _read_study(study, _stamp(study))[row.id][1]
+    folder = root / row.sweep / row.id
+    return list(read_history(folder)) if (folder / "history.csv").exists() else []
+
+
+def copy_history(source: Path, folder: Path) -> None:
+    """Copy the history of a run of the same computation to `folder`."""
+    folder.mkdir(parents=True, exist_ok=True)
+    if (source / "history.csv").exists():
+        shutil.copyfile(source / "history.csv", folder / "history.csv")
+
+
+def last_record(folder: Path) -> dict[str, float] | None:
+    """Return the latest complete record of a running training; None before the first."""
+    if not (folder / "history.csv").exists():
+        return None
+    # The writer may be in the middle of the last line.
+    complete = (record for record in read_history(folder) if "train_top1" in record)
+    return next(iter(deque(complete, maxlen=1)), None)
+
+
+def _subfolders(root: Path | str) -> list[str]:
     try:
         with os.scandir(root) as entries:
             return sorted(entry.name for entry in entries if entry.is_dir())
@@ -280,94 +331,61 @@ def _folders(root: Path | str) -> list[str]:
         return []
 
 
-def require_rows(root: Path) -> None:
-    """Refuse a folder without finished runs, or one that is not the root of all sweeps.
-
-    Raises:
-        BadInput: there is no row where those of sweeps are.
-    """
-    if not root.is_dir():
-        raise BadInput(f"runs={root} is no folder; `python -m normbench` trains into runs/")
-    if any(root.glob("*/*/row.json")):
-        return
-    if any(root.glob("*/row.json")):
-        raise BadInput(
-            f"runs={root} is the folder of one sweep; name the root of all, as runs={root.parent}"
-        )
-    raise BadInput(f"runs={root} holds no finished run; `python -m normbench` trains")
-
-
-def writable(root: Path, name: str, remedy: str) -> Path:
-    """`root`, made if need be.
-
-    Raises:
-        BadInput: no file can be written there; the sentence has its `name` and the `remedy`.
-    """
-    probe = root / f".writable.{os.getpid()}"
+def _parse(text: str | bytes, place: str, remedy: str, inner: str = "") -> Row:
+    """Return the row in JSON `text`, or below its key `inner`, whatever its schema."""
     try:
-        root.mkdir(parents=True, exist_ok=True)
-        probe.touch()
-        probe.unlink()
-    except OSError as error:
-        raise BadInput(f"{name} cannot be written ({error.strerror}); {remedy}") from None
-    return root
+        raw = json.loads(text)
+    except ValueError as error:
+        raise BadInput(f"{place} is not JSON: {error}; {remedy}") from None
+    raw = _upgrade(raw[inner] if inner else raw)
+    if problem := _problem(raw):
+        raise BadInput(f"{place} {problem}; {remedy}")
+    if len(raw) < len(_TYPES):
+        return Row(**raw)
+    # Not __init__: of ten thousand frozen rows it takes 0.3 s.
+    row = Row.__new__(Row)
+    row.__dict__.update(raw)
+    return row
 
 
-def flat(nested: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """{"norm": {"name": "bn", "eps": 1}} as {"norm": "bn", "norm.eps": 1}."""
-    found: dict[str, Any] = {}
-    for key, value in nested.items():
-        if isinstance(value, Mapping):
-            found |= flat(value, f"{prefix}{key}.")
-        elif key == "name" and prefix:
-            found[prefix.removesuffix(".")] = value
-        else:
-            found[f"{prefix}{key}"] = value
-    return found
+def _upgrade(raw: Any) -> Any:
+    """Rename the fields of a row of schema 1."""
+    if not isinstance(raw, dict) or raw.get("schema") != 1:
+        return raw
+    raw["schema"] = SCHEMA
+    for new, old in _RENAMED.items():
+        if old in raw:
+            raw[new] = raw.pop(old)
+    if "compiled" in raw:  # before there was `impl`
+        raw["impl"] = "compile" if raw.pop("compiled") else "eager"
+    return raw
 
 
 def _problem(raw: Any) -> str:
-    """Why `raw` is no row, or nothing."""
+    """Return why `raw` is no row, or ""."""
     if not isinstance(raw, dict) or raw.get("schema") != SCHEMA:
         return f"has no row of schema {SCHEMA}"
-    if unknown := sorted(raw.keys() - _NAMES):
-        return f"has keys that no row has: {', '.join(unknown)}"
-    # What came later has a default, and older rows lack it.
+    if unknown := sorted(raw.keys() - _TYPES.keys()):
+        return f"has unknown keys: {', '.join(unknown)}"
+    # Fields added later have defaults, which older rows get.
     if missing := sorted(_REQUIRED - raw.keys()):
         return f"lacks {', '.join(missing)}"
-    # Of thousands of rows nearly all have the same types in the same places.
-    kind = (*raw, *map(type, raw.values()), *(str(raw.get(name)) for name in _WORDS))
-    if kind in _known:
-        return ""
-    wrong = [name for name in sorted(raw) if not _fits(name, raw[name])]
-    if wrong:
-        return f"has values of the wrong type: {', '.join(wrong)}"
-    _known.add(kind)
-    return ""
+    wrong = [name for name, value in raw.items() if type(value) not in _TYPES[name]]
+    wrong += [name for name, words in _WORDS.items() if name in raw and raw[name] not in words]
+    return f"has values of the wrong type: {', '.join(sorted(set(wrong)))}" if wrong else ""
 
 
-def _fits(name: str, value: Any) -> bool:
-    types_, words = _ALLOWED[name]
-    return type(value) in types_ and (not words or value in words)
-
-
-def _allowed(hint: Any) -> tuple[frozenset[type], frozenset[str]]:
-    """The types that a value may have, and the words if these are all that it can be."""
+def _types(hint: Any) -> frozenset[type]:
+    """Return the types of values that a field with this annotation may have."""
     if get_origin(hint) is Literal:
-        return frozenset({type(word) for word in get_args(hint)}), frozenset(get_args(hint))
+        return frozenset(map(type, get_args(hint)))
     if isinstance(hint, types.UnionType):
-        return frozenset().union(*(_allowed(each)[0] for each in get_args(hint))), frozenset()
+        return frozenset().union(*map(_types, get_args(hint)))
     plain = get_origin(hint) or hint
-    # A whole number is a float too; True is no number.
-    return frozenset({float, int} if plain is float else {plain}), frozenset()
+    # JSON writes 1.0 as 1 in places; True is no number.
+    return frozenset({float, int} if plain is float else {plain})
 
 
-_ALLOWED = {name: _allowed(hint) for name, hint in get_type_hints(Row).items()}
-_WORDS = [name for name, (_, words) in _ALLOWED.items() if words]
-_known: set[tuple[Any, ...]] = set()  # names and types of rows that were right
-_OWN = (
-    "id", "seed", "reason", "train_loss", "train_top1", "val_top1", "test_top1", "test_top5",
-    "test_loss", "ratios", "seconds", "images_per_second", "peak_memory", "computation",
-    "shared_with", "wandb", "finished",
-)  # fmt: skip
-_LAYOUT = Layout(_OWN, sorted(_NAMES - {*_OWN}), f"rows of schema {SCHEMA}, 3")
+_HINTS = get_type_hints(Row)
+_TYPES = {name: _types(hint) for name, hint in _HINTS.items()}
+_WORDS = {name: get_args(hint) for name, hint in _HINTS.items() if get_origin(hint) is Literal}

@@ -1,32 +1,105 @@
-"""What a run says of itself until it has a row: its state, its lock, and failures of its ranks.
+"""Files in the folder of a run: its state, its lock, and what probes measured in its network.
 
-The files are those of `normbench.results`, in the folder of the run.
+A run owns `<runs>/<sweep>/<run id>/`:
+
+    row.json       the result (`normbench.results`); the run is finished once it exists
+    state.json     phase of an unfinished run: queued, running, failed or interrupted
+    lock           held by the process that trains the run
+    failed.N.json  why rank N failed, if it ran on another machine
+    probes/        KIND.csv, one line for each block, layer, alpha ... of each epoch
+
+A probe during training writes probes/KIND.csv. `python -m normbench.probe` may use other images, so
+it writes probes/KIND.command.csv where training writes the same kind.
 """
 
+import csv
 import fcntl
+import io
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
+from normbench.errors import BadInput
+
 Phase = Literal["queued", "running", "failed", "interrupted"]
 
+PROBES = "probes"
+PROBE_KINDS = ("spp", "power", "ratios", "example_weight", "speed", "gains")
+#: Probes that can run during training, and the columns that they add to the history of a run.
+TRAINING_PROBES = {
+    "spp": ("spp_squared_mean", "spp_variance", "spp_branch_variance"),
+    "power": ("power_p1", "power_p2", "power_p3", "power_p4"),
+    "ratios": tuple(
+        f"ratio_{moment}_{member}" for moment in ("mean", "var") for member in ("in", "ln", "bn")
+    ),
+}
+#: Columns of probe files that are never numbers: the run id 1234567890e1 would parse as one.
+TEXT_COLUMNS = frozenset(
+    {"network", "run", "name", "layer", "group", "of", "split", "best", "mode", "status", "reason"}
+    | {"act", "input", "statistics"}
+)
 
-def write(folder: Path, phase: Phase, error: str = "", **more: Any) -> None:
-    """Say what becomes of an unfinished run; a row that is already there stays."""
-    folder.mkdir(parents=True, exist_ok=True)
-    replaced(folder / "state.json", {"phase": phase, "error": error, **more})
+Record = dict[str, Any]  # one line of a CSV file; values are str, int, float, bool or None
 
 
-def change(folder: Path, **changes: Any) -> None:
-    """Change what the state of an unfinished run says, and keep the rest."""
-    replaced(folder / "state.json", {**read(folder), **changes})
+class RunLocked(Exception):  # noqa: N818 (not an error: another process does the work)
+    """Another process trains this run."""
 
 
-def read(folder: Path) -> dict[str, Any]:
-    """The content of state.json, empty if there is none."""
+def write_file(path: Path, content: bytes) -> None:
+    """Write `path` atomically; readers see the old content or the new one."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    # One temporary name per process: two sweeps may finish the same run at the same moment.
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary.write_bytes(content)
+    temporary.replace(path)
+
+
+def write_json(path: Path, content: Mapping[str, Any]) -> None:
+    """Write `content` to `path` as JSON, atomically.
+
+    Raises:
+        ValueError: a number is not finite; JSON has no NaN.
+    """
+    write_file(path, (json.dumps(content, indent=1, allow_nan=False) + "\n").encode())
+
+
+def require_writable(folder: Path, name: str, remedy: str) -> Path:
+    """Return `folder`, created if it is missing.
+
+    Args:
+        folder: to be written to.
+        name: of the folder in the message, e.g. "out=DIR".
+        remedy: end of the message.
+
+    Raises:
+        BadInput: no file can be created there.
+    """
+    probe = folder / f".writable.{os.getpid()}"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        probe.touch()
+        probe.unlink()
+    except OSError as error:
+        raise BadInput(f"{name} cannot be written ({error.strerror}); {remedy}") from None
+    return folder
+
+
+def write_state(folder: Path, phase: Phase, error: str = "", **more: Any) -> None:
+    """Replace the state of an unfinished run; its row, if there is one, stays."""
+    write_json(folder / "state.json", {"phase": phase, "error": error, **more})
+
+
+def update_state(folder: Path, **changes: Any) -> None:
+    """Change some entries of the state of an unfinished run."""
+    write_json(folder / "state.json", {**read_state(folder), **changes})
+
+
+def read_state(folder: Path) -> dict[str, Any]:
+    """Return the content of state.json, {} if there is none."""
     try:
         state: dict[str, Any] = json.loads((folder / "state.json").read_text())
     except FileNotFoundError:
@@ -34,31 +107,27 @@ def read(folder: Path) -> dict[str, Any]:
     return state
 
 
-class Busy(Exception):  # noqa: N818 (no error: somebody else does the work)
-    """Another process trains this run."""
-
-
 @contextmanager
-def locked(folder: Path) -> Iterator[None]:
-    """Hold the folder of a run. The lock goes with the process, however that ends.
+def lock(folder: Path) -> Iterator[None]:
+    """Hold the lock of a run. The kernel releases it when the process ends, however it ends.
 
     Raises:
-        Busy: another process holds it.
+        RunLocked: another process holds the lock.
     """
-    # flock and no lock file of ours: it is gone with the process, also after kill -9.
+    # flock rather than a lock file of our own: after kill -9 a lock file would stay.
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / "lock").open("w") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise Busy from None
+            raise RunLocked from None
         yield
 
 
-def is_busy(folder: Path) -> bool:
-    """Whether another process holds the folder of a run."""
+def is_locked(folder: Path) -> bool:
+    """Return whether another process holds the lock of a run."""
     try:
-        with (folder / "lock").open() as file:  # only to read: the folder may be somebody else's
+        with (folder / "lock").open() as file:  # read-only: the folder may belong to another user
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
             return False
     except FileNotFoundError:
@@ -68,26 +137,119 @@ def is_busy(folder: Path) -> bool:
 
 
 def write_failure(folder: Path, rank: int, reason: str, log: str, at: float) -> None:
-    """Say that a rank of a run that is led elsewhere has failed, at a moment of the clock."""
-    replaced(folder / f"failed.{rank}.json", {"reason": reason, "log": log, "at": at})
+    """Record why a rank failed, for the process that leads the run on another machine.
+
+    Args:
+        folder: of the run.
+        rank: that failed.
+        reason: in one sentence.
+        log: path of its log.
+        at: time of the failure in seconds since the epoch.
+    """
+    write_json(folder / f"failed.{rank}.json", {"reason": reason, "log": log, "at": at})
 
 
-def failures(folder: Path) -> list[dict[str, Any]]:
-    """What such ranks have said, the earliest first."""
-    found = [json.loads(path.read_text()) for path in folder.glob("failed.*.json")]
-    return sorted(found, key=lambda failure: float(failure["at"]))
+def read_failures(folder: Path) -> list[dict[str, Any]]:
+    """Return the recorded failures of ranks, the earliest first."""
+    failures = [json.loads(path.read_text()) for path in folder.glob("failed.*.json")]
+    return sorted(failures, key=lambda failure: float(failure["at"]))
 
 
-def forget_failures(folder: Path) -> None:
-    """Before a run begins anew."""
+def clear_failures(folder: Path) -> None:
+    """Remove recorded failures before a run starts again."""
     for path in folder.glob("failed.*.json"):
         path.unlink(missing_ok=True)
 
 
-def replaced(path: Path, content: Mapping[str, Any]) -> None:
-    """`path` with this content as JSON: it appears in one piece."""
-    # One temporary name per process: two sweeps may finish the same run at the same moment.
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    # NaN is no JSON: a number that does not exist is None, and the status says why.
-    temporary.write_text(json.dumps(content, indent=1, allow_nan=False) + "\n")
-    temporary.replace(path)
+def write_records(path: Path, records: Sequence[Record]) -> None:
+    """Write `records` as CSV, atomically; columns in the order of their first appearance."""
+    columns = list(dict.fromkeys(column for record in records for column in record))
+    out = io.StringIO()
+    writer = csv.DictWriter(out, columns, restval="", lineterminator="\n")
+    writer.writeheader()
+    for record in records:
+        writer.writerow({column: _format(value) for column, value in record.items()})
+    write_file(path, out.getvalue().encode())
+
+
+def read_records(path: Path) -> list[Record]:
+    """Read a CSV file of `write_records`: numbers become numbers, empty fields None."""
+    with path.open(newline="") as file:
+        return [
+            {
+                column: text if column in TEXT_COLUMNS else _parse(text)
+                for column, text in each.items()
+            }
+            for each in csv.DictReader(file)
+        ]
+
+
+def append_epoch(folder: Path, kind: str, records: Sequence[Record], epoch: int) -> None:
+    """Add the records of a probe after `epoch` to the file of the run.
+
+    Records of this epoch and later ones are replaced: they come from a training that was resumed
+    from an earlier checkpoint.
+    """
+    path = folder / PROBES / f"{kind}.csv"
+    earlier = [each for each in read_records(path) if _epoch(each) < epoch] if path.exists() else []
+    write_records(path, [*earlier, *records])
+
+
+def group_by(records: Sequence[Record], *columns: str) -> dict[Any, list[Record]]:
+    """Group `records` by one column (keys are values) or several (keys are tuples of values)."""
+    groups: dict[Any, list[Record]] = {}
+    for record in records:
+        values = tuple(record.get(column) for column in columns)
+        groups.setdefault(values if len(columns) > 1 else values[0], []).append(record)
+    return groups
+
+
+def last_epoch(records: Sequence[Record], *columns: str) -> list[Record]:
+    """Return the records of the last epoch of each network; `columns` identify a network."""
+    last: list[Record] = []
+    for group in group_by(records, *columns).values():
+        epoch = max(record["epoch"] for record in group)
+        last += [record for record in group if record["epoch"] == epoch]
+    return last
+
+
+def network_label(key: tuple[str, int | None]) -> str:
+    """Return the label of (network, epoch) in a figure or table."""
+    network, epoch = key
+    return network if epoch is None else f"{network}, epoch {epoch}"
+
+
+def command_stem(kind: str) -> str:
+    """Return the stem of the file that `python -m normbench.probe` writes in a run's folder."""
+    return f"{kind}.command" if kind in TRAINING_PROBES else kind
+
+
+def probe_file(folder: Path, kind: str) -> Path | None:
+    """Return the probe file of a run: the one from training, or else from the probe command."""
+    if not (folder / PROBES).is_dir():  # most runs have no probes
+        return None
+    stems = dict.fromkeys((kind, command_stem(kind)))
+    paths = [folder / PROBES / f"{stem}.csv" for stem in stems]
+    return next((path for path in paths if path.exists()), None)
+
+
+def _epoch(record: Record) -> float:
+    epoch = record.get("epoch")
+    return float(epoch) if isinstance(epoch, int | float) else -1.0
+
+
+def _format(value: Any) -> str:
+    if value is None:
+        return ""
+    return f"{value:.9g}" if isinstance(value, float) else str(value)
+
+
+def _parse(text: str) -> Any:
+    if text in ("", "True", "False"):
+        return {"": None, "True": True, "False": False}[text]
+    for number in (int, float):
+        try:
+            return number(text)
+        except ValueError:
+            continue
+    return text

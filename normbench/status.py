@@ -24,7 +24,7 @@ from normbench import results, run_files
 from normbench.config import cli
 from normbench.config.files import usual_choices
 from normbench.errors import BadInput, choose_from
-from normbench.history import last_record
+from normbench.results import last_record
 
 FINISHED = ("ok", "diverged", "impossible", "oom")
 STATES = ("running", "queued", "interrupted", "failed", "lost", "finished", *FINISHED)
@@ -49,7 +49,7 @@ def runs(root: Path) -> Iterator[Run]:
 
 
 def _finished(folder: Path) -> Run:
-    row = results.load(folder / "row.json")
+    row = results.read_row(folder / "row.json")
     plain = [f"{name}={getattr(row, name)}" for name in ("batch", "seed", "model", "data")]
     usual = {**usual_choices(), "precision": "32-true"}
     unusual = [
@@ -64,7 +64,7 @@ def _finished(folder: Path) -> Run:
 
 
 def _open(folder: Path) -> Run:
-    state = run_files.read(folder)
+    state = run_files.read_state(folder)
     phase, title = state.get("phase", "lost"), state.get("title", "")
     more = state.get("error", "")
     if record := last_record(folder):
@@ -80,10 +80,10 @@ def _open(folder: Path) -> Run:
 
 
 def _alive(folder: Path) -> bool:
-    if run_files.is_busy(folder):
+    if run_files.is_locked(folder):
         return True
     newest = max(path.stat().st_mtime for path in folder.iterdir())
-    elsewhere = run_files.read(folder).get("host") != platform.node()
+    elsewhere = run_files.read_state(folder).get("host") != platform.node()
     return elsewhere and time.time() - newest < SILENCE
 
 

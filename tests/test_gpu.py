@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from normbench import probed
+from normbench import run_files
 from normbench.catalog import normalizer, normalizers
 from normbench.data.counter_rng import Draws
 from normbench.norms.impl import Impl, set_impl
@@ -121,7 +121,7 @@ def test_a_step_that_is_replayed_is_the_step(
     (plain, _), (replayed, _) = (
         train_cell(cell(*words, f"trainer.graphs={on}")) for on in ("false", "true")
     )
-    assert (plain["graphs"], replayed["graphs"]) == (False, True)
+    assert (plain["cuda_graphs"], replayed["cuda_graphs"]) == (False, True)
     worst = 1e-4 if precision == "32-true" else 1e-2
     assert replayed["train_loss"] == pytest.approx(plain["train_loss"], rel=worst)
 
@@ -155,11 +155,12 @@ def test_probes_look_at_the_device(probe_command: Probe) -> None:
                 probe_command(kind, *words[:-2], f"trainer={where}", words[-1], f"out={where}").code
                 == 0
             )
-            numbers.append(probed.read(Path(where) / f"{kind}.csv"))
+            numbers.append(run_files.read_records(Path(where) / f"{kind}.csv"))
         for ours, theirs in zip(*numbers, strict=True):
             for key, value in theirs.items():
                 same = value if isinstance(value, str) else pytest.approx(value, rel=1e-6, abs=1e-9)
                 assert ours[key] == same
     found = probe_command("speed", "norm=gn", "batch=8", "repeats=1", "trainer=gpu")
     assert found.code == 0, found.err
-    assert all(line["memory"] > 0 for line in probed.read(Path("reports/probes/speed.csv")))
+    records = run_files.read_records(Path("reports/probes/speed.csv"))
+    assert all(record["memory"] > 0 for record in records)

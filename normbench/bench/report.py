@@ -1,4 +1,4 @@
-"""How long tables out of many rows take: the first time, again, and the whole command.
+"""Time of tables from many rows, and of the whole command when no row is new.
 
 The rows are made up and lie in a folder that goes afterwards: all normalizers at five batches, as
 many seeds as it takes. Held against the least that reading them can be: each file opened, and its
@@ -24,7 +24,7 @@ from normbench.config.compose import compose
 from normbench.errors import BadInput, counted
 from normbench.report.build import specs
 from normbench.report.pivot import tables
-from normbench.results import INDEX, Row
+from normbench.results import Row
 
 OWN = {"rows": "10000", "rounds": "7", "out": ""}
 GRID = ("-m", "norm=glob(*)", "batch=2,4,8,32,128", "logger=none")
@@ -42,8 +42,8 @@ def bench(words: Sequence[str]) -> None:
             results.write(root / row.sweep / row.id, row)
         command = [sys.executable, "-m", "normbench.report", f"runs={root}", f"out={out}"]
         entries: dict[str, Once] = {
-            "JSON alone": partial(_json, root), "first time": partial(_first, root),
-            "again": partial(_tables, root), "command, nothing new": partial(_command, command),
+            "JSON alone": partial(_json, root), "tables": partial(_tables, root),
+            "command, nothing new": partial(_command, command),
         }  # fmt: skip
         found = in_turn(entries, rounds)
     base = found["JSON alone"].median
@@ -72,7 +72,7 @@ def _row(cell: Cell) -> Row:
         **cell.asked("made_up"), status="ok", train_loss=0.1, train_top1=99.0, val_top1=top1,
         test_top1=top1, test_top5=99.5, test_loss=0.3, params=175_258, macs=1_000_000,
         coverage="norms 15 of 15", seconds=4.0, images_per_second=9_000.0,
-        peak_memory=700_000_000, memory=24_000_000_000, devices="1 x cpu (x86_64)",
+        peak_memory=700_000_000, device_memory=24_000_000_000, devices="1 x cpu (x86_64)",
         plan="1 x 1 x 1", threads=1, impl="eager", loader="memory",
         finished="2026-01-01T00:00:00+00:00",
     )  # fmt: skip
@@ -83,11 +83,6 @@ def _json(root: Path) -> float:
     for path in root.glob("*/*/row.json"):
         json.loads(path.read_bytes())
     return time.perf_counter() - started
-
-
-def _first(root: Path) -> float:
-    (root / INDEX).unlink(missing_ok=True)
-    return _tables(root)
 
 
 def _tables(root: Path) -> float:

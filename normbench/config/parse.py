@@ -24,7 +24,7 @@ from normbench.config.cells import (
     Settings,
 )
 from normbench.errors import BadInput, choose_from
-from normbench.probed import IN_TRAINING
+from normbench.run_files import TRAINING_PROBES
 
 
 def parse(
@@ -230,9 +230,9 @@ def _saving(options: Mapping[str, Any]) -> Saving:
 def _probing(options: Mapping[str, Any]) -> Probing:
     kinds = options["kinds"]
     if not isinstance(kinds, list):
-        raise BadInput(f"probe.kinds={kinds}: a list, as [{','.join(IN_TRAINING)}]")
+        raise BadInput(f"probe.kinds={kinds}: a list, as [{','.join(TRAINING_PROBES)}]")
     for kind in kinds:
-        one_of("probe.kinds", kind, tuple(IN_TRAINING))
+        one_of("probe.kinds", kind, tuple(TRAINING_PROBES))
     return Probing(
         tuple(kinds),
         whole("probe.every", options["every"], 1, "epochs between two looks"),

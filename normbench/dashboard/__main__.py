@@ -35,6 +35,7 @@ from normbench.report.pivot import tables
 from normbench.report.table import Table
 from normbench.report.table_spec import Spec
 from normbench.results import Row
+from normbench.run_files import require_writable
 
 if TYPE_CHECKING:
     import wandb
@@ -160,7 +161,7 @@ def _write(asked: Asked, boards: Mapping[str, "Board"]) -> None:
     """Each dashboard as a file."""
     from normbench.dashboard.panels import spec
 
-    out = results.writable(asked.out, f"out={asked.out}", "name a folder that can, as out=boards")
+    out = require_writable(asked.out, f"out={asked.out}", "use a writable folder, as out=boards")
     for name, found in {name: spec(board) for name, board in boards.items()}.items():
         path = out / f"{name}.json"
         path.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n")

@@ -35,13 +35,13 @@ class NodeRun:
         try:
             return start([self.cell], self.settings, print_now).failed
         except BadInput as error:  # known only on the node, such as its number of devices
-            run_files.write(self._folder, "failed", str(error), title=self.cell.title)
+            run_files.write_state(self._folder, "failed", str(error), title=self.cell.title)
             raise
 
     def stop(self) -> None:
         """End all processes of the run, so that none writes when the job starts again elsewhere."""
         process_group.stop(list(ProcessGroup.active))
-        run_files.write(self._folder, "queued", title=self.cell.title, job=slurm_job_id())
+        run_files.write_state(self._folder, "queued", title=self.cell.title, job=slurm_job_id())
 
     @property
     def _folder(self) -> Path:

@@ -111,7 +111,7 @@ class LocalScheduler(Scheduler):
         if entry.job.computation in self.shareable:
             self.copy_row(self.shareable[entry.job.computation], entry.cell)
             return False
-        if run_files.is_busy(entry.job.folder):
+        if run_files.is_locked(entry.job.folder):
             self.queue.append(entry)
             if entry.cell.id not in self.busy:
                 self.busy.add(entry.cell.id)
@@ -148,7 +148,7 @@ class LocalScheduler(Scheduler):
         for entry in entries:
             entry.attempt, entry.gpus, entry.started = attempt, gpus, time.monotonic()
             entry.job.folder.mkdir(parents=True, exist_ok=True)
-            run_files.forget_failures(entry.job.folder)
+            run_files.clear_failures(entry.job.folder)
         jobs = [self.with_readers(entry.job, len(entries)) for entry in entries]
         log = first.job.log
         if len(entries) > 1:
@@ -189,7 +189,7 @@ class LocalScheduler(Scheduler):
                 self.screen.moved(entry.cell.id, **message.content)
         end = entry.processes.poll()
         if end is None:
-            if self.env is not None and run_files.failures(entry.job.folder):
+            if self.env is not None and run_files.read_failures(entry.job.folder):
                 entry.processes.kill()  # a rank elsewhere is gone, and this one may wait for it
             return
         self.running.remove(entry)
@@ -229,7 +229,7 @@ class LocalScheduler(Scheduler):
         else:
             row = Row(
                 **entry.cell.asked(self.settings.sweep), status="oom", reason=str(end.last.content),
-                plan=str(plan), memory=self.memory, threads=entry.cell.trainer.threads,
+                plan=str(plan), device_memory=self.memory, threads=entry.cell.trainer.threads,
                 commit=entry.job.commit, finished=now(),
             )  # fmt: skip
             results.write(entry.job.folder, row)
@@ -253,7 +253,7 @@ class LocalScheduler(Scheduler):
     ) -> tuple[str, Path]:
         """Return reason and log of the first failure, of this rank or one on another machine."""
         deadline = time.monotonic() + REMOTE_FAILURE
-        while not run_files.failures(entry.job.folder) and time.monotonic() < deadline:
+        while not run_files.read_failures(entry.job.folder) and time.monotonic() < deadline:
             time.sleep(0.2)
         # A rank that was killed from here did not fail first.
         failed_at = math.inf if end.last is None and end.code < 0 else end.timestamp
@@ -270,21 +270,21 @@ class LocalScheduler(Scheduler):
                 # A launcher ends all ranks once one has failed, before this one notices.
                 failure = None if self.env is None else _remote_failure(entry, before=stopped_at)
                 if failure and not (entry.job.folder / "row.json").exists():
-                    run_files.change(entry.job.folder, phase="failed", error=failure[0])
+                    run_files.update_state(entry.job.folder, phase="failed", error=failure[0])
                     self.fail(entry, *failure)
 
     def close_state(self, entry: QueueEntry, phase: run_files.Phase, reason: str = "") -> None:
         """Write the state of a run that could not write it itself, because it was killed."""
-        state = run_files.read(entry.job.folder)
+        state = run_files.read_state(entry.job.folder)
         is_ours = entry.processes is not None and state.get("pid") == entry.processes.pid
         # The failure of another rank replaces that of rank 0, which only lost its connection.
         if is_ours and state["phase"] in ("running", phase):
-            run_files.change(entry.job.folder, phase=phase, error=reason)
+            run_files.update_state(entry.job.folder, phase=phase, error=reason)
 
 
 def _remote_failure(entry: QueueEntry, before: float) -> tuple[str, Path] | None:
     """Return reason and log of the first failure of a rank elsewhere, if it was earlier."""
-    failures = run_files.failures(entry.job.folder)
+    failures = run_files.read_failures(entry.job.folder)
     if not failures or failures[0]["at"] >= before:
         return None
     return str(failures[0]["reason"]), Path(failures[0]["log"])

@@ -55,7 +55,7 @@ class Rates:
         if given is not None:
             self.resnet50, self.hours = given, f"hours of one device of rate={given:g}"
         for row in rows:
-            if row.images_per_second and row.shared_with is None and row.together == 1:
+            if row.images_per_second and row.shared_with is None and row.stacked_seeds == 1:
                 self.rows[_alike(row.config)].append(row)
 
     def of(self, cell: Cell, dense: float) -> Rate:

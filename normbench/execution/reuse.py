@@ -12,8 +12,7 @@ from pathlib import Path
 from normbench import results
 from normbench.config.cells import Cell
 from normbench.execution.provenance import now
-from normbench.history import copy_history
-from normbench.results import Row
+from normbench.results import Row, copy_history
 
 
 def shareable_rows(rows: Iterable[Row]) -> dict[str, Row]:

@@ -84,7 +84,7 @@ class Scheduler:
 
     def finish(self, entry: QueueEntry) -> None:
         """Show the row that the job has written, and copy it to the cells that share it."""
-        row = results.load(entry.job.folder / "row.json")
+        row = results.read_row(entry.job.folder / "row.json")
         seconds = time.monotonic() - entry.started
         measured = row.reason or f"test {row.test_top1:.1f} %"
         line = f"{row.status:<9} {entry.cell.title:<32} {measured}  {seconds:.0f} s"
@@ -96,7 +96,7 @@ class Scheduler:
         if self.settings.force:
             return False
         paths = self.root.glob(f"*/{entry.cell.id}/row.json")
-        row = next((row for row in map(results.load, paths) if row.final), None)
+        row = next((row for row in map(results.read_row, paths) if row.final), None)
         if row is None:
             return False
         self.reuse(entry, row, started=started)

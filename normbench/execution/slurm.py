@@ -16,7 +16,7 @@ from normbench.config.cells import Settings
 from normbench.errors import BadInput
 from normbench.execution.job import Print, Summary
 from normbench.execution.scheduler import QueueEntry, Scheduler
-from normbench.history import last_record
+from normbench.results import last_record
 
 POLL = 1.0  # seconds between two looks at the runs folder
 QUERY = 5.0  # seconds between two calls of squeue
@@ -111,13 +111,15 @@ class SlurmScheduler(Scheduler):
             self.watched[job.job_id] = entry
             self.local_jobs[job.job_id] = job
             entry.started = time.monotonic()
-            run_files.write(entry.job.folder, "queued", job=job.job_id, title=entry.cell.title)
+            run_files.write_state(
+                entry.job.folder, "queued", job=job.job_id, title=entry.cell.title
+            )
         self.active |= {job.job_id for job in jobs}
         self.print_line(f"{len(entries)} jobs submitted, their logs are in {self.logs}")
 
     def _watch_submitted_jobs(self) -> None:
         """Watch the active jobs that an earlier command submitted for queued cells."""
-        states = [(entry, run_files.read(entry.job.folder)) for entry in self.queue]
+        states = [(entry, run_files.read_state(entry.job.folder)) for entry in self.queue]
         earlier = {str(state["job"]): entry for entry, state in states if state.get("job")}
         self.watched |= earlier
         if earlier:
@@ -178,7 +180,7 @@ class SlurmScheduler(Scheduler):
             del self.watched[job_id]
             self.reuse(entry, rows[0], started=True)
             return
-        state = run_files.read(folder)
+        state = run_files.read_state(folder)
         if state.get("steps") and (record := last_record(folder)):
             steps, loss = int(state["steps"]), record["train_loss"]
             self.screen.moved(entry.cell.id, int(record["step"]), steps, loss)
@@ -188,7 +190,7 @@ class SlurmScheduler(Scheduler):
             del self.watched[job_id]
             reason = state.get("error") or f"job {job_id} ended without a row"
             if state.get("phase") in ("queued", "running"):
-                run_files.write(folder, "failed", reason, title=entry.cell.title)
+                run_files.write_state(folder, "failed", reason, title=entry.cell.title)
             self.fail(entry, reason, self.logs / job_id)
 
     def _seconds_since_end(self, job_id: str) -> float:

@@ -20,8 +20,8 @@ from normbench.execution.provenance import commit, now
 from normbench.execution.reuse import copy_row, shareable_rows
 from normbench.execution.scheduler import QueueEntry, Scheduler, possible_plans
 from normbench.execution.slurm import NodeTask, SlurmScheduler
-from normbench.probed import FOLDER
 from normbench.results import Row
+from normbench.run_files import PROBES, require_writable
 
 #: Modules that the fork server imports for all worker processes: the command line, which a worker
 #: of the console script would import again; late imports of wandb.init, which are slower once torch
@@ -60,7 +60,7 @@ def run(
         BadInput: nothing was trained, because no run can use the command line.
     """
     remedy = "name a folder that can, as in runs=~/normbench-runs"
-    root = results.writable(Path(settings.runs), f"runs={settings.runs}", remedy)
+    root = require_writable(Path(settings.runs), f"runs={settings.runs}", remedy)
     # The rows of all sweeps: a damaged one is refused now and not after the training.
     rows = {row.id: row for row in results.read(root)}
     open_cells = [cell for cell in cells if settings.force or not _is_finished(rows.get(cell.id))]
@@ -136,7 +136,7 @@ def init_checkpoint(cell: Cell, rows: Mapping[str, Row], root: Path) -> Path:
     run, _, epoch = str(cell.init_from).partition("@")
     if run in rows:
         run = rows[run].shared_with or run
-    name = results.CHECKPOINT if epoch == "last" else results.KEPT.format(epoch)
+    name = results.CHECKPOINT if epoch == "last" else results.EPOCH_CHECKPOINT.format(epoch)
     for path in root.glob(f"*/{run}/{name}"):
         return path
     existing = ", ".join(sorted(path.name for path in root.glob(f"*/{run}/*.pt")))
@@ -170,7 +170,7 @@ def _print_missing_files(
 
 
 def _lacks_checkpoints(cell: Cell, row: Row, root: Path) -> bool:
-    names = [results.KEPT.format(epoch) for epoch in cell.checkpoint.epochs]
+    names = [results.EPOCH_CHECKPOINT.format(epoch) for epoch in cell.checkpoint.epochs]
     names += [results.CHECKPOINT] if cell.checkpoint.keep else []
     run = row.shared_with or row.id
     return row.status == "ok" and not all(any(root.glob(f"*/{run}/{name}")) for name in names)
@@ -178,7 +178,7 @@ def _lacks_checkpoints(cell: Cell, row: Row, root: Path) -> bool:
 
 def _lacks_probes(cell: Cell, row: Row, root: Path) -> bool:
     run = row.shared_with or row.id
-    patterns = (f"*/{run}/{FOLDER}/{kind}.csv" for kind in cell.probe.kinds)
+    patterns = (f"*/{run}/{PROBES}/{kind}.csv" for kind in cell.probe.kinds)
     trained = row.status in ("ok", "diverged")
     return trained and not all(any(root.glob(pattern)) for pattern in patterns)
 
@@ -259,7 +259,9 @@ def _drop_impossible(
             results.write(folder, _impossible_row(cell, settings.sweep, reason))
         elif settings.launcher:
             possible.append(cell)
-        elif row is not None and not settings.force and preflight.memory <= (row.memory or 0):
+        elif (
+            row is not None and not settings.force and preflight.memory <= (row.device_memory or 0)
+        ):
             summary.reused += 1  # out of memory then, and there is no more memory now
         else:
             possible.append(cell.on(preflight.accelerator))

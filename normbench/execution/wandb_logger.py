@@ -18,7 +18,7 @@ from wandb.env import SERVICE
 
 from normbench.config.cells import Cell
 from normbench.errors import one_line
-from normbench.results import flat
+from normbench.results import flatten
 
 Mode = Literal["online", "offline", "disabled"]
 _open_runs: list[wandb.Run] = []
@@ -47,7 +47,7 @@ def start(cell: Cell, folder: Path, sweep: str, run_id: str | None = None) -> wa
             "id": cell.id,
             "sweep": sweep,
             "options": cell.options,  # in one key: W&B cannot group by a key with a dot
-            **flat(cell.identity),
+            **flatten(cell.identity),
         },
         "dir": folder.resolve(),  # the shared service may run in another folder
         "id": run_id,

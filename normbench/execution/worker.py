@@ -19,9 +19,8 @@ from normbench.execution.distributed_env import slurm_job_id
 from normbench.execution.job import Job
 from normbench.execution.provenance import now, versions
 from normbench.execution.worker_process import INTERRUPTED, was_interrupted
-from normbench.history import History, read_history
-from normbench.probed import FOLDER, IN_TRAINING, grow
-from normbench.results import Row, load, set_aside, write
+from normbench.results import History, Row, read_history, read_row, set_aside, write
+from normbench.run_files import PROBES, TRAINING_PROBES, append_epoch
 from normbench.training import checkpoint, seed_stacking
 from normbench.training.checkpoint import Checkpoints, State
 from normbench.training.metrics import Record
@@ -44,7 +43,7 @@ def train_job(job: Job, report: Report) -> str:
     if job.plan.devices > 1 and rank() > 0:
         return _train_as_follower(job)
     try:
-        with run_files.locked(job.folder):
+        with run_files.lock(job.folder):
             finished = _is_finished(job)
             if job.external_ranks:
                 rendezvous.announce(train=not finished)
@@ -53,7 +52,7 @@ def train_job(job: Job, report: Report) -> str:
             with ExitStack() as wandb_runs, _recorded(job, report, wandb_runs) as recorder:
                 recorder.result = recorder.train()
             return recorder.status
-    except run_files.Busy:
+    except run_files.RunLocked:
         if job.external_ranks:
             rendezvous.announce(train=False)
         return "busy"
@@ -113,15 +112,15 @@ def _train_as_follower(job: Job) -> str:
 def _lock(job: Job, locks: ExitStack) -> str:
     """Lock the folder of `job`; return "busy" or "finished" if it must not be trained, else ""."""
     try:
-        locks.enter_context(run_files.locked(job.folder))
-    except run_files.Busy:
+        locks.enter_context(run_files.lock(job.folder))
+    except run_files.RunLocked:
         return "busy"
     return "finished" if _is_finished(job) else ""
 
 
 def _is_finished(job: Job) -> bool:
     path = job.folder / "row.json"
-    return not job.force and path.exists() and load(path).final
+    return not job.force and path.exists() and read_row(path).final
 
 
 def _group_by_step(jobs: Sequence[Job], indices: Sequence[int]) -> list[list[int]]:
@@ -173,7 +172,7 @@ def _prepare_folder(folder: Path, state: State | None) -> list[Record]:
     shutil.rmtree(folder / "wandb", ignore_errors=True)
     if state is None or state["resumed"] < 0:
         checkpoint.clear(folder)
-        shutil.rmtree(folder / FOLDER, ignore_errors=True)
+        shutil.rmtree(folder / PROBES, ignore_errors=True)
         return []
     if not (folder / "history.csv").exists():
         return []
@@ -188,8 +187,8 @@ def _recorded(job: Job, report: Report, wandb_runs: ExitStack) -> Iterator["Reco
     closed with `wandb_runs`.
     """
     folder = job.folder
-    earlier_id = None if job.force else run_files.read(folder).get("mirror")
-    run_files.write(folder, "running", **_process_info(job))
+    earlier_id = None if job.force else run_files.read_state(folder).get("mirror")
+    run_files.write_state(folder, "running", **_process_info(job))
     wandb_run = None
     try:
         if not (job.resume and (folder / checkpoint.LAST).exists()):
@@ -199,7 +198,7 @@ def _recorded(job: Job, report: Report, wandb_runs: ExitStack) -> Iterator["Reco
         past = _prepare_folder(folder, state)
         wandb_run = wandb_logger.start(job.cell, folder, job.sweep, earlier_id)
         if wandb_run is not None:
-            run_files.change(folder, mirror=wandb_run.id)
+            run_files.update_state(folder, mirror=wandb_run.id)
         recorder = Recorder(job, report, wandb_run, state, past)
         with _out_of_memory_errors():
             yield recorder
@@ -208,7 +207,7 @@ def _recorded(job: Job, report: Report, wandb_runs: ExitStack) -> Iterator["Reco
     except BaseException as error:
         interrupted = _is_interrupt(error)
         phase: run_files.Phase = "interrupted" if interrupted else "failed"
-        run_files.change(folder, phase=phase, error="" if interrupted else one_line(error))
+        run_files.update_state(folder, phase=phase, error="" if interrupted else one_line(error))
         code = INTERRUPTED if interrupted else 1
         wandb_runs.callback(wandb_logger.finish, wandb_run, {"status": phase}, code)
         if interrupted:
@@ -264,7 +263,7 @@ class Recorder:
         past: list[Record],
     ) -> None:
         self.job, self.report, self.wandb_run, self.state = job, report, wandb_run, state
-        probe_columns = [name for kind in job.cell.probe.kinds for name in IN_TRAINING[kind]]
+        probe_columns = [name for kind in job.cell.probe.kinds for name in TRAINING_PROBES[kind]]
         self.history = History(job.folder, past, probe_columns)
         self.checkpoints = _checkpoints(job, writes=True)
         self.result: dict[str, Any] = {}
@@ -283,13 +282,13 @@ class Recorder:
     def progress(self, done: int, steps: int, loss: float) -> None:
         """Report that `done` of `steps` steps are done."""
         if not self.wrote_steps:  # for readers of the folder, such as the scheduler of a cluster
-            run_files.change(self.job.folder, steps=steps)
+            run_files.update_state(self.job.folder, steps=steps)
             self.wrote_steps = True
         self.report({"done": done, "steps": steps, "loss": loss})
 
     def record_probe(self, *measurement: Any) -> None:
         """Add what a probe has measured."""
-        grow(self.job.folder, *measurement)
+        append_epoch(self.job.folder, *measurement)
 
     def train(self) -> dict[str, Any]:
         """Train the job alone; return fields of its row."""

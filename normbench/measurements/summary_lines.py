@@ -1,4 +1,4 @@
-"""What probes of a forward pass see, as lines of `normbench.probed`."""
+"""What probes of a forward pass see, as lines of `normbench.run_files`."""
 
 from collections.abc import Callable
 from dataclasses import asdict
@@ -10,16 +10,18 @@ from normbench.measurements.power import power
 from normbench.measurements.ratios import divergence, groups, ratios
 from normbench.measurements.spp import propagation
 from normbench.norms.switchable import MEMBERS
-from normbench.probed import Line
+from normbench.run_files import Record
 
 
-def spp_lines(network: nn.Module, images: Tensor, statistics: Statistics = "batch") -> list[Line]:
+def spp_lines(network: nn.Module, images: Tensor, statistics: Statistics = "batch") -> list[Record]:
     """A line for each residual block."""
     blocks = propagation(network, images, statistics)
     return [{"block": number, **asdict(block)} for number, block in enumerate(blocks, 1)]
 
 
-def power_lines(network: nn.Module, images: Tensor, statistics: Statistics = "batch") -> list[Line]:
+def power_lines(
+    network: nn.Module, images: Tensor, statistics: Statistics = "batch"
+) -> list[Record]:
     """A line for each layer."""
     layers = power(network, images, statistics)
     return [{**asdict(layer), "total": layer.total} for layer in layers]
@@ -27,24 +29,24 @@ def power_lines(network: nn.Module, images: Tensor, statistics: Statistics = "ba
 
 def ratio_lines(
     network: nn.Module, images: Tensor, _statistics: Statistics = "batch"
-) -> list[Line]:
+) -> list[Record]:
     """Two lines for each layer, of its means and of its variances."""
     channels, height, width = images.shape[1:]
     layers = ratios(network, (channels, height, width))
     group = groups([layer.field for layer in layers])
-    lines: list[Line] = []
+    lines: list[Record] = []
     for layer in layers:
         own = divergence(layer.mean, layer.var)
         for of, values in (("mean", layer.mean), ("var", layer.var)):
             place = {"layer": layer.name, "depth": layer.depth, "field": layer.field}
-            shares: Line = {str(m): share for m, share in zip(MEMBERS, values, strict=True)}
+            shares: Record = {str(m): share for m, share in zip(MEMBERS, values, strict=True)}
             lines.append(
                 {**place, "group": group[layer.field], "of": of, **shares, "divergence": own}
             )
     return lines
 
 
-LINES: dict[str, Callable[[nn.Module, Tensor, Statistics], list[Line]]] = {
+LINES: dict[str, Callable[[nn.Module, Tensor, Statistics], list[Record]]] = {
     "spp": spp_lines,
     "power": power_lines,
     "ratios": ratio_lines,

@@ -1,7 +1,7 @@
 """A network that is looked at while it is trained.
 
 Before the training and after every few epochs the same images go through it, all of them one
-worker's, and what is seen becomes lines of `normbench.probed` and a few means for the curve.
+worker's, and what is seen becomes lines of `normbench.run_files` and a few means for the curve.
 """
 
 from collections.abc import Callable, Sequence
@@ -11,9 +11,9 @@ from torch import Tensor, nn
 
 from normbench.measurements.summary_lines import LINES
 from normbench.norms.switchable import MEMBERS
-from normbench.probed import IN_TRAINING, Line
+from normbench.run_files import TRAINING_PROBES, Record
 
-Seen = Callable[[str, Sequence[Line], int], None]
+Seen = Callable[[str, Sequence[Record], int], None]
 Means = dict[str, float]
 
 
@@ -55,7 +55,7 @@ class Watch:
         return found
 
 
-def _means(kind: str, lines: Sequence[Line]) -> Means:
+def _means(kind: str, lines: Sequence[Record]) -> Means:
     """Means over layers; of signal propagation over blocks."""
     if kind == "ratios":
         return {
@@ -65,5 +65,5 @@ def _means(kind: str, lines: Sequence[Line]) -> Means:
         }
     return {
         name: fmean(line[name.removeprefix(f"{kind}_")] for line in lines)
-        for name in IN_TRAINING[kind]
+        for name in TRAINING_PROBES[kind]
     }

@@ -44,8 +44,7 @@ from normbench.config import cli
 from normbench.config.files import FIGURES, headline, load, names
 from normbench.errors import BadInput, choose_from
 from normbench.probe.request import OUT, Asked
-from normbench.probed import KINDS
-from normbench.results import writable
+from normbench.run_files import PROBE_KINDS, require_writable
 
 ALL = ("out", "name")
 INPUT = ("ckpt", "input", "images", "image", "statistics")
@@ -72,7 +71,7 @@ def main(arguments: Sequence[str]) -> int:
     try:
         asked = _asked(arguments[0], arguments[1:])
         out = asked.option("out", OUT)
-        writable(Path(out), f"out={out}", "name a folder that can, as in out=reports/probes")
+        require_writable(Path(out), f"out={out}", "use a writable folder, as out=reports/probes")
         import_module(f"normbench.probe.{asked.kind}").look(asked)
     except BadInput as error:
         print(f"normbench.probe: {error}", file=sys.stderr)
@@ -85,13 +84,13 @@ def main(arguments: Sequence[str]) -> int:
 def _asked(what: str, words: Sequence[str]) -> Asked:
     own = [word for word in words if _key(word) in WORDS]
     rest = [word for word in words if word not in own]
-    if what in KINDS:
+    if what in PROBE_KINDS:
         _require_known(what, own)
         first, *others = _split(rest)
         networks = [("", first), *(("", _instead(first, other)) for other in others)]
         return Asked(what, networks, _options(own), stem=what)
     if what not in names(FIGURES):
-        known = [*KINDS, *names(FIGURES)]
+        known = [*PROBE_KINDS, *names(FIGURES)]
         raise BadInput(f"{what} is neither a kind nor a figure; {choose_from(what, known)}")
     figure = _figure(what)
     _require_known(figure.kind, own)

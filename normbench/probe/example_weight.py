@@ -13,7 +13,7 @@ from normbench.probe.networks import device_of, runs_of, use_all_cores
 from normbench.probe.output import finish, leave, show
 from normbench.probe.request import Asked
 from normbench.probe.trained_network import Kept
-from normbench.probed import Line
+from normbench.run_files import Record
 from normbench.training.trainer import dtype_of, forward_context, loaders_of
 
 STEPS = 50  # of images from which layers without running statistics get theirs
@@ -23,7 +23,7 @@ def look(asked: Asked) -> None:
     """Inference example weighing of kept networks."""
     use_all_cores()
     alphas = _alphas(asked.option("alphas"))
-    lines: list[Line] = []
+    lines: list[Record] = []
     shown, reasons = [], []
     for label, runs in runs_of(asked).items():
         for run in runs:
@@ -94,8 +94,8 @@ def _lacks_statistics(network: nn.Module) -> bool:
     )
 
 
-def _curve_lines(label: str, run: Kept, found: example_weight.Curve) -> Iterator[Line]:
-    own: Line = {"network": label, "run": run.row.id, "seed": run.cell.seed}
+def _curve_lines(label: str, run: Kept, found: example_weight.Curve) -> Iterator[Record]:
+    own: Record = {"network": label, "run": run.row.id, "seed": run.cell.seed}
     for point in (*found.points, *found.tested):
         chosen = [name for name, alpha in found.best.items() if alpha == point.alpha]
         yield {**own, **vars(point), "best": " ".join(chosen)}

@@ -7,7 +7,7 @@ from normbench.measurements import gains
 from normbench.norms.base.activations import GAINS
 from normbench.probe.output import finish, show
 from normbench.probe.request import Asked
-from normbench.probed import Line
+from normbench.run_files import Record
 
 
 def look(asked: Asked) -> None:
@@ -15,10 +15,10 @@ def look(asked: Asked) -> None:
     if any(words for _, words in asked.networks):
         raise BadInput("gains: it is of activations and no networks; act=NAME,... says of which")
     wanted = asked.option("act", ",".join(GAINS)).split(",")
-    lines: list[Line] = []
+    lines: list[Record] = []
     for name in wanted:
         function = gains.function_of(name)
-        line: Line = {"act": name, "exact": None, "sampled": gains.by_sampling(function)}
+        line: Record = {"act": name, "exact": None, "sampled": gains.by_sampling(function)}
         with suppress(ValueError, RuntimeError):  # a function of whole vectors has none
             line["exact"] = gains.by_quadrature(function)
         lines.append({**line, "normbench": GAINS.get(name)})

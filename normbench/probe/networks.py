@@ -18,7 +18,7 @@ from normbench.config.plan import share_of_cores
 from normbench.errors import BadInput, choose_from, counted
 from normbench.probe.request import Asked
 from normbench.probe.trained_network import RUN, Kept, all_kept, kept, of_file
-from normbench.probed import Line
+from normbench.run_files import Record
 from normbench.training.trainer import dataset_of, dtype_of, exact, loaders_of, network_of, on_gpu
 
 USUAL_INPUT = {"spp": "normal"}
@@ -48,9 +48,9 @@ class Subject:
         return self.build().to(self.device, dtype_of(self.cell))
 
     @property
-    def own(self) -> Line:
+    def own(self) -> Record:
         """The columns that say which network a line is of."""
-        found: Line = {"network": self.label, "seed": self.cell.seed}
+        found: Record = {"network": self.label, "seed": self.cell.seed}
         if self.run is not None:
             found |= {"run": self.run.row.id, "epoch": self.epoch}
         return found

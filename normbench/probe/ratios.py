@@ -14,13 +14,13 @@ from normbench.probe.networks import runs_of
 from normbench.probe.output import finish, leave, show
 from normbench.probe.request import Asked
 from normbench.probe.trained_network import Kept
-from normbench.probed import FOLDER, Line, by, last, read
+from normbench.run_files import PROBES, Record, group_by, last_epoch, read_records
 from normbench.training.trainer import dataset_of
 
 
 def look(asked: Asked) -> None:
     """Ratios of switchable normalization in runs, over the epochs that they kept or watched."""
-    lines: list[Line] = []
+    lines: list[Record] = []
     reasons = []
     for label, runs in runs_of(asked).items():
         for run in runs:
@@ -34,13 +34,13 @@ def look(asked: Asked) -> None:
     if not lines:
         raise BadInput(f"ckpt={asked.option('ckpt')}: {'; '.join(reasons)}; norm=sn has")
     print("\n".join(reasons))
-    final = last(lines, "network", "run")
+    final = last_epoch(lines, "network", "run")
     shown = []
-    for (network, of), chosen in by(final, "network", "of").items():
-        for group, layers in [*by(chosen, "group").items(), ("all", chosen)]:
+    for (network, of), chosen in group_by(final, "network", "of").items():
+        for group, layers in [*group_by(chosen, "group").items(), ("all", chosen)]:
             shares = [f"{fmean(x[m] for x in layers):.3f}" for m in MEMBERS]
             apart = f"{fmean(x['divergence'] for x in layers):.3f}"
-            seeds = len(by(layers, "run"))
+            seeds = len(group_by(layers, "run"))
             shown.append([network, of, group, len(layers) // seeds, *shares, apart, seeds])
     head = ["network", "of", "receptive field", "layers", *MEMBERS, "D(mean || var)", "seeds"]
     show(shown, head)
@@ -51,11 +51,11 @@ def look(asked: Asked) -> None:
         finish(replace(asked, stem=f"{asked.stem}_apart", kind="ratios_apart"), between)
 
 
-def _ratios(run: Kept, label: str) -> Iterator[Line]:
+def _ratios(run: Kept, label: str) -> Iterator[Record]:
     """What was seen of a whole run while it was trained, and what its states say of the rest."""
-    own: Line = {"network": label, "run": run.row.id, "seed": run.cell.seed}
-    seen = run.folder / FOLDER / "ratios.csv"
-    watched = read(seen) if run.whole and seen.exists() else []
+    own: Record = {"network": label, "run": run.row.id, "seed": run.cell.seed}
+    seen = run.folder / PROBES / "ratios.csv"
+    watched = read_records(seen) if run.whole and seen.exists() else []
     for line in watched:
         yield {**line, **own}
     image = torch.empty(1, *dataset_of(run.cell).image)
@@ -64,30 +64,30 @@ def _ratios(run: Kept, label: str) -> Iterator[Line]:
             yield {**own, "epoch": epoch, **line}
 
 
-def _between(lines: Sequence[Line]) -> Iterator[Line]:
+def _between(lines: Sequence[Record]) -> Iterator[Record]:
     """How far the ratios of each network, means over seeds, are from those of the first.
 
     Where all are seeds of one network, those of each run. Layers meet by their names; networks that
     share none are not compared.
     """
-    networks = by(lines, "network")
+    networks = group_by(lines, "network")
     if len(networks) == 1:
-        networks = {f"seed {own[0]['seed']}": own for own in by(lines, "run").values()}
+        networks = {f"seed {own[0]['seed']}": own for own in group_by(lines, "run").values()}
     (name, first), *others = networks.items()
     for other, layers in others:
-        theirs = by(layers, "layer", "of")
+        theirs = group_by(layers, "layer", "of")
         found = [
             {"group": own[0]["group"], "of": of, "divergence": _divergence(own, theirs[layer, of])}
-            for (layer, of), own in by(first, "layer", "of").items()
+            for (layer, of), own in group_by(first, "layer", "of").items()
             if (layer, of) in theirs
         ]
-        for of, chosen in by(found, "of").items():
-            for group, apart in [*by(chosen, "group").items(), ("all", chosen)]:
+        for of, chosen in group_by(found, "of").items():
+            for group, apart in [*group_by(chosen, "group").items(), ("all", chosen)]:
                 mean = fmean(line["divergence"] for line in apart)
                 pair = f"{name} || {other}"
                 yield {"network": pair, "of": of, "group": group, "divergence": mean}
 
 
-def _divergence(one: Sequence[Line], other: Sequence[Line]) -> float:
+def _divergence(one: Sequence[Record], other: Sequence[Record]) -> float:
     p, q = ([fmean(line[m] for line in each) for m in MEMBERS] for each in (one, other))
     return divergence(p, q)

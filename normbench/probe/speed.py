@@ -15,7 +15,7 @@ from normbench.norms.impl import set_impl
 from normbench.probe.networks import Subject, composed, fresh
 from normbench.probe.output import finish, show
 from normbench.probe.request import Asked
-from normbench.probed import Line
+from normbench.run_files import Record
 from normbench.training.trainer import dataset_of, dtype_of, exact, forward_context
 
 
@@ -29,7 +29,7 @@ def look(asked: Asked) -> None:
     data = dataset_of(cells[0])
     torch.set_num_threads(cells[0].trainer.threads)  # as a run has, and no more
     exact()
-    lines: list[Line] = []
+    lines: list[Record] = []
     for batch in sorted({cell.batch for cell in cells}):
         here = fresh([("", [cell for cell in cells if cell.batch == batch])])
         images = torch.randn(batch, *data.image)
@@ -81,7 +81,7 @@ def _is_bn(cell: Cell) -> bool:
     return cell.norm.name == "bn" and not cell.norm.changed
 
 
-def _over_bn(subjects: Sequence[Subject], found: Sequence[Speed]) -> Iterator[Line]:
+def _over_bn(subjects: Sequence[Subject], found: Sequence[Speed]) -> Iterator[Record]:
     """Lines with what each network has over bn in the same architecture."""
     bases = {
         _place(subject.cell): speed
@@ -91,7 +91,7 @@ def _over_bn(subjects: Sequence[Subject], found: Sequence[Speed]) -> Iterator[Li
     for subject, speed in zip(subjects, found, strict=True):
         base = bases.get(_place(subject.cell))
         rate, memory = speed.steps_per_second, speed.memory
-        line: Line = {**vars(speed), "ratio": None, "memory_ratio": None}
+        line: Record = {**vars(speed), "ratio": None, "memory_ratio": None}
         line["images_per_second"] = None if rate is None else rate * speed.batch
         if base is not None and rate and memory:
             assert base.steps_per_second
@@ -114,7 +114,7 @@ def _modes(word: str) -> list[Mode]:
     return [mode for mode in known if mode in word.split(",")]
 
 
-def _speed_cells(line: Line) -> list[str]:
+def _speed_cells(line: Record) -> list[str]:
     if line["status"] != "ok":
         return [str(line["status"]), "", "", "", "", ""]
     quartiles = f"{line['lower']:.4g} to {line['upper']:.4g}"

@@ -10,19 +10,19 @@ from normbench.models.random_net import RandomNet
 from normbench.probe.networks import Subject, images_of, subjects, use_all_cores
 from normbench.probe.output import leave
 from normbench.probe.request import Asked
-from normbench.probed import Line
+from normbench.run_files import Record
 from normbench.training.trainer import forward_context
 
 STATISTICS = ("batch", "running")
 
 
-def looked(asked: Asked) -> list[Line]:
+def looked(asked: Asked) -> list[Record]:
     """The lines of every network that the probe can look at.
 
     Raises:
         BadInput: it can look at none.
     """
-    lines: list[Line] = []
+    lines: list[Record] = []
     reasons = []
     use_all_cores()
     every = subjects(asked)
@@ -43,7 +43,7 @@ def looked(asked: Asked) -> list[Line]:
     return lines
 
 
-def _lines_of(asked: Asked, subject: Subject) -> list[Line]:
+def _lines_of(asked: Asked, subject: Subject) -> list[Record]:
     statistics: Any = asked.option("statistics", "batch")
     if statistics not in STATISTICS:
         raise BadInput(f"statistics={statistics}: {choose_from(statistics, STATISTICS)}")

@@ -16,7 +16,7 @@ from torch import nn
 from normbench.config.cells import Cell
 from normbench.config.compose import compose
 from normbench.errors import BadInput
-from normbench.results import CHECKPOINT, KEPT, Row, read
+from normbench.results import CHECKPOINT, EPOCH_CHECKPOINT, Row, read
 from normbench.training import checkpoint
 from normbench.training.trainer import dataset_of, dtype_of, network_of
 
@@ -135,7 +135,7 @@ def of_file(cell: Cell, path: Path) -> nn.Module:
 
 
 def _states(folder: Path) -> dict[int, Path]:
-    pattern = re.compile(re.escape(KEPT).replace(r"\{\}", "([0-9]+)"))
+    pattern = re.compile(re.escape(EPOCH_CHECKPOINT).replace(r"\{\}", "([0-9]+)"))
     named = [(pattern.fullmatch(path.name), path) for path in folder.glob("*.pt")]
     found = {int(match[1]): path for match, path in named if match}
     if (path := folder / CHECKPOINT).exists():

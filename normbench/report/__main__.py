@@ -27,6 +27,7 @@ from normbench.report.pivot import tables
 from normbench.report.table import Table
 from normbench.report.table_spec import Spec
 from normbench.report.trial import counted, shown, trials
+from normbench.run_files import require_writable
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -38,7 +39,7 @@ def main(arguments: Sequence[str]) -> int:
         folders, wanted = _parse(arguments)
         runs, out = folders["runs"], folders["out"]
         specs = build.specs(wanted)
-        results.writable(out, f"out={out}", "name a folder that can, as in out=reports")
+        require_writable(out, f"out={out}", "use a writable folder, as out=reports")
         # Of a paper's table that is named there are the paper's numbers at the least.
         given = any(word.startswith("runs=") for word in arguments)
         if given or not wanted or not all(each.fixed for each in specs):

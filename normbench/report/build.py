@@ -9,7 +9,6 @@ from pathlib import Path
 
 from normbench.config.files import CLAIMS, TABLES, load, names
 from normbench.errors import BadInput, choose_from
-from normbench.probed import file_of
 from normbench.report import latex, recommendation, render, trial
 from normbench.report.cache import Made, digest, put, stamp
 from normbench.report.claims import Claim, claims
@@ -17,6 +16,7 @@ from normbench.report.plot_kinds import CURVES, FORMS, INSIDE, Form, kinds
 from normbench.report.table import Table
 from normbench.report.table_spec import Spec, spec
 from normbench.report.trial import Trial
+from normbench.run_files import probe_file
 
 PAGE = "index.html"
 _TEXTS: Mapping[str, Callable[[Table], str]] = {
@@ -93,7 +93,7 @@ def _seen(table: Table, kind: str, runs: Path) -> Iterator[str]:
         if kind == CURVES:
             yield stamp(folder / "history.csv")
         if kind in INSIDE:
-            yield stamp(file_of(folder, INSIDE[kind]) or folder)
+            yield stamp(probe_file(folder, INSIDE[kind]) or folder)
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 
-from normbench import history, probed, results
+from normbench import results, run_files
 from normbench.config import files
 from normbench.config.files import CLAIMS, CONF, SWEEPS, TABLES, names
 
@@ -76,8 +76,12 @@ def fingerprint(root: Path, runs: Path) -> str:
     found = hashlib.sha256(_drawing().encode())
     # Its links lead from the one to the other.
     found.update(f"{root.resolve()}\n{runs.resolve()}\n".encode())
-    for path in (*_yamls(), *results.files(runs)):
+    for path in _yamls():
         found.update(f"{path} {stamp(path)}\n".encode())
+    for row, _ in results.row_files(runs):
+        folder = Path(row).parent
+        for path in (Path(row), folder / "history.csv", folder / "probes"):
+            found.update(f"{path} {stamp(path)}\n".encode())
     return found.hexdigest()
 
 
@@ -101,7 +105,7 @@ def _drawing() -> str:
 @cache
 def _program() -> str:
     own = sorted(path for path in Path(__file__).parent.iterdir() if path.is_file())
-    others = [Path(str(module.__file__)) for module in (results, history, probed, files)]
+    others = [Path(str(module.__file__)) for module in (results, run_files, files)]
     code = [path.read_bytes() for path in (*own, *others)]
     return " ".join([hashlib.sha256(b"".join(code)).hexdigest(), *map(version, _LIBRARIES)])
 

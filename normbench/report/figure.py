@@ -22,13 +22,12 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, NullLocator
 
 from normbench.config.files import CONF, names
-from normbench.history import read_history
 from normbench.report.metrics import METRICS
 from normbench.report.plot_kinds import BATCH, CURVES, SIZES, Form, sizes
 from normbench.report.statistics import summary
 from normbench.report.table import Cell, Table
 from normbench.report.table_spec import Label
-from normbench.results import Row
+from normbench.results import Row, read_history
 
 Drawn = dict[Form, bytes]
 

@@ -43,7 +43,7 @@ def notes(table: Table) -> list[str]:
             f"Unverified, as no source gives these values of the protocol: {', '.join(ours)}."
         )
     found += differences(table)
-    found += sorted({row.limits for row in table.runs if row.limits})
+    found += sorted({row.data_limits for row in table.runs if row.data_limits})
     if table.runs:
         found.append(_provenance(table))
     return found

@@ -42,7 +42,7 @@ def _number(name: str, unit: float, row: Row) -> float | None:
 
 
 def _ratio(of: str, row: Row) -> float | None:
-    return row.ratios.get(of)
+    return row.sn_ratios.get(of)
 
 
 def _steps_per_second(row: Row) -> float | None:

@@ -8,7 +8,7 @@ from typing import Any
 
 from normbench.report.table import Cell, Column, Table, key_of, words
 from normbench.report.table_spec import FULL, Label, Place, Spec, fits
-from normbench.results import Row, flat, only_adding, order
+from normbench.results import Row, flatten, row_order
 
 
 def tables(
@@ -27,8 +27,7 @@ def tables(
         touched: ids of runs; settings that contain none of them are left out. None: all settings.
         empty: papers' tables that no row belongs to are made too, with the paper's numbers alone.
     """
-    with only_adding():
-        return list(_tables(specs, _alike(rows), touched, empty))
+    return list(_tables(specs, _alike(rows), touched, empty))
 
 
 def _tables(
@@ -83,12 +82,12 @@ def _alike(rows: Iterable[Row]) -> list[Runs]:
             continue
         config = row.config.copy()
         config.pop("seed", None)
-        ids = (row.options, row.devices, row.together, *map(id, config.values()))
+        ids = (row.options, row.devices, row.stacked_seeds, *map(id, config.values()))
         if ids not in same:
             texts = {part: repr(value) for part, value in config.items()}
             key = (row.options, _hardware(row), *map(str, texts.items()))
             if key not in found:
-                found[key] = Runs([], flat(config), texts)
+                found[key] = Runs([], flatten(config), texts)
             same[ids] = found[key].rows
         same[ids].append(row)
     return list(found.values())
@@ -109,7 +108,7 @@ def _in_order(runs: Iterable[Runs]) -> tuple[Row, ...]:
     several = list(runs)
     if len(several) == 1:
         return tuple(several[0].rows)  # in order, and keys of many rows take time
-    return tuple(sorted((row for each in several for row in each.rows), key=order))
+    return tuple(sorted((row for each in several for row in each.rows), key=row_order))
 
 
 def _by_setting(spec: Spec, runs: Iterable[Runs]) -> list[tuple[dict[str, Any], list[Runs]]]:
@@ -294,7 +293,11 @@ def _besides_axes(row: Row, spec: Spec) -> tuple[Collection[str], dict[str, str]
 
 def _hardware(row: Row) -> str:
     """What a speed or a memory was measured on, and how many networks shared it."""
-    return row.devices if row.together == 1 else f"{row.devices}, {row.together} seeds together"
+    return (
+        row.devices
+        if row.stacked_seeds == 1
+        else f"{row.devices}, {row.stacked_seeds} seeds together"
+    )
 
 
 def _names(runs: Sequence[Runs], axis: str) -> dict[str, str]:

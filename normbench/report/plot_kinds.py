@@ -4,9 +4,9 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Literal
 
-from normbench.probed import file_of
 from normbench.report.metrics import METRICS
 from normbench.report.table import Table
+from normbench.run_files import probe_file
 
 Form = Literal["png", "pdf", "svg"]
 FORMS: tuple[Form, ...] = ("png", "pdf", "svg")
@@ -28,7 +28,7 @@ def kinds(table: Table, runs: Path) -> list[str]:
     found = {BATCH: table.drawable, CURVES: accuracy and curves, SIZES: accuracy and several}
     folders = [runs / row.sweep / row.id for row in numbers]
     inside = [
-        end for end, kind in INSIDE.items() if any(file_of(folder, kind) for folder in folders)
+        end for end, kind in INSIDE.items() if any(probe_file(folder, kind) for folder in folders)
     ]
     return [kind for kind, there_is in found.items() if there_is] + inside
 

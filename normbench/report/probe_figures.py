@@ -9,10 +9,17 @@ import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from normbench.probed import Line, by, file_of, last, named, read
 from normbench.report.figure import COLOURS, STABLE, Drawn, saved
 from normbench.report.plot_kinds import Form
 from normbench.report.table import Table
+from normbench.run_files import (
+    Record,
+    group_by,
+    last_epoch,
+    network_label,
+    probe_file,
+    read_records,
+)
 
 #: Over blocks and layers there is no mean over seeds.
 ONE_SEED = ("spp", "power")
@@ -27,13 +34,13 @@ _MEASURES = {"top1": "top-1 (%)", "top5": "top-5 (%)", "loss": "loss"}
 
 
 def draw(
-    kind: str, lines: Sequence[Line], title: str = "", forms: Sequence[Form] = ("png", "pdf")
+    kind: str, lines: Sequence[Record], title: str = "", forms: Sequence[Form] = ("png", "pdf")
 ) -> Drawn:
     """The figure of a probe; the same numbers give the same bytes.
 
     Args:
         kind: of the probe.
-        lines: its numbers, as `normbench.probed.read` gives them.
+        lines: its numbers, as `normbench.run_files.read_records` gives them.
         title: above the figure.
         forms: of the files.
     """
@@ -50,17 +57,17 @@ def draw_seen(table: Table, kind: str, forms: Sequence[Form], runs: Path) -> Dra
 
     Over blocks and layers it is the first seed after the last epoch, else all seeds.
     """
-    lines: list[Line] = []
+    lines: list[Record] = []
     for label, cells in table.lines.items():
         for column, cell in zip(table.columns, cells, strict=True):
             for row in sorted(cell.runs, key=lambda row: row.seed):
                 place = f"batch {column}" if str(column).isdigit() else column
                 own = {"network": f"{' '.join(label)}, {place}", "seed": row.seed}
-                if path := file_of(runs / row.sweep / row.id, kind):
-                    lines += [{**line, **own} for line in read(path)]
+                if path := probe_file(runs / row.sweep / row.id, kind):
+                    lines += [{**line, **own} for line in read_records(path)]
                     if kind in ONE_SEED:
                         break
-    return draw(kind, last(lines, "network") if kind in ONE_SEED else lines, forms=forms)
+    return draw(kind, last_epoch(lines, "network") if kind in ONE_SEED else lines, forms=forms)
 
 
 def _panels(rows: int, columns: int, **options: Any) -> tuple[Figure, Any]:
@@ -68,7 +75,7 @@ def _panels(rows: int, columns: int, **options: Any) -> tuple[Figure, Any]:
     return figure, figure.subplots(rows, columns, squeeze=False, **options)
 
 
-def _numbers(lines: Sequence[Line], key: str) -> list[float]:
+def _numbers(lines: Sequence[Record], key: str) -> list[float]:
     """Where there is none, a gap."""
     return [float("nan") if (v := line.get(key)) is None else float(v) for line in lines]
 
@@ -77,18 +84,18 @@ def _look(place: int) -> dict[str, Any]:
     return {"color": COLOURS[place % len(COLOURS)], "linestyle": _DASHES[place % len(_DASHES)]}
 
 
-def _some_epochs(lines: Sequence[Line], most: int = 3) -> list[Line]:
+def _some_epochs(lines: Sequence[Record], most: int = 3) -> list[Record]:
     """Of each network the first, middle and last epoch, if there are more."""
-    chosen: list[Line] = []
-    for of_network in by(lines, "network").values():
-        epochs = list(by(of_network, "epoch"))
+    chosen: list[Record] = []
+    for of_network in group_by(lines, "network").values():
+        epochs = list(group_by(of_network, "epoch"))
         if len(epochs) > most:
             epochs = [epochs[0], epochs[len(epochs) // 2], epochs[-1]]
         chosen += [line for line in of_network if line.get("epoch") in epochs]
     return chosen
 
 
-def _spp(lines: Sequence[Line]) -> Figure:
+def _spp(lines: Sequence[Record]) -> Figure:
     """As in figure 1 of the NF paper: three panels over the blocks, dots at the ends of stages."""
     figure, ((*panels,),) = _panels(1, 3)
     measures = {
@@ -97,9 +104,11 @@ def _spp(lines: Sequence[Line]) -> Figure:
         "branch_variance": "residual average channel variance",
     }
     for axes, (measure, label) in zip(panels, measures.items(), strict=True):
-        for place, (key, blocks) in enumerate(by(_some_epochs(lines), "network", "epoch").items()):
+        for place, (key, blocks) in enumerate(
+            group_by(_some_epochs(lines), "network", "epoch").items()
+        ):
             x, y = _numbers(blocks, "block"), _numbers(blocks, measure)
-            axes.plot(x, y, label=named(key), linewidth=1, **_look(place))
+            axes.plot(x, y, label=network_label(key), linewidth=1, **_look(place))
             ends = [n for n, block in enumerate(blocks) if block["ends_stage"]]
             axes.plot([x[n] for n in ends], [y[n] for n in ends], "k.", markersize=5)
         _scale(axes, _numbers(lines, measure))
@@ -125,9 +134,9 @@ def _scale(axes: Axes, values: Sequence[float]) -> None:
         axes.set_ylim(0, None if above else 1)
 
 
-def _power(lines: Sequence[Line]) -> Figure:
+def _power(lines: Sequence[Record]) -> Figure:
     """Power over depth, stacked, a panel a network; then what has not collapsed, and linearity."""
-    networks = by(_some_epochs(lines), "network", "epoch")
+    networks = group_by(_some_epochs(lines), "network", "epoch")
     across = min(_ACROSS, len(networks) + 2)
     figure, panels = _panels(-(-(len(networks) + 2) // across), across)
     for axes in panels.flat:
@@ -140,20 +149,20 @@ def _power(lines: Sequence[Line]) -> Figure:
             colors=_POWER_COLOURS, linewidth=0,
         )  # fmt: skip
         axes.set(xlim=(min(depth), max(max(depth), min(depth) + 1)), ylim=(0, 1.02))
-        axes.set_title(named(key))
+        axes.set_title(network_label(key))
         axes.set_xlabel("layer")
     _legend(figure, panels.flat[0])
     left, linear = panels.flat[len(networks) : len(networks) + 2]
     for place, (key, layers) in enumerate(networks.items()):
         depth = _numbers(layers, "depth")
         varies = [layer["p2"] + layer["p3"] + layer["p4"] for layer in layers]
-        left.plot(depth, varies, label=named(key), linewidth=1, **_look(place))
+        left.plot(depth, varies, label=network_label(key), linewidth=1, **_look(place))
         bent = [layer for layer in layers if layer["linearity"] is not None]  # activated ones
         places, shares = _numbers(bent, "depth"), _numbers(bent, "linearity")
         linear.plot(places, shares, linewidth=1, marker=".", markersize=3, **_look(place))
     bounded = [layer for layer in lines if layer.get("bound") is not None]
     if bounded:
-        layers = next(iter(by(bounded, "network", "epoch").values()))
+        layers = next(iter(group_by(bounded, "network", "epoch").values()))
         bound = _numbers(layers, "bound")
         left.plot(_numbers(layers, "depth"), bound, "k:", label="bound of theorem 1 (LN)")
     left.set_yscale("log")
@@ -168,10 +177,10 @@ def _power(lines: Sequence[Line]) -> Figure:
     return figure
 
 
-def _ratios(lines: Sequence[Line]) -> Figure:
+def _ratios(lines: Sequence[Record]) -> Figure:
     """Ratios over epochs by receptive field, their divergence, and each layer's largest one."""
-    networks = by(lines, "network")
-    across = 1 + max(len(by(of_network, "group")) for of_network in networks.values())
+    networks = group_by(lines, "network")
+    across = 1 + max(len(group_by(of_network, "group")) for of_network in networks.values())
     figure, panels = _panels(4 * len(networks), across)
     shares: list[Axes] = []
     divergences: list[Axes] = []
@@ -179,7 +188,7 @@ def _ratios(lines: Sequence[Line]) -> Figure:
         rows = panels[4 * number : 4 * number + 4]
         for axes in rows.flat:
             axes.set_visible(False)
-        for place, group in enumerate([*by(of_network, "group"), "all layers"]):
+        for place, group in enumerate([*group_by(of_network, "group"), "all layers"]):
             chosen = [line for line in of_network if group in ("all layers", line["group"])]
             for row, of in zip(rows, ("mean", "var"), strict=False):
                 _shares(row[place], [line for line in chosen if line["of"] == of])
@@ -191,7 +200,7 @@ def _ratios(lines: Sequence[Line]) -> Figure:
                 row[place].tick_params(labelleft=place == 0, labelbottom=height == 2)
         rows[0][0].legend()
         grid = rows[3][0].get_gridspec()
-        _hard(figure.add_subplot(grid[4 * number + 3, :]), last(of_network, "seed"))
+        _hard(figure.add_subplot(grid[4 * number + 3, :]), last_epoch(of_network, "seed"))
     for together in (shares, divergences):  # all to one scale
         top = max(axes.get_ylim()[1] for axes in together)
         for axes in together:
@@ -202,26 +211,28 @@ def _ratios(lines: Sequence[Line]) -> Figure:
     return figure
 
 
-def _shares(axes: Axes, lines: Sequence[Line]) -> None:
+def _shares(axes: Axes, lines: Sequence[Record]) -> None:
     """Means over layers and seeds."""
     for member, colour in _MEMBERS.items():
-        means = {epoch: fmean(_numbers(of, member)) for epoch, of in by(lines, "epoch").items()}
+        means = {
+            epoch: fmean(_numbers(of, member)) for epoch, of in group_by(lines, "epoch").items()
+        }
         marker = "o" if len(means) == 1 else None
         axes.plot([*means], [*means.values()], color=colour, label=member, marker=marker)
 
 
-def _apart(axes: Axes, lines: Sequence[Line]) -> None:
+def _apart(axes: Axes, lines: Sequence[Record]) -> None:
     of_mean = [line for line in lines if line["of"] == "mean"]
-    means = {e: fmean(_numbers(of, "divergence")) for e, of in by(of_mean, "epoch").items()}
+    means = {e: fmean(_numbers(of, "divergence")) for e, of in group_by(of_mean, "epoch").items()}
     marker = "o" if len(means) == 1 else None
     axes.plot([*means], [*means.values()], color="black", marker=marker)
     axes.set_title(r"$D(\lambda^\mu \| \lambda^\sigma)$")
 
 
-def _hard(axes: Axes, lines: Sequence[Line]) -> None:
+def _hard(axes: Axes, lines: Sequence[Record]) -> None:
     """The largest ratio of every layer; of several seeds the share of each that has it."""
     for height, of in enumerate(("var", "mean")):
-        layers = by([line for line in lines if line["of"] == of], "depth")
+        layers = group_by([line for line in lines if line["of"] == of], "depth")
         for place, seeds in layers.items():
             below = float(height)
             largest = [max(_MEMBERS, key=lambda m: float(line[m])) for line in seeds]
@@ -236,13 +247,15 @@ def _hard(axes: Axes, lines: Sequence[Line]) -> None:
     axes.set_title(f"largest ratio at epoch {lines[0]['epoch']}: in green, ln blue, bn orange")
 
 
-def _example_weight(lines: Sequence[Line]) -> Figure:
+def _example_weight(lines: Sequence[Record]) -> Figure:
     """Accuracies and loss on the validation images over alpha, the best marked."""
     figure, ((*panels,),) = _panels(1, 3)
-    curves = by([line for line in lines if line["split"] == "val"], "network")
+    curves = group_by([line for line in lines if line["split"] == "val"], "network")
     for axes, (measure, label) in zip(panels, _MEASURES.items(), strict=True):
         for place, (network, points) in enumerate(curves.items()):
-            by_alpha = {a: _numbers(of, measure) for a, of in sorted(by(points, "alpha").items())}
+            by_alpha = {
+                a: _numbers(of, measure) for a, of in sorted(group_by(points, "alpha").items())
+            }
             x, y = [*by_alpha], [fmean(values) for values in by_alpha.values()]
             spread = [stdev(v) if len(v) > 1 else 0.0 for v in by_alpha.values()]
             look = _look(place)
@@ -258,14 +271,14 @@ def _example_weight(lines: Sequence[Line]) -> Figure:
     return figure
 
 
-def _speed(lines: Sequence[Line]) -> Figure:
+def _speed(lines: Sequence[Record]) -> Figure:
     """Steps a second and memory over those of bn, a line a normalizer, a marker a batch."""
     columns = [("training", "ratio", "steps a second"), ("inference", "ratio", "steps a second"),
                ("training", "memory_ratio", "memory")]  # fmt: skip
-    names = [*by(lines, "network")]
+    names = [*group_by(lines, "network")]
     figure = Figure(figsize=(3 * _WIDTH, 1 + 0.22 * len(names)), layout="constrained")
     panels = figure.subplots(1, len(columns), sharey=True)
-    batches = [*by(lines, "batch")]
+    batches = [*group_by(lines, "batch")]
     for axes, (mode, key, label) in zip(panels, columns, strict=True):
         for place, batch in enumerate(batches):
             shown = [
@@ -284,7 +297,7 @@ def _speed(lines: Sequence[Line]) -> Figure:
     return figure
 
 
-def _gains(lines: Sequence[Line]) -> Figure:
+def _gains(lines: Sequence[Record]) -> Figure:
     """The gain of every activation; where quadrature does not do, sampled."""
     figure, ((axes,),) = _panels(1, 1)
     for place, line in enumerate(reversed(lines)):
@@ -296,12 +309,12 @@ def _gains(lines: Sequence[Line]) -> Figure:
     return figure
 
 
-def _apart_bars(lines: Sequence[Line]) -> Figure:
+def _apart_bars(lines: Sequence[Record]) -> Figure:
     """How far the ratios of two networks are apart, as in figure 5 of the study."""
-    figure, ((*panels,),) = _panels(1, len(by(lines, "network")), sharey=True)
-    for axes, (network, own) in zip(panels, by(lines, "network").items(), strict=True):
-        groups = list(by(own, "group"))
-        for place, (of, bars) in enumerate(by(own, "of").items()):
+    figure, ((*panels,),) = _panels(1, len(group_by(lines, "network")), sharey=True)
+    for axes, (network, own) in zip(panels, group_by(lines, "network").items(), strict=True):
+        groups = list(group_by(own, "group"))
+        for place, (of, bars) in enumerate(group_by(own, "of").items()):
             at = [groups.index(line["group"]) + 0.4 * place - 0.2 for line in bars]
             axes.bar(at, _numbers(bars, "divergence"), 0.4, label=of, color=COLOURS[place])
         axes.set_xticks(range(len(groups)), groups, rotation=20, fontsize=6)
@@ -310,7 +323,7 @@ def _apart_bars(lines: Sequence[Line]) -> Figure:
     return figure
 
 
-DRAW: Mapping[str, Callable[[Sequence[Line]], Figure]] = {
+DRAW: Mapping[str, Callable[[Sequence[Record]], Figure]] = {
     "spp": _spp,
     "power": _power,
     "ratios": _ratios,

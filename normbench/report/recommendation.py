@@ -123,12 +123,12 @@ def _costs(cells: Sequence[Cell]) -> list[tuple[float | None, float | None]]:
 
     Of seeds that were trained together neither is that of a single run.
     """
-    single = [run for cell in cells for run in cell.runs if run.together == 1]
+    single = [run for cell in cells for run in cell.runs if run.stacked_seeds == 1]
     devices = [run.devices for run in single if run.devices]
     common = max(set(devices), key=devices.count, default="")
     seconds, memories = [], []
     for cell in cells:
-        alike = [run for run in cell.runs if run.devices == common and run.together == 1]
+        alike = [run for run in cell.runs if run.devices == common and run.stacked_seeds == 1]
         own = [run for run in alike if run.status not in WORDS]
         speeds = [run.images_per_second for run in own if run.images_per_second]
         # Of a CPU it is that of the process, libraries and all.

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from normbench.results import CHECKPOINT, KEPT
+from normbench.results import CHECKPOINT, EPOCH_CHECKPOINT
 
 LAST = CHECKPOINT
 
@@ -66,7 +66,7 @@ class Checkpoints:
 
     def keep(self, state: State, epoch: int) -> None:
         """The one after `epoch`."""
-        self._write(KEPT.format(epoch), state)
+        self._write(EPOCH_CHECKPOINT.format(epoch), state)
 
     def _write(self, name: str, state: State) -> None:
         if not self.writes:
@@ -112,6 +112,6 @@ def load(path: Path) -> State:
 
 def clear(folder: Path) -> None:
     """Forget all checkpoints of a run, and what a process that was killed left of one."""
-    for pattern in (LAST, KEPT.format("*"), ".*.pt.*"):
+    for pattern in (LAST, EPOCH_CHECKPOINT.format("*"), ".*.pt.*"):
         for path in folder.glob(pattern):
             path.unlink(missing_ok=True)

@@ -305,7 +305,7 @@ def train(runs: Sequence[Run], plan: Plan) -> list[dict[str, Any]]:
     tasks, loaders = zip(*prepared, strict=True)
     cell, data = eager[0].cell, loaders[0].data
     known = facts(cell, data) | {
-        "plan": str(plan), "loader": loaders[0].means, "together": len(runs),
+        "plan": str(plan), "loader": loaders[0].means, "stacked_seeds": len(runs),
     }  # fmt: skip
     together = Together(tasks, loaders)
     started = time.monotonic()

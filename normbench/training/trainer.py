@@ -267,7 +267,7 @@ def facts(cell: Cell, data: Dataset) -> dict[str, Any]:
         "coverage": str(coverage(network, norm)),
         "groups": sorted({layer.groups for layer in layers if hasattr(layer, "groups")}),
         "batch_independent": independent(network, norm, "batch_independent"),
-        "limits": data.limits,
+        "data_limits": data.limits,
     }
 
 
@@ -310,7 +310,7 @@ def measured(task: Task, classes: int, held_out: bool) -> dict[str, Any]:
         "train_loss": loss,
         "train_top1": top1,
         "images_per_second": task.images_per_second,
-        "ratios": mean_ratios(task.evaluated),
+        "sn_ratios": mean_ratios(task.evaluated),
     }
     if held_out:
         found["val_top1"] = task.validation.summary("val")["val_top1"]
@@ -379,20 +379,20 @@ def _strategy(plan: Plan) -> Strategy | str:
 def hardware(cell: Cell, task: Task) -> dict[str, Any]:
     """The devices' name, the memory that one has and the most that was in use."""
     options = {
-        "channels_last": cell.trainer.channels_last, "impl": task.impl, "graphs": task.graphs,
+        "channels_last": cell.trainer.channels_last, "impl": task.impl, "cuda_graphs": task.graphs,
     }  # fmt: skip
     if on_gpu(cell):
         device = torch.cuda.get_device_properties(0)
         return {
             **options,
             "devices": f"{task.plan.devices} x {device.name}",
-            "memory": device.total_memory,
+            "device_memory": device.total_memory,
             "peak_memory": torch.cuda.max_memory_allocated(),
         }
     return {
         **options,
         "devices": f"{task.plan.devices} x cpu ({platform.machine()})",
-        "memory": host_memory(),
+        "device_memory": host_memory(),
         "peak_memory": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
     }
 

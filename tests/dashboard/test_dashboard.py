@@ -13,9 +13,8 @@ import pytest
 from normbench import results
 from normbench.config.files import ROOT
 from normbench.dashboard import __main__ as dashboard
-from normbench.history import read_history
 from normbench.report import build, render
-from normbench.results import flat
+from normbench.results import flatten, read_history
 from support.commands import Command, Rows
 from support.fake_wandb import Server, serve
 from support.rows import batch_size_tables, run
@@ -147,7 +146,7 @@ def test_an_uploaded_offline_run_is_the_row_and_has_all_that_dashboards_show(
     sent = json.loads(server.created[0]["config"])
     config = {key: each["value"] for key, each in sent.items() if key != "_wandb"}
     asked = {"id": row.id, "sweep": "default", "options": row.options}
-    assert config == {**flat(row.config), **asked}
+    assert config == {**flatten(row.config), **asked}
     curve = list(read_history(Path("runs/default") / row.id))
     history = server.lines("wandb-history.jsonl")
     for ours, theirs in zip(curve, history, strict=True):

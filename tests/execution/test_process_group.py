@@ -10,7 +10,7 @@ from normbench import results, run_files
 from normbench.config.plan import Plan, layouts
 from normbench.execution import process_group, worker_process
 from normbench.execution.sweep import PRELOAD
-from normbench.history import read_history
+from normbench.results import read_history
 from support.cells import BROKEN, LONG, SHORT, cell, run_folder
 from support.commands import Command, Rows
 from support.processes import is_training, run_when, wait_until_gone
@@ -66,7 +66,7 @@ def test_the_failure_of_one_rank_is_the_failure_that_is_told(command: Command, r
     said = f"rank 1: RuntimeError: this layer is broken on purpose ({own / 'log.1.txt'})"
     assert f"failed  {cell(*BROKEN, 'norm=partial', 'batch=4', *SHORT).title}: {said}" in end.out
     assert "in forward" in (own / "log.1.txt").read_text()
-    state = run_files.read(own)
+    state = run_files.read_state(own)
     assert state["phase"] == "failed"
     assert state["error"] == "rank 1: RuntimeError: this layer is broken on purpose"
     assert [row.norm for row in rows()] == ["bn"]
@@ -82,8 +82,8 @@ def test_a_rank_that_is_killed_ends_the_run(number: int, command: Command, rows:
     killer.join()
     assert end.code == 1
     assert f"rank {number}: killed by signal 9" in end.out
-    assert run_files.read(own)["error"] == f"rank {number}: killed by signal 9"
-    assert not run_files.is_busy(own)
+    assert run_files.read_state(own)["error"] == f"rank {number}: killed by signal 9"
+    assert not run_files.is_locked(own)
     wait_until_gone(Path.cwd())
 
 
@@ -93,7 +93,7 @@ def test_ranks_are_interrupted_together(command: Command) -> None:
     stopper = run_when(lambda: is_training(own), lambda: os.kill(os.getpid(), signal.SIGINT))
     assert command(*arguments).code == 130
     stopper.join()
-    assert run_files.read(own)["phase"] == "interrupted"
+    assert run_files.read_state(own)["phase"] == "interrupted"
 
 
 def test_what_is_too_large_is_tried_in_smaller_portions(command: Command, rows: Rows) -> None:

@@ -16,7 +16,7 @@ import torch
 
 from normbench import results, run_files
 from normbench.config.cells import Cell
-from normbench.history import read_history
+from normbench.results import read_history
 from normbench.training import checkpoint
 from normbench.training.checkpoint import Checkpoints
 from normbench.training.trainer import train
@@ -197,7 +197,7 @@ def disturbed(
 def living(folder: Path) -> list[int]:
     """Processes that train now; a state alone may be that of one long gone."""
     paths = [path.parent for path in folder.glob("runs/*/*/state.json")]
-    told = {int(run_files.read(path).get("pid", 0)) for path in paths}
+    told = {int(run_files.read_state(path).get("pid", 0)) for path in paths}
     return sorted(told & {*processes(str(folder))})
 
 

@@ -53,7 +53,7 @@ def test_a_preempted_job_is_queued_again_and_goes_on(command: Command, rows: Row
     jobs: list[str] = []
 
     def preempt() -> None:
-        jobs.append(str(run_files.read(own)["job"]))
+        jobs.append(str(run_files.read_state(own)["job"]))
         subprocess.run(["scancel", "--signal=USR2", jobs[0]], check=True)
 
     signaller = run_when(lambda: is_training(own) and (own / checkpoint.LAST).exists(), preempt)
@@ -90,7 +90,7 @@ def test_the_same_command_watches_the_jobs_that_are_still_there(
     stopper.join()
     assert stopped.code == 130
     assert "1 job stays in the queue; `scancel " in stopped.out
-    job = str(run_files.read(own)["job"])
+    job = str(run_files.read_state(own)["job"])
     assert active_jobs({job}) == {job}
     end = command(*arguments)
     assert end.code == 0
@@ -125,14 +125,14 @@ def test_a_job_that_is_cancelled_has_failed(command: Command, rows: Rows) -> Non
     own = run_folder(*arguments)
 
     def cancel() -> None:
-        subprocess.run(["scancel", str(run_files.read(own)["job"])], check=True)
+        subprocess.run(["scancel", str(run_files.read_state(own)["job"])], check=True)
 
     canceller = run_when(lambda: is_training(own), cancel)
     end = command(*arguments)
     canceller.join()
     assert end.code == 1
     assert "failed  bn batch=4 seed=0" in end.out
-    assert run_files.read(own)["phase"] == "failed"
+    assert run_files.read_state(own)["phase"] == "failed"
     assert rows() == []
 
 
@@ -195,7 +195,7 @@ def test_the_failure_of_a_rank_that_is_led_is_told_by_the_leader(
     assert end.returncode != 0
     assert "rank 1: RuntimeError: this layer is broken on purpose" in end.stdout
     (state,) = tmp_path.glob("runs/default/*/state.json")
-    assert run_files.read(state.parent)["error"].startswith("rank 1: RuntimeError")
+    assert run_files.read_state(state.parent)["error"].startswith("rank 1: RuntimeError")
 
 
 @pytest.mark.parametrize("of_the_end", [False, True], ids=["before", "after"])
@@ -223,7 +223,7 @@ def test_a_rank_that_failed_is_told_although_the_leader_is_ended_first(
         out, _ = leader.communicate(timeout=120)
     assert ("failed: bn batch=4 seed=0" in out) != of_the_end
     assert ("rank 1: RuntimeError: no luck" in out) != of_the_end
-    assert (run_files.read(folder).get("phase") == "failed") != of_the_end
+    assert (run_files.read_state(folder).get("phase") == "failed") != of_the_end
 
 
 @on_slurm

@@ -26,7 +26,7 @@ def test_runs_by_their_state(command: Command, capsys: pytest.CaptureFixture[str
     assert "running      default/" in command("norm=bn", "batch=4", *RESUMABLE).out
     stopper.join()
     lost = run_folder("norm=bn", "batch=4", *LONG)
-    run_files.write(lost, "running", pid=1, title="bn batch=4", host=os.uname().nodename)
+    run_files.write_state(lost, "running", pid=1, title="bn batch=4", host=os.uname().nodename)
     assert status.main([]) == 0
     out = capsys.readouterr().out
     assert "7 runs in runs: 1 interrupted, 1 failed, 1 lost, 4 ok" in out

@@ -16,8 +16,7 @@ from normbench.execution.job import Job
 from normbench.execution.local_scheduler import TRAIN
 from normbench.execution.progress import Bars, Lines, Screen
 from normbench.execution.sweep import PRELOAD
-from normbench.history import read_history
-from normbench.results import Row
+from normbench.results import Row, read_history
 from support.cells import BROKEN, LONG, SHORT, cell, run_folder
 from support.commands import Command, Rows
 from support.processes import (
@@ -64,7 +63,7 @@ def test_what_a_row_says(command: Command, rows: Rows) -> None:
     assert row.versions["torch"]
     assert row.params is not None
     assert row.macs is not None
-    for measured in (row.seconds, row.images_per_second, row.peak_memory, row.memory):
+    for measured in (row.seconds, row.images_per_second, row.peak_memory, row.device_memory):
         assert measured is not None
         assert measured > 0
     for percent in (row.train_top1, row.val_top1, row.test_top1, row.test_top5):
@@ -182,7 +181,7 @@ def test_a_run_that_raises_is_one_line_and_the_sweep_goes_on(command: Command, r
     assert "1 of 2 cells have no row; the same command goes on from here" in end.out
     assert [row.norm for row in rows()] == ["gn"]
     own = run_folder(*BROKEN, "norm=broken", "batch=4", *SHORT)
-    assert run_files.read(own)["phase"] == "failed"
+    assert run_files.read_state(own)["phase"] == "failed"
     assert "Traceback" in (own / "log.txt").read_text()
     assert "in forward" in (own / "log.txt").read_text()
     assert "2 cells, 1 finished before, 1 to do" in command(*arguments).out
@@ -202,9 +201,9 @@ def test_a_killed_run_is_named_and_the_others_finish(command: Command, rows: Row
     killer.join()
     assert end.code == 1
     assert "killed by signal 9" in end.out
-    assert run_files.read(victim)["phase"] == "failed"
-    assert run_files.read(victim)["error"] == "killed by signal 9"
-    assert not run_files.is_busy(victim)
+    assert run_files.read_state(victim)["phase"] == "failed"
+    assert run_files.read_state(victim)["error"] == "killed by signal 9"
+    assert not run_files.is_locked(victim)
     assert rows() == []
 
 
@@ -220,8 +219,8 @@ def test_a_sweep_that_is_stopped_keeps_what_is_finished(
     end = command("-m", "norm=bn", "batch=4,8,16", "jobs=2", *LONG)
     stopper.join()
     assert end.code == code
-    assert [run_files.read(folder)["phase"] for folder in running] == ["interrupted"] * 2
-    assert not any(run_files.is_busy(folder) for folder in running)
+    assert [run_files.read_state(folder)["phase"] for folder in running] == ["interrupted"] * 2
+    assert not any(run_files.is_locked(folder) for folder in running)
     assert f"stopped by signal {int(number)}" in end.out
     assert "3 of 3 cells have no row; the same command goes on from here" in end.out
     assert [row.norm for row in rows()] == ["gn"]
@@ -236,7 +235,7 @@ def test_ctrl_c_at_a_terminal_stops_everything(tmp_path: Path) -> None:
         out, _ = process.communicate(timeout=60)
     assert process.returncode == 130
     assert "Traceback" not in out
-    assert run_files.read(own)["phase"] == "interrupted"
+    assert run_files.read_state(own)["phase"] == "interrupted"
     wait_until_gone(tmp_path)
 
 
@@ -264,7 +263,7 @@ def test_children_die_with_a_killed_parent_and_the_command_goes_on(
         process.kill()
         process.wait()
     wait_until_gone(tmp_path)
-    assert run_files.read(own)["phase"] == "running"  # nobody was left who could say otherwise
+    assert run_files.read_state(own)["phase"] == "running"
     assert command(*arguments).code == 0
     assert [row.status for row in rows()] == ["ok"]
 
@@ -272,7 +271,7 @@ def test_children_die_with_a_killed_parent_and_the_command_goes_on(
 def oom(memory: int) -> Row:
     """The row of a run that did not fit into `memory` bytes."""
     asked = cell("norm=bn", *SHORT).asked("default")
-    return Row(**asked, status="oom", reason="no memory", memory=memory, finished="2026-01-01")
+    return Row(**asked, status="oom", reason="no memory", device_memory=memory, finished="2026")
 
 
 @pytest.mark.parametrize(("memory", "status"), [(1, "ok"), (10**15, "oom")])
@@ -319,8 +318,8 @@ def test_a_forced_run_that_is_stopped_keeps_the_old_row_aside(command: Command, 
     assert command("force=true", *arguments).code == 130
     stopper.join()
     assert rows() == []
-    assert run_files.read(own)["phase"] == "interrupted"
-    assert results.load(own / "previous.json").test_top1 == 90.0
+    assert run_files.read_state(own)["phase"] == "interrupted"
+    assert results.read_row(own / "previous.json").test_top1 == 90.0
 
 
 def test_a_worker_process_changes_nothing_in_a_locked_folder(
@@ -330,14 +329,14 @@ def test_a_worker_process_changes_nothing_in_a_locked_folder(
     folder = tmp_path / run_folder("norm=bn", *SHORT)
     bn = cell("norm=bn", *SHORT).on("cpu")
     job = Job(bn, folder, bn.trainer.layouts(bn.workers)[0], "default", force=True)
-    with run_files.locked(folder):
+    with run_files.lock(folder):
         job.log.write_text("of the other\n")
-        run_files.write(folder, "running", pid=1)
+        run_files.write_state(folder, "running", pid=1)
         worker_process.start_server(PRELOAD)
         end, _ = finish(worker_process.start(TRAIN, job, log=job.log))
         assert end.result == "busy"
     assert job.log.read_text() == "of the other\n"
-    assert run_files.read(folder)["pid"] == 1
+    assert run_files.read_state(folder)["pid"] == 1
 
 
 def test_a_damaged_row_is_refused_before_any_training(command: Command) -> None:

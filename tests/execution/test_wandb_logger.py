@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-from normbench.history import read_history
-from normbench.results import flat
+from normbench.results import flatten, read_history
 from support.cells import BROKEN, LONG, SHORT, cell
 from support.commands import Command, Rows
 from support.fake_wandb import serve
@@ -51,7 +50,7 @@ def test_an_offline_run_says_what_the_row_says(command: Command, rows: Rows, nor
     assert (found["state"], found["exit_code"], found["project"]) == ("finished", 0, "normbench")
     assert found["name"] == f"{norm} batch=4 seed=0 recipe.images=2560"
     assert {norm, "digits", "resnet14", "fixed_global_batch"} == set(found["tags"])
-    assert found["config"].items() >= flat(row.config).items()
+    assert found["config"].items() >= flatten(row.config).items()
     assert (found["config"]["id"], found["config"]["sweep"]) == (row.id, "default")
     for key in ("test_top1", "test_loss", "train_loss", "params", "status"):
         assert found["summary"][key] == pytest.approx(getattr(row, key))

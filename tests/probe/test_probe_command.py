@@ -12,20 +12,26 @@ import pytest
 import torch
 
 from normbench.config.files import FIGURES, ROOT, load, names
-from normbench.history import read_history
 from normbench.measurements.ratios import divergence
 from normbench.probe import __main__ as probe
 from normbench.probe.trained_network import kept
-from normbench.probed import IN_TRAINING, KINDS, Line, by, grow, read
 from normbench.report.probe_figures import draw
-from normbench.results import load as load_row
 from normbench.results import read as read_rows
+from normbench.results import read_history, read_row
+from normbench.run_files import (
+    PROBE_KINDS,
+    TRAINING_PROBES,
+    Record,
+    append_epoch,
+    group_by,
+    read_records,
+)
 from support.cells import SHORT
 from support.commands import Command, Probe
 
 
-def lines(name: str) -> list[Line]:
-    return read(Path("reports/probes") / f"{name}.csv")
+def lines(name: str) -> list[Record]:
+    return read_records(Path("reports/probes") / f"{name}.csv")
 
 
 # The figures of the NF paper, in a network of an eighth of the depth and a quarter of the width.
@@ -34,18 +40,18 @@ SMALLER = ("model.depths=[6,6,6,6]", "model.width=24", "image=128", "images=2", 
 
 
 @pytest.fixture
-def figure(probe_command: Probe) -> Callable[[str], dict[str, list[Line]]]:
+def figure(probe_command: Probe) -> Callable[[str], dict[str, list[Record]]]:
     """The blocks of each network of a figure."""
 
-    def drawn(name: str) -> dict[str, list[Line]]:
+    def drawn(name: str) -> dict[str, list[Record]]:
         found = probe_command(name, *SMALLER)
         assert found.code == 0, found.err
-        return by(lines(f"{name}-changed"), "network")
+        return group_by(lines(f"{name}-changed"), "network")
 
     return drawn
 
 
-def values(blocks: list[Line], measure: str, stage: int | None = None) -> list[float]:
+def values(blocks: list[Record], measure: str, stage: int | None = None) -> list[float]:
     return [b[measure] for b in blocks if stage is None or b["stage"] == stage]
 
 
@@ -55,7 +61,7 @@ def is_a_line(heights: list[float], within: float) -> bool:
     return all(abs(step - fmean(steps)) < within * fmean(steps) for step in steps)
 
 
-Figure = Callable[[str], dict[str, list[Line]]]
+Figure = Callable[[str], dict[str, list[Record]]]
 
 
 def test_figure_1_batch_normalization_in_both_orders(figure: Figure) -> None:
@@ -154,13 +160,13 @@ def test_a_figure_is_written_with_its_numbers(name: str, probe_command: Probe) -
     found = probe_command(name, *small, "out=here", f"name={name}", "trainer=cpu")
     assert found.code == 0, found.err
     assert f"here/{name}.png" in found.out
-    networks = by(read(Path(f"here/{name}.csv")), "network")
+    networks = group_by(read_records(Path(f"here/{name}.csv")), "network")
     assert [*networks] == [*content["networks"]]
     for form, begin in (("png", b"\x89PNG"), ("pdf", b"%PDF")):
         assert Path(f"here/{name}.{form}").read_bytes().startswith(begin)
     words = sorted([*small, "trainer=cpu"], key=lambda word: word.partition("=")[0] in probe.WORDS)
     title = f"{content['title']} ({content['source']}), but {' '.join(words)}"
-    again = draw(content["kind"], read(Path(f"here/{name}.csv")), title)
+    again = draw(content["kind"], read_records(Path(f"here/{name}.csv")), title)
     assert again["png"] == Path(f"here/{name}.png").read_bytes()
 
 
@@ -170,7 +176,7 @@ def test_a_figure_is_written_with_its_numbers(name: str, probe_command: Probe) -
 def test_a_grid_is_several_networks(probe_command: Probe) -> None:
     found = probe_command("spp", "norm=bn,gn", "model=resnet14_v2", "images=16")
     assert found.code == 0, found.err
-    assert [*by(lines("spp"), "network")] == ["bn", "gn"]
+    assert [*group_by(lines("spp"), "network")] == ["bn", "gn"]
     assert "squared mean" in found.out
 
 
@@ -180,7 +186,7 @@ def test_vs_begins_another_network(probe_command: Probe) -> None:
         "spp", *words, "vs", "norm=bn", "vs", "model.width=8", "norm.skip_gain=false"
     )
     assert found.code == 0, found.err
-    networks = [*by(lines("spp"), "network")]
+    networks = [*group_by(lines("spp"), "network")]
     assert [network.split()[0] for network in networks] == ["nf", "bn", "nf"]
     assert "alpha=1" in networks[0]  # bn has none, and the words of nf are not its
     assert "width=8" in networks[2]
@@ -208,7 +214,7 @@ def test_double_precision(probe_command: Probe) -> None:
 def test_power_of_a_random_net_has_its_bound(probe_command: Probe) -> None:
     words = ("model=random_net", "model.depth=4", "model.width=32", "images=16")
     assert probe_command("power", "norm=ln,in", *words).code == 0
-    for layers in by(lines("power"), "network").values():
+    for layers in group_by(lines("power"), "network").values():
         rho = 1.04 / 1.08
         assert values(layers, "bound") == pytest.approx([1, rho, rho**2, rho**3], rel=1e-6)
 
@@ -217,7 +223,7 @@ def test_a_changed_figure_is_not_the_papers(probe_command: Probe) -> None:
     small = ("model.depths=[1,1,1,1]", "model.width=8", "image=32")
     assert probe_command("nf_1", *small, "model.act=silu").code == 0
     assert not Path("reports/probes/nf_1.csv").exists()
-    found = by(lines("nf_1-changed"), "network")
+    found = group_by(lines("nf_1-changed"), "network")
     one, other = (values(blocks, "variance") for blocks in found.values())
     assert one != other  # each network keeps what makes it that
     found_2 = probe_command("nf_2", "norm=gn", *small)
@@ -229,14 +235,14 @@ def test_what_has_nothing_to_see_is_named_and_the_others_are_seen(probe_command:
     found = probe_command("power", "norm=evonorm_s0,bn", "images=64")
     assert found.code == 0
     assert "evonorm_s0 is n/a: no layer of this network" in found.out
-    assert [*by(lines("power"), "network")] == ["bn"]
+    assert [*group_by(lines("power"), "network")] == ["bn"]
 
 
 def test_the_speed_table(probe_command: Probe) -> None:
     words = ("norm=gn,in", "model=resnet8", "batch=4,8", "repeats=1")
     found = probe_command("speed", *words)
     assert found.code == 0, found.err
-    table = by(lines("speed"), "batch", "mode", "network")
+    table = group_by(lines("speed"), "batch", "mode", "network")
     assert "1e" not in found.out.split("in: ")[0]  # numbers are easy to read
     assert [*table] == [
         (batch, mode, norm)
@@ -293,11 +299,11 @@ def test_the_alpha_curve_of_runs(probe_command: Probe, command: Command) -> None
     assert command("-m", *grid, "recipe.images=1280").code == 0
     found = probe_command("example_weight", "ckpt=all", "alphas=0,0.25,0.5,1", "out=reports/alpha")
     assert found.code == 0, found.err
-    table = read(Path("reports/alpha/example_weight.csv"))
-    assert [*by(table, "network")] == ["bn", "gn"]
+    table = read_records(Path("reports/alpha/example_weight.csv"))
+    assert [*group_by(table, "network")] == ["bn", "gn"]
     rows = {row.id: row for row in read_rows("runs")}
     assert len(rows) == 4  # those of probes are none of them
-    for id_, own in by(table, "run").items():
+    for id_, own in group_by(table, "run").items():
         row = rows[id_]
         usual = 0.0 if row.norm == "bn" else 1.0
         # As the run itself was validated and tested.
@@ -307,13 +313,13 @@ def test_the_alpha_curve_of_runs(probe_command: Probe, command: Command) -> None
         assert test["top1"] == pytest.approx(row.test_top1, abs=1e-4)
         assert test["loss"] == pytest.approx(row.test_loss, rel=1e-4)
         folder = Path("runs/default") / id_ / "probes"
-        seen = load_row(folder / "example_weight.json")
-        assert (seen.kind, seen.probe, seen.of) == ("probe", "example_weight", id_)
+        seen = read_row(folder / "example_weight.json")
+        assert (seen.kind, seen.probe, seen.probed_run) == ("probe", "example_weight", id_)
         best = {measure: x["alpha"] for x in own for measure in str(x["best"] or "").split()}
         assert seen.options.endswith(f"example_weight.loss={best['loss']:g}")
         (chosen,) = [x for x in own if x["split"] == "test" and x["alpha"] == best["loss"]]
         assert seen.test_loss == pytest.approx(chosen["loss"])
-        assert read(folder / "example_weight.csv") == own
+        assert read_records(folder / "example_weight.csv") == own
     report = command_of_the_report()
     assert "Images that count in their own statistics" in report
 
@@ -332,11 +338,11 @@ def test_a_run_that_cannot_be_weighed_is_named_and_the_others_are(
     assert command("-m", "norm=bn,sn,evonorm_s0", "batch=4", *short).code == 0
     found = probe_command("example_weight", "ckpt=all", "alphas=0,1")
     assert found.code == 0, found.err
-    assert [*by(lines("example_weight"), "network")] == ["bn", "sn"]
+    assert [*group_by(lines("example_weight"), "network")] == ["bn", "sn"]
     assert "is n/a: the network has no layer that could mix" in found.out
     found = probe_command("ratios", "ckpt=all")
     assert found.code == 0, found.err
-    assert [*by(lines("ratios"), "network")] == ["sn"]
+    assert [*group_by(lines("ratios"), "network")] == ["sn"]
     assert "is n/a: the network has no switchable normalization" in found.out
 
 
@@ -345,7 +351,7 @@ def test_other_experiments_are_no_seeds(probe_command: Probe, command: Command) 
     grid = ("norm=sn", "batch=8", "protocol=fixed_workers", "workers=1,4", "recipe.images=256")
     assert command("-m", *grid, *SHORT[1:], "checkpoint=keep").code == 0
     assert probe_command("ratios", "ckpt=all").code == 0
-    assert {*by(lines("ratios"), "network")} == {"sn workers=1", "sn workers=4"}
+    assert {*group_by(lines("ratios"), "network")} == {"sn workers=1", "sn workers=4"}
     assert Path("reports/probes/ratios_apart.csv").exists()
 
 
@@ -355,7 +361,7 @@ def test_two_runs_of_one_cell_are_held_against_each_other(
     grid = ("norm=sn", "seed=0,1", "recipe.images=256", *SHORT[1:], "checkpoint=keep")
     assert command("-m", *grid).code == 0
     assert probe_command("ratios", "ckpt=all").code == 0
-    apart = read(Path("reports/probes/ratios_apart.csv"))
+    apart = read_records(Path("reports/probes/ratios_apart.csv"))
     assert {line["network"] for line in apart} == {"seed 0 || seed 1"}
     for of in ("mean", "var"):
         one, other = (
@@ -378,7 +384,7 @@ def test_what_a_training_has_seen_of_itself_stays(probe_command: Probe, command:
     before = (own / "spp.csv").read_bytes()
     assert probe_command("spp", f"ckpt={row.id}", "images=16").code == 0
     assert (own / "spp.csv").read_bytes() == before
-    assert {line["epoch"] for line in read(own / "spp.command.csv")} == {1}
+    assert {line["epoch"] for line in read_records(own / "spp.command.csv")} == {1}
 
 
 def test_ratios_over_the_epochs_that_a_run_kept(probe_command: Probe, command: Command) -> None:
@@ -386,14 +392,14 @@ def test_ratios_over_the_epochs_that_a_run_kept(probe_command: Probe, command: C
     (row,) = read_rows("runs")
     found = probe_command("ratios", f"ckpt={row.id}")
     assert found.code == 0, found.err
-    epochs = by(lines("ratios"), "epoch")
+    epochs = group_by(lines("ratios"), "epoch")
     assert [*epochs] == [1, 3, 4]
     for member in ("in", "ln", "bn"):
         for of in ("mean", "var"):
             shares = [line[member] for line in epochs[4] if line["of"] == of]
-            assert fmean(shares) == pytest.approx(row.ratios[f"{of}.{member}"], abs=1e-6)
+            assert fmean(shares) == pytest.approx(row.sn_ratios[f"{of}.{member}"], abs=1e-6)
     assert probe_command("ratios", f"ckpt={row.id}@3").code == 0
-    assert [*by(lines("ratios"), "epoch")] == [3]
+    assert [*group_by(lines("ratios"), "epoch")] == [3]
 
 
 def test_a_run_is_looked_at_with_what_it_has_learned(
@@ -403,8 +409,8 @@ def test_a_run_is_looked_at_with_what_it_has_learned(
     (row,) = read_rows("runs")
     for kind in ("spp", "power"):
         assert probe_command(kind, f"ckpt={row.id}", "images=64").code == 0
-        assert [*by(lines(kind), "epoch")] == [1, 4]
-        seen = read(Path("runs/default") / row.id / "probes" / f"{kind}.command.csv")
+        assert [*group_by(lines(kind), "epoch")] == [1, 4]
+        seen = read_records(Path("runs/default") / row.id / "probes" / f"{kind}.command.csv")
         assert seen == lines(kind)
     path = Path("runs/default") / row.id / "checkpoint.pt"
     words = ("norm=bn", *KEPT, "images=64", "input=data")
@@ -460,16 +466,16 @@ def test_what_is_seen_on_the_way(command: Command) -> None:
     assert command(*words, "probe.kinds=[ratios,power]", "probe.every=2").code == 0
     (row,) = read_rows("runs")
     folder = Path("runs/default") / row.id
-    ratios = by(read(folder / "probes/ratios.csv"), "epoch")
+    ratios = group_by(read_records(folder / "probes/ratios.csv"), "epoch")
     assert [*ratios] == [0, 2, 3]  # before the training, every second epoch, and the end
     assert [line["bn"] for line in ratios[0]] == pytest.approx([1 / 3] * 30)
     *_, last = read_history(folder)
     for of in ("mean", "var"):
         own = fmean(line["bn"] for line in ratios[3] if line["of"] == of)
-        assert own == pytest.approx(row.ratios[f"{of}.bn"], abs=1e-6)
+        assert own == pytest.approx(row.sn_ratios[f"{of}.bn"], abs=1e-6)
         assert last[f"ratio_{of}_bn"] == pytest.approx(own, abs=1e-6)
-    power = by(read(folder / "probes/power.csv"), "epoch")
-    for name in IN_TRAINING["power"]:
+    power = group_by(read_records(folder / "probes/power.csv"), "epoch")
+    for name in TRAINING_PROBES["power"]:
         own = fmean(line[name.removeprefix("power_")] for line in power[3])
         assert last[name] == pytest.approx(own, rel=1e-6)
     report = command_of_the_report()
@@ -480,9 +486,9 @@ def test_what_is_seen_on_the_way(command: Command) -> None:
 
 def test_what_is_seen_after_an_interruption_takes_the_place_of_what_was(tmp_path: Path) -> None:
     for epoch in (0, 1, 2):
-        grow(tmp_path, "power", [{"epoch": epoch, "p1": epoch / 10}], epoch)
-    grow(tmp_path, "power", [{"epoch": 1, "p1": 0.5}], 1)  # the checkpoint was one after epoch 0
-    found = read(tmp_path / "probes/power.csv")
+        append_epoch(tmp_path, "power", [{"epoch": epoch, "p1": epoch / 10}], epoch)
+    append_epoch(tmp_path, "power", [{"epoch": 1, "p1": 0.5}], 1)  # resumed after epoch 0
+    found = read_records(tmp_path / "probes/power.csv")
     assert [(line["epoch"], line["p1"]) for line in found] == [(0, 0), (1, 0.5)]
 
 
@@ -493,7 +499,7 @@ def test_every_plan_sees_the_same(words: tuple[str, ...], command: Command) -> N
         assert command(*base, "precision=64-true", *more, f"runs={root}").code == 0
     (row,) = read_rows("one")
     one, other = (
-        by(read(Path(f"{root}/default/{row.id}/probes/power.csv")), "epoch")
+        group_by(read_records(Path(f"{root}/default/{row.id}/probes/power.csv")), "epoch")
         for root in ("one", "other")
     )
     assert [*one] == [*other]
@@ -637,7 +643,7 @@ def test_bad_options_of_watching(word: str, says: str, command: Command) -> None
 def test_help_names_every_kind_word_and_figure(probe_command: Probe) -> None:
     found = probe_command("--help")
     assert found.code == 0
-    for word in (*KINDS, *probe.WORDS, *names(FIGURES)):
+    for word in (*PROBE_KINDS, *probe.WORDS, *names(FIGURES)):
         assert word in found.out
     assert probe_command().out == found.out
 
@@ -658,6 +664,6 @@ def test_the_row_of_a_probe_is_json_of_a_row(probe_command: Probe, command: Comm
     path = Path("runs/default") / row.id / "probes/spp.command.json"
     content = json.loads(path.read_text())
     assert content["kind"] == "probe"
-    assert content["of"] == row.id != content["id"]
+    assert content["probed_run"] == row.id != content["id"]
     assert content["versions"]["torch"]
     assert "ckpt" not in content["options"]

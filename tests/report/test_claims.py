@@ -295,7 +295,7 @@ def test_another_metric_than_the_tables_can_be_claimed_about() -> None:
     """The learned ratios of switchable normalization: the paper draws them, and prints none."""
     shares = {4: 0.1, 16: 0.3, 64: 0.5}
     rows = [
-        replace(each, ratios={"mean.bn": share + each.seed / 100})
+        replace(each, sn_ratios={"mean.bn": share + each.seed / 100})
         for batch, share in shares.items()
         for each in runs("bn", batch, [70.0, 70.0, 70.0])
     ]

@@ -13,7 +13,6 @@ import pytest
 
 from normbench import results
 from normbench.config.files import CONF, ROOT, names
-from normbench.history import History
 from normbench.report import build, render
 from normbench.report.__main__ import main
 from normbench.report.figure import draw, style
@@ -23,7 +22,7 @@ from normbench.report.pivot import tables
 from normbench.report.plot_kinds import FORMS, kinds
 from normbench.report.statistics import mean_and_std, paired_difference
 from normbench.report.table import Table
-from normbench.results import Row
+from normbench.results import History, Row
 from support.rows import RUNS, batch_size_tables, config, row, run, write_row
 
 
@@ -189,7 +188,7 @@ def test_the_widest_column_is_compared_with_the_narrowest_by_seed() -> None:
 
 def test_limits_and_provenance_are_said() -> None:
     commit = "0123456789abcdef0123456789abcdef01234567"
-    runs = [run("bn", 4, 0, 90.0, limits="Small images.", commit=commit + "+", sweep="demo")]
+    runs = [run("bn", 4, 0, 90.0, data_limits="Small images.", commit=commit + "+", sweep="demo")]
     said = notes(batch_size_tables(runs)[0])
     assert said[-2:] == ["Small images.", "Runs: 1, sweep demo, commit 0123456789ab+."]
 

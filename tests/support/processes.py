@@ -13,7 +13,7 @@ from typing import Any
 from normbench import run_files
 from normbench.execution import worker_process
 from normbench.execution.worker_process import Exit, WorkerProcess
-from normbench.history import read_history
+from normbench.results import read_history
 
 
 def processes(needle: str) -> list[int]:
@@ -61,13 +61,13 @@ def wait_for(ready: Callable[[], bool]) -> None:
 
 def is_training(folder: Path) -> bool:
     """Tell if the run in `folder` has begun and its curve has a record."""
-    running = run_files.read(folder).get("phase") == "running"
+    running = run_files.read_state(folder).get("phase") == "running"
     return running and (folder / "history.csv").exists() and any(read_history(folder))
 
 
 def pid_of(folder: Path) -> int:
     """Return the process id of the run in `folder`."""
-    return int(run_files.read(folder)["pid"])
+    return int(run_files.read_state(folder)["pid"])
 
 
 @contextmanager

@@ -11,8 +11,7 @@ import torch
 from normbench.catalog import normalizers
 from normbench.config.cells import Cell
 from normbench.config.plan import layouts
-from normbench.history import read_history
-from normbench.results import Row, read
+from normbench.results import Row, read, read_history
 from normbench.training import checkpoint, seed_stacking
 from normbench.training.checkpoint import Checkpoints, State
 from normbench.training.metrics import Record
@@ -70,7 +69,7 @@ def assert_same(
     assert fields["status"] == fields_alone["status"]
     assert fields.get("test_loss") == pytest.approx(fields_alone.get("test_loss"), rel=1e-5)
     assert fields.get("test_top1") == pytest.approx(fields_alone.get("test_top1"))
-    clocks = {"seconds", "images_per_second", "peak_memory", "together"}
+    clocks = {"seconds", "images_per_second", "peak_memory", "stacked_seeds"}
     assert fields.keys() - clocks == fields_alone.keys() - clocks
 
 
@@ -82,7 +81,7 @@ def test_every_normalizer_is_trained_as_alone(norm: str) -> None:
     cells = seeds(*arguments_for(norm))
     _, second = side_by_side(cells)
     assert_same(second, alone(cells[1]))
-    assert second[0]["together"] == 2
+    assert second[0]["stacked_seeds"] == 2
 
 
 @pytest.mark.parametrize(
@@ -204,7 +203,7 @@ def test_a_sweep_of_seeds_together(command: Command, rows: Callable[[], list[Row
     end = command(*grid, "seeds_together=true", "recipe.lr=0.01", "jobs=2")
     assert end.code == 0, end.err
     assert "2 seeds stacked in 2 networks" in end.out
-    assert [(row.norm, row.seed, row.together) for row in rows()] == [
+    assert [(row.norm, row.seed, row.stacked_seeds) for row in rows()] == [
         ("bn", 0, 2), ("bn", 1, 2), ("gn", 0, 2), ("gn", 1, 2),
     ]  # fmt: skip
     folders = [Path("runs/default", row.id) for row in rows()]
@@ -215,7 +214,7 @@ def test_a_sweep_of_seeds_together(command: Command, rows: Callable[[], list[Row
     assert "4 finished before, 0 to do" in command(*grid, "recipe.lr=0.01").out
     end = command(*grid, "seeds_together=true", "recipe.lr=0.01", "runs=one", "trainer.impl=lean")
     assert "seeds not stacked: trainer.impl=lean" in end.out
-    assert {row.together for row in read("one")} == {1}
+    assert {row.stacked_seeds for row in read("one")} == {1}
 
 
 def test_seeds_that_do_not_fit_together_are_trained_one_by_one(
@@ -227,7 +226,7 @@ def test_seeds_that_do_not_fit_together_are_trained_one_by_one(
     )  # fmt: skip
     assert end.code == 0, end.err
     assert "with other seeds; now alone" in end.out
-    assert [row.together for row in rows()] == [1, 1]
+    assert [row.stacked_seeds for row in rows()] == [1, 1]
 
 
 def test_seeds_that_were_not_as_far_go_on_with_those_that_were(
@@ -244,7 +243,7 @@ def test_seeds_that_were_not_as_far_go_on_with_those_that_were(
     torch.save(state, own / "checkpoint.pt")  # as if it had been killed before its row
     end = command("-m", *words, "seed=0,1,2", "seeds_together=true", "jobs=1")
     assert end.code == 0, end.err
-    assert [(row.seed, row.together, row.resumed) for row in rows()] == [
+    assert [(row.seed, row.stacked_seeds, row.resumed) for row in rows()] == [
         (0, 1, 1), (1, 2, 0), (2, 2, 0),
     ]  # fmt: skip
     assert rows()[0].test_loss == read("whole")[0].test_loss
@@ -256,7 +255,7 @@ def test_cores_that_have_nothing_to_do_get_seeds(
     words = ("norm=gn", "batch=16", "recipe.images=512", "recipe.lr=0.01", "logger=none")
     end = command("-m", *words, "seed=0,1,2", "seeds_together=true", "jobs=2", "trainer=cpu")
     assert end.code == 0, end.err
-    assert sorted(row.together for row in rows()) == [1, 2, 2]
+    assert sorted(row.stacked_seeds for row in rows()) == [1, 2, 2]
 
 
 def test_clusters_and_torchrun_train_a_run_each(command: Command) -> None:
