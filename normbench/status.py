@@ -22,7 +22,7 @@ from pathlib import Path
 
 from normbench import results, run_files
 from normbench.config import cli
-from normbench.config.files import usual_choices
+from normbench.config.files import default_choices
 from normbench.errors import BadInput, choose_from
 from normbench.results import last_record
 
@@ -51,7 +51,7 @@ def runs(root: Path) -> Iterator[Run]:
 def _finished(folder: Path) -> Run:
     row = results.read_row(folder / "row.json")
     plain = [f"{name}={getattr(row, name)}" for name in ("batch", "seed", "model", "data")]
-    usual = {**usual_choices(), "precision": "32-true"}
+    usual = {**default_choices(), "precision": "32-true"}
     unusual = [
         f"{name}={getattr(row, name)}"
         for name in ("reg", "recipe", "protocol", "precision")

@@ -9,7 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
 
-from normbench.config.files import usual_choices
+from normbench.config.files import default_choices
 from normbench.config.plan import Plan, layouts
 from normbench.errors import BadInput
 
@@ -175,7 +175,7 @@ class Cell:
         unusual = [
             f"{key}={name}" if "/" not in name else f"{key}={name.replace('/', f' {key}.name=', 1)}"
             for key, name in chosen.items()
-            if name != usual_choices()[key]
+            if name != default_choices()[key]
         ]
         plain = [f"batch={self.batch}", f"seed={self.seed}"]
         if self.protocol == "fixed_workers":

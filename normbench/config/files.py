@@ -1,13 +1,13 @@
-"""Where conf/, sweeps/, tables and claims lie: beside the package, or inside it in a wheel."""
+"""Locate and read the yaml files: beside the package in a checkout, inside it in a wheel."""
 
 import re
+from collections.abc import Hashable
 from functools import cache
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
 import yaml
-from omegaconf._utils import get_yaml_loader
 
 from normbench.errors import BadInput
 
@@ -15,26 +15,53 @@ _PACKAGE = Path(__file__).parents[1]
 ROOT = _PACKAGE if (_PACKAGE / "conf").is_dir() else _PACKAGE.parent
 
 CONF = ROOT / "conf"
+LAUNCHERS = CONF / "hydra" / "launcher"
 SWEEPS = ROOT / "sweeps"
 TABLES = ROOT / "reports" / "tables"
 CLAIMS = ROOT / "reports" / "claims"
 FIGURES = ROOT / "reports" / "figures"
 
-#: libyaml's parser, which takes a sixth of the time, where PyYAML was built with it.
-_FAST: tuple[Any, ...] = (yaml.CSafeLoader,) if yaml.__with_libyaml__ else ()
+FLOAT, TIMESTAMP = "tag:yaml.org,2002:float", "tag:yaml.org,2002:timestamp"
+#: libyaml's parser, six times as fast, where PyYAML was built with it.
+_SafeLoader: Any = yaml.CSafeLoader if yaml.__with_libyaml__ else yaml.SafeLoader
 
 
-class _Loader(*_FAST, get_yaml_loader()):  # type: ignore[misc]
-    """As OmegaConf reads: 1e-3 is a number, and a key that stands twice an error."""
+class _Loader(_SafeLoader):  # type: ignore[misc]
+    """Read YAML as OmegaConf does: 1e-3 is a number, a date a text, a repeated key an error."""
+
+    yaml_implicit_resolvers = {  # noqa: RUF012 (PyYAML's own name and type)
+        first: [(tag, pattern) for tag, pattern in resolvers if tag != TIMESTAMP]
+        for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+    }
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
+        keys = [key.value for key, _ in node.value]
+        if repeated := [key for key, _ in node.value if keys.count(key.value) > 1]:
+            raise yaml.constructor.ConstructorError(
+                "while constructing a mapping", node.start_mark,
+                f"found duplicate key {repeated[-1].value}", repeated[-1].start_mark,
+            )  # fmt: skip
+        mapping: dict[Hashable, Any] = super().construct_mapping(node, deep=deep)
+        return mapping
+
+
+# PyYAML alone wants a point and a sign in a number with an exponent.
+_EXPONENT = re.compile(r"^[-+]?[0-9]+(?:_[0-9]+)*(?:\.[0-9_]*)?[eE][-+]?[0-9]+$")
+_Loader.add_implicit_resolver(FLOAT, _EXPONENT, [*"-+0123456789"])
 
 
 def names(folder: Path) -> list[str]:
-    """The sorted names of the yaml files of `folder`: folders are the only registry."""
+    """Return the sorted names of the yaml files of `folder`: folders are the only registry."""
     return sorted(path.stem for path in folder.glob("*.yaml"))
 
 
+def groups() -> list[str]:
+    """Return the sorted names of the groups of conf/, Hydra's own excepted."""
+    return sorted(path.name for path in CONF.iterdir() if path.is_dir() and path.name != "hydra")
+
+
 def load(path: Path) -> dict[str, Any]:
-    """The content of a yaml file; {} if it holds comments alone."""
+    """Read a yaml file; {} if it holds comments alone."""
     with path.open(encoding="utf-8") as file:
         content = yaml.load(file, Loader=_Loader)
     if content is None:
@@ -45,30 +72,30 @@ def load(path: Path) -> dict[str, Any]:
 
 
 def unverified(path: Path) -> frozenset[str]:
-    """Options of a yaml file of which a comment on their line says that no source has the value."""
+    """Return the options that a comment on their line calls unverified: no source has the value."""
     return frozenset(re.findall(r"^(\w+):.*#\s*unverified", path.read_text(), re.MULTILINE))
 
 
 @cache
-def usual_choices() -> dict[str, str]:
-    """What conf/config.yaml chooses in each group when nobody says otherwise."""
+def default_choices() -> dict[str, str]:
+    """Return the name that conf/config.yaml chooses in each group."""
     defaults = load(CONF / "config.yaml")["defaults"]
     pairs = (item for entry in defaults if isinstance(entry, dict) for item in entry.items())
     return {group: name for group, name in pairs if "/" not in group}
 
 
 def comment(path: Path) -> str:
-    """The comment at the head of a yaml file, as one paragraph."""
+    """Return the comment at the head of a yaml file as one paragraph."""
     head = takewhile(lambda line: line.startswith("#"), path.read_text().splitlines())
     return " ".join(line.removeprefix("#").strip() for line in head)
 
 
 def sizes_line(path: Path) -> str:
-    """The second line of the comment at the head of a model's yaml: its parameters."""
+    """Return the second line of a model's yaml: its parameters."""
     return path.read_text().splitlines()[1].removeprefix("# ")
 
 
 def headline(path: Path) -> str:
-    """The first line of the comment at the head of a yaml file: what it is."""
+    """Return the first line of the comment at the head of a yaml file: what the file is."""
     comments = (line.removeprefix("#").strip() for line in path.read_text().splitlines())
     return next(line for line in comments if line and not line.startswith("@package"))
