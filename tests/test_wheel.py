@@ -42,6 +42,7 @@ def test_a_wheel_carries_the_yamls_and_runs_from_any_folder(tmp_path: Path) -> N
         expected = {str(path.relative_to(ROOT)) for path in (ROOT / folder).rglob("*.yaml")}
         assert expected
         assert expected <= packed
+    assert (installed / "hydra_plugins/normbench_sweeper.py").exists()
     work = tmp_path / "work"
     work.mkdir()
     words = [sys.executable, "-m", "normbench", "norm=gn", "recipe.images=256", "logger=none"]

@@ -153,6 +153,7 @@ def test_seeds_that_are_typed_are_those_of_every_grid(name: str) -> None:
     ("text", "expected"),
     [
         ("a: 1e-3", {"a": 0.001}),
+        ("a: [1.e5, 2E+3, -1_0e1, .5e+1, .5e1]", {"a": [1e5, 2e3, -100.0, 5.0, ".5e1"]}),
         ("a: 2026-11-22", {"a": "2026-11-22"}),  # a name, and no date
         ("# nothing", {}),
         ("1: x", {"1": "x"}),

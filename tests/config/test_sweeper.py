@@ -1,0 +1,80 @@
+"""The Sweeper plugin: how often it composes, and that it reaches into nobody's private names."""
+
+import ast
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pytest
+from omegaconf import OmegaConf
+
+from normbench.config import files
+from normbench.config.compose import compose
+from normbench.config.files import CLAIMS, CONF, FIGURES, ROOT, SWEEPS, TABLES
+from normbench.errors import BadInput
+
+SOURCES = [*(ROOT / "normbench").rglob("*.py"), *(ROOT / "hydra_plugins").glob("*.py")]
+
+
+@pytest.mark.parametrize(
+    ("words", "compositions"),
+    [
+        (["norm=bn,gn", "batch=4,8", "seed=range(0,50)"], 2),
+        (["protocol=fixed_workers", "workers=2,4", "norm=bn"], 1),
+        (["recipe.lr=0.1,0.2", "seed=0,1"], 2),
+        (["recipe.lr='${batch}'", "batch=4,8"], 1),
+    ],
+)
+def test_cells_that_differ_in_plain_numbers_are_composed_once(
+    words: list[str], compositions: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compose(["norm=bn"])  # Hydra has scanned its plugins
+    sweeper: Any = import_module("hydra_plugins.normbench_sweeper").NormbenchSweeper
+    original, calls = sweeper._compose, []
+
+    def count(self: Any, words: list[str]) -> Any:
+        calls.append(words)
+        return original(self, words)
+
+    monkeypatch.setattr(sweeper, "_compose", count)
+    compose(["-m", *words])
+    assert len(calls) == compositions
+
+
+def test_an_option_may_follow_a_number_of_the_cell() -> None:
+    cells, _ = compose(["-m", "recipe.lr='${batch}'", "batch=4,8", "seed=0,1"])
+    assert [each.recipe.options["lr"] for each in cells] == [4, 4, 8, 8]
+
+
+def test_a_single_run_has_the_launcher_of_its_options() -> None:
+    pytest.importorskip("hydra_plugins.hydra_submitit_launcher")
+    words = ["hydra/launcher=slurm", "hydra.launcher.tasks_per_node='${trainer.devices}'"]
+    for flags in ([], ["-m"]):
+        _, settings = compose([*flags, *words, "trainer.devices=2"])
+        assert settings is not None
+        assert '"tasks_per_node": 2' in settings.launcher
+
+
+def test_an_interval_is_no_list_of_values() -> None:
+    with pytest.raises(BadInput, match="a grid needs a list of values, as"):
+        compose(["-m", "recipe.lr=interval(0,1)"])
+
+
+@pytest.mark.parametrize(
+    "path",
+    [path for top in (CONF, SWEEPS, TABLES, CLAIMS, FIGURES) for path in top.rglob("*.yaml")],
+    ids=lambda path: f"{path.parent.name}/{path.stem}",
+)
+def test_every_yaml_is_read_as_hydra_reads_it(path: Path) -> None:
+    expected = OmegaConf.to_container(OmegaConf.load(path))
+    assert isinstance(expected, dict)
+    assert files.load(path) == {str(key): value for key, value in expected.items()}
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_nothing_private_of_hydra_is_imported(path: Path) -> None:
+    nodes = list(ast.walk(ast.parse(path.read_text())))
+    modules = [node.module or "" for node in nodes if isinstance(node, ast.ImportFrom)]
+    modules += [each.name for node in nodes if isinstance(node, ast.Import) for each in node.names]
+    theirs = [name for name in modules if name.split(".")[0] in ("hydra", "omegaconf")]
+    assert not [name for name in theirs if "._" in name]
