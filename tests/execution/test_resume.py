@@ -20,7 +20,7 @@ from normbench.results import read_history
 from normbench.training import checkpoint
 from normbench.training.checkpoint import Checkpoints
 from normbench.training.trainer import train
-from support.cells import RESUMABLE, SHORT, cell, run_folder
+from support.cells import BROKEN, RESUMABLE, SHORT, cell, run_folder
 from support.commands import Command, Rows
 from support.processes import is_training, pid_of, processes, run_when, terminal, wait_for
 from support.rows import MEASURED, numbers
@@ -114,6 +114,41 @@ def test_what_cannot_be_read_is_no_reason_to_fail(command: Command, rows: Rows) 
     assert command(*arguments).code == 0
     assert rows()[0].resumed == 0
     assert "so the training begins anew" in (own / "log.txt").read_text()
+
+
+@pytest.mark.parametrize(
+    ("every", "written"), [("0", True), ("3600", False), ("null", False)], ids=str
+)
+def test_a_failed_run_leaves_a_checkpoint_if_one_was_due(
+    command: Command, every: str, written: bool
+) -> None:
+    """The normalizer fails in the third step."""
+    norm = (*BROKEN, "norm=broken", "trainer.chunk=1")
+    assert command(*norm, f"checkpoint.every={every}", *SHORT).code == 1
+    folder = run_folder(*norm, *SHORT)
+    assert (folder / checkpoint.LAST).exists() == written
+
+
+@pytest.mark.parametrize(
+    ("options", "names"),
+    [
+        ([], []),
+        (["checkpoint.every=0"], []),
+        (["checkpoint.keep=true"], ["checkpoint.pt"]),
+        (["checkpoint.epochs=[2]"], ["epoch-2.pt"]),
+        (
+            ["checkpoint.epochs=[1,2]", "checkpoint.keep=true"],
+            ["checkpoint.pt", "epoch-1.pt", "epoch-2.pt"],
+        ),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_a_finished_run_keeps_the_checkpoints_of_the_command_line(
+    command: Command, options: list[str], names: list[str]
+) -> None:
+    arguments = ("norm=gn", *SHORT)  # two epochs
+    assert command(*arguments, *options).code == 0
+    assert sorted(path.name for path in run_folder(*arguments).glob("*.pt")) == names
 
 
 def test_checkpoints_that_were_asked_for_stay(command: Command, rows: Rows) -> None:

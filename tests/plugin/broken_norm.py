@@ -33,7 +33,7 @@ class BrokenAct(NormAct):
 
 @dataclass(frozen=True)
 class Vanishing(Normalizer):
-    """Ends its process without a word."""
+    """Ends its process without a message to the scheduler."""
 
     batch_independent: ClassVar[bool] = True
 
@@ -48,6 +48,30 @@ class VanishingAct(NormAct):
         if x.device.type != "meta":
             os._exit(0)
         return self.affine(x)
+
+
+@dataclass(frozen=True)
+class CountingThreads(Normalizer):
+    """Fails if torch computes with another number of threads."""
+
+    threads: int
+    batch_independent: ClassVar[bool] = True
+
+    def layer(self, channels: int, act: str | None = "relu") -> "CountingThreadsAct":
+        return CountingThreadsAct(channels, act, threads=self.threads)
+
+
+class CountingThreadsAct(NormAct):
+    batch_independent = True
+
+    def __init__(self, channels: int, act: str | None, *, threads: int) -> None:
+        super().__init__(channels, act)
+        self.threads = threads
+
+    def forward(self, x: Tensor) -> Tensor:
+        if x.device.type != "meta" and torch.get_num_threads() != self.threads:
+            raise RuntimeError(f"{torch.get_num_threads()} threads")
+        return self.affine(x / (1 + x.abs().mean()))
 
 
 @dataclass(frozen=True)
