@@ -27,15 +27,6 @@ from normbench.errors import BadInput
 Phase = Literal["queued", "running", "failed", "interrupted"]
 
 PROBES = "probes"
-PROBE_KINDS = ("spp", "power", "ratios", "example_weight", "speed", "gains")
-#: Probes that can run during training, and the columns that they add to the history of a run.
-TRAINING_PROBES = {
-    "spp": ("spp_squared_mean", "spp_variance", "spp_branch_variance"),
-    "power": ("power_p1", "power_p2", "power_p3", "power_p4"),
-    "ratios": tuple(
-        f"ratio_{moment}_{member}" for moment in ("mean", "var") for member in ("in", "ln", "bn")
-    ),
-}
 #: Columns of probe files that are never numbers: the run id 1234567890e1 would parse as one.
 TEXT_COLUMNS = frozenset(
     {"network", "run", "name", "layer", "group", "of", "split", "best", "mode", "status", "reason"}
@@ -219,17 +210,11 @@ def network_label(key: tuple[str, int | None]) -> str:
     return network if epoch is None else f"{network}, epoch {epoch}"
 
 
-def command_stem(kind: str) -> str:
-    """Return the stem of the file that `python -m normbench.probe` writes in a run's folder."""
-    return f"{kind}.command" if kind in TRAINING_PROBES else kind
-
-
 def probe_file(folder: Path, kind: str) -> Path | None:
     """Return the probe file of a run: the one from training, or else from the probe command."""
     if not (folder / PROBES).is_dir():  # most runs have no probes
         return None
-    stems = dict.fromkeys((kind, command_stem(kind)))
-    paths = [folder / PROBES / f"{stem}.csv" for stem in stems]
+    paths = [folder / PROBES / f"{stem}.csv" for stem in (kind, f"{kind}.command")]
     return next((path for path in paths if path.exists()), None)
 
 

@@ -21,7 +21,7 @@ from torch.nn import functional as F
 from normbench.bench.measured import Once, in_turn, leave, taken
 from normbench.catalog import normalizer, normalizers
 from normbench.errors import BadInput, Impossible, choose_from, counted
-from normbench.measurements.memory import kept
+from normbench.measurements.memory import memory_for_backward
 from normbench.norms.base.activations import activation
 from normbench.norms.base.layer import NormAct, largest_divisor
 from normbench.norms.impl import set_impl
@@ -148,13 +148,17 @@ def _timed(
     x, gradient = maps.drawn(shape).requires_grad_(), maps.drawn(shape)
     on_cpu = maps.device.type == "cpu"
     steps: dict[str, Once] = {BASE: partial(_seconds, _base(shape[1], maps.device), x, gradient)}
-    base_kept = kept if on_cpu else _kept_by_autograd
+    base_kept = memory_for_backward if on_cpu else _kept_by_autograd
     kept_maps = {BASE: base_kept(_base(shape[1], maps.device), x)}
     least: dict[str, int] = {}
     for name, make in entries.items():
         try:
             layer = make().to(maps.device)
-            counts = kept if on_cpu and not name.endswith(" compile") else _kept_by_autograd
+            counts = (
+                memory_for_backward
+                if on_cpu and not name.endswith(" compile")
+                else _kept_by_autograd
+            )
             kept_maps[name] = counts(layer, x)
         except (Impossible, ValueError, AssertionError) as reason:  # timm refuses some channels
             said = str(reason) or f"it takes no {shape[1]} channels"

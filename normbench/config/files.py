@@ -60,6 +60,11 @@ def groups() -> list[str]:
     return sorted(path.name for path in CONF.iterdir() if path.is_dir() and path.name != "hydra")
 
 
+def training_probes() -> tuple[str, ...]:
+    """The kinds of probes that can measure a network while it trains: the files of conf/probe/."""
+    return tuple(name for name in names(CONF / "probe") if name != "none")
+
+
 def load(path: Path) -> dict[str, Any]:
     """Read a yaml file; {} if it holds comments alone."""
     with path.open(encoding="utf-8") as file:

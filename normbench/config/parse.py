@@ -23,8 +23,8 @@ from normbench.config.cells import (
     Saving,
     Settings,
 )
+from normbench.config.files import training_probes
 from normbench.errors import BadInput, choose_from
-from normbench.run_files import TRAINING_PROBES
 
 
 def parse(
@@ -230,13 +230,13 @@ def _saving(options: Mapping[str, Any]) -> Saving:
 def _probing(options: Mapping[str, Any]) -> Probing:
     kinds = options["kinds"]
     if not isinstance(kinds, list):
-        raise BadInput(f"probe.kinds={kinds}: a list, as [{','.join(TRAINING_PROBES)}]")
+        raise BadInput(f"probe.kinds={kinds}: a list, as [{','.join(training_probes())}]")
     for kind in kinds:
-        one_of("probe.kinds", kind, tuple(TRAINING_PROBES))
+        one_of("probe.kinds", kind, training_probes())
     return Probing(
         tuple(kinds),
-        whole("probe.every", options["every"], 1, "epochs between two looks"),
-        whole("probe.images", options["images"], 2, "training images that are looked at"),
+        whole("probe.every", options["every"], 1, "epochs between two measurements"),
+        whole("probe.images", options["images"], 2, "training images that probes measure"),
     )
 
 

@@ -19,8 +19,9 @@ from normbench.execution.distributed_env import slurm_job_id
 from normbench.execution.job import Job
 from normbench.execution.provenance import now, versions
 from normbench.execution.worker_process import INTERRUPTED, was_interrupted
+from normbench.measurements.training_probes import curve_columns
 from normbench.results import History, Row, read_history, read_row, set_aside, write
-from normbench.run_files import PROBES, TRAINING_PROBES, append_epoch
+from normbench.run_files import PROBES, append_epoch
 from normbench.training import checkpoint, seed_stacking
 from normbench.training.checkpoint import Checkpoints, State
 from normbench.training.metrics import Record
@@ -263,8 +264,7 @@ class Recorder:
         past: list[Record],
     ) -> None:
         self.job, self.report, self.wandb_run, self.state = job, report, wandb_run, state
-        probe_columns = [name for kind in job.cell.probe.kinds for name in TRAINING_PROBES[kind]]
-        self.history = History(job.folder, past, probe_columns)
+        self.history = History(job.folder, past, curve_columns(job.cell.probe.kinds))
         self.checkpoints = _checkpoints(job, writes=True)
         self.result: dict[str, Any] = {}
         self.status = ""
@@ -286,15 +286,15 @@ class Recorder:
             self.wrote_steps = True
         self.report({"done": done, "steps": steps, "loss": loss})
 
-    def record_probe(self, *measurement: Any) -> None:
-        """Add what a probe has measured."""
-        append_epoch(self.job.folder, *measurement)
+    def save_probe(self, kind: str, records: Sequence[dict[str, Any]], epoch: int) -> None:
+        """Write the records of a probe after `epoch`."""
+        append_epoch(self.job.folder, kind, records, epoch)
 
     def train(self) -> dict[str, Any]:
         """Train the job alone; return fields of its row."""
         return train(
             self.job.cell, self.record, self.progress, plan=self.job.plan,
-            checkpoints=self.checkpoints, state=self.state, seen=self.record_probe,
+            checkpoints=self.checkpoints, state=self.state, save_probe=self.save_probe,
         )  # fmt: skip
 
     @property
@@ -302,7 +302,7 @@ class Recorder:
         """The training as one of several seeds."""
         return seed_stacking.Run(
             self.job.cell, self.record, self.progress, self.checkpoints, self.state,
-            self.record_probe,
+            self.save_probe,
         )  # fmt: skip
 
 

@@ -1,15 +1,41 @@
-"""What happens inside a network: the measurements with which the papers explain themselves.
+"""Measurements inside a network, with which the papers explain their results. torch only.
 
-Plain functions of a network and a batch of images. They change nothing: weights, running statistics
-and modes are afterwards what they were, and no random number is drawn.
+    spp     signal propagation (Brock, De and Smith 2021, section 3)
+    power   power decomposition and linearity (Labatie et al. 2021, eq. 5, 8 and 9)
+    ratios  ratios of switchable normalization (Luo et al. 2019, section 4)
 
-    spp             signal propagation (Brock, De and Smith 2021, section 3)
-    power           the power decomposition of normalized maps, and channel-wise linearity
-                    (Labatie et al. 2021, eq. 5, 8 and 9)
-    ratios          what switchable normalization has learned (Luo et al. 2019, section 4)
-    example_weight  images that count in their own statistics (Summers and Dinneen 2020, 3.1)
-    speed           steps a second and memory, normalizers in turn
-    gains           1 / sqrt(Var g(u)) of any activation
-
-`python -m normbench.probe` is their command line.
+They change nothing in the network and draw no random number. A training runs them by
+`training_probes`, finished networks by `python -m normbench.probe`. Another one is a module here
+with what `Measurement` lists, and a yaml in conf/probe/.
 """
+
+from collections.abc import Sequence
+from importlib import import_module
+from typing import Any, Protocol, cast
+
+from torch import Tensor, nn
+
+
+class Measurement(Protocol):
+    """A module of this package that measures a network in one forward pass."""
+
+    #: Names of the means in a training curve.
+    CURVE: tuple[str, ...]
+    #: Column titles of `table`.
+    HEAD: tuple[str, ...]
+
+    def measure(
+        self, network: nn.Module, images: Tensor, statistics: Any = "batch", /
+    ) -> list[dict[str, Any]]:
+        """Return records (columns by name), say one for each layer."""
+
+    def curve_means(self, records: Sequence[dict[str, Any]], /) -> dict[str, float]:
+        """Return the means of the records of one measurement."""
+
+    def table(self, records: Sequence[dict[str, Any]], /) -> list[list[object]]:
+        """Return the rows of the printed summary of records of several networks and epochs."""
+
+
+def measurement(kind: str) -> Measurement:
+    """Return the module of a kind of probe."""
+    return cast(Measurement, import_module(f"{__name__}.{kind}"))

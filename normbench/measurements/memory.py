@@ -1,7 +1,7 @@
-"""Memory that tensors take while something runs, on any device.
+"""Memory of tensors while a function runs, on any device.
 
-On a GPU torch's allocator knows. On the CPU it keeps no count, so every storage that an operation
-returns is counted from then until it is freed; scratch memory within one operation is not seen.
+On a GPU torch's allocator counts. On a CPU torch keeps no count: every storage that an operation
+returns counts until it is freed, and scratch memory within an operation is not seen.
 """
 
 import gc
@@ -15,59 +15,64 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 
-def peak(run: Callable[[], object], device: torch.device) -> int:
-    """Bytes that `run` takes at most beside what lay there before."""
+def peak_memory(run: Callable[[], object], device: torch.device) -> int:
+    """Return the most bytes that `run` allocates at any moment, without those allocated before."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
         torch.cuda.reset_peak_memory_stats(device)
         before = torch.cuda.memory_allocated(device)
         run()
         torch.cuda.synchronize(device)
-        most: int = torch.cuda.max_memory_allocated(device)
-        return most - before
-    counted = _Counting()
-    with counted:
+        peak: int = torch.cuda.max_memory_allocated(device)
+        return peak - before
+    counter = _StorageCounter()
+    with counter:
         run()
-    return counted.most
+    return counter.peak
 
 
-def kept(layer: Callable[[Tensor], Tensor], x: Tensor) -> int:
-    """Bytes that lie there for the backward pass of `layer` on a map like `x`, its output not
-    counted, which the next convolution keeps anyway; on the CPU and of eager layers."""
+def memory_for_backward(layer: Callable[[Tensor], Tensor], x: Tensor) -> int:
+    """Return the bytes that an eager `layer` saves for its backward pass on a map like `x`.
+
+    On a CPU only. The layer's output is not counted: the next convolution saves it anyway.
+    """
     leaf = x.detach().requires_grad_()
-    counted = _Counting()
-    with counted:
-        given = leaf.clone()  # no leaf, so that it goes if nobody keeps it
-        out = layer(given)
-        del given
+    counter = _StorageCounter()
+    with counter:
+        copy = leaf.clone()  # no leaf, so it is freed unless the layer saves it
+        output = layer(copy)
+        del copy
         gc.collect()
-    return counted.now - out.untyped_storage().nbytes()
+    return counter.current - output.untyped_storage().nbytes()
 
 
-class _Counting(TorchDispatchMode):
+class _StorageCounter(TorchDispatchMode):
+    """Counts the bytes of the storages that operations create, until they are freed."""
+
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.most = self.now = 0
-        self.known: set[int] = set()
+        self.peak = self.current = 0
+        self.counted: set[int] = set()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        given = {_key(each) for each in tree_leaves((args, kwargs)) if isinstance(each, Tensor)}
-        out = func(*args, **(kwargs or {}))
-        for each in tree_leaves(out):
-            if isinstance(each, Tensor) and _key(each) not in given | self.known:
+        tensors = (each for each in tree_leaves((args, kwargs)) if isinstance(each, Tensor))
+        inputs = {_key(tensor) for tensor in tensors}
+        output = func(*args, **(kwargs or {}))
+        for each in tree_leaves(output):
+            if isinstance(each, Tensor) and _key(each) not in inputs | self.counted:
                 self._count(each.untyped_storage())
-        return out
+        return output
 
     def _count(self, storage: torch.UntypedStorage) -> None:
         key, size = storage._cdata, storage.nbytes()
-        self.known.add(key)
-        self.now += size
-        self.most = max(self.most, self.now)
+        self.counted.add(key)
+        self.current += size
+        self.peak = max(self.peak, self.current)
         weakref.finalize(storage, self._free, key, size)
 
     def _free(self, key: int, size: int) -> None:
-        self.known.discard(key)
-        self.now -= size
+        self.counted.discard(key)
+        self.current -= size
 
 
 def _key(tensor: Tensor) -> int:

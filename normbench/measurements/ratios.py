@@ -1,30 +1,34 @@
-"""What switchable normalization has learned (Luo et al. 2019, section 4).
+"""Ratios that switchable normalization has learned (Luo et al. 2019, section 4).
 
 For each layer the ratios of in, ln and bn in its means and in its variances, with the receptive
-field of the layer, by which the paper groups them; and how far two vectors of ratios are apart:
+field of the layer, by which the paper groups the layers. Two vectors of ratios, those of a layer's
+means and variances or those of one layer in two networks, differ by
 
     D(p || q) = KL(p || q) + KL(q || p)
-
-of a layer's means and variances, or of one layer in two networks.
 """
 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 
-from torch import nn
+from torch import Tensor, nn
 
-from normbench.measurements.receptive import receptive_fields
+from normbench.measurements.forward_pass import Statistics
+from normbench.measurements.receptive_field import receptive_fields
 from normbench.norms.ratios import switchable_layers
 from normbench.norms.switchable import MEMBERS
+from normbench.run_files import Record, group_by
 
-#: Of the paper's figures; the last is the field of ResNet-50's last layer.
+#: Upper ends of the paper's ranges of receptive fields; 427 is that of ResNet-50's last layer.
 EDGES = (49, 99, 199, 299, 427)
+CURVE = tuple(f"ratio_{of}_{member}" for of in ("mean", "var") for member in MEMBERS)
+HEAD = ("network", "of", "receptive field", "layers", *MEMBERS, "D(mean || var)", "seeds")
 
 
 @dataclass(frozen=True)
-class Layer:
-    """A switchable layer; ratios in the order in, ln, bn, 0 for one that it does not mix."""
+class LayerRatios:
+    """Ratios of a switchable layer in the order in, ln, bn; 0 for a member that it does not mix."""
 
     name: str
     depth: int
@@ -33,26 +37,31 @@ class Layer:
     var: tuple[float, ...]
 
 
-def ratios(network: nn.Module, image: tuple[int, int, int]) -> list[Layer]:
-    """Every switchable layer of `network` for images (C, H, W), in order of depth.
+def ratios(network: nn.Module, image: tuple[int, int, int]) -> list[LayerRatios]:
+    """Return the ratios of every switchable layer of `network`, in order of depth.
+
+    Args:
+        network: with switchable normalization.
+        image: (C, H, W) of the images, for the receptive fields.
 
     Raises:
-        ValueError: there is none.
+        ValueError: the network has no switchable layer.
     """
-    named = switchable_layers(network)
     fields = receptive_fields(network, image)
     order = {name: place for place, name in enumerate(fields)}
-    found = []
-    for depth, (name, layer) in enumerate(sorted(named, key=lambda pair: order[pair[0]]), 1):
-        over = layer.options.over
-        mean, var = (dict(zip(over, each.tolist(), strict=True)) for each in layer.ratios())
-        whole = [tuple(each.get(member, 0.0) for member in MEMBERS) for each in (mean, var)]
-        found.append(Layer(name, depth, fields[name], *whole))
-    return found
+    layers = sorted(switchable_layers(network), key=lambda pair: order[pair[0]])
+    ratios_of_layers = []
+    for depth, (name, layer) in enumerate(layers, 1):
+        mean, var = (
+            dict(zip(layer.options.over, values.tolist(), strict=True)) for values in layer.ratios()
+        )
+        both = [tuple(each.get(member, 0.0) for member in MEMBERS) for each in (mean, var)]
+        ratios_of_layers.append(LayerRatios(name, depth, fields[name], *both))
+    return ratios_of_layers
 
 
 def divergence(p: Sequence[float], q: Sequence[float]) -> float:
-    """KL(p || q) + KL(q || p); infinite where one has a ratio of 0 and the other has not."""
+    """Return KL(p || q) + KL(q || p); infinite where only one of two ratios is 0."""
     total = 0.0
     for one, other in zip(p, q, strict=True):
         if one == other:
@@ -61,19 +70,60 @@ def divergence(p: Sequence[float], q: Sequence[float]) -> float:
     return total
 
 
-def groups(fields: Sequence[int]) -> Mapping[int, str]:
-    """The group of every receptive field: the paper's ranges, as far as a network reaches.
+def field_groups(fields: Sequence[int]) -> Mapping[int, str]:
+    """Return the group of every receptive field, as "RF 50 to 99".
 
-    Where all fields lie in two of them, thirds of the layers instead.
+    The groups are the paper's ranges, as far as the network reaches. Where all fields lie in one or
+    two of these ranges, they are thirds of the layers.
     """
     edges = [edge for edge in EDGES if edge < max(fields)]
     if len(edges) < 2:
         ordered = sorted(fields)
         edges = sorted({ordered[len(ordered) * part // 3 - 1] for part in (1, 2)} - {max(fields)})
     edges = [*edges, max(fields)]
-    found = {}
+    groups = {}
     for field in set(fields):
         place = next(place for place, edge in enumerate(edges) if field <= edge)
         least = edges[place - 1] + 1 if place else min(fields)
-        found[field] = f"RF {least} to {edges[place]}"
-    return dict(sorted(found.items()))
+        groups[field] = f"RF {least} to {edges[place]}"
+    return dict(sorted(groups.items()))
+
+
+def measure(network: nn.Module, images: Tensor, _statistics: Statistics = "batch") -> list[Record]:
+    """Return two records for each layer, of its means and of its variances.
+
+    Ratios do not depend on images; only the shape of `images` (N, C, H, W) is read.
+    """
+    channels, height, width = images.shape[1:]
+    layers = ratios(network, (channels, height, width))
+    groups = field_groups([layer.field for layer in layers])
+    return [
+        {
+            "layer": layer.name, "depth": layer.depth, "field": layer.field,
+            "group": groups[layer.field], "of": of, **dict(zip(MEMBERS, values, strict=True)),
+            "divergence": divergence(layer.mean, layer.var),
+        }
+        for layer in layers
+        for of, values in (("mean", layer.mean), ("var", layer.var))
+    ]  # fmt: skip
+
+
+def curve_means(records: Sequence[Record]) -> dict[str, float]:
+    """Return the means over layers, by the names in `CURVE`."""
+    return {
+        f"ratio_{of}_{member}": fmean(record[member] for record in layers)
+        for of, layers in group_by(records, "of").items()
+        for member in MEMBERS
+    }
+
+
+def table(records: Sequence[Record]) -> list[list[object]]:
+    """Return a row for the means over each group of layers, and over all layers, of a network."""
+    rows: list[list[object]] = []
+    for (network, of), layers in group_by(records, "network", "of").items():
+        for group, chosen in [*group_by(layers, "group").items(), ("all", layers)]:
+            shares = [f"{fmean(layer[m] for layer in chosen):.3f}" for m in MEMBERS]
+            difference = f"{fmean(layer['divergence'] for layer in chosen):.3f}"
+            seeds = len(group_by(chosen, "run"))
+            rows.append([network, of, group, len(chosen) // seeds, *shares, difference, seeds])
+    return rows

@@ -1,1 +1,10 @@
-"""What each kind of probe does for the command line: `look` in the module of its name."""
+"""The command `python -m normbench.probe`: look inside networks before or after training.
+
+__main__         help and entry; `request` parses the words
+networks         networks at initialization; `trained_network` those of runs and files
+forward_pass     spp and power: kinds of `normbench.measurements`, any network
+ratios           of runs with switchable normalization
+example_weight, speed, gains
+                 kinds of their own, measurement and command in one module
+output           files and printed tables
+"""

@@ -1,67 +1,54 @@
-"""Look inside networks, before or after training: the papers' pictures of why.
+"""Look inside networks, before or after training: the papers' figures that explain results.
 
     python -m normbench.probe KIND [WORDS] [vs WORDS ...]
     python -m normbench.probe FIGURE [WORDS]
 
     spp             signal propagation over the residual blocks
     power           power of the normalized maps over depth, and channel-wise linearity
-    ratios          what switchable normalization learned, by receptive field      (needs ckpt=)
-    example_weight  images that count in their own statistics, over alpha          (needs ckpt=)
-    speed           steps a second and memory over those of bn, normalizers in turn
+    ratios          ratios that switchable normalization learned, by receptive field (needs ckpt=)
+    example_weight  metrics over the weight alpha of an image in its statistics      (needs ckpt=)
+    speed           steps per second and memory of normalizers, compared with bn
     gains           1/sqrt(Var g(u)) of activations, by quadrature and by sampling
 
-WORDS are those of `python -m normbench`, and lists make several networks: norm=bn,gn. Behind vs
-stands what another network has otherwise. FIGURE is a figure of a paper; figures are listed below.
+WORDS are those of `python -m normbench`; a list makes several networks: norm=bn,gn. The words after
+vs describe another network by its differences from the first. FIGURE is a figure of a paper, from
+the list below.
 
-    ckpt=RUN           the network of a finished run that kept it (checkpoint=keep); RUN@EPOCH,
-                       RUN,RUN or all. Its id says all, so norm= and model= are not typed
+    ckpt=RUN           the network of a finished run with checkpoint=keep: its id, RUN@EPOCH,
+                       RUN,RUN or all. The run knows its norm= and model=
     ckpt=FILE          a checkpoint or a state_dict of the network that the other words describe
                        (spp, power)
-    input=normal|data  N(0, 1), usual of spp, or training images of data=, usual of power
-    images=N           in one forward pass (spp 8, power 256)
-    image=N            pixels of a side, of N(0, 1) alone (those of data=)
-    statistics=running the running ones, as in evaluation; usual are those of the images at hand
-    eps=X              in the place of the layers' own, 0 allowed (power)
-    alphas=A,B,...     weights to try, 0 to 1 (example_weight)
+    input=normal|data  N(0, 1), the default of spp, or training images, the default of power
+    images=N           images in the forward pass (spp 8, power 256)
+    image=N            pixels of a side with input=normal (those of data=)
+    statistics=batch|running
+                       statistics of the images at hand (default), or those of evaluation
+    eps=X              instead of the layers' own eps; 0 is allowed (power)
+    alphas=A,B,...     weights from 0 to 1 (example_weight)
     repeats=N          rounds (speed: 7)
-    mode=M             training, inference or both (speed)
+    mode=M             training or inference (speed: both)
     act=NAME,...       activations (gains: all), as hardswish or package.module.function
-    out=DIR            where files go (reports/probes); those of runs go to their folders, too
-    name=STEM          of the files (the kind; a file of that name is replaced)
+    out=DIR            folder of the files (reports/probes); those of runs are in their folders, too
+    name=STEM          name of the files (the kind); existing ones are replaced
 
-Written are STEM.csv, STEM.png and STEM.pdf. While a network is trained, probe=KIND looks at it
-after epochs (spp, power, ratios): `python -m normbench norm=sn probe=ratios probe.every=2`.
+Each command writes STEM.csv, STEM.png and STEM.pdf. A training can measure itself after epochs by
+probe=KIND (spp, power, ratios): `python -m normbench norm=sn probe=ratios probe.every=2`.
 """
 
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from importlib import import_module
-from itertools import chain
 from pathlib import Path
 
 from normbench.config import cli
-from normbench.config.files import FIGURES, headline, load, names
-from normbench.errors import BadInput, choose_from
-from normbench.probe.request import OUT, Asked
-from normbench.run_files import PROBE_KINDS, require_writable
-
-ALL = ("out", "name")
-INPUT = ("ckpt", "input", "images", "image", "statistics")
-OWN = {
-    "spp": (*INPUT, *ALL),
-    "power": (*INPUT, "eps", *ALL),
-    "ratios": ("ckpt", *ALL),
-    "example_weight": ("ckpt", "alphas", *ALL),
-    "speed": ("repeats", "mode", *ALL),
-    "gains": ("act", *ALL),
-}
-WORDS = frozenset(word for words in OWN.values() for word in words)
-BESIDE = "vs"
+from normbench.config.files import FIGURES, headline, names
+from normbench.errors import BadInput
+from normbench.probe.request import OUT, parse_request
+from normbench.run_files import require_writable
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Look; 0, 2 for words that cannot be used, 130 after Ctrl-C."""
+    """Run a probe; return 0, 2 for unusable words, 130 after Ctrl-C."""
     if {"-h", "--help"} & {*arguments} or not arguments:
         print(__doc__)
         print("Figures:")
@@ -69,106 +56,20 @@ def main(arguments: Sequence[str]) -> int:
             print(f"    {name:<22} {headline(FIGURES / f'{name}.yaml')}")
         return 0
     try:
-        asked = _asked(arguments[0], arguments[1:])
-        out = asked.option("out", OUT)
+        request = parse_request(arguments[0], arguments[1:])
+        out = request.option("out", OUT)
         require_writable(Path(out), f"out={out}", "use a writable folder, as out=reports/probes")
-        import_module(f"normbench.probe.{asked.kind}").look(asked)
+        # A kind without a module of its own is measured in a forward pass.
+        has_module = Path(__file__).with_name(f"{request.kind}.py").exists()
+        import_module(f"normbench.probe.{request.kind if has_module else 'forward_pass'}").run(
+            request
+        )
     except BadInput as error:
         print(f"normbench.probe: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         return 130
     return 0
-
-
-def _asked(what: str, words: Sequence[str]) -> Asked:
-    own = [word for word in words if _key(word) in WORDS]
-    rest = [word for word in words if word not in own]
-    if what in PROBE_KINDS:
-        _require_known(what, own)
-        first, *others = _split(rest)
-        networks = [("", first), *(("", _instead(first, other)) for other in others)]
-        return Asked(what, networks, _options(own), stem=what)
-    if what not in names(FIGURES):
-        known = [*PROBE_KINDS, *names(FIGURES)]
-        raise BadInput(f"{what} is neither a kind nor a figure; {choose_from(what, known)}")
-    figure = _figure(what)
-    _require_known(figure.kind, own)
-    if BESIDE in rest:
-        raise BadInput(f"{BESIDE}: the networks of {what} are in its file")
-    for word in rest:
-        if any(_key(word) == _key(each) for each in chain(*figure.networks.values())):
-            raise BadInput(f"{word}: it is what tells the networks of {what} from each other")
-    networks = [
-        (label, _replaced(_instead(figure.words, more), rest))
-        for label, more in figure.networks.items()
-    ]
-    options = _options(own)
-    # The picture of other networks, or of other images, is not that of the paper.
-    other = [*rest, *(word for word in own if _key(word) not in ALL)]
-    title = f"{figure.title}, but {' '.join(other)}" if other else figure.title
-    stem = f"{what}-changed" if other else what
-    return Asked(figure.kind, networks, figure.options | options, title=title, stem=stem)
-
-
-def _require_known(kind: str, own: Sequence[str]) -> None:
-    for word in own:
-        if _key(word) not in OWN[kind]:
-            raise BadInput(f"{word}: {kind} has no such word; it has {', '.join(OWN[kind])}")
-
-
-@dataclass(frozen=True)
-class Figure:
-    """A file of reports/figures: a paper's figure."""
-
-    kind: str
-    title: str
-    words: list[str]
-    options: dict[str, str]
-    networks: dict[str, list[str]]
-
-
-def _figure(name: str) -> Figure:
-    content = load(FIGURES / f"{name}.yaml")
-    words = [str(word) for word in content["words"]]
-    return Figure(
-        content["kind"],
-        f"{content['title']} ({content['source']})",
-        [word for word in words if _key(word) not in WORDS],
-        _options([word for word in words if _key(word) in WORDS]),
-        {str(label): [str(w) for w in more or []] for label, more in content["networks"].items()},
-    )
-
-
-def _key(word: str) -> str:
-    return word.partition("=")[0]
-
-
-def _options(words: Sequence[str]) -> dict[str, str]:
-    return {_key(word): word.partition("=")[2] for word in words}
-
-
-def _split(words: Sequence[str]) -> list[list[str]]:
-    found: list[list[str]] = [[]]
-    for word in words:
-        if word == BESIDE:
-            found.append([])
-        else:
-            found[-1].append(word)
-    return found
-
-
-def _instead(words: Sequence[str], others: Sequence[str]) -> list[str]:
-    """`words`, with `others` in the place of those of their keys; a new norm takes its options."""
-    said = {_key(word) for word in others}
-    kept = [w for w in words if not {_key(w), _key(w).partition(".")[0]} & said]
-    return [*kept, *others]
-
-
-def _replaced(words: Sequence[str], others: Sequence[str]) -> list[str]:
-    """`words`, with `others` in the place of those of exactly their keys."""
-    said = {_key(word) for word in others}
-    return [*(word for word in words if _key(word) not in said), *others]
 
 
 if __name__ == "__main__":

@@ -1,60 +1,202 @@
-"""Inference example weighing of kept networks."""
+"""Inference example weighing (Summers and Dinneen 2020, section 3.1) over its weight alpha.
+
+A trained network is evaluated with every alpha on the validation images; no weight changes. The
+best alpha of each metric, which the paper finds to differ, is then applied to the test images,
+beside alpha as in training: 0 with batch statistics, 1 with statistics of groups of an image's
+channels. `normbench.norms.inference` has the formula.
+"""
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 
 from torch import Tensor, nn
 
 from normbench.errors import BadInput, Impossible
-from normbench.measurements import example_weight
+from normbench.measurements.forward_pass import measuring
 from normbench.norms.group import GroupNormAct
+from normbench.norms.inference import set_example_weight
 from normbench.norms.recalibration import recalibrate
-from normbench.probe.networks import device_of, runs_of, use_all_cores
-from normbench.probe.output import finish, leave, show
-from normbench.probe.request import Asked
-from normbench.probe.trained_network import Kept
+from normbench.probe.networks import device_of, requested_runs, use_all_cores
+from normbench.probe.output import print_table, write_results, write_run_results
+from normbench.probe.request import ProbeRequest
+from normbench.probe.trained_network import TrainedRun
 from normbench.run_files import Record
+from normbench.training.metrics import Evaluation
 from normbench.training.trainer import dtype_of, forward_context, loaders_of
 
-STEPS = 50  # of images from which layers without running statistics get theirs
+#: Dense near both ends, where the paper's curves bend.
+ALPHAS = (
+    0.0, 0.01, 0.02, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4,
+    0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.95, 0.98, 0.99, 1.0,
+)  # fmt: skip
+METRICS = ("top1", "top5", "loss")
+HEAD = ("network", "run", "seed", "measure", "usual", "best alpha", "test, usual", "test, best",
+        "change")  # fmt: skip
+STEPS = 50  # of training images, for the running statistics of layers that keep none
+
+Images = Callable[[], Iterable[tuple[Tensor, Tensor]]]
 
 
-def look(asked: Asked) -> None:
-    """Inference example weighing of kept networks."""
+@dataclass(frozen=True)
+class AlphaPoint:
+    """Evaluation of a network with one alpha on one split. Accuracies in percent."""
+
+    split: str
+    alpha: float
+    top1: float
+    top5: float
+    loss: float
+
+
+@dataclass(frozen=True)
+class AlphaCurve:
+    """Evaluations with every alpha on the validation images, with the best on the test images.
+
+    Args:
+        points: on the validation images.
+        usual: alpha of the normalizer without weighing.
+        best: by metric, the alpha that is best on the validation images.
+        tested: on the test images, with `usual` and then with each of `best`.
+    """
+
+    points: Sequence[AlphaPoint]
+    usual: float
+    best: dict[str, float]
+    tested: Sequence[AlphaPoint]
+
+    def test(self, alpha: float) -> AlphaPoint:
+        """Return the point of the test images with `alpha`."""
+        return next(point for point in self.tested if point.alpha == alpha)
+
+
+def alpha_curve(
+    network: nn.Module,
+    classes: int,
+    validation: Images,
+    test: Images,
+    alphas: Sequence[float] = ALPHAS,
+) -> AlphaCurve:
+    """Evaluate a trained network with every alpha; reset every layer to its usual one.
+
+    Layers with statistics of groups of channels need running statistics, from
+    `normbench.norms.recalibration.recalibrate`, for any alpha below 1.
+
+    Args:
+        network: images (N, C, H, W) -> logits (N, classes).
+        classes: of the data set.
+        validation: yields pairs of images and labels (N,), anew at each call.
+        test: likewise.
+        alphas: from 0 to 1.
+
+    Raises:
+        ValueError: no layer can be weighed, or one lacks running statistics.
+    """
+    grouped = any(isinstance(m, GroupNormAct | nn.GroupNorm) for m in network.modules())
+    usual = 1.0 if grouped else 0.0
+
+    def evaluate(split: str, images: Images, alpha: float) -> AlphaPoint:
+        set_example_weight(network, alpha)
+        evaluation = Evaluation(classes)
+        for x, y in images():
+            evaluation.update(network(x), y)
+        summary = evaluation.summary(split)
+        return AlphaPoint(split, alpha, *(summary[f"{split}_{metric}"] for metric in METRICS))
+
+    try:
+        with measuring(network, "running"):
+            points = [evaluate("val", validation, alpha) for alpha in sorted({*alphas, usual})]
+            best = {metric: _best_alpha(points, metric, usual) for metric in METRICS}
+            chosen = dict.fromkeys([usual, *best.values()])
+            tested = [evaluate("test", test, alpha) for alpha in chosen]
+    finally:
+        set_example_weight(network, usual)
+    return AlphaCurve(points, usual, best, tested)
+
+
+def _best_alpha(points: Sequence[AlphaPoint], metric: str, usual: float) -> float:
+    """Return the best alpha; of equally good ones the nearest to the usual one."""
+    sign = 1 if metric == "loss" else -1
+    return min(points, key=lambda p: (sign * getattr(p, metric), abs(p.alpha - usual))).alpha
+
+
+def run(request: ProbeRequest) -> None:
+    """Evaluate the requested runs over alpha; print and write the curves."""
     use_all_cores()
-    alphas = _alphas(asked.option("alphas"))
-    lines: list[Record] = []
-    shown, reasons = [], []
-    for label, runs in runs_of(asked).items():
-        for run in runs:
-            print(f"{label} seed={run.cell.seed} ({run.row.id})", file=sys.stderr, flush=True)
+    alphas = _parse_alphas(request.option("alphas"))
+    records: list[Record] = []
+    rows, refusals = [], []
+    for label, trained_runs in requested_runs(request).items():
+        for trained in trained_runs:
+            title = f"{label} seed={trained.cell.seed} ({trained.row.id})"
+            print(title, file=sys.stderr, flush=True)
             try:
-                found = _curve(run, alphas)
+                curve = _curve_of_run(trained, alphas)
             except (ValueError, Impossible) as reason:
-                reasons.append(f"{label} ({run.row.id}) is n/a: {reason}")
+                refusals.append(f"{label} ({trained.row.id}) is n/a: {reason}")
                 continue
-            own = list(_curve_lines(label, run, found))
-            lines += own
-            shown += [[label, run.row.id, run.cell.seed, *cells] for cells in _gained(found)]
-            tested = {f"test_{m}": getattr(found.at(a), m) for m, a in found.best.items()}
-            chosen = next(p for p in found.points if p.alpha == found.best["top1"])
-            leave(asked, run, own, weights=found.best, val_top1=chosen.top1, **tested)
-    if not lines:
-        raise BadInput(f"ckpt={asked.option('ckpt')}: {'; '.join(reasons)}")
-    print("\n".join(reasons))
-    head = ["network", "run", "seed", "measure", "usual", "best alpha", "test, usual", "test, best",
-            "change"]  # fmt: skip
-    show(shown, head)
-    finish(asked, lines)
+            of_run = list(_records(label, trained, curve))
+            records += of_run
+            start = [label, trained.row.id, trained.cell.seed]
+            rows += [[*start, *entries] for entries in _changes(curve)]
+            tested = {f"test_{m}": getattr(curve.test(a), m) for m, a in curve.best.items()}
+            chosen = next(p for p in curve.points if p.alpha == curve.best["top1"])
+            options = {f"example_weight.{m}": f"{a:g}" for m, a in curve.best.items()}
+            metrics = {"val_top1": chosen.top1, **tested}
+            write_run_results(request, trained, of_run, options, metrics)
+    if not records:
+        raise BadInput(f"ckpt={request.option('ckpt')}: {'; '.join(refusals)}")
+    print("\n".join(refusals))
+    print_table(rows, HEAD)
+    write_results(request, records)
 
 
-def _gained(found: example_weight.Curve) -> Iterator[list[str]]:
-    """For each measure the best alpha, and the test images under the usual one and under it."""
-    for measure, alpha in found.best.items():
-        before, after = (getattr(found.at(each), measure) for each in (found.usual, alpha))
+def _curve_of_run(trained: TrainedRun, alphas: Sequence[float]) -> AlphaCurve:
+    loaders = loaders_of(trained.cell)
+    if not len(loaders.splits.val.labels):
+        raise ValueError(
+            "it held out no validation images (data.val=0), and alpha must not be chosen on the "
+            "test images"
+        )
+    device, dtype = device_of(trained.cell), dtype_of(trained.cell)
+    network = trained.network(trained.last_epoch).to(device)
+
+    def images(split: str) -> Iterator[tuple[Tensor, Tensor]]:
+        for batch in getattr(loaders, f"{split}_dataloader")():
+            on_device = loaders.on_after_batch_transfer(batch, 0)
+            yield on_device.images.to(device, dtype), on_device.labels.to(device)
+
+    with forward_context(trained.cell, device):
+        if _lacks_statistics(network):
+            training = (x.to(device, dtype) for x in loaders.after_training(STEPS))
+            recalibrate(network, training)
+        return alpha_curve(
+            network, loaders.data.classes, lambda: images("val"), lambda: images("test"), alphas
+        )
+
+
+def _lacks_statistics(network: nn.Module) -> bool:
+    """Return whether layers normalize groups of channels and keep no running statistics."""
+    return any(
+        isinstance(layer, GroupNormAct | nn.GroupNorm) and not hasattr(layer, "running_mean")
+        for layer in network.modules()
+    )
+
+
+def _records(label: str, trained: TrainedRun, curve: AlphaCurve) -> Iterator[Record]:
+    network: Record = {"network": label, "run": trained.row.id, "seed": trained.cell.seed}
+    for point in (*curve.points, *curve.tested):
+        best = [metric for metric, alpha in curve.best.items() if alpha == point.alpha]
+        yield {**network, **vars(point), "best": " ".join(best)}
+
+
+def _changes(curve: AlphaCurve) -> Iterator[list[str]]:
+    """Yield for each metric the entries of the table: both alphas, both test results."""
+    for metric, alpha in curve.best.items():
+        before, after = (getattr(curve.test(each), metric) for each in (curve.usual, alpha))
         yield [
-            measure,
-            f"{found.usual:g}",
+            metric,
+            f"{curve.usual:g}",
             f"{alpha:g}",
             f"{before:.4g}",
             f"{after:.4g}",
@@ -62,52 +204,13 @@ def _gained(found: example_weight.Curve) -> Iterator[list[str]]:
         ]
 
 
-def _curve(run: Kept, alphas: Sequence[float]) -> example_weight.Curve:
-    loaders = loaders_of(run.cell)
-    if not len(loaders.splits.val.labels):
-        raise ValueError(
-            "it held out no validation images (data.val=0), and alpha is not to be chosen on the "
-            "test images"
-        )
-    device, dtype = device_of(run.cell), dtype_of(run.cell)
-    network = run.network(run.last).to(device)
-
-    def images(part: str) -> Iterator[tuple[Tensor, Tensor]]:
-        for batch in getattr(loaders, f"{part}_dataloader")():
-            seen = loaders.on_after_batch_transfer(batch, 0)
-            yield seen.images.to(device, dtype), seen.labels.to(device)
-
-    with forward_context(run.cell, device):
-        if _lacks_statistics(network):
-            training = (x.to(device, dtype) for x in loaders.after_training(STEPS))
-            recalibrate(network, training)
-        return example_weight.curve(
-            network, loaders.data.classes, lambda: images("val"), lambda: images("test"), alphas
-        )
-
-
-def _lacks_statistics(network: nn.Module) -> bool:
-    """Whether its layers have statistics of groups of channels, and keep none."""
-    return any(
-        isinstance(layer, GroupNormAct | nn.GroupNorm) and not hasattr(layer, "running_mean")
-        for layer in network.modules()
-    )
-
-
-def _curve_lines(label: str, run: Kept, found: example_weight.Curve) -> Iterator[Record]:
-    own: Record = {"network": label, "run": run.row.id, "seed": run.cell.seed}
-    for point in (*found.points, *found.tested):
-        chosen = [name for name, alpha in found.best.items() if alpha == point.alpha]
-        yield {**own, **vars(point), "best": " ".join(chosen)}
-
-
-def _alphas(word: str) -> Sequence[float]:
+def _parse_alphas(word: str) -> Sequence[float]:
     if not word:
-        return example_weight.ALPHAS
+        return ALPHAS
     try:
-        found = [float(each) for each in word.split(",")]
+        alphas = [float(each) for each in word.split(",")]
     except ValueError:
-        found = [-1.0]
-    if not all(0 <= each <= 1 for each in found):
+        alphas = [-1.0]
+    if not all(0 <= alpha <= 1 for alpha in alphas):
         raise BadInput(f"alphas={word}: weights from 0 to 1, as alphas=0,0.1,0.5,1")
-    return found
+    return alphas

@@ -1,30 +1,103 @@
-"""Gains of activations."""
+"""Gains 1 / sqrt(Var g(u)), u ~ N(0, 1), of activations g (Brock, De and Smith 2021, section 4.3).
 
+By quadrature for functions of one number. By sampling, as the paper's code does, also for functions
+that mix the numbers of a vector, as GLU and log-softmax do.
+"""
+
+from collections.abc import Callable
 from contextlib import suppress
+from importlib import import_module
+from math import sqrt
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
 
 from normbench.errors import BadInput
-from normbench.measurements import gains
-from normbench.norms.base.activations import GAINS
-from normbench.probe.output import finish, show
-from normbench.probe.request import Asked
+from normbench.norms.base.activations import GAINS, IDENTITY, activation
+from normbench.probe.output import print_table, write_results
+from normbench.probe.request import ProbeRequest
 from normbench.run_files import Record
 
+#: Integration bounds: beyond 12 standard deviations the density is 0 in double precision. Steps of
+#: 1e-4 have the kinks of all activations at their ends.
+BOUND, STEPS = 12.0, 240_000
+VECTORS, LENGTH = 1024, 256  # of the paper's code
+HEAD = ("activation", "by quadrature", "by sampling", "in nf")
 
-def look(asked: Asked) -> None:
-    """Gains."""
-    if any(words for _, words in asked.networks):
-        raise BadInput("gains: it is of activations and no networks; act=NAME,... says of which")
-    wanted = asked.option("act", ",".join(GAINS)).split(",")
-    lines: list[Record] = []
-    for name in wanted:
-        function = gains.function_of(name)
-        line: Record = {"act": name, "exact": None, "sampled": gains.by_sampling(function)}
-        with suppress(ValueError, RuntimeError):  # a function of whole vectors has none
-            line["exact"] = gains.by_quadrature(function)
-        lines.append({**line, "normbench": GAINS.get(name)})
-    table = [[_digits(value) for value in line.values()] for line in lines]
-    show(table, ["activation", "by quadrature", "by sampling", "in nf"])
-    finish(asked, lines)
+
+def gain_by_quadrature(function: Callable[[Tensor], Tensor]) -> float:
+    """Return the gain by Simpson's rule.
+
+    Raises:
+        ValueError: `function` does not map each number by itself.
+    """
+    u = torch.linspace(-BOUND, BOUND, STEPS + 1, dtype=torch.float64)
+    y = function(u.clone())
+    if y.shape != u.shape or not torch.allclose(function(u[::7].clone()), y[::7], equal_nan=True):
+        raise ValueError("the function does not map each number by itself")
+    density = torch.exp(-(u**2) / 2)
+    density[1:-1:2] *= 4
+    density[2:-1:2] *= 2
+    density /= density.sum()
+    mean = (density * y).sum()
+    return 1 / sqrt(float((density * (y - mean) ** 2).sum()))
+
+
+def gain_by_sampling(
+    function: Callable[[Tensor], Tensor],
+    vectors: int = VECTORS,
+    length: int = LENGTH,
+    seed: int = 0,
+) -> float:
+    """Return the gain from the mean over normal vectors of the variance of their activations."""
+    u = torch.randn(vectors, length, generator=torch.Generator().manual_seed(seed))
+    return 1 / sqrt(float(function(u.double()).var(dim=1, correction=0).mean()))
+
+
+def find_activation(name: str) -> Callable[[Tensor], Tensor]:
+    """Return the activation of normbench or torch.nn.functional, or package.module.function.
+
+    Raises:
+        BadInput: there is no such function, or it is no activation.
+    """
+    if name in GAINS or name == IDENTITY:
+        return activation(name)
+    if name in ("log_softmax", "softmax"):
+        return lambda u: getattr(F, name)(u, dim=-1)
+    module, _, attribute = name.rpartition(".")
+    try:
+        function: Callable[[Tensor], Tensor] = getattr(
+            import_module(module) if module else F, attribute
+        )
+        u = torch.linspace(-2, 2, 12, dtype=torch.float64).view(3, 4)
+        varies = float(function(u).double().var(dim=1).mean()) > 0
+    except (ImportError, AttributeError) as error:
+        raise BadInput(
+            f"act={name} cannot be found ({error}); use a function of torch.nn.functional, as "
+            "act=hardswish, or your own, as act=package.module.function"
+        ) from None
+    except Exception as error:
+        reason = str(error).partition("\n")[0]
+        raise BadInput(f"act={name} is no activation of a tensor: {reason}") from None
+    if not varies:
+        raise BadInput(f"act={name} is no activation: it maps all numbers to one")
+    return function
+
+
+def run(request: ProbeRequest) -> None:
+    """Print and write the gains of the requested activations."""
+    if any(words for _, words in request.networks):
+        raise BadInput("gains measures activations, not networks; choose them by act=NAME,...")
+    records: list[Record] = []
+    for name in request.option("act", ",".join(GAINS)).split(","):
+        function = find_activation(name)
+        record: Record = {"act": name, "exact": None, "sampled": gain_by_sampling(function)}
+        with suppress(ValueError, RuntimeError):  # functions of whole vectors have none
+            record["exact"] = gain_by_quadrature(function)
+        records.append({**record, "normbench": GAINS.get(name)})
+    print_table([[_digits(value) for value in record.values()] for record in records], HEAD)
+    write_results(request, records)
 
 
 def _digits(value: object) -> str:

@@ -1,11 +1,12 @@
-"""The networks that a probe looks at: those of cells at initialization, of runs, and of files.
+"""Networks to measure: of cells at initialization, of runs and of files.
 
-Each has a label that says in what it differs from the others.
+Each has a label that names its differences from the others.
 """
 
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,48 +17,54 @@ from normbench.config.cells import GROUPS, Cell
 from normbench.config.compose import compose
 from normbench.config.plan import share_of_cores
 from normbench.errors import BadInput, choose_from, counted
-from normbench.probe.request import Asked
-from normbench.probe.trained_network import RUN, Kept, all_kept, kept, of_file
+from normbench.probe.request import ProbeRequest
+from normbench.probe.trained_network import (
+    RUN,
+    TrainedRun,
+    find_run,
+    load_file,
+    runs_with_checkpoints,
+)
 from normbench.run_files import Record
 from normbench.training.trainer import dataset_of, dtype_of, exact, loaders_of, network_of, on_gpu
 
-USUAL_INPUT = {"spp": "normal"}
-USUAL_IMAGES = {"spp": "8"}
-#: Of the cell of a network that is only looked at nothing depends on these.
-_LAYOUT = ("protocol", "workers", "global_batch")
+DEFAULT_INPUT = {"spp": "normal"}  # of any other kind: data
+DEFAULT_IMAGES = {"spp": "8"}  # of any other kind: 256
+#: Words for the workers of a cell, which do not change a network that is not trained.
+_WORKERS = ("protocol", "workers", "global_batch")
 
 
 @dataclass(frozen=True)
-class Subject:
-    """A network to look at; of a run, as it was after `epoch`."""
+class ProbedNetwork:
+    """A network to measure; of a run, with its parameters after `epoch`."""
 
     label: str
     cell: Cell
-    build: Callable[[], nn.Module]
+    create: Callable[[], nn.Module]
     epoch: int | None = None
-    run: Kept | None = None
+    run: TrainedRun | None = None
 
     @property
     def device(self) -> torch.device:
-        """Where it is looked at."""
+        """The device that measures it."""
         return device_of(self.cell)
 
-    def network(self) -> nn.Module:
-        """Built from the cell's seed, so that it is the one with which a training begins."""
+    def build(self) -> nn.Module:
+        """Return the network on its device; drawn from the cell's seed, as a training begins."""
         torch.manual_seed(self.cell.seed)
-        return self.build().to(self.device, dtype_of(self.cell))
+        return self.create().to(self.device, dtype_of(self.cell))
 
     @property
-    def own(self) -> Record:
-        """The columns that say which network a line is of."""
-        found: Record = {"network": self.label, "seed": self.cell.seed}
+    def columns(self) -> Record:
+        """The columns of a record that identify the network."""
+        columns: Record = {"network": self.label, "seed": self.cell.seed}
         if self.run is not None:
-            found |= {"run": self.run.row.id, "epoch": self.epoch}
-        return found
+            columns |= {"run": self.run.row.id, "epoch": self.epoch}
+        return columns
 
 
 def device_of(cell: Cell) -> torch.device:
-    """Where the network of `cell` is looked at.
+    """Return the device of `trainer=`.
 
     Raises:
         BadInput: there is no such device.
@@ -65,137 +72,149 @@ def device_of(cell: Cell) -> torch.device:
     if not on_gpu(cell):
         return torch.device("cpu")
     if not torch.cuda.is_available():
-        raise BadInput("trainer=gpu: no CUDA device is visible; trainer=cpu or auto works")
+        raise BadInput("trainer=gpu: no CUDA device is visible; use trainer=cpu or trainer=auto")
     return torch.device("cuda")
 
 
 def use_all_cores() -> None:
-    """A probe is alone on the machine; what is timed is not asked this way."""
+    """Use all cores, as a probe runs alone, and full precision; not for measuring speed."""
     torch.set_num_threads(share_of_cores(1))
     exact()
 
 
-def composed(words: Sequence[str]) -> list[Cell]:
-    """The cells of a network's words, a worker each unless they say otherwise."""
-    said = {word.partition("=")[0] for word in words}
-    alone = [] if said & set(_LAYOUT) else ["protocol=fixed_workers", "workers=1"]
-    cells, _ = compose(["-m", *words, *alone])
+def compose_cells(words: Sequence[str]) -> list[Cell]:
+    """Return the cells of a network's words, each with one worker unless they say otherwise."""
+    keys = {word.partition("=")[0] for word in words}
+    one_worker = [] if keys & set(_WORKERS) else ["protocol=fixed_workers", "workers=1"]
+    cells, _ = compose(["-m", *words, *one_worker])
     return cells
 
 
-def subjects(asked: Asked) -> list[Subject]:
-    """All networks that are asked for."""
-    source = asked.option("ckpt")
+def requested_networks(request: ProbeRequest) -> list[ProbedNetwork]:
+    """Return all networks of a request."""
+    source = request.option("ckpt")
     if source and not Path(source).is_file():
         return [
-            Subject(label, run.cell, lambda run=run, at=epoch: run.network(at), epoch, run)  # type: ignore[misc]
-            for label, runs in runs_of(asked).items()
+            ProbedNetwork(label, run.cell, partial(run.network, epoch), epoch, run)
+            for label, runs in requested_runs(request).items()
             for run in runs
-            for epoch in run.states
+            for epoch in run.checkpoints
         ]
-    found = fresh(_grids(asked))
+    networks = initial_networks(
+        [(label, compose_cells(words)) for label, words in request.networks]
+    )
     if not source:
-        return found
-    if len(found) > 1:
-        raise BadInput(f"ckpt={source}: a file is of one network, and {len(found)} are asked for")
-    cell, label = found[0].cell, f"{found[0].label} of {source}"
-    return [replace(found[0], label=label, build=lambda: of_file(cell, Path(source)))]
+        return networks
+    if len(networks) > 1:
+        raise BadInput(f"ckpt={source}: a file holds one network; {len(networks)} are described")
+    (network,) = networks
+    label = f"{network.label} of {source}"
+    return [replace(network, label=label, create=partial(load_file, network.cell, Path(source)))]
 
 
-def _grids(asked: Asked) -> list[tuple[str, list[Cell]]]:
-    """The cells of each network or grid."""
-    return [(label, composed(words)) for label, words in asked.networks]
-
-
-def fresh(grids: Sequence[tuple[str, Sequence[Cell]]]) -> list[Subject]:
-    """Networks at initialization, each cell's."""
+def initial_networks(grids: Sequence[tuple[str, Sequence[Cell]]]) -> list[ProbedNetwork]:
+    """Return the networks of labelled lists of cells, at initialization."""
     cells = [cell for _, group in grids for cell in group]
-    names = iter(labels(cells, seeds=True))
-    found = []
-    for label, group in grids:
+    differences = iter(label_cells(cells, seeds=True))
+    networks = []
+    for title, group in grids:
         for cell in group:
-            own = next(names)
-            shown = own if not label else label if len(group) == 1 else f"{label}, {own}"
-            found.append(Subject(shown, cell, lambda cell=cell: network_of(cell, dataset_of(cell))))  # type: ignore[misc]
-    return found
+            label = next(differences)
+            if title:
+                label = title if len(group) == 1 else f"{title}, {label}"
+            networks.append(ProbedNetwork(label, cell, partial(_initial_network, cell)))
+    return networks
 
 
-def runs_of(asked: Asked) -> dict[str, list[Kept]]:
-    """The runs of ckpt=, seeds of one cell under one label.
+def _initial_network(cell: Cell) -> nn.Module:
+    return network_of(cell, dataset_of(cell))
+
+
+def requested_runs(request: ProbeRequest) -> dict[str, list[TrainedRun]]:
+    """Return the runs of ckpt= by label; the seeds of a cell share one.
 
     Raises:
-        BadInput: no run is named, or one that is not there.
+        BadInput: no run is named, or one that does not exist.
     """
-    word = asked.option("ckpt")
-    (_, words), *others = asked.networks
+    word = request.option("ckpt")
+    (_, words), *others = request.networks
     if others:
-        raise BadInput("ckpt=RUN: a run says by itself what it is, and vs has nothing to add")
-    given = dict(each.partition("=")[::2] for each in words)
-    root = Path(given.get("runs") or "runs")
-    ids = all_kept(root) if word == "all" else word.split(",")
+        raise BadInput("vs cannot be used with ckpt=RUN; a run knows its own norm= and model=")
+    options = dict(each.partition("=")[::2] for each in words)
+    root = Path(options.get("runs") or "runs")
+    ids = runs_with_checkpoints(root) if word == "all" else word.split(",")
     if word.endswith((".pt", ".pth", ".ckpt")):
         raise BadInput(f"ckpt={word}: there is no such file")
     if not word or not all(RUN.fullmatch(each) for each in ids):
         raise BadInput(
-            f"ckpt={word or 'nothing'}: {asked.kind} looks into trained networks; ckpt=RUN, "
-            "ckpt=RUN@EPOCH or ckpt=all, RUN being the id of a run with checkpoint=keep, which "
-            f"`python -m normbench.status runs={root}` lists"
+            f"ckpt={word or 'nothing'}: {request.kind} needs a trained network; use ckpt=RUN, "
+            "ckpt=RUN@EPOCH or ckpt=all, where RUN is the id of a run with checkpoint=keep; "
+            f"`python -m normbench.status runs={root}` lists the ids"
         )
     if not ids:
-        raise BadInput(f"ckpt=all: no run below runs={root} has kept its network (checkpoint=keep)")
-    found = [kept(each, root, words) for each in ids]
-    named: dict[str, list[Kept]] = defaultdict(list)
-    for label, run in zip(labels([run.cell for run in found], seeds=False), found, strict=True):
-        named[label].append(run)
-    return named
+        raise BadInput(
+            f"ckpt=all: no run below runs={root} has kept its network; train with checkpoint=keep"
+        )
+    runs = [find_run(each, root, words) for each in ids]
+    by_label: dict[str, list[TrainedRun]] = defaultdict(list)
+    labels = label_cells([run.cell for run in runs], seeds=False)
+    for label, run in zip(labels, runs, strict=True):
+        by_label[label].append(run)
+    return by_label
 
 
-def labels(cells: Sequence[Cell], *, seeds: bool) -> list[str]:
-    """In what each differs from the others, the normalizer always; seeds, if it is asked for."""
-    told = [_told(cell, seeds=seeds) for cell in cells]
-    keys = list(dict.fromkeys(key for each in told for key in each))
-    differ = [key for key in keys if len({str(each.get(key)) for each in told}) > 1]
-    shown = [key for key in differ if key != "norm"]
+def label_cells(cells: Sequence[Cell], *, seeds: bool) -> list[str]:
+    """Return a label for each cell: its normalizer and the settings that not all cells share.
+
+    `seeds` says whether the seed is one of these settings.
+    """
+    settings = [_settings(cell, seeds=seeds) for cell in cells]
+    keys = list(dict.fromkeys(key for each in settings for key in each))
+    differ = [key for key in keys if len({str(each.get(key)) for each in settings}) > 1]
     return [
         " ".join(
             [
                 str(each["norm"]),
-                *(f"{k.partition('.')[2] or k}={each[k]}" for k in shown if k in each),
+                *(
+                    f"{key.partition('.')[2] or key}={each[key]}"
+                    for key in differ
+                    if key != "norm" and key in each
+                ),
             ]
         )
-        for each in told
+        for each in settings
     ]
 
 
-def _told(cell: Cell, *, seeds: bool) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+def _settings(cell: Cell, *, seeds: bool) -> dict[str, Any]:
+    settings: dict[str, Any] = {}
     for group in GROUPS:
         choice = getattr(cell, group)
-        found[group] = choice.name
-        found |= {f"{group}.{key}": value for key, value in choice.changed.items()}
-    said = "workers" if cell.protocol == "fixed_workers" else "global_batch"
-    plain = ("batch", said, "protocol", "precision", "init_from", *(["seed"] if seeds else []))
-    return found | {name: getattr(cell, name) for name in plain}
+        settings[group] = choice.name
+        settings |= {f"{group}.{key}": value for key, value in choice.changed.items()}
+    fixed = "workers" if cell.protocol == "fixed_workers" else "global_batch"
+    plain = ("batch", fixed, "protocol", "precision", "init_from", *(["seed"] if seeds else []))
+    return settings | {name: getattr(cell, name) for name in plain}
 
 
-def images_of(asked: Asked, subject: Subject) -> Tensor:
-    """What goes through a network: N(0, 1), or augmented images of its training set, (N, C, H, W).
+def input_images(request: ProbeRequest, network: ProbedNetwork) -> Tensor:
+    """Return the images (N, C, H, W) of a forward pass: N(0, 1), or augmented training images.
 
     Raises:
-        BadInput: the words say neither, or ask for pixels of images that have their own.
+        BadInput: input= is neither, or image= is set for images of a data set.
     """
-    number = counted("images", asked.option("images", USUAL_IMAGES.get(asked.kind, "256")), 8)
-    source = asked.option("input", USUAL_INPUT.get(asked.kind, "data"))
+    number = counted("images", request.option("images", DEFAULT_IMAGES.get(request.kind, "256")), 8)
+    source = request.option("input", DEFAULT_INPUT.get(request.kind, "data"))
     if source not in ("normal", "data"):
         raise BadInput(f"input={source}: {choose_from(source, ('normal', 'data'))}")
-    side = asked.option("image")
+    side = request.option("image")
     if source == "data":
         if side:
-            raise BadInput(f"image={side}: of input=normal; data.size is that of the data set's")
-        x = loaders_of(subject.cell).some(number)
+            raise BadInput(f"image={side} needs input=normal; use data.size for input=data")
+        x = loaders_of(network.cell).some(number)
     else:
-        channels, height, width = dataset_of(subject.cell).image
+        channels, height, width = dataset_of(network.cell).image
         height = width = counted("image", side, 224) if side else height
-        generator = torch.Generator().manual_seed(subject.cell.seed)
+        generator = torch.Generator().manual_seed(network.cell.seed)
         x = torch.randn(number, channels, height, width, generator=generator)
-    return x.to(subject.device, dtype_of(subject.cell))
+    return x.to(network.device, dtype_of(network.cell))

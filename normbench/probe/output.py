@@ -1,65 +1,81 @@
-"""Numbers, figures and rows of what was seen, as files, and tables on the screen."""
+"""Results of probes: records, figures and rows as files, and tables on the screen."""
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from tabulate import tabulate
 
+from normbench.config.files import training_probes
 from normbench.execution.provenance import commit, now, versions
-from normbench.probe.request import OUT, Asked
-from normbench.probe.trained_network import Kept
+from normbench.probe.request import OUT, ProbeRequest
+from normbench.probe.trained_network import TrainedRun
 from normbench.report.probe_figures import draw
 from normbench.results import write_probe_row
-from normbench.run_files import PROBES, Record, command_stem, read_records, write_records
+from normbench.run_files import PROBES, Record, read_records, write_records
 
 
-def finish(asked: Asked, lines: Sequence[Record]) -> None:
-    """Write numbers and figure where all networks of the command line have theirs."""
-    folder, name = Path(asked.option("out", OUT)), asked.option("name", asked.stem)
-    replaced = " (in the place of what was there; name=STEM keeps both)"
-    note = replaced if (folder / f"{name}.csv").exists() else ""
-    paths = _written(folder, name, asked, lines)
-    about = {
-        "kind": asked.kind, "networks": [words for _, words in asked.networks],
-        "options": dict(asked.options), "finished": now(), "versions": versions(),
+def write_results(request: ProbeRequest, records: Sequence[Record]) -> None:
+    """Write records, figure and provenance of a command to its folder; print the paths."""
+    folder, name = Path(request.option("out", OUT)), request.option("name", request.stem)
+    exists = (folder / f"{name}.csv").exists()
+    note = " (older files were replaced; name=STEM keeps both)" if exists else ""
+    paths = _write(folder, name, request, records)
+    provenance = {
+        "kind": request.kind, "networks": [words for _, words in request.networks],
+        "options": dict(request.options), "finished": now(), "versions": versions(),
         "commit": commit(),
     }  # fmt: skip
     paths.append(folder / f"{name}.json")
-    paths[-1].write_text(json.dumps(about, indent=1) + "\n")
+    paths[-1].write_text(json.dumps(provenance, indent=1) + "\n")
     print(f"\n{', '.join(map(str, paths))}{note}")
 
 
-def _written(folder: Path, name: str, asked: Asked, lines: Sequence[Record]) -> list[Path]:
+def _write(folder: Path, name: str, request: ProbeRequest, records: Sequence[Record]) -> list[Path]:
     numbers = folder / f"{name}.csv"
-    write_records(numbers, lines)
+    write_records(numbers, records)
     paths = [numbers]
-    for form, content in draw(asked.kind, read_records(numbers), asked.title).items():
+    for form, content in draw(request.kind, read_records(numbers), request.title).items():
         paths.append(folder / f"{name}.{form}")
         paths[-1].write_bytes(content)
     return paths
 
 
-def leave(asked: Asked, run: Kept, lines: Sequence[Record], **found: Any) -> None:
-    """What was seen of a run, in its folder, with a row that says where it comes from."""
+def write_run_results(
+    request: ProbeRequest,
+    run: TrainedRun,
+    records: Sequence[Record],
+    options: Mapping[str, str] | None = None,
+    metrics: Mapping[str, Any] | None = None,
+) -> None:
+    """Write what was measured in a run to the run's folder, with a row of kind probe.
+
+    Args:
+        request: of the command.
+        run: that the records are of.
+        records: of the run alone.
+        options: results of the probe that its row names among its options.
+        metrics: fields of the row that differ from the run's.
+    """
     folder = run.folder / PROBES
-    name = command_stem(asked.kind)
-    _written(folder, name, replace(asked, title=run.cell.title), lines)
-    options = {k: v for k, v in asked.options.items() if k not in ("ckpt", "out", "name")}
-    options |= {f"{asked.kind}.{k}": f"{v:g}" for k, v in found.pop("weights", {}).items()}
-    key = f"{run.row.id} {asked.kind} {sorted(options.items())}"
+    # KIND.csv is of the run's training, where the kind can measure one.
+    name = f"{request.kind}.command" if request.kind in training_probes() else request.kind
+    _write(folder, name, replace(request, title=run.cell.title), records)
+    typed = {k: v for k, v in request.options.items() if k not in ("ckpt", "out", "name")}
+    typed |= options or {}
+    key = f"{run.row.id} {request.kind} {sorted(typed.items())}"
     row = replace(
-        run.row, kind="probe", probe=asked.kind, probed_run=run.row.id,
+        run.row, kind="probe", probe=request.kind, probed_run=run.row.id,
         finished=now(), commit=commit(),
         id=hashlib.sha256(key.encode()).hexdigest()[:12], versions=versions(),
-        options=" ".join([run.row.options, *(f"{k}={v}" for k, v in options.items())]).strip(),
-        wandb="", shared_with=None, **found,
+        options=" ".join([run.row.options, *(f"{k}={v}" for k, v in typed.items())]).strip(),
+        wandb="", shared_with=None, **(metrics or {}),
     )  # fmt: skip
     write_probe_row(folder / f"{name}.json", row)
 
 
-def show(rows: Sequence[Sequence[object]], head: Sequence[str]) -> None:
+def print_table(rows: Sequence[Sequence[object]], head: Sequence[str]) -> None:
     print(tabulate(rows, head, disable_numparse=True))

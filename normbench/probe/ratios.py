@@ -1,4 +1,4 @@
-"""Ratios of switchable normalization in runs."""
+"""Ratios of switchable normalization in runs: over epochs, and how far networks are apart."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -7,87 +7,90 @@ from statistics import fmean
 import torch
 
 from normbench.errors import BadInput, Impossible
-from normbench.measurements.ratios import divergence
-from normbench.measurements.summary_lines import ratio_lines
+from normbench.measurements.ratios import HEAD, divergence, measure, table
 from normbench.norms.switchable import MEMBERS
-from normbench.probe.networks import runs_of
-from normbench.probe.output import finish, leave, show
-from normbench.probe.request import Asked
-from normbench.probe.trained_network import Kept
+from normbench.probe.networks import requested_runs
+from normbench.probe.output import print_table, write_results, write_run_results
+from normbench.probe.request import ProbeRequest
+from normbench.probe.trained_network import TrainedRun
 from normbench.run_files import PROBES, Record, group_by, last_epoch, read_records
 from normbench.training.trainer import dataset_of
 
 
-def look(asked: Asked) -> None:
-    """Ratios of switchable normalization in runs, over the epochs that they kept or watched."""
-    lines: list[Record] = []
-    reasons = []
-    for label, runs in runs_of(asked).items():
-        for run in runs:
+def run(request: ProbeRequest) -> None:
+    """Read the ratios of the requested runs over all epochs; print and write them.
+
+    Raises:
+        BadInput: no run has switchable normalization.
+    """
+    records: list[Record] = []
+    refusals = []
+    for label, runs in requested_runs(request).items():
+        for trained in runs:
             try:
-                own = list(_ratios(run, label))
+                of_run = list(_records(trained, label))
             except (ValueError, Impossible) as reason:
-                reasons.append(f"{label} ({run.row.id}) is n/a: {reason}")
+                refusals.append(f"{label} ({trained.row.id}) is n/a: {reason}")
                 continue
-            lines += own
-            leave(asked, run, own)
-    if not lines:
-        raise BadInput(f"ckpt={asked.option('ckpt')}: {'; '.join(reasons)}; norm=sn has")
-    print("\n".join(reasons))
-    final = last_epoch(lines, "network", "run")
-    shown = []
-    for (network, of), chosen in group_by(final, "network", "of").items():
-        for group, layers in [*group_by(chosen, "group").items(), ("all", chosen)]:
-            shares = [f"{fmean(x[m] for x in layers):.3f}" for m in MEMBERS]
-            apart = f"{fmean(x['divergence'] for x in layers):.3f}"
-            seeds = len(group_by(layers, "run"))
-            shown.append([network, of, group, len(layers) // seeds, *shares, apart, seeds])
-    head = ["network", "of", "receptive field", "layers", *MEMBERS, "D(mean || var)", "seeds"]
-    show(shown, head)
-    finish(asked, lines)
-    if between := list(_between(final)):
-        table = [[*[*line.values()][:-1], f"{line['divergence']:.3g}"] for line in between]
-        show(table, ["networks", "of", "receptive field", "D(one || other)"])
-        finish(replace(asked, stem=f"{asked.stem}_apart", kind="ratios_apart"), between)
+            records += of_run
+            write_run_results(request, trained, of_run)
+    if not records:
+        raise BadInput(f"ckpt={request.option('ckpt')}: {'; '.join(refusals)}; norm=sn has it")
+    print("\n".join(refusals))
+    final = last_epoch(records, "network", "run")
+    print_table(table(final), HEAD)
+    write_results(request, records)
+    if divergences := list(_divergences(final)):
+        rows = [[*[*each.values()][:-1], f"{each['divergence']:.3g}"] for each in divergences]
+        print_table(rows, ["networks", "of", "receptive field", "D(one || other)"])
+        of_pairs = replace(request, stem=f"{request.stem}_apart", kind="ratios_apart")
+        write_results(of_pairs, divergences)
 
 
-def _ratios(run: Kept, label: str) -> Iterator[Record]:
-    """What was seen of a whole run while it was trained, and what its states say of the rest."""
-    own: Record = {"network": label, "run": run.row.id, "seed": run.cell.seed}
-    seen = run.folder / PROBES / "ratios.csv"
-    watched = read_records(seen) if run.whole and seen.exists() else []
-    for line in watched:
-        yield {**line, **own}
-    image = torch.empty(1, *dataset_of(run.cell).image)
-    for epoch in run.states.keys() - {line["epoch"] for line in watched}:
-        for line in ratio_lines(run.network(epoch), image):
-            yield {**own, "epoch": epoch, **line}
+def _records(trained: TrainedRun, label: str) -> Iterator[Record]:
+    """Yield the records of the run's training, and of its checkpoints for all other epochs."""
+    network: Record = {"network": label, "run": trained.row.id, "seed": trained.cell.seed}
+    path = trained.folder / PROBES / "ratios.csv"
+    of_training = read_records(path) if trained.all_epochs and path.exists() else []
+    for record in of_training:
+        yield {**record, **network}
+    image = torch.empty(1, *dataset_of(trained.cell).image)
+    for epoch in trained.checkpoints.keys() - {record["epoch"] for record in of_training}:
+        for record in measure(trained.network(epoch), image):
+            yield {**network, "epoch": epoch, **record}
 
 
-def _between(lines: Sequence[Record]) -> Iterator[Record]:
-    """How far the ratios of each network, means over seeds, are from those of the first.
+def _divergences(records: Sequence[Record]) -> Iterator[Record]:
+    """Yield the divergences of each network, as means over seeds, from the first one.
 
-    Where all are seeds of one network, those of each run. Layers meet by their names; networks that
+    Of a single network its seeds are compared. Layers correspond by their names; networks that
     share none are not compared.
     """
-    networks = group_by(lines, "network")
+    networks = group_by(records, "network")
     if len(networks) == 1:
-        networks = {f"seed {own[0]['seed']}": own for own in group_by(lines, "run").values()}
-    (name, first), *others = networks.items()
-    for other, layers in others:
-        theirs = group_by(layers, "layer", "of")
-        found = [
-            {"group": own[0]["group"], "of": of, "divergence": _divergence(own, theirs[layer, of])}
-            for (layer, of), own in group_by(first, "layer", "of").items()
-            if (layer, of) in theirs
+        networks = {
+            f"seed {of_run[0]['seed']}": of_run for of_run in group_by(records, "run").values()
+        }
+    (first_name, first), *others = networks.items()
+    for other_name, other in others:
+        of_other = group_by(other, "layer", "of")
+        layers = [
+            {
+                "group": one[0]["group"],
+                "of": of,
+                "divergence": _divergence(one, of_other[layer, of]),
+            }
+            for (layer, of), one in group_by(first, "layer", "of").items()
+            if (layer, of) in of_other
         ]
-        for of, chosen in group_by(found, "of").items():
-            for group, apart in [*group_by(chosen, "group").items(), ("all", chosen)]:
-                mean = fmean(line["divergence"] for line in apart)
-                pair = f"{name} || {other}"
+        for of, chosen in group_by(layers, "of").items():
+            for group, in_group in [*group_by(chosen, "group").items(), ("all", chosen)]:
+                mean = fmean(layer["divergence"] for layer in in_group)
+                pair = f"{first_name} || {other_name}"
                 yield {"network": pair, "of": of, "group": group, "divergence": mean}
 
 
 def _divergence(one: Sequence[Record], other: Sequence[Record]) -> float:
-    p, q = ([fmean(line[m] for line in each) for m in MEMBERS] for each in (one, other))
+    """Return the divergence of two layers, each with the records of its seeds."""
+    p, q = ([fmean(record[m] for record in seeds) for m in MEMBERS] for seeds in (one, other))
     return divergence(p, q)

@@ -1,7 +1,7 @@
-"""The network of a finished run as a checkpoint has it.
+"""Networks of finished runs and of files, as a checkpoint has them.
 
-A run is found by its id; its row says all that decides its network and its images, so the same cell
-is composed from it again. `checkpoint=keep` and `checkpoint.epochs` decide what is kept.
+A run is found by its id; its row has all that decides its network and its images, so the same cell
+is composed from it again. `checkpoint=keep` and `checkpoint.epochs` decide what a run keeps.
 """
 
 import re
@@ -20,147 +20,151 @@ from normbench.results import CHECKPOINT, EPOCH_CHECKPOINT, Row, read
 from normbench.training import checkpoint
 from normbench.training.trainer import dataset_of, dtype_of, network_of
 
-_PARALLEL = "module."  # what DistributedDataParallel writes before every name
 RUN = re.compile("([0-9a-f]{12})(?:@([0-9]+|last))?")
+_DDP_PREFIX = "module."  # of every name in a state_dict of DistributedDataParallel
 
 
 @dataclass(frozen=True)
-class Kept:
-    """A finished run whose states are there, by the epoch after which they were."""
+class TrainedRun:
+    """A finished run with its checkpoints, by the epoch after which they were written."""
 
     row: Row
     cell: Cell
-    folder: Path  # its own, whoever trained it
-    states: dict[int, Path]
-    whole: bool  # and not one of its states alone
+    folder: Path  # of this run, though another may have trained for it
+    checkpoints: dict[int, Path]
+    all_epochs: bool  # False: one was chosen by RUN@EPOCH
 
     @property
-    def last(self) -> int:
-        return max(self.states)
+    def last_epoch(self) -> int:
+        return max(self.checkpoints)
 
     def network(self, epoch: int) -> nn.Module:
-        """What evaluations see after `epoch`: the average of the weights, if there is one."""
-        path = self.states[epoch]
-        return loaded(self.cell, _evaluated(checkpoint.load(path)), str(path))
+        """Return the network that evaluations use after `epoch`: the average, if there is one."""
+        path = self.checkpoints[epoch]
+        return _load(self.cell, _evaluated_state(checkpoint.load(path)), str(path))
 
 
-def kept(run: str, root: Path, more: Sequence[str] = ()) -> Kept:
-    """The run with the id `run`.
+def find_run(run: str, root: Path, words: Sequence[str] = ()) -> TrainedRun:
+    """Return a finished run with its checkpoints.
 
     Args:
-        run: twelve digits, or RUN@EPOCH for one of its states alone.
+        run: its id, twelve digits, or RUN@EPOCH for one checkpoint.
         root: of all runs.
-        more: words of the command line that decide no number, as data.root=FOLDER.
+        words: of the command line that change no number, as data.root=FOLDER.
 
     Raises:
-        BadInput: there is no such run, it kept nothing, or its cell cannot be composed again.
+        BadInput: there is no such run or checkpoint, or its cell cannot be composed again.
     """
-    found = RUN.fullmatch(run)
-    assert found is not None
-    id_, epoch = found.groups()
+    match = RUN.fullmatch(run)
+    assert match is not None
+    id_, epoch = match.groups()
     rows = read(root, id_)
     if not rows:
         raise BadInput(
             f"ckpt={run}: no finished run of that id below runs={root}; "
-            f"`python -m normbench.status runs={root}` lists them"
+            f"`python -m normbench.status runs={root}` lists the ids"
         )
     row = rows[0]
-    cell = _cell(row, more)
+    cell = _compose_again(row, words)
     folder = root / row.sweep / row.id
-    states = _states(_trained_in(row, root))
-    if epoch is not None and states:
-        wanted = max(states) if epoch == "last" else int(epoch)
-        states = {number: path for number, path in states.items() if number == wanted}
-    if not states:
+    checkpoints = _find_checkpoints(_training_folder(row, root))
+    if epoch is not None and checkpoints:
+        chosen = max(checkpoints) if epoch == "last" else int(epoch)
+        checkpoints = {number: path for number, path in checkpoints.items() if number == chosen}
+    if not checkpoints:
         raise BadInput(
             f"ckpt={run}: {folder} has no such checkpoint; checkpoint=keep keeps the last one, "
             "checkpoint.epochs=[N] those of epochs, and force=true trains a finished run again"
         )
-    return Kept(row, cell, folder, states, whole=epoch is None)
+    return TrainedRun(row, cell, folder, checkpoints, all_epochs=epoch is None)
 
 
-def all_kept(root: Path) -> list[str]:
-    """The ids of all finished runs below `root` that have kept a state."""
-    return [row.id for row in read(root) if any(_trained_in(row, root).glob("*.pt"))]
+def runs_with_checkpoints(root: Path) -> list[str]:
+    """Return the ids of all finished runs below `root` that have kept a checkpoint."""
+    return [row.id for row in read(root) if any(_training_folder(row, root).glob("*.pt"))]
 
 
-def _trained_in(row: Row, root: Path) -> Path:
-    """The folder of the run that computed it, which may be of another sweep."""
-    found = root.glob(f"*/{row.shared_with}") if row.shared_with else iter(())
-    return next(found, root / row.sweep / row.id)
-
-
-def loaded(cell: Cell, state: dict[str, Any], source: str) -> nn.Module:
-    """The network of `cell` with the parameters and statistics of `state`.
+def load_file(cell: Cell, path: Path) -> nn.Module:
+    """Return the network of `cell` with the tensors of a checkpoint of a run, or of a state_dict.
 
     Raises:
-        BadInput: these are of another network.
+        BadInput: the file cannot be read, or is of another network.
+    """
+    try:
+        state = checkpoint.load(path)
+    except Exception as error:  # torch raises many types for a file that is no checkpoint
+        raise BadInput(
+            f"ckpt={path} cannot be read ({type(error).__name__}); it must be a checkpoint of a "
+            "run, or written by torch.save(network.state_dict(), FILE)"
+        ) from None
+    if not isinstance(state, dict):
+        raise BadInput(f"ckpt={path}: it holds a {type(state).__name__} and no state_dict")
+    if "model" in state and "optimizer" in state:
+        state = _evaluated_state(state)
+    state = state.get("state_dict", state)
+    if all(key.startswith(_DDP_PREFIX) for key in state):
+        state = _without_prefix(state, _DDP_PREFIX)
+    return _load(cell, state, str(path))
+
+
+def _load(cell: Cell, state: dict[str, Any], source: str) -> nn.Module:
+    """Return the network of `cell` with the parameters and buffers of `state`.
+
+    Raises:
+        BadInput: `state` is of another network.
     """
     network = network_of(cell, dataset_of(cell)).to(dtype_of(cell))
-    own = network.state_dict()
-    lacking, strange = sorted(own.keys() - state.keys()), sorted(state.keys() - own.keys())
-    other = [key for key in own.keys() & state.keys() if own[key].shape != state[key].shape]
-    if lacking or strange or other:
-        told = {"lacks": lacking, "has besides": strange, "has of another shape": sorted(other)}
-        words = [f"{what} {len(k)}, as {k[0]}" for what, k in told.items() if k]
+    expected = network.state_dict()
+    shared = expected.keys() & state.keys()
+    differences = {
+        "lacks": sorted(expected.keys() - state.keys()),
+        "has besides": sorted(state.keys() - expected.keys()),
+        "has of another shape": sorted(k for k in shared if expected[k].shape != state[k].shape),
+    }
+    if any(differences.values()):
+        parts = [f"{verb} {len(keys)}, as {keys[0]}" for verb, keys in differences.items() if keys]
         raise BadInput(
             f"ckpt={source}: it is of another network than {cell.title} (of its tensors it "
-            f"{'; it '.join(words)}); norm=, model= and their options say which it was"
+            f"{'; it '.join(parts)}); describe its network by norm=, model= and their options"
         )
     network.load_state_dict(state)
     return network
 
 
-def of_file(cell: Cell, path: Path) -> nn.Module:
-    """The network of `cell` with what a file has: a checkpoint of a run, or a state_dict.
-
-    Raises:
-        BadInput: there is no such file, or it holds neither.
-    """
-    try:
-        state = checkpoint.load(path)
-    except Exception as error:  # torch has many words for what is no such file
-        raise BadInput(
-            f"ckpt={path} cannot be read ({type(error).__name__}): it is what a run keeps, or what "
-            "torch.save(network.state_dict(), FILE) writes"
-        ) from None
-    if not isinstance(state, dict):
-        raise BadInput(f"ckpt={path}: it holds a {type(state).__name__} and no state_dict")
-    if "model" in state and "optimizer" in state:
-        state = _evaluated(state)
-    state = state.get("state_dict", state)
-    if all(key.startswith(_PARALLEL) for key in state):
-        state = _within(state, _PARALLEL)
-    return loaded(cell, state, str(path))
+def _training_folder(row: Row, root: Path) -> Path:
+    """Return the folder of the run that computed `row`, which may be of another sweep."""
+    shared = root.glob(f"*/{row.shared_with}") if row.shared_with else iter(())
+    return next(shared, root / row.sweep / row.id)
 
 
-def _states(folder: Path) -> dict[int, Path]:
+def _find_checkpoints(folder: Path) -> dict[int, Path]:
+    """Return the checkpoints in a folder, by epoch."""
     pattern = re.compile(re.escape(EPOCH_CHECKPOINT).replace(r"\{\}", "([0-9]+)"))
-    named = [(pattern.fullmatch(path.name), path) for path in folder.glob("*.pt")]
-    found = {int(match[1]): path for match, path in named if match}
+    matches = [(pattern.fullmatch(path.name), path) for path in folder.glob("*.pt")]
+    checkpoints = {int(match[1]): path for match, path in matches if match}
     if (path := folder / CHECKPOINT).exists():
         state = torch.load(path, map_location="meta", weights_only=True)
-        found[-(-state["done"] // state["steps_per_epoch"])] = path
-    return dict(sorted(found.items()))
+        checkpoints[-(-state["done"] // state["steps_per_epoch"])] = path
+    return dict(sorted(checkpoints.items()))
 
 
-def _cell(row: Row, more: Sequence[str]) -> Cell:
-    (cell,), _ = compose([*_words(row), *more])
+def _compose_again(row: Row, words: Sequence[str]) -> Cell:
+    (cell,), _ = compose([*_words_of(row), *words])
     if cell.id != row.id:
         raise BadInput(
-            f"ckpt={row.id}: what its row says makes another run now, {cell.id}: the code is "
-            "another, or a word of this command line decides numbers; a run says by itself what it "
-            "is, and words such as data.root=FOLDER or trainer=cpu are all that can be added"
+            f"ckpt={row.id}: its row now makes another run, {cell.id}: the code has changed, or a "
+            "word of this command line changes the run; only words such as data.root=FOLDER or "
+            "trainer=cpu can be added to ckpt=RUN"
         )
     return cell
 
 
-def _words(row: Row) -> list[str]:
-    """What one would type for the run."""
+def _words_of(row: Row) -> list[str]:
+    """Return the words of the command line that make the run of `row`."""
     words = []
     for group in ("norm", "model", "data", "reg", "recipe"):
-        library, _, own = str(getattr(row, group)).partition("/")
-        words += [f"{group}={library}", *([f"{group}.name={own}"] if own else [])]
+        library, _, name = str(getattr(row, group)).partition("/")
+        words += [f"{group}={library}", *([f"{group}.name={name}"] if name else [])]
     fixed = row.protocol == "fixed_workers"
     words.append(f"protocol={row.protocol}")
     words.append(f"workers={row.workers}" if fixed else f"global_batch={row.global_batch}")
@@ -168,11 +172,11 @@ def _words(row: Row) -> list[str]:
     return words + row.options.split()
 
 
-def _evaluated(state: dict[str, Any]) -> dict[str, Any]:
-    """Of a checkpoint the tensors that evaluations see."""
+def _evaluated_state(state: dict[str, Any]) -> dict[str, Any]:
+    """Return the tensors of a checkpoint that evaluations use."""
     average = state["average"]
-    return state["model"] if average is None else _within(average, "network.")
+    return state["model"] if average is None else _without_prefix(average, "network.")
 
 
-def _within(state: dict[str, Any], prefix: str) -> dict[str, Any]:
+def _without_prefix(state: dict[str, Any], prefix: str) -> dict[str, Any]:
     return {key.removeprefix(prefix): value for key, value in state.items()}

@@ -108,11 +108,11 @@ class _Figure:
     def draw(self) -> list[Path]:
         # matplotlib takes half a second to import, which a report without news should not pay.
         from normbench.report.figure import DRAW
-        from normbench.report.probe_figures import draw_seen
+        from normbench.report.probe_figures import draw_table_probes
 
         forms = list(self.paths)
         drawn = (
-            draw_seen(self.table, INSIDE[self.kind], forms, self.runs)
+            draw_table_probes(self.table, INSIDE[self.kind], forms, self.runs)
             if self.kind in INSIDE
             else DRAW[self.kind](self.table, forms, self.runs)
         )

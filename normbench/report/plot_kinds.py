@@ -1,4 +1,4 @@
-"""What of a table can be drawn. Apart from the drawing, which takes half a second to import."""
+"""The figures that a table can have; without matplotlib, which takes half a second to import."""
 
 from collections import defaultdict
 from pathlib import Path
@@ -10,38 +10,47 @@ from normbench.run_files import probe_file
 
 Form = Literal["png", "pdf", "svg"]
 FORMS: tuple[Form, ...] = ("png", "pdf", "svg")
-BATCH, CURVES, SIZES = "", "-curves", "-sizes"  # at the end of a file's name
+BATCH, CURVES, SIZES = "", "-curves", "-sizes"  # endings of file names
+#: Figures of probes, by the endings of their file names.
 INSIDE = {f"-{kind}": kind for kind in ("spp", "power", "ratios", "example_weight")}
 
 
 def kinds(table: Table, runs: Path) -> list[str]:
-    """The figures of `table`: over images per worker, curves, over the network's size, inside.
+    """Return the figures that `table` has data for, as endings of file names.
+
+    Over images per worker, training curves, over the network's size, and those of probes.
 
     Args:
         table: to draw.
-        runs: root of the runs, where their curves are.
+        runs: root of the runs, with their curves and the records of probes.
     """
     accuracy = table.spec.metric.accuracy
     numbers = [row for cell in table.cells if cell.values for row in cell.runs]
     curves = any((runs / row.sweep / row.id / "history.csv").exists() for row in numbers)
     several = any(len(points) > 1 for points in sizes(table, "params_m").values())
-    found = {BATCH: table.drawable, CURVES: accuracy and curves, SIZES: accuracy and several}
+    has_data = {BATCH: table.drawable, CURVES: accuracy and curves, SIZES: accuracy and several}
     folders = [runs / row.sweep / row.id for row in numbers]
-    inside = [
-        end for end, kind in INSIDE.items() if any(probe_file(folder, kind) for folder in folders)
+    probes = [
+        ending
+        for ending, kind in INSIDE.items()
+        if any(probe_file(folder, kind) for folder in folders)
     ]
-    return [kind for kind, there_is in found.items() if there_is] + inside
+    return [ending for ending, exists in has_data.items() if exists] + probes
 
 
 def sizes(table: Table, size: str) -> dict[str, list[tuple[float, float]]]:
-    """(size of the network, number) of each normalizer.
+    """Return pairs (size of the network, metric) by normalizer.
 
-    Of several cells of one network (levels of regularization, images per worker) the best counts.
+    The best of several cells of one network, say of several levels of regularization, counts.
+
+    Args:
+        table: with an accuracy.
+        size: name of the metric that measures the network, as params_m.
     """
-    found: dict[str, dict[float, float]] = defaultdict(dict)
+    best: dict[str, dict[float, float]] = defaultdict(dict)
     for cell in table.cells:
         values = [value for run in cell.runs if (value := METRICS[size].of(run)) is not None]
         if values and cell.center is not None and cell.metric is table.spec.metric:
-            known = found[cell.runs[0].norm]
-            known[values[0]] = max(cell.center, known.get(values[0], cell.center))
-    return {norm: list(points.items()) for norm, points in found.items()}
+            points = best[cell.runs[0].norm]
+            points[values[0]] = max(cell.center, points.get(values[0], cell.center))
+    return {norm: list(points.items()) for norm, points in best.items()}

@@ -1,4 +1,4 @@
-"""Figures of what probes have measured, from their numbers alone, in the papers' manner."""
+"""Figures of probes from their records, in the style of the papers."""
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -21,9 +21,9 @@ from normbench.run_files import (
     read_records,
 )
 
-#: Over blocks and layers there is no mean over seeds.
+#: Kinds drawn for one seed: curves over blocks and layers are not averaged.
 ONE_SEED = ("spp", "power")
-#: A wide line chart, and how many panels stand beside each other.
+#: Size of a panel in inches, and the most panels in a row.
 _WIDTH, _HEIGHT, _ACROSS = 3.4, 2.8, 4
 _DASHES: tuple[Any, ...] = ("-", "--", "-.", ":")
 _POWER = {"p1": "$P_1$ constant", "p2": "$P_2$ means of images", "p3": "$P_3$ positions",
@@ -34,40 +34,40 @@ _MEASURES = {"top1": "top-1 (%)", "top5": "top-5 (%)", "loss": "loss"}
 
 
 def draw(
-    kind: str, lines: Sequence[Record], title: str = "", forms: Sequence[Form] = ("png", "pdf")
+    kind: str, records: Sequence[Record], title: str = "", forms: Sequence[Form] = ("png", "pdf")
 ) -> Drawn:
-    """The figure of a probe; the same numbers give the same bytes.
+    """Return the files of a probe's figure; equal records give equal bytes.
 
     Args:
         kind: of the probe.
-        lines: its numbers, as `normbench.run_files.read_records` gives them.
+        records: as `normbench.run_files.read_records` returns them.
         title: above the figure.
-        forms: of the files.
+        forms: file formats.
     """
-    look: dict[Any, Any] = {"font.size": 8, "axes.titlesize": 8, "legend.frameon": False}
-    with mpl.rc_context({**STABLE, **look}):
-        figure = DRAW[kind](lines)
+    style: dict[Any, Any] = {"font.size": 8, "axes.titlesize": 8, "legend.frameon": False}
+    with mpl.rc_context({**STABLE, **style}):
+        figure = DRAW[kind](records)
         if title:
             figure.suptitle(title, fontsize=9)
         return saved(figure, forms)
 
 
-def draw_seen(table: Table, kind: str, forms: Sequence[Form], runs: Path) -> Drawn:
-    """What probes have seen in the runs of `table`, each network one cell of it.
+def draw_table_probes(table: Table, kind: str, forms: Sequence[Form], runs: Path) -> Drawn:
+    """Return the figure of a probe in the runs of `table`; each entry is one network.
 
-    Over blocks and layers it is the first seed after the last epoch, else all seeds.
+    Kinds in `ONE_SEED` are drawn for the last epoch of the first seed, others for all seeds.
     """
-    lines: list[Record] = []
+    records: list[Record] = []
     for label, cells in table.lines.items():
         for column, cell in zip(table.columns, cells, strict=True):
             for row in sorted(cell.runs, key=lambda row: row.seed):
                 place = f"batch {column}" if str(column).isdigit() else column
-                own = {"network": f"{' '.join(label)}, {place}", "seed": row.seed}
+                network = {"network": f"{' '.join(label)}, {place}", "seed": row.seed}
                 if path := probe_file(runs / row.sweep / row.id, kind):
-                    lines += [{**line, **own} for line in read_records(path)]
+                    records += [{**record, **network} for record in read_records(path)]
                     if kind in ONE_SEED:
                         break
-    return draw(kind, last_epoch(lines, "network") if kind in ONE_SEED else lines, forms=forms)
+    return draw(kind, last_epoch(records, "network") if kind in ONE_SEED else records, forms=forms)
 
 
 def _panels(rows: int, columns: int, **options: Any) -> tuple[Figure, Any]:
@@ -75,28 +75,31 @@ def _panels(rows: int, columns: int, **options: Any) -> tuple[Figure, Any]:
     return figure, figure.subplots(rows, columns, squeeze=False, **options)
 
 
-def _numbers(lines: Sequence[Record], key: str) -> list[float]:
-    """Where there is none, a gap."""
-    return [float("nan") if (v := line.get(key)) is None else float(v) for line in lines]
+def _numbers(records: Sequence[Record], key: str) -> list[float]:
+    """Return the numbers in a column; missing ones are nan, a gap in a curve."""
+    return [float("nan") if (v := record.get(key)) is None else float(v) for record in records]
 
 
-def _look(place: int) -> dict[str, Any]:
+def _line_style(place: int) -> dict[str, Any]:
     return {"color": COLOURS[place % len(COLOURS)], "linestyle": _DASHES[place % len(_DASHES)]}
 
 
-def _some_epochs(lines: Sequence[Record], most: int = 3) -> list[Record]:
-    """Of each network the first, middle and last epoch, if there are more."""
+def _some_epochs(records: Sequence[Record], most: int = 3) -> list[Record]:
+    """Return the records of at most the first, middle and last epoch of each network."""
     chosen: list[Record] = []
-    for of_network in group_by(lines, "network").values():
+    for of_network in group_by(records, "network").values():
         epochs = list(group_by(of_network, "epoch"))
         if len(epochs) > most:
             epochs = [epochs[0], epochs[len(epochs) // 2], epochs[-1]]
-        chosen += [line for line in of_network if line.get("epoch") in epochs]
+        chosen += [record for record in of_network if record.get("epoch") in epochs]
     return chosen
 
 
-def _spp(lines: Sequence[Record]) -> Figure:
-    """As in figure 1 of the NF paper: three panels over the blocks, dots at the ends of stages."""
+def _spp(records: Sequence[Record]) -> Figure:
+    """Draw signal propagation as in figure 1 of Brock et al. 2021, over the residual blocks.
+
+    A panel for each measure, with dots at the ends of stages.
+    """
     figure, ((*panels,),) = _panels(1, 3)
     measures = {
         "squared_mean": "average channel squared mean",
@@ -105,13 +108,13 @@ def _spp(lines: Sequence[Record]) -> Figure:
     }
     for axes, (measure, label) in zip(panels, measures.items(), strict=True):
         for place, (key, blocks) in enumerate(
-            group_by(_some_epochs(lines), "network", "epoch").items()
+            group_by(_some_epochs(records), "network", "epoch").items()
         ):
             x, y = _numbers(blocks, "block"), _numbers(blocks, measure)
-            axes.plot(x, y, label=network_label(key), linewidth=1, **_look(place))
+            axes.plot(x, y, label=network_label(key), linewidth=1, **_line_style(place))
             ends = [n for n, block in enumerate(blocks) if block["ends_stage"]]
             axes.plot([x[n] for n in ends], [y[n] for n in ends], "k.", markersize=5)
-        _scale(axes, _numbers(lines, measure))
+        _scale(axes, _numbers(records, measure))
         axes.set_xlabel("residual block")
         axes.set_title(label)
         axes.grid(alpha=0.3)
@@ -120,23 +123,23 @@ def _spp(lines: Sequence[Record]) -> Figure:
 
 
 def _legend(figure: Figure, axes: Axes) -> None:
-    """Below all panels, where it hides nothing."""
+    """Put the legend of one panel below all of them."""
     handles, names = axes.get_legend_handles_labels()
     figure.legend(handles, names, loc="outside lower center", ncols=4)
 
 
 def _scale(axes: Axes, values: Sequence[float]) -> None:
-    """From 0 on, or a logarithmic scale where the largest value is that of an explosion."""
-    above = sorted(value for value in values if value > 0)
-    if above and above[-1] > 1e3 and above[-1] > 1e2 * above[len(above) // 2]:
+    """Start the y-axis at 0, or make it logarithmic where values explode."""
+    positive = sorted(value for value in values if value > 0)
+    if positive and positive[-1] > 1e3 and positive[-1] > 1e2 * positive[len(positive) // 2]:
         axes.set_yscale("log")
     else:
-        axes.set_ylim(0, None if above else 1)
+        axes.set_ylim(0, None if positive else 1)
 
 
-def _power(lines: Sequence[Record]) -> Figure:
-    """Power over depth, stacked, a panel a network; then what has not collapsed, and linearity."""
-    networks = group_by(_some_epochs(lines), "network", "epoch")
+def _power(records: Sequence[Record]) -> Figure:
+    """Draw the power terms of each network over depth, the power left of all, and linearity."""
+    networks = group_by(_some_epochs(records), "network", "epoch")
     across = min(_ACROSS, len(networks) + 2)
     figure, panels = _panels(-(-(len(networks) + 2) // across), across)
     for axes in panels.flat:
@@ -156,17 +159,17 @@ def _power(lines: Sequence[Record]) -> Figure:
     for place, (key, layers) in enumerate(networks.items()):
         depth = _numbers(layers, "depth")
         varies = [layer["p2"] + layer["p3"] + layer["p4"] for layer in layers]
-        left.plot(depth, varies, label=network_label(key), linewidth=1, **_look(place))
-        bent = [layer for layer in layers if layer["linearity"] is not None]  # activated ones
-        places, shares = _numbers(bent, "depth"), _numbers(bent, "linearity")
-        linear.plot(places, shares, linewidth=1, marker=".", markersize=3, **_look(place))
-    bounded = [layer for layer in lines if layer.get("bound") is not None]
+        left.plot(depth, varies, label=network_label(key), linewidth=1, **_line_style(place))
+        active = [layer for layer in layers if layer["linearity"] is not None]
+        places, shares = _numbers(active, "depth"), _numbers(active, "linearity")
+        linear.plot(places, shares, linewidth=1, marker=".", markersize=3, **_line_style(place))
+    bounded = [layer for layer in records if layer.get("bound") is not None]
     if bounded:
         layers = next(iter(group_by(bounded, "network", "epoch").values()))
         bound = _numbers(layers, "bound")
         left.plot(_numbers(layers, "depth"), bound, "k:", label="bound of theorem 1 (LN)")
     left.set_yscale("log")
-    left.set_ylim(min(0.5, left.get_ylim()[0]), 1.3)  # that a constant 1 shows no noise
+    left.set_ylim(min(0.5, left.get_ylim()[0]), 1.3)  # so that a constant 1 looks constant
     for axes, label in ((left, "$P_2+P_3+P_4$"), (linear, "channel-wise linearity")):
         axes.set_visible(True)
         axes.set_title(label)
@@ -177,9 +180,9 @@ def _power(lines: Sequence[Record]) -> Figure:
     return figure
 
 
-def _ratios(lines: Sequence[Record]) -> Figure:
-    """Ratios over epochs by receptive field, their divergence, and each layer's largest one."""
-    networks = group_by(lines, "network")
+def _ratios(records: Sequence[Record]) -> Figure:
+    """Draw ratios over epochs by receptive field, divergences, and each layer's largest ratio."""
+    networks = group_by(records, "network")
     across = 1 + max(len(group_by(of_network, "group")) for of_network in networks.values())
     figure, panels = _panels(4 * len(networks), across)
     shares: list[Axes] = []
@@ -189,21 +192,21 @@ def _ratios(lines: Sequence[Record]) -> Figure:
         for axes in rows.flat:
             axes.set_visible(False)
         for place, group in enumerate([*group_by(of_network, "group"), "all layers"]):
-            chosen = [line for line in of_network if group in ("all layers", line["group"])]
+            chosen = [each for each in of_network if group in ("all layers", each["group"])]
             for row, of in zip(rows, ("mean", "var"), strict=False):
-                _shares(row[place], [line for line in chosen if line["of"] == of])
+                _shares(row[place], [each for each in chosen if each["of"] == of])
                 row[place].set_title(f"{network}: {of}, {group}")
                 shares.append(row[place])
-            _apart(rows[2][place], chosen)
+            _divergence(rows[2][place], chosen)
             divergences.append(rows[2][place])
             for height, row in enumerate(rows[:3]):  # three rows of one scale each
                 row[place].tick_params(labelleft=place == 0, labelbottom=height == 2)
         rows[0][0].legend()
         grid = rows[3][0].get_gridspec()
-        _hard(figure.add_subplot(grid[4 * number + 3, :]), last_epoch(of_network, "seed"))
-    for together in (shares, divergences):  # all to one scale
-        top = max(axes.get_ylim()[1] for axes in together)
-        for axes in together:
+        _largest(figure.add_subplot(grid[4 * number + 3, :]), last_epoch(of_network, "seed"))
+    for panels_of_one_scale in (shares, divergences):
+        top = max(axes.get_ylim()[1] for axes in panels_of_one_scale)
+        for axes in panels_of_one_scale:
             axes.set(visible=True, ylim=(0, top))
             axes.grid(alpha=0.3)
     for axes in divergences:
@@ -211,46 +214,47 @@ def _ratios(lines: Sequence[Record]) -> Figure:
     return figure
 
 
-def _shares(axes: Axes, lines: Sequence[Record]) -> None:
-    """Means over layers and seeds."""
+def _shares(axes: Axes, records: Sequence[Record]) -> None:
+    """Draw the mean ratio of each member over layers and seeds."""
     for member, colour in _MEMBERS.items():
         means = {
-            epoch: fmean(_numbers(of, member)) for epoch, of in group_by(lines, "epoch").items()
+            epoch: fmean(_numbers(of, member)) for epoch, of in group_by(records, "epoch").items()
         }
         marker = "o" if len(means) == 1 else None
         axes.plot([*means], [*means.values()], color=colour, label=member, marker=marker)
 
 
-def _apart(axes: Axes, lines: Sequence[Record]) -> None:
-    of_mean = [line for line in lines if line["of"] == "mean"]
+def _divergence(axes: Axes, records: Sequence[Record]) -> None:
+    """Draw the mean divergence of the ratios of means and variances."""
+    of_mean = [record for record in records if record["of"] == "mean"]
     means = {e: fmean(_numbers(of, "divergence")) for e, of in group_by(of_mean, "epoch").items()}
     marker = "o" if len(means) == 1 else None
     axes.plot([*means], [*means.values()], color="black", marker=marker)
     axes.set_title(r"$D(\lambda^\mu \| \lambda^\sigma)$")
 
 
-def _hard(axes: Axes, lines: Sequence[Record]) -> None:
-    """The largest ratio of every layer; of several seeds the share of each that has it."""
+def _largest(axes: Axes, records: Sequence[Record]) -> None:
+    """Draw the member with the largest ratio in every layer, as shares of the seeds."""
     for height, of in enumerate(("var", "mean")):
-        layers = group_by([line for line in lines if line["of"] == of], "depth")
+        layers = group_by([record for record in records if record["of"] == of], "depth")
         for place, seeds in layers.items():
             below = float(height)
-            largest = [max(_MEMBERS, key=lambda m: float(line[m])) for line in seeds]
+            largest = [max(_MEMBERS, key=lambda m: float(record[m])) for record in seeds]
             for member, colour in _MEMBERS.items():
                 share = 0.9 * largest.count(member) / len(largest)
                 axes.bar(float(place), share, 0.9, below, color=colour)
                 below += share
-    fields = {line["depth"]: line["field"] for line in lines}
+    fields = {record["depth"]: record["field"] for record in records}
     axes.set_xticks([*fields], [str(field) for field in fields.values()], rotation=90, fontsize=6)
     axes.set_yticks([0.45, 1.45], ["var", "mean"])
     axes.set_xlabel("receptive field of the layer")
-    axes.set_title(f"largest ratio at epoch {lines[0]['epoch']}: in green, ln blue, bn orange")
+    axes.set_title(f"largest ratio at epoch {records[0]['epoch']}: in green, ln blue, bn orange")
 
 
-def _example_weight(lines: Sequence[Record]) -> Figure:
-    """Accuracies and loss on the validation images over alpha, the best marked."""
+def _example_weight(records: Sequence[Record]) -> Figure:
+    """Draw accuracies and loss on the validation images over alpha, with the best marked."""
     figure, ((*panels,),) = _panels(1, 3)
-    curves = group_by([line for line in lines if line["split"] == "val"], "network")
+    curves = group_by([record for record in records if record["split"] == "val"], "network")
     for axes, (measure, label) in zip(panels, _MEASURES.items(), strict=True):
         for place, (network, points) in enumerate(curves.items()):
             by_alpha = {
@@ -258,12 +262,12 @@ def _example_weight(lines: Sequence[Record]) -> Figure:
             }
             x, y = [*by_alpha], [fmean(values) for values in by_alpha.values()]
             spread = [stdev(v) if len(v) > 1 else 0.0 for v in by_alpha.values()]
-            look = _look(place)
-            axes.plot(x, y, label=str(network), **look)
+            style = _line_style(place)
+            axes.plot(x, y, label=str(network), **style)
             low, high = ([m + s * sign for m, s in zip(y, spread, strict=True)] for sign in (-1, 1))
-            axes.fill_between(x, low, high, color=look["color"], alpha=0.15, linewidth=0)
+            axes.fill_between(x, low, high, color=style["color"], alpha=0.15, linewidth=0)
             best = (min if measure == "loss" else max)(range(len(y)), key=y.__getitem__)
-            axes.plot(x[best], y[best], "o", color=look["color"])
+            axes.plot(x[best], y[best], "o", color=style["color"])
         axes.set_xlabel(r"$\alpha$")
         axes.set_title(f"{label} on the validation images")
         axes.grid(alpha=0.3)
@@ -271,21 +275,21 @@ def _example_weight(lines: Sequence[Record]) -> Figure:
     return figure
 
 
-def _speed(lines: Sequence[Record]) -> Figure:
-    """Steps a second and memory over those of bn, a line a normalizer, a marker a batch."""
+def _speed(records: Sequence[Record]) -> Figure:
+    """Draw steps per second and memory relative to bn: rows are networks, markers batches."""
     columns = [("training", "ratio", "steps a second"), ("inference", "ratio", "steps a second"),
                ("training", "memory_ratio", "memory")]  # fmt: skip
-    names = [*group_by(lines, "network")]
+    names = [*group_by(records, "network")]
     figure = Figure(figsize=(3 * _WIDTH, 1 + 0.22 * len(names)), layout="constrained")
     panels = figure.subplots(1, len(columns), sharey=True)
-    batches = [*group_by(lines, "batch")]
+    batches = [*group_by(records, "batch")]
     for axes, (mode, key, label) in zip(panels, columns, strict=True):
         for place, batch in enumerate(batches):
             shown = [
-                line for line in lines
-                if line["batch"] == batch and line["mode"] == mode and line[key] is not None
+                each for each in records
+                if each["batch"] == batch and each["mode"] == mode and each[key] is not None
             ]  # fmt: skip
-            at = [len(names) - names.index(line["network"]) for line in shown]
+            at = [len(names) - names.index(each["network"]) for each in shown]
             marker = {"marker": "osD^vP"[place % 6], "color": COLOURS[place % len(COLOURS)]}
             axes.plot(_numbers(shown, key), at, linestyle="", label=f"batch {batch}", **marker)
         axes.axvline(1.0, color="black", linewidth=0.6)
@@ -297,25 +301,27 @@ def _speed(lines: Sequence[Record]) -> Figure:
     return figure
 
 
-def _gains(lines: Sequence[Record]) -> Figure:
-    """The gain of every activation; where quadrature does not do, sampled."""
+def _gains(records: Sequence[Record]) -> Figure:
+    """Draw the gain of every activation, by sampling where there is none by quadrature."""
     figure, ((axes,),) = _panels(1, 1)
-    for place, line in enumerate(reversed(lines)):
-        exact, sampled = line["exact"], line["sampled"]
+    for place, record in enumerate(reversed(records)):
+        exact, sampled = record["exact"], record["sampled"]
         axes.barh(place, float(exact or sampled or 0), color=COLOURS[0] if exact else COLOURS[1])
         axes.plot(float(sampled or 0), place, "k|")
-    axes.set_yticks(range(len(lines)), [str(line["act"]) for line in reversed(lines)], fontsize=6)
+    names = [str(record["act"]) for record in reversed(records)]
+    axes.set_yticks(range(len(names)), names, fontsize=6)
     axes.set_xlabel(r"gain $1/\sqrt{\mathrm{Var}\,g(u)}$; | by sampling")
     return figure
 
 
-def _apart_bars(lines: Sequence[Record]) -> Figure:
-    """How far the ratios of two networks are apart, as in figure 5 of the study."""
-    figure, ((*panels,),) = _panels(1, len(group_by(lines, "network")), sharey=True)
-    for axes, (network, own) in zip(panels, group_by(lines, "network").items(), strict=True):
-        groups = list(group_by(own, "group"))
-        for place, (of, bars) in enumerate(group_by(own, "of").items()):
-            at = [groups.index(line["group"]) + 0.4 * place - 0.2 for line in bars]
+def _ratios_apart(records: Sequence[Record]) -> Figure:
+    """Draw the divergence of the ratios of two networks (Luo et al. 2019, figure 5)."""
+    networks = group_by(records, "network")
+    figure, ((*panels,),) = _panels(1, len(networks), sharey=True)
+    for axes, (network, of_network) in zip(panels, networks.items(), strict=True):
+        groups = list(group_by(of_network, "group"))
+        for place, (of, bars) in enumerate(group_by(of_network, "of").items()):
+            at = [groups.index(bar["group"]) + 0.4 * place - 0.2 for bar in bars]
             axes.bar(at, _numbers(bars, "divergence"), 0.4, label=of, color=COLOURS[place])
         axes.set_xticks(range(len(groups)), groups, rotation=20, fontsize=6)
         axes.set_title(f"D({network})")
@@ -327,7 +333,7 @@ DRAW: Mapping[str, Callable[[Sequence[Record]], Figure]] = {
     "spp": _spp,
     "power": _power,
     "ratios": _ratios,
-    "ratios_apart": _apart_bars,
+    "ratios_apart": _ratios_apart,
     "example_weight": _example_weight,
     "speed": _speed,
     "gains": _gains,

@@ -21,7 +21,7 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from normbench.config.plan import Plan
 from normbench.errors import BadInput, Impossible
-from normbench.measurements.watch import Watch
+from normbench.measurements.training_probes import TrainingProbes
 from normbench.models.drop import drop_layers, set_draws
 from normbench.norms.base.running import NetworkStatistics
 from normbench.norms.impl import Impl, set_impl
@@ -75,8 +75,8 @@ class Task(LightningModule):
         progress: takes the steps done and the latest loss, once a chunk.
         checkpoints: where states of the training go; None: nowhere.
         state: of the same training or of another that this one goes on from; None: from the start.
-        watch: looks at the network before the training and after epochs.
-        watched_images: that it looks at.
+        probes: measure the network before training and after epochs.
+        probe_images: number of training images for them.
     """
 
     def __init__(
@@ -98,8 +98,8 @@ class Task(LightningModule):
         progress: Callable[[int, float], None] = ignored,
         checkpoints: Checkpoints | None = None,
         state: State | None = None,
-        watch: Watch | None = None,
-        watched_images: int = 0,
+        probes: TrainingProbes | None = None,
+        probe_images: int = 0,
     ) -> None:
         super().__init__()
         self.automatic_optimization = False  # a Lightning batch is a chunk of many steps
@@ -134,7 +134,7 @@ class Task(LightningModule):
         self.gradients: Callable[[Step], list[Told]] = self._gradients
         if graphs:
             self.gradients = Graph(self._gradients, model)
-        self.watch, self.watched_images = watch, watched_images
+        self.probes, self.probe_images = probes, probe_images
         self._state = state
         if state is not None:
             self._take_up(state)
@@ -179,10 +179,10 @@ class Task(LightningModule):
             if len(self._state["random_cuda"]) == torch.cuda.device_count():
                 torch.cuda.set_rng_state_all(self._state["random_cuda"])
             self._state = None  # it is as large as the network
-        if self.watch is not None:
-            self._watched = loaders.some(self.watched_images)
-            if not self.done and (found := self._look(0)):
-                self.curve({"step": 0, "epoch": 0.0, **found})
+        if self.probes is not None:
+            self._probed = loaders.some(self.probe_images)
+            if not self.done and (means := self._probe(0)):
+                self.curve({"step": 0, "epoch": 0.0, **means})
 
     def on_train_epoch_start(self) -> None:
         self._since = time.monotonic()
@@ -300,7 +300,7 @@ class Task(LightningModule):
         held_out = len(self.loaders.splits.val.labels)
         found = self.validation.summary("val") if held_out else {}
         known = {name: found[name] for name in ("val_loss", "val_top1") if name in found}
-        self._record(known | self._look(math.ceil(self.done / self.steps_per_epoch)))
+        self._record(known | self._probe(math.ceil(self.done / self.steps_per_epoch)))
         if self.checkpoints is None:
             return
         epoch, within = divmod(self.done, self.steps_per_epoch)
@@ -310,15 +310,15 @@ class Task(LightningModule):
         if self._over_devices(due, "sum") > 0 and self.done < self.steps:
             self._save()
 
-    def _look(self, epoch: int) -> Record:
-        """What probes see in the network as it is; nothing of it is changed."""
-        if self.watch is None or not self.watch.due(epoch, last=self.done == self.steps):
+    def _probe(self, epoch: int) -> Record:
+        """Return the means that probes measure in the network; nothing in it changes."""
+        if self.probes is None or not self.probes.due(epoch, last=self.done == self.steps):
             return {}
-        images = self._watched.to(self.device)
+        images = self._probed.to(self.device)
         images = images.to(self.dtype, memory_format=self.format)
         # All devices take part, as synchronized statistics are of all of them.
         with self.trainer.precision_plugin.forward_context(), EAGER():
-            return self.watch.look(self.evaluated, images, epoch)
+            return self.probes.measure(self.evaluated, images, epoch)
 
     def _save(self) -> None:
         state = self.state()  # all processes take part in it, and one of them writes

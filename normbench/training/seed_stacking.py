@@ -23,7 +23,7 @@ from torch.optim import Optimizer
 from normbench.config.cells import Cell
 from normbench.config.plan import Plan
 from normbench.errors import one_line
-from normbench.measurements.watch import Seen
+from normbench.measurements.training_probes import SaveRecords
 from normbench.models.drop import drop_layers
 from normbench.norms.base.running import NetworkStatistics
 from normbench.training.checkpoint import Checkpoints, State
@@ -41,7 +41,7 @@ class Run(NamedTuple):
     progress: Callable[[int, int, float], None]
     checkpoints: Checkpoints | None = None
     state: State | None = None
-    seen: Seen | None = None
+    save_probe: SaveRecords | None = None
 
 
 class Stack:
@@ -298,7 +298,7 @@ def train(runs: Sequence[Run], plan: Plan) -> list[dict[str, Any]]:
     for run in eager:
         one = prepare(
             run.cell, run.curve, run.progress,
-            plan=plan, checkpoints=run.checkpoints, state=run.state, seen=run.seen,
+            plan=plan, checkpoints=run.checkpoints, state=run.state, save_probe=run.save_probe,
             like=prepared[0][1] if prepared else None,
         )  # fmt: skip
         prepared.append(one)

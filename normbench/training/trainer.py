@@ -26,7 +26,7 @@ from normbench.config.plan import Plan, layouts, own_cores
 from normbench.data.dataset import Dataset
 from normbench.data.reading import opened
 from normbench.errors import Impossible
-from normbench.measurements.watch import Seen, Watch
+from normbench.measurements.training_probes import SaveRecords, TrainingProbes
 from normbench.models.coverage import coverage
 from normbench.models.drop import set_rescale
 from normbench.models.layer_types import is_batch_norm
@@ -61,7 +61,7 @@ def train(
     plan: Plan | None = None,
     checkpoints: Checkpoints | None = None,
     state: State | None = None,
-    seen: Seen | None = None,
+    save_probe: SaveRecords | None = None,
 ) -> dict[str, Any]:
     """Train and test the network of `cell`; fields of its row.
 
@@ -73,10 +73,16 @@ def train(
             devices is trained by as many processes, each with its rank in the environment.
         checkpoints: where states of the training go.
         state: that it goes on from.
-        seen: takes what the probes of the cell see on the way.
+        save_probe: takes kind, records and epoch of each measurement of the probes.
     """
     task, loaders = prepare(
-        cell, curve, progress, plan=plan, checkpoints=checkpoints, state=state, seen=seen
+        cell,
+        curve,
+        progress,
+        plan=plan,
+        checkpoints=checkpoints,
+        state=state,
+        save_probe=save_probe,
     )
     known = facts(cell, loaders.data) | {"plan": str(task.plan), "loader": loaders.means}
     return known | _fit_and_test(cell, task, loaders) | {"resumed": task.resumed}
@@ -90,7 +96,7 @@ def prepare(
     plan: Plan | None = None,
     checkpoints: Checkpoints | None = None,
     state: State | None = None,
-    seen: Seen | None = None,
+    save_probe: SaveRecords | None = None,
     like: Loaders | None = None,
 ) -> tuple[Task, Loaders]:
     """Network and images of `cell`, ready for a trainer; arguments as of `train`.
@@ -122,8 +128,8 @@ def prepare(
         progress=lambda done, loss: progress(done, steps, loss),
         checkpoints=checkpoints,
         state=state,
-        watch=watch_of(cell, seen),
-        watched_images=cell.probe.images,
+        probes=training_probes(cell, save_probe),
+        probe_images=cell.probe.images,
     )
     return task, loaders
 
@@ -152,11 +158,11 @@ def lacks_compiler(cell: Cell) -> str:
     return "" if any(map(shutil.which, names)) else f"{names[0]} ({variable} names another)"
 
 
-def watch_of(cell: Cell, seen: Seen | None) -> Watch | None:
-    """What looks at the network of `cell` while it is trained."""
+def training_probes(cell: Cell, save: SaveRecords | None) -> TrainingProbes | None:
+    """Return the probes that measure the network of `cell` while it trains."""
     if not cell.probe.kinds:
         return None
-    return Watch(cell.probe.kinds, cell.probe.every, cell.title, seen or (lambda *_: None))
+    return TrainingProbes(cell.probe.kinds, cell.probe.every, cell.title, save or (lambda *_: None))
 
 
 def network_of(cell: Cell, data: Dataset) -> nn.Module:

@@ -15,12 +15,10 @@ from torch.nn import functional as F
 from normbench.catalog import model, normalizer, normalizers
 from normbench.data.digits import Digits
 from normbench.errors import BadInput, Impossible
-from normbench.measurements import example_weight, gains
-from normbench.measurements.memory import peak
+from normbench.measurements.memory import peak_memory
 from normbench.measurements.power import linearity, power, powers, set_eps
-from normbench.measurements.ratios import divergence, groups, ratios
-from normbench.measurements.receptive import receptive_fields
-from normbench.measurements.speed import Entry, Mode, speeds
+from normbench.measurements.ratios import divergence, field_groups, ratios
+from normbench.measurements.receptive_field import receptive_fields
 from normbench.measurements.spp import propagation
 from normbench.models.swap import swap
 from normbench.norms.base.activations import GAINS, activation
@@ -30,6 +28,8 @@ from normbench.norms.group import GroupNormAct
 from normbench.norms.inference import set_example_weight
 from normbench.norms.ratios import set_ratios
 from normbench.norms.workers import PerWorker, set_workers
+from normbench.probe import example_weight, gains
+from normbench.probe.speed import Mode, TimedNetwork, measure_speeds
 from support.cells import network_for
 
 CPU = torch.device("cpu")
@@ -265,7 +265,7 @@ def test_y_is_that_of_this_very_forward_pass(norm: str) -> None:
 
 @pytest.mark.parametrize("norm", ["evonorm_s0", "evonorm_b0", "nf", "none", "skipinit"])
 def test_layers_without_y_say_so(norm: str) -> None:
-    with pytest.raises(Impossible, match="normalized maps before an affine"):
+    with pytest.raises(Impossible, match="with normalized maps before an affine"):
         power(network_of(norm), noise(8, 1, 8, 8))
 
 
@@ -425,11 +425,11 @@ def test_divergence() -> None:
 
 
 def test_groups_of_receptive_fields_are_the_papers() -> None:
-    known = groups([7, 49, 59, 99, 107, 203, 299, 363, 427])
+    known = field_groups([7, 49, 59, 99, 107, 203, 299, 363, 427])
     assert list(dict.fromkeys(known.values())) == [
         "RF 7 to 49", "RF 50 to 99", "RF 100 to 199", "RF 200 to 299", "RF 300 to 427",
     ]  # fmt: skip
-    small = groups([3, 5, 7, 9, 11, 13, 15, 17, 19])
+    small = field_groups([3, 5, 7, 9, 11, 13, 15, 17, 19])
     assert list(dict.fromkeys(small.values())) == ["RF 3 to 7", "RF 8 to 13", "RF 14 to 19"]
 
 
@@ -495,7 +495,7 @@ def pairs(seed: int, number: int = 64) -> Callable[[], Iterator[tuple[Tensor, Te
 def test_the_curve_and_what_is_chosen_by_it(norm: str) -> None:
     network = trained(norm)
     with unchanged(network):
-        found = example_weight.curve(network, 10, pairs(1), pairs(2), [0.0, 0.3, 1.0])
+        found = example_weight.alpha_curve(network, 10, pairs(1), pairs(2), [0.0, 0.3, 1.0])
         assert [point.alpha for point in found.points] == [0.0, 0.3, 1.0]
         assert found.usual == 0
     for measure, sign in (("top1", -1), ("top5", -1), ("loss", 1)):
@@ -503,15 +503,15 @@ def test_the_curve_and_what_is_chosen_by_it(norm: str) -> None:
         assert values[found.best[measure]] == min(values.values())
     assert {point.alpha for point in found.tested} == {0.0, *found.best.values()}
     # The test images decide nothing: others change no choice.
-    others = example_weight.curve(network, 10, pairs(1), pairs(3), [0.0, 0.3, 1.0])
+    others = example_weight.alpha_curve(network, 10, pairs(1), pairs(3), [0.0, 0.3, 1.0])
     assert others.best == found.best
     assert others.points == found.points
-    assert others.at(0.0) != found.at(0.0)
+    assert others.test(0.0) != found.test(0.0)
 
 
 def test_the_curve_is_evaluated_with_its_alpha() -> None:
     network = trained("bn")
-    found = example_weight.curve(network, 10, pairs(1), pairs(2), [0.4])
+    found = example_weight.alpha_curve(network, 10, pairs(1), pairs(2), [0.4])
     set_example_weight(network, 0.4)
     x, y = (torch.cat(each) for each in zip(*pairs(1)(), strict=True))
     loss = F.cross_entropy(network(x), y).detach()
@@ -523,7 +523,7 @@ def test_the_curve_is_evaluated_with_its_alpha() -> None:
 def test_group_normalization_needs_statistics_and_is_itself_at_1() -> None:
     network = trained("gn")
     with pytest.raises(ValueError, match="recalibrate"):
-        example_weight.curve(network, 10, pairs(1), pairs(2))
+        example_weight.alpha_curve(network, 10, pairs(1), pairs(2))
     assert all(getattr(m, "example_weight", 1.0) == 1.0 for m in network.modules())
 
 
@@ -539,7 +539,7 @@ def test_memory_is_that_of_the_largest_moment() -> None:
         del b
         c.add_(1)
 
-    assert peak(run, CPU) == 8_000_000
+    assert peak_memory(run, CPU) == 8_000_000
 
 
 def test_memory_of_a_backward_pass_is_what_it_saves() -> None:
@@ -554,12 +554,12 @@ def test_memory_of_a_backward_pass_is_what_it_saves() -> None:
         with torch.no_grad():
             layer(x).square().sum()
 
-    assert 3 * one <= peak(train, CPU) < 6 * one
-    assert 2 * one <= peak(infer, CPU) < 2.5 * one
+    assert 3 * one <= peak_memory(train, CPU) < 6 * one
+    assert 2 * one <= peak_memory(infer, CPU) < 2.5 * one
 
 
-def entry(build: Callable[[], nn.Module], x: Tensor) -> Entry:
-    return Entry(build, x)
+def entry(build: Callable[[], nn.Module], x: Tensor) -> TimedNetwork:
+    return TimedNetwork(build, x)
 
 
 def test_speeds_are_those_of_each_network() -> None:
@@ -569,7 +569,8 @@ def test_speeds_are_those_of_each_network() -> None:
         for norm in ("bn", "in", "gn")
     }
     training, inference = (
-        {each.network: each for each in speeds(entries, 10, mode, repeats=2)} for mode in MODES
+        {each.network: each for each in measure_speeds(entries, 10, mode, repeats=2)}
+        for mode in MODES
     )
     assert list(training) == ["bn", "in", "gn"]
     assert training["in"].status == "n/a"
@@ -586,8 +587,8 @@ def test_the_memory_of_training_is_weights_gradients_momentum_and_maps() -> None
         return nn.Sequential(nn.Flatten(), nn.Linear(1000, 1000, bias=False))
 
     x, weights = noise(1, 1, 1, 1000), 4_000_000
-    (training,) = speeds({"it": entry(build, x)}, 1000, "training", repeats=1)
-    (inference,) = speeds({"it": entry(build, x)}, 1000, "inference", repeats=1)
+    (training,) = measure_speeds({"it": entry(build, x)}, 1000, "training", repeats=1)
+    (inference,) = measure_speeds({"it": entry(build, x)}, 1000, "inference", repeats=1)
     assert training.memory == pytest.approx(3 * weights, rel=0.02)
     assert inference.memory == pytest.approx(weights, rel=0.02)
 
@@ -606,11 +607,11 @@ def test_what_does_not_fit_is_oom() -> None:
         "full": entry(lambda: Full(4, 10), x),
         "fits": entry(lambda: nn.Sequential(nn.Flatten(), nn.Linear(4, 10)), x),
     }
-    full, fits = speeds(entries, 10, "inference", repeats=1)
+    full, fits = measure_speeds(entries, 10, "inference", repeats=1)
     assert (full.status, full.steps_per_second, full.memory) == ("OOM", None, None)
     assert (fits.status, fits.reason) == ("ok", "")
     with pytest.raises(RuntimeError, match="something else"):
-        speeds({"broken": entry(lambda: Broken(4, 10), x)}, 10, "inference", repeats=1)
+        measure_speeds({"broken": entry(lambda: Broken(4, 10), x)}, 10, "inference", repeats=1)
 
 
 # Gains
@@ -618,23 +619,23 @@ def test_what_does_not_fit_is_oom() -> None:
 
 @pytest.mark.parametrize("act", GAINS)
 def test_a_gain_by_quadrature_is_the_constant_in_use(act: str) -> None:
-    assert gains.by_quadrature(activation(act)) == pytest.approx(GAINS[act], rel=1e-9)
-    assert gains.by_sampling(activation(act)) == pytest.approx(GAINS[act], rel=0.01)
+    assert gains.gain_by_quadrature(activation(act)) == pytest.approx(GAINS[act], rel=1e-9)
+    assert gains.gain_by_sampling(activation(act)) == pytest.approx(GAINS[act], rel=0.01)
 
 
 def test_functions_of_vectors_are_sampled() -> None:
     """The constants of the paper's code, for vectors of 256."""
     for name, constant in (("glu", 1.8484), ("log_softmax", 1.0002)):
-        function = gains.function_of(name)
-        assert gains.by_sampling(function) == pytest.approx(constant, rel=0.01)
+        function = gains.find_activation(name)
+        assert gains.gain_by_sampling(function) == pytest.approx(constant, rel=0.01)
         with pytest.raises((ValueError, RuntimeError)):
-            gains.by_quadrature(function)
+            gains.gain_by_quadrature(function)
 
 
 def test_an_activation_of_anybodys() -> None:
-    found = gains.function_of("torch.nn.functional.hardsigmoid")
-    assert gains.by_quadrature(found) > 1
+    found = gains.find_activation("torch.nn.functional.hardsigmoid")
+    assert gains.gain_by_quadrature(found) > 1
     with pytest.raises(BadInput, match="act=nonsense cannot be found"):
-        gains.function_of("nonsense")
+        gains.find_activation("nonsense")
     with pytest.raises(BadInput, match=r"act=torch\.zeros is no activation"):
-        gains.function_of("torch.zeros")
+        gains.find_activation("torch.zeros")

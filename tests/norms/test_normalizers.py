@@ -16,7 +16,7 @@ from torch.nn import functional as F
 
 from normbench.catalog import normalizer, normalizers
 from normbench.errors import Impossible
-from normbench.measurements.memory import kept
+from normbench.measurements.memory import memory_for_backward
 from normbench.norms.base.activations import GAINS, activation
 from normbench.norms.base.recompute import set_recompute
 from normbench.norms.evonorm_expressions import EXPRESSIONS
@@ -421,15 +421,17 @@ def test_a_lean_layer_keeps_no_map_but_its_input(name: str, act: str | None) -> 
     layer = normalizer(name).layer(32, act)
     x = torch.randn(8, 32, 32, 32)
     set_recompute(layer)
-    assert kept(layer, x) <= 1.05 * x.nbytes
+    assert memory_for_backward(layer, x) <= 1.05 * x.nbytes
 
 
 def test_what_a_layer_keeps_is_seen() -> None:
     """Or the bound would hold for any."""
     x = torch.randn(8, 32, 32, 32)
-    assert kept(normalizer("evonorm_b0").layer(32), x) == pytest.approx(4 * x.nbytes, rel=0.01)
-    assert kept(normalizer("bn").layer(32), x) == pytest.approx(x.nbytes, rel=0.01)
-    assert kept(nn.Identity(), x) == 0
+    assert memory_for_backward(normalizer("evonorm_b0").layer(32), x) == pytest.approx(
+        4 * x.nbytes, rel=0.01
+    )
+    assert memory_for_backward(normalizer("bn").layer(32), x) == pytest.approx(x.nbytes, rel=0.01)
+    assert memory_for_backward(nn.Identity(), x) == 0
 
 
 @pytest.mark.parametrize("act", [name for name in GAINS if name not in ("logsigmoid", "gelu_tanh")])

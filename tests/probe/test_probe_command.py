@@ -12,15 +12,14 @@ import pytest
 import torch
 
 from normbench.config.files import FIGURES, ROOT, load, names
+from normbench.measurements.power import CURVE
 from normbench.measurements.ratios import divergence
-from normbench.probe import __main__ as probe
-from normbench.probe.trained_network import kept
+from normbench.probe.request import OPTIONS, WORDS
+from normbench.probe.trained_network import find_run
 from normbench.report.probe_figures import draw
 from normbench.results import read as read_rows
 from normbench.results import read_history, read_row
 from normbench.run_files import (
-    PROBE_KINDS,
-    TRAINING_PROBES,
     Record,
     append_epoch,
     group_by,
@@ -164,7 +163,7 @@ def test_a_figure_is_written_with_its_numbers(name: str, probe_command: Probe) -
     assert [*networks] == [*content["networks"]]
     for form, begin in (("png", b"\x89PNG"), ("pdf", b"%PDF")):
         assert Path(f"here/{name}.{form}").read_bytes().startswith(begin)
-    words = sorted([*small, "trainer=cpu"], key=lambda word: word.partition("=")[0] in probe.WORDS)
+    words = sorted([*small, "trainer=cpu"], key=lambda word: word.partition("=")[0] in WORDS)
     title = f"{content['title']} ({content['source']}), but {' '.join(words)}"
     again = draw(content["kind"], read_records(Path(f"here/{name}.csv")), title)
     assert again["png"] == Path(f"here/{name}.png").read_bytes()
@@ -228,13 +227,13 @@ def test_a_changed_figure_is_not_the_papers(probe_command: Probe) -> None:
     assert one != other  # each network keeps what makes it that
     found_2 = probe_command("nf_2", "norm=gn", *small)
     assert found_2.code == 2
-    assert "norm=gn: it is what tells the networks of nf_2 from each other" in found_2.err
+    assert "norm=gn: the networks of nf_2 differ in this word" in found_2.err
 
 
 def test_what_has_nothing_to_see_is_named_and_the_others_are_seen(probe_command: Probe) -> None:
     found = probe_command("power", "norm=evonorm_s0,bn", "images=64")
     assert found.code == 0
-    assert "evonorm_s0 is n/a: no layer of this network" in found.out
+    assert "evonorm_s0 is n/a: the power decomposition needs" in found.out
     assert [*group_by(lines("power"), "network")] == ["bn"]
 
 
@@ -428,9 +427,9 @@ def test_a_run_is_looked_at_with_what_it_has_learned(
 def test_an_averaged_network_is_looked_at_as_it_is_evaluated(command: Command) -> None:
     assert command("norm=bn", *KEPT, "recipe.ema=0.9", "recipe.images=1280").code == 0
     (row,) = read_rows("runs")
-    found = kept(row.id, Path("runs"))
-    state = torch.load(found.states[found.last], weights_only=True)
-    network = found.network(found.last)
+    found = find_run(row.id, Path("runs"))
+    state = torch.load(found.checkpoints[found.last_epoch], weights_only=True)
+    network = found.network(found.last_epoch)
     name, parameter = next(iter(network.named_parameters()))
     assert torch.equal(parameter, state["average"][f"network.{name}"])
     assert not torch.equal(parameter, state["model"][name])
@@ -475,7 +474,7 @@ def test_what_is_seen_on_the_way(command: Command) -> None:
         assert own == pytest.approx(row.sn_ratios[f"{of}.bn"], abs=1e-6)
         assert last[f"ratio_{of}_bn"] == pytest.approx(own, abs=1e-6)
     power = group_by(read_records(folder / "probes/power.csv"), "epoch")
-    for name in TRAINING_PROBES["power"]:
+    for name in CURVE:
         own = fmean(line[name.removeprefix("power_")] for line in power[3])
         assert last[name] == pytest.approx(own, rel=1e-6)
     report = command_of_the_report()
@@ -523,7 +522,10 @@ def test_a_kind_that_has_nothing_to_see_is_left_out(command: Command) -> None:
     (row,) = read_rows("runs")
     folder = Path("runs/default") / row.id
     assert [path.name for path in (folder / "probes").glob("*.csv")] == ["spp.csv"]
-    assert "probe.kinds=power: nothing to see here: no layer of" in (folder / "log.txt").read_text()
+    assert (
+        "probe.kinds=power is skipped: the power decomposition needs"
+        in (folder / "log.txt").read_text()
+    )
 
 
 # The README
@@ -568,18 +570,18 @@ def test_the_commands_of_the_readme(probe_command: Probe, command: Command) -> N
         (["spp", "images=0"], "images=0: it is a whole number above 0"),
         (["spp", "image=big"], "image=big: it is a whole number above 0"),
         (["spp", "input=real"], "input=real"),
-        (["spp", "input=data", "image=64"], "image=64: of input=normal"),
+        (["spp", "input=data", "image=64"], "image=64 needs input=normal"),
         (["spp", "statistics=moving"], "statistics=moving"),
         (["spp", "norm=bn", "model=inception_v3", "data=imagenet"], "no residual branch"),
         (["power", "norm=nf", "model=resnet14_v2"], "normalized maps before an affine"),
         (["power", "eps=-1"], "eps=-1: a number from 0 to below 1"),
-        (["ratios"], "ckpt=nothing: ratios looks into trained networks"),
+        (["ratios"], "ckpt=nothing: ratios needs a trained network"),
         (["ratios", "ckpt=0123456789ab"], "no finished run of that id below runs=runs"),
-        (["ratios", "ckpt=mine"], "ckpt=mine: ratios looks into trained networks"),
+        (["ratios", "ckpt=mine"], "ckpt=mine: ratios needs a trained network"),
         (["example_weight", "ckpt=all"], "no run below runs=runs has kept its network"),
         (["example_weight", "ckpt=all", "alphas=0,2"], "alphas=0,2: weights from 0 to 1"),
         (["speed", "mode=both"], "mode=both"),
-        (["speed", "image=64"], "image=64: speed has no such word; it has repeats, mode, out,"),
+        (["speed", "image=64"], "image=64: speed has no such option; its options are repeats,"),
         (["speed", "trainer.impl=compile"], "speeds are of eager, lean or triton networks"),
         (["power", "norm=bn", "images=1", "input=normal", "image=8"], "bn is n/a: "),
         (["gains", "act=torch.zeros_like"], "it maps all numbers to one"),
@@ -589,10 +591,10 @@ def test_the_commands_of_the_readme(probe_command: Probe, command: Command) -> N
         (["speed", "repeats=some"], "repeats=some: it is a whole number above 0"),
         (["speed", "data=digits,cifar10"], "data: speeds are compared on images of one size"),
         (["gains", "act=nothing"], "act=nothing cannot be found"),
-        (["gains", "norm=bn"], "gains: it is of activations and no networks"),
+        (["gains", "norm=bn"], "gains measures activations, not networks"),
         (["spp", "ckpt=broken.pt", "norm=bn"], "ckpt=broken.pt cannot be read"),
         (["spp", "ckpt=other.pt", "norm=gn"], "it is of another network than gn"),
-        (["spp", "ckpt=other.pt", "norm=gn,bn"], "a file is of one network, and 2 are asked for"),
+        (["spp", "ckpt=other.pt", "norm=gn,bn"], "a file holds one network; 2 are described"),
         (["spp", "out=broken.pt/x"], "out=broken.pt/x cannot be written"),
         (["spp", "imges=3"], "imges is unknown"),
     ],
@@ -621,13 +623,13 @@ def test_a_run_says_by_itself_what_it_is(probe_command: Probe, command: Command)
     (row,) = read_rows("runs")
     found = probe_command("spp", f"ckpt={row.id}", "recipe.images=2560")
     assert found.code == 2
-    assert "a run says by itself what it is" in found.err
+    assert "its row now makes another run" in found.err
 
 
 @pytest.mark.parametrize(
     ("word", "says"),
     [
-        ("probe.kinds=power", "probe.kinds=power: a list, as [spp,power,ratios]"),
+        ("probe.kinds=power", "probe.kinds=power: a list, as [power,ratios,spp]"),
         ("probe.kinds=[speed]", "probe.kinds=speed is unknown"),
         ("probe.every=0", "probe.every=0"),
         ("probe.images=1", "probe.images=1"),
@@ -643,7 +645,7 @@ def test_bad_options_of_watching(word: str, says: str, command: Command) -> None
 def test_help_names_every_kind_word_and_figure(probe_command: Probe) -> None:
     found = probe_command("--help")
     assert found.code == 0
-    for word in (*PROBE_KINDS, *probe.WORDS, *names(FIGURES)):
+    for word in (*OPTIONS, *WORDS, *names(FIGURES)):
         assert word in found.out
     assert probe_command().out == found.out
 

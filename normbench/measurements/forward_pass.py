@@ -1,0 +1,106 @@
+"""Forward passes for measurements: they leave the network as it was, and every call is seen."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, fx, nn
+
+from normbench.errors import Impossible
+from normbench.models.fx_graph import ADDITIONS, Tracer, layer
+from normbench.models.layer_types import is_activation, is_batch_norm
+from normbench.norms.base.layer import Activation, NormAct
+from normbench.norms.base.residual import Join
+from normbench.norms.frn import ThresholdedLinear
+from normbench.norms.workers import PerWorker
+
+Statistics = Literal["batch", "running"]
+
+
+@contextmanager
+def measuring(network: nn.Module, statistics: Statistics = "batch") -> Iterator[None]:
+    """Run `network` without gradients and dropout; restore modes, buffers and workers at the end.
+
+    Args:
+        network: to be measured.
+        statistics: "batch": of the images at hand, as one worker, as in training. "running": as in
+            evaluation. Batch-independent normalizers compute the same with both.
+    """
+    modes = {module: module.training for module in network.modules()}
+    workers = {m: m.workers for m in network.modules() if isinstance(m, PerWorker)}
+    buffers = {name: buffer.clone() for name, buffer in network.named_buffers()}
+    try:
+        network.eval()
+        for module in network.modules():
+            if isinstance(module, NormAct) or is_batch_norm(module):
+                module.training = statistics == "batch"
+            if isinstance(module, PerWorker):
+                module.workers = 1
+        with torch.no_grad():
+            yield
+    finally:
+        for module, training in modes.items():
+            module.training = training
+        for per_worker, number in workers.items():
+            per_worker.workers = number
+        with torch.no_grad():
+            for name, buffer in network.named_buffers():
+                buffer.copy_(buffers[name])
+
+
+class _Tracer(Tracer):
+    """Keeps residual joins and activations of normbench as single calls."""
+
+    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
+        single = isinstance(m, Join | Activation | ThresholdedLinear)
+        return single or super().is_leaf_module(m, module_qualified_name)
+
+
+def trace(network: nn.Module) -> fx.GraphModule:
+    """Return the graph of the calls of `network` in its current mode; it shares the parameters.
+
+    Raises:
+        Impossible: the control flow of the network depends on the values in its maps.
+    """
+    try:
+        return fx.GraphModule(network, _Tracer().trace(network))
+    except Exception as error:  # any code of a foreign network may fail, in any way
+        reason = f"{type(error).__name__}: {error}".partition("\n")[0]
+        raise Impossible(f"the network cannot be traced: {reason}") from error
+
+
+def branch_argument(module: fx.GraphModule, call: fx.Node, depth: dict[fx.Node, int]) -> int | None:
+    """Return the index of the argument of `call` that is a residual branch.
+
+    None if `call` adds no branch to a shortcut. Of the two arguments of an addition the branch is
+    the one with more convolutions before it.
+    """
+    if isinstance(layer(module, call), Join):
+        return 1
+    if call.target not in ADDITIONS or len(call.args) != 2:
+        return None
+    first, second = (depth[a] if isinstance(a, fx.Node) else None for a in call.args)
+    if first is None or second is None or first == second:
+        return None
+    return int(second > first)
+
+
+def block_output(module: fx.GraphModule, join: fx.Node) -> fx.Node:
+    """Return the last call of a block: the join, or a post-activation block's last activation."""
+    (reader, *others) = join.users
+    next_layer = layer(module, reader)
+    if others or next_layer is None:
+        return join
+    own = isinstance(next_layer, Activation | ThresholdedLinear)
+    # An activation that only a normalization reads is the start of the next block.
+    starts_block = len(reader.users) == 1 and isinstance(
+        layer(module, next(iter(reader.users))), NormAct
+    )
+    activates = own or is_activation(next_layer)
+    return reader if activates and not starts_block else join
+
+
+def is_map(value: Any) -> bool:
+    """Return whether `value` is a tensor (N, C, H, W)."""
+    return isinstance(value, Tensor) and value.dim() == 4

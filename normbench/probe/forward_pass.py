@@ -1,0 +1,73 @@
+"""Kinds of `normbench.measurements`, in one forward pass of each requested network."""
+
+import sys
+from typing import Any
+
+from normbench.errors import BadInput, Impossible, choose_from
+from normbench.measurements import measurement
+from normbench.measurements.power import set_eps
+from normbench.probe.networks import (
+    ProbedNetwork,
+    input_images,
+    requested_networks,
+    use_all_cores,
+)
+from normbench.probe.output import print_table, write_results, write_run_results
+from normbench.probe.request import ProbeRequest
+from normbench.run_files import Record
+from normbench.training.trainer import forward_context
+
+STATISTICS = ("batch", "running")
+
+
+def run(request: ProbeRequest) -> None:
+    """Measure every requested network; print a summary and write the records.
+
+    Raises:
+        BadInput: no network can be measured.
+    """
+    records: list[Record] = []
+    refusals = []
+    use_all_cores()
+    networks = requested_networks(request)
+    for number, network in enumerate(networks, 1):
+        at = "" if network.epoch is None else f" after epoch {network.epoch}"
+        print(f"{number} of {len(networks)}: {network.label}{at}", file=sys.stderr, flush=True)
+        try:
+            records += _measure(request, network)
+        except Impossible as reason:
+            line = str(reason).partition("\n")[0]  # torch.fx appends the place in the graph
+            refusals.append(f"{network.label} is n/a: {line}")
+    refusals = list(dict.fromkeys(refusals))  # one for all epochs of a run
+    if not records:
+        raise BadInput("; ".join(refusals))
+    print("\n".join(refusals))
+    runs = {network.run.row.id: network.run for network in networks if network.run is not None}
+    for id_, trained in runs.items():
+        if of_run := [record for record in records if record.get("run") == id_]:
+            write_run_results(request, trained, of_run)
+    print_table(measurement(request.kind).table(records), measurement(request.kind).HEAD)
+    write_results(request, records)
+
+
+def _measure(request: ProbeRequest, network: ProbedNetwork) -> list[Record]:
+    statistics: Any = request.option("statistics", "batch")
+    if statistics not in STATISTICS:
+        raise BadInput(f"statistics={statistics}: {choose_from(statistics, STATISTICS)}")
+    module = network.build()
+    if (eps := request.option("eps")) and not set_eps(module, _parse_eps(eps)):
+        raise Impossible(f"eps={eps}: no layer of this network has an eps")
+    images = input_images(request, network)
+    with forward_context(network.cell, network.device):
+        records = measurement(request.kind).measure(module, images, statistics)
+    return [{**network.columns, **record} for record in records]
+
+
+def _parse_eps(word: str) -> float:
+    try:
+        value = float(word)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value < 1:
+        raise BadInput(f"eps={word}: a number from 0 to below 1, as eps=1e-5")
+    return value
