@@ -42,6 +42,7 @@ def test_a_page_has_every_yaml_with_all_its_options(group: str, name: str) -> No
         assert len(meaning[1]) > 10
 
 
+@pytest.mark.slow
 def test_the_table_of_coverage_is_current() -> None:
     name = "resnet18"  # the quickest; all of them take minutes
     text = (docs.REFERENCE / "coverage.md").read_text()
@@ -140,6 +141,7 @@ def outcome(folder: Path, toy: str) -> str:
     return found.stdout
 
 
+@pytest.mark.slow
 def test_a_new_normalizer_costs_two_files_and_is_tested_without_another(tmp_path: Path) -> None:
     assert not (CONF / "norm" / "toy.yaml").exists()
     last = outcome(tmp_path, TOY).splitlines()[-1]
@@ -149,6 +151,7 @@ def test_a_new_normalizer_costs_two_files_and_is_tested_without_another(tmp_path
     assert "failed" not in last
 
 
+@pytest.mark.slow
 def test_a_new_normalizer_that_is_not_its_equation_fails(tmp_path: Path) -> None:
     wrong = TOY.replace("(1 + (x**2) ** 0.5)", "(1.0001 + (x**2) ** 0.5)")
     failed = re.findall(r"^FAILED \S+::(\w+)", outcome(tmp_path, wrong), re.M)

@@ -60,6 +60,7 @@ def test_losses_are_the_golden_ones(norm: str) -> None:
     assert losses(norm) == pytest.approx(GOLDEN[norm], rel=TOLERANCE)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("capability", "threads"), [("default", 1), ("avx2", 1), ("", 2)], ids=["default", "avx2", "2"]
 )

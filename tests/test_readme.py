@@ -167,6 +167,7 @@ def test_a_command_that_is_too_long_to_run_is_understood(example: Example) -> No
     assert cells
 
 
+@pytest.mark.slow
 def test_a_normalizer_of_your_own_as_the_readme_writes_it(tmp_path: Path) -> None:
     code = README.partition("```python\n# my_norm.py")[2].partition("```")[0]
     yaml = README.partition("```yaml\n# mine/norm")[2].partition("```")[0]

@@ -17,6 +17,7 @@ pytestmark = pytest.mark.skipif(
 )
 
 
+@pytest.mark.slow
 def test_a_wheel_carries_the_yamls_and_runs_from_any_folder(tmp_path: Path) -> None:
     """Built as pip builds it; unpacked before the checkout on the path, so it alone is used."""
     source = tmp_path / "source"
@@ -62,6 +63,7 @@ def test_a_wheel_carries_the_yamls_and_runs_from_any_folder(tmp_path: Path) -> N
     assert (work / "reports" / "index.html").exists()
 
 
+@pytest.mark.slow
 def test_the_process_of_a_sweep_imports_no_torch_to_its_end(tmp_path: Path) -> None:
     """Its imports would be waited for before the first run, and once more at the end."""
     script = """if __name__ == "__main__":

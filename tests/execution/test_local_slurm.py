@@ -10,6 +10,7 @@ from support import local_slurm
 from support.processes import processes
 
 pytestmark = [
+    pytest.mark.slow,
     pytest.mark.slurm,
     pytest.mark.skipif(bool(local_slurm.unavailable()), reason=local_slurm.unavailable()),
 ]

@@ -14,6 +14,7 @@ from normbench.results import read_history
 from support.cells import BROKEN, LONG, SHORT, cell, run_folder
 from support.commands import Command, Rows
 from support.processes import is_training, run_when, wait_until_gone
+from support.slow import slow_except
 
 TWO = ("trainer.devices=2",)
 
@@ -72,6 +73,7 @@ def test_the_failure_of_one_rank_is_the_failure_that_is_told(command: Command, r
     assert [row.norm for row in rows()] == ["bn"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [0, 1])
 def test_a_rank_that_is_killed_ends_the_run(number: int, command: Command, rows: Rows) -> None:
     arguments = ("norm=bn", "batch=4", *TWO, *LONG)
@@ -113,6 +115,7 @@ def test_what_is_too_large_is_tried_in_smaller_portions(command: Command, rows: 
     assert results.read("b")[0].test_loss == rows()[0].test_loss
 
 
+@pytest.mark.slow
 def test_a_worker_that_does_not_fit_is_a_result(command: Command, rows: Rows) -> None:
     end = command(*BROKEN, "norm=greedy", "norm.most=3", "batch=64", *TWO, *SHORT)
     assert end.code == 0, end.err
@@ -177,13 +180,16 @@ def test_a_plan_is_no_part_of_a_run(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "words",
-    [
-        ["norm=bn", "recipe.recalibration=3"],
-        ["norm=evonorm_b0", "recipe.ema=0.9", "reg=cutmix"],
-        ["norm=batch_renorm", "recipe.ema=0.9", "recipe.recalibration=2"],
-        ["norm=fixup"],
-        ["norm=skipinit", "model=resnet14_v2"],
-    ],
+    slow_except(
+        [
+            ["norm=bn", "recipe.recalibration=3"],
+            ["norm=evonorm_b0", "recipe.ema=0.9", "reg=cutmix"],
+            ["norm=batch_renorm", "recipe.ema=0.9", "recipe.recalibration=2"],
+            ["norm=fixup"],
+            ["norm=skipinit", "model=resnet14_v2"],
+        ],
+        [["norm=bn", "recipe.recalibration=3"]],
+    ),
     ids=str,
 )
 def test_what_is_evaluated_is_that_of_one_device(words: list[str], command: Command) -> None:
@@ -226,6 +232,7 @@ def test_a_group_ends_with_the_first_failure_or_the_result_of_rank_0(
     wait_until_gone(tmp_path)
 
 
+@pytest.mark.slow
 def test_fewer_images_than_devices_to_validate(command: Command, rows: Rows) -> None:
     few = ("model.stem_stride=1", "protocol=fixed_workers", "workers=12", "batch=2", *SHORT)
     end = command("norm=bn", "data.val=0.007", *few, "recipe.images=480", "trainer.devices=12")
@@ -244,6 +251,7 @@ def test_what_depends_on_workers_is_not_shared_whatever_its_layers_are(
     assert not any(row.batch_independent or row.computation for row in rows())
 
 
+@pytest.mark.slow
 def test_what_begins_elsewhere_is_taken_over_by_name_or_refused(
     command: Command, rows: Rows
 ) -> None:

@@ -24,6 +24,7 @@ from support.cells import BROKEN, RESUMABLE, SHORT, cell, run_folder
 from support.commands import Command, Rows
 from support.processes import is_training, pid_of, processes, run_when, terminal, wait_for
 from support.rows import MEASURED, numbers
+from support.slow import slow_except
 
 
 class Stopped(Exception):  # noqa: N818
@@ -38,15 +39,22 @@ def found(base: Cell, **more: Any) -> tuple[dict[str, Any], list[dict[str, float
 
 @pytest.mark.parametrize(
     "words",
-    [
-        ["norm=bn"],
-        ["norm=batch_renorm", "recipe.recalibration=3"],
-        ["norm=evonorm_s0", "recipe.ema=0.9", "reg=mixup", "recipe.schedule=cosine"],
-        ["norm=sn", "recipe.ema=0.99", "trainer.per_forward=8"],
-        ["norm=fixup", "precision=bf16-mixed"],
-        ["norm=bn", "recipe=pn_efficientnet", "recipe.epochs=null"],  # RMSProp, average of epochs
-        ["norm=gn", "reg=nf_regnet_augs", "reg.policy=rand-m9-n2"],
-    ],
+    slow_except(
+        [
+            ["norm=bn"],
+            ["norm=batch_renorm", "recipe.recalibration=3"],
+            ["norm=evonorm_s0", "recipe.ema=0.9", "reg=mixup", "recipe.schedule=cosine"],
+            ["norm=sn", "recipe.ema=0.99", "trainer.per_forward=8"],
+            ["norm=fixup", "precision=bf16-mixed"],
+            [
+                "norm=bn",
+                "recipe=pn_efficientnet",
+                "recipe.epochs=null",
+            ],  # RMSProp, average of epochs
+            ["norm=gn", "reg=nf_regnet_augs", "reg.policy=rand-m9-n2"],
+        ],
+        [["norm=bn"], ["norm=evonorm_s0", "recipe.ema=0.9", "reg=mixup", "recipe.schedule=cosine"]],
+    ),
     ids=str,
 )
 def test_a_training_goes_on_bit_for_bit(words: list[str], tmp_path: Path) -> None:
@@ -174,6 +182,7 @@ def test_checkpoints_that_were_asked_for_stay(command: Command, rows: Rows) -> N
     assert "norm.hard=true" in command(*base, "norm.hard=true", "seed=7").err
 
 
+@pytest.mark.slow
 def test_kills_at_random_moments_change_no_row(tmp_path: Path) -> None:
     disturbed(tmp_path, ["parent", "run"], batches="4,128")
 

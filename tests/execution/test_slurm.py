@@ -20,12 +20,15 @@ from support.commands import Command, Rows
 from support.processes import is_training, run_when, wait_for
 from support.rows import numbers
 
+#: Slurm, or several commands that each import torch.
+pytestmark = pytest.mark.slow
+
 #: An hour, or Slurm's signals would count as those of a time limit.
 SLURM = ("hydra/launcher=slurm", "hydra.launcher.cpus_per_task=1", "hydra.launcher.timeout_min=60")
 
 
 def on_slurm(test: Any) -> Any:
-    """A test that needs it."""
+    """Mark a test that needs Slurm."""
     return pytest.mark.slurm(pytest.mark.usefixtures("slurm")(test))
 
 

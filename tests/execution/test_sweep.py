@@ -29,6 +29,7 @@ from support.processes import (
     wait_for,
     wait_until_gone,
 )
+from support.slow import slow_except
 
 
 def test_a_grid_leaves_a_row_a_cell_and_prints_the_table(command: Command, rows: Rows) -> None:
@@ -207,7 +208,10 @@ def test_a_killed_run_is_named_and_the_others_finish(command: Command, rows: Row
     assert rows() == []
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(
+    ("number", "code"),
+    slow_except([(signal.SIGINT, 130), (signal.SIGTERM, 143)], [(signal.SIGINT, 130)]),
+)
 def test_a_sweep_that_is_stopped_keeps_what_is_finished(
     command: Command, rows: Rows, number: int, code: int
 ) -> None:
@@ -226,6 +230,7 @@ def test_a_sweep_that_is_stopped_keeps_what_is_finished(
     assert [row.norm for row in rows()] == ["gn"]
 
 
+@pytest.mark.slow
 def test_ctrl_c_at_a_terminal_stops_everything(tmp_path: Path) -> None:
     """The signal reaches the whole group, the fork server too."""
     own = tmp_path / run_folder("norm=bn", "batch=4", *LONG)
@@ -239,6 +244,7 @@ def test_ctrl_c_at_a_terminal_stops_everything(tmp_path: Path) -> None:
     wait_until_gone(tmp_path)
 
 
+@pytest.mark.slow
 def test_ctrl_c_during_the_imports_stops_everything(tmp_path: Path) -> None:
     with terminal(tmp_path, *LONG) as process:
         assert process.stdout is not None
@@ -252,6 +258,7 @@ def test_ctrl_c_during_the_imports_stops_everything(tmp_path: Path) -> None:
     wait_until_gone(tmp_path)
 
 
+@pytest.mark.slow
 def test_children_die_with_a_killed_parent_and_the_command_goes_on(
     tmp_path: Path, command: Command, rows: Rows
 ) -> None:
@@ -379,6 +386,7 @@ def test_lines_say_what_has_ended(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out == "1/2 ok gn recipe.decayed=[weight] [/a]\n"
 
 
+@pytest.mark.slow
 def test_two_sweeps_at_once_train_each_cell_once(
     tmp_path: Path, command: Command, rows: Rows
 ) -> None:
@@ -410,6 +418,7 @@ def test_a_run_computes_with_the_threads_of_the_command_line(
     assert [row.threads for row in rows()] == [threads]
 
 
+@pytest.mark.slow
 def test_how_many_run_beside_each_other_changes_no_number(command: Command, rows: Rows) -> None:
     losses = []
     for jobs in (1, 2):

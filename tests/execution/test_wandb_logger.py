@@ -15,6 +15,7 @@ from support.cells import BROKEN, LONG, SHORT, cell
 from support.commands import Command, Rows
 from support.fake_wandb import serve
 from support.processes import is_training, run_when
+from support.slow import slow_except
 
 WITH_WANDB = [argument for argument in SHORT if argument != "logger=none"]
 
@@ -39,7 +40,7 @@ def history(folder: Path) -> list[dict[str, Any]]:
     return [record["history"]["item"] for record in records if record["type"] == "history"]
 
 
-@pytest.mark.parametrize("norm", ["bn", "evonorm_s0"])
+@pytest.mark.parametrize("norm", slow_except(["bn", "evonorm_s0"], ["bn"]))
 def test_an_offline_run_says_what_the_row_says(command: Command, rows: Rows, norm: str) -> None:
     end = command(f"norm={norm}", "batch=4", "probe=spp", *WITH_WANDB)
     assert end.code == 0
@@ -72,6 +73,7 @@ def test_two_runs_of_a_sweep_are_two_runs_of_a_group(command: Command, rows: Row
     assert {each["config"]["seed"] for each in found} == {0, 1}
 
 
+@pytest.mark.slow
 def test_runs_share_a_service_that_ends_with_their_sweep(
     command: Command, rows: Rows, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -99,6 +101,7 @@ def test_a_failed_run_says_so(command: Command) -> None:
     assert found["summary"]["status"] == "failed"
 
 
+@pytest.mark.slow
 def test_an_interrupted_run_says_so(command: Command) -> None:
     arguments = ["norm=bn", "batch=4", *(word for word in LONG if word != "logger=none")]
     own = Path("runs/default") / cell(*arguments).id
@@ -115,6 +118,7 @@ def test_without_a_logger_nothing_of_wandb_is_left(command: Command, rows: Rows)
     assert not list(Path("runs").rglob("wandb"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["variable", "option"])
 def test_wandb_can_be_disabled_its_own_way(
     command: Command, rows: Rows, monkeypatch: pytest.MonkeyPatch, how: str
@@ -126,12 +130,14 @@ def test_wandb_can_be_disabled_its_own_way(
     assert rows()[0].wandb == ""
 
 
+@pytest.mark.slow
 def test_a_run_that_is_trained_again_is_still_one_wandb_run(command: Command, rows: Rows) -> None:
     for _ in range(2):
         assert command("norm=bn", "force=true", *WITH_WANDB).code == 0
     assert inspected(Path("runs/default") / rows()[0].id)["exit_code"] == 0
 
 
+@pytest.mark.slow
 def test_the_project_is_that_of_the_environment(
     command: Command, rows: Rows, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -157,6 +163,7 @@ def test_who_is_logged_in_goes_online_by_itself(
     assert any(sent.get("exitcode") == 0 and sent.get("complete") for sent in server.streamed)
 
 
+@pytest.mark.slow
 def test_who_is_not_logged_in_stays_offline_and_is_not_asked(
     command: Command, rows: Rows, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -167,6 +174,7 @@ def test_who_is_not_logged_in_stays_offline_and_is_not_asked(
     assert "offline-run" in rows()[0].wandb
 
 
+@pytest.mark.slow
 def test_a_server_that_does_not_answer_loses_nothing(
     command: Command, rows: Rows, monkeypatch: pytest.MonkeyPatch
 ) -> None:
