@@ -107,10 +107,10 @@ class BatchRenormAct(BatchNormAct):
     def normalize(self, x: Tensor) -> Tensor:
         return self._corrected(x)[0] if self.training else super().normalize(x)
 
-    def moved(self) -> list[Tensor]:
+    def linear_statistics(self) -> list[Tensor]:
         return [self.running_mean, torch.sqrt(self.running_var + self.eps)]
 
-    def move(self, values: Sequence[Tensor]) -> None:
+    def load_linear_statistics(self, values: Sequence[Tensor]) -> None:
         mean, sigma = values
         self.running_mean.copy_(mean)
         self.running_var = sigma.square() - self.eps
