@@ -31,7 +31,7 @@ REPORTS = Path("reports")
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run a command line; its exit code."""
+    """Run a command line; return its exit code."""
     if list(arguments) == ["--version"]:
         print(f"normbench {__version__}")
         return 0
@@ -40,7 +40,7 @@ def main(arguments: Sequence[str]) -> int:
             cells, settings = compose(list(arguments))
             if settings is None:
                 return 0
-            # Before any training: a table that cannot be written would be a poor end of it.
+            # Before the training, not after it.
             require_writable(REPORTS, f"the folder {REPORTS}", "call normbench from another folder")
             summary = dispatch.start(cells, settings, dispatch.print_now)
             if (env := distributed_env()) is None or env.rank == 0:
@@ -56,43 +56,45 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _conclude(cells: list[Cell], settings: Settings, summary: Summary) -> None:
-    """The table of the settings that were touched, what failed, and what to do next."""
+    """Print and write the tables of the cells, and print failures and what to do next."""
     root = Path(settings.runs)
-    rows = results.read(root)
-    touched = {cell.id for cell in cells}
-    made = tables(_own(build.specs(), settings.sweep), rows, touched)
-    for table in made:
+    rows = results.read(root) if summary.rows is None else summary.rows
+    ids = {cell.id for cell in cells}
+    printed = tables(_specs_of(settings.sweep), rows, ids)
+    for table in printed:
         print(f"\n{render.markdown(table)}")
-    changed = build.write(made, REPORTS, root)
-    for table in made:
+    changed = build.write(printed, REPORTS, root)
+    for table in printed:
         forms = ", ".join(build.forms(table, root))
         print(f"{REPORTS / table.spec.name / table.slug}{forms}")
-    if made:
+    if printed:
         verb = "is" if len(changed) == 1 else "are"
-        print(f"{len(changed)} of these files {verb} new" if changed else "these files had it all")
+        print(f"{len(changed)} of these files {verb} new" if changed else "reports are up to date")
     for line in summary.failed:
         print(f"failed: {line}")
     if summary.interrupted:
         print(f"stopped by signal {summary.interrupted}")
-    if left := len(touched - {row.id for row in rows}):
+    if left := len(ids - {row.id for row in rows}):
         print(f"{left} of {len(cells)} cells have no row; the same command goes on from here")
     # Rows that share a computation share its W&B run, too.
-    offline = {row.wandb for row in rows if row.id in touched and "offline-run" in row.wandb}
+    offline = {row.wandb for row in rows if row.id in ids and "offline-run" in row.wandb}
     if offline and summary.trained:
         folders = root / settings.sweep / "*" / "wandb" / "offline-run-*"
         print(f"W&B: {len(offline)} offline runs; `wandb sync {folders}` uploads them")
 
 
-def _own(specs: Sequence[Spec], sweep: str) -> list[Spec]:
-    """Our tables, and those of the papers that the sweep is about; a run can be in many more."""
+def _specs_of(sweep: str) -> list[Spec]:
+    """Return our tables, and those of the papers that `sweep` reproduces."""
     return [
-        each for each in specs if not each.fixed or sweep in (each.sweep, f"{each.sweep}_small")
+        spec
+        for spec in build.specs()
+        if not spec.fixed or sweep in (spec.sweep, f"{spec.sweep}_small")
     ]
 
 
 @contextmanager
 def _signals() -> Iterator[None]:
-    """Ctrl-C and termination become an exception that says which of them it was."""
+    """Turn SIGINT and SIGTERM into `Interrupted`, which has the number of the signal."""
 
     def stop(number: int, _frame: FrameType | None) -> None:
         raise Interrupted(number)
@@ -106,7 +108,7 @@ def _signals() -> Iterator[None]:
 
 
 def entry() -> None:
-    """The console script `normbench`."""
+    """Run the console script `normbench`."""
     cli.run(main)
 
 

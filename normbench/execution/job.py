@@ -6,6 +6,7 @@ from pathlib import Path
 
 from normbench.config.cells import Accelerator, Cell
 from normbench.config.plan import Plan
+from normbench.results import Row
 
 Print = Callable[[str], None]  # shows a line to the user
 
@@ -19,6 +20,7 @@ class Summary:
     shared: int = 0
     failed: list[str] = field(default_factory=list)  # a line for each
     interrupted: int = 0  # number of the signal, or 0
+    rows: list[Row] | None = None  # all rows, if this command had nothing to train
 
 
 @dataclass(frozen=True)

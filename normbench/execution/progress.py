@@ -1,4 +1,4 @@
-"""What the user sees while runs train: bars on a terminal, plain lines elsewhere."""
+"""Show the progress of runs: bars on a terminal, plain lines elsewhere."""
 
 import sys
 import time
@@ -16,43 +16,43 @@ from rich.progress import (
 )
 from rich.table import Column
 
-INTERVAL = 20.0  # seconds between two lines about runs in progress, where there is no terminal
+INTERVAL = 20.0  # seconds between two lines about runs in progress, without a terminal
 
 
 class Screen(Protocol):
-    """Where a sweep shows how it goes. Runs are named by the keys that `began` was given."""
+    """A display of the runs of a sweep. Each run is named by the key that `began` got."""
 
     def began(self, key: str, title: str) -> None:
-        """A run has started."""
+        """Show a run that has started."""
 
     def moved(self, key: str, done: int, steps: int, loss: float) -> None:
-        """A run has done `done` of its `steps` optimizer steps."""
+        """Show that a run has done `done` of its `steps` optimizer steps."""
 
     def ended(self, key: str, line: str, *, failed: bool) -> None:
-        """A run is over; `line` says how."""
+        """Show `line` about a run that has ended, and count it."""
 
     def left(self, key: str) -> None:
-        """A run that had begun waits again."""
+        """Remove a run that had begun and is queued again."""
 
     def note(self, line: str) -> None:
-        """A line that stays."""
+        """Print `line` above the bars."""
 
     def close(self) -> None:
-        """Nothing more will be shown."""
+        """End the display."""
 
 
 def screen(cells: int) -> Screen:
-    """Bars if standard output is a terminal, lines if not."""
+    """Return bars if standard output is a terminal, else lines."""
     console = Console()
     return Bars(console, cells) if console.is_terminal else Lines(cells)
 
 
 class Bars:
-    """One bar for the sweep, one for each run in progress."""
+    """One bar for the sweep and one for each run in progress."""
 
     def __init__(self, console: Console, cells: int) -> None:
         self.progress = Progress(
-            # On a narrow terminal the titles give way, not the numbers.
+            # On a narrow terminal the titles are cut, not the numbers.
             TextColumn(
                 "{task.description}", markup=False, table_column=Column(no_wrap=True, ratio=1)
             ),
@@ -63,7 +63,7 @@ class Bars:
             TimeRemainingColumn(),
             console=console,
             expand=True,
-            speed_estimate_period=3600 * 24,  # of rich's 30 s nothing is left when a run ends
+            speed_estimate_period=3600 * 24,  # rich's 30 s are over when a run ends
         )
         self.runs: dict[str, TaskID] = {}
         self.failed = 0
@@ -103,36 +103,36 @@ class Bars:
 
 
 class Lines:
-    """A line a finished run, and one at intervals about those in progress."""
+    """One line for each finished run, and one at intervals about those in progress."""
 
     def __init__(self, cells: int) -> None:
         self.cells = cells
-        self.over = self.failed = 0
+        self.ended_runs = self.failed = 0
         self.titles: dict[str, str] = {}
         self.states: dict[str, str] = {}
-        self.started = self.spoken = time.monotonic()
+        self.started = self.last_line_at = time.monotonic()
 
     def began(self, key: str, title: str) -> None:
         self.titles[key] = title
 
     def moved(self, key: str, done: int, steps: int, loss: float) -> None:
         self.states[key] = f"{self.titles[key]}: step {done}/{steps}, loss {loss:.3f}"
-        if time.monotonic() - self.spoken >= INTERVAL:
+        if time.monotonic() - self.last_line_at >= INTERVAL:
             self.note(f"  running: {'; '.join(self.states.values())}; {self._left()}")
 
     def ended(self, key: str, line: str, *, failed: bool) -> None:
         self.titles.pop(key)
         self.states.pop(key, None)
-        self.over += 1
+        self.ended_runs += 1
         self.failed += failed
-        self.note(f"{self.over}/{self.cells} {line}")
+        self.note(f"{self.ended_runs}/{self.cells} {line}")
 
     def left(self, key: str) -> None:
         self.titles.pop(key)
         self.states.pop(key, None)
 
     def note(self, line: str) -> None:
-        self.spoken = time.monotonic()
+        self.last_line_at = time.monotonic()
         print(line, flush=True)
 
     def close(self) -> None:
@@ -140,7 +140,9 @@ class Lines:
 
     def _left(self) -> str:
         failed = f", {self.failed} failed" if self.failed else ""
-        if not self.over:
+        if not self.ended_runs:
             return f"0/{self.cells} done{failed}"
-        seconds = (time.monotonic() - self.started) / self.over * (self.cells - self.over)
-        return f"{self.over}/{self.cells} done{failed}, about {seconds:.0f} s left"
+        seconds = (
+            (time.monotonic() - self.started) / self.ended_runs * (self.cells - self.ended_runs)
+        )
+        return f"{self.ended_runs}/{self.cells} done{failed}, about {seconds:.0f} s left"

@@ -1,4 +1,4 @@
-"""Where a result comes from: the commit of this source tree, the packages, and the moment."""
+"""The origin of a result: commit of the source tree, versions of packages, and time."""
 
 import subprocess
 from datetime import UTC, datetime
@@ -7,7 +7,7 @@ from pathlib import Path
 
 from normbench.config.files import ROOT
 
-#: What of the tree decides numbers; other files may differ from the commit.
+#: Files that decide numbers; others may differ from the commit.
 _PATHS = ("normbench", "conf", "sweeps", "pyproject.toml")
 
 
@@ -24,13 +24,13 @@ PACKAGES = (
 
 
 def versions() -> dict[str, str]:
-    """The version of every package that has a part in numbers; empty of what is not installed."""
+    """Return the version of every package that affects numbers; "" if it is not installed."""
     return {name: _version(name) for name in PACKAGES}
 
 
 def commit(root: Path = ROOT) -> str:
-    """The commit of a source tree, "+" behind it if files differ; empty outside a checkout."""
-    # An installed package may lie in somebody else's repository, whose commit says nothing of us.
+    """Return the commit of a source tree, with "+" if files differ; "" outside of a checkout."""
+    # An installed package may lie inside the repository of another project.
     if _git(root, "rev-parse", "--show-toplevel") != str(root.resolve()):
         return ""
     changes = _git(root, "status", "--porcelain", "--", *_PATHS)
@@ -38,7 +38,7 @@ def commit(root: Path = ROOT) -> str:
 
 
 def now() -> str:
-    """UTC in ISO 8601, to the millisecond."""
+    """Return the time in UTC as ISO 8601, to the millisecond."""
     return datetime.now(UTC).isoformat(timespec="milliseconds")
 
 
@@ -49,10 +49,10 @@ def _version(package: str) -> str:
         return ""
 
 
-def _git(root: Path, *words: str) -> str:
-    """What git answers; nothing if it cannot."""
+def _git(root: Path, *arguments: str) -> str:
+    """Return the output of git; "" if it fails."""
     try:
-        found = subprocess.run(["git", "-C", str(root), *words], capture_output=True, text=True)
+        git = subprocess.run(["git", "-C", str(root), *arguments], capture_output=True, text=True)
     except OSError:
         return ""
-    return found.stdout.strip() if found.returncode == 0 else ""
+    return git.stdout.strip() if git.returncode == 0 else ""

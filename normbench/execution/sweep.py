@@ -73,6 +73,7 @@ def run(
     number = "1 cell" if len(cells) == 1 else f"{len(cells)} cells"
     print_line(f"{number}, {summary.reused} finished before, {len(open_cells)} to do")
     if not open_cells:
+        summary.rows = list(rows.values())
         return summary
     checkpoints = {
         cell.id: init_checkpoint(cell, rows, root) for cell in open_cells if cell.init_from
