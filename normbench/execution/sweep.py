@@ -4,7 +4,6 @@ Nothing here imports torch. That is left to worker processes
 (`normbench.execution.worker_process`).
 """
 
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,16 +11,16 @@ from pathlib import Path
 from normbench import results
 from normbench.config.cells import Cell, Settings
 from normbench.errors import BadInput
-from normbench.execution import worker_process
+from normbench.execution import announce, worker_process
 from normbench.execution.distributed_env import DistributedEnv
 from normbench.execution.job import Job, PreflightResults, Print, Summary
 from normbench.execution.local_scheduler import LocalScheduler
 from normbench.execution.provenance import commit, now
 from normbench.execution.reuse import copy_row, shareable_rows
-from normbench.execution.scheduler import QueueEntry, Scheduler, possible_plans
+from normbench.execution.scheduler import QueueEntry, possible_plans
 from normbench.execution.slurm import NodeTask, SlurmScheduler
 from normbench.results import Row
-from normbench.run_files import PROBES, require_writable
+from normbench.run_files import require_writable
 
 #: Modules that the fork server imports for all worker processes: the command line, which a worker
 #: of the console script would import again; late imports of wandb.init, which are slower once torch
@@ -66,7 +65,7 @@ def run(
     open_cells = [cell for cell in cells if settings.force or not _is_finished(rows.get(cell.id))]
     summary = Summary(reused=len(cells) - len(open_cells))
     open_ids = {cell.id for cell in open_cells}
-    _print_missing_files(
+    announce.print_missing_files(
         [cell for cell in cells if cell.id not in open_ids], rows, root, print_line
     )
     _refuse_stacking_elsewhere(settings, env)
@@ -84,20 +83,18 @@ def run(
             preflight = _run_preflight(open_cells, root, settings, env)
             possible = _drop_impossible(open_cells, preflight, rows, settings, summary, print_line)
             entries = _queue(possible, preflight, rows, settings, summary, checkpoints, env)
-            _print_plans(entries, summary, print_line)
+            announce.print_plans(entries, summary, print_line)
             if settings.seeds_together:
-                _print_stacks(entries, preflight.unstackable, print_line)
-            scheduler: Scheduler
+                announce.print_stacks(entries, preflight.unstackable, print_line)
             if settings.launcher:
                 assert tasks is not None
                 _set_rows_aside(entries)
-                scheduler = SlurmScheduler(entries, settings, summary, print_line, tasks)
+                SlurmScheduler(entries, settings, summary, print_line, tasks).run()
             else:
-                scheduler = LocalScheduler(
+                LocalScheduler(
                     entries, settings, summary, print_line,
                     gpus=preflight.gpus, memory=preflight.memory, env=env,
-                )  # fmt: skip
-            scheduler.run()
+                ).run()  # fmt: skip
     except Interrupted as stop:
         summary.interrupted = stop.number
     return summary
@@ -152,36 +149,6 @@ def init_checkpoint(cell: Cell, rows: Mapping[str, Row], root: Path) -> Path:
 def _is_finished(row: Row | None) -> bool:
     """Return whether a cell needs no check; one that ran out of memory may fit on this machine."""
     return row is not None and row.final
-
-
-def _print_missing_files(
-    finished: Sequence[Cell], rows: Mapping[str, Row], root: Path, print_line: Print
-) -> None:
-    """Print how many finished runs lack files that the command line asks for."""
-    if number := sum(_lacks_checkpoints(cell, rows[cell.id], root) for cell in finished):
-        print_line(
-            f"{number} finished runs lack checkpoints that this command asks for; force=true "
-            "trains them again"
-        )
-    if number := sum(_lacks_probes(cell, rows[cell.id], root) for cell in finished):
-        print_line(
-            f"{number} finished runs lack probes that this command asks for; force=true trains "
-            "them again, and python -m normbench.probe measures those that kept their networks"
-        )
-
-
-def _lacks_checkpoints(cell: Cell, row: Row, root: Path) -> bool:
-    names = [results.EPOCH_CHECKPOINT.format(epoch) for epoch in cell.checkpoint.epochs]
-    names += [results.CHECKPOINT] if cell.checkpoint.keep else []
-    run = row.shared_with or row.id
-    return row.status == "ok" and not all(any(root.glob(f"*/{run}/{name}")) for name in names)
-
-
-def _lacks_probes(cell: Cell, row: Row, root: Path) -> bool:
-    run = row.shared_with or row.id
-    patterns = (f"*/{run}/{PROBES}/{kind}.csv" for kind in cell.probe.kinds)
-    trained = row.status in ("ok", "diverged")
-    return trained and not all(any(root.glob(pattern)) for pattern in patterns)
 
 
 def _refuse_stacking_elsewhere(settings: Settings, env: DistributedEnv | None) -> None:
@@ -319,37 +286,3 @@ def _set_rows_aside(entries: Sequence[QueueEntry]) -> None:
         results.set_aside(entry.job.folder)
         if not entry.job.resume:
             (entry.job.folder / results.CHECKPOINT).unlink(missing_ok=True)
-
-
-def _print_plans(entries: Sequence[QueueEntry], summary: Summary, print_line: Print) -> None:
-    """Print how many cells will be trained, and by which plans."""
-    if sharing := summary.shared + sum(len(entry.sharing) for entry in entries):
-        print_line(f"{len(entries)} to train; {sharing} share the row of the same computation")
-    for plan, number in Counter(map(_describe_plan, entries)).items():
-        print_line(f"plan of {'1 run' if number == 1 else f'{number} runs'}: {plan}")
-
-
-def _describe_plan(entry: QueueEntry) -> str:
-    """Return the plan, and the options for it that do not divide the workers."""
-    plan, trainer = entry.job.plan, entry.cell.trainer
-    limits = {"devices": trainer.devices, "per_forward": trainer.per_forward or 0}
-    unused = [
-        f"trainer.{name}={limit} does not divide them"
-        for name, limit in limits.items()
-        if limit > getattr(plan, name)
-    ]
-    return "; ".join([str(plan), *unused])
-
-
-def _print_stacks(
-    entries: Sequence[QueueEntry], unstackable: Mapping[str, str], print_line: Print
-) -> None:
-    """Print which seeds are stacked into one network, and why others are not."""
-    seeds = Counter(entry.memory_key for entry in entries if entry.stackable)
-    for size, number in sorted(Counter(seeds.values()).items()):
-        if size > 1:
-            networks = "1 network" if number == 1 else f"{number} networks"
-            print_line(f"{size} seeds stacked in {networks}")
-    reasons = (unstackable[entry.cell.id] for entry in entries if not entry.stackable)
-    for reason in dict.fromkeys(reasons):
-        print_line(f"seeds not stacked: {reason}")
