@@ -1,4 +1,4 @@
-"""The Slurm that tests start: it takes jobs, and nothing of it outlives its end."""
+"""The Slurm of the tests: it takes jobs, and leaves no process behind."""
 
 import os
 import subprocess
@@ -24,7 +24,7 @@ tail -f "$PWD/job.sh"
 """
 
 
-def test_it_takes_a_job_and_nothing_survives_its_end(tmp_path: Path) -> None:
+def test_slurm_takes_a_job_and_leaves_no_process(tmp_path: Path) -> None:
     with local_slurm.slurm(tmp_path / "slurm") as variables:
         (tmp_path / "job.sh").write_text(JOB)
         environment = {**os.environ, **variables}
@@ -38,7 +38,7 @@ def test_it_takes_a_job_and_nothing_survives_its_end(tmp_path: Path) -> None:
     assert processes(str(tmp_path)) == []
 
 
-def test_one_that_does_not_start_says_why_and_leaves_nothing(
+def test_a_slurm_that_does_not_start_raises_and_leaves_no_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(local_slurm, "CONFIGURATION", local_slurm.CONFIGURATION + "NoSuchKey=1\n")

@@ -1,4 +1,4 @@
-"""Runs of several processes: who starts, who fails first, what fits the memory."""
+"""Runs of several ranks: plans, failures, memory."""
 
 import os
 import signal
@@ -31,7 +31,7 @@ def rank_of(log: Path) -> int:
 
 
 def test_a_grid_has_as_many_processes_as_each_cell_can_use(command: Command, rows: Rows) -> None:
-    """One worker cannot be divided; 2 and 32 can. W&B has one run of each."""
+    """One worker cannot be divided, 2 and 32 can. W&B has one run of each."""
     arguments = ("recipe.images=2560", "trainer=cpu", "norm=bn", "batch=4,64,128", *TWO)
     end = command("-m", *arguments)
     assert end.code == 0, end.err
@@ -59,8 +59,8 @@ def test_hardware_alone_makes_no_second_run(command: Command, rows: Rows) -> Non
     assert [row.plan[12:21] for row in rows()] == ["devices=1"] * 2
 
 
-def test_the_failure_of_one_rank_is_the_failure_that_is_told(command: Command, rows: Rows) -> None:
-    """The other one only loses its connection. The next run of the sweep goes on."""
+def test_the_failure_of_one_rank_is_the_reported_failure(command: Command, rows: Rows) -> None:
+    """The other rank only loses its connection. The next run of the sweep is trained."""
     end = command(*BROKEN, "-m", "norm=partial,bn", "batch=4", *TWO, *SHORT)
     assert end.code == 1
     own = run_folder(*BROKEN, "norm=partial", "batch=4", *SHORT)
@@ -98,7 +98,7 @@ def test_ranks_are_interrupted_together(command: Command) -> None:
     assert run_files.read_state(own)["phase"] == "interrupted"
 
 
-def test_what_is_too_large_is_tried_in_smaller_portions(command: Command, rows: Rows) -> None:
+def test_out_of_memory_is_followed_by_smaller_passes(command: Command, rows: Rows) -> None:
     """Of 32 workers with 4 images 8 fit a pass; a second seed does not try the others again."""
     end = command(*BROKEN, "-m", "norm=greedy", "batch=4", "seed=0,1", "jobs=1", *SHORT)
     assert end.code == 0, end.err
@@ -126,7 +126,7 @@ def test_a_worker_that_does_not_fit_is_a_result(command: Command, rows: Rows) ->
     assert "| OOM " in end.out
 
 
-def test_synchronized_statistics_refuse_portions(command: Command) -> None:
+def test_synchronized_statistics_refuse_accumulation(command: Command) -> None:
     end = command("-m", "norm=bn,sync_bn", "batch=4", "trainer.per_forward=8", *SHORT)
     assert end.code == 2
     assert "normbench: trainer.per_forward=8: sync_bn batch=4 seed=0" in end.err
@@ -136,7 +136,7 @@ def test_synchronized_statistics_refuse_portions(command: Command) -> None:
 def test_synchronized_statistics_on_two_devices_are_those_of_one(
     command: Command, rows: Rows
 ) -> None:
-    """Lean ones too, whose devices speak to each other again on the way back."""
+    """Also with recomputation, which synchronizes again in the backward pass."""
     found = []
     for devices, impl in ((1, "eager"), (2, "eager"), (2, "lean")):
         arguments = ("norm=sync_bn", "model.stem_stride=1", f"trainer.devices={devices}")
@@ -160,7 +160,7 @@ def test_synchronized_statistics_on_two_devices_are_those_of_one(
         (8, 2, 100, Plan(2, 4, 1), 3),
     ],
 )
-def test_plans_from_the_fastest_on(
+def test_plans_are_ordered_by_speed(
     workers: int, devices: int, per_forward: int | None, first: Plan, number: int
 ) -> None:
     found = layouts(workers, devices, per_forward)
@@ -171,7 +171,7 @@ def test_plans_from_the_fastest_on(
     assert passes == sorted(passes)
 
 
-def test_a_plan_is_no_part_of_a_run(tmp_path: Path) -> None:
+def test_a_plan_does_not_change_the_run_id(tmp_path: Path) -> None:
     one = cell("norm=bn")
     for words in ("trainer.devices=4", "trainer.per_forward=2", "checkpoint=keep", "trainer=cpu"):
         assert cell("norm=bn", words).id == one.id
@@ -192,7 +192,7 @@ def test_a_plan_is_no_part_of_a_run(tmp_path: Path) -> None:
     ),
     ids=str,
 )
-def test_what_is_evaluated_is_that_of_one_device(words: list[str], command: Command) -> None:
+def test_several_devices_evaluate_like_one(words: list[str], command: Command) -> None:
     """145 images to validate on three devices, each counted once; running statistics of all."""
     shared = (
         "protocol=fixed_workers", "workers=6", "batch=8", "data.val=0.1009", "model.stem_stride=1",
@@ -233,7 +233,7 @@ def test_a_group_ends_with_the_first_failure_or_the_result_of_rank_0(
 
 
 @pytest.mark.slow
-def test_fewer_images_than_devices_to_validate(command: Command, rows: Rows) -> None:
+def test_validation_with_fewer_images_than_devices(command: Command, rows: Rows) -> None:
     few = ("model.stem_stride=1", "protocol=fixed_workers", "workers=12", "batch=2", *SHORT)
     end = command("norm=bn", "data.val=0.007", *few, "recipe.images=480", "trainer.devices=12")
     assert end.code == 0, end.out + end.err
@@ -241,7 +241,7 @@ def test_fewer_images_than_devices_to_validate(command: Command, rows: Rows) -> 
     assert rows()[0].devices.startswith("12 x ")
 
 
-def test_what_depends_on_workers_is_not_shared_whatever_its_layers_are(
+def test_rows_of_a_worker_dependent_normalizer_are_not_shared(
     command: Command, rows: Rows
 ) -> None:
     """Its normalizer says so; its layers are torch's own, which say nothing."""
@@ -252,7 +252,7 @@ def test_what_depends_on_workers_is_not_shared_whatever_its_layers_are(
 
 
 @pytest.mark.slow
-def test_what_begins_elsewhere_is_taken_over_by_name_or_refused(
+def test_init_from_loads_parameters_by_name_or_refuses(
     command: Command, rows: Rows
 ) -> None:
     base = ("norm=gn", *SHORT, "recipe.images=3840")

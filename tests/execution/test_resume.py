@@ -1,4 +1,4 @@
-"""A run that was interrupted goes on from its last checkpoint to the result of one that was not."""
+"""Resume an interrupted run from its last checkpoint to the result of an uninterrupted one."""
 
 import os
 import random
@@ -57,8 +57,8 @@ def found(base: Cell, **more: Any) -> tuple[dict[str, Any], list[dict[str, float
     ),
     ids=str,
 )
-def test_a_training_goes_on_bit_for_bit(words: list[str], tmp_path: Path) -> None:
-    """Stopped within its second epoch, between two records of the curve."""
+def test_a_training_resumes_bit_for_bit(words: list[str], tmp_path: Path) -> None:
+    """Stop it in its second epoch, between two records of the curve."""
     base = cell(*words, "recipe.images=3200", "trainer=cpu", "trainer.chunk=1", "logger=none")
     plan = base.trainer.layouts(base.workers)[0]
     expected, whole = found(base, plan=plan)
@@ -73,13 +73,13 @@ def test_a_training_goes_on_bit_for_bit(words: list[str], tmp_path: Path) -> Non
         train(base, first.append, stop, plan=plan, checkpoints=saving)
     state = checkpoint.load(tmp_path / checkpoint.LAST)
     assert state["done"] == 17
-    torch.manual_seed(1234)  # nothing may hang on what this process has drawn
+    torch.manual_seed(1234)  # the state of the global generator must not matter
     resumed, rest = found(base, plan=plan, state=state)
     assert resumed == expected
     assert first + rest == whole
 
 
-def test_a_killed_run_goes_on_from_its_checkpoint(command: Command, rows: Rows) -> None:
+def test_a_killed_run_resumes_from_its_checkpoint(command: Command, rows: Rows) -> None:
     arguments = ("norm=bn", "batch=4", *RESUMABLE)
     assert command(*arguments, "runs=undisturbed").code == 0
     (expected,) = results.read("undisturbed")
@@ -114,7 +114,7 @@ def test_without_resume_a_run_begins_anew(command: Command, rows: Rows) -> None:
     assert rows()[0].resumed == 0
 
 
-def test_what_cannot_be_read_is_no_reason_to_fail(command: Command, rows: Rows) -> None:
+def test_a_damaged_checkpoint_is_ignored(command: Command, rows: Rows) -> None:
     arguments = ("norm=bn", "batch=4", *RESUMABLE)
     own = run_folder(*arguments)
     own.mkdir(parents=True)
@@ -159,8 +159,8 @@ def test_a_finished_run_keeps_the_checkpoints_of_the_command_line(
     assert sorted(path.name for path in run_folder(*arguments).glob("*.pt")) == names
 
 
-def test_checkpoints_that_were_asked_for_stay(command: Command, rows: Rows) -> None:
-    """And a run can begin with one of them: here switchable normalization's hard ratios."""
+def test_a_run_can_begin_with_a_kept_checkpoint(command: Command, rows: Rows) -> None:
+    """Here: train switchable normalization with hard ratios from a soft one."""
     base = ("norm=sn", "model.stem_stride=1", *SHORT, "recipe.images=3840")
     end = command(*base, "checkpoint=keep", "checkpoint.epochs=[1,2]")
     assert end.code == 0, end.err
@@ -239,7 +239,7 @@ def disturbed(
 
 
 def living(folder: Path) -> list[int]:
-    """Processes that train now; a state alone may be that of one long gone."""
+    """Return ids of processes that train; a state alone may be that of a process that has ended."""
     paths = [path.parent for path in folder.glob("runs/*/*/state.json")]
     told = {int(run_files.read_state(path).get("pid", 0)) for path in paths}
     return sorted(told & {*processes(str(folder))})

@@ -1,4 +1,4 @@
-"""Runs as jobs of a real Slurm on this machine, and as processes that others have started."""
+"""Runs as jobs of a real Slurm on this machine, and as processes of torchrun and srun."""
 
 import os
 import subprocess
@@ -48,7 +48,7 @@ def test_a_sweep_as_an_array_of_jobs(command: Command, rows: Rows) -> None:
 
 
 @on_slurm
-def test_a_preempted_job_is_queued_again_and_goes_on(command: Command, rows: Rows) -> None:
+def test_a_preempted_job_is_queued_again_and_resumes(command: Command, rows: Rows) -> None:
     arguments = ("norm=bn", "batch=4", *RESUMABLE, "recipe.images=25600")
     assert command(*arguments, "runs=undisturbed").code == 0
     (expected,) = results.read("undisturbed")
@@ -82,9 +82,7 @@ def test_a_job_that_fails_is_named_and_the_others_finish(
 
 
 @on_slurm
-def test_the_same_command_watches_the_jobs_that_are_still_there(
-    command: Command, rows: Rows
-) -> None:
+def test_the_same_command_watches_its_earlier_jobs(command: Command, rows: Rows) -> None:
     # Long enough for the command to begin anew beside other work.
     arguments = ("norm=bn", "batch=4", *RESUMABLE, "recipe.images=51200", *SLURM)
     own = run_folder(*arguments)
@@ -102,7 +100,7 @@ def test_the_same_command_watches_the_jobs_that_are_still_there(
 
 
 @on_slurm
-def test_a_job_that_ends_while_the_command_begins_is_not_submitted_again(
+def test_a_job_that_ends_while_the_command_starts_is_not_submitted_again(
     command: Command, rows: Rows, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     arguments = ("norm=gn", "batch=4", *RESUMABLE, *SLURM)
@@ -150,7 +148,7 @@ SRUN = ["srun", "--ntasks=2", sys.executable, "-m"]
         pytest.param(TORCHRUN, id="torchrun"),
     ],
 )
-def test_processes_that_others_have_started_are_one_run(
+def test_processes_of_torchrun_and_srun_train_one_run(
     launcher: list[str], tmp_path: Path, command: Command, request: pytest.FixtureRequest
 ) -> None:
     if launcher is SRUN:
@@ -179,7 +177,7 @@ def led(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_the_first_of_several_processes_decides_for_all(command: Command, tmp_path: Path) -> None:
+def test_rank_0_decides_for_all_ranks(command: Command, tmp_path: Path) -> None:
     """A row that another sweep has left, a cell that cannot work."""
     words = ("norm=bn", "batch=4", *SHORT)
     assert command("sweeps=demo", "seed=0", *words).code == 0
@@ -190,7 +188,7 @@ def test_the_first_of_several_processes_decides_for_all(command: Command, tmp_pa
     assert "batch normalization of a single value" in refused.stdout + refused.stderr
 
 
-def test_the_failure_of_a_rank_that_is_led_is_told_by_the_leader(
+def test_rank_0_reports_the_failure_of_another_rank(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PYTHONPATH", str(PLUGIN))
@@ -202,10 +200,10 @@ def test_the_failure_of_a_rank_that_is_led_is_told_by_the_leader(
 
 
 @pytest.mark.parametrize("of_the_end", [False, True], ids=["before", "after"])
-def test_a_rank_that_failed_is_told_although_the_leader_is_ended_first(
+def test_the_failure_of_a_rank_is_reported_although_rank_0_is_terminated(
     of_the_end: bool, tmp_path: Path
 ) -> None:
-    """Launchers end all ranks once one of them is gone; one that fails at that is no reason."""
+    """Launchers end all ranks once one has failed. A failure after that is a consequence."""
     variables = {
         "TORCHELASTIC_RUN_ID": "x", "WORLD_SIZE": "2", "RANK": "0", "LOCAL_RANK": "0",
         "LOCAL_WORLD_SIZE": "2", "GROUP_RANK": "0", "GROUP_WORLD_SIZE": "1",
@@ -230,7 +228,7 @@ def test_a_rank_that_failed_is_told_although_the_leader_is_ended_first(
 
 
 @on_slurm
-def test_several_nodes_are_told_apart() -> None:
+def test_the_environment_of_srun_on_several_nodes() -> None:
     found = distributed_env(
         {
             "SLURM_STEP_ID": "0", "SLURM_STEP_NUM_TASKS": "4", "SLURM_STEP_NUM_NODES": "2",
@@ -252,7 +250,7 @@ def test_several_nodes_are_told_apart() -> None:
         )
 
 
-def test_a_grid_is_no_work_for_the_processes_of_one_run(command: Command) -> None:
+def test_processes_of_one_run_refuse_a_grid(command: Command) -> None:
     variables = {"TORCHELASTIC_RUN_ID": "x", "WORLD_SIZE": "2", "RANK": "0", "LOCAL_RANK": "0"}
     more = {"LOCAL_WORLD_SIZE": "2", "GROUP_RANK": "0", "GROUP_WORLD_SIZE": "1"}
     meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}

@@ -1,4 +1,4 @@
-"""The list of runs by their state, and the timing of plans."""
+"""The list of runs by their state."""
 
 import os
 import signal
@@ -45,7 +45,7 @@ def test_runs_by_their_state(command: Command, capsys: pytest.CaptureFixture[str
     assert "did you mean finished?" in errors
 
 
-def test_the_list_imports_no_torch() -> None:
+def test_status_imports_no_torch() -> None:
     program = (
         "import sys, normbench.status, normbench.bench.__main__; print('torch' in sys.modules)"
     )

@@ -1,4 +1,4 @@
-"""Whole sweeps with real processes: what is on disk, on the screen and in the exit code."""
+"""Whole sweeps with real processes: files, output and exit code."""
 
 import io
 import json
@@ -52,7 +52,7 @@ def test_a_grid_leaves_a_row_a_cell_and_prints_the_table(command: Command, rows:
         assert list(Path("reports/batch_size").glob(f"*.{form}"))
 
 
-def test_what_a_row_says(command: Command, rows: Rows) -> None:
+def test_a_row_has_the_options_and_the_measurements(command: Command, rows: Rows) -> None:
     assert command("norm=gn", "batch=4", "seed=3", "model.width=8", *SHORT).code == 0
     (row,) = rows()
     asked = cell("norm=gn", "batch=4", "seed=3", "model.width=8", *SHORT)
@@ -71,7 +71,7 @@ def test_what_a_row_says(command: Command, rows: Rows) -> None:
         assert percent is not None
         assert 0 <= percent <= 100
     log = Path("runs") / "default" / row.id / "log.txt"
-    assert not log.read_text()  # nothing happened that one would have to know
+    assert not log.read_text()  # no warning
 
 
 def test_the_same_command_trains_nothing_and_starts_no_process(
@@ -108,7 +108,7 @@ def test_a_run_of_one_sweep_is_reused_by_every_other(command: Command, rows: Row
     assert row.sweep == "demo"
 
 
-def test_the_runs_folder_is_a_choice(command: Command, tmp_path: Path) -> None:
+def test_runs_chooses_the_folder_of_the_rows(command: Command, tmp_path: Path) -> None:
     assert command("norm=gn", "runs=else/where", *SHORT).code == 0
     assert [row.norm for row in results.read(tmp_path / "else" / "where")] == ["gn"]
 
@@ -151,7 +151,7 @@ def test_a_cell_that_cannot_work_among_finished_ones_has_its_row_too(
     ],
     ids=str,
 )  # fmt: skip
-def test_what_only_torch_can_judge_is_refused_before_any_training(
+def test_preflight_refuses_before_any_training(
     arguments: list[str], says: str, command: Command, rows: Rows
 ) -> None:
     end = command(*arguments, *SHORT)
@@ -232,7 +232,7 @@ def test_a_sweep_that_is_stopped_keeps_what_is_finished(
 
 @pytest.mark.slow
 def test_ctrl_c_at_a_terminal_stops_everything(tmp_path: Path) -> None:
-    """The signal reaches the whole group, the fork server too."""
+    """The signal reaches the whole process group, also the fork server."""
     own = tmp_path / run_folder("norm=bn", "batch=4", *LONG)
     with terminal(tmp_path, "norm=bn", "batch=4", *LONG) as process:
         wait_for(lambda: is_training(own))
@@ -259,7 +259,7 @@ def test_ctrl_c_during_the_imports_stops_everything(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_children_die_with_a_killed_parent_and_the_command_goes_on(
+def test_worker_processes_die_with_a_killed_parent_and_the_command_resumes(
     tmp_path: Path, command: Command, rows: Rows
 ) -> None:
     arguments = ("norm=bn", "batch=4", "recipe.images=64000", "logger=none", "trainer=cpu")
@@ -282,7 +282,7 @@ def oom(memory: int) -> Row:
 
 
 @pytest.mark.parametrize(("memory", "status"), [(1, "ok"), (10**15, "oom")])
-def test_what_did_not_fit_is_tried_again_where_there_is_more_memory(
+def test_an_oom_run_is_trained_again_where_there_is_more_memory(
     command: Command, rows: Rows, memory: int, status: str
 ) -> None:
     row = oom(memory)
@@ -293,7 +293,7 @@ def test_what_did_not_fit_is_tried_again_where_there_is_more_memory(
     assert ("| OOM " in end.out) == (status == "oom")
 
 
-def test_a_run_that_takes_its_process_away_has_failed(command: Command) -> None:
+def test_a_run_whose_process_exits_has_failed(command: Command) -> None:
     end = command(*BROKEN, "norm=vanishing", *SHORT)
     assert end.code == 1
     assert "failed  vanishing" in end.out
@@ -309,7 +309,7 @@ def test_not_a_number_in_evaluation_is_a_result(command: Command, rows: Rows) ->
     assert "| div. " in end.out
 
 
-def test_a_layer_that_cannot_be_built_is_one_sentence_and_a_trace(command: Command) -> None:
+def test_a_layer_that_cannot_be_built_is_one_line_and_a_traceback(command: Command) -> None:
     end = command(*BROKEN, "-m", "norm=gn,unbuildable", *SHORT)
     assert end.code == 2
     assert "(LookupError: no layer of 16 channels); the trace is in runs/check.log" in end.err
@@ -372,7 +372,7 @@ def show(shown: Screen) -> None:
     shown.close()
 
 
-def test_bars_show_titles_as_they_are_and_leave_nothing_behind() -> None:
+def test_bars_escape_titles_and_remove_queued_runs() -> None:
     """Brackets are no markup, and a run that must wait leaves no bar behind."""
     out = io.StringIO()
     bars = Bars(Console(file=out, force_terminal=True, width=100), 2)
@@ -381,7 +381,7 @@ def test_bars_show_titles_as_they_are_and_leave_nothing_behind() -> None:
     assert "ok gn recipe.decayed=[weight] [/a]" in out.getvalue()
 
 
-def test_lines_say_what_has_ended(capsys: pytest.CaptureFixture[str]) -> None:
+def test_lines_show_finished_runs(capsys: pytest.CaptureFixture[str]) -> None:
     show(Lines(2))
     assert capsys.readouterr().out == "1/2 ok gn recipe.decayed=[weight] [/a]\n"
 
@@ -419,7 +419,7 @@ def test_a_run_computes_with_the_threads_of_the_command_line(
 
 
 @pytest.mark.slow
-def test_how_many_run_beside_each_other_changes_no_number(command: Command, rows: Rows) -> None:
+def test_the_number_of_jobs_changes_no_number(command: Command, rows: Rows) -> None:
     losses = []
     for jobs in (1, 2):
         more = ("force=true", f"jobs={jobs}")

@@ -1,4 +1,4 @@
-"""The mirror of a run in W&B: read back by W&B's own reader, and sent to a server on loopback."""
+"""The copy of a run in W&B: read by W&B's own reader, and sent to a server on loopback."""
 
 import json
 import os
@@ -41,7 +41,7 @@ def history(folder: Path) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("norm", slow_except(["bn", "evonorm_s0"], ["bn"]))
-def test_an_offline_run_says_what_the_row_says(command: Command, rows: Rows, norm: str) -> None:
+def test_an_offline_run_has_the_numbers_of_the_row(command: Command, rows: Rows, norm: str) -> None:
     end = command(f"norm={norm}", "batch=4", "probe=spp", *WITH_WANDB)
     assert end.code == 0
     assert "W&B: 1 offline runs; `wandb sync runs/default/*/wandb/offline-run-*` uploads" in end.out
@@ -93,7 +93,7 @@ def test_runs_share_a_service_that_ends_with_their_sweep(
     assert len(list(services.glob("core-debug-*.log"))) == 2
 
 
-def test_a_failed_run_says_so(command: Command) -> None:
+def test_a_failed_run_is_failed_in_wandb(command: Command) -> None:
     arguments = (*BROKEN, "norm=broken", "batch=4", *WITH_WANDB)
     assert command(*arguments).code == 1
     found = inspected(Path("runs/default") / cell(*arguments).id)
@@ -102,7 +102,7 @@ def test_a_failed_run_says_so(command: Command) -> None:
 
 
 @pytest.mark.slow
-def test_an_interrupted_run_says_so(command: Command) -> None:
+def test_an_interrupted_run_is_interrupted_in_wandb(command: Command) -> None:
     arguments = ["norm=bn", "batch=4", *(word for word in LONG if word != "logger=none")]
     own = Path("runs/default") / cell(*arguments).id
     stopper = run_when(lambda: is_training(own), lambda: os.kill(os.getpid(), signal.SIGINT))
@@ -111,7 +111,7 @@ def test_an_interrupted_run_says_so(command: Command) -> None:
     assert inspected(own)["exit_code"] == 130
 
 
-def test_without_a_logger_nothing_of_wandb_is_left(command: Command, rows: Rows) -> None:
+def test_without_a_logger_there_is_no_wandb_folder(command: Command, rows: Rows) -> None:
     assert command("norm=bn", *SHORT).code == 0
     (row,) = rows()
     assert row.wandb == ""
@@ -120,7 +120,7 @@ def test_without_a_logger_nothing_of_wandb_is_left(command: Command, rows: Rows)
 
 @pytest.mark.slow
 @pytest.mark.parametrize("how", ["variable", "option"])
-def test_wandb_can_be_disabled_its_own_way(
+def test_wandb_is_disabled_by_its_variable_or_an_option(
     command: Command, rows: Rows, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
     if how == "variable":
@@ -131,14 +131,14 @@ def test_wandb_can_be_disabled_its_own_way(
 
 
 @pytest.mark.slow
-def test_a_run_that_is_trained_again_is_still_one_wandb_run(command: Command, rows: Rows) -> None:
+def test_a_forced_run_leaves_one_wandb_run(command: Command, rows: Rows) -> None:
     for _ in range(2):
         assert command("norm=bn", "force=true", *WITH_WANDB).code == 0
     assert inspected(Path("runs/default") / rows()[0].id)["exit_code"] == 0
 
 
 @pytest.mark.slow
-def test_the_project_is_that_of_the_environment(
+def test_the_environment_names_the_project(
     command: Command, rows: Rows, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("WANDB_PROJECT", "mine")
@@ -146,7 +146,7 @@ def test_the_project_is_that_of_the_environment(
     assert inspected(Path("runs/default") / rows()[0].id)["project"] == "mine"
 
 
-def test_who_is_logged_in_goes_online_by_itself(
+def test_logged_in_users_are_online_by_default(
     command: Command, rows: Rows, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with serve() as server:
@@ -164,7 +164,7 @@ def test_who_is_logged_in_goes_online_by_itself(
 
 
 @pytest.mark.slow
-def test_who_is_not_logged_in_stays_offline_and_is_not_asked(
+def test_others_are_offline_by_default_without_a_prompt(
     command: Command, rows: Rows, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.delenv("WANDB_MODE")
@@ -175,7 +175,7 @@ def test_who_is_not_logged_in_stays_offline_and_is_not_asked(
 
 
 @pytest.mark.slow
-def test_a_server_that_does_not_answer_loses_nothing(
+def test_without_an_answer_of_the_server_the_run_is_offline(
     command: Command, rows: Rows, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("WANDB_BASE_URL", "http://127.0.0.1:9")
