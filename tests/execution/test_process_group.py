@@ -241,9 +241,7 @@ def test_validation_with_fewer_images_than_devices(command: Command, rows: Rows)
     assert rows()[0].devices.startswith("12 x ")
 
 
-def test_rows_of_a_worker_dependent_normalizer_are_not_shared(
-    command: Command, rows: Rows
-) -> None:
+def test_rows_of_a_worker_dependent_normalizer_are_not_shared(command: Command, rows: Rows) -> None:
     """Its normalizer says so; its layers are torch's own, which say nothing."""
     end = command(*BROKEN, "-m", "norm=foreign", "batch=4,8", *SHORT)
     assert end.code == 0, end.err
@@ -252,9 +250,7 @@ def test_rows_of_a_worker_dependent_normalizer_are_not_shared(
 
 
 @pytest.mark.slow
-def test_init_from_loads_parameters_by_name_or_refuses(
-    command: Command, rows: Rows
-) -> None:
+def test_init_from_loads_parameters_by_name_or_refuses(command: Command, rows: Rows) -> None:
     base = ("norm=gn", *SHORT, "recipe.images=3840")
     assert command(*base, "checkpoint.epochs=[1]").code == 0
     start = f"init_from={rows()[0].id}@1"
