@@ -22,9 +22,10 @@ from normbench.execution import dispatch
 from normbench.execution.distributed_env import distributed_env
 from normbench.execution.job import Summary
 from normbench.execution.sweep import Interrupted
-from normbench.report import build, render
+from normbench.report import build
+from normbench.report.exports import table_markdown
 from normbench.report.pivot import tables
-from normbench.report.table_spec import Spec
+from normbench.report.table_spec import TableSpec
 from normbench.run_files import require_writable
 
 REPORTS = Path("reports")
@@ -62,10 +63,10 @@ def _conclude(cells: list[Cell], settings: Settings, summary: Summary) -> None:
     ids = {cell.id for cell in cells}
     printed = tables(_specs_of(settings.sweep), rows, ids)
     for table in printed:
-        print(f"\n{render.markdown(table)}")
+        print(f"\n{table_markdown(table)}")
     changed = build.write(printed, REPORTS, root)
     for table in printed:
-        forms = ", ".join(build.forms(table, root))
+        forms = ", ".join(build.suffixes(table, root))
         print(f"{REPORTS / table.spec.name / table.slug}{forms}")
     if printed:
         verb = "is" if len(changed) == 1 else "are"
@@ -83,7 +84,7 @@ def _conclude(cells: list[Cell], settings: Settings, summary: Summary) -> None:
         print(f"W&B: {len(offline)} offline runs; `wandb sync {folders}` uploads them")
 
 
-def _specs_of(sweep: str) -> list[Spec]:
+def _specs_of(sweep: str) -> list[TableSpec]:
     """Return our tables, and those of the papers that `sweep` reproduces."""
     return [
         spec

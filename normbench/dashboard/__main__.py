@@ -29,11 +29,12 @@ from normbench import results
 from normbench.config import cli
 from normbench.config.files import TABLES, comment
 from normbench.errors import BadInput, choose_from
-from normbench.report import build, render
+from normbench.report import build
+from normbench.report.exports import table_markdown
 from normbench.report.metrics import METRICS
 from normbench.report.pivot import tables
 from normbench.report.table import Table
-from normbench.report.table_spec import Spec
+from normbench.report.table_spec import TableSpec
 from normbench.results import Row
 from normbench.run_files import require_writable
 
@@ -107,7 +108,7 @@ def _rows(root: Path) -> list[Row]:
     return [row for row in results.read(root) if row.kind == "run"]
 
 
-def _pages(specs: Sequence[Spec], rows: Sequence[Row], asked: Asked) -> list["Page"]:
+def _pages(specs: Sequence[TableSpec], rows: Sequence[Row], asked: Asked) -> list["Page"]:
     """A page for each table that has rows; all that dashboards know of tables is in here.
 
     Raises:
@@ -121,7 +122,7 @@ def _pages(specs: Sequence[Spec], rows: Sequence[Row], asked: Asked) -> list["Pa
         trained = {row.shared_with or row.id: row for row in table.runs}
         runs = [by_id.get(run, row) for run, row in trained.items()]
         if runs:
-            part = Part(render.markdown(table), runs, _measured(table))
+            part = Part(table_markdown(table), runs, _measured(table))
             parts.setdefault(table.spec.name, []).append(part)
     if empty := sorted({*asked.wanted} - parts.keys()):
         raise BadInput(f"table {empty[0]} has no finished run below runs={asked.runs}")
@@ -134,12 +135,12 @@ def _pages(specs: Sequence[Spec], rows: Sequence[Row], asked: Asked) -> list["Pa
 
 def _measured(table: Table) -> dict[str, str]:
     """What the numbers of a table are: labels by the keys of a row, as far as it has them."""
-    shown = [cell.metric for cell in table.cells]
+    shown = [entry.metric for entry in table.entries]
     known = {name: metric.label for name, metric in METRICS.items() if metric in shown}
     return {name: label for name, label in known.items() if name in Row.__dataclass_fields__}
 
 
-def _source(spec: Spec) -> str:
+def _source(spec: TableSpec) -> str:
     source = f" Source: {spec.source}." if spec.source else ""
     return f"{comment(TABLES / f'{spec.name}.yaml')}{source} File: reports/tables/{spec.name}.yaml."
 

@@ -1,17 +1,23 @@
-"""Tables, figures, claims and a recommendation from finished runs, in seconds and without torch.
+"""Make tables, figures, verdicts on claims and a recommendation from finished runs.
 
-    python -m normbench.report [TABLE ...] [runs=DIR] [out=DIR]
+    python -m normbench.report [TABLE ...] [runs=DIR] [out=DIR] [study=DIR]
 
-TABLE is a file of reports/tables/ (default: all), runs the root folder of the runs (default: runs),
-out where to write (default: reports). Without TABLE the whole report is made:
+    TABLE      name of a file in reports/tables/; default: the whole report
+    runs=DIR   folder of all sweeps (runs), or a study: its folder or its rows.jsonl.gz
+    out=DIR    where to write (reports)
+    study=DIR  write the rows and curves of `runs` to DIR/rows.jsonl.gz and the page to
+               DIR/index.html, and nothing else; without runs=, redraw the page of an existing study
 
-    out/index.html           one page: tables, figures, claims, recommendation; needs no other file
-    out/claims.md, .csv      the papers' claims, judged by the rows and by the papers' numbers
-    out/recommendation.md    which normalizer for so many images per worker
-    out/report.tex           all tables as one document
-    out/TABLE/SETTING.*      each table by itself: md, csv, tex, and its figures
+The whole report:
 
-With TABLE these tables are printed and written, also those that no run belongs to.
+    out/index.html           one page with tables, figures, claims and recommendation
+    out/claims.md, .csv      verdicts on the papers' claims
+    out/recommendation.md    which normalizer for which number of images per worker
+    out/report.tex           all tables as one LaTeX document
+    out/TABLE/SETTING.*      each table alone: md, csv, tex and its figures
+
+With TABLE, only these tables are printed and written, even if they have no runs. Takes seconds and
+needs no torch.
 """
 
 import sys
@@ -21,86 +27,116 @@ from pathlib import Path
 from normbench import results
 from normbench.config import cli
 from normbench.errors import BadInput, choose_from
-from normbench.report import build, render
-from normbench.report.cache import Made, fingerprint
+from normbench.report import build
+from normbench.report.cache import Cache, inputs_digest, write_if_changed
+from normbench.report.exports import table_markdown
 from normbench.report.pivot import tables
 from normbench.report.table import Table
-from normbench.report.table_spec import Spec
-from normbench.report.trial import counted, shown, trials
+from normbench.report.table_spec import TableSpec
+from normbench.report.verdicts import count_verdicts, judge_claims, tables_to_show
+from normbench.results import STUDY
 from normbench.run_files import require_writable
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Make a report; the exit code is 2 if the command line cannot be used."""
+    """Make a report; return exit code 2 if the command line is invalid, else 0."""
     try:
         if {"-h", "--help"} & set(arguments):
             print(f"{__doc__}\nTables: {', '.join(spec.name for spec in build.specs())}")
             return 0
         folders, wanted = _parse(arguments)
-        runs, out = folders["runs"], folders["out"]
         specs = build.specs(wanted)
+        if "study" in folders:
+            _write_study(specs, folders)
+            return 0
+        runs, out = folders.get("runs", Path("runs")), folders.get("out", Path("reports"))
         require_writable(out, f"out={out}", "use a writable folder, as out=reports")
-        # Of a paper's table that is named there are the paper's numbers at the least.
-        given = any(word.startswith("runs=") for word in arguments)
-        if given or not wanted or not all(each.fixed for each in specs):
+        # A paper's table has the paper's numbers even without runs.
+        if "runs" in folders or not wanted or not all(spec.fixed for spec in specs):
             results.require_rows(runs)
         if wanted:
-            _some(specs, runs, out)
-        elif Made(out).whole(fingerprint(out, runs)):
+            _write_some(specs, runs, out)
+        elif Cache(out).is_current(inputs_digest(out, runs)):
             print(f"nothing has changed since {out / build.PAGE} was made")
         else:
-            _all(specs, runs, out)
+            _write_all(specs, runs, out)
     except BadInput as error:
         print(f"normbench.report: {error}", file=sys.stderr)
         return 2
     return 0
 
 
-def _some(specs: Sequence[Spec], runs: Path, out: Path) -> None:
-    made = tables(specs, results.read(runs), None, empty=True)
-    for table in made:
-        print(render.markdown(table))
-    changed = build.write(made, out, runs)
+def _write_some(specs: Sequence[TableSpec], runs: Path, out: Path) -> None:
+    found = tables(specs, results.read(runs), None, empty=True)
+    for table in found:
+        print(table_markdown(table))
+    changed = build.write(found, out, runs)
     print("\n".join(f"wrote {path}" for path in changed) or "nothing has changed")
 
 
-def _all(specs: Sequence[Spec], runs: Path, out: Path) -> None:
-    of = fingerprint(out, runs)  # before the rows are read: who comes later is news next time
-    made = tables(specs, results.read(runs), None, empty=True)
-    claims = build.all_claims(specs)
-    enough = shown(claims, made)
-    judged = trials(claims, {spec.name: spec for spec in specs}, enough)
-    report = build.Report(enough, judged, runs)
-    changed = build.write_all(report, out, of)
+def _write_all(specs: Sequence[TableSpec], runs: Path, out: Path) -> None:
+    inputs = inputs_digest(out, runs)  # before reading: rows written meanwhile count next time
+    report, dropped = _report(specs, runs)
+    changed = build.write_all(report, out, inputs)
     for table in report.with_runs:
-        print(_line(table))
-    if few := sorted({each.spec.name for each in made} - {each.spec.name for each in enough}):
+        print(_summary(table))
+    if dropped:
         print(
-            f"left out, unless named, as hardly any of their cells was trained and no claim can be "
-            f"judged by them: {', '.join(few)}"
+            "left out unless named, because too few of their entries have runs to judge a claim: "
+            + ", ".join(dropped)
         )
-    print(f"{len(judged)} verdicts on the papers' claims: {counted(judged)}")
+    print(f"verdicts on the papers' claims: {count_verdicts(report.claims)}")
     print(f"{len(changed)} files are new or changed" if changed else "no file has changed")
-    print(f"all of it: {out / build.PAGE}")
+    print(f"page: {out / build.PAGE}")
 
 
-def _line(table: Table) -> str:
-    filled = sum(bool(cell.values) for cell in table.cells)
-    all_ = sum(1 for _ in table.cells)
-    return f"{table.spec.name}: {filled} of {all_} cells, {len(table.runs)} runs, {table.slug}"
+def _report(specs: Sequence[TableSpec], runs: Path) -> tuple[build.Report, list[str]]:
+    """Return the report of all tables, and the names of tables with too few runs."""
+    found = tables(specs, results.read(runs), None, empty=True)
+    claims = build.read_claims(specs)
+    kept = tables_to_show(claims, found)
+    verdicts = judge_claims(claims, {spec.name: spec for spec in specs}, kept)
+    dropped = {table.spec.name for table in found} - {table.spec.name for table in kept}
+    return build.Report(kept, verdicts, runs), sorted(dropped)
+
+
+def _write_study(specs: Sequence[TableSpec], folders: dict[str, Path]) -> None:
+    """Write rows.jsonl.gz and index.html of a study."""
+    study = folders["study"]
+    if "out" in folders:
+        raise BadInput(f"out={folders['out']}: study={study} is where a study is written")
+    path = study / STUDY
+    runs = folders.get("runs", path if path.exists() else Path("runs"))
+    results.require_rows(runs)
+    require_writable(study, f"study={study}", "use a writable folder")
+    if results.study_file(runs) is None:
+        results.write_study(path, runs, results.read(runs))
+        print(f"wrote {path}")
+    elif results.study_file(runs) != path:
+        raise BadInput(f"runs={runs} is a study already; copy it to {study}")
+    report, _ = _report(specs, path)
+    write_if_changed(study / build.PAGE, build.study_page(report, study).encode())
+    print(f"page: {study / build.PAGE}")
+
+
+def _summary(table: Table) -> str:
+    filled = sum(bool(entry.values) for entry in table.entries)
+    total = sum(1 for _ in table.entries)
+    return f"{table.spec.name}: {filled} of {total} entries, {len(table.runs)} runs, {table.slug}"
 
 
 def _parse(arguments: Sequence[str]) -> tuple[dict[str, Path], list[str]]:
-    folders = {"runs": Path("runs"), "out": Path("reports")}
+    keys = ("runs", "out", "study")
+    folders: dict[str, Path] = {}
     wanted = []
     for argument in arguments:
         key, equals, value = argument.partition("=")
         if not equals:
             wanted += argument.split(",")
-        elif key in folders and value:
+        elif key in keys and value:
             folders[key] = Path(value)
         else:
-            raise BadInput(f"{argument} is unknown; {choose_from(key, folders)}")
+            raise BadInput(f"{argument} is unknown; {choose_from(key, keys)}")
     return folders, wanted
 
 

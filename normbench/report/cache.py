@@ -1,15 +1,14 @@
-"""What the files of a report were made of, so that none is made twice and none is out of date.
+"""Cache beside a report, so that figures are drawn only when their data has changed.
 
-It stands beside them in .made.json:
+`.report.json` in the folder of the report holds
 
-    drawn   a digest of what each figure shows, by its file
-    of      the fingerprint of all that the whole report was made of
-    files   time and size of each of its files when it was finished
+    figures  digest of the data of each figure, by file
+    inputs   digest of everything that the whole report was made from
+    outputs  time and size of each file of the whole report
 """
 
 import hashlib
 import json
-import os
 from collections.abc import Iterator, Mapping
 from functools import cache
 from importlib.metadata import version
@@ -18,114 +17,111 @@ from pathlib import Path
 from normbench import results, run_files
 from normbench.config import files
 from normbench.config.files import CLAIMS, CONF, SWEEPS, TABLES, names
+from normbench.run_files import PROBES, write_file, write_json
 
-_MADE = ".made.json"
+_FILE = ".report.json"
 _LIBRARIES = ("jinja2", "matplotlib", "scipy", "tabulate")
 
 
-class Made:
-    """The files below a folder that have been made, those of the whole report among them."""
+class Cache:
+    """Files of a report below `root`, and what they were made from."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
         try:
-            known = json.loads((root / _MADE).read_text())
+            content = json.loads((root / _FILE).read_text())
         except (OSError, ValueError):
-            known = {}
-        self.drawn: dict[str, str] = known.get("drawn", {})
-        self.of: str = known.get("of", "")
-        self.files: dict[str, str] = known.get("files", {})
-        self._now: list[Path] = []
+            content = {}
+        self.figures: dict[str, str] = content.get("figures", {})
+        self.inputs: str = content.get("inputs", "")
+        self.outputs: dict[str, str] = content.get("outputs", {})
+        self._files: list[Path] = []
 
     def write(self, texts: Mapping[Path, str]) -> list[Path]:
-        """Write what is new; the files that have changed."""
-        self._now += texts
-        return [path for path, text in texts.items() if put(path, text.encode())]
+        """Write texts that are new or have changed; return their files."""
+        self._files += texts
+        return [path for path, text in texts.items() if write_if_changed(path, text.encode())]
 
-    def stale(self, path: Path, shown: str) -> bool:
-        """Whether a figure is missing or shows something else; from now on it does not."""
+    def is_stale(self, path: Path, data: str) -> bool:
+        """Return whether a figure is missing or shows other data than this digest."""
         name = self._name(path)
-        before = self.drawn.get(name)
-        self.drawn[name] = shown
-        self._now.append(path)
-        return before != shown or not path.exists()
+        stale = self.figures.get(name) != data or not path.exists()
+        self.figures[name] = data
+        self._files.append(path)
+        return stale
 
-    def finish(self, of: str) -> None:
-        """The files that were asked for are the whole report, made of what has this fingerprint."""
-        self.of = of
-        self.files = {self._name(path): stamp(path) for path in self._now}
-        self.keep()
+    def save(self, inputs: str | None = None) -> None:
+        """Save the cache; with `inputs`, the files written so far are the whole report."""
+        if inputs is not None:
+            self.inputs = inputs
+            self.outputs = {self._name(path): stamp(path) for path in self._files}
+        content = {"figures": self.figures, "inputs": self.inputs, "outputs": self.outputs}
+        write_json(self.root / _FILE, content)
 
-    def keep(self) -> None:
-        """Remember it."""
-        known = {"drawn": self.drawn, "of": self.of, "files": self.files}
-        put(self.root / _MADE, json.dumps(known, indent=0, sort_keys=True).encode())
-
-    def whole(self, of: str) -> bool:
-        """Whether all files of the report are there as they were made, and of the same."""
-        return self.of == of and all(
-            stamp(self.root / name) == before for name, before in self.files.items()
+    def is_current(self, inputs: str) -> bool:
+        """Return whether the whole report exists, unchanged, and was made from these inputs."""
+        return self.inputs == inputs and all(
+            stamp(self.root / name) == before for name, before in self.outputs.items()
         )
 
     def _name(self, path: Path) -> str:
         return str(path.relative_to(self.root))
 
 
-def fingerprint(root: Path, runs: Path) -> str:
-    """Of everything that the report in `root` is made of, told without reading a row."""
-    found = hashlib.sha256(_drawing().encode())
-    # Its links lead from the one to the other.
-    found.update(f"{root.resolve()}\n{runs.resolve()}\n".encode())
+def inputs_digest(root: Path, runs: Path) -> str:
+    """Return a digest of everything that the report in `root` depends on, without reading rows."""
+    digest = hashlib.sha256(_drawing().encode())
+    # The page links to the runs by relative paths.
+    digest.update(f"{root.resolve()}\n{runs.resolve()}\n".encode())
     for path in _yamls():
-        found.update(f"{path} {stamp(path)}\n".encode())
-    for row, _ in results.row_files(runs):
-        folder = Path(row).parent
-        for path in (Path(row), folder / "history.csv", folder / "probes"):
-            found.update(f"{path} {stamp(path)}\n".encode())
-    return found.hexdigest()
+        digest.update(f"{path} {stamp(path)}\n".encode())
+    if study := results.study_file(runs):
+        digest.update(stamp(study).encode())
+        return digest.hexdigest()
+    for row, stat in results.row_files(runs):
+        folder = row.removesuffix("row.json")
+        beside = stamp(f"{folder}history.csv"), stamp(f"{folder}{PROBES}")
+        digest.update(f"{row} {stat.st_mtime_ns} {stat.st_size} {beside}\n".encode())
+    return digest.hexdigest()
 
 
-def digest(*shown: str) -> str:
-    """Of what a figure shows and of how it is drawn."""
-    return hashlib.sha256("\n".join([_drawing(), *shown]).encode()).hexdigest()
+def data_digest(*texts: str) -> str:
+    """Return a digest of the data of a figure and of the code that draws it."""
+    return hashlib.sha256("\n".join([_drawing(), *texts]).encode()).hexdigest()
 
 
 def _yamls() -> Iterator[Path]:
-    # Of sweeps and normalizers the report has the names: it links to the ones and says which of
-    # the others were not tested.
+    # The report links to sweeps and lists normalizers that were not tested.
     for folder in (TABLES, CLAIMS, SWEEPS, CONF / "norm"):
         yield from sorted(folder.glob("*.yaml"))
 
 
 def _drawing() -> str:
-    """How figures are drawn; colours go by the place of a normalizer among all of them."""
+    """Return what a figure depends on beside its data: code, libraries, order of normalizers."""
+    # The colour of a normalizer follows from its place among all names.
     return f"{_program()} {' '.join(names(CONF / 'norm'))}"
 
 
 @cache
 def _program() -> str:
-    own = sorted(path for path in Path(__file__).parent.iterdir() if path.is_file())
+    modules = sorted(path for path in Path(__file__).parent.iterdir() if path.is_file())
     others = [Path(str(module.__file__)) for module in (results, run_files, files)]
-    code = [path.read_bytes() for path in (*own, *others)]
-    return " ".join([hashlib.sha256(b"".join(code)).hexdigest(), *map(version, _LIBRARIES)])
+    code = b"".join(path.read_bytes() for path in (*modules, *others))
+    return " ".join([hashlib.sha256(code).hexdigest(), *map(version, _LIBRARIES)])
 
 
-def stamp(path: Path) -> str:
-    """Time and size of a file; nothing if there is none."""
+def stamp(path: Path | str) -> str:
+    """Return time and size of a file, "" if it is missing."""
     try:
-        found = path.stat()
-    except FileNotFoundError:
+        stat = Path(path).stat()
+    except (FileNotFoundError, NotADirectoryError):  # below a study there are no folders
         return ""
-    return f"{found.st_mtime_ns} {found.st_size}"
+    return f"{stat.st_mtime_ns} {stat.st_size}"
 
 
-def put(path: Path, content: bytes) -> Path | None:
-    """Write a file unless it has this content; the file, if it has changed."""
+def write_if_changed(path: Path, content: bytes) -> bool:
+    """Write a file unless it has this content already; return whether it was written."""
     if path.exists() and path.read_bytes() == content:
-        return None
-    path.parent.mkdir(parents=True, exist_ok=True)
-    # In one piece: two sweeps may end at the same moment.
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    temporary.write_bytes(content)
-    temporary.replace(path)
-    return path
+        return False
+    write_file(path, content)
+    return True

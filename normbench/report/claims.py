@@ -1,4 +1,4 @@
-"""A file of reports/claims/: sentences of a paper, each a comparison of cells of a table."""
+"""Claims of papers, read from reports/claims/: each compares entries of a table."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,32 +10,36 @@ from typing import Any
 
 from normbench.errors import BadInput, choose_from
 from normbench.report.metrics import METRICS, Metric
-from normbench.report.table_spec import Label, Spec
+from normbench.report.table_spec import Label, TableSpec
 
 KINDS = ("higher", "not_lower", "alike", "spread", "deviation", "more", "rises", "falls")
-UNSIGNED = ("spread", "deviation")  # of these effects both ends are at least 0
-Pick = tuple[Label, Label]  # row and column of a cell
+UNSIGNED = ("spread", "deviation")  # kinds whose effect is never negative
+Pick = tuple[Label, Label]  # row and column of an entry
 
 
 @dataclass(frozen=True)
 class Claim:
-    """A sentence of a paper, and the comparison that it stands for.
+    """A sentence of a paper, stated as a comparison of entries of a table.
 
     Args:
-        name: in its file.
-        paper: who claims it.
-        place: where in the paper.
+        name: key in its file.
+        paper: that makes the claim.
+        place: section, table or figure of the paper.
         says: the sentence.
-        tables: whose cells are compared, each table by itself.
-        kind: higher and not_lower compare the first cell with the second (or with 0), `more` the
-            difference of two cells with that of two others; alike asks for a difference of at most
-            `bound`, spread that a row of cells lies within `bound`, deviation that the standard
-            deviation over the seeds of a cell is at most `bound`; rises and falls ask for the sign
-            of the slope over the logarithm of the images per worker.
-        picks: the cells; a word with * stands for several rows or columns, and the claim for each.
+        tables: in which it is judged, each table alone.
+        kind: comparison of the entries:
+            higher: the first is above the second (or above 0) by more than `bound`;
+            not_lower: the first is below the second by at most `bound`;
+            alike: two differ by at most `bound`;
+            more: first minus second exceeds third minus fourth by more than `bound`;
+            spread: largest and smallest mean of a row differ by at most `bound`;
+            deviation: the standard deviation over seeds is at most `bound`;
+            rises, falls: sign of the slope over log2 of the images per worker.
+        picks: the entries; a word with * stands for several rows or columns, and the claim is about
+            each of them.
         bound: in the unit of the metric.
-        average: over what * stands for, the mean is meant and not each of them.
-        metric: that is compared, if it is not what the table prints.
+        average: with *, the claim is about the mean and not about each.
+        metric: that is compared, if it is not the table's.
     """
 
     name: str
@@ -50,13 +54,18 @@ class Claim:
     metric: Metric | None = None
 
     @property
+    def sentence(self) -> str:
+        """Return the sentence of the paper and the bound that makes it precise."""
+        return self.says + (f" (bound {self.bound:g})" if self.bound else "")
+
+    @property
     def flat(self) -> bool:
-        """Whether it is about a row being flat, which one computation is by construction."""
+        """Return whether the claim is about the shape of a row."""
         return self.kind in ("spread", "rises", "falls")
 
 
-def claims(file: str, raw: Mapping[str, Any], specs: Mapping[str, Spec]) -> list[Claim]:
-    """The claims of a file of reports/claims/.
+def claims(file: str, raw: Mapping[str, Any], specs: Mapping[str, TableSpec]) -> list[Claim]:
+    """Parse a file of reports/claims/.
 
     Args:
         file: its name.
@@ -64,7 +73,7 @@ def claims(file: str, raw: Mapping[str, Any], specs: Mapping[str, Spec]) -> list
         specs: all tables by name.
 
     Raises:
-        BadInput: a claim is about something that is not there.
+        BadInput: a claim is invalid or about a table, row or column that does not exist.
     """
     found = []
     for name, entry in raw["claims"].items():
@@ -73,8 +82,8 @@ def claims(file: str, raw: Mapping[str, Any], specs: Mapping[str, Spec]) -> list
             for table in claim.tables:
                 if table not in specs:
                     raise ValueError(f"table {table} is unknown; {choose_from(table, specs)}")
-                for picks in alternatives_of(claim, specs[table]):
-                    weights_of(claim, specs[table], picks)
+                for picks in claim_alternatives(claim, specs[table]):
+                    claim_weights(claim, specs[table], picks)
         except (KeyError, TypeError, ValueError) as error:
             raise BadInput(f"reports/claims/{file}.yaml, {name}: {error}") from error
         found.append(claim)
@@ -84,7 +93,7 @@ def claims(file: str, raw: Mapping[str, Any], specs: Mapping[str, Spec]) -> list
 def _claim(name: str, paper: str, entry: dict[str, Any]) -> Claim:
     kinds = [kind for kind in KINDS if kind in entry]
     if len(kinds) != 1:
-        raise ValueError(f"a claim has one of {', '.join(KINDS)}")
+        raise ValueError(f"a claim needs exactly one of {', '.join(KINDS)}")
     picks = tuple((_label(row), _label(column)) for row, column in entry.pop(kinds[0]))
     metric = entry.pop("metric", None)
     if metric is not None and metric not in METRICS:
@@ -112,7 +121,7 @@ def _claim(name: str, paper: str, entry: dict[str, Any]) -> Claim:
         "more": (4,),
     }.get(kinds[0])
     if wanted and len(picks) not in wanted:
-        raise ValueError(f"{kinds[0]} compares {' or '.join(map(str, wanted))} cells")
+        raise ValueError(f"{kinds[0]} compares {' or '.join(map(str, wanted))} entries")
     return found
 
 
@@ -120,10 +129,10 @@ def _label(words: Any) -> Label:
     return tuple(map(str, words)) if isinstance(words, list) else (str(words),)
 
 
-def alternatives_of(claim: Claim, spec: Spec) -> Iterator[tuple[Pick, ...]]:
-    """The cells of a claim with every word that * can stand for, the same one in all cells.
+def claim_alternatives(claim: Claim, spec: TableSpec) -> Iterator[tuple[Pick, ...]]:
+    """Yield the entries of a claim for each value of *, the same value in all entries.
 
-    For kinds that take a row of cells these are one alternative.
+    Kinds about a whole row yield all entries at once.
 
     Raises:
         ValueError: the table has no such row or column.
@@ -140,13 +149,13 @@ def alternatives_of(claim: Claim, spec: Spec) -> Iterator[tuple[Pick, ...]]:
     ]
     for pick, found in zip(claim.picks, matching, strict=True):
         if not found:
-            raise ValueError(f"{spec.name} has no cell {' '.join(pick[0])}, {' '.join(pick[1])}")
+            raise ValueError(f"{spec.name} has no entry {' '.join(pick[0])}, {' '.join(pick[1])}")
     if claim.flat:
-        yield tuple(cell for found in matching for cell in found)
+        yield tuple(entry for found in matching for entry in found)
         return
     several = [len(found) for found in matching if len(found) > 1]
     if len(set(several)) > 1:
-        raise ValueError("* stands for different numbers of cells")
+        raise ValueError("* stands for different numbers of entries")
     for index in range(several[0] if several else 1):
         yield tuple(found[index] if len(found) > 1 else found[0] for found in matching)
 
@@ -159,8 +168,8 @@ def _matches(wanted: Label, label: Label) -> bool:
     )
 
 
-def weights_of(claim: Claim, spec: Spec, picks: Sequence[Pick]) -> list[float]:
-    """What each cell counts in the effect."""
+def claim_weights(claim: Claim, spec: TableSpec, picks: Sequence[Pick]) -> list[float]:
+    """Return the weight of each entry in the effect."""
     if claim.kind == "more":
         return [1.0, -1.0, -1.0, 1.0]
     if claim.kind in UNSIGNED:
@@ -174,15 +183,15 @@ def weights_of(claim: Claim, spec: Spec, picks: Sequence[Pick]) -> list[float]:
     return [sign * (each - center) / total for each in x]
 
 
-def _batch(spec: Spec, pick: Pick) -> int:
-    """Images per worker of a cell, which its row or its column says.
+def _batch(spec: TableSpec, pick: Pick) -> int:
+    """Return the images per worker of an entry, from its row or column.
 
     Raises:
-        ValueError: neither does.
+        ValueError: neither has images per worker.
     """
     assert spec.fixed is not None
     for axis, label in zip(spec.fixed, pick, strict=True):
         for place in axis:
             if place.label == label and place.batch is not None:
                 return place.batch
-    raise ValueError(f"{' '.join(pick[0])}, {' '.join(pick[1])} is not about images per worker")
+    raise ValueError(f"{' '.join(pick[0])}, {' '.join(pick[1])} has no images per worker")

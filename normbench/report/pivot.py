@@ -1,4 +1,4 @@
-"""Tables out of rows: one for each setting in which the rows were obtained."""
+"""Pivot rows into tables, one for each setting in which they were obtained."""
 
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -6,35 +6,37 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
-from normbench.report.table import Cell, Column, Table, key_of, words
-from normbench.report.table_spec import FULL, Label, Place, Spec, fits
+from normbench.report.table import Column, Entry, Table, option_key, words
+from normbench.report.table_spec import FULL, Header, Label, TableSpec, fits
 from normbench.results import Row, flatten, row_order
 
 
 def tables(
-    specs: Sequence[Spec],
+    specs: Sequence[TableSpec],
     rows: Sequence[Row],
     touched: Collection[str] | None,
     *,
     empty: bool = False,
 ) -> list[Table]:
-    """The tables of `specs` from `rows`, one for each setting.
+    """Return the tables of `specs` with the results of `rows`, one for each setting.
 
     Args:
-        specs: what tables there are.
-        rows: all rows, as `normbench.results.read` orders them; of those that are no runs none is
-            used.
-        touched: ids of runs; settings that contain none of them are left out. None: all settings.
-        empty: papers' tables that no row belongs to are made too, with the paper's numbers alone.
+        specs: of the tables.
+        rows: sorted as by `normbench.results.read`; rows of probes are ignored.
+        touched: ids of runs; only settings with one of them are returned. None: all settings.
+        empty: also return papers' tables without runs, with the paper's numbers alone.
     """
-    return list(_tables(specs, _alike(rows), touched, empty))
+    return list(_tables(specs, _group_rows(rows), touched, empty))
 
 
 def _tables(
-    specs: Sequence[Spec], runs: Sequence["Runs"], touched: Collection[str] | None, empty: bool
+    specs: Sequence[TableSpec],
+    runs: Sequence["RunGroup"],
+    touched: Collection[str] | None,
+    empty: bool,
 ) -> Iterator[Table]:
     for spec in specs:
-        own = _asked(spec, runs)
+        own = _select(spec, runs)
         made = _paper_tables(spec, own) if spec.fixed else _free_tables(spec, own)
         if touched is not None:
             made = [each for each in made if any(row.id in touched for row in each.runs)]
@@ -44,16 +46,15 @@ def _tables(
 
 
 @dataclass(frozen=True)
-class Runs:
-    """Rows that differ in seeds and results alone, with their configuration as tables ask for it.
+class RunGroup:
+    """Rows that differ only in seed and results, and their configuration.
 
-    What stands where is decided once for all of them.
+    The place of a group in a table is determined once for all its rows.
 
     Args:
-        rows: of the runs, as `normbench.results.read` orders them.
-        options: all scientific options, flat; the seed only where tables are about seeds.
-        parts: each part of the configuration (norm, model, batch ...) as text: equal parts have
-            equal texts.
+        rows: sorted as by `normbench.results.read`.
+        options: all scientific options, flattened; the seed only if the table is about seeds.
+        parts: each part of the configuration (norm, model, batch ...) as text, for comparison.
     """
 
     rows: list[Row]
@@ -62,39 +63,34 @@ class Runs:
 
     @property
     def row(self) -> Row:
-        """The first of them, for what they have in common."""
+        """Return the first row, for what all have in common."""
         return self.rows[0]
 
-    def by_seed(self) -> "Iterator[Runs]":
-        """Each by itself, with its seed among the options."""
+    def by_seed(self) -> "Iterator[RunGroup]":
+        """Yield each row as a group of its own, with its seed among the options."""
         for row in self.rows:
             options = {**self.options, "seed": row.seed}
-            yield Runs([row], options, {**self.parts, "seed": repr(row.seed)})
+            yield RunGroup([row], options, {**self.parts, "seed": repr(row.seed)})
 
 
-def _alike(rows: Iterable[Row]) -> list[Runs]:
-    """The runs among `rows`, those together that differ in their seeds alone."""
-    # By identity first: rows that were read from an index share the parts of their configurations.
-    same: dict[tuple[Any, ...], list[Row]] = {}
-    found: dict[tuple[str, ...], Runs] = {}
+def _group_rows(rows: Iterable[Row]) -> list[RunGroup]:
+    """Group the rows of runs that differ only in seed and results."""
+    groups: dict[tuple[str, ...], RunGroup] = {}
     for row in rows:
         if row.kind != "run":
             continue
         config = row.config.copy()
         config.pop("seed", None)
-        ids = (row.options, row.devices, row.stacked_seeds, *map(id, config.values()))
-        if ids not in same:
-            texts = {part: repr(value) for part, value in config.items()}
-            key = (row.options, _hardware(row), *map(str, texts.items()))
-            if key not in found:
-                found[key] = Runs([], flatten(config), texts)
-            same[ids] = found[key].rows
-        same[ids].append(row)
-    return list(found.values())
+        key = (row.options, _hardware(row), repr(config))
+        if key not in groups:
+            parts = {part: repr(value) for part, value in config.items()}
+            groups[key] = RunGroup([], flatten(config), parts)
+        groups[key].rows.append(row)
+    return list(groups.values())
 
 
-def _asked(spec: Spec, runs: Sequence[Runs]) -> list[Runs]:
-    """Those that the table is about; seed by seed, if it tells seeds apart."""
+def _select(spec: TableSpec, runs: Sequence[RunGroup]) -> list[RunGroup]:
+    """Return the groups that the table is about, split by seed if seeds are on an axis."""
     where = spec.where or {}
     seedless = {option: value for option, value in where.items() if option != "seed"}
     asked = [each for each in runs if fits(seedless, each.options)]
@@ -103,21 +99,23 @@ def _asked(spec: Spec, runs: Sequence[Runs]) -> list[Runs]:
     return [one for each in asked for one in each.by_seed() if fits(where, one.options)]
 
 
-def _in_order(runs: Iterable[Runs]) -> tuple[Row, ...]:
-    """Their rows as `normbench.results.read` orders them."""
-    several = list(runs)
-    if len(several) == 1:
-        return tuple(several[0].rows)  # in order, and keys of many rows take time
-    return tuple(sorted((row for each in several for row in each.rows), key=row_order))
+def _sorted_rows(runs: Iterable[RunGroup]) -> tuple[Row, ...]:
+    """Return all rows of the groups, sorted."""
+    groups = list(runs)
+    if len(groups) == 1:
+        return tuple(groups[0].rows)  # sorted already
+    return tuple(sorted((row for group in groups for row in group.rows), key=row_order))
 
 
-def _by_setting(spec: Spec, runs: Iterable[Runs]) -> list[tuple[dict[str, Any], list[Runs]]]:
-    """The settings of `runs`, each with its own."""
-    found: dict[tuple[str, ...], tuple[dict[str, Any], list[Runs]]] = {}
+def _by_setting(
+    spec: TableSpec, runs: Iterable[RunGroup]
+) -> list[tuple[dict[str, Any], list[RunGroup]]]:
+    """Return the settings of `runs`, each with its groups."""
+    found: dict[tuple[str, ...], tuple[dict[str, Any], list[RunGroup]]] = {}
     for run in runs:
         left_out, more = _besides_axes(run.row, spec)
         kept = {part: text for part, text in run.parts.items() if part not in left_out}
-        # Of a part that only some options of are on an axis the others belong to the setting.
+        # Options that are not on the axis belong to the setting.
         for part in spec.options:
             kept[part] = str(
                 [pair for pair in run.options.items() if _belongs(pair[0], part, spec)]
@@ -134,30 +132,30 @@ def _by_setting(spec: Spec, runs: Iterable[Runs]) -> list[tuple[dict[str, Any], 
     return [found[key] for key in sorted(found)]
 
 
-def _belongs(option: str, part: str, spec: Spec) -> bool:
+def _belongs(option: str, part: str, spec: TableSpec) -> bool:
     return option.partition(".")[0] == part and option not in spec.keys
 
 
-def _free_tables(spec: Spec, runs: Sequence[Runs]) -> list[Table]:
+def _free_tables(spec: TableSpec, runs: Sequence[RunGroup]) -> list[Table]:
     settings = _by_setting(spec, runs)
     known = [setting for setting, _ in settings]
     return [_table(spec, setting, own, known) for setting, own in settings]
 
 
 def _table(
-    spec: Spec, setting: dict[str, Any], runs: list[Runs], known: list[dict[str, Any]]
+    spec: TableSpec, setting: dict[str, Any], runs: list[RunGroup], known: list[dict[str, Any]]
 ) -> Table:
     assert isinstance(spec.rows, str)
     assert isinstance(spec.columns, str)
     names = _names(runs, spec.rows)
-    cells: dict[tuple[str, Any], list[Runs]] = defaultdict(list)
+    entries: dict[tuple[str, Any], list[RunGroup]] = defaultdict(list)
     for run in runs:
-        cells[names[run.row.id], _value(run.row, spec.columns)].append(run)
-    labels = sorted({label for label, _ in cells})
-    columns = sorted({column for _, column in cells})
-    lines: dict[Label, list[Cell]] = {
+        entries[names[run.row.id], _value(run.row, spec.columns)].append(run)
+    labels = sorted({label for label, _ in entries})
+    columns = sorted({column for _, column in entries})
+    lines: dict[Label, list[Entry]] = {
         (label,): [
-            Cell(_in_order(cells.get((label, column), ())), spec.metric) for column in columns
+            Entry(_sorted_rows(entries.get((label, column), ())), spec.metric) for column in columns
         ]
         for label in labels
     }
@@ -165,17 +163,17 @@ def _table(
         Column((str(column),), column if spec.columns == "batch" else None) for column in columns
     ]
     return Table(
-        spec, setting, _apart(setting, known), heads, lines, axes=(spec.rows, spec.columns)
+        spec, setting, _distinguishing(setting, known), heads, lines, axes=(spec.rows, spec.columns)
     )
 
 
-def _apart(setting: Mapping[str, Any], known: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Options that tell a setting from those which have the same words."""
+def _distinguishing(setting: Mapping[str, Any], known: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return the options that distinguish a setting from others with the same text."""
     own = words(setting)
     return _differing([other for other in known if words(other) == own])
 
 
-def _paper_tables(spec: Spec, runs: Sequence[Runs]) -> list[Table]:
+def _paper_tables(spec: TableSpec, runs: Sequence[RunGroup]) -> list[Table]:
     placed: dict[int, dict[str, list[tuple[Label, Label]]]] = defaultdict(dict)
     for run in runs:
         for scale, places in _places(spec, run.options):
@@ -185,18 +183,18 @@ def _paper_tables(spec: Spec, runs: Sequence[Runs]) -> list[Table]:
         settings = _by_setting(spec, (run for run in runs if run.row.id in places_of))
         known = [setting for setting, _ in settings]
         for setting, own in settings:
-            cells: dict[tuple[Label, Label], list[Runs]] = defaultdict(list)
+            entries: dict[tuple[Label, Label], list[RunGroup]] = defaultdict(list)
             for run in own:
                 for place in places_of[run.row.id]:
-                    cells[place].append(run)
-            made.append(_filled(spec, setting, _apart(setting, known), scale, cells))
+                    entries[place].append(run)
+            made.append(_filled(spec, setting, _distinguishing(setting, known), scale, entries))
     return made
 
 
 def _places(
-    spec: Spec, options: Mapping[str, Any]
+    spec: TableSpec, options: Mapping[str, Any]
 ) -> Iterable[tuple[int, list[tuple[Label, Label]]]]:
-    """Where a run stands, at the scale of the paper or else in small."""
+    """Yield the scale (full, else small) and the entries that a run belongs to."""
     assert spec.fixed is not None
     rows, columns = spec.fixed
     for scale in range(spec.scales):
@@ -208,15 +206,15 @@ def _places(
 
 
 def _filled(
-    spec: Spec,
+    spec: TableSpec,
     setting: Mapping[str, Any],
     differs: Sequence[str],
     scale: int,
-    runs: Mapping[tuple[Label, Label], Sequence[Runs]],
+    runs: Mapping[tuple[Label, Label], Sequence[RunGroup]],
 ) -> Table:
     assert spec.fixed is not None
     rows, columns = spec.fixed
-    cells = {
+    entries = {
         (row.label, column.label): _cell(spec, row, column, runs.get((row.label, column.label), ()))
         for row in rows
         for column in columns
@@ -224,25 +222,25 @@ def _filled(
     for row in rows:
         for column in columns:
             if column.minus or row.minus:
-                cells[row.label, column.label] = _difference(cells, spec, row, column)
-    lines = {row.label: [cells[row.label, column.label] for column in columns] for row in rows}
+                entries[row.label, column.label] = _difference(entries, spec, row, column)
+    lines = {row.label: [entries[row.label, column.label] for column in columns] for row in rows}
     heads = [Column(column.label, column.batch) for column in columns]
     return Table(spec, setting, differs, heads, lines, scale)
 
 
-def _cell(spec: Spec, row: Place, column: Place, runs: Sequence[Runs]) -> Cell:
+def _cell(spec: TableSpec, row: Header, column: Header, runs: Sequence[RunGroup]) -> Entry:
     theirs = (spec.published or {}).get((row.label, column.label))
-    variants: dict[tuple[str, ...], list[Runs]] = defaultdict(list)
+    variants: dict[tuple[str, ...], list[RunGroup]] = defaultdict(list)
     for run in runs:
         variants[_variant(run)].append(run)
-    every = [_in_order(own) for own in variants.values()]
+    every = [_sorted_rows(own) for own in variants.values()]
     latest = max(every, key=lambda own: max(run.finished for run in own), default=())
     older = sum(map(len, every)) - len(latest)
-    return Cell(latest, spec.of(row, column), spec.statistic, theirs, older=older)
+    return Entry(latest, spec.of(row, column), spec.statistic, theirs, older=older)
 
 
-def _variant(run: Runs) -> tuple[str, ...]:
-    """What all seeds of a cell share; of a run that began with another's weights the epoch."""
+def _variant(run: RunGroup) -> tuple[str, ...]:
+    """Return what all seeds of an entry share; of `init_from=RUN@EPOCH` only the epoch."""
     parts = {part: text for part, text in run.parts.items() if part != "seed"}
     if "init_from" in parts:
         parts["init_from"] = parts["init_from"].partition("@")[2]
@@ -250,49 +248,49 @@ def _variant(run: Runs) -> tuple[str, ...]:
 
 
 def _difference(
-    cells: Mapping[tuple[Label, Label], Cell], spec: Spec, row: Place, column: Place
-) -> Cell:
+    entries: Mapping[tuple[Label, Label], Entry], spec: TableSpec, row: Header, column: Header
+) -> Entry:
     minus = column.minus or row.minus
     assert minus is not None
 
-    def at(label: Label, other: Label | None = None) -> Cell:
+    def at(label: Label, other: Label | None = None) -> Entry:
         if column.minus:
-            return cells[other or row.label, label]
-        return cells[label, other or column.label]
+            return entries[other or row.label, label]
+        return entries[label, other or column.label]
 
     theirs = (spec.published or {}).get((row.label, column.label))
     metric = spec.of(row, column)
     tried, second = [at(label) for label in minus.first], at(minus.second, minus.at)
-    candidates = [cell for cell in tried if cell.values]
+    candidates = [entry for entry in tried if entry.values]
     if not candidates or not second.values:
-        return Cell((), metric, spec.statistic, theirs, sources=(*tried, second))
+        return Entry((), metric, spec.statistic, theirs, sources=(*tried, second))
     sign = -1 if metric.better == "lower" else 1
-    first = max(candidates, key=lambda cell: sign * fmean(cell.values.values()))
+    first = max(candidates, key=lambda entry: sign * fmean(entry.values.values()))
     seeds = first.values.keys() & second.values.keys()
-    return Cell(
+    return Entry(
         (), metric, spec.statistic, theirs,
         given={seed: first.values[seed] - second.values[seed] for seed in sorted(seeds)},
         sources=(first, second), among=len(candidates),
     )  # fmt: skip
 
 
-def _besides_axes(row: Row, spec: Spec) -> tuple[Collection[str], dict[str, str]]:
-    """Parts of the configuration that are no part of the setting, and what else is one."""
-    # What follows from `batch` differs from column to column and must not split the table.
+def _besides_axes(row: Row, spec: TableSpec) -> tuple[Collection[str], dict[str, str]]:
+    """Return the parts of the configuration outside the setting, and what it has beside them."""
+    # workers or global_batch follows from `batch` and must not split the table.
     follows = {"fixed_workers": "global_batch", "fixed_global_batch": "workers"}
     left_out = spec.groups | {"seed", follows.get(row.protocol, "")}
     if "global_batch" in spec.groups:
         left_out |= {"batch", "workers"}
     more = {"devices": _hardware(row)} if spec.metric.hardware else {}
     if spec.fixed:
-        # Of a group on an axis, options that the table does not name were typed for all its runs.
+        # Options of a group on an axis that the table does not name belong to the setting.
         return left_out, {**more, "options": _options(row, lambda key: key not in spec.keys)}
     typed = _options(row, lambda key: key.partition(".")[0] not in spec.groups)
     return left_out, {**more, "options": typed}
 
 
 def _hardware(row: Row) -> str:
-    """What a speed or a memory was measured on, and how many networks shared it."""
+    """Return the hardware that a speed or memory belongs to."""
     return (
         row.devices
         if row.stacked_seeds == 1
@@ -300,19 +298,18 @@ def _hardware(row: Row) -> str:
     )
 
 
-def _names(runs: Sequence[Runs], axis: str) -> dict[str, str]:
-    """What to call each row on `axis`, by run id: the name, and the options that belong to it.
+def _names(runs: Sequence[RunGroup], axis: str) -> dict[str, str]:
+    """Return the label of each run on `axis`, by run id: its name and typed options.
 
-    Where a yaml has changed since, runs of one name have other options; then those are named too.
+    If a yaml was changed between runs, options that differ are part of the label.
     """
-    alike: dict[str, dict[str, list[Runs]]] = defaultdict(lambda: defaultdict(list))
+    alike: dict[str, dict[str, list[RunGroup]]] = defaultdict(lambda: defaultdict(list))
     for run in runs:
         alike[_name(run.row, axis)][run.parts.get(axis, "")].append(run)
     names = {}
     for name, variants in alike.items():
-        # Two runs called "gn", of eps 1e-5 and, since the yaml was changed, of 1e-3: both are named
-        # with their eps.
-        options = {text: _own(own[0], axis) for text, own in variants.items()}
+        # "gn" with eps 1e-5 and, after a change of its yaml, with 1e-3: both labels show eps.
+        options = {text: _axis_options(own[0], axis) for text, own in variants.items()}
         keys = _differing(list(options.values()))
         for text, values in options.items():
             called = " ".join([name, *(f"{key}={values.get(key)}" for key in keys)])
@@ -320,7 +317,7 @@ def _names(runs: Sequence[Runs], axis: str) -> dict[str, str]:
     return names
 
 
-def _own(run: Runs, axis: str) -> dict[str, Any]:
+def _axis_options(run: RunGroup, axis: str) -> dict[str, Any]:
     within = f"{axis}."
     options = run.options.items()
     return {key.removeprefix(within): value for key, value in options if key.startswith(within)}
@@ -332,7 +329,7 @@ def _name(row: Row, axis: str) -> str:
 
 
 def _value(row: Row, axis: str) -> Any:
-    """The same, but a number stays one, so that columns sort as numbers."""
+    """Return the same, but numbers as numbers, so that columns sort by value."""
     value = getattr(row, axis)
     return value if isinstance(value, int) else _name(row, axis)
 
@@ -340,10 +337,10 @@ def _value(row: Row, axis: str) -> Any:
 def _options(row: Row, wanted: Callable[[str], bool]) -> str:
     if not row.options:
         return ""
-    return " ".join(word for word in row.options.split() if wanted(key_of(word)))
+    return " ".join(word for word in row.options.split() if wanted(option_key(word)))
 
 
 def _differing(options: Sequence[Mapping[str, Any]]) -> list[str]:
-    """The keys in which not all `options` agree."""
+    """Return the keys whose values differ between `options`."""
     keys = sorted({key for each in options for key in each})
     return [key for key in keys if len({str(each.get(key)) for each in options}) > 1]

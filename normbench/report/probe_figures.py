@@ -9,8 +9,8 @@ import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from normbench.report.figure import COLOURS, STABLE, Drawn, saved
-from normbench.report.plot_kinds import Form
+from normbench.report.figure import COLOURS, STABLE, Files, save_figure
+from normbench.report.figure_kinds import FileFormat
 from normbench.report.table import Table
 from normbench.run_files import (
     Record,
@@ -34,8 +34,11 @@ _MEASURES = {"top1": "top-1 (%)", "top5": "top-5 (%)", "loss": "loss"}
 
 
 def draw(
-    kind: str, records: Sequence[Record], title: str = "", forms: Sequence[Form] = ("png", "pdf")
-) -> Drawn:
+    kind: str,
+    records: Sequence[Record],
+    title: str = "",
+    forms: Sequence[FileFormat] = ("png", "pdf"),
+) -> Files:
     """Return the files of a probe's figure; equal records give equal bytes.
 
     Args:
@@ -49,18 +52,18 @@ def draw(
         figure = DRAW[kind](records)
         if title:
             figure.suptitle(title, fontsize=9)
-        return saved(figure, forms)
+        return save_figure(figure, forms)
 
 
-def draw_table_probes(table: Table, kind: str, forms: Sequence[Form], runs: Path) -> Drawn:
+def draw_table_probes(table: Table, kind: str, forms: Sequence[FileFormat], runs: Path) -> Files:
     """Return the figure of a probe in the runs of `table`; each entry is one network.
 
     Kinds in `ONE_SEED` are drawn for the last epoch of the first seed, others for all seeds.
     """
     records: list[Record] = []
-    for label, cells in table.lines.items():
-        for column, cell in zip(table.columns, cells, strict=True):
-            for row in sorted(cell.runs, key=lambda row: row.seed):
+    for label, entries in table.lines.items():
+        for column, entry in zip(table.columns, entries, strict=True):
+            for row in sorted(entry.runs, key=lambda row: row.seed):
                 place = f"batch {column}" if str(column).isdigit() else column
                 network = {"network": f"{' '.join(label)}, {place}", "seed": row.seed}
                 if path := probe_file(runs / row.sweep / row.id, kind):

@@ -1,40 +1,35 @@
-"""The user's question, answered for the rows at hand: which normalizer with so few images?
-
-For each number of images per worker: the normalizers that are not significantly worse than the
-best, what they cost in time and memory, and what was not tested.
-"""
+"""Recommendation: which normalizer for a given number of images per worker, and at what cost."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean, median
 
 from normbench.config.files import CONF, names
-from normbench.report.statistics import least_significant, mean_and_std
-from normbench.report.table import WORDS, Cell, Table
+from normbench.report.statistics import mean_and_std, tukey_margins
+from normbench.report.table import WORDS, Entry, Table
 from normbench.report.table_spec import Label
 
-RULES = (
-    "For the runs at hand and each number of images per worker: the best mean, and the normalizers "
-    "that are not significantly worse (Tukey's honest significant difference, 5 % for all pairs). "
-    "With few seeds that can be many: not significantly worse is not as good. Times are of a "
-    "training image as it was measured, and memory is the peak of a GPU, both over the least among "
-    "them."
+METHOD = (
+    "For each number of images per worker: the normalizer with the best mean, and those not "
+    "significantly worse (Tukey's honest significant difference, 5 % for all pairs). \"Not "
+    'significantly worse" does not mean "as good": with few seeds it includes many normalizers. '
+    "Time is measured per training image, memory is the peak memory of the GPU, both relative to "
+    "the lowest of the compared normalizers."
 )
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A normalizer with so many images per worker.
+    """A normalizer at one number of images per worker.
 
     Args:
         name: with the options that differ from its yaml.
-        mean: of its test accuracy (%).
-        std: the sample standard deviation; None of a single seed.
-        seeds: behind the mean.
-        worse: than the best, significantly (Tukey's honest significant difference); None where one
-            of the two has a single seed.
-        time: of a training image, over that of the fastest one compared.
-        memory: at its peak, over the least.
+        mean: test accuracy in percent.
+        std: sample standard deviation; None with one seed.
+        seeds: number of seeds.
+        worse: significantly worse than the best; None if either has one seed.
+        time: per training image, relative to the fastest.
+        memory: peak, relative to the lowest.
     """
 
     name: str
@@ -48,14 +43,14 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Advice:
-    """What was found with `batch` images per worker in the setting of a table.
+    """Recommendation for `batch` images per worker in the setting of a table.
 
     Args:
         batch: images per worker.
-        good: the best, and those not significantly worse, best first.
-        unsure: one seed, or the best has but one: nothing can be said.
+        good: the best and those not significantly worse, best first.
+        unsure: not testable, because they or the best have one seed.
         worse: significantly worse than the best.
-        lost: diverged, too large for the memory or impossible in this network.
+        lost: with runs that diverged, ran out of memory or are impossible.
         untested: normalizers of conf/norm/ without a run here.
     """
 
@@ -63,37 +58,43 @@ class Advice:
     good: tuple[Candidate, ...]
     unsure: tuple[Candidate, ...]
     worse: tuple[Candidate, ...]
-    lost: tuple[str, ...]
+    failed: tuple[str, ...]
     untested: tuple[str, ...]
 
 
 def advice(table: Table) -> list[Advice]:
-    """One for each column of a table of normalizers over images per worker."""
+    """Return the advice for each column of a table of normalizers over images per worker."""
     if table.spec.rows != "norm":
         return []
     found = []
     for index, column in enumerate(table.columns):
-        cells = {label: cells[index] for label, cells in table.lines.items()}
-        if column.batch is not None and any(cell.values for cell in cells.values()):
-            found.append(_advice(column.batch, cells))
+        entries = {label: entries[index] for label, entries in table.lines.items()}
+        if column.batch is not None and any(entry.values for entry in entries.values()):
+            found.append(_advice(column.batch, entries))
     return found
 
 
-def _advice(batch: int, cells: dict[Label, Cell]) -> Advice:
-    lost = [
-        f"{label[0]} ({_fates(cell)})" for label, cell in cells.items() if cell.lost and label[0]
+def _advice(batch: int, entries: dict[Label, Entry]) -> Advice:
+    failed = [
+        f"{label[0]} ({_failure_text(entry)})"
+        for label, entry in entries.items()
+        if entry.failed and label[0]
     ]
-    whole = {label[0]: cell for label, cell in cells.items() if cell.values and not cell.lost}
-    tested = {label[0].split(" ")[0] for label, cell in cells.items() if cell.runs}
+    whole = {
+        label[0]: entry for label, entry in entries.items() if entry.values and not entry.failed
+    }
+    tested = {label[0].split(" ")[0] for label, entry in entries.items() if entry.runs}
     untested = tuple(name for name in names(CONF / "norm") if name not in tested)
     ranked = sorted(whole, key=lambda name: (-fmean(whole[name].values.values()), name))
     if not ranked:
-        return Advice(batch, (), (), (), tuple(lost), untested)
+        return Advice(batch, (), (), (), tuple(failed), untested)
     worse = _worse_than_best([list(whole[name].values.values()) for name in ranked])
     costs = _costs([whole[name] for name in ranked])
     candidates = [
-        Candidate(name, *mean_and_std([*cell.values.values()]), len(cell.values), own, time, memory)
-        for name, cell, own, (time, memory) in zip(
+        Candidate(
+            name, *mean_and_std([*entry.values.values()]), len(entry.values), own, time, memory
+        )
+        for name, entry, own, (time, memory) in zip(
             ranked, (whole[name] for name in ranked), worse, costs, strict=True
         )
     ]
@@ -103,37 +104,37 @@ def _advice(batch: int, cells: dict[Label, Cell]) -> Advice:
         (best, *(each for each in others if each.worse is False)),
         tuple(each for each in others if each.worse is None),
         tuple(each for each in others if each.worse),
-        tuple(lost),
+        tuple(failed),
         untested,
     )
 
 
 def _worse_than_best(ranked: Sequence[Sequence[float]]) -> list[bool | None]:
-    """Whether each is significantly worse than the first, which is the best."""
+    """Return whether each sample is significantly worse than the first, which is the best."""
     able = [values for values in ranked if len(values) > 1]
     if len(ranked[0]) < 2 or len(able) < 2:
         return [False, *(None for _ in ranked[1:])]
     best = fmean(ranked[0])
-    margins = iter(least_significant(able))
+    margins = iter(tukey_margins(able))
     return [best - fmean(values) > next(margins) if len(values) > 1 else None for values in ranked]
 
 
-def _costs(cells: Sequence[Cell]) -> list[tuple[float | None, float | None]]:
-    """Time and memory of each, over the least; only runs of the commonest device are compared.
+def _costs(entries: Sequence[Entry]) -> list[tuple[float | None, float | None]]:
+    """Return relative time and memory of each, on the most common device.
 
-    Of seeds that were trained together neither is that of a single run.
+    Stacked seeds are left out: their time and memory are those of several networks.
     """
-    single = [run for cell in cells for run in cell.runs if run.stacked_seeds == 1]
+    single = [run for entry in entries for run in entry.runs if run.stacked_seeds == 1]
     devices = [run.devices for run in single if run.devices]
     common = max(set(devices), key=devices.count, default="")
     seconds, memories = [], []
-    for cell in cells:
-        alike = [run for run in cell.runs if run.devices == common and run.stacked_seeds == 1]
+    for entry in entries:
+        alike = [run for run in entry.runs if run.devices == common and run.stacked_seeds == 1]
         own = [run for run in alike if run.status not in WORDS]
         speeds = [run.images_per_second for run in own if run.images_per_second]
-        # Of a CPU it is that of the process, libraries and all.
+        # On a CPU, peak memory is that of the whole process with its libraries.
         peaks = [run.peak_memory for run in own if run.peak_memory and "cpu" not in common]
-        # Medians: one run beside a busy neighbour says nothing about a normalizer.
+        # Medians: a run beside other work must not count against its normalizer.
         seconds.append(1 / median(speeds) if speeds else None)
         memories.append(median(peaks) if peaks else None)
     return list(zip(_over_least(seconds), _over_least(memories), strict=True))
@@ -144,19 +145,21 @@ def _over_least(values: Sequence[float | None]) -> list[float | None]:
     return [None if value is None or least is None else value / least for value in values]
 
 
-def _fates(cell: Cell) -> str:
-    return ", ".join(f"{count} of {len(cell.runs)} {word}" for word, count in cell.fates.items())
+def _failure_text(entry: Entry) -> str:
+    return ", ".join(
+        f"{count} of {len(entry.runs)} {word}" for word, count in entry.failures.items()
+    )
 
 
 def sentences(table: Table) -> list[str]:
-    """The advice for each number of images per worker, and what was not tested."""
+    """Return the advice for each number of images per worker, and what was not tested."""
     found = advice(table)
     untested = [f"Not tested: {', '.join(found[-1].untested) or 'none'}."] if found else []
     return [*(sentence(table, each) for each in found), *untested]
 
 
 def sentence(table: Table, found: Advice) -> str:
-    """The advice for one number of images per worker in words."""
+    """Return the advice for one number of images per worker in words."""
     decimals = table.spec.decimals
     text = f"With {found.batch} images per worker"
     if found.good:
@@ -165,15 +168,15 @@ def sentence(table: Table, found: Advice) -> str:
         if others:
             text += f" Not significantly worse: {'; '.join(others)}."
     else:
-        text += " no normalizer has a number for every seed."
+        text += " no normalizer has a result for every seed."
     if found.worse:
         worse = "; ".join(f"{each.name} {each.mean:.{decimals}f}" for each in found.worse)
         text += f" Significantly worse: {worse}."
     if found.unsure:
         unsure = "; ".join(f"{each.name} {each.mean:.{decimals}f}" for each in found.unsure)
-        text += f" Nothing can be said with one seed: {unsure}."
-    if found.lost:
-        text += f" Without a number: {'; '.join(found.lost)}."
+        text += f" Not testable with one seed: {unsure}."
+    if found.failed:
+        text += f" Without a result: {'; '.join(found.failed)}."
     return text
 
 

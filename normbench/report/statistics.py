@@ -1,4 +1,4 @@
-"""Means over seeds and how sure they are."""
+"""Means over seeds and their confidence intervals."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -10,13 +10,13 @@ CONFIDENCE = 0.95
 
 @dataclass(frozen=True)
 class Estimate:
-    """A number and the ends of its interval; without seeds enough there are none.
+    """An estimate and its confidence interval; with one seed there is no interval.
 
     Args:
         value: the estimate.
-        low: lower end.
-        high: upper end.
-        seeds: the smallest number of seeds behind one of its parts.
+        low: lower end of the interval.
+        high: upper end of the interval.
+        seeds: smallest number of seeds of its samples.
     """
 
     value: float
@@ -26,12 +26,12 @@ class Estimate:
 
 
 def mean_and_std(values: Sequence[float]) -> tuple[float, float | None]:
-    """Mean and sample standard deviation (n - 1); of a single value there is no deviation."""
+    """Return mean and sample standard deviation (n - 1); of one value the latter is None."""
     return fmean(values), stdev(values) if len(values) > 1 else None
 
 
 def summary(values: Sequence[float], statistic: str) -> tuple[float, float | None]:
-    """The mean or the median, and the sample standard deviation."""
+    """Return the mean or the median, and the sample standard deviation."""
     mean, std = mean_and_std(values)
     return (median(values) if statistic == "median" else mean), std
 
@@ -39,9 +39,9 @@ def summary(values: Sequence[float], statistic: str) -> tuple[float, float | Non
 def paired_difference(
     first: Mapping[int, float], second: Mapping[int, float], confidence: float = CONFIDENCE
 ) -> tuple[float, float, float, int] | None:
-    """`first` minus `second` over the seeds of both: mean, ends of its interval, number of pairs.
+    """Return mean, lower and upper end, and number of pairs of `first` minus `second` by seed.
 
-    Student's t interval of the paired differences; None with fewer than two pairs.
+    Student's t interval of paired differences; None with fewer than two common seeds.
     """
     differences = [first[seed] - second[seed] for seed in sorted(first.keys() & second.keys())]
     count = len(differences)
@@ -52,13 +52,13 @@ def paired_difference(
     return mean, mean - half, mean + half, count
 
 
-def contrast(
+def welch_contrast(
     parts: Sequence[tuple[float, Sequence[float]]], confidence: float = CONFIDENCE
 ) -> Estimate:
-    """The sum of weights times means of independent samples, with Welch's interval.
+    """Return a weighted sum of means of independent samples, with its Welch interval.
 
-    Of two samples with the weights 1 and -1 it is Welch's of their difference (Welch 1947); the
-    degrees of freedom are Satterthwaite's in general.
+    With weights 1 and -1 this is Welch's interval of a difference (Welch 1947, Biometrika 34); the
+    degrees of freedom are Satterthwaite's (1946, Biometrics Bulletin 2). Variances may differ.
 
     Args:
         parts: (weight, values) of each sample.
@@ -79,11 +79,12 @@ def contrast(
     return Estimate(value, value - half, value + half, seeds)
 
 
-def spread(samples: Sequence[Sequence[float]], confidence: float = CONFIDENCE) -> Estimate:
-    """The largest mean of `samples` minus the smallest, with Tukey's interval.
+def tukey_spread(samples: Sequence[Sequence[float]], confidence: float = CONFIDENCE) -> Estimate:
+    """Return the largest mean minus the smallest, with its Tukey-Kramer interval.
 
-    Its ends are the largest ones of the simultaneous intervals of all pairs (Tukey 1949, Kramer
-    1956): a spread of noise alone is never 0, and these intervals know how many were compared.
+    The ends are the largest ends of the simultaneous intervals of all pairs (Tukey 1949, Kramer
+    1956, Biometrics 12), which account for choosing the extremes: even for equal means the spread
+    of estimates is positive. Variances are pooled.
     """
     means = [fmean(values) for values in samples]
     value = max(means) - min(means)
@@ -94,12 +95,12 @@ def spread(samples: Sequence[Sequence[float]], confidence: float = CONFIDENCE) -
         return Estimate(value, value, value, seeds)
     from scipy.stats import tukey_hsd
 
-    found = tukey_hsd(*samples).confidence_interval(confidence)
-    return Estimate(value, max(0.0, float(found.low.max())), float(found.high.max()), seeds)
+    interval = tukey_hsd(*samples).confidence_interval(confidence)
+    return Estimate(value, max(0.0, float(interval.low.max())), float(interval.high.max()), seeds)
 
 
-def deviation(values: Sequence[float], confidence: float = CONFIDENCE) -> Estimate:
-    """The sample standard deviation of normal `values`, with the interval from chi-square."""
+def std_interval(values: Sequence[float], confidence: float = CONFIDENCE) -> Estimate:
+    """Return the sample standard deviation of normal `values` with its chi-square interval."""
     if len(values) < 2:
         return Estimate(0.0, None, None, len(values))
     from scipy.stats import chi2
@@ -112,14 +113,14 @@ def deviation(values: Sequence[float], confidence: float = CONFIDENCE) -> Estima
     return Estimate(value, low, high, len(values))
 
 
-def least_significant(
+def tukey_margins(
     samples: Sequence[Sequence[float]], confidence: float = CONFIDENCE
 ) -> list[float]:
-    """How far the mean of each sample must be from that of the first for them to differ.
+    """Return for each sample the difference from the first mean that is significant.
 
-    Tukey's honest significant difference (Tukey 1949, Kramer 1956), by the deviation of all samples
-    pooled: it holds for all pairs together, and so for the best one, whichever that turns out to
-    be. Each sample has two values or more.
+    Tukey's honest significant difference (Tukey 1949, Kramer 1956) with pooled variance. It holds
+    for all pairs at once, so the first sample may be chosen as the best one. Each sample has at
+    least two values.
     """
     freedom = sum(len(values) - 1 for values in samples)
     pooled = sum((len(values) - 1) * variance(values) for values in samples) / freedom
@@ -130,12 +131,12 @@ def least_significant(
 
 @cache
 def _studentized_range(probability: float, samples: int, freedom: int) -> float:
-    from scipy.stats import studentized_range  # a tenth of a second for each quantile
+    from scipy.stats import studentized_range  # slow: 0.1 s for each quantile
 
     return float(studentized_range.ppf(probability, samples, freedom))
 
 
 def _quantile(probability: float, freedom: float) -> float:
-    from scipy.special import stdtrit  # 0.2 s that a table without pairs need not pay
+    from scipy.special import stdtrit  # slow import: 0.2 s
 
     return float(stdtrit(freedom, probability))

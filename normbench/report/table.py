@@ -13,7 +13,7 @@ from typing import Any
 
 from normbench.report.metrics import Metric
 from normbench.report.statistics import summary
-from normbench.report.table_spec import FULL, Label, Published, Spec, fits
+from normbench.report.table_spec import FULL, Label, PublishedNumber, TableSpec, fits
 from normbench.results import Row
 
 LONGEST = 150  # characters of a file's name that say the setting; file systems take 255 in all
@@ -23,7 +23,7 @@ WORDS = {"diverged": "div.", "oom": "OOM", "impossible": "n/a"}
 
 
 @dataclass(frozen=True)
-class Cell:
+class Entry:
     """The runs of one cell, a seed each, and what the paper has there.
 
     Args:
@@ -40,16 +40,16 @@ class Cell:
     runs: tuple[Row, ...]
     metric: Metric
     statistic: str = "mean"
-    published: Published | None = None
+    published: PublishedNumber | None = None
     given: Mapping[int, float] | None = None
     older: int = 0
-    sources: tuple["Cell", ...] = ()
+    sources: tuple["Entry", ...] = ()
     among: int = 1
 
     @cached_property
-    def behind(self) -> tuple[Row, ...]:
+    def source_runs(self) -> tuple[Row, ...]:
         """Its runs; of a difference those of the cells that it is of."""
-        return self.runs + tuple(run for cell in self.sources for run in cell.runs)
+        return self.runs + tuple(run for entry in self.sources for run in entry.runs)
 
     @cached_property
     def values(self) -> Mapping[int, float]:
@@ -67,18 +67,19 @@ class Cell:
     @property
     def shared(self) -> bool:
         """Not all of its runs were trained: some have the row of the same computation elsewhere."""
-        return any(row.shared_with is not None for row in self.behind)
+        return any(row.shared_with is not None for row in self.source_runs)
 
     @property
-    def lost(self) -> int:
+    def failed(self) -> int:
         """Runs that ended without a number."""
-        return sum(self.fates.values())
+        return sum(self.failures.values())
 
     @property
-    def fates(self) -> Mapping[str, int]:
+    def failures(self) -> Mapping[str, int]:
         """What became of runs without a number, and of how many."""
         counts = {
-            word: sum(row.status == status for row in self.behind) for status, word in WORDS.items()
+            word: sum(row.status == status for row in self.source_runs)
+            for status, word in WORDS.items()
         }
         if not self.metric.learned and self.values:
             counts[WORDS["diverged"]] = 0
@@ -92,7 +93,9 @@ class Cell:
             deviation = "" if std is None else f" ± {std:.{decimals}f}"
             sign = "+" if self.given is not None else ""
             parts.append(f"{center:{sign}.{decimals}f}{deviation} ({len(self.values)})")
-        parts += [f"{count} {word}" if self.values else word for word, count in self.fates.items()]
+        parts += [
+            f"{count} {word}" if self.values else word for word, count in self.failures.items()
+        ]
         return ", ".join(parts) or MISSING
 
 
@@ -120,21 +123,21 @@ class Table:
         scale: whether the networks are the paper's or small ones in their place.
     """
 
-    spec: Spec
+    spec: TableSpec
     setting: Mapping[str, Any]
     differs: Sequence[str]
     columns: Sequence[Column]
-    lines: Mapping[Label, Sequence[Cell]]
+    lines: Mapping[Label, Sequence[Entry]]
     scale: int = FULL
     axes: Label = field(default=("", ""))
 
     @property
     def heading(self) -> str:
         """The title, and the setting as one would type it."""
-        return f"{self.spec.title}: {self.described}"
+        return f"{self.spec.title}: {self.setting_text}"
 
     @property
-    def described(self) -> str:
+    def setting_text(self) -> str:
         """The setting as one would type it, and whether other networks are in the paper's place."""
         said = " ".join(words(self.setting, self.differs)) or "no runs"
         return said if self.scale == FULL else f"small networks: {said}"
@@ -158,7 +161,7 @@ class Table:
     def drawable(self) -> bool:
         """There is a number over images per worker."""
         over_batch = len({column.batch for column in self.columns} - {None}) > 1
-        return over_batch and any(cell.values for cell in self.cells)
+        return over_batch and any(entry.values for entry in self.entries)
 
     @property
     def sparse(self) -> bool:
@@ -166,18 +169,18 @@ class Table:
         if self.spec.fixed is None:
             return False
         rows, columns = ([p for p in axis if p.ours and not p.minus] for axis in self.spec.fixed)
-        filled = [{run.id for run in cell.runs} for cell in self.cells if cell.runs]
+        filled = [{run.id for run in entry.runs} for entry in self.entries if entry.runs]
         compared = any(each != filled[0] for each in filled)
         return not compared or 4 * len(filled) < len(rows) * len(columns)
 
     @property
-    def cells(self) -> Iterable[Cell]:
-        return (cell for cells in self.lines.values() for cell in cells)
+    def entries(self) -> Iterable[Entry]:
+        return (entry for entries in self.lines.values() for entry in entries)
 
     @cached_property
     def runs(self) -> list[Row]:
         """Of all cells, each once."""
-        return list({row.id: row for cell in self.cells for row in cell.runs}.values())
+        return list({row.id: row for entry in self.entries for row in entry.runs}.values())
 
     @cached_property
     def deviations(self) -> list[str]:
@@ -191,38 +194,38 @@ class Table:
             if not another and not fits({key: value}, {key: have}):
                 found.append(f"{key}={have} ({value})")
         typed = self.setting.get("options", "").split()
-        return found + [word for word in typed if key_of(word) not in wanted]
+        return found + [word for word in typed if option_key(word) not in wanted]
 
-    def difference(self, cell: Cell) -> float | None:
+    def difference(self, entry: Entry) -> float | None:
         """Ours minus the paper's, if the two are of one setting."""
-        if self.deviations or cell.center is None or cell.published is None:
+        if self.deviations or entry.center is None or entry.published is None:
             return None
-        theirs = cell.published.value
-        return None if theirs is None else cell.center - theirs
+        theirs = entry.published.value
+        return None if theirs is None else entry.center - theirs
 
-    def text(self, cell: Cell) -> str:
+    def text(self, entry: Entry) -> str:
         """A cell as it is printed: ours, and in brackets the paper's and the difference."""
-        decimals = self.decimals(cell)
-        if cell.published is None:
-            return cell.text(decimals)
-        theirs = str(cell.published)
-        if (difference := self.difference(cell)) is not None:
-            theirs += f", {signed(difference, decimals)}"
-        return f"{cell.text(decimals)} [{theirs}]"
+        decimals = self.decimals(entry)
+        if entry.published is None:
+            return entry.text(decimals)
+        theirs = str(entry.published)
+        if (difference := self.difference(entry)) is not None:
+            theirs += f", {format_difference(difference, decimals)}"
+        return f"{entry.text(decimals)} [{theirs}]"
 
-    def decimals(self, cell: Cell) -> int:
-        own = cell.metric is not self.spec.metric
-        return cell.metric.decimals if own else self.spec.decimals
+    def decimals(self, entry: Entry) -> int:
+        own = entry.metric is not self.spec.metric
+        return entry.metric.decimals if own else self.spec.decimals
 
     def best(self) -> set[tuple[Label, int]]:
         """The cells with the best number of their column, to the digits that are printed."""
         found = set()
         for index, _ in enumerate(self.columns):
-            column = {label: cells[index] for label, cells in self.lines.items()}
+            column = {label: entries[index] for label, entries in self.lines.items()}
             numbers = {
-                label: round(cell.center, self.decimals(cell)) * _SIGN[cell.metric.better]
-                for label, cell in column.items()
-                if cell.center is not None and cell.given is None and cell.metric.better
+                label: round(entry.center, self.decimals(entry)) * _SIGN[entry.metric.better]
+                for label, entry in column.items()
+                if entry.center is not None and entry.given is None and entry.metric.better
             }
             if len(numbers) > 1:
                 top = max(numbers.values())
@@ -233,8 +236,8 @@ class Table:
         """Header and body as text."""
         header = [self.corner, *map(str, self.columns)]
         body = [
-            [" ".join(label), *(self.text(cell) for cell in cells)]
-            for label, cells in self.lines.items()
+            [" ".join(label), *(self.text(entry) for entry in entries)]
+            for label, entries in self.lines.items()
         ]
         return header, body
 
@@ -242,7 +245,7 @@ class Table:
 _SIGN = {"higher": 1, "lower": -1, "": 0}
 
 
-def signed(number: float, decimals: int) -> str:
+def format_difference(number: float, decimals: int) -> str:
     """A difference, with its sign and a minus that is one."""
     return f"{number:+.{decimals}f}".replace("-", MINUS)
 
@@ -261,5 +264,5 @@ def words(
     return [*words, *setting["options"].split(), *(f"{k}={setting.get(k)}" for k in differs)]
 
 
-def key_of(word: str) -> str:
+def option_key(word: str) -> str:
     return word.partition("=")[0].lstrip("+")

@@ -26,7 +26,7 @@ _NUMBER = re.compile(r"(-?\d+(?:\.\d+)?)(?: ± (\d*\.?\d+))?( unverified)?")
 
 
 @dataclass(frozen=True)
-class Published:
+class PublishedNumber:
     """A number as the paper prints it.
 
     Args:
@@ -47,7 +47,7 @@ class Published:
 
 
 @dataclass(frozen=True)
-class Minus:
+class Difference:
     """The first of two places on an axis minus the second.
 
     Args:
@@ -62,7 +62,7 @@ class Minus:
 
 
 @dataclass(frozen=True)
-class Place:
+class Header:
     """One row or one column of a paper's table.
 
     Args:
@@ -74,29 +74,29 @@ class Place:
     """
 
     label: Label
-    wants: tuple[tuple[Mapping[str, Any], ...], ...]
+    conditions: tuple[tuple[Mapping[str, Any], ...], ...]
     metric: str | None = None
-    minus: Minus | None = None
+    minus: Difference | None = None
     ours: bool = True
 
     @cached_property
     def keys(self) -> frozenset[str]:
-        return frozenset(key for level in self.wants for each in level for key in each)
+        return frozenset(key for level in self.conditions for each in level for key in each)
 
     @property
     def batch(self) -> int | None:
         """Images per worker, if that is what the place is about."""
-        found = {each["batch"] for level in self.wants for each in level if "batch" in each}
+        found = {each["batch"] for level in self.conditions for each in level if "batch" in each}
         return found.pop() if len(found) == 1 else None
 
     def fits(self, options: Mapping[str, Any], scale: int) -> bool:
         return self.ours and all(
-            fits(level[min(scale, len(level) - 1)], options) for level in self.wants
+            fits(level[min(scale, len(level) - 1)], options) for level in self.conditions
         )
 
 
 @dataclass(frozen=True)
-class Spec:
+class TableSpec:
     """A table.
 
     `rows` and `columns` are the name of an option, or the places of a paper's table. `seeds` is the
@@ -107,8 +107,8 @@ class Spec:
     name: str
     title: str
     metric: Metric
-    rows: str | tuple[Place, ...]
-    columns: str | tuple[Place, ...]
+    rows: str | tuple[Header, ...]
+    columns: str | tuple[Header, ...]
     decimals: int
     paper: str = ""
     place: str = ""
@@ -117,7 +117,7 @@ class Spec:
     seeds: int | str | None = None
     where: Mapping[str, Any] | None = None
     setting: Mapping[str, Any] | None = None
-    published: Mapping[tuple[Label, Label], Published] | None = None
+    published: Mapping[tuple[Label, Label], PublishedNumber] | None = None
     notes: tuple[str, ...] = ()
 
     @property
@@ -131,7 +131,9 @@ class Spec:
     @cached_property
     def scales(self) -> int:
         """How many scales the table has: 1, or 2 with small networks in the paper's place."""
-        levels = [len(each) for axis in self.fixed or () for place in axis for each in place.wants]
+        levels = [
+            len(each) for axis in self.fixed or () for place in axis for each in place.conditions
+        ]
         return max(levels, default=1)
 
     @cached_property
@@ -156,13 +158,13 @@ class Spec:
         return self.groups - self.keys if self.fixed else frozenset()
 
     @cached_property
-    def fixed(self) -> tuple[tuple[Place, ...], tuple[Place, ...]] | None:
+    def fixed(self) -> tuple[tuple[Header, ...], tuple[Header, ...]] | None:
         """The places of both axes of a paper's table."""
         if isinstance(self.rows, str) or isinstance(self.columns, str):
             return None
         return self.rows, self.columns
 
-    def of(self, row: Place, column: Place) -> Metric:
+    def of(self, row: Header, column: Header) -> Metric:
         """What the numbers of a cell are."""
         name = column.metric or row.metric
         return METRICS[name] if name else self.metric
@@ -183,7 +185,7 @@ def _is(have: Any, wanted: Any) -> bool:
     )
 
 
-def spec(name: str, raw: Mapping[str, Any]) -> Spec:
+def spec(name: str, raw: Mapping[str, Any]) -> TableSpec:
     """The table `name` out of the content of its file.
 
     Raises:
@@ -202,7 +204,7 @@ class _Reader:
         self.name = name
         self.raw = raw
 
-    def spec(self) -> Spec:
+    def spec(self) -> TableSpec:
         rows, columns = (self._axis(axis) for axis in ("rows", "columns"))
         metric = self._metric(self._take("metric"))
         _options_known(rows)
@@ -213,7 +215,7 @@ class _Reader:
         statistic = self._take("statistic", "mean")
         if statistic not in ("mean", "median"):
             raise ValueError(f"statistic={statistic} is unknown; it is mean or median")
-        found = Spec(
+        found = TableSpec(
             name=self.name,
             title=self._take("title"),
             metric=metric,
@@ -231,7 +233,7 @@ class _Reader:
             notes=tuple(self._take("notes", [])),
         )
         for key in self.raw:
-            known = [*Spec.__dataclass_fields__, "label"]
+            known = [*TableSpec.__dataclass_fields__, "label"]
             raise ValueError(f"{key} is no key of a table; {choose_from(key, known)}")
         return found
 
@@ -248,17 +250,17 @@ class _Reader:
             raise ValueError(f"metric={name} needs a label, or {choose_from(name, METRICS)}")
         return published_only(label)
 
-    def _axis(self, axis: str) -> str | tuple[Place, ...]:
+    def _axis(self, axis: str) -> str | tuple[Header, ...]:
         raw = self._take(axis)
         if isinstance(raw, str):
             return raw
         levels = raw if isinstance(raw, list) else [raw]
         read = [[_place(str(label), entry) for label, entry in level.items()] for level in levels]
-        return tuple(_together(each) for each in product(*read))
+        return tuple(_combine(each) for each in product(*read))
 
     def _published(
-        self, raw: Any, rows: str | tuple[Place, ...], columns: str | tuple[Place, ...]
-    ) -> dict[tuple[Label, Label], Published]:
+        self, raw: Any, rows: str | tuple[Header, ...], columns: str | tuple[Header, ...]
+    ) -> dict[tuple[Label, Label], PublishedNumber]:
         if isinstance(rows, str) or isinstance(columns, str):
             return {}
         found = {}
@@ -271,9 +273,9 @@ class _Reader:
                     f"published {', '.join(row.label)}: {len(line)} numbers, "
                     f"and the table has {len(columns)} columns"
                 )
-            for column, cell in zip(columns, line or (), strict=bool(line)):
-                if cell is not None:
-                    found[row.label, column.label] = published(cell)
+            for column, entry in zip(columns, line or (), strict=bool(line)):
+                if entry is not None:
+                    found[row.label, column.label] = published(entry)
         self._all_known(raw, {row.label for row in rows})
         return found
 
@@ -286,19 +288,19 @@ class _Reader:
                 raise ValueError(f"published {', '.join(label)} is no row of the table")
 
 
-def published(cell: Any) -> Published:
+def published(entry: Any) -> PublishedNumber:
     """A number of a paper, as 76.1, "76.3 ± 0.1", "74.0 unverified" or OOM."""
-    text = str(cell)
+    text = str(entry)
     if found := _NUMBER.fullmatch(text):
         error = float(found[2]) if found[2] else None
         shown = text.removesuffix(" unverified")
-        return Published(float(found[1]), error, "", found[3] is not None, shown)
+        return PublishedNumber(float(found[1]), error, "", found[3] is not None, shown)
     if re.fullmatch(r"[A-Za-z.]+", text):
-        return Published(None, None, text, False, text)
+        return PublishedNumber(None, None, text, False, text)
     raise ValueError(f"published {text!r} is no number, as 76.1 or '76.3 ± 0.1', and no word")
 
 
-def _minus_known(axis: str | tuple[Place, ...], other: str | tuple[Place, ...]) -> None:
+def _minus_known(axis: str | tuple[Header, ...], other: str | tuple[Header, ...]) -> None:
     """Refuse a difference of places that are not there."""
     if isinstance(axis, str) or isinstance(other, str):
         return
@@ -313,7 +315,7 @@ def _minus_known(axis: str | tuple[Place, ...], other: str | tuple[Place, ...]) 
                 raise ValueError(f"minus {', '.join(label)} is no row or column of the table")
 
 
-def _options_known(axis: str | tuple[Place, ...]) -> None:
+def _options_known(axis: str | tuple[Header, ...]) -> None:
     """Refuse what is no option of a run, or no place would ever have one."""
     for place in axis if not isinstance(axis, str) else ():
         for key in sorted(place.keys):
@@ -328,36 +330,36 @@ def _with_words(raw: Any) -> Any:
     return raw
 
 
-def _place(label: str, entry: Any) -> Place:
+def _place(label: str, entry: Any) -> Header:
     if entry is None:
-        return Place((label,), (), ours=False)
+        return Header((label,), (), ours=False)
     if isinstance(entry, Mapping) and "minus" in entry:
         first, second = entry["minus"]
         several = first if isinstance(first, list) else [first]
         at = (str(entry["at"]),) if "at" in entry else None
-        minus = Minus(tuple((str(each),) for each in several), (str(second),), at)
-        return Place((label,), (), entry.get("metric"), minus)
+        minus = Difference(tuple((str(each),) for each in several), (str(second),), at)
+        return Header((label,), (), entry.get("metric"), minus)
     alternatives = entry if isinstance(entry, list) else [entry]
     metrics = {each.get("metric") for each in alternatives} - {None}
-    wants = tuple(
+    conditions = tuple(
         {key: value for key, value in each.items() if key != "metric"} for each in alternatives
     )
-    return Place((label,), (wants,), metrics.pop() if metrics else None)
+    return Header((label,), (conditions,), metrics.pop() if metrics else None)
 
 
-def _together(levels: Sequence[Place]) -> Place:
+def _combine(levels: Sequence[Header]) -> Header:
     """One place of a product of levels; a difference on one level is one at each of the others."""
     label = tuple(word for level in levels for word in level.label)
     metric = next((level.metric for level in levels if level.metric), None)
-    wants = tuple(want for level in levels for want in level.wants)
+    conditions = tuple(want for level in levels for want in level.conditions)
     ours = all(level.ours for level in levels)
     for index, level in enumerate(levels):
         if level.minus:
             put = _replacing(label, index)
             first = tuple(put(one) for (one,) in level.minus.first)
-            minus = Minus(first, put(level.minus.second[0]), level.minus.at)
-            return Place(label, wants, metric, minus, ours)
-    return Place(label, wants, metric, None, ours)
+            minus = Difference(first, put(level.minus.second[0]), level.minus.at)
+            return Header(label, conditions, metric, minus, ours)
+    return Header(label, conditions, metric, None, ours)
 
 
 def _replacing(label: Label, index: int) -> Callable[[str], Label]:

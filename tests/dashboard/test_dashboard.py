@@ -13,7 +13,7 @@ import pytest
 from normbench import results
 from normbench.config.files import ROOT
 from normbench.dashboard import __main__ as dashboard
-from normbench.report import build, render
+from normbench.report import build, exports
 from normbench.results import flatten, read_history
 from support.commands import Command, Rows
 from support.fake_wandb import Server, serve
@@ -92,7 +92,7 @@ def test_a_page_has_the_table_and_the_runs_that_were_trained_for_it(folder: Path
     assert texts[0].startswith("Accuracy over images per worker: ")
     assert texts[0].endswith(" File: reports/tables/batch_size.yaml.")
     (table,) = [block for block in page["blocks"] if block["type"] == "markdown-block"]
-    assert table["content"] == render.markdown(*batch_size_tables(results.read("runs")))
+    assert table["content"] == exports.table_markdown(*batch_size_tables(results.read("runs")))
     (grid,) = [block for block in page["blocks"] if block["type"] == "panel-grid"]
     (runs,) = grid["metadata"]["runSets"]
     found = {each["key"]["name"]: each["value"] for each in runs["filters"]["filters"]}

@@ -9,7 +9,7 @@ import pytest
 from normbench import results
 from normbench.report import cache
 from normbench.report.__main__ import main
-from normbench.report.cache import Made, digest, fingerprint
+from normbench.report.cache import Cache, data_digest, inputs_digest
 from support.rows import RUNS
 
 Report = Callable[[], str]
@@ -30,19 +30,21 @@ def report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Report:
 
 def test_what_is_gone_or_was_changed_is_made_again(tmp_path: Path, report: Report) -> None:
     report()
-    out, of = tmp_path / "out", fingerprint(tmp_path / "out", tmp_path / "runs")
-    before = {path: path.read_bytes() for path in out.rglob("*.*") if not path.match(".made.json")}
+    out, of = tmp_path / "out", inputs_digest(tmp_path / "out", tmp_path / "runs")
+    before = {
+        path: path.read_bytes() for path in out.rglob("*.*") if not path.match(".report.json")
+    }
     assert {path.suffix for path in before} == {".md", ".csv", ".tex", ".svg", ".html"}
     assert len(before) == 9
     for path, content in before.items():
         time = path.stat().st_mtime_ns
         path.unlink()
-        assert not Made(out).whole(of), path
+        assert not Cache(out).is_current(of), path
         path.write_bytes(content + b" ")
-        assert not Made(out).whole(of), path
+        assert not Cache(out).is_current(of), path
         path.write_bytes(content)
         os.utime(path, ns=(time, time))
-        assert Made(out).whole(of)
+        assert Cache(out).is_current(of)
     for path in before:
         path.unlink()
     assert "9 files are new or changed" in report()
@@ -72,21 +74,21 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 )  # fmt: skip
 def test_the_fingerprint_is_of_everything_that_a_report_is_made_of(home: Path, place: str) -> None:
     touched(home / "runs" / "s" / "r" / "row.json")
-    of = [fingerprint(home / "out", home / "runs")]
+    of = [inputs_digest(home / "out", home / "runs")]
     for _ in range(2):  # it appears and changes, or changes twice
         touched(home / place)
-        of.append(fingerprint(home / "out", home / "runs"))
+        of.append(inputs_digest(home / "out", home / "runs"))
     (home / place).unlink()
-    of.append(fingerprint(home / "out", home / "runs"))
+    of.append(inputs_digest(home / "out", home / "runs"))
     assert len(set(of[:3])) == 3
     assert of[3] not in of[1:3]
-    assert fingerprint(home / "elsewhere" / "out", home / "runs") != of[3]  # its links lead there
+    assert inputs_digest(home / "elsewhere" / "out", home / "runs") != of[3]  # its links lead there
 
 
 def test_a_new_normalizer_shifts_the_colours_so_all_is_drawn_again(home: Path) -> None:
     touched(home / "CONF" / "norm" / "bn.yaml")
-    before = digest("a table")
-    assert digest("a table") == before
-    assert digest("another") != before
+    before = data_digest("a table")
+    assert data_digest("a table") == before
+    assert data_digest("another") != before
     touched(home / "CONF" / "norm" / "an.yaml")
-    assert digest("a table") != before
+    assert data_digest("a table") != before

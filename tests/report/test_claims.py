@@ -11,13 +11,17 @@ from scipy import stats
 
 from normbench.config.files import CLAIMS, ROOT, load, names
 from normbench.errors import BadInput
-from normbench.report import build, trial
+from normbench.report import build, exports
 from normbench.report.claims import Claim, claims
 from normbench.report.pivot import tables
-from normbench.report.statistics import contrast, deviation, least_significant, spread
-from normbench.report.table_spec import Spec, spec
-from normbench.report.trial import trials
-from normbench.report.verdict import Verdict, as_published, judge
+from normbench.report.statistics import (
+    std_interval,
+    tukey_margins,
+    tukey_spread,
+    welch_contrast,
+)
+from normbench.report.table_spec import TableSpec, spec
+from normbench.report.verdicts import Verdict, judge, judge_claims, judge_published
 from normbench.results import Row
 from support.rows import FAR, runs
 
@@ -35,7 +39,7 @@ TABLE: dict[str, Any] = {
 SPEC = spec("made", TABLE)
 
 
-def claim(known: Spec = SPEC, **entry: Any) -> Claim:
+def claim(known: TableSpec = SPEC, **entry: Any) -> Claim:
     raw = {"says": "So.", "place": "table 1", "tables": ["made"], **entry}
     (found,) = claims("made", {"paper": "Somebody (2020)", "claims": {"it": raw}}, {"made": known})
     return found
@@ -77,7 +81,7 @@ FALLS = {"higher": [["BN", 64], ["BN", 4]]}
 def test_the_verdict_follows_from_the_interval(
     rows: list[Row], entry: Mapping[str, Any], word: str
 ) -> None:
-    assert verdict(rows, **entry).word == word
+    assert verdict(rows, **entry).outcome == word
 
 
 def test_a_difference_has_welchs_interval() -> None:
@@ -94,7 +98,7 @@ def test_a_difference_has_welchs_interval() -> None:
 
 def test_a_spread_has_tukeys_interval() -> None:
     samples = [[1.0, 2.0, 3.5], [0.0, 0.5, 1.2, 0.7], [5.0, 5.5]]
-    found = spread(samples)
+    found = tukey_spread(samples)
     interval = stats.tukey_hsd(*samples).confidence_interval(0.95)
     assert found.value == pytest.approx(5.25 - 0.6)
     assert (found.low, found.high) == pytest.approx((interval.low.max(), interval.high.max()))
@@ -111,7 +115,7 @@ def test_the_interval_of_a_difference_of_differences_covers_as_often_as_it_says(
             (w, rng.normal(0, s, 3).tolist())
             for w, s in zip((1, -1, -1, 1), (1, 2, 1, 0.5), strict=True)
         ]
-        found = contrast(parts)
+        found = welch_contrast(parts)
         assert found.low is not None
         assert found.high is not None
         inside += found.low <= 0 <= found.high
@@ -124,7 +128,7 @@ def test_a_claim_about_every_column_is_as_strong_as_its_weakest() -> None:
     good = [each for batch in (4, 16, 64) for each in runs("bn", batch, [80.0, 80.1, 80.2])]
     low = [each for batch in (4, 16, 64) for each in runs("gn", batch, [70.0, 70.1, 70.2])]
     found = verdict([*good, *low], **every)
-    assert found.word == "confirmed"
+    assert found.outcome == "confirmed"
     one = verdict([*good, *low], higher=[["BN", 4], ["GN", 4]])
     assert found.effect is not None
     assert one.effect is not None
@@ -132,7 +136,7 @@ def test_a_claim_about_every_column_is_as_strong_as_its_weakest() -> None:
     assert one.effect.low is not None
     assert found.effect.low < one.effect.low  # Bonferroni: a wider interval for one of three
     worse = [*runs("bn", 16, [60.0, 60.1, 60.2]), *(r for r in good if r.batch != 16), *low]
-    assert verdict(worse, **every).word == "refuted"
+    assert verdict(worse, **every).outcome == "refuted"
     average = verdict(worse, **every, average=True)
     assert average.effect is not None
     assert average.effect.value == pytest.approx((10 - 10 + 10) / 3)
@@ -149,7 +153,7 @@ def test_a_claim_about_every_column_is_as_strong_as_its_weakest() -> None:
         ([*runs("bn", 4, [70.0]), *runs("bn", 64, [80.0])], FALLS, "undecided", "one seed"),
         (
             [*runs("bn", 4, [10.0, 10.0]), *runs("bn", 64, [10.0, 10.0])],
-            FALLS, "undecided", "all seeds have the very same number",
+            FALLS, "undecided", "all seeds gave the same number",
         ),
         (
             [*runs("bn", 4, [None], status="impossible", reason="one value a channel"), *FAR[3:]],
@@ -161,7 +165,7 @@ def test_without_runs_enough_there_is_no_verdict(
     rows: list[Row], entry: Mapping[str, Any], word: str, reason: str
 ) -> None:
     found = verdict(rows, **entry)
-    assert found.word == word
+    assert found.outcome == word
     assert reason in found.reason
 
 
@@ -177,11 +181,11 @@ def test_without_runs_enough_there_is_no_verdict(
 def test_that_one_computation_is_flat_says_nothing(changes: dict[str, Any], kind: str) -> None:
     rows = [each for b in (4, 16, 64) for each in runs("gn", b, [74.0, 74.1, 74.2], **changes)]
     found = verdict(rows, **{kind: [["GN", "*"]]}, bound=1.0)
-    assert found.word == "untested"
+    assert found.outcome == "untested"
     assert "share a computation" in found.reason
     # A claim about its height, and not its flatness, is judged.
     bn = runs("bn", 4, [70.0, 70.1, 70.2], **changes | {"shared_with": None})
-    assert verdict([*rows, *bn], higher=[["GN", 4], ["BN", 4]]).word == "confirmed"
+    assert verdict([*rows, *bn], higher=[["GN", 4], ["BN", 4]]).outcome == "confirmed"
 
 
 @pytest.mark.parametrize("kind", ["alike", "not_lower", "higher"])
@@ -192,7 +196,7 @@ def test_one_computation_is_not_compared_with_itself(kind: str) -> None:
         for row, other in zip(runs("gn", 64, [74.0, 74.1, 74.2]), first, strict=True)
     ]
     found = verdict([*first, *again], **{kind: [["GN", 4], ["GN", 64]]}, bound=1.0)
-    assert found.word == "untested"
+    assert found.outcome == "untested"
     assert "share a computation" in found.reason
 
 
@@ -200,9 +204,9 @@ def test_what_is_missing_does_not_hide_a_refutation() -> None:
     every = {"higher": [["BN", "*"], ["GN", "*"]]}
     bn = [each for batch in (4, 16) for each in runs("bn", batch, [60.0, 60.1, 60.2])]
     gn = [each for batch in (16, 64) for each in runs("gn", batch, [70.0, 70.1, 70.2])]
-    assert verdict([*bn, *gn], **every).word == "refuted"
+    assert verdict([*bn, *gn], **every).outcome == "refuted"
     found = verdict([*bn, *runs("gn", 16, [50.0, 50.1, 50.2])], **every)
-    assert (found.word, found.reason) == ("untested", "no runs of GN, 4")
+    assert (found.outcome, found.reason) == ("untested", "no runs of GN, 4")
 
 
 def test_the_weakest_of_several_is_the_one_nearest_to_the_bound() -> None:
@@ -214,7 +218,7 @@ def test_the_weakest_of_several_is_the_one_nearest_to_the_bound() -> None:
         for each in runs("gn", b, [70.0 + off, 70.1 + off, 70.2 + off])
     ]
     found = verdict([*bn, *gn], **alike)
-    assert found.word == "refuted"
+    assert found.outcome == "refuted"
     assert found.effect is not None
     assert found.effect.value == pytest.approx(5.0)
 
@@ -238,10 +242,10 @@ def test_the_best_of_several_is_confirmed_by_noise_as_rarely_as_it_should() -> N
 
     rng = np.random.default_rng(0)
     draws = [rng.normal(70, 1, (7, 3)).tolist() for _ in range(300)]
-    words = [best_gain(own, base).word for base, *own in draws]
+    words = [best_gain(own, base).outcome for base, *own in draws]
     assert words.count("confirmed") <= 0.04 * 300
     sure = best_gain([[80.0, 80.1, 80.3], [70.0, 70.1, 70.3]], [70.0, 70.2, 70.2])
-    assert sure.word == "confirmed"
+    assert sure.outcome == "confirmed"
 
 
 def test_speeds_are_compared_where_they_fit_into_the_memory() -> None:
@@ -253,17 +257,17 @@ def test_speeds_are_compared_where_they_fit_into_the_memory() -> None:
         for row in runs(norm, batch, [70.0, 70.0, 70.0], devices="1 x GPU")
     ]
     every = claim(known, higher=[["GN", "*"], ["BN", "*"]])
-    lost = runs("bn", 64, [None, None, None], status="oom", devices="1 x GPU")
-    lost += runs("gn", 64, [70.0, 70.0, 70.0], images_per_second=320.0, devices="1 x GPU")
-    (table,) = tables([known], [*trained, *lost], None)
-    assert judge(every, table).word == "confirmed"
-    (alone,) = tables([known], lost, None)
-    assert judge(claim(known, higher=[["GN", 64], ["BN", 64]]), alone).word == "untested"
+    failed = runs("bn", 64, [None, None, None], status="oom", devices="1 x GPU")
+    failed += runs("gn", 64, [70.0, 70.0, 70.0], images_per_second=320.0, devices="1 x GPU")
+    (table,) = tables([known], [*trained, *failed], None)
+    assert judge(every, table).outcome == "confirmed"
+    (alone,) = tables([known], failed, None)
+    assert judge(claim(known, higher=[["GN", 64], ["BN", 64]]), alone).outcome == "untested"
 
 
 def test_runs_of_their_own_are_judged_on_flatness() -> None:
     rows = [each for b in (4, 16, 64) for each in runs("gn", b, [74.0, 74.1, 74.2])]
-    assert verdict(rows, spread=[["GN", "*"]], bound=1.0).word == "confirmed"
+    assert verdict(rows, spread=[["GN", "*"]], bound=1.0).outcome == "confirmed"
 
 
 @pytest.mark.parametrize(
@@ -284,7 +288,7 @@ def test_runs_of_their_own_are_judged_on_flatness() -> None:
 def test_the_papers_numbers_are_judged_by_their_sign(
     entry: Mapping[str, Any], expected: tuple[bool, float]
 ) -> None:
-    found = as_published(claim(**entry), SPEC)
+    found = judge_published(claim(**entry), SPEC)
     assert found is not None
     assert found.holds is expected[0]
     assert abs(found.effect) == pytest.approx(abs(expected[1]))
@@ -301,22 +305,22 @@ def test_another_metric_than_the_tables_can_be_claimed_about() -> None:
     ]
     entry: dict[str, Any] = {"rises": [["BN", "*"]], "metric": "bn_ratio_mean"}
     found = verdict(rows, **entry)
-    assert found.word == "confirmed"
+    assert found.outcome == "confirmed"
     assert found.effect is not None
     assert found.effect.value == pytest.approx(0.1)  # 0.4 over four doublings
-    assert as_published(claim(**entry), SPEC) is None
+    assert judge_published(claim(**entry), SPEC) is None
 
 
 @pytest.mark.parametrize(
     ("entry", "says"),
     [
-        ({}, "a claim has one of higher"),
-        ({"higher": [["BN", 5], ["BN", 4]]}, "made has no cell BN, 5"),
-        ({"higher": [["BN", 4], ["BN", 16], ["BN", 64]]}, "higher compares 1 or 2 cells"),
+        ({}, "a claim needs exactly one of higher"),
+        ({"higher": [["BN", 5], ["BN", 4]]}, "made has no entry BN, 5"),
+        ({"higher": [["BN", 4], ["BN", 16], ["BN", 64]]}, "higher compares 1 or 2 entries"),
         ({"higher": [["BN", 4]], "tables": ["maid"]}, "did you mean made?"),
         ({"higher": [["BN", 4]], "bund": 3}, "bund is no key of a claim; did you mean bound?"),
         ({"higher": [["BN", 4]], "metric": "tset_top1"}, "did you mean test_top1?"),
-        ({"higher": [["BN", "*"], ["*", "*"]]}, "* stands for different numbers of cells"),
+        ({"higher": [["BN", "*"], ["*", "*"]]}, "* stands for different numbers of entries"),
     ],
 )
 def test_a_claim_about_nothing_is_refused(entry: dict[str, Any], says: str) -> None:
@@ -345,27 +349,27 @@ def test_there_are_claims_of_all_five_papers() -> None:
 def test_a_papers_own_numbers_agree_with_what_it_says(each: Claim) -> None:
     """Else a number or the claim is mistyped."""
     for name in each.tables:
-        found = as_published(each, SPECS[name])
+        found = judge_published(each, SPECS[name])
         assert found is None or found.holds, (name, found)
 
 
-def test_the_claims_of_the_readme_are_some() -> None:
-    text = (ROOT / "README.md").read_text().partition("A claim of your own is")[2]
+def test_the_claims_of_the_guide_are_valid() -> None:
+    text = (ROOT / "docs" / "guide" / "tables.md").read_text().partition("## Claims")[2]
     raw = yaml.safe_load(text.partition("```yaml\n")[2].partition("```")[0])
-    found = claims("readme", raw, SPECS)
+    found = claims("guide", raw, SPECS)
     assert [each.kind for each in found] == ["higher", "spread", "more"]
     for each in found:
-        assert as_published(each, SPECS["evonorm_9"]) is not None
+        assert judge_published(each, SPECS["evonorm_9"]) is not None
 
 
 def test_every_claim_is_tried_before_every_table() -> None:
-    found = trials(ALL, SPECS, [])
+    found = judge_claims(ALL, SPECS, [])
     assert len(found) == sum(len(each.tables) for each in ALL)
-    assert {each.verdict.word for each in found} == {"untested"}
-    text = trial.markdown(found)
-    assert text.count("Untested, as these tables have no runs:") == 5
+    assert {each.verdict.outcome for each in found} == {"untested"}
+    text = exports.claims_markdown(found)
+    assert text.count("Untested, because their tables have no runs:") == 5
     assert all(each.says in text for each in ALL)
-    assert len(trial.numbers(found).splitlines()) == len(found) + 1
+    assert len(exports.claims_csv(found).splitlines()) == len(found) + 1
 
 
 # Several comparisons
@@ -374,17 +378,17 @@ def test_every_claim_is_tried_before_every_table() -> None:
 def test_the_honest_significant_difference_is_scipys() -> None:
     samples = [[80.0, 80.2, 80.9], [70.0, 70.5, 73.0, 71.0], [79.0, 79.5]]
     interval = stats.tukey_hsd(*samples).confidence_interval(0.95)
-    for k, margin in enumerate(least_significant(samples)):
+    for k, margin in enumerate(tukey_margins(samples)):
         if k:
             assert margin == pytest.approx((interval.high[0, k] - interval.low[0, k]) / 2, rel=1e-4)
 
 
 def test_a_deviation_has_the_interval_of_chi_square() -> None:
     values = [80.0, 80.2, 80.9, 79.7, 80.4]
-    found = deviation(values)
+    found = std_interval(values)
     square = stdev(values) ** 2
     assert (found.low, found.high) == pytest.approx(
         [(4 * square / stats.chi2.ppf(tail, 4)) ** 0.5 for tail in (0.975, 0.025)]
     )
     assert found.value == pytest.approx(stdev(values))
-    assert deviation([80.0]).low is None
+    assert std_interval([80.0]).low is None

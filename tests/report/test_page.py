@@ -16,7 +16,7 @@ from normbench.config.files import CONF, names
 from normbench.report import build
 from normbench.report.__main__ import main
 from normbench.report.figure import style
-from normbench.report.page import inline
+from normbench.report.page import inline_svg
 from normbench.report.pivot import tables
 from normbench.report.recommendation import advice, sentence
 from normbench.results import History, Row
@@ -194,7 +194,7 @@ def test_what_has_no_runs_is_filtered_by_what_its_paper_says(page: Page) -> None
     assert found["evonorm_10"]["data-reg"] == "randaug"
     assert "data-data" not in found["nf_7"]  # the file has the numbers alone
     assert "resnet288_v2" in str(found["nf_1"]["data-model"]).split()
-    untried = [each for each in page.all("li") if each.get("data-part") == "trial"]
+    untried = [each for each in page.all("li") if each.get("data-part") == "verdict"]
     assert untried
     assert all("data-data" in each or "data-model" in each for each in untried)
 
@@ -293,7 +293,7 @@ def test_numbers_of_the_papers_setting_have_their_difference(made: Path) -> None
     assert "| BN-ReLU    | 76.1 ± 0.1 (2) [76.1, 0.0]" in text.replace("+0.0", "0.0")
     assert "70.1 ± 0.1 (2) [70.4, −0.3]" in text
     assert "– [75.8]" in text
-    assert "behind it ours minus the paper's" in text
+    assert "after it, our number minus the paper's" in text
 
 
 def test_the_whole_report_is_there(made: Path) -> None:
@@ -322,7 +322,7 @@ def test_what_did_not_change_is_not_made_again(
     assert "no file has changed" in capsys.readouterr().out
     after = {p: p.stat().st_mtime_ns for p in (made / "reports").rglob("*") if p.is_file()}
     assert {path for path in after if after[path] != before.get(path)} <= {
-        made / "reports" / ".made.json"
+        made / "reports" / ".report.json"
     }
 
 
@@ -332,7 +332,7 @@ def test_a_drawing_takes_the_colour_of_the_text_and_has_names_of_its_own() -> No
         '<metadata>x</metadata><g id="axes_1"><path id="mabc" style="stroke: #000000"/></g>'
         '<use xlink:href="#mabc" clip-path="url(#p1)"/><clipPath id="p1"/></svg>'
     )
-    assert inline(svg, "t-curves") == (
+    assert inline_svg(svg, "t-curves") == (
         '<svg viewBox="0 0 3 2">'
         '<g><path id="t-curves-mabc" style="stroke: currentColor"/></g>'
         '<use xlink:href="#t-curves-mabc" clip-path="url(#t-curves-p1)"/>'
@@ -357,7 +357,7 @@ def test_the_answer_names_the_best_those_as_good_their_costs_and_what_was_not_te
     assert [each.name for each in few.good] == ["evonorm_s0", "gn"]
     assert [each.name for each in few.worse] == ["bn"]
     assert [each.name for each in few.unsure] == ["frn"]
-    assert few.lost == ("nf (1 of 1 div.)",)
+    assert few.failed == ("nf (1 of 1 div.)",)
     assert "sn" in few.untested
     assert "gn" not in few.untested
     assert few.good[0].time == pytest.approx(2.0)  # of bn, the fastest
@@ -368,8 +368,8 @@ def test_the_answer_names_the_best_those_as_good_their_costs_and_what_was_not_te
     )
     assert "Not significantly worse: gn (76.3 ± 0.3, n = 3)" in said
     assert "Significantly worse: bn 70.1." in said
-    assert "Nothing can be said with one seed: frn 70.0." in said
-    assert "Without a number: nf (1 of 1 div.)." in said
+    assert "Not testable with one seed: frn 70.0." in said
+    assert "Without a result: nf (1 of 1 div.)." in said
 
 
 def test_tables_of_which_hardly_anything_was_trained_are_left_out_unless_named(
@@ -383,7 +383,7 @@ def test_tables_of_which_hardly_anything_was_trained_are_left_out_unless_named(
     assert main(arguments) == 0
     said = capsys.readouterr().out
     assert "evonorm_9:" not in said
-    assert "no claim can be judged by them: evonorm_9\n" in said
+    assert "too few of their entries have runs to judge a claim: evonorm_9\n" in said
     left = (tmp_path / "out" / "index.html").read_text()
     assert not set(re.findall(r'href="#([^"]+)"', left)) - set(re.findall(r' id="([^"]+)"', left))
     assert main(["evonorm_9", *arguments]) == 0
@@ -392,4 +392,4 @@ def test_tables_of_which_hardly_anything_was_trained_are_left_out_unless_named(
     for row in cropped(runs("bn", 128, [76.0], **own)):
         results.write(tmp_path / "runs" / "default" / row.id, row)
     assert main(arguments) == 0
-    assert "evonorm_9: 2 of 36 cells, 2 runs" in capsys.readouterr().out
+    assert "evonorm_9: 2 of 36 entries, 2 runs" in capsys.readouterr().out

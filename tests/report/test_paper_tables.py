@@ -12,13 +12,19 @@ from normbench.config.cells import Cell
 from normbench.config.compose import compose
 from normbench.config.files import SWEEPS, TABLES, load, names
 from normbench.errors import BadInput
-from normbench.report import build
-from normbench.report.footnotes import notes
-from normbench.report.latex import latex
+from normbench.report import build, exports
+from normbench.report.footnotes import footnotes
 from normbench.report.pivot import tables
-from normbench.report.render import markdown, numbers
 from normbench.report.table import Table
-from normbench.report.table_spec import FULL, SMALL, Published, Spec, fits, published, spec
+from normbench.report.table_spec import (
+    FULL,
+    SMALL,
+    PublishedNumber,
+    TableSpec,
+    fits,
+    published,
+    spec,
+)
 from normbench.results import Row
 from support.rows import runs
 from support.slow import slow_except
@@ -138,18 +144,18 @@ def test_numbers_that_no_text_of_a_paper_has_are_marked() -> None:
 
 
 @pytest.mark.parametrize(
-    ("cell", "expected"),
+    ("entry", "expected"),
     [
-        (76.1, Published(76.1, text="76.1")),
-        ("76.3 ± 0.1", Published(76.3, 0.1, text="76.3 ± 0.1")),
-        ("79.5 ± .1", Published(79.5, 0.1, text="79.5 ± .1")),
-        ("74.0 unverified", Published(74.0, unverified=True, text="74.0")),
-        ("OOM", Published(None, word="OOM", text="OOM")),
-        (-0.13, Published(-0.13, text="-0.13")),
+        (76.1, PublishedNumber(76.1, text="76.1")),
+        ("76.3 ± 0.1", PublishedNumber(76.3, 0.1, text="76.3 ± 0.1")),
+        ("79.5 ± .1", PublishedNumber(79.5, 0.1, text="79.5 ± .1")),
+        ("74.0 unverified", PublishedNumber(74.0, unverified=True, text="74.0")),
+        ("OOM", PublishedNumber(None, word="OOM", text="OOM")),
+        (-0.13, PublishedNumber(-0.13, text="-0.13")),
     ],
 )
-def test_a_number_as_a_paper_prints_it(cell: Any, expected: Published) -> None:
-    assert published(cell) == expected
+def test_a_number_as_a_paper_prints_it(entry: Any, expected: PublishedNumber) -> None:
+    assert published(entry) == expected
 
 
 # The sweeps
@@ -193,8 +199,8 @@ def test_a_sweep_fills_its_table_and_nothing_else(name: str, end: str) -> None:
     empty = [
         (row.label, column.label)
         for row in rows
-        for column, cell in zip(columns, table.lines[row.label], strict=True)
-        if row.ours and column.ours and not (row.minus or column.minus) and not cell.runs
+        for column, entry in zip(columns, table.lines[row.label], strict=True)
+        if row.ours and column.ours and not (row.minus or column.minus) and not entry.runs
     ]
     numbers_there = SPECS[name].published or {}
     # What the paper itself has no number for need not be trained.
@@ -202,7 +208,7 @@ def test_a_sweep_fills_its_table_and_nothing_else(name: str, end: str) -> None:
     assert {run.id for run in table.runs} == {
         row.id for row in rows_of(f"{SPECS[name].sweep}{end}")
     }
-    assert not any(cell.older for cell in table.cells)
+    assert not any(entry.older for entry in table.entries)
 
 
 @pytest.mark.parametrize("name", slow_except(TRAINED, EVERYDAY[:1]))
@@ -212,7 +218,10 @@ def test_the_full_scale_is_the_papers_setting_and_the_small_one_is_not(name: str
     small = filled(name, f"{sweep}_small")
     assert small.deviations
     kinds = {
-        len(level) for axis in SPECS[name].fixed or () for place in axis for level in place.wants
+        len(level)
+        for axis in SPECS[name].fixed or ()
+        for place in axis
+        for level in place.conditions
     }
     assert small.scale == (SMALL if 2 in kinds else FULL)
 
@@ -252,7 +261,7 @@ MADE: dict[str, Any] = {
 }
 
 
-def made(**changes: Any) -> Spec:
+def made(**changes: Any) -> TableSpec:
     return spec("made", MADE | changes)
 
 
@@ -295,7 +304,7 @@ def test_numbers_of_another_setting_are_not_compared(changes: dict[str, Any], sa
     table = one(runs("gn", 4, [70.5, 71.5], **{"model": "resnet50"} | changes))
     assert table.deviations == [says]
     assert cell_text(table, "GN", "RN50", "few") == "71.0 ± 0.7 (2) [70.0]"
-    assert any(f"our setting is another one: {says}." in note for note in notes(table))
+    assert any(f"because our setting differs: {says}." in note for note in footnotes(table))
 
 
 def test_small_networks_and_the_papers_never_share_a_table() -> None:
@@ -322,7 +331,7 @@ def test_options_that_the_table_names_do_not_split_it_and_others_do() -> None:
     rows = {"GN 8": {"norm": "gn", "norm.groups": 8}, "GN 32": {"norm": "gn", "norm.groups": 32}}
     both = [*groups(8, "norm.groups=8"), *groups(32, "")]
     (table,) = tables([made(rows=rows, published={})], both, None)
-    assert [len(cells[0].runs) for cells in table.lines.values()] == [1, 1]
+    assert [len(entries[0].runs) for entries in table.lines.values()] == [1, 1]
     odd = groups(8, "norm.groups=8 norm.eps=1")
     assert len(tables([made(rows=rows, published={})], [*both, *odd], None)) == 2
 
@@ -333,14 +342,14 @@ def test_of_runs_from_before_a_yaml_changed_the_latest_count() -> None:
         row.config["norm"]["eps"] = 1.0
     table = one([*old, *runs("gn", 4, [70.0, 71.0], model="resnet50", finished="2")])
     assert cell_text(table, "GN", "RN50", "few").startswith("70.5 ± 0.7 (2)")
-    assert "2 older runs of other options are left out." in notes(table)
+    assert "2 runs with older values of options are left out." in footnotes(table)
 
 
 def test_a_table_of_medians_has_medians() -> None:
     rows = runs("gn", 4, [60.0, 70.0, 71.0], model="resnet50")
     table = one(rows, statistic="median")
     assert cell_text(table, "GN", "RN50", "few") == "70.0 ± 6.1 (3) [70.0, +0.0]"
-    assert "median ± sample standard deviation" in notes(table)[0]
+    assert "median ± sample standard deviation" in footnotes(table)[0]
 
 
 def test_how_fast_a_network_is_does_not_depend_on_what_it_has_learned() -> None:
@@ -372,7 +381,7 @@ def test_a_difference_may_be_to_one_column() -> None:
         columns={"few": {"batch": 4, "model": "resnet50"}, "many": {"batch": 64}},
         published={},
     )
-    assert [found.text(cell) for cell in found.lines["minus",]] == [
+    assert [found.text(entry) for entry in found.lines["minus",]] == [
         "−4.2 ± 0.4 (2)".replace("−", "-"),
         "–",
     ]
@@ -384,7 +393,7 @@ def test_a_difference_says_what_its_parts_have_lost() -> None:
 
 
 def test_the_best_of_a_column_is_bold_and_differences_are_not() -> None:
-    tex = latex(one(FULL_RUNS))
+    tex = exports.table_latex(one(FULL_RUNS))
     assert r"GN & \textbf{71.0 $\pm$ 0.7 (2) [70.0, +1.0]} &" in tex
     assert tex.count(r"\textbf") == 1
     assert r" & \multicolumn{2}{c}{RN50} & \multicolumn{2}{c}{other} \\" in tex
@@ -394,12 +403,12 @@ def test_the_best_of_a_column_is_bold_and_differences_are_not() -> None:
 def test_a_cell_that_shares_its_computation_is_marked() -> None:
     shared = runs("gn", 4, [70.0], model="resnet50", shared_with="f" * 12)
     table = one(shared)
-    assert "70.0 (1) [70.0, +0.0] ‡" in markdown(table)
-    assert any(note.startswith("‡ 1 of the 1 cells' runs") for note in notes(table))
+    assert "70.0 (1) [70.0, +0.0] ‡" in exports.table_markdown(table)
+    assert any(note.startswith("‡ 1 of 1 runs") for note in footnotes(table))
 
 
 def test_the_csv_has_runs_and_published_numbers() -> None:
-    text = numbers(one(FULL_RUNS))
+    text = exports.table_csv(one(FULL_RUNS))
     assert "GN,RN50 few,gn,4,0,ok,test top-1 accuracy (%),70.5," in text
     assert (
         'BN,RN50 few,,,,published,test top-1 accuracy (%),60.0,,,,"Somebody (2020), table 1' in text
@@ -413,23 +422,23 @@ def test_the_csv_has_runs_and_published_numbers() -> None:
     [
         (5, ", table 1, mean (of 5 runs). "),
         ("one run each", ", table 1, mean (of one run each). "),
-        (None, ", table 1, mean (it does not say of how many runs). "),
+        (None, ", table 1, mean (number of runs not stated). "),
     ],
 )
 def test_a_table_says_how_many_runs_the_paper_had(seeds: int | str | None, says: str) -> None:
     (table,) = tables([made(seeds=seeds)], [], None, empty=True)
-    assert says in " ".join(notes(table))
+    assert says in " ".join(footnotes(table))
 
 
 def test_of_a_size_nobody_asks_how_many_runs_there_were() -> None:
     (table,) = tables([made(metric="params_m", seeds=None)], [], None, empty=True)
-    assert "Somebody (2020), table 1. None of it" in " ".join(notes(table))
+    assert "Somebody (2020), table 1. Nothing of this table" in " ".join(footnotes(table))
 
 
 def test_without_rows_a_table_has_the_papers_numbers_alone() -> None:
     (table,) = tables([made()], [], None, empty=True)
-    assert "| GN    | – [70.0]" in markdown(table)
-    assert "None of it has been trained here." in " ".join(notes(table))
+    assert "| GN    | – [70.0]" in exports.table_markdown(table)
+    assert "Nothing of this table has been trained here." in " ".join(footnotes(table))
     assert tables([made()], [], None) == []
 
 

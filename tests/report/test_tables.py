@@ -3,6 +3,7 @@
 import csv
 import io
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -13,13 +14,12 @@ import pytest
 
 from normbench import results
 from normbench.config.files import CONF, ROOT, names
-from normbench.report import build, render
+from normbench.report import build, exports
 from normbench.report.__main__ import main
 from normbench.report.figure import draw, style
-from normbench.report.footnotes import differences, notes, one_computation
-from normbench.report.latex import latex
+from normbench.report.figure_kinds import FORMATS, figure_kinds
+from normbench.report.footnotes import differences, footnotes, single_computation_rows
 from normbench.report.pivot import tables
-from normbench.report.plot_kinds import FORMS, kinds
 from normbench.report.statistics import mean_and_std, paired_difference
 from normbench.report.table import Table
 from normbench.results import History, Row
@@ -133,41 +133,43 @@ def test_probes_are_no_runs() -> None:
 
 def test_what_the_words_mean_is_said_where_they_stand() -> None:
     (table,) = batch_size_tables([run("bn", 4, 0, 10.0, status="diverged"), run("bn", 4, 1, 90.0)])
-    assert any(note.startswith("div.: a loss was not finite") for note in notes(table))
+    assert any(
+        note.startswith("div.: diverged; a loss was not finite") for note in footnotes(table)
+    )
     (other,) = batch_size_tables(RUNS)
-    assert not any(note.startswith("div.") for note in notes(other))
+    assert not any(note.startswith("div.") for note in footnotes(other))
 
 
 def test_the_groups_that_a_network_really_has_are_said() -> None:
     (table,) = batch_size_tables(
         [run("gn", 4, 0, 90.0, groups=[4]), run("evonorm_s0", 4, 0, 90.0, groups=[2, 4])]
     )
-    assert "Groups in the layers of this network: evonorm_s0 2, 4; gn 4." in notes(table)
+    assert "Group counts in the layers of this network: evonorm_s0 2, 4; gn 4." in footnotes(table)
 
 
 def test_one_computation_is_said_under_a_fixed_global_batch_alone() -> None:
     (table,) = batch_size_tables(RUNS)
-    assert one_computation(table) == [("gn",)]
+    assert single_computation_rows(table) == [("gn",)]
     assert (
-        "† gn: under protocol=fixed_global_batch one and the same computation for a seed"
-        in " ".join(notes(table))
+        "† gn: with protocol=fixed_global_batch, every column of this row is the same computation"
+        in " ".join(footnotes(table))
     )
-    assert "gn †" in render.markdown(table)
+    assert "gn †" in exports.table_markdown(table)
     workers = {"protocol": "fixed_workers", "workers": 8}
     (other,) = batch_size_tables(
         [run("gn", b, 0, 90.0, global_batch=8 * b, **workers) for b in (4, 8)]
     )
-    assert one_computation(other) == []
+    assert single_computation_rows(other) == []
 
 
 def test_a_row_whose_numbers_are_the_same_to_the_digit_is_one_computation_too() -> None:
     """Synchronized batch normalization: it sees the batch, but the same one in every column."""
     flat = [run("bn", batch, seed, 80.0 + seed) for batch in (4, 128) for seed in (0, 1)]
-    assert one_computation(batch_size_tables(flat)[0]) == [("bn",)]
+    assert single_computation_rows(batch_size_tables(flat)[0]) == [("bn",)]
     other = [*flat[:3], run("bn", 128, 1, 81.0, train_loss=0.123)]
-    assert one_computation(batch_size_tables(other)[0]) == []
+    assert single_computation_rows(batch_size_tables(other)[0]) == []
     apart = [run("bn", 4, 0, 80.0), run("bn", 128, 1, 80.0)]
-    assert one_computation(batch_size_tables(apart)[0]) == []
+    assert single_computation_rows(batch_size_tables(apart)[0]) == []
 
 
 def test_why_a_cell_cannot_work_is_said() -> None:
@@ -175,21 +177,21 @@ def test_why_a_cell_cannot_work_is_said() -> None:
         run(norm, 4, 0, None, status="impossible", reason="a 1x1 map") for norm in ("in", "x")
     ]
     (table,) = batch_size_tables([*RUNS, *cannot])
-    assert "n/a, in, x: a 1x1 map." in notes(table)
+    assert "n/a, in, x: a 1x1 map." in footnotes(table)
 
 
 def test_the_widest_column_is_compared_with_the_narrowest_by_seed() -> None:
     (table,) = batch_size_tables(RUNS)
     assert differences(table) == [
-        "bn: batch=128 minus batch=4 is +10.0, 95 % interval [+5.0, +15.0] "
-        "(t interval of 3 pairs by seed)."
+        "bn: batch=128 minus batch=4 is +10.0, 95 % confidence interval [+5.0, +15.0] "
+        "(paired t interval over 3 seeds)."
     ]
 
 
 def test_limits_and_provenance_are_said() -> None:
     commit = "0123456789abcdef0123456789abcdef01234567"
     runs = [run("bn", 4, 0, 90.0, data_limits="Small images.", commit=commit + "+", sweep="demo")]
-    said = notes(batch_size_tables(runs)[0])
+    said = footnotes(batch_size_tables(runs)[0])
     assert said[-2:] == ["Small images.", "Runs: 1, sweep demo, commit 0123456789ab+."]
 
 
@@ -214,9 +216,12 @@ def test_the_interval_is_students() -> None:
 @pytest.mark.parametrize(
     ("form", "piece"),
     [
-        (render.markdown, "| bn             | 82.0 ± 2.0 (3) |"),
-        (latex, r"gn \dag{} & \textbf{88.5 $\pm$ 0.7 (2)} & 88.5 $\pm$ 0.7 (2) \\"),
-        (latex, r"data=digits model=resnet14 recipe=demo protocol=fixed\_global\_batch"),
+        (exports.table_markdown, "| bn             | 82.0 ± 2.0 (3) |"),
+        (exports.table_latex, r"gn \dag{} & \textbf{88.5 $\pm$ 0.7 (2)} & 88.5 $\pm$ 0.7 (2) \\"),
+        (
+            exports.table_latex,
+            r"data=digits model=resnet14 recipe=demo protocol=fixed\_global\_batch",
+        ),
     ],
 )
 def test_every_form_has_every_number(form: Callable[[Table], str], piece: str) -> None:
@@ -224,14 +229,14 @@ def test_every_form_has_every_number(form: Callable[[Table], str], piece: str) -
 
 
 def test_csv_has_a_line_a_run() -> None:
-    lines = list(csv.DictReader(io.StringIO(render.numbers(batch_size_tables(RUNS)[0]))))
+    lines = list(csv.DictReader(io.StringIO(exports.table_csv(batch_size_tables(RUNS)[0]))))
     assert len(lines) == len(RUNS)
     assert {(line["norm"], line["seed"], line["value"]) for line in lines} >= {("bn", "1", "84.0")}
 
 
 def test_a_figure_is_the_same_bytes_every_time() -> None:
     (table,) = batch_size_tables(RUNS)
-    once, again = draw(table, FORMS), draw(table, FORMS)
+    once, again = draw(table, FORMATS), draw(table, FORMATS)
     assert once == again
     assert once["png"][:8] == b"\x89PNG\r\n\x1a\n"
     assert once["pdf"][:5] == b"%PDF-"
@@ -239,11 +244,11 @@ def test_a_figure_is_the_same_bytes_every_time() -> None:
 
 
 def test_where_every_run_diverged_there_is_nothing_to_draw(tmp_path: Path) -> None:
-    lost = run("bn", 4, 0, None, status="diverged")
-    results.write(tmp_path / lost.sweep / lost.id, lost)
-    History(tmp_path / lost.sweep / lost.id)
-    (table,) = batch_size_tables([lost])
-    assert kinds(table, tmp_path) == []
+    failed = run("bn", 4, 0, None, status="diverged")
+    results.write(tmp_path / failed.sweep / failed.id, failed)
+    History(tmp_path / failed.sweep / failed.id)
+    (table,) = batch_size_tables([failed])
+    assert figure_kinds(table, tmp_path) == []
 
 
 def test_no_two_normalizers_share_marker_and_dashes() -> None:
@@ -293,22 +298,51 @@ def test_a_papers_table_that_is_named_needs_no_runs(
     assert main(["evonorm_9,nf_6"]) == 0
     out = capsys.readouterr().out
     assert "[76.1]" in out
-    assert "None of it has been trained here." in out
+    assert "Nothing of this table has been trained here." in out
     assert {path.name for path in (tmp_path / "reports").iterdir()} >= {"evonorm_9", "nf_6"}
     assert main(["evonorm_9", "batch_size"]) == 2
     assert "runs=runs is no folder" in capsys.readouterr().err
 
 
-def test_the_demonstration_is_what_the_tool_makes_of_its_rows(tmp_path: Path) -> None:
-    small = ROOT / "reports" / "small"
-    assert main([f"runs={small / 'rows'}", f"out={tmp_path}"]) == 0
-    texts = [
-        path.relative_to(small) for end in ("md", "csv", "tex") for path in small.rglob(f"*.{end}")
-    ]
-    own = [path for path in texts if path.parts[0] != "rows"]
-    assert len(own) > 20
-    for path in own:
-        assert (tmp_path / path).read_text() == (small / path).read_text(), path
+STUDIES = sorted(path.parent for path in (ROOT / "reports" / "studies").glob("*/rows.jsonl.gz"))
+
+
+def without_figures(page: Path) -> str:
+    """A page without the drawings, whose bytes depend on the version of matplotlib."""
+    return re.sub(r"<svg.*?</svg>", "", page.read_text(), flags=re.DOTALL)
+
+
+@pytest.mark.parametrize("study", STUDIES, ids=lambda path: path.name)
+def test_the_page_of_a_study_is_made_from_its_rows(study: Path, tmp_path: Path) -> None:
+    # As deep in the repository as the study itself, so that links are the same.
+    copy = study.with_name(f".{study.name}-{tmp_path.name}")
+    shutil.copytree(study, copy, ignore=shutil.ignore_patterns("*.html", "*.png"))
+    try:
+        assert main([f"study={copy}"]) == 0
+        again = without_figures(copy / "index.html")
+    finally:
+        shutil.rmtree(copy)
+    page = without_figures(study / "index.html")
+    assert page.count("<table>") > 1
+    assert again == page
+
+
+def test_a_report_is_made_from_the_file_of_a_study(tmp_path: Path) -> None:
+    study = ROOT / "reports" / "studies" / "default" / results.STUDY
+    assert main([f"runs={study}", f"out={tmp_path}"]) == 0
+    (text,) = (path.read_text() for path in (tmp_path / "batch_size").glob("*.md"))
+    assert "| evonorm_s0 †   | 89.2 ± 1.4 (3) |" in text
+    assert list((tmp_path / "batch_size").glob("*-curves.svg"))
+    assert "84.4" in (tmp_path / "index.html").read_text()
+
+
+def test_a_study_is_made_from_runs(tmp_path: Path) -> None:
+    for each in RUNS:
+        results.write(tmp_path / "runs" / each.sweep / each.id, each)
+    study = tmp_path / "study"
+    assert main([f"runs={tmp_path / 'runs'}", f"study={study}"]) == 0
+    assert sorted(path.name for path in study.iterdir()) == ["index.html", "rows.jsonl.gz"]
+    assert results.read(study) == results.read(tmp_path / "runs")
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,55 @@
+"""Kinds of figures of a table, apart from the drawing, which imports matplotlib."""
+
+from collections import defaultdict
+from pathlib import Path
+from typing import Literal
+
+from normbench.report.metrics import METRICS
+from normbench.report.table import Table
+from normbench.results import read_run_history, study_file
+from normbench.run_files import probe_file
+
+FileFormat = Literal["png", "pdf", "svg"]
+FORMATS: tuple[FileFormat, ...] = ("png", "pdf", "svg")
+BATCH, CURVES, SIZES = "", "-curves", "-sizes"  # ends of file names
+PROBE_FIGURES = {f"-{kind}": kind for kind in ("spp", "power", "ratios", "example_weight")}
+
+
+def figure_kinds(table: Table, runs: Path) -> list[str]:
+    """Return the kinds of figures that `table` has data for.
+
+    Args:
+        table: to be drawn.
+        runs: root of the runs or a study, for their histories and probes.
+    """
+    accuracy = table.spec.metric.accuracy
+    rows = [row for entry in table.entries if entry.values for row in entry.runs]
+    folders = [runs / row.sweep / row.id for row in rows]
+    if study_file(runs):
+        curves = any(read_run_history(runs, row) for row in rows)
+    else:
+        curves = any((folder / "history.csv").exists() for folder in folders)
+    sizes = any(len(points) > 1 for points in by_size(table, "params_m").values())
+    drawn = {BATCH: table.drawable, CURVES: accuracy and curves, SIZES: accuracy and sizes}
+    probes = [
+        end
+        for end, kind in PROBE_FIGURES.items()
+        if any(probe_file(folder, kind) for folder in folders)
+    ]
+    return [kind for kind, has_data in drawn.items() if has_data] + probes
+
+
+def by_size(table: Table, size: str) -> dict[str, list[tuple[float, float]]]:
+    """Return (size of the network, best number) for each size, by normalizer.
+
+    Args:
+        table: whose numbers.
+        size: metric of the size: params_m or macs_g.
+    """
+    best: dict[str, dict[float, float]] = defaultdict(dict)
+    for entry in table.entries:
+        values = [value for row in entry.runs if (value := METRICS[size].of(row)) is not None]
+        if values and entry.center is not None and entry.metric is table.spec.metric:
+            points = best[entry.runs[0].norm]
+            points[values[0]] = max(entry.center, points.get(values[0], entry.center))
+    return {norm: list(points.items()) for norm, points in best.items()}

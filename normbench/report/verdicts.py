@@ -1,0 +1,361 @@
+"""Verdicts on claims: confirmed, refuted, undecided or untested.
+
+A verdict on rows follows from a confidence interval over the seeds: confirmed or refuted if the
+whole interval lies on one side of the claim's bound, undecided if it contains the bound or there is
+no interval, untested where rows are missing. The paper's own numbers are compared by sign only.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from statistics import fmean
+from typing import Literal
+
+from normbench.report import statistics
+from normbench.report.claims import UNSIGNED, Claim, Pick, claim_alternatives, claim_weights
+from normbench.report.metrics import Metric
+from normbench.report.statistics import CONFIDENCE, Estimate
+from normbench.report.table import Entry, Table, format_difference
+from normbench.report.table_spec import TableSpec
+
+Outcome = Literal["confirmed", "refuted", "undecided", "untested"]
+
+METHOD = (
+    "A claim compares entries of a table. Its effect is the quantity compared with the bound: a "
+    "difference, a difference of differences, a slope per doubling of images per worker, the "
+    "spread of a row (largest minus smallest mean) or a standard deviation. The intervals are 95 % "
+    "confidence intervals over seeds: Welch's for differences and slopes of means, also in tables "
+    "that print medians; Tukey-Kramer's for spreads; the chi-square interval for standard "
+    "deviations. For a claim about several entries, or about the best of several, the intervals "
+    "are Bonferroni-corrected so that all hold together with 95 %, and the weakest is shown. Seeds "
+    "are not paired, because networks with different normalizers share little more than the seed; "
+    "only the footnotes of a table, which compare a normalizer with itself, pair seeds. Confirmed "
+    "or refuted: the whole interval lies on one side of the bound. Undecided: the interval "
+    "contains the bound, or there is no interval because there is one seed or all seeds gave the "
+    "same number. Untested: an entry has no runs, or the entries are equal by construction because "
+    "they share a computation. As published: the sign of the paper's own numbers, without an "
+    "interval; ? marks numbers that we could not verify in the text of the paper."
+)
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Verdict of rows on a claim.
+
+    Args:
+        outcome: confirmed, refuted, undecided or untested.
+        effect: the estimate compared with the bound.
+        reason: why the claim is untested or undecided, where the interval does not show it.
+    """
+
+    outcome: Outcome
+    effect: Estimate | None = None
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class PublishedEffect:
+    """Effect of a claim in the paper's own numbers.
+
+    Args:
+        holds: the effect has the sign that the claim states.
+        effect: the weakest, if the claim is about several.
+        unverified: one of the numbers could not be verified in the text of the paper.
+    """
+
+    holds: bool
+    effect: float
+    unverified: bool
+
+
+@dataclass(frozen=True)
+class ClaimResult:
+    """A claim judged in one setting of one of its tables.
+
+    Args:
+        claim: that is judged.
+        spec: of the table.
+        table: with the rows; None if there are none.
+        verdict: of the rows.
+        published: effect in the paper's numbers; None if it prints none.
+    """
+
+    claim: Claim
+    spec: TableSpec
+    table: Table | None
+    verdict: Verdict
+    published: PublishedEffect | None
+
+    @property
+    def metric(self) -> Metric:
+        return self.claim.metric or self.spec.metric
+
+    @property
+    def decimals(self) -> int:
+        decimals = self.spec.decimals if self.claim.metric is None else self.metric.decimals
+        return decimals + (self.claim.kind in ("rises", "falls"))
+
+    @property
+    def setting(self) -> str:
+        """Return the setting of the rows as typed, and whether it is the paper's."""
+        if self.table is None:
+            return "no runs"
+        setting = self.table.setting_text
+        return setting if self.table.deviations else f"the paper's: {setting}"
+
+    @property
+    def effect(self) -> str:
+        """Return the effect and its interval as text."""
+        effect = self.verdict.effect
+        if effect is None:
+            return ""
+        value = self._signed(effect.value)
+        if effect.low is None or effect.high is None:
+            return value
+        return f"{value} [{self._signed(effect.low)}, {self._signed(effect.high)}]"
+
+    @property
+    def seeds(self) -> str:
+        return "" if self.verdict.effect is None else str(self.verdict.effect.seeds)
+
+    @property
+    def evidence(self) -> str:
+        """Return whether the paper's own numbers show the claim, and their effect."""
+        if self.published is None:
+            return "no number"
+        word = "holds" if self.published.holds else "does not hold"
+        mark = " ?" if self.published.unverified else ""
+        return f"{word} ({self._signed(self.published.effect)}{mark})"
+
+    def _signed(self, number: float) -> str:
+        return format_difference(number, self.decimals)
+
+
+def judge_claims(
+    claims: Sequence[Claim], specs: Mapping[str, TableSpec], tables: Sequence[Table]
+) -> list[ClaimResult]:
+    """Judge every claim in every setting of its tables.
+
+    Args:
+        claims: to be judged.
+        specs: all tables by name.
+        tables: with rows, one for each setting.
+    """
+    results = []
+    for claim in claims:
+        for name in claim.tables:
+            spec = specs[name]
+            published = judge_published(claim, spec)
+            with_runs = [table for table in tables if table.spec.name == name and table.runs]
+            for table in with_runs:
+                results.append(ClaimResult(claim, spec, table, judge(claim, table), published))
+            if not with_runs:
+                verdict = Verdict("untested", reason="no runs of this table")
+                results.append(ClaimResult(claim, spec, None, verdict, published))
+    return results
+
+
+def tables_to_show(claims: Sequence[Claim], tables: Sequence[Table]) -> list[Table]:
+    """Drop tables with so few runs that no claim can be judged by them."""
+    return [
+        table
+        for table in tables
+        if not table.runs or not table.sparse or any(_is_tested(claim, table) for claim in claims)
+    ]
+
+
+def _is_tested(claim: Claim, table: Table) -> bool:
+    return table.spec.name in claim.tables and judge(claim, table).outcome != "untested"
+
+
+def count_verdicts(results: Sequence[ClaimResult]) -> str:
+    """Return the number of verdicts of each outcome as text."""
+    outcomes = [result.verdict.outcome for result in results]
+    words: Sequence[Outcome] = ("confirmed", "refuted", "undecided", "untested")
+    return ", ".join(f"{outcomes.count(word)} {word}" for word in words)
+
+
+def group_by_claim(results: Sequence[ClaimResult]) -> Iterator[tuple[Claim, list[ClaimResult]]]:
+    """Yield each claim with its results."""
+    for claim in dict.fromkeys(result.claim for result in results):
+        yield claim, [result for result in results if result.claim is claim]
+
+
+def judge(claim: Claim, table: Table) -> Verdict:
+    """Return the verdict of the rows of `table`, over all entries that * stands for."""
+    alternatives = list(claim_alternatives(claim, table.spec))
+    comparisons = [alternatives] if claim.average else [[picks] for picks in alternatives]
+    weighted = [_mean_weights(claim, table.spec, picks) for picks in comparisons]
+    confidence = _bonferroni(len(weighted))
+    verdicts = []
+    for weights in weighted:
+        entries = {pick: _entry_at(claim, table, pick) for pick in weights}
+        if any(map(_out_of_memory, entries.values())):
+            continue  # without a number there is no speed to compare, in the paper either
+        obstacle = _obstacle(claim, entries)
+        verdicts.append(obstacle or _compare(claim, entries, weights, confidence))
+    nothing = Verdict("untested", reason="none of these runs fits into the memory of the device")
+    return _weakest(claim, verdicts or [nothing])
+
+
+def _mean_weights(
+    claim: Claim, spec: TableSpec, alternatives: Sequence[Sequence[Pick]]
+) -> dict[Pick, float]:
+    """Return the weight of each entry in the mean of comparisons; a repeated entry has one."""
+    total: dict[Pick, float] = {}
+    for picks in alternatives:
+        for pick, weight in zip(picks, claim_weights(claim, spec, picks), strict=True):
+            total[pick] = total.get(pick, 0.0) + weight / len(alternatives)
+    return total
+
+
+def _bonferroni(comparisons: int, confidence: float = CONFIDENCE) -> float:
+    """Return the confidence of each of several intervals that hold together with `confidence`.
+
+    Bonferroni's correction (Dunn 1961).
+    """
+    return 1 - (1 - confidence) / comparisons
+
+
+def _compare(
+    claim: Claim, entries: Mapping[Pick, Entry], weights: Mapping[Pick, float], confidence: float
+) -> Verdict:
+    values = [list(entry.values.values()) for entry in entries.values()]
+    # The best of several was chosen by these same numbers, so its interval covers all of them.
+    confidence = _bonferroni(max(entry.among for entry in entries.values()), confidence)
+    if claim.kind == "spread":
+        effect = statistics.tukey_spread(values, confidence)
+    elif claim.kind == "deviation":
+        effect = statistics.std_interval(values[0], confidence)
+    else:
+        parts = list(zip(weights.values(), values, strict=True))
+        effect = statistics.welch_contrast(parts, confidence)
+    learned = any(entry.metric.learned for entry in entries.values())
+    if learned and effect.low is not None and effect.low == effect.high:
+        # Seeds that agree to the last digit have collapsed, or the test set is tiny.
+        return Verdict("undecided", effect, "all seeds gave the same number")
+    return _decide(claim, effect)
+
+
+def judge_published(claim: Claim, spec: TableSpec) -> PublishedEffect | None:
+    """Return the effect of a claim in the paper's numbers; None without numbers."""
+    if claim.metric is not None:
+        return None
+    effects = []
+    unverified = False
+    for picks in claim_alternatives(claim, spec):
+        numbers = [(spec.published or {}).get(pick) for pick in picks]
+        values = [number.value for number in numbers if number and number.value is not None]
+        if claim.kind == "deviation":
+            values = [number.error for number in numbers if number and number.error is not None]
+        if len(values) < len(picks):
+            continue
+        unverified |= any(number.unverified for number in numbers if number)
+        if claim.kind == "spread":
+            effects.append(max(values) - min(values))
+        else:
+            weights = claim_weights(claim, spec, picks)
+            effects.append(sum(w * v for w, v in zip(weights, values, strict=True)))
+    if not effects:
+        return None
+    if claim.average:
+        effects = [fmean(effects)]
+    holds = [_has_claimed_sign(claim, round(effect, 6)) for effect in effects]
+    weakest = max(effects, key=abs) if claim.kind in ("alike", *UNSIGNED) else min(effects)
+    return PublishedEffect(all(holds), round(weakest, 6), unverified)
+
+
+def _entry_at(claim: Claim, table: Table, pick: Pick) -> Entry:
+    index = [column.label for column in table.columns].index(pick[1])
+    entry = table.lines[pick[0]][index]
+    return replace(entry, metric=claim.metric) if claim.metric else entry
+
+
+def _out_of_memory(entry: Entry) -> bool:
+    """Return whether a speed or memory is missing because its runs did not fit."""
+    statuses = {row.status for row in entry.source_runs}
+    return not entry.metric.learned and not entry.values and "oom" in statuses
+
+
+def _obstacle(claim: Claim, entries: Mapping[Pick, Entry]) -> Verdict | None:
+    """Return the verdict where entries cannot be compared, else None."""
+    for (row, column), entry in entries.items():
+        name = f"{' '.join(row)}, {' '.join(column)}"
+        reasons = (r.reason for r in entry.source_runs if r.status == "impossible")
+        if reason := next(reasons, ""):
+            return Verdict("untested", reason=f"{name}: {reason}")
+        if entry.failed:
+            runs = "a run" if entry.failed == 1 else f"{entry.failed} runs"
+            return Verdict("undecided", reason=f"{name}: {runs} ended without a number")
+        if not entry.values:
+            return Verdict("untested", reason=f"no runs of {name}")
+    if _share_computation(list(entries.values())) or (
+        claim.flat and any(_equal_by_construction(entry) for entry in entries.values())
+    ):
+        return Verdict(
+            "untested", reason="these entries share a computation, so they are equal in any case"
+        )
+    return None
+
+
+def _share_computation(entries: Sequence[Entry]) -> bool:
+    """Return whether a computation that was done once is in several of the entries."""
+    earlier: set[str] = set()
+    for entry in entries:
+        keys = {run.computation or run.shared_with or run.id for run in entry.runs}
+        if keys & earlier:
+            return True
+        earlier |= keys
+    return False
+
+
+def _equal_by_construction(entry: Entry) -> bool:
+    return entry.shared or any(
+        row.batch_independent and row.protocol == "fixed_global_batch" for row in entry.source_runs
+    )
+
+
+def _decide(claim: Claim, effect: Estimate) -> Verdict:
+    if effect.low is None or effect.high is None:
+        reason = "one seed gives no interval; train more, as seed=0,1,2"
+        return Verdict("undecided", effect, reason)
+    if claim.kind in ("alike", *UNSIGNED):
+        inside = -claim.bound <= effect.low and effect.high <= claim.bound
+        outside = effect.low > claim.bound or effect.high < -claim.bound
+    elif claim.kind == "not_lower":
+        inside, outside = effect.low >= -claim.bound, effect.high < -claim.bound
+    else:
+        inside, outside = effect.low > claim.bound, effect.high <= claim.bound
+    outcome: Outcome = "confirmed" if inside else "refuted" if outside else "undecided"
+    return Verdict(outcome, effect)
+
+
+def _has_claimed_sign(claim: Claim, effect: float) -> bool:
+    if claim.kind in ("alike", *UNSIGNED):
+        return abs(effect) <= claim.bound
+    return effect >= -claim.bound if claim.kind == "not_lower" else effect > claim.bound
+
+
+_WEAKEST_FIRST: Sequence[Outcome] = ("refuted", "untested", "undecided", "confirmed")
+
+
+def _weakest(claim: Claim, verdicts: Sequence[Verdict]) -> Verdict:
+    """Return the weakest verdict: a claim about several entries is refuted if one of them is.
+
+    It is confirmed if all are. With an entry missing it is untested, unless another refutes it.
+    """
+    return min(
+        verdicts,
+        key=lambda verdict: (
+            _WEAKEST_FIRST.index(verdict.outcome),
+            _margin(claim, verdict.effect) if verdict.effect else 0.0,
+        ),
+    )
+
+
+def _margin(claim: Claim, effect: Estimate) -> float:
+    """Return the distance of the interval, or of the estimate without one, from the bound."""
+    low = effect.value if effect.low is None else effect.low
+    high = effect.value if effect.high is None else effect.high
+    if claim.kind in ("alike", *UNSIGNED):
+        return claim.bound - max(abs(low), abs(high))
+    return low + claim.bound if claim.kind == "not_lower" else low - claim.bound
