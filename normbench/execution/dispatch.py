@@ -81,7 +81,12 @@ def _node_settings(settings: Settings) -> Settings:
 def _start_rank(
     cells: Sequence[Cell], settings: Settings, print_line: Print, env: DistributedEnv
 ) -> Summary:
-    if len(cells) > 1 or settings.launcher:
+    if settings.launcher:
+        raise BadInput(
+            f"{env.world_size} processes were started for one run, and none of them submits jobs; "
+            "leave out hydra/launcher, or call normbench once"
+        )
+    if len(cells) > 1:
         raise BadInput(
             f"{env.world_size} processes were started for one run, and this command has "
             f"{len(cells)} cells; use one cell, or hydra/launcher=slurm_nodes for a grid"
