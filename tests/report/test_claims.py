@@ -20,35 +20,11 @@ from normbench.report.statistics import (
     tukey_spread,
     welch_contrast,
 )
-from normbench.report.table_spec import TableSpec, spec
+from normbench.report.table_spec import spec
 from normbench.report.verdicts import Verdict, judge, judge_claims, judge_published
 from normbench.results import Row
+from support.claims import SPEC, TABLE, claim, verdict
 from support.rows import FAR, runs
-
-TABLE: dict[str, Any] = {
-    "title": "A table",
-    "paper": "Somebody (2020)",
-    "metric": "test_top1",
-    "seeds": 3,
-    "where": {"recipe": "demo"},
-    "setting": {"data": "digits"},
-    "rows": {"BN": {"norm": "bn"}, "GN": {"norm": "gn"}},
-    "columns": {4: {"batch": 4}, 16: {"batch": 16}, 64: {"batch": 64}},
-    "published": {"BN": [70.0, 75.0, 76.0], "GN": [74.0, 74.2, "74.1 ± 0.3"]},
-}
-SPEC = spec("made", TABLE)
-
-
-def claim(known: TableSpec = SPEC, **entry: Any) -> Claim:
-    raw = {"says": "So.", "place": "table 1", "tables": ["made"], **entry}
-    (found,) = claims("made", {"paper": "Somebody (2020)", "claims": {"it": raw}}, {"made": known})
-    return found
-
-
-def verdict(rows: Sequence[Row], **entry: Any) -> Verdict:
-    (table,) = tables([SPEC], rows, None)
-    return judge(claim(**entry), table)
-
 
 NEAR = [*runs("bn", 4, [79.0, 82.0, 80.0]), *runs("bn", 64, [80.0, 81.0, 80.4])]
 FALLS = {"higher": [["BN", 64], ["BN", 4]]}
