@@ -30,6 +30,13 @@ test:
 slow:
 	$(PYTEST) -m "(slow or ffcv) and not large"
 
+# Mutation testing: which changes of the code no everyday test notices. Hours for all of it;
+# ONLY='normbench.report.verdicts.*' limits it. `mutmut show NAME` prints a surviving change.
+mutants:
+	python -m pip install --quiet "mutmut>=3.8,<4"
+	mutmut run $(if $(ONLY),"$(ONLY)")
+	mutmut results
+
 # FFCV is built from source, with libraries of the system; tests that need it are skipped without.
 ffcv:
 	python -m pip install -e ".[ffcv]" || echo "no FFCV here: loader=ffcv and its tests need it"
