@@ -1,1 +1,7 @@
-"""Rows to tables and figures. Reads rows only, imports no torch."""
+"""Reports from rows: tables, figures, claims, recommendation, one page. Imports no torch.
+
+Begin with `__main__` and `build`. `table_spec` and `claims` parse reports/tables/ and
+reports/claims/; `pivot` sorts rows into tables of entries (`table`); `statistics` and `verdicts`
+judge claims; `recommendation` and `footnotes` are sentences. `figure` and `probe_figures` draw,
+`exports` writes Markdown, CSV and LaTeX, `page` the HTML, and `cache` avoids drawing twice.
+"""

@@ -1,7 +1,7 @@
-"""A table: rows and columns of cells, obtained in one setting (`normbench.report.pivot` makes it).
+"""A table of entries, all obtained in one setting; `normbench.report.pivot` makes it from rows.
 
-A setting is all that is neither a row nor a column of the table: data set, model, recipe, protocol,
-every option that differs from its yaml. Rows of different settings never share a cell.
+The setting is every option that is not on an axis of the table: data set, model, recipe, protocol
+... Results of different settings are never in one table.
 """
 
 import hashlib
@@ -16,7 +16,7 @@ from normbench.report.statistics import summary
 from normbench.report.table_spec import FULL, Label, PublishedNumber, TableSpec, fits
 from normbench.results import Row
 
-LONGEST = 150  # characters of a file's name that say the setting; file systems take 255 in all
+LONGEST = 150  # characters of the setting in a file name; file systems allow 255 in all
 MISSING = "–"
 MINUS = "−"
 WORDS = {"diverged": "div.", "oom": "OOM", "impossible": "n/a"}
@@ -24,17 +24,17 @@ WORDS = {"diverged": "div.", "oom": "OOM", "impossible": "n/a"}
 
 @dataclass(frozen=True)
 class Entry:
-    """The runs of one cell, a seed each, and what the paper has there.
+    """An entry of a table: runs of one configuration, one for each seed, and the paper's number.
 
     Args:
         runs: of one configuration.
-        metric: what their numbers are.
+        metric: of the numbers.
         statistic: mean or median.
         published: the paper's number.
-        given: numbers by seed that are not of single runs: differences of other cells.
-        older: runs that stood here before an option's usual value was changed; not counted.
-        sources: the cells of a difference.
-        among: of how many cells the best was taken for it.
+        given: of a difference, its values by seed.
+        older: number of runs left out because a default has changed since.
+        sources: of a difference, the two entries.
+        among: of a difference, how many entries the first was chosen from as the best.
     """
 
     runs: tuple[Row, ...]
@@ -48,12 +48,12 @@ class Entry:
 
     @cached_property
     def source_runs(self) -> tuple[Row, ...]:
-        """Its runs; of a difference those of the cells that it is of."""
+        """Return the runs, or of a difference the runs of both entries."""
         return self.runs + tuple(run for entry in self.sources for run in entry.runs)
 
     @cached_property
     def values(self) -> Mapping[int, float]:
-        """The metric of the runs that have it, by seed."""
+        """Return the metric by seed, without runs that have no number."""
         if self.given is not None:
             return self.given
         good = [row for row in self.runs if row.status == "ok" or not self.metric.learned]
@@ -61,22 +61,22 @@ class Entry:
 
     @cached_property
     def center(self) -> float | None:
-        """Mean or median of the values."""
+        """Return mean or median of the values."""
         return summary(list(self.values.values()), self.statistic)[0] if self.values else None
 
     @property
     def shared(self) -> bool:
-        """Not all of its runs were trained: some have the row of the same computation elsewhere."""
+        """Return whether some runs reuse the result of the same computation elsewhere."""
         return any(row.shared_with is not None for row in self.source_runs)
 
     @property
     def failed(self) -> int:
-        """Runs that ended without a number."""
+        """Return the number of runs without a result."""
         return sum(self.failures.values())
 
     @property
     def failures(self) -> Mapping[str, int]:
-        """What became of runs without a number, and of how many."""
+        """Return how many runs diverged, ran out of memory or were impossible."""
         counts = {
             word: sum(row.status == status for row in self.source_runs)
             for status, word in WORDS.items()
@@ -86,7 +86,7 @@ class Entry:
         return {word: count for word, count in counts.items() if count}
 
     def text(self, decimals: int) -> str:
-        """Mean ± deviation (n), and what became of the other runs."""
+        """Return mean ± standard deviation (n), and how many runs failed."""
         parts = []
         if self.values:
             center, std = summary(list(self.values.values()), self.statistic)
@@ -101,7 +101,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class Column:
-    """The head of a column; images per worker, if it is about them."""
+    """Head of a column, with its images per worker if it has any."""
 
     label: Label
     batch: int | None = None
@@ -112,15 +112,15 @@ class Column:
 
 @dataclass(frozen=True)
 class Table:
-    """One table: lines of cells, all obtained in one setting.
+    """One table in one setting.
 
     Args:
-        spec: what stands where.
-        setting: every scientific option that is on no axis, and its value.
-        differs: options to name beside the usual ones, because another table differs in them alone.
+        spec: its rows, columns and metric.
+        setting: scientific options that are not on an axis.
+        differs: options to show because only they distinguish this setting from another.
         columns: heads of the columns.
-        lines: cells of each row, by its label.
-        scale: whether the networks are the paper's or small ones in their place.
+        lines: entries of each row, by the label of the row.
+        scale: FULL, or SMALL if small networks replace the paper's.
     """
 
     spec: TableSpec
@@ -133,23 +133,23 @@ class Table:
 
     @property
     def heading(self) -> str:
-        """The title, and the setting as one would type it."""
+        """Return the title and the setting."""
         return f"{self.spec.title}: {self.setting_text}"
 
     @property
     def setting_text(self) -> str:
-        """The setting as one would type it, and whether other networks are in the paper's place."""
+        """Return the setting as typed on the command line."""
         said = " ".join(words(self.setting, self.differs)) or "no runs"
         return said if self.scale == FULL else f"small networks: {said}"
 
     @property
     def corner(self) -> str:
-        """What stands above the rows and before the columns."""
+        """Return the text of the top left corner."""
         return " \\ ".join(word for word in self.axes if word)
 
     @property
     def slug(self) -> str:
-        """The setting as the name of a file."""
+        """Return the setting as a file name."""
         scale = ["small"] if self.scale != FULL else []
         said = "-".join([*scale, *words(self.setting, self.differs, short=True)])
         slug = re.sub(r"[^\w.=-]+", "_", said) or "published"
@@ -159,13 +159,13 @@ class Table:
 
     @property
     def drawable(self) -> bool:
-        """There is a number over images per worker."""
+        """Return whether there are numbers over images per worker."""
         over_batch = len({column.batch for column in self.columns} - {None}) > 1
         return over_batch and any(entry.values for entry in self.entries)
 
     @property
     def sparse(self) -> bool:
-        """Of a paper's table hardly anything was trained: few of its cells, or all the same run."""
+        """Return whether few entries of a paper's table have runs, or all have the same run."""
         if self.spec.fixed is None:
             return False
         rows, columns = ([p for p in axis if p.ours and not p.minus] for axis in self.spec.fixed)
@@ -179,32 +179,32 @@ class Table:
 
     @cached_property
     def runs(self) -> list[Row]:
-        """Of all cells, each once."""
+        """Return the rows of all entries, each once."""
         return list({row.id: row for entry in self.entries for row in entry.runs}.values())
 
     @cached_property
     def deviations(self) -> list[str]:
-        """In what the setting is not the paper's; only without any are numbers to be compared."""
+        """Return how the setting differs from the paper's; if it does, numbers are not compared."""
         wanted = self.spec.setting or {}
         found = [] if self.scale == FULL else ["small networks"]
         for key, value in wanted.items():
             have, group = self.setting.get(key), key.partition(".")[0]
             another = group != key and group in wanted and self.setting.get(group) != wanted[group]
-            # Another data set has other options, which need not be said.
+            # Options of another data set are not listed, only the data set.
             if not another and not fits({key: value}, {key: have}):
                 found.append(f"{key}={have} ({value})")
         typed = self.setting.get("options", "").split()
         return found + [word for word in typed if option_key(word) not in wanted]
 
     def difference(self, entry: Entry) -> float | None:
-        """Ours minus the paper's, if the two are of one setting."""
+        """Return our number minus the paper's, if the settings agree."""
         if self.deviations or entry.center is None or entry.published is None:
             return None
         theirs = entry.published.value
         return None if theirs is None else entry.center - theirs
 
     def text(self, entry: Entry) -> str:
-        """A cell as it is printed: ours, and in brackets the paper's and the difference."""
+        """Return an entry as text: our number, in brackets the paper's and the difference."""
         decimals = self.decimals(entry)
         if entry.published is None:
             return entry.text(decimals)
@@ -218,7 +218,7 @@ class Table:
         return entry.metric.decimals if own else self.spec.decimals
 
     def best(self) -> set[tuple[Label, int]]:
-        """The cells with the best number of their column, to the digits that are printed."""
+        """Return (row, column) of the best entries of each column, to the printed digits."""
         found = set()
         for index, _ in enumerate(self.columns):
             column = {label: entries[index] for label, entries in self.lines.items()}
@@ -233,7 +233,7 @@ class Table:
         return found
 
     def grid(self) -> tuple[list[str], list[list[str]]]:
-        """Header and body as text."""
+        """Return header and body as text."""
         header = [self.corner, *map(str, self.columns)]
         body = [
             [" ".join(label), *(self.text(entry) for entry in entries)]
@@ -246,14 +246,14 @@ _SIGN = {"higher": 1, "lower": -1, "": 0}
 
 
 def format_difference(number: float, decimals: int) -> str:
-    """A difference, with its sign and a minus that is one."""
+    """Return a number with its sign, and the minus character of typography."""
     return f"{number:+.{decimals}f}".replace("-", MINUS)
 
 
 def words(
     setting: Mapping[str, Any], differs: Sequence[str] = (), *, short: bool = False
 ) -> list[str]:
-    """A setting in words: "key=value", or for the usual keys the value alone where `short`."""
+    """Return a setting as words key=value; with `short`, values alone for the usual keys."""
     if not setting:
         return []
     held = "workers" if setting.get("protocol") == "fixed_workers" else "global_batch"

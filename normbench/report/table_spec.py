@@ -1,7 +1,7 @@
-"""A file of reports/tables/: what stands where in a table, and the paper's numbers for it.
+"""Tables as specified in reports/tables/: rows, columns, metric and the paper's numbers.
 
-A table of a paper has rows and columns that the file lists, each with the options that a run must
-have to stand there. A table of ours has an axis for any value of one option (`rows: norm`).
+A paper's table lists its rows and columns, each with the options that its runs have. A table of our
+own has an option as axis, as `rows: norm`, and one row or column for each of its values.
 """
 
 import re
@@ -15,8 +15,8 @@ from typing import Any, Literal
 from normbench.errors import BadInput, choose_from
 from normbench.report.metrics import METRICS, Metric, published_only
 
-Label = tuple[str, ...]  # one word a level: ("RN50", "with")
-FULL, SMALL = 0, 1  # the paper's networks, and those in their place on small images
+Label = tuple[str, ...]  # one word for each level: ("RN50", "with")
+FULL, SMALL = 0, 1  # the paper's networks; small networks in their place
 
 OPTIONS = (
     "norm", "model", "data", "reg", "recipe", "protocol", "batch", "workers", "global_batch",
@@ -27,13 +27,14 @@ _NUMBER = re.compile(r"(-?\d+(?:\.\d+)?)(?: ± (\d*\.?\d+))?( unverified)?")
 
 @dataclass(frozen=True)
 class PublishedNumber:
-    """A number as the paper prints it.
+    """A number printed by a paper.
 
     Args:
-        value: None where the paper has a word, as OOM.
-        error: what stands behind its ±.
-        word: what stands there instead of a number.
-        unverified: the number is not in the text of the paper that we have.
+        value: None if the paper prints a word, as OOM.
+        error: the number after ±.
+        word: printed instead of a number.
+        unverified: we could not verify the number in the text of the paper.
+        text: as printed.
     """
 
     value: float | None
@@ -48,12 +49,12 @@ class PublishedNumber:
 
 @dataclass(frozen=True)
 class Difference:
-    """The first of two places on an axis minus the second.
+    """A row or column that is the difference of two others.
 
     Args:
-        first: of several the best.
-        second: on the same axis.
-        at: where on the other axis the second is looked up; None: where the first is.
+        first: minuend; of several, the best.
+        second: subtrahend, on the same axis.
+        at: position of the second on the other axis; None: that of the first.
     """
 
     first: tuple[Label, ...]
@@ -63,14 +64,14 @@ class Difference:
 
 @dataclass(frozen=True)
 class Header:
-    """One row or one column of a paper's table.
+    """A row or column of a paper's table.
 
     Args:
         label: its words.
-        wants: for each level the options of the paper's runs and, if they differ, of small ones.
+        conditions: for each level, options of the paper's runs and, if different, of small ones.
         metric: of its numbers, where it is not the table's.
-        minus: the places that it is a difference of; then it has no runs of its own.
-        ours: normbench trains it.
+        minus: the difference that it shows; it has no runs of its own.
+        ours: normbench can train it.
     """
 
     label: Label
@@ -85,7 +86,7 @@ class Header:
 
     @property
     def batch(self) -> int | None:
-        """Images per worker, if that is what the place is about."""
+        """Return the images per worker, if there is exactly one such condition."""
         found = {each["batch"] for level in self.conditions for each in level if "batch" in each}
         return found.pop() if len(found) == 1 else None
 
@@ -130,7 +131,7 @@ class TableSpec:
 
     @cached_property
     def scales(self) -> int:
-        """How many scales the table has: 1, or 2 with small networks in the paper's place."""
+        """Return the number of scales: 2 if the table has small networks, else 1."""
         levels = [
             len(each) for axis in self.fixed or () for place in axis for each in place.conditions
         ]
@@ -138,12 +139,12 @@ class TableSpec:
 
     @cached_property
     def groups(self) -> frozenset[str]:
-        """Parts of the configuration that the axes are about: "norm", "batch" ..."""
+        """Return the parts of the configuration on the axes: norm, batch ..."""
         return frozenset(key.partition(".")[0] for key in self.keys)
 
     @cached_property
     def keys(self) -> frozenset[str]:
-        """The options that the axes are about."""
+        """Return the options on the axes."""
         found: set[str] = set()
         for axis in (self.rows, self.columns):
             if isinstance(axis, str):
@@ -154,24 +155,24 @@ class TableSpec:
 
     @cached_property
     def options(self) -> frozenset[str]:
-        """Parts of the configuration of which only options are on an axis, and not the choice."""
+        """Return parts of the configuration with options, but not their choice, on an axis."""
         return self.groups - self.keys if self.fixed else frozenset()
 
     @cached_property
     def fixed(self) -> tuple[tuple[Header, ...], tuple[Header, ...]] | None:
-        """The places of both axes of a paper's table."""
+        """Return the rows and columns of a paper's table; None for a table of our own."""
         if isinstance(self.rows, str) or isinstance(self.columns, str):
             return None
         return self.rows, self.columns
 
     def of(self, row: Header, column: Header) -> Metric:
-        """What the numbers of a cell are."""
+        """Return the metric of an entry."""
         name = column.metric or row.metric
         return METRICS[name] if name else self.metric
 
 
 def fits(wanted: Mapping[str, Any], options: Mapping[str, Any]) -> bool:
-    """Whether `options` have all that is wanted: of a list any of its values, for * any text."""
+    """Return whether `options` meet all conditions: of a list any value, * as a wildcard."""
     return all(_is(options.get(key), value) for key, value in wanted.items())
 
 
@@ -186,10 +187,10 @@ def _is(have: Any, wanted: Any) -> bool:
 
 
 def spec(name: str, raw: Mapping[str, Any]) -> TableSpec:
-    """The table `name` out of the content of its file.
+    """Parse the table `name` from the content of its file.
 
     Raises:
-        BadInput: the file is no table; the sentence names it, the key and what would do.
+        BadInput: the file is invalid; the message names file, key and remedy.
     """
     try:
         return _Reader(name, dict(raw)).spec()
@@ -198,7 +199,7 @@ def spec(name: str, raw: Mapping[str, Any]) -> TableSpec:
 
 
 class _Reader:
-    """Takes the keys of a file one after the other, and complains about those that are left."""
+    """Parser of a table: takes keys one by one and refuses unknown ones."""
 
     def __init__(self, name: str, raw: dict[str, Any]) -> None:
         self.name = name
@@ -289,7 +290,7 @@ class _Reader:
 
 
 def published(entry: Any) -> PublishedNumber:
-    """A number of a paper, as 76.1, "76.3 ± 0.1", "74.0 unverified" or OOM."""
+    """Parse a number of a paper: 76.1, "76.3 ± 0.1", "74.0 unverified" or OOM."""
     text = str(entry)
     if found := _NUMBER.fullmatch(text):
         error = float(found[2]) if found[2] else None
@@ -301,7 +302,7 @@ def published(entry: Any) -> PublishedNumber:
 
 
 def _minus_known(axis: str | tuple[Header, ...], other: str | tuple[Header, ...]) -> None:
-    """Refuse a difference of places that are not there."""
+    """Refuse differences of rows or columns that do not exist."""
     if isinstance(axis, str) or isinstance(other, str):
         return
     own, across = ({place.label for place in each} for each in (axis, other))
@@ -316,7 +317,7 @@ def _minus_known(axis: str | tuple[Header, ...], other: str | tuple[Header, ...]
 
 
 def _options_known(axis: str | tuple[Header, ...]) -> None:
-    """Refuse what is no option of a run, or no place would ever have one."""
+    """Refuse conditions on options that no run has."""
     for place in axis if not isinstance(axis, str) else ():
         for key in sorted(place.keys):
             if key.partition(".")[0] not in OPTIONS:
@@ -324,7 +325,7 @@ def _options_known(axis: str | tuple[Header, ...]) -> None:
 
 
 def _with_words(raw: Any) -> Any:
-    """The same with text for keys: yaml reads the label 128 as a number."""
+    """Return the same with keys as text: yaml reads the label 128 as a number."""
     if isinstance(raw, Mapping):
         return {str(key): _with_words(value) for key, value in raw.items()}
     return raw
@@ -348,7 +349,7 @@ def _place(label: str, entry: Any) -> Header:
 
 
 def _combine(levels: Sequence[Header]) -> Header:
-    """One place of a product of levels; a difference on one level is one at each of the others."""
+    """Combine one header of each level; a difference on one level holds at all others."""
     label = tuple(word for level in levels for word in level.label)
     metric = next((level.metric for level in levels if level.metric), None)
     conditions = tuple(want for level in levels for want in level.conditions)

@@ -1,5 +1,6 @@
 """Dashboards: what is written, what a server on loopback receives, and that runs log their keys."""
 
+import inspect
 import json
 import re
 import subprocess
@@ -224,10 +225,23 @@ def test_help_lists_the_tables(capsys: pytest.CaptureFixture[str]) -> None:
     assert re.search("Tables: .*batch_size", out)
 
 
-def test_the_commands_of_the_readme(folder: Path, server: Server) -> None:
-    section = (ROOT / "README.md").read_text().partition("## Weights & Biases\n")[2]
-    block = section.partition("```sh\n")[2].partition("\n```")[0]
-    lines = [line.partition("  #")[0].split() for line in block.splitlines()]
+def test_the_commands_of_the_guide(folder: Path, server: Server) -> None:
+    text = (ROOT / "docs" / "guide" / "wandb.md").read_text()
+    lines = [line.partition("  #")[0].split() for line in text.splitlines()]
     own = [words[3:] for words in lines if words[:3] == ["python", "-m", "normbench.dashboard"]]
     assert len(own) == 3
     assert all(dashboard.main(words) == 0 for words in own)
+
+
+def test_the_private_names_of_wandb_workspaces_are_there() -> None:
+    # --dry-run serializes as save() does, which no public method offers; a workspace is replaced by
+    # its internal id and name.
+    import wandb_workspaces.reports.v2 as wr
+    import wandb_workspaces.workspaces as ws
+    from wandb_workspaces.workspaces.internal import get_view_dict
+
+    board = ws.Workspace(entity="me", project="normbench")
+    assert {"_internal_id", "_internal_name"} <= vars(board).keys()
+    for each in (board, wr.Report(entity="me", project="normbench")):
+        assert each._to_model().spec.model_dump_json(by_alias=True, exclude_none=True)[0] == "{"
+    assert list(inspect.signature(get_view_dict).parameters) == ["entity", "project", "view_name"]
