@@ -37,8 +37,7 @@ from normbench.config.build import build, options
 from normbench.config.files import CONF, SWEEPS, headline, names, sizes_line, unverified
 from normbench.data.dataset import Dataset
 from normbench.errors import BadInput, Impossible, choose_from, counted
-from normbench.models.coverage import Coverage, coverage
-from normbench.models.profile import dry_run, parameters_and_macs
+from normbench.models.network_info import NetworkInfo
 from normbench.norms.base.layer import Normalizer
 from normbench.training import schedule
 from normbench.training.recipe import Recipe
@@ -144,17 +143,17 @@ def line(found: Facts) -> str:
     return f"{found.name:<18} {parameters:<36} {independent:<18} {found.headline}"
 
 
-def sizes(name: str, norm: str, classes: int, image: int) -> tuple[int, int, Coverage]:
-    """Parameters, multiply-adds of an image, and what of the architecture the normalizer reached.
+def network_info(name: str, norm: str, classes: int, image: int) -> NetworkInfo:
+    """Build an architecture with a normalizer on the meta device, and run it in training.
 
     Raises:
         Impossible: the two do not go together, or not at images of that size.
     """
-    made = normalizer(norm)
+    made, shape = normalizer(norm), (3, image, image)
     with torch.device("meta"):  # shapes are computed and no numbers
-        network = model(name, norm=made, num_classes=classes)
-        dry_run(network, 8, (3, image, image))  # more than a ghost has
-        return *parameters_and_macs(network, (3, image, image)), coverage(network, made)
+        info = NetworkInfo(model(name, norm=made, num_classes=classes), made, shape, shape)
+        info.try_training(workers=1, global_batch=8)  # more images than a ghost has
+    return info
 
 
 def _chosen(kind: str, words: list[str], usual: Mapping[str, str]) -> dict[str, str]:
@@ -175,19 +174,19 @@ def tell_models(arguments: list[str]) -> int:
     pairs = [(name, norm) for name in arguments[0].split(",") for norm in norms]
     for name, norm in pairs:
         try:
-            params, macs, covered = sizes(name, norm, classes, image)
+            info = network_info(name, norm, classes, image)
         except Impossible as reason:
             if len(pairs) == 1:
                 raise BadInput(f"{name} norm={norm} cannot work: {reason}") from None
             print(f"{name:<28} {norm:<18} n/a  {reason}")
             continue
         if len(pairs) > 1:
-            counts = f"{params:>11,} parameters; {macs:,} multiply-adds; {covered}"
+            counts = f"{info.params:>11,} parameters; {info.macs:,} multiply-adds; {info.coverage}"
             print(f"{name:<28} {norm:<18} ok   {counts}")
             continue
         print(f"{name} with norm={norm}, {classes} classes, an image of 3x{image}x{image}\n")
-        measured = [("parameters", f"{params:,}"), ("multiply-adds", f"{macs:,}")]
-        for what, value in measured + covered.counts() + covered.kinds():
+        measured = [("parameters", f"{info.params:,}"), ("multiply-adds", f"{info.macs:,}")]
+        for what, value in measured + info.coverage.counts() + info.coverage.kinds():
             print(f"{what:<36} {value:>14}")
     return 0
 
@@ -204,7 +203,7 @@ def tell_recipes(arguments: list[str]) -> int:
         print(f"{name}: {headline(path)}")
         print(f"{images:,} training images, global batch {batch}\n")
         try:
-            print(schedule.table(recipe, images, batch))
+            print(schedule.format_schedule(recipe, images, batch))
         except ValueError as error:
             raise BadInput(f"global_batch={batch}: {name} {error}") from None
         if ours := ", ".join(sorted(unverified(path))):

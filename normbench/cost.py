@@ -22,8 +22,16 @@ from textwrap import fill
 from normbench.config import cli
 from normbench.config.compose import compose
 from normbench.errors import BadInput, counted
-from normbench.execution.cost_model import LEAST, Computation, Estimate, estimate, rounded
-from normbench.execution.rates import RESNET50, SCALED, WIDTH
+from normbench.execution.cost_model import (
+    RESNET50,
+    SCALED,
+    SHORTEST,
+    WIDTH,
+    Computation,
+    Estimate,
+    estimate,
+    round_number,
+)
 from normbench.results import read
 
 COUNTED = (
@@ -76,7 +84,7 @@ def _table(found: Estimate) -> Iterator[str]:
     yield f"{cells}{lacking}; {trained}\n"
     groups: dict[tuple[str, str], list[Computation]] = {}
     for each in found.trained:
-        groups.setdefault((each.what, each.rate.source), []).append(each)
+        groups.setdefault((each.title, each.rate.source), []).append(each)
     width = max(len(what) for what, _ in groups)
     head = ("runs", "images", "multiply-adds", "hours", "images/s")
     yield _line("", head, width)
@@ -94,7 +102,7 @@ def _so_many(number: int, what: str) -> str:
 
 def _sums(part: Estimate) -> tuple[str, ...]:
     hours = sum(part.hours.values())
-    told = f"<{LEAST}" if hours < LEAST else rounded(hours)
+    told = f"<{SHORTEST}" if hours < SHORTEST else round_number(hours)
     if len(part.hours) > 1:  # those of a GPU and of a CPU have no sum
         told = ""
     return str(part.computations), f"{part.images:,}", f"{part.work:.2g}", told

@@ -13,8 +13,9 @@ from normbench.bench.measured import Once, in_turn, leave, taken
 from normbench.bench.step import cell_of, fitted
 from normbench.config.cells import Cell
 from normbench.errors import counted
-from normbench.training.seed_stacking import Side, Together
-from normbench.training.trainer import prepare, trainer_of
+from normbench.training.experiment import Experiment, Training
+from normbench.training.seed_stacking import StackedDataModule, StackedTrainingModule
+from normbench.training.trainer import build_trainer, prepare
 
 OWN = {"seeds": "3,8", "rounds": "7", "steps": "300", "threads": "1", "out": ""}
 
@@ -47,15 +48,14 @@ def _in_turn(seeds: Sequence[Cell]) -> float:
     """Processor seconds of a step of each."""
     total = 0.0
     for cell in seeds:
-        task, loaders = prepare(cell)
-        total += fitted(trainer_of(cell, task, loaders), task, loaders)
-    return total / task.steps
+        module, images = prepare(Training(Experiment(cell)))
+        total += fitted(build_trainer(module), module, images)
+    return total / module.steps
 
 
 def _together(seeds: Sequence[Cell]) -> float:
     """Processor seconds of a step of all."""
-    tasks, loaders = zip(*(prepare(cell) for cell in seeds), strict=True)
-    together = Together(tasks, loaders)
-    seconds = fitted(trainer_of(seeds[0], tasks[0], loaders[0]), together, Side(together))
-    steps: int = tasks[0].steps
-    return seconds / steps
+    modules = [prepare(Training(Experiment(cell)))[0] for cell in seeds]
+    stacked = StackedTrainingModule(modules)
+    seconds = fitted(build_trainer(modules[0]), stacked, StackedDataModule(stacked))
+    return seconds / modules[0].steps

@@ -22,8 +22,10 @@ from normbench.bench.measured import Once, in_turn, leave, taken
 from normbench.config.cells import Cell
 from normbench.config.compose import compose
 from normbench.errors import BadInput, counted
-from normbench.execution.preflight import Look, require_compiler, require_graphs
-from normbench.training.trainer import forward_context, prepare, trainer_of
+from normbench.execution.preflight import require_compiler, require_graphs
+from normbench.training.experiment import Experiment, Training
+from normbench.training.hardware import autocast_context
+from normbench.training.trainer import build_trainer, prepare
 
 OWN = {"device": "cpu", "rounds": "7", "steps": "300", "threads": "1", "out": ""}
 CPU = torch.device("cpu")
@@ -54,8 +56,8 @@ def bench(words: Sequence[str]) -> None:
         }  # fmt: skip
         if device.type == "cuda":
             graphs = replace(cell, trainer=replace(cell.trainer, graphs=True))
-            task, _ = prepare(graphs)
-            require_graphs(graphs, Look(changes=bool(task.changing or task.dropping)))
+            info = Experiment(graphs).info
+            require_graphs(graphs, changes_every_step=info.changes_every_step)
             entries["normbench, graphs"] = partial(_ours, graphs, device)
         found = in_turn(entries, rounds)
         base = found["bare loop"].median
@@ -115,8 +117,8 @@ class _Clock(Callback):
 
 def _ours(cell: Cell, device: torch.device) -> float:
     """Seconds of a step of the training."""
-    task, loaders = prepare(cell)
-    return fitted(trainer_of(cell, task, loaders), task, loaders, device) / task.steps
+    module, images = prepare(Training(Experiment(cell)))
+    return fitted(build_trainer(module), module, images, device) / module.steps
 
 
 def fitted(
@@ -134,19 +136,19 @@ def fitted(
 
 def _bare(cell: Cell, device: torch.device) -> float:
     """Seconds of a step of the loop that one would write by hand."""
-    task, loaders = prepare(cell)
-    network = task.model.to(device).train()
-    optimizer = task.recipe.optimizer(network, cell.global_batch)
-    schedule = task.recipe.scheduler(optimizer, task.steps)
+    module, data = prepare(Training(Experiment(cell)))
+    network = module.model.to(device).train()
+    optimizer = module.recipe.build_optimizer(network, cell.global_batch)
+    schedule = module.recipe.build_scheduler(optimizer, module.steps)
     done, epoch, left_out, started = 0, 0, 0, _now(device)
-    while done < task.steps:
-        for chunk in loaders.chunks(epoch):
-            there = loaders.transfer_batch_to_device(chunk, device, 0)
-            ready = loaders.on_after_batch_transfer(there, 0)
+    while done < module.steps:
+        for chunk in data.read_chunks(epoch):
+            there = data.transfer_batch_to_device(chunk, device, 0)
+            ready = data.on_after_batch_transfer(there, 0)
             steps = ready.images.flatten(0, 1), ready.labels.flatten(0, 1)
             for images, labels in zip(*steps, strict=True):
                 optimizer.zero_grad()
-                with forward_context(cell, device):
+                with autocast_context(cell, device):
                     loss = F.cross_entropy(network(images), labels)
                 loss.backward()
                 optimizer.step()
@@ -155,4 +157,4 @@ def _bare(cell: Cell, device: torch.device) -> float:
             if device.type == "cuda" and not left_out:
                 left_out, started = done, _now(device)
         epoch += 1
-    return (_now(device) - started) / (task.steps - left_out)
+    return (_now(device) - started) / (module.steps - left_out)

@@ -18,16 +18,17 @@ from normbench.config.plan import Plan
 from normbench.data.dataset import Arrays, OfFiles, Part, Split
 from normbench.data.files import Files
 from normbench.errors import BadInput
-from normbench.training.datamodule import Loaders
-from normbench.training.trainer import loaders_of, prepare, readers_of, trainer_of
+from normbench.training.datamodule import DataModule
+from normbench.training.experiment import Experiment, Training, count_readers
+from normbench.training.trainer import build_trainer, prepare
 
 
 def measure(request: tuple[Cell, Plan], _tell: Callable[[Any], None]) -> float:
     """Images per second of the steps of a training."""
     cell, plan = request
-    task, loaders = prepare(cell, plan=plan)
-    trainer_of(cell, task, loaders).fit(task, loaders)
-    return task.images_per_second
+    module, images = prepare(Training(Experiment(cell, plan)))
+    build_trainer(module).fit(module, images)
+    return module.images_per_second
 
 
 def feed(request: tuple[Cell, str], _tell: Callable[[Any], None]) -> float:
@@ -38,10 +39,10 @@ def feed(request: tuple[Cell, str], _tell: Callable[[Any], None]) -> float:
         options = {**cell.data.options, "jpeg": None}
         cell = replace(cell, data=replace(cell.data, options=options))
     if loader == "usual":
-        loaders = loaders_of(replace(cell, loader="torch"))
-        return _second(_Usual(loaders, cell.batch, readers_of(cell)))
-    loaders = loaders_of(replace(cell, loader=loader))  # type: ignore[arg-type]
-    return _second(_Ours(loaders))
+        images = Experiment(replace(cell, loader="torch")).open_images()
+        return _second(_Usual(images, cell.batch, count_readers(cell)))
+    images = Experiment(replace(cell, loader=loader)).open_images()  # type: ignore[arg-type]
+    return _second(_Ours(images))
 
 
 def _second(epochs: "_Ours | _Usual") -> float:
@@ -57,28 +58,28 @@ def _second(epochs: "_Ours | _Usual") -> float:
 class _Ours:
     """The chunks of a run, augmented."""
 
-    def __init__(self, loaders: Loaders) -> None:
-        self.loaders = loaders
+    def __init__(self, images: DataModule) -> None:
+        self.images = images
         # However short the training is that the recipe asks for.
-        steps = 2 * loaders.order.steps_per_epoch
-        loaders.schedule = replace(loaders.schedule, steps=steps)
+        steps = 2 * images.sampler.steps_per_epoch
+        images.chunking = replace(images.chunking, steps=steps)
 
     def passed(self, epoch: int) -> Iterable[int]:
         """The numbers of images that came."""
-        for chunk in self.loaders.chunks(epoch):
-            ready: Tensor = self.loaders.on_after_batch_transfer(chunk, 0).images
+        for chunk in self.images.read_chunks(epoch):
+            ready: Tensor = self.images.on_after_batch_transfer(chunk, 0).images
             yield ready.shape[:3].numel()
 
 
 class _Usual:
     """The same images by transforms of torchvision in a DataLoader of torch."""
 
-    def __init__(self, loaders: Loaders, batch: int, processes: int) -> None:
-        if not isinstance(loaders.data, OfFiles):
+    def __init__(self, images: DataModule, batch: int, processes: int) -> None:
+        if not isinstance(images.data, OfFiles):
             raise BadInput("loaders=usual: it is for data sets of files, as data=fashion_mnist")
-        images = _Pictures(loaders.data, loaders.splits.train)
+        pictures = _Pictures(images.data, images.splits.train)
         self.loader = DataLoader(
-            images, batch, shuffle=True, num_workers=processes, drop_last=True,
+            pictures, batch, shuffle=True, num_workers=processes, drop_last=True,
             persistent_workers=processes > 0,
         )  # fmt: skip
 

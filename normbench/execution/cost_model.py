@@ -1,56 +1,87 @@
-"""The cost of cells: what would be trained for them, on how many images, in how many hours.
+"""Cost of cells: trainings, training images, multiply-adds and hours.
 
 Nothing is trained, and of official data sets no file is read. Networks are built on the meta
 device, where shapes are computed and no numbers.
+
+Hours follow from the speed of finished rows of the same network, or else are scaled by
+multiply-adds from ResNet-50.
 """
 
-from collections import defaultdict
-from collections.abc import Iterable, Sequence
+import json
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from statistics import median
+from typing import Any
 
-import torch
-from torch import nn
-
-from normbench.config.build import build
 from normbench.config.cells import Cell
-from normbench.data.dataset import Dataset
-from normbench.errors import BadInput, Impossible, one_line
-from normbench.execution.preflight import require_batch, require_images, short
-from normbench.execution.rates import Rate, Rates, as_dense
+from normbench.errors import BadInput, Impossible
+from normbench.execution.preflight import (
+    Networks,
+    describe_pair,
+    require_images,
+    require_learning_rate,
+)
 from normbench.execution.reuse import shareable_rows
-from normbench.models.profile import count_macs, dry_run
-from normbench.norms.workers import set_workers
 from normbench.results import Row
-from normbench.training.recipe import Recipe
-from normbench.training.trainer import dataset_of, independent, network_of
+from normbench.training.experiment import Experiment
 
-PASSES = 3  # that an image of training is worth: backward has two products for one of forward
-LEAST = 0.01  # hours that are told as a number
+PASSES = 3  # forward passes that take as long as forward and backward of one training image
+SHORTEST = 0.01  # the fewest hours that are printed as a number
+#: Training images a second of ResNet-50 with batch normalization at 224x224 pixels: 5.24 steps of
+#: 64 images on one V100 of 16 GB (Brock et al. 2021, NF-ResNets, table 4; of 16 images 16.42).
+V100 = 5.24 * 64
+RESNET50 = 4.09e9  # multiply-adds of that network for an image, forward
+#: Convolutions in groups of w channels take as long as WIDTH / w times their multiply-adds without
+#: groups: each number that is read enters fewer products. With it EfficientNet-B0, of 0.35e9
+#: multiply-adds and 0.0345e9 in groups of 1, takes its 2.61 steps of 64 images (ibid., table 5).
+#: The other EfficientNets and the NF-RegNets, in groups of 8, come within a factor of 1.4 of that
+#: table at the largest batch that it has of them. ResNeXts, in groups of 4 to 32, are not in it and
+#: follow the same rule rather than multiply-adds alone: ResNeXt-50 is 2.4 times slower than
+#: ResNet-50 by the one and as fast by the other; on another device it was 1.5 times slower
+#: (github.com/knjcode/mxnet-finetuner, docs/benchmark.md), and overestimating does less harm.
+WIDTH = 228
+SCALED = "scaled"  # source of a rate that was not measured
+
+
+@dataclass(frozen=True)
+class Rate:
+    """Speed of a training.
+
+    Args:
+        images: training images a second.
+        hours: unit of the hours, as in "3.5 hours of ...".
+        source: where the speed comes from.
+    """
+
+    images: float
+    hours: str
+    source: str
 
 
 @dataclass(frozen=True)
 class Computation:
-    """A training, whichever cells get its row.
+    """A training, which may serve several cells.
 
     Args:
-        what: normalizer, architecture and data.
-        images: of training, each as often as it is seen.
+        title: normalizer, architecture and data.
+        images: training images, counted each time they are seen.
         evaluated: images of evaluations.
-        macs: multiply-adds of an image of training, forward.
+        macs: multiply-adds of a training image, forward.
         dense: multiply-adds without groups that take as long.
-        macs_evaluated: those of an image of an evaluation.
-        shared: how images are divided among workers changes nothing in it.
-        rate: at which its images pass.
+        macs_evaluated: multiply-adds of an image of an evaluation.
+        worker_independent: the division of images among workers changes nothing.
+        rate: speed of the training.
         finished: it has a row.
     """
 
-    what: str
+    title: str
     images: int
     evaluated: int
     macs: int
     dense: float
     macs_evaluated: int
-    shared: bool
+    worker_independent: bool
     rate: Rate
     finished: bool = False
 
@@ -61,13 +92,13 @@ class Computation:
 
     @property
     def hours(self) -> float:
-        """Of its device."""
+        """Hours on its device."""
         return self.work / (PASSES * self.macs) / self.rate.images / 3600
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """The cost of so many cells; `impossible` ones of them cannot work and are not trained."""
+    """Cost of a number of cells; `impossible` ones of them cannot work and are not trained."""
 
     cells: int
     impossible: int
@@ -75,175 +106,203 @@ class Estimate:
 
     @property
     def computations(self) -> int:
-        """Trainings."""
+        """Number of trainings."""
         return len(self.trained)
 
     @property
     def images(self) -> int:
-        """Of all trainings."""
+        """Training images of all trainings."""
         return sum(each.images for each in self.trained)
 
     @property
     def work(self) -> int:
-        """Multiply-adds of all of them, with their evaluations."""
+        """Multiply-adds of all trainings and their evaluations."""
         return sum(each.work for each in self.trained)
 
     @property
     def hours(self) -> dict[str, float]:
-        """Of each device, one run after another."""
-        found: dict[str, float] = defaultdict(float)
+        """Hours on each device, one run after another."""
+        hours: dict[str, float] = defaultdict(float)
         for each in self.trained:
-            found[each.rate.hours] += each.hours
-        return dict(found)
+            hours[each.rate.hours] += each.hours
+        return dict(hours)
 
     @property
     def spent(self) -> str:
         """The hours in words."""
-        return " and ".join(_told(hours, device) for device, hours in self.hours.items())
+        return " and ".join(_format_hours(hours, device) for device, hours in self.hours.items())
 
     @property
     def sentence(self) -> str:
-        """For the head of a sweep, behind `# Cost: `."""
+        """Text for the head of a sweep, after `# Cost: `."""
         return f"{self.spent} (normbench.cost)"
 
     @property
     def finished(self) -> int:
-        """Trainings that have a row already; the numbers of all are with them."""
+        """Number of trainings that have a row; all other figures include them."""
         return sum(each.finished for each in self.trained)
 
     @property
     def left(self) -> "Estimate":
-        """The same without those."""
+        """The estimate without finished trainings."""
         return replace(self, trained=tuple(each for each in self.trained if not each.finished))
 
 
-def rounded(number: float) -> str:
-    """Two digits of it: 4,600 or 0.041."""
+def round_number(number: float) -> str:
+    """Return two significant digits: 4,600 or 0.041."""
     return f"{float(f'{number:.2g}'):,.12g}"
 
 
-def _told(hours: float, device: str) -> str:
-    if hours < LEAST:
-        return f"less than {LEAST} {device}"
-    return f"about {rounded(hours)} {device}"
+def _format_hours(hours: float, device: str) -> str:
+    if hours < SHORTEST:
+        return f"less than {SHORTEST} {device}"
+    return f"about {round_number(hours)} {device}"
 
 
 def estimate(
     cells: Sequence[Cell], rows: Iterable[Row] = (), rate: float | None = None
 ) -> Estimate:
-    """What `cells` cost all together, as far as `rows` know how fast they are.
+    """Estimate the cost of `cells`.
 
     Args:
         cells: as composed.
-        rows: of finished runs.
+        rows: finished runs, whose speeds are used.
         rate: training images a second of ResNet-50 on a device of the user's.
 
     Raises:
         BadInput: they cannot be used, or none of them can work.
     """
-    rows, looks = list(rows), Looks(Rates(rows, rate))
+    rows = list(rows)
+    costs = _Costs(Rates(rows, rate))
     finished = {row.id for row in rows if row.final} | shareable_rows(rows).keys()
     trained: dict[str, Computation] = {}
     impossible: list[str] = []
     for cell in cells:
         try:
-            found = looks.at(cell)
+            computation = costs.compute(cell)
         except Impossible as reason:
             impossible.append(f"{cell.title} cannot work: {reason}")
             continue
-        key = cell.computation if found.shared else cell.id
-        found = trained.setdefault(key, found)
+        key = cell.computation if computation.worker_independent else cell.id
+        computation = trained.setdefault(key, computation)
         if {key, cell.id} & finished:
-            trained[key] = replace(found, finished=True)
+            trained[key] = replace(computation, finished=True)
     if not trained:
         raise BadInput(impossible[0])
     return Estimate(len(cells), len(impossible), tuple(trained.values()))
 
 
-@dataclass(frozen=True)
-class Network:
-    """A network of shapes, with the multiply-adds of an image of training and of an evaluation."""
+class _Costs:
+    """Computations of cells; what several cells share is looked at once."""
 
-    module: nn.Module
-    macs: int
-    dense: float
-    macs_evaluated: int
-    shared: bool
-
-
-class Looks:
-    """What many cells have in common is looked at once."""
-
-    def __init__(self, rates: Rates) -> None:
+    def __init__(self, rates: "Rates") -> None:
         self.rates = rates
-        self.sizes: dict[str, tuple[int, int, int]] = {}
-        self.networks: dict[str, Network] = {}
-        self.known: dict[str, Computation] = {}
+        self.networks = Networks()
+        self.sizes: dict[str, tuple[int, int, int]] = {}  # images of the splits, by data set
+        self.computations: dict[str, Computation] = {}  # by id of the cell with seed 0
 
-    def at(self, cell: Cell) -> Computation:
-        """What is trained for `cell`.
+    def compute(self, cell: Cell) -> Computation:
+        """Return what is trained for `cell`.
 
         Raises:
             BadInput: an option or a size that no run can use.
             Impossible: it cannot work.
         """
-        alike = replace(cell, seed=0).id
-        if alike not in self.known:
-            self.known[alike] = self._at(cell)
-        return self.known[alike]
+        key = replace(cell, seed=0).id
+        if key not in self.computations:
+            self.computations[key] = self._compute(Experiment(cell))
+        return self.computations[key]
 
-    def _at(self, cell: Cell) -> Computation:
-        data, recipe = dataset_of(cell), build("recipe", cell.recipe.options)
-        if repr(cell.data) not in self.sizes:
-            self.sizes[repr(cell.data)] = data.sizes
-        train, val, test = self.sizes[repr(cell.data)]
-        require_batch(cell, recipe)
+    def _compute(self, experiment: Experiment) -> Computation:
+        cell = experiment.cell
+        train, val, test = self._split_sizes(experiment)
+        require_learning_rate(cell, experiment.recipe)
         require_images(cell, train)
-        steps, epochs = _length(cell, recipe, train)
-        network = self._network(cell, data)
+        steps, epochs = _training_length(experiment, train)
+        info = self.networks.inspect(experiment)
+        dense = dense_macs(info.trained_macs, info.grouped_macs)
         return Computation(
-            what=f"{short(cell.norm)} in {short(cell.model)} on {cell.data.name}",
+            title=f"{describe_pair(cell)} on {cell.data.name}",
             images=steps * cell.global_batch,
             evaluated=epochs * val + test,
-            macs=network.macs,
-            dense=network.dense,
-            macs_evaluated=network.macs_evaluated,
-            shared=network.shared,
-            rate=self.rates.of(cell, network.dense),
+            macs=info.trained_macs,
+            dense=dense,
+            macs_evaluated=info.macs,
+            worker_independent=info.worker_independent,
+            rate=self.rates.find(cell, dense),
         )
 
-    def _network(self, cell: Cell, data: Dataset) -> Network:
-        """Built on the meta device, and run once in training with the images of a step."""
-        key = repr((cell.norm, cell.model, cell.data, cell.reg, data.side))
-        known = self.networks.get(key)
-        try:
-            with torch.device("meta"):
-                module = network_of(cell, data) if known is None else known.module
-                set_workers(module, cell.workers)
-                dry_run(module, cell.global_batch, data.trained_image)
-        except (BadInput, Impossible):
-            raise
-        except Exception as error:  # code of the user's own can fail in any way
-            raise BadInput(
-                f"{cell.title}: its network cannot be built and run ({one_line(error)})"
-            ) from error
-        if known is None:
-            macs, in_groups = count_macs(module, data.trained_image)
-            alike = data.image == data.trained_image
-            evaluated = macs if alike else count_macs(module, data.image)[0]
-            dense = as_dense(macs, in_groups)
-            norm = build("norm", cell.norm.options)
-            shared = independent(module, norm, "worker_independent")
-            self.networks[key] = known = Network(module, macs, dense, evaluated, shared)
-        return known
+    def _split_sizes(self, experiment: Experiment) -> tuple[int, int, int]:
+        key = repr(experiment.cell.data)
+        if key not in self.sizes:
+            self.sizes[key] = experiment.data.sizes
+        return self.sizes[key]
 
 
-def _length(cell: Cell, recipe: Recipe, images: int) -> tuple[int, int]:
-    """Optimizer steps of a training and the epochs that they take, the last begun one too.
+def _training_length(experiment: Experiment, images: int) -> tuple[int, int]:
+    """Return the optimizer steps of a training and its epochs, counting the last one if begun.
 
-    What another run has done before, by init_from=RUN@EPOCH, is not done again.
+    Steps that another run has taken, by init_from=RUN@EPOCH, are not taken again.
     """
-    per_epoch, steps = images // cell.global_batch, recipe.steps(images, cell.global_batch)
+    cell = experiment.cell
+    per_epoch = images // cell.global_batch
+    steps = experiment.recipe.count_steps(images, cell.global_batch)
     epoch = (cell.init_from or "").rpartition("@")[2]
     left = max(0, steps - per_epoch * int(epoch)) if epoch.isdecimal() else steps
     return left, -(-left // per_epoch)
+
+
+class Rates:
+    """Speeds from rows, or else scaled by multiply-adds from that of ResNet-50.
+
+    Args:
+        rows: of finished runs.
+        resnet50: images a second of ResNet-50 on a device of the user's; None: on a V100.
+    """
+
+    def __init__(self, rows: Iterable[Row], resnet50: float | None = None) -> None:
+        self.rows: dict[str, list[Row]] = defaultdict(list)  # by `_speed_key`
+        self.resnet50, self.hours = V100, "GPU hours of one V100"
+        if resnet50 is not None:
+            self.resnet50, self.hours = resnet50, f"hours of one device of rate={resnet50:g}"
+        for row in rows:
+            if row.images_per_second and row.shared_with is None and row.stacked_seeds == 1:
+                self.rows[_speed_key(row.config)].append(row)
+
+    def find(self, cell: Cell, dense: float) -> Rate:
+        """Return the speed of `cell`, whose network takes as long as `dense` multiply-adds."""
+        rows = self.rows.get(_speed_key(cell.identity), [])
+        same_norm = [row for row in rows if row.norm == cell.norm.name]
+        for candidates, source in (
+            (same_norm, "measured"),
+            (rows, "measured, other normalizers"),
+        ):
+            layout = (cell.batch, cell.workers)  # a network may take four times as long at batch=4
+            same_layout = [row for row in candidates if (row.batch, row.workers) == layout]
+            if same_layout or candidates:
+                return _median_rate(same_layout or candidates, source)
+        return Rate(self.resnet50 * RESNET50 / dense, self.hours, SCALED)
+
+
+def dense_macs(macs: int, grouped: Mapping[int, int]) -> float:
+    """Return the multiply-adds without groups that take as long.
+
+    Args:
+        macs: of a network.
+        grouped: those of them in convolutions with groups, by the channels of a group.
+    """
+    return macs + sum(part * max(0.0, WIDTH / width - 1) for width, part in grouped.items())
+
+
+def _median_rate(rows: list[Row], source: str) -> Rate:
+    """Return the median speed on the device that most of the rows have."""
+    ((device, _),) = Counter(row.devices for row in rows).most_common(1)
+    speeds = [row.images_per_second or 0.0 for row in rows if row.devices == device]
+    return Rate(median(speeds), f"hours of {device}, as measured", source)
+
+
+def _speed_key(config: dict[str, Any]) -> str:
+    """Return the same key for runs whose speeds differ by normalizer and batch alone, about."""
+    data, recipe = config.get("data", {}), config.get("recipe", {})
+    rest = [data.get("name"), data.get("size"), recipe.get("crop"), config.get("precision")]
+    return json.dumps([config.get("model"), *rest], sort_keys=True)

@@ -1,6 +1,6 @@
 """The records that a sweep, its scheduler and its worker processes exchange. No torch."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -56,6 +56,25 @@ class Job:
     def log(self) -> Path:
         """The file for the output of rank 0."""
         return self.folder / "log.txt"
+
+
+@dataclass(frozen=True)
+class PreflightRequest:
+    """Cells to check by `normbench.execution.preflight`.
+
+    Args:
+        cells: of a command line.
+        log: file that receives tracebacks.
+        on_this_machine: this machine trains the cells, so it needs their devices and compilers.
+        processes: ranks of a run on this machine; None: all of them.
+        stack_seeds: seeds are to be stacked.
+    """
+
+    cells: Sequence[Cell]
+    log: Path
+    on_this_machine: bool
+    processes: int | None
+    stack_seeds: bool
 
 
 @dataclass(frozen=True)

@@ -1,284 +1,305 @@
-"""What can be known before any training: whether each cell's data is there and its network runs.
+"""Preflight: refuse what cannot work before the first run starts.
 
-Runs once, in a process of its own, before the first run starts. Networks are built on the meta
-device, where shapes are computed and no numbers.
+Runs once, in a process of its own: it looks for the data and the devices of every cell, and runs a
+forward pass of its network on the meta device, where shapes are computed and no numbers.
 """
 
 import traceback
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
-from torch import fx
 
-from normbench.config.build import build
 from normbench.config.cells import Accelerator, Cell, Choice
 from normbench.data.reading import opened
 from normbench.errors import BadInput, Impossible, one_line
-from normbench.execution.job import PreflightResults
-from normbench.models.coverage import coverage
-from normbench.models.drop import drop_layers
-from normbench.models.layer_types import is_batch_norm
-from normbench.models.profile import dry_run
+from normbench.execution.job import PreflightRequest, PreflightResults
+from normbench.models.network_info import NetworkInfo
 from normbench.norms import kernels
-from normbench.norms.base.layer import NormAct
-from normbench.norms.renorm import renorm_layers
 from normbench.norms.workers import set_workers
-from normbench.training import seed_stacking
+from normbench.training.experiment import Experiment
+from normbench.training.hardware import host_memory, missing_compiler, uses_gpu
 from normbench.training.recipe import Recipe
-from normbench.training.regularization import Regularization
-from normbench.training.trainer import (
-    dataset_of,
-    host_memory,
-    independent,
-    lacks_compiler,
-    network_of,
-    on_gpu,
-)
-
-Asked = tuple[list[Cell], Path, bool, int | None, bool]
+from normbench.training.seed_stacking import explain_unstackable_cell
+from normbench.training.stacked_networks import explain_unstackable_network
 
 
-def check(request: Asked, _tell: Callable[[Any], None]) -> PreflightResults:
-    """Look at every cell.
+class NetworkVerdict(NamedTuple):
+    """Why a network cannot be trained, or "", and its properties if it can."""
 
-    The request is the cells, the file that takes what is printed, whether this machine is the one
-    that trains them, how many of a run's processes it has (None: all of them), and whether seeds
-    are to be trained together.
+    impossible: str
+    info: NetworkInfo | None = None
+
+
+class Networks:
+    """The networks of many cells, each built once on the meta device.
+
+    Args:
+        log: file that receives tracebacks, for messages; None: there is none.
+    """
+
+    def __init__(self, log: Path | None = None) -> None:
+        self.log = log
+        self.infos: dict[str, NetworkInfo] = {}
+
+    def inspect(self, experiment: Experiment) -> NetworkInfo:
+        """Build the network of an experiment and run a forward pass of training on shapes.
+
+        The images of all workers take part: synchronized statistics work where those of a single
+        worker would not.
+
+        Raises:
+            Impossible: the network cannot work with such images or so few of them.
+            BadInput: an option is wrong, or the code of the network fails.
+        """
+        cell = experiment.cell
+        key = repr((cell.norm, cell.model, cell.data, cell.reg, cell.recipe.options.get("crop")))
+        try:
+            if key not in self.infos:
+                self.infos[key] = experiment.info
+            info = self.infos[key]
+            with torch.device("meta"):  # code of a user's may create tensors
+                info.try_training(cell.workers, cell.global_batch)
+        except (BadInput, Impossible):
+            raise
+        except Exception as error:  # code of a user's own can fail in any way
+            if self.log:
+                traceback.print_exc()
+            trace = f"; the traceback is in {self.log}" if self.log else ""
+            raise BadInput(
+                f"{cell.title}: its network cannot be built and run ({one_line(error)}){trace}"
+            ) from error
+        return info
+
+
+def check(request: PreflightRequest, _tell: Callable[[Any], None]) -> PreflightResults:
+    """Check every cell.
 
     Raises:
         BadInput: an option, a file or a size that no run can use.
     """
-    cells, log, here, locals_, side_by_side = request
-    gpus = torch.cuda.device_count()
-    found: Accelerator = "gpu" if gpus else "cpu"
-    # Seeds, and often batches, differ where data and networks do not: look at each once.
-    images: dict[str, int] = {}
-    looks: dict[str, Look] = {}
-    reached: dict[str, str] = {}
-    for cell in cells:
-        if here:
-            _require_device(cell, gpus, locals_ or cell.trainer.devices)
-            require_compiler(cell)
-        reg: Regularization = build("reg", cell.reg.options)
-        recipe: Recipe = build("recipe", cell.recipe.options)
-        data, network = _key(cell.data, cell.loader, bool(reg.distortion)), _network(cell)
-        if data not in images:
-            splits, _ = opened(
-                dataset_of(cell), cell.loader, distorts=bool(reg.distortion), load=False
-            )
-            images[data] = len(splits.train.labels)
-        require_batch(cell, recipe)
-        require_images(cell, images[data])
-        _require_epochs(cell, recipe, images[data])
-        if network not in looks:
-            looks[network] = _look(cell, log, side_by_side=side_by_side)
-            if covered := looks[network].coverage:
-                reached[f"{short(cell.norm)} in {short(cell.model)}"] = covered
-        _require_plan(cell, looks[network])
-        if here:
-            require_graphs(cell, looks[network])
-    own = {cell.id: looks[_network(cell)] for cell in cells}
+    checks = _Checks(request)
+    keys = {cell.id: repr(replace(cell, seed=0)) for cell in request.cells}
+    verdicts: dict[str, NetworkVerdict] = {}
+    unstackable: dict[str, str] = {}
+    for cell in request.cells:
+        key = keys[cell.id]
+        if key not in verdicts:  # seeds of a cell need one check
+            experiment = Experiment(cell)
+            verdicts[key] = checks.check(experiment)
+            unstackable[key] = checks.explain_unstackable(experiment, verdicts[key].info)
+    infos = {id_: info for id_, key in keys.items() if (info := verdicts[key].info) is not None}
+    accelerator: Accelerator = "gpu" if checks.gpus else "cpu"
+    wants_gpu = any(cell.trainer.accelerator != "cpu" for cell in request.cells)
     return PreflightResults(
-        {id_: look.reason for id_, look in own.items()},
-        {id_ for id_, look in own.items() if look.shared},
-        {id_ for id_, look in own.items() if look.whole_step or look.foreign},
-        {cell.id: seed_stacking.hindrance(cell) or own[cell.id].unstackable for cell in cells},
-        reached, found, gpus, _memory(found if any(_wants_gpu(each) for each in cells) else "cpu"),
-    )  # fmt: skip
+        {id_: verdicts[key].impossible for id_, key in keys.items()},
+        {id_ for id_, info in infos.items() if info.worker_independent},
+        {id_ for id_, info in infos.items() if info.whole_step or info.has_library_batch_norm},
+        {id_: unstackable[key] for id_, key in keys.items()},
+        checks.coverage,
+        accelerator,
+        checks.gpus,
+        _device_memory(accelerator if wants_gpu else "cpu"),
+    )
 
 
-@dataclass(frozen=True)
-class Look:
-    """What a look at one network has shown.
+class _Checks:
+    """Checks of a command line's cells; what several cells share is looked at once."""
 
-    Args:
-        reason: why a forward pass of training cannot work, or nothing.
-        coverage: of a swap.
-        shared: as in `PreflightResults`.
-        whole_step: all images of a step must share a forward pass.
-        foreign: it has batch normalizations that know no workers.
-        unfinished: why it cannot be trained from the start, or nothing.
-        changes: steps compute what Python says anew in each of them.
-        unstackable: why seeds of it cannot be trained together, if anybody wants to know.
-    """
+    def __init__(self, request: PreflightRequest) -> None:
+        self.request = request
+        self.gpus = torch.cuda.device_count()
+        self.networks = Networks(request.log)
+        self.train_images: dict[str, int] = {}  # by data set
+        self.verdicts: dict[str, NetworkVerdict] = {}  # by network and size of a step
+        self.unstackable: dict[str, str] = {}
+        self.coverage: dict[str, str] = {}  # by normalizer and library model
 
-    reason: str = ""
-    coverage: str = ""
-    shared: bool = False
-    whole_step: bool = False
-    foreign: bool = False
-    unfinished: str = ""
-    changes: bool = False
-    unstackable: str = ""
+    def check(self, experiment: Experiment) -> NetworkVerdict:
+        """Check one cell; return the verdict on its network.
+
+        Raises:
+            BadInput: an option, a file or a size that no run can use.
+        """
+        cell, recipe = experiment.cell, experiment.recipe
+        if self.request.on_this_machine:
+            _require_device(cell, self.gpus, self.request.processes or cell.trainer.devices)
+            require_compiler(cell)
+        images = self._count_images(experiment)
+        require_learning_rate(cell, recipe)
+        require_images(cell, images)
+        _require_epochs(cell, recipe, images)
+        verdict = self._inspect(experiment)
+        if verdict.info is not None:
+            _require_plan(cell, verdict.info)
+            if self.request.on_this_machine:
+                require_graphs(cell, changes_every_step=verdict.info.changes_every_step)
+        return verdict
+
+    def explain_unstackable(self, experiment: Experiment, info: NetworkInfo | None) -> str:
+        """Return why seeds of the cell cannot be stacked, or ""."""
+        reason = explain_unstackable_cell(experiment.cell)
+        if reason or info is None or not self.request.stack_seeds:
+            return reason
+        key = _step_key(experiment)
+        if key not in self.unstackable:
+            set_workers(info.network, experiment.cell.workers)  # it may serve other batches, too
+            self.unstackable[key] = explain_unstackable_network(
+                info.network, experiment.cell.global_batch, info.trained_image
+            )
+        return self.unstackable[key]
+
+    def _count_images(self, experiment: Experiment) -> int:
+        cell, distorts = experiment.cell, bool(experiment.reg.distortion)
+        key = repr((cell.data, cell.loader, distorts))
+        if key not in self.train_images:
+            splits, _ = opened(experiment.data, cell.loader, distorts=distorts, load=False)
+            self.train_images[key] = len(splits.train.labels)
+        return self.train_images[key]
+
+    def _inspect(self, experiment: Experiment) -> NetworkVerdict:
+        key = _step_key(experiment)
+        if key not in self.verdicts:
+            try:
+                info = self.networks.inspect(experiment)
+            except Impossible as reason:
+                self.verdicts[key] = NetworkVerdict(str(reason))
+            else:
+                self.verdicts[key] = NetworkVerdict("", info)
+                if info.is_library_model:
+                    pair = describe_pair(experiment.cell)
+                    self.coverage[pair] = str(info.coverage)
+        return self.verdicts[key]
 
 
-def short(choice: Choice) -> str:
-    """Its name, with the options that are not the usual ones."""
+def _step_key(experiment: Experiment) -> str:
+    """Return a key of the network and the images of a step."""
+    cell = experiment.cell
+    crop = cell.recipe.options.get("crop")
+    return repr((cell.norm, cell.model, cell.data, cell.reg, crop, cell.batch, cell.workers))
+
+
+def describe_pair(cell: Cell) -> str:
+    """Return normalizer and model with the options that differ from their yaml."""
+    return f"{_describe_choice(cell.norm)} in {_describe_choice(cell.model)}"
+
+
+def _describe_choice(choice: Choice) -> str:
     changed = [f"{key}={value}" for key, value in choice.changed.items()]
     return " ".join([choice.name, *changed])
 
 
-def _key(*parts: object) -> str:
-    return repr(parts)
-
-
-def _network(cell: Cell) -> str:
-    """The cells of one such key have networks that work or do not work together."""
-    reg: Regularization = build("reg", cell.reg.options)
-    crop = cell.recipe.options.get("crop")
-    known = (cell.norm, cell.model, cell.data, cell.batch, cell.workers, crop)
-    return _key(*known, cell.reg.name, sorted(reg.drops.items()))
-
-
-def _look(cell: Cell, log: Path, *, side_by_side: bool) -> Look:
-    """Build the network and run a forward pass of training, of shapes alone.
-
-    All workers take part: what is synchronized works where a worker alone would not.
-    """
-    data = dataset_of(cell)
-    try:
-        with torch.device("meta"):  # shapes are computed and no numbers
-            network = network_of(cell, data)
-            set_workers(network, cell.workers)
-            dry_run(network, cell.global_batch, data.trained_image)
-    except Impossible as reason:
-        return Look(str(reason))
-    except BadInput:
-        raise
-    except Exception as error:  # code of the user's own can fail in any way
-        traceback.print_exc()
-        raise BadInput(
-            f"{cell.title}: its network cannot be built and run ({one_line(error)}); the trace is "
-            f"in {log}"
-        ) from error
-    swapped = isinstance(network, fx.GraphModule)
-    norm = build("norm", cell.norm.options)
-    covered = str(coverage(network, norm)) if swapped else ""
-    layers = [module for module in network.modules() if isinstance(module, NormAct)]
-    return Look(
-        coverage=covered,
-        shared=independent(network, norm, "worker_independent"),
-        whole_step=any(layer.whole_step for layer in layers),
-        foreign=any(map(is_batch_norm, network.modules())),
-        unfinished=next((layer.unfinished for layer in layers if layer.unfinished), ""),
-        changes=bool(renorm_layers(network) or drop_layers(network)),
-        unstackable=seed_stacking.unstackable(network, cell.global_batch, data.trained_image)
-        if side_by_side
-        else "",
-    )
-
-
-def _require_plan(cell: Cell, look: Look) -> None:
-    """The hardware and the beginning that were asked for are possible with the network."""
+def _require_plan(cell: Cell, info: NetworkInfo) -> None:
+    """Refuse a plan, or a training from scratch, that the network does not allow."""
     trainer = cell.trainer
-    if look.whole_step and trainer.layouts(cell.workers)[0].accumulation > 1:
+    plan = trainer.layouts(cell.workers)[0]
+    if info.whole_step and plan.accumulation > 1:
         raise BadInput(
             f"trainer.per_forward={trainer.per_forward}: {cell.title} has synchronized statistics, "
-            "those of all images of an optimizer step, which therefore share one forward pass; "
+            "which need all images of an optimizer step in one forward pass; "
             "trainer.per_forward=null and more trainer.devices work"
         )
-    plan = trainer.layouts(cell.workers)[0]
-    if look.foreign and (plan.devices > 1 or plan.accumulation > 1):
+    if info.has_library_batch_norm and (plan.devices > 1 or plan.accumulation > 1):
         raise BadInput(
             f"trainer.devices={trainer.devices} trainer.per_forward={trainer.per_forward}: "
-            f"{cell.title} has batch normalizations of the library left, whose statistics are "
-            "those of a whole forward pass; trainer.devices=1 trainer.per_forward=null works"
+            f"{cell.title} keeps batch normalizations of the library, which compute statistics of "
+            "a whole forward pass; trainer.devices=1 trainer.per_forward=null works"
         )
-    if look.unfinished and cell.init_from is None:
-        raise BadInput(look.unfinished)
+    if info.requires_checkpoint and cell.init_from is None:
+        raise BadInput(info.requires_checkpoint)
 
 
 def require_compiler(cell: Cell) -> None:
-    """Refuse layers that need a compiler, or a device, which is not here.
+    """Refuse layers that need a compiler or a device that is missing here.
 
     Raises:
-        BadInput: it is not.
+        BadInput: `trainer.impl` asks for them.
     """
-    if cell.trainer.impl == "compile" and (name := lacks_compiler(cell)):
+    if cell.trainer.impl == "compile" and (name := missing_compiler(cell)):
         raise BadInput(
-            f"trainer.impl=compile: torch needs a compiler, and here is no {name}; "
+            f"trainer.impl=compile: torch needs a compiler, and {name} is not installed; "
             "trainer.impl=eager works"
         )
-    if cell.trainer.impl == "triton" and not (kernels.available() and on_gpu(cell)):
-        reason = "there is no package triton" if on_gpu(cell) else "this run is for a CPU"
+    if cell.trainer.impl == "triton" and not (kernels.available() and uses_gpu(cell)):
+        reason = "triton is not installed" if uses_gpu(cell) else "this run is for a CPU"
         raise BadInput(
-            f"trainer.impl=triton: its kernels are for CUDA devices, by the package triton, and "
+            "trainer.impl=triton: the kernels need a CUDA device and the package triton, and "
             f"{reason}; trainer.impl=eager works"
         )
 
 
-def require_graphs(cell: Cell, look: Look) -> None:
-    """Refuse to record what another process, a scale or a draw changes from step to step.
+def require_graphs(cell: Cell, *, changes_every_step: bool) -> None:
+    """Refuse CUDA graphs of steps that differ: a graph repeats what was captured in the first one.
 
     Raises:
-        BadInput: `trainer.graphs` asks for it.
+        BadInput: `trainer.graphs` asks for them.
     """
     devices = cell.trainer.layouts(cell.workers)[0].devices
     reasons = {
-        "it needs a CUDA device, and this run is for a CPU": not on_gpu(cell),
-        f"a graph is of one process, and trainer.devices={devices} are several": devices > 1,
-        "precision=16-mixed scales the loss anew in each step": cell.precision == "16-mixed",
-        f"in {cell.title} each step drops other paths, or has other bounds": look.changes,
+        "it needs a CUDA device, and this run is for a CPU": not uses_gpu(cell),
+        f"a graph belongs to one process, and trainer.devices={devices} are several": devices > 1,
+        "precision=16-mixed changes the loss scale from step to step": cell.precision == "16-mixed",
+        f"{cell.title} drops other paths, or has other bounds, in each step": changes_every_step,
     }
-    reason = next((reason for reason, there in reasons.items() if there), None)
+    reason = next((reason for reason, applies in reasons.items() if applies), None)
     if cell.trainer.graphs and reason is not None:
         raise BadInput(f"trainer.graphs=true: {reason}; trainer.graphs=false works")
 
 
-def _wants_gpu(cell: Cell) -> bool:
-    return cell.trainer.accelerator != "cpu"
-
-
-def _memory(accelerator: Accelerator) -> int:
-    """Bytes of the device that runs train on."""
+def _device_memory(accelerator: Accelerator) -> int:
+    """Return the bytes of the device on which runs train."""
     if accelerator == "gpu":
         return int(torch.cuda.get_device_properties(0).total_memory)
     return host_memory()
 
 
 def require_images(cell: Cell, images: int) -> None:
+    """Refuse a global batch that is larger than the training split of `images`."""
     if cell.global_batch > images:
         workers = images // cell.batch
-        most = f"workers={workers}"
+        largest = f"workers={workers}"
         if cell.protocol != "fixed_workers":
-            most = f"global_batch={workers * cell.batch}"
+            largest = f"global_batch={workers * cell.batch}"
         if not workers:
-            most = f"batch={images}"
+            largest = f"batch={images}"
         raise BadInput(
             f"batch={cell.batch}: {cell.workers} workers of {cell.batch} images make a global "
             f"batch of {cell.global_batch}; data={cell.data.name} has {images} training images "
-            f"(data.val={cell.data.options['val']} held out); {most} is the most"
+            f"(data.val={cell.data.options['val']} held out); at most {largest} works"
         )
 
 
-def require_batch(cell: Cell, recipe: Recipe) -> None:
-    """The recipe knows a learning rate for the global batch."""
+def require_learning_rate(cell: Cell, recipe: Recipe) -> None:
+    """Refuse a global batch for which the recipe has no learning rate."""
     try:
-        recipe.peak(cell.global_batch)
+        recipe.peak_lr(cell.global_batch)
     except ValueError as error:
         raise BadInput(f"{cell.title}: recipe={cell.recipe.name} {error}") from None
 
 
 def _require_epochs(cell: Cell, recipe: Recipe, images: int) -> None:
-    steps = recipe.steps(images, cell.global_batch)
-    whole = steps // (images // cell.global_batch)
-    if late := [epoch for epoch in cell.checkpoint.epochs if epoch > whole]:
+    """Refuse checkpoints of epochs after the end of the training."""
+    steps = recipe.count_steps(images, cell.global_batch)
+    complete = steps // (images // cell.global_batch)
+    if late := [epoch for epoch in cell.checkpoint.epochs if epoch > complete]:
         raise BadInput(
             f"checkpoint.epochs={list(cell.checkpoint.epochs)}: {cell.title} ends after {steps} "
-            f"steps, {whole} whole epochs, and never is after epoch {late[0]}"
+            f"steps, which are {complete} complete epochs, and never reaches the end of epoch "
+            f"{late[0]}"
         )
 
 
 def _require_device(cell: Cell, gpus: int, needed: int) -> None:
+    """Refuse a device that this machine does not have."""
     if cell.trainer.accelerator == "gpu" and not gpus:
         raise BadInput("trainer=gpu: no CUDA device is visible; trainer=cpu or trainer=auto works")
     if gpus and cell.trainer.accelerator != "cpu" and needed > gpus:
         raise BadInput(
-            f"trainer.devices={cell.trainer.devices}: {needed} processes on this machine see "
-            f"{gpus} CUDA devices; no more processes than devices work, each of them seeing all"
+            f"trainer.devices={cell.trainer.devices}: {needed} processes of a run on this machine "
+            f"need as many CUDA devices, and {gpus} are visible; use at most "
+            f"trainer.devices={gpus}"
         )
     on_cpu = cell.trainer.accelerator == "cpu" or not gpus
     if cell.precision == "16-mixed" and on_cpu:

@@ -13,7 +13,7 @@ from normbench.config.cells import Cell, Settings
 from normbench.errors import BadInput
 from normbench.execution import announce, worker_process
 from normbench.execution.distributed_env import DistributedEnv
-from normbench.execution.job import Job, PreflightResults, Print, Summary
+from normbench.execution.job import Job, PreflightRequest, PreflightResults, Print, Summary
 from normbench.execution.local_scheduler import LocalScheduler
 from normbench.execution.provenance import commit, now
 from normbench.execution.reuse import copy_row, shareable_rows
@@ -192,7 +192,9 @@ def _run_preflight(
     # A node of a cluster checks by itself whether it has the devices.
     on_this_machine = not settings.launcher
     processes = None if env is None else env.local_world_size
-    argument = (list(cells), log, on_this_machine, processes, settings.seeds_together)
+    argument = PreflightRequest(
+        list(cells), log, on_this_machine, processes, settings.seeds_together
+    )
     end = worker_process.wait_for_exit(
         worker_process.start("normbench.execution.preflight:check", argument, log=log)
     )

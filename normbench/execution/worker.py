@@ -21,11 +21,19 @@ from normbench.execution.provenance import now, versions
 from normbench.execution.worker_process import INTERRUPTED, was_interrupted
 from normbench.measurements.training_probes import curve_columns
 from normbench.results import History, Row, read_history, read_row, set_aside, write
+<<<<<<< HEAD
 from normbench.run_files import PROBES, append_epoch
-from normbench.training import checkpoint, seed_stacking
+from normbench.training import checkpoint
+=======
+from normbench.run_files import PROBES, TRAINING_PROBES, append_epoch
+from normbench.training import checkpoint
+>>>>>>> 865e0a6 (Build the objects of a run once, in one Experiment)
 from normbench.training.checkpoint import Checkpoints, State
+from normbench.training.experiment import Experiment, Listener, Training
+from normbench.training.hardware import current_rank
 from normbench.training.metrics import Record
-from normbench.training.trainer import rank, train
+from normbench.training.seed_stacking import train_stacked
+from normbench.training.trainer import train
 
 Report = Callable[[Any], None]  # sends a progress message to the scheduler
 
@@ -41,7 +49,7 @@ def train_job(job: Job, report: Report) -> str:
         OutOfMemory: the run does not fit into memory under its plan.
         BaseException: whatever else ended the training. It is in the state of the run, too.
     """
-    if job.plan.devices > 1 and rank() > 0:
+    if job.plan.devices > 1 and current_rank() > 0:
         return _train_as_follower(job)
     try:
         with run_files.lock(job.folder):
@@ -51,7 +59,7 @@ def train_job(job: Job, report: Report) -> str:
             if finished:
                 return "finished"
             with ExitStack() as wandb_runs, _recorded(job, report, wandb_runs) as recorder:
-                recorder.result = recorder.train()
+                recorder.result = train(recorder.training)
             return recorder.status
     except run_files.RunLocked:
         if job.external_ranks:
@@ -83,9 +91,7 @@ def train_stacked_jobs(jobs: Sequence[Job], report: Report) -> list[str]:
                 for index in indices:
                     if index:
                         _point_to_log(jobs[index], jobs[0])
-                results = seed_stacking.train(
-                    [recorder.stacked for recorder in recorders], jobs[0].plan
-                )
+                results = train_stacked([recorder.training for recorder in recorders])
                 for recorder, result in zip(recorders, results, strict=True):
                     recorder.result = result
             for index, recorder in zip(indices, recorders, strict=True):
@@ -103,10 +109,9 @@ def _train_as_follower(job: Job) -> str:
     if job.external_ranks and not rendezvous.await_decision():
         return "dismissed"
     with _out_of_memory_errors():
-        train(
-            job.cell, lambda _: None, lambda *_: None,
-            plan=job.plan, checkpoints=_checkpoints(job, writes=False), state=_initial_state(job),
-        )  # fmt: skip
+        experiment = Experiment(job.cell, job.plan)
+        checkpoints = _checkpoints(job, writes=False)
+        train(Training(experiment, checkpoints=checkpoints, state=_initial_state(job)))
     return "followed"
 
 
@@ -148,13 +153,13 @@ def _initial_state(job: Job) -> State | None:
     path = job.folder / checkpoint.LAST
     if job.resume and path.exists():
         try:
-            return checkpoint.load(path)
+            return checkpoint.load_state(path)
         except Exception as error:  # written by another version, for example
             print(f"{path} cannot be read ({one_line(error)}), so the training begins anew")
     if job.init_checkpoint is None:
         return None
     # The weights, optimizer and step of the other run; measurements begin anew.
-    state = checkpoint.load(job.init_checkpoint)
+    state = checkpoint.load_state(job.init_checkpoint)
     fresh = {"fresh": [], "last": [], "training_seconds": 0.0, "resumed": -1}
     return state | fresh | {"began": state["done"]}
 
@@ -172,7 +177,7 @@ def _prepare_folder(folder: Path, state: State | None) -> list[Record]:
     set_aside(folder)
     shutil.rmtree(folder / "wandb", ignore_errors=True)
     if state is None or state["resumed"] < 0:
-        checkpoint.clear(folder)
+        checkpoint.remove_checkpoints(folder)
         shutil.rmtree(folder / PROBES, ignore_errors=True)
         return []
     if not (folder / "history.csv").exists():
@@ -244,7 +249,7 @@ def _out_of_memory_errors() -> Iterator[None]:
         raise
 
 
-class Recorder:
+class Recorder(Listener):
     """Write what one training reports into the folder of its run and to W&B.
 
     Args:
@@ -263,9 +268,18 @@ class Recorder:
         state: State | None,
         past: list[Record],
     ) -> None:
-        self.job, self.report, self.wandb_run, self.state = job, report, wandb_run, state
+<<<<<<< HEAD
+        self.folder, self.report, self.wandb_run = job.folder, report, wandb_run
+        experiment = Experiment(job.cell, job.plan)
+        self.training = Training(experiment, self, _checkpoints(job, writes=True), state)
         self.history = History(job.folder, past, curve_columns(job.cell.probe.kinds))
-        self.checkpoints = _checkpoints(job, writes=True)
+=======
+        self.folder, self.report, self.wandb_run = job.folder, report, wandb_run
+        experiment = Experiment(job.cell, job.plan)
+        self.training = Training(experiment, self, _checkpoints(job, writes=True), state)
+        probe_columns = [name for kind in job.cell.probe.kinds for name in TRAINING_PROBES[kind]]
+        self.history = History(job.folder, past, probe_columns)
+>>>>>>> 865e0a6 (Build the objects of a run once, in one Experiment)
         self.result: dict[str, Any] = {}
         self.status = ""
         self.wrote_steps = False
@@ -273,37 +287,23 @@ class Recorder:
             for record in past:
                 wandb_run.log(record, step=int(record["step"]))
 
-    def record(self, record: Record) -> None:
+    def on_record(self, record: Record) -> None:
         """Add a record to the curve."""
         self.history.add(record)
         if self.wandb_run is not None:
             self.wandb_run.log(record, step=int(record["step"]), commit=True)
 
-    def progress(self, done: int, steps: int, loss: float) -> None:
+    def on_progress(self, done: int, steps: int, loss: float) -> None:
         """Report that `done` of `steps` steps are done."""
         if not self.wrote_steps:  # for readers of the folder, such as the scheduler of a cluster
-            run_files.update_state(self.job.folder, steps=steps)
+            run_files.update_state(self.folder, steps=steps)
             self.wrote_steps = True
         self.report({"done": done, "steps": steps, "loss": loss})
 
-    def save_probe(self, kind: str, records: Sequence[dict[str, Any]], epoch: int) -> None:
+<<<<<<< HEAD
+    def on_probe(self, kind: str, records: Sequence[run_files.Record], epoch: int) -> None:
         """Write the records of a probe after `epoch`."""
-        append_epoch(self.job.folder, kind, records, epoch)
-
-    def train(self) -> dict[str, Any]:
-        """Train the job alone; return fields of its row."""
-        return train(
-            self.job.cell, self.record, self.progress, plan=self.job.plan,
-            checkpoints=self.checkpoints, state=self.state, save_probe=self.save_probe,
-        )  # fmt: skip
-
-    @property
-    def stacked(self) -> seed_stacking.Run:
-        """The training as one of several seeds."""
-        return seed_stacking.Run(
-            self.job.cell, self.record, self.progress, self.checkpoints, self.state,
-            self.save_probe,
-        )  # fmt: skip
+        append_epoch(self.folder, kind, records, epoch)
 
 
 def _is_interrupt(error: BaseException) -> bool:

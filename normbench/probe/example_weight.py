@@ -22,8 +22,14 @@ from normbench.probe.output import print_table, write_results, write_run_results
 from normbench.probe.request import ProbeRequest
 from normbench.probe.trained_network import TrainedRun
 from normbench.run_files import Record
+<<<<<<< HEAD
 from normbench.training.metrics import Evaluation
-from normbench.training.trainer import dtype_of, forward_context, loaders_of
+from normbench.training.experiment import Experiment
+from normbench.training.hardware import autocast_context, weight_dtype
+=======
+from normbench.training.experiment import Experiment
+from normbench.training.hardware import autocast_context, weight_dtype
+>>>>>>> 865e0a6 (Build the objects of a run once, in one Experiment)
 
 #: Dense near both ends, where the paper's curves bend.
 ALPHAS = (
@@ -152,26 +158,26 @@ def run(request: ProbeRequest) -> None:
 
 
 def _curve_of_run(trained: TrainedRun, alphas: Sequence[float]) -> AlphaCurve:
-    loaders = loaders_of(trained.cell)
-    if not len(loaders.splits.val.labels):
+    data = Experiment(trained.cell).open_images()
+    if not data.holds_out:
         raise ValueError(
             "it held out no validation images (data.val=0), and alpha must not be chosen on the "
             "test images"
         )
-    device, dtype = device_of(trained.cell), dtype_of(trained.cell)
+    device, dtype = device_of(trained.cell), weight_dtype(trained.cell)
     network = trained.network(trained.last_epoch).to(device)
 
     def images(split: str) -> Iterator[tuple[Tensor, Tensor]]:
-        for batch in getattr(loaders, f"{split}_dataloader")():
-            on_device = loaders.on_after_batch_transfer(batch, 0)
+        for batch in getattr(data, f"{split}_dataloader")():
+            on_device = data.on_after_batch_transfer(batch, 0)
             yield on_device.images.to(device, dtype), on_device.labels.to(device)
 
-    with forward_context(trained.cell, device):
+    with autocast_context(trained.cell, device):
         if _lacks_statistics(network):
-            training = (x.to(device, dtype) for x in loaders.after_training(STEPS))
+            training = (x.to(device, dtype) for x in data.batches_after_training(STEPS))
             recalibrate(network, training)
         return alpha_curve(
-            network, loaders.data.classes, lambda: images("val"), lambda: images("test"), alphas
+            network, data.data.classes, lambda: images("val"), lambda: images("test"), alphas
         )
 
 
@@ -204,7 +210,50 @@ def _changes(curve: AlphaCurve) -> Iterator[list[str]]:
         ]
 
 
+<<<<<<< HEAD
 def _parse_alphas(word: str) -> Sequence[float]:
+=======
+def _curve(run: Kept, alphas: Sequence[float]) -> example_weight.Curve:
+    data = Experiment(run.cell).open_images()
+    if not data.holds_out:
+        raise ValueError(
+            "it held out no validation images (data.val=0), and alpha is not to be chosen on the "
+            "test images"
+        )
+    device, dtype = device_of(run.cell), weight_dtype(run.cell)
+    network = run.network(run.last).to(device)
+
+    def images(part: str) -> Iterator[tuple[Tensor, Tensor]]:
+        for batch in getattr(data, f"{part}_dataloader")():
+            seen = data.on_after_batch_transfer(batch, 0)
+            yield seen.images.to(device, dtype), seen.labels.to(device)
+
+    with autocast_context(run.cell, device):
+        if _lacks_statistics(network):
+            training = (x.to(device, dtype) for x in data.batches_after_training(STEPS))
+            recalibrate(network, training)
+        return example_weight.curve(
+            network, data.data.classes, lambda: images("val"), lambda: images("test"), alphas
+        )
+
+
+def _lacks_statistics(network: nn.Module) -> bool:
+    """Whether its layers have statistics of groups of channels, and keep none."""
+    return any(
+        isinstance(layer, GroupNormAct | nn.GroupNorm) and not hasattr(layer, "running_mean")
+        for layer in network.modules()
+    )
+
+
+def _curve_lines(label: str, run: Kept, found: example_weight.Curve) -> Iterator[Record]:
+    own: Record = {"network": label, "run": run.row.id, "seed": run.cell.seed}
+    for point in (*found.points, *found.tested):
+        chosen = [name for name, alpha in found.best.items() if alpha == point.alpha]
+        yield {**own, **vars(point), "best": " ".join(chosen)}
+
+
+def _alphas(word: str) -> Sequence[float]:
+>>>>>>> 865e0a6 (Build the objects of a run once, in one Experiment)
     if not word:
         return ALPHAS
     try:

@@ -26,7 +26,8 @@ from normbench.probe.trained_network import (
     runs_with_checkpoints,
 )
 from normbench.run_files import Record
-from normbench.training.trainer import dataset_of, dtype_of, exact, loaders_of, network_of, on_gpu
+from normbench.training.experiment import Experiment
+from normbench.training.hardware import use_full_precision, uses_gpu, weight_dtype
 
 DEFAULT_INPUT = {"spp": "normal"}  # of any other kind: data
 DEFAULT_IMAGES = {"spp": "8"}  # of any other kind: 256
@@ -52,7 +53,11 @@ class ProbedNetwork:
     def build(self) -> nn.Module:
         """Return the network on its device; drawn from the cell's seed, as a training begins."""
         torch.manual_seed(self.cell.seed)
-        return self.create().to(self.device, dtype_of(self.cell))
+<<<<<<< HEAD
+        return self.create().to(self.device, weight_dtype(self.cell))
+=======
+        return self.build().to(self.device, weight_dtype(self.cell))
+>>>>>>> 865e0a6 (Build the objects of a run once, in one Experiment)
 
     @property
     def columns(self) -> Record:
@@ -69,7 +74,7 @@ def device_of(cell: Cell) -> torch.device:
     Raises:
         BadInput: there is no such device.
     """
-    if not on_gpu(cell):
+    if not uses_gpu(cell):
         return torch.device("cpu")
     if not torch.cuda.is_available():
         raise BadInput("trainer=gpu: no CUDA device is visible; use trainer=cpu or trainer=auto")
@@ -79,7 +84,7 @@ def device_of(cell: Cell) -> torch.device:
 def use_all_cores() -> None:
     """Use all cores, as a probe runs alone, and full precision; not for measuring speed."""
     torch.set_num_threads(share_of_cores(1))
-    exact()
+    use_full_precision()
 
 
 def compose_cells(words: Sequence[str]) -> list[Cell]:
@@ -119,15 +124,22 @@ def initial_networks(grids: Sequence[tuple[str, Sequence[Cell]]]) -> list[Probed
     networks = []
     for title, group in grids:
         for cell in group:
+<<<<<<< HEAD
             label = next(differences)
             if title:
                 label = title if len(group) == 1 else f"{title}, {label}"
             networks.append(ProbedNetwork(label, cell, partial(_initial_network, cell)))
     return networks
+=======
+            own = next(names)
+            shown = own if not label else label if len(group) == 1 else f"{label}, {own}"
+            found.append(Subject(shown, cell, lambda cell=cell: Experiment(cell).build_network()))  # type: ignore[misc]
+    return found
+>>>>>>> 865e0a6 (Build the objects of a run once, in one Experiment)
 
 
 def _initial_network(cell: Cell) -> nn.Module:
-    return network_of(cell, dataset_of(cell))
+    return Experiment(cell).build_network()
 
 
 def requested_runs(request: ProbeRequest) -> dict[str, list[TrainedRun]]:
@@ -210,11 +222,22 @@ def input_images(request: ProbeRequest, network: ProbedNetwork) -> Tensor:
     side = request.option("image")
     if source == "data":
         if side:
+<<<<<<< HEAD
             raise BadInput(f"image={side} needs input=normal; use data.size for input=data")
-        x = loaders_of(network.cell).some(number)
+        x = Experiment(network.cell).open_images().sample_training_images(number)
     else:
-        channels, height, width = dataset_of(network.cell).image
+        channels, height, width = Experiment(network.cell).data.image
+=======
+            raise BadInput(f"image={side}: of input=normal; data.size is that of the data set's")
+        x = Experiment(subject.cell).open_images().sample_training_images(number)
+    else:
+        channels, height, width = Experiment(subject.cell).data.image
+>>>>>>> 865e0a6 (Build the objects of a run once, in one Experiment)
         height = width = counted("image", side, 224) if side else height
         generator = torch.Generator().manual_seed(network.cell.seed)
         x = torch.randn(number, channels, height, width, generator=generator)
-    return x.to(network.device, dtype_of(network.cell))
+<<<<<<< HEAD
+    return x.to(network.device, weight_dtype(network.cell))
+=======
+    return x.to(subject.device, weight_dtype(subject.cell))
+>>>>>>> 865e0a6 (Build the objects of a run once, in one Experiment)

@@ -14,7 +14,7 @@ from normbench.probe.output import print_table, write_results, write_run_results
 from normbench.probe.request import ProbeRequest
 from normbench.probe.trained_network import TrainedRun
 from normbench.run_files import PROBES, Record, group_by, last_epoch, read_records
-from normbench.training.trainer import dataset_of
+from normbench.training.experiment import Experiment
 
 
 def run(request: ProbeRequest) -> None:
@@ -47,6 +47,7 @@ def run(request: ProbeRequest) -> None:
         write_results(of_pairs, divergences)
 
 
+<<<<<<< HEAD
 def _records(trained: TrainedRun, label: str) -> Iterator[Record]:
     """Yield the records of the run's training, and of its checkpoints for all other epochs."""
     network: Record = {"network": label, "run": trained.row.id, "seed": trained.cell.seed}
@@ -54,10 +55,23 @@ def _records(trained: TrainedRun, label: str) -> Iterator[Record]:
     of_training = read_records(path) if trained.all_epochs and path.exists() else []
     for record in of_training:
         yield {**record, **network}
-    image = torch.empty(1, *dataset_of(trained.cell).image)
+    image = torch.empty(1, *Experiment(trained.cell).data.image)
     for epoch in trained.checkpoints.keys() - {record["epoch"] for record in of_training}:
         for record in measure(trained.network(epoch), image):
             yield {**network, "epoch": epoch, **record}
+=======
+def _ratios(run: Kept, label: str) -> Iterator[Record]:
+    """What was seen of a whole run while it was trained, and what its states say of the rest."""
+    own: Record = {"network": label, "run": run.row.id, "seed": run.cell.seed}
+    seen = run.folder / PROBES / "ratios.csv"
+    watched = read_records(seen) if run.whole and seen.exists() else []
+    for line in watched:
+        yield {**line, **own}
+    image = torch.empty(1, *Experiment(run.cell).data.image)
+    for epoch in run.states.keys() - {line["epoch"] for line in watched}:
+        for line in ratio_lines(run.network(epoch), image):
+            yield {**own, "epoch": epoch, **line}
+>>>>>>> 865e0a6 (Build the objects of a run once, in one Experiment)
 
 
 def _divergences(records: Sequence[Record]) -> Iterator[Record]:

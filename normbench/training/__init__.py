@@ -1,6 +1,6 @@
-"""Training of one network: the Lightning module, its images, recipe and checkpoints.
+"""Training of one network.
 
-Begin with `trainer`, then `lightning_module` (the training step) and `datamodule` (which worker
-sees
-which image).
+Begin with `experiment`, the objects of a run built from its cell, then `trainer.train`.
+`lightning_module` has the training step, `datamodule` the images of each worker, `recipe` and
+`regularization` the training protocol, `seed_stacking` the training of several seeds at once.
 """

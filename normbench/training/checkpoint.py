@@ -1,10 +1,10 @@
-"""Checkpoints of a run, each written in one piece beside what the run leaves otherwise.
+"""Checkpoints of a run, each written atomically into its folder.
 
-    checkpoint.pt   the last one: what an interrupted run goes on from
+    checkpoint.pt   the latest one, from which an interrupted run resumes
     epoch-30.pt     after that epoch, for those that `checkpoint.epochs` names
 
-A state is what `normbench.training.lightning_module.Task.state` gives: tensors, numbers and text,
-nothing else.
+A state is what `normbench.training.lightning_module.TrainingModule.training_state` returns:
+tensors, numbers and text, nothing else.
 """
 
 import math
@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from normbench.errors import BadInput
 from normbench.results import CHECKPOINT, EPOCH_CHECKPOINT
 
 LAST = CHECKPOINT
@@ -26,14 +27,14 @@ State = dict[str, Any]
 
 
 class Checkpoints:
-    """Those of one run.
+    """The checkpoints of one run.
 
     Args:
         folder: of the run.
-        every: seconds of training between two; None: none is written on the way.
+        every: seconds of training between two; None: none is written during the training.
         epochs: after which one is kept for good.
-        final: whether one is written at the end of the training.
-        writes: whether this process is the one that writes.
+        final: one is written at the end of the training.
+        writes: this process is the rank that writes.
     """
 
     def __init__(
@@ -50,68 +51,100 @@ class Checkpoints:
         self.saved = time.monotonic()
 
     def due(self) -> bool:
-        """It is time for one, says the process that writes."""
+        """Return True if this process writes and `every` seconds have passed since the latest."""
         if not self.writes or self.every is None:
             return False
         return time.monotonic() - self.saved >= self.every
 
-    def hurry(self) -> None:
-        """From now on it is time for one, until one is written."""
+    def make_due(self) -> None:
+        """Make a checkpoint due until one is written."""
         self.saved = -math.inf
 
     def save(self, state: State) -> None:
-        """Replace the last one."""
+        """Replace the latest checkpoint."""
         self._write(LAST, state)
         self.saved = time.monotonic()
 
     def keep(self, state: State, epoch: int) -> None:
-        """The one after `epoch`."""
+        """Write the checkpoint of `epoch`, which is never replaced."""
         self._write(EPOCH_CHECKPOINT.format(epoch), state)
 
     def _write(self, name: str, state: State) -> None:
         if not self.writes:
             return
         temporary = self.folder / f".{name}.{os.getpid()}"
-        torch.save(_own(state), temporary)
+        torch.save(_compact(state), temporary)
         temporary.replace(self.folder / name)
 
 
-def _own(state: Any) -> Any:
-    """`state`, its tensors without what else lies in their storage: torch would write all of it."""
+def _compact(state: Any) -> Any:
+    """Clone tensors that are views of larger storages, which torch would write as a whole."""
     if isinstance(state, dict):
-        return type(state)((key, _own(value)) for key, value in state.items())
+        return type(state)((key, _compact(value)) for key, value in state.items())
     if isinstance(state, Tensor) and state.untyped_storage().nbytes() > state.nbytes:
         return state.clone()
     return state
 
 
-def gathered(optimizer: Optimizer, network: nn.Module) -> State:
-    """What an optimizer has gathered for each parameter, such as momentum, by its name."""
+def collect_optimizer_state(optimizer: Optimizer, network: nn.Module) -> State:
+    """Return the state that `optimizer` has for each parameter, such as momentum, by name."""
     names: dict[Any, str] = {parameter: name for name, parameter in network.named_parameters()}
-    return {names[parameter]: dict(found) for parameter, found in optimizer.state.items()}
+    return {names[parameter]: dict(state) for parameter, state in optimizer.state.items()}
 
 
-def restore(optimizer: Optimizer, network: nn.Module, found: State) -> None:
-    """Give `optimizer` what another has gathered, under the groups and options of its own."""
+def restore_optimizer_state(optimizer: Optimizer, network: nn.Module, by_name: State) -> None:
+    """Give `optimizer` the state of another one, and keep its own groups and options."""
     names = {parameter: name for name, parameter in network.named_parameters()}
     ordered = [names[p] for group in optimizer.param_groups for p in group["params"]]
-    state = {index: found[name] for index, name in enumerate(ordered) if name in found}
-    own = optimizer.state_dict()["param_groups"]
-    optimizer.load_state_dict({"state": state, "param_groups": own})
+    state = {index: by_name[name] for index, name in enumerate(ordered) if name in by_name}
+    groups = optimizer.state_dict()["param_groups"]
+    optimizer.load_state_dict({"state": state, "param_groups": groups})
 
 
-def load(path: Path) -> State:
-    """The state in `path`, on the CPU.
+def require_continuable(state: State, steps: int, steps_per_epoch: int) -> None:
+    """Refuse a state from which a training of `steps` cannot continue.
 
     Raises:
-        Exception: there is none that could be read.
+        BadInput: its epochs are of another length, or it has completed more steps.
+    """
+    over = state["done"] > steps or (state["done"] == steps and not state["last"])
+    if state["steps_per_epoch"] != steps_per_epoch or over:
+        raise BadInput(
+            f"init_from: the checkpoint has completed {state['done']} steps of "
+            f"{state['steps_per_epoch']} per epoch, and this training has {steps} steps of "
+            f"{steps_per_epoch} per epoch; use the same data and global batch, and a recipe that "
+            "is longer"
+        )
+
+
+def load_weights(network: nn.Module, state: State) -> None:
+    """Load parameters and buffers of `state` into `network`.
+
+    Raises:
+        BadInput: they are those of another network.
+    """
+    try:
+        network.load_state_dict(state["model"])
+    except RuntimeError as error:
+        mismatch = str(error).partition("\n")[2].strip().partition("\n")[0]
+        raise BadInput(
+            f"init_from: the checkpoint is of another network ({mismatch}); use the same model, "
+            "and a norm with the same parameters, as norm=sn and norm=sn norm.hard=true"
+        ) from None
+
+
+def load_state(path: Path) -> State:
+    """Load the state in `path` into main memory.
+
+    Raises:
+        Exception: the file is missing, damaged or of another kind.
     """
     state: State = torch.load(path, map_location="cpu", weights_only=True)
     return state
 
 
-def clear(folder: Path) -> None:
-    """Forget all checkpoints of a run, and what a process that was killed left of one."""
+def remove_checkpoints(folder: Path) -> None:
+    """Remove all checkpoints of a run, and temporary files of a process that was killed."""
     for pattern in (LAST, EPOCH_CHECKPOINT.format("*"), ".*.pt.*"):
         for path in folder.glob(pattern):
             path.unlink(missing_ok=True)

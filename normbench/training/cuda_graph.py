@@ -1,9 +1,9 @@
-"""A step's forward and backward passes as one CUDA graph: `trainer.graphs=true`.
+"""Forward and backward passes of a step as one CUDA graph: `trainer.graphs=true`.
 
-At a few images a step a GPU waits for the hundreds of kernels that are launched one by one. Shapes
-are the same in every step, so they are recorded in the first one and replayed as a whole from then
-on, with the images of the step copied to where the recorded ones lay. The optimizer's few kernels
-are launched as ever: its rate is another number in each step.
+At a few images a step a GPU waits for the launches of hundreds of kernels. Shapes are the same in
+every step, so the kernels are captured in the first step and replayed as a whole from then on, with
+the images of each step copied to the memory of the captured ones. The optimizer's few kernels are
+launched as usual, since its learning rate changes.
 """
 
 import gc
@@ -13,90 +13,96 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from normbench.training.datamodule import Step
+from normbench.training.chunk import StepBatch
+from normbench.training.metrics import PassOutput
 
-Told = list[tuple[Tensor, Tensor]]  # of each pass the loss, (), and logits (N, classes)
 Replay = Callable[[], Any]
-WARM_UPS = 3  # libraries choose their kernels and take their memory before anything is recorded
+WARM_UPS = 3  # libraries choose their kernels and allocate memory before the capture
 
 
-class Graph:
-    """What a step computes up to its gradients, recorded in the first one.
+class GraphedStep:
+    """Gradients of a step, captured in the first step and replayed in the others.
 
     Args:
-        gradients: leaves the gradients of a step; what its passes tell.
-        network: whose buffers are as they were when all has been recorded.
+        compute_gradients: leaves the gradients of a step and returns the outputs of its passes.
+        network: whose buffers the capture must not change.
     """
 
-    def __init__(self, gradients: Callable[[Step], Told], network: nn.Module) -> None:
-        self.gradients, self.network = gradients, network
-        self.own: Step | None = None
+    def __init__(
+        self, compute_gradients: Callable[[StepBatch], list[PassOutput]], network: nn.Module
+    ) -> None:
+        self.compute_gradients, self.network = compute_gradients, network
+        self.static_batch: StepBatch | None = None
         self.replay: Replay | None = None
-        self.told: Told = []
+        self.outputs: list[PassOutput] = []
 
-    def __call__(self, step: Step) -> Told:
-        """What the passes of `step` tell.
+    def __call__(self, batch: StepBatch) -> list[PassOutput]:
+        """Leave the gradients of `batch` and return the outputs of its passes.
 
         Raises:
-            RuntimeError: in the first step, if it does what cannot be recorded.
+            RuntimeError: in the first step, if it contains what cannot be captured.
         """
-        if self.own is None or self.replay is None:
-            self.own = step.copied()
-            self.replay = self._record(self.own)
-        for own, new in zip(self.own.tensors, step.tensors, strict=True):
-            own.copy_(new)
+        if self.static_batch is None or self.replay is None:
+            self.static_batch = batch.clone()
+            self.replay = self._capture(self.static_batch)
+        for static, tensor in zip(self.static_batch.tensors, batch.tensors, strict=True):
+            static.copy_(tensor)
         self.replay()
-        return [(loss.clone(), logits.clone()) for loss, logits in self.told]
+        return [PassOutput(loss.clone(), logits.clone()) for loss, logits in self.outputs]
 
-    def _record(self, step: Step) -> Replay:
-        before = [buffer.clone() for buffer in self.network.buffers()]
+    def _capture(self, batch: StepBatch) -> Replay:
+        buffers = [buffer.clone() for buffer in self.network.buffers()]
         try:
-            replay, self.told = recorded(partial(self.gradients, step))
+            replay, self.outputs = capture(partial(self.compute_gradients, batch))
         except torch.OutOfMemoryError:
             raise
         except RuntimeError as error:
             if isinstance(error.__context__, torch.OutOfMemoryError):
-                raise error.__context__ from None  # fewer workers in a pass may do
-            # After that neither random numbers nor memory of the device are what they were.
+                raise error.__context__ from None  # a plan of more passes needs less memory
+            # Fatal for the run: a failed capture leaves random numbers and memory undefined.
             reason = str(error).partition("\n")[0]
             raise RuntimeError(
-                f"trainer.graphs=true: the passes of a step cannot be recorded: {reason}; "
+                f"trainer.graphs=true: the passes of a step cannot be captured: {reason}; "
                 "trainer.graphs=false works"
             ) from error
-        for buffer, value in zip(self.network.buffers(), before, strict=True):
+        for buffer, value in zip(self.network.buffers(), buffers, strict=True):
             buffer.copy_(value)
         return replay
 
 
-def recorded(run: Callable[[], Told]) -> tuple[Replay, Told]:
-    """The replay of what `run` does on a CUDA device, and where its results will lie."""
-    dtype, half = torch.get_autocast_dtype("cuda"), torch.is_autocast_enabled("cuda")
-    drawn = torch.cuda.get_rng_state()
-    # Weights in half precision that autocast has kept would be those of the first step for ever.
-    with torch.autocast("cuda", dtype=dtype, enabled=half, cache_enabled=False):
-        beside = torch.cuda.Stream()
-        beside.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(beside):
+def capture(run: Callable[[], list[PassOutput]]) -> tuple[Replay, list[PassOutput]]:
+    """Capture the kernels of `run` on a CUDA device.
+
+    Returns:
+        The replay, and the outputs into which it writes.
+    """
+    dtype, enabled = torch.get_autocast_dtype("cuda"), torch.is_autocast_enabled("cuda")
+    random_state = torch.cuda.get_rng_state()
+    # Autocast's cache would hold the half-precision weights of the first step for ever.
+    with torch.autocast("cuda", dtype=dtype, enabled=enabled, cache_enabled=False):
+        stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
             for _ in range(WARM_UPS):
                 run()
-        torch.cuda.current_stream().wait_stream(beside)
+        torch.cuda.current_stream().wait_stream(stream)
         graph = torch.cuda.CUDAGraph()
-        with _no_collection(), torch.cuda.graph(graph):
-            told = run()
-    torch.cuda.set_rng_state(drawn)
-    return graph.replay, told
+        with _pause_garbage_collector(), torch.cuda.graph(graph):
+            outputs = run()
+    torch.cuda.set_rng_state(random_state)
+    return graph.replay, outputs
 
 
 @contextmanager
-def _no_collection() -> Iterator[None]:
-    """Python frees nothing meanwhile: not an older graph, which must not go as one is recorded."""
-    collects = gc.isenabled()
+def _pause_garbage_collector() -> Iterator[None]:
+    """Pause the garbage collector: freeing an older graph would invalidate the capture."""
+    enabled = gc.isenabled()
     gc.collect()
     gc.disable()
     try:
         yield
     finally:
-        if collects:
+        if enabled:
             gc.enable()

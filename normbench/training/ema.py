@@ -1,10 +1,10 @@
-"""An exponential moving average of a network: what is evaluated instead of it.
+"""Exponential moving average of a network, which evaluations see instead of the network.
 
     average <- d * average + (1 - d) * network,    d = min(decay, (1 + i) / (10 + i)) after step i
 
-weights and running statistics alike, as EfficientNet's released code does. It begins with the
-network as it was initialized. An average over epochs (Proxy Norm, appendix A.1) keeps its decay and
-begins with the network after the first of them.
+for weights and running statistics alike, as in EfficientNet's released code (Tan and Le 2019). It
+begins with the initialized network. An average over epochs (Proxy Norm, Labatie et al. 2021,
+appendix A.1) has a constant decay and begins with the network after the first epoch.
 """
 
 from copy import deepcopy
@@ -14,29 +14,30 @@ from torch import Tensor, nn
 from torch.optim.swa_utils import get_ema_multi_avg_fn
 
 
-class Average(nn.Module):
-    """The average of `network`, a network itself.
+class MovingAverage(nn.Module):
+    """The exponential moving average of `network`.
 
     Args:
-        network: what is averaged.
-        decay: the largest.
-        rises: to it, from a small one on; without that the first update takes the network as it is.
+        network: the network to average.
+        decay: d, or its limit.
+        warms_up: d rises to `decay` as above; else it is constant, and the first update copies the
+            network.
     """
 
-    def __init__(self, network: nn.Module, decay: float, *, rises: bool = True) -> None:
+    def __init__(self, network: nn.Module, decay: float, *, warms_up: bool = True) -> None:
         super().__init__()
-        self.decay, self.rises = decay, rises
+        self.decay, self.warms_up = decay, warms_up
         self.network = deepcopy(network).requires_grad_(False)
 
     def update(self, network: nn.Module, number: int) -> None:
-        """Move towards `network`; the `number` of this update, the first being 0."""
-        if self.rises:
+        """Move towards `network`; `number` counts the updates from 0."""
+        if self.warms_up:
             decay = min(self.decay, (1 + number) / (10 + number))
         else:
             decay = self.decay if number else 0.0
-        get_ema_multi_avg_fn(decay)(_floats(self.network), _floats(network), number)
+        get_ema_multi_avg_fn(decay)(_float_tensors(self.network), _float_tensors(network), number)
 
 
-def _floats(network: nn.Module) -> list[Tensor]:
-    everything = chain(network.parameters(), network.buffers())
-    return [each.detach() for each in everything if each.is_floating_point()]
+def _float_tensors(network: nn.Module) -> list[Tensor]:
+    tensors = chain(network.parameters(), network.buffers())
+    return [tensor.detach() for tensor in tensors if tensor.is_floating_point()]

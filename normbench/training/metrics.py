@@ -1,11 +1,19 @@
-"""What a network is worth on the images of a split."""
+"""Losses and accuracies: of the images of a split, and of training steps."""
 
+from collections import deque
+from collections.abc import Sequence
+from statistics import fmean
+from typing import NamedTuple
+
+import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torchmetrics import MeanMetric
 from torchmetrics.classification import MulticlassAccuracy
 
 Record = dict[str, float]
+#: Loss and number of correctly classified images of an optimizer step.
+LossAndHits = tuple[float, float]
 
 
 class Evaluation(nn.Module):
@@ -31,9 +39,70 @@ class Evaluation(nn.Module):
         self.loss.update(F.cross_entropy(logits, labels, reduction="none"))
 
     def summary(self, split: str) -> Record:
-        """Top-1 and top-5 accuracy in percent and the loss, named after the `split`."""
+        """Return top-1 and top-5 accuracy in percent and the loss, named after the `split`."""
         return {
             f"{split}_top1": 100 * float(self.top1.compute()),
             f"{split}_top5": 100 * float(self.top5.compute()),
             f"{split}_loss": float(self.loss.compute()),
         }
+
+
+class PassOutput(NamedTuple):
+    """Outcome of a forward pass: its part of the loss of the step, (), and logits (N, classes)."""
+
+    loss: Tensor
+    logits: Tensor
+
+
+def reduce_steps(steps: Sequence[Sequence[PassOutput]], labels: Tensor) -> Tensor:
+    """Return the loss and the number of hits of K steps, (K, 2).
+
+    Args:
+        steps: outputs of the A passes of each step.
+        labels: (K, A, N).
+    """
+    outputs = [output for passes in steps for output in passes]
+    losses = torch.stack([output.loss for output in outputs]).view(labels.shape[:2])
+    logits = torch.cat([output.logits for output in outputs])  # (K * A * N, classes)
+    hits = (logits.argmax(1) == labels.flatten()).view(len(labels), -1).sum(1)
+    loss = losses[:, 0]
+    for others in losses.unbind(1)[1:]:  # one after the other: a sum's order changes its rounding
+        loss = loss + others
+    return torch.stack([loss, hits.to(losses.dtype)], dim=1)
+
+
+class StepMetrics:
+    """Losses and hits of training steps, averaged for the curve and for the row.
+
+    Args:
+        steps: optimizer steps of the training.
+        steps_per_epoch: of them, in one epoch.
+        global_batch: images of a step.
+    """
+
+    def __init__(self, steps: int, steps_per_epoch: int, global_batch: int) -> None:
+        self.global_batch = global_batch
+        #: Of the steps since the latest record of the curve.
+        self.pending: list[LossAndHits] = []
+        #: Of the end of the training: the last epoch, or the last tenth of all steps if that is
+        #: shorter, as one epoch may be the whole training.
+        self.final: deque[LossAndHits] = deque(maxlen=max(1, min(steps_per_epoch, steps // 10)))
+
+    def add(self, steps: Sequence[LossAndHits]) -> None:
+        """Count further steps."""
+        self.pending += steps
+        self.final.extend(steps)
+
+    def take_pending(self) -> Record:
+        """Return the means since the last call, accuracy in percent."""
+        loss, top1 = self._means(self.pending)
+        self.pending = []
+        return {"train_loss": loss, "train_top1": top1}
+
+    def final_means(self) -> tuple[float, float]:
+        """Return loss and accuracy in percent at the end of the training."""
+        return self._means(self.final)
+
+    def _means(self, steps: Sequence[LossAndHits]) -> tuple[float, float]:
+        losses, hits = zip(*steps, strict=True)
+        return fmean(losses), 100 * fmean(hits) / self.global_batch

@@ -1,4 +1,7 @@
-"""What weight decay pulls on and at which rate it learns: by what modules declare for parameters.
+"""Parameter groups of an optimizer: weight decay and learning rate by the role of a parameter.
+
+Modules declare the roles of their parameters in `roles`; those of convolutions and linear layers
+are built in.
 
 weight      of convolutions and linear layers
 bias        of convolutions and linear layers
@@ -9,7 +12,7 @@ proxy       mean and deviation of proxy normalization's Gaussian
 ratio       logits of switchable normalization's ratios
 residual    a scalar on a residual branch
 
-A module may also ask for a part of the learning rate, by parameter, in `rates`.
+A module may also declare factors of the learning rate, by parameter, in `rates`.
 """
 
 from collections.abc import Collection, Iterator, Mapping
@@ -26,66 +29,68 @@ _BUILT_IN: dict[str, Role] = {"weight": "weight", "bias": "bias"}
 
 
 @dataclass(frozen=True)
-class Trained:
-    """A parameter, its role, and its learning rate over that of all else."""
+class TrainedParameter:
+    """A parameter, its role, and the factor of its learning rate."""
 
     parameter: nn.Parameter
     role: Role
     rate: float
 
 
-def trained(model: nn.Module) -> Iterator[Trained]:
-    """Every parameter of `model` once.
+def list_parameters(model: nn.Module) -> Iterator[TrainedParameter]:
+    """Yield every parameter of `model` once.
 
     Raises:
         TypeError: a module has a parameter whose role it does not declare in `roles`.
     """
-    seen: set[int] = set()
+    listed: set[int] = set()
     for module in model.modules():
         built_in = isinstance(module, nn.modules.conv._ConvNd | nn.Linear)
-        declared = getattr(module, "roles", _BUILT_IN if built_in else {})
+        roles = getattr(module, "roles", _BUILT_IN if built_in else {})
         rates: Mapping[str, float] = getattr(module, "rates", {})
         for name, parameter in module.named_parameters(recurse=False):
-            if name not in declared:
+            if name not in roles:
                 kind = type(module).__name__
-                raise TypeError(f"{kind}.{name} has no role: say one of {ROLES} in {kind}.roles")
-            if id(parameter) not in seen:  # shared parameters belong to the first that has them
-                seen.add(id(parameter))
-                yield Trained(parameter, declared[name], rates.get(name, 1.0))
+                raise TypeError(
+                    f"{kind}.{name} has no role; set {kind}.roles[{name!r}] to one of {ROLES}"
+                )
+            if id(parameter) not in listed:  # shared parameters belong to their first module
+                listed.add(id(parameter))
+                yield TrainedParameter(parameter, roles[name], rates.get(name, 1.0))
 
 
-def groups(
+def build_groups(
     model: nn.Module, lr: float, weight_decay: float, decayed: Collection[str]
 ) -> list[dict[str, Any]]:
-    """Parameter groups for an optimizer: the `decayed` roles, and the others without decay.
+    """Build parameter groups: the `decayed` roles with weight decay, the others without.
 
-    The first has the learning rate `lr`; parameters that ask for a part of it have groups of
+    The first two groups have the learning rate `lr`; parameters with a factor of it have groups of
     their own.
     """
-    found: dict[tuple[float, float], list[nn.Parameter]] = {
+    members: dict[tuple[float, float], list[nn.Parameter]] = {
         (1.0, weight_decay): [],
         (1.0, 0.0): [],
     }
-    for each in trained(model):
-        kind = (each.rate, weight_decay if each.role in decayed else 0.0)
-        found.setdefault(kind, []).append(each.parameter)
+    for each in list_parameters(model):
+        key = (each.rate, weight_decay if each.role in decayed else 0.0)
+        members.setdefault(key, []).append(each.parameter)
     return [
-        {"params": parameters, "lr": lr * rate, "weight_decay": pull}
-        for (rate, pull), parameters in found.items()
+        {"params": parameters, "lr": lr * rate, "weight_decay": decay}
+        for (rate, decay), parameters in members.items()
     ]
 
 
-def pull_gains(model: nn.Module, optimizer: Optimizer, pull: float) -> None:
-    """Take `pull` from the gradient of every gain of `model` before each step of `optimizer`.
+def subtract_from_gain_gradients(model: nn.Module, optimizer: Optimizer, offset: float) -> None:
+    """Subtract `offset` from the gradient of every gain before each step of `optimizer`.
 
-    The decay of the optimizer itself adds weight_decay * gain; with weight_decay * target taken
-    away the gain goes towards the target instead of 0.
+    The optimizer's decay adds weight_decay * gain; with offset = weight_decay * target, gains decay
+    towards the target instead of 0 (Summers and Dinneen 2020, section 3.3).
     """
-    gains = [each.parameter for each in trained(model) if each.role == "gain"]
+    gains = [each.parameter for each in list_parameters(model) if each.role == "gain"]
 
     def before_step(*_: object) -> None:
         for gain in gains:
             if gain.grad is not None:
-                gain.grad.sub_(pull)
+                gain.grad.sub_(offset)
 
     optimizer.register_step_pre_hook(before_step)

@@ -1,19 +1,20 @@
-"""Levels of regularization beyond weight decay.
+"""Levels of regularization beyond weight decay: label smoothing, mixing, dropping, distortion.
 
-Mixup (Zhang et al. 2018) trains on convex combinations of two images and of their labels, cutmix
-(Yun et al. 2019) on an image in which a box shows another, with labels by area:
+Mixup (Zhang et al. 2018) trains on convex combinations of two images and of their labels. Cutmix
+(Yun et al. 2019) replaces a box of an image by that of another one, and weighs labels by area:
 
     mixup    x = r * x_i + (1 - r) * x_j                   r ~ Beta(a, a)
     cutmix   x = x_i outside of the box, x_j within        r = share of x that shows x_i
              loss = r * loss(y_i) + (1 - r) * loss(y_j)
 
-The ratio is one for a step, and partner j of image i a permutation of its global batch; both follow
-from (seed, step), so that no plan of workers changes them. The box has (1 - r) of the area, r drawn
-as in mixup, around a uniform center, and what of it lies outside of the image is lost.
+All images of a step share the ratio r, and partner j of image i comes from a permutation of the
+global batch. Both follow from (seed, step), so that no plan of workers changes them. The box of
+cutmix has an area share of 1 - r, r drawn as in mixup, around a uniform center, and is clipped to
+the image.
 
-The variant of cutmix in Proxy Norm's appendix A.1 draws r otherwise, for a target l (its released
-code): 1, which mixes nothing, with probability 1.55 l - 0.96, and else 1 + ln(b) / 4 with b uniform
-from exp(-4) to 1.
+The variant of cutmix in Proxy Norm's appendix A.1 and released code (Labatie et al. 2021) draws r
+differently, for a target l: r = 1, which mixes nothing, with probability 1.55 l - 0.96, and else
+r = 1 + ln(b) / 4 with b uniform from exp(-4) to 1.
 """
 
 import math
@@ -32,12 +33,12 @@ from normbench.data.policies import Distortion
 
 @dataclass(frozen=True)
 class Mix:
-    """How the images of one step are mixed, B of them in the order of the global batch.
+    """Partners and weights for the B images of one step, in the order of the global batch.
 
     Args:
-        partners: (B,) places of their partners.
-        share: (B,) of an image's own pixels outside of the box; within it is 0.
-        boxes: (B, 4) top, bottom, left, right, the second and fourth exclusive.
+        partners: (B,) positions of the partners.
+        share: (B,) weight of an image's own pixels outside of the box; inside it is 0.
+        boxes: (B, 4) top, bottom, left, right; bottom and right are exclusive.
         label_share: (B,) weight of an image's own label.
     """
 
@@ -49,24 +50,25 @@ class Mix:
 
 @dataclass(frozen=True)
 class Regularization:
-    """What is asked of images, network and loss.
+    """Regularization of images, network and loss.
 
     Args:
-        label_smoothing: share of the target that is spread evenly over all classes.
+        label_smoothing: share of the target that is spread evenly over all classes (Szegedy et
+            al. 2016).
         mixup: a of Beta(a, a); null: no mixup.
         cutmix: a of Beta(a, a); null: no cutmix.
-        cutmix_target: l of the variant of cutmix, which takes the place of `cutmix`; null: none.
-        together: with both mixup and cutmix: either (or null), one of the two in each step, or
-            halves, each in one half of the images of every step.
-        dropout: rate before the classifier; null: what the model says.
-        stochastic_depth: rate that the last block nearly has, growing linearly from 0 in the first
-            one; null: what the model says.
-        rescale: divide what stochastic depth keeps by its probability, as EfficientNet's code does
-            and normalizer-free networks do not; null: what the model does.
-        policy: of augmentation, in timm's notation, as rand-m9-n2 (RandAugment of two operations of
-            magnitude 9) or original (AutoAugment); null: none.
-        color_jitter: brightness, contrast and saturation change by a factor of 1 - s to 1 + s;
-            null: they stay.
+        cutmix_target: l of the variant of cutmix, which replaces `cutmix`; null: none.
+        together: with both mixup and cutmix: either (or null) draws one of the two for each step,
+            halves applies each to one half of the images of every step.
+        dropout: rate before the classifier; null: the model's.
+        stochastic_depth: rate that the last block approaches, rising linearly from 0 in the first
+            one (Huang et al. 2016); null: the model's.
+        rescale: divide kept branches by their probability, as EfficientNet's code does and
+            normalizer-free networks do not; null: the model's choice.
+        policy: augmentation policy in timm's notation, as rand-m9-n2 (RandAugment of two operations
+            of magnitude 9) or original (AutoAugment); null: none.
+        color_jitter: brightness, contrast and saturation change by factors from 1 - s to 1 + s;
+            null: none.
     """
 
     label_smoothing: float = 0.0
@@ -84,30 +86,30 @@ class Regularization:
         for name in ("label_smoothing", "dropout", "stochastic_depth"):
             value = getattr(self, name)
             if value is not None and not 0 <= value < 1:
-                raise ValueError(f"{name}={value}: it is from 0 to below 1")
+                raise ValueError(f"{name}={value}: it must be at least 0 and below 1")
         for name in ("mixup", "cutmix"):
             value = getattr(self, name)
             if value is not None and value <= 0:
-                raise ValueError(f"{name}={value}: it is above 0, as 0.2; null does not mix")
+                raise ValueError(f"{name}={value}: it must be above 0, as 0.2; null disables it")
         if self.cutmix_target is not None:
             if self.cutmix is not None:
-                raise ValueError("cutmix_target: it takes the place of cutmix, which is null then")
+                raise ValueError("cutmix_target: it replaces cutmix; choose cutmix=null")
             if not 0.96 / 1.55 <= self.cutmix_target <= 1:
                 raise ValueError(
-                    f"cutmix_target={self.cutmix_target}: it is from 0.62 to 1, as 0.9"
+                    f"cutmix_target={self.cutmix_target}: it must be from 0.62 to 1, as 0.9"
                 )
-        if self.together is not None and len(self._asked) < 2:
+        if self.together is not None and len(self._kinds) < 2:
             raise ValueError(f"together={self.together}: it needs mixup and cutmix, or choose null")
-        _ = self.distortion  # refuses what it cannot do
+        _ = self.distortion  # raises for an unknown policy
 
     @cached_property
     def distortion(self) -> Distortion:
-        """Of single training images."""
+        """Distortion of single training images."""
         return Distortion(self.policy, self.color_jitter)
 
     @property
-    def drops(self) -> dict[str, float]:
-        """Options of a model that this level sets."""
+    def drop_rates(self) -> dict[str, float]:
+        """Options of the model that this level sets."""
         rates = {"dropout": self.dropout, "stochastic_depth": self.stochastic_depth}
         return {name: rate for name, rate in rates.items() if rate is not None}
 
@@ -118,14 +120,14 @@ class Regularization:
         others: Tensor | None = None,
         share: Tensor | None = None,
     ) -> Tensor:
-        """The mean loss of images with logits (N, K), with e label smoothing and p the softmax:
+        """Return the mean cross-entropy with label smoothing e, where p is the softmax:
 
             -(1 - e) * log p_y - e / K * sum_k log p_k
 
         Args:
             logits: (N, K).
             labels: (N,).
-            others: (N,) those of their partners, if images are mixed.
+            others: (N,) labels of the partners, if images are mixed.
             share: (N,) weight of an image's own label.
         """
         smoothing = self.label_smoothing
@@ -139,75 +141,76 @@ class Regularization:
         return (share * own + (1 - share) * other).mean()
 
     @property
-    def _asked(self) -> list[str]:
-        wanted = {"mixup": self.mixup, "cutmix": self.cutmix or self.cutmix_target}
-        return [kind for kind, strength in wanted.items() if strength is not None]
+    def _kinds(self) -> list[str]:
+        strengths = {"mixup": self.mixup, "cutmix": self.cutmix or self.cutmix_target}
+        return [kind for kind, strength in strengths.items() if strength is not None]
 
     @property
     def mixes(self) -> bool:
-        """Whether images are mixed with others."""
-        return bool(self._asked)
+        """True if images are mixed with others."""
+        return bool(self._kinds)
 
-    def partners(self, seed: int, step: int, global_batch: int) -> Tensor:
-        """(B,) places of the partners of all images in optimizer step `step`."""
+    def draw_partners(self, seed: int, step: int, global_batch: int) -> Tensor:
+        """Return the positions (B,) of the partners of all images in optimizer step `step`."""
         return permutation(seed, step, global_batch, "partners")
 
-    def mix(self, seed: int, step: int, global_batch: int, size: tuple[int, int]) -> Mix:
-        """The mixing in optimizer step `step` of images of `size` (H, W), where they are mixed."""
-        asked = self._asked
-        which, ratio, *center, second = of_step(seed, step, "mix", 5)
+    def draw_mix(self, seed: int, step: int, global_batch: int, size: tuple[int, int]) -> Mix:
+        """Draw how the images of `size` (H, W) in optimizer step `step` are mixed."""
+        kinds = self._kinds
+        choice, first, *center, second = of_step(seed, step, "mix", 5)
         if self.together == "halves":
-            first = global_batch // 2
-            counts = {"mixup": first, "cutmix": global_batch - first}
+            half = global_batch // 2
+            parts = [("mixup", first, half), ("cutmix", second, global_batch - half)]
         else:
-            counts = {asked[int(which * len(asked))]: global_batch}
-        ratios = dict(zip(counts, (ratio, second), strict=False))
-        drawn = [(self._of(kind, ratios[kind], center, size), n) for kind, n in counts.items()]
+            parts = [(kinds[int(choice * len(kinds))], first, global_batch)]
+        drawn = [
+            (self._mix_values(kind, uniform, center, size), count) for kind, uniform, count in parts
+        ]
         share, boxes, label_share = (
-            torch.cat([torch.tensor([own[place]] * count) for own, count in drawn if count])
-            for place in range(3)
+            torch.cat([torch.tensor([values[field]] * count) for values, count in drawn if count])
+            for field in range(3)
         )
-        return Mix(self.partners(seed, step, global_batch), share, boxes, label_share)
+        return Mix(self.draw_partners(seed, step, global_batch), share, boxes, label_share)
 
-    def _of(
-        self, kind: str, ratio: float, center: list[float], size: tuple[int, int]
+    def _mix_values(
+        self, kind: str, uniform: float, center: list[float], size: tuple[int, int]
     ) -> tuple[float, tuple[int, int, int, int], float]:
-        """Share of pixels outside of the box, the box, and the share of the label."""
-        share = self._share(kind, ratio)
+        """Return the weight of pixels outside of the box, the box, and the weight of the label."""
+        ratio = self.mix_ratio(kind, uniform)
         if kind == "mixup":
-            return share, (0, 0, 0, 0), share
-        side = math.sqrt(1 - share)
+            return ratio, (0, 0, 0, 0), ratio
+        side = math.sqrt(1 - ratio)
         top, bottom = _span(center[0], side, size[0])
         left, right = _span(center[1], side, size[1])
         area = (bottom - top) * (right - left) / (size[0] * size[1])
         return 1.0, (top, bottom, left, right), 1 - area
 
-    def _share(self, kind: str, ratio: float) -> float:
-        """r, from a number `ratio` that is uniform in [0, 1)."""
+    def mix_ratio(self, kind: str, uniform: float) -> float:
+        """Return the ratio r of `kind` for a number `uniform` in [0, 1)."""
         if kind == "cutmix" and self.cutmix_target is not None:
-            nothing = 1.55 * self.cutmix_target - 0.96
-            if ratio < nothing:
+            unmixed = 1.55 * self.cutmix_target - 0.96
+            if uniform < unmixed:
                 return 1.0
-            rest = (ratio - nothing) / (1 - nothing)  # uniform again
+            rest = (uniform - unmixed) / (1 - unmixed)  # uniform again
             return 1 + math.log(math.exp(-4) + (1 - math.exp(-4)) * rest) / 4
         strength = self.mixup if kind == "mixup" else self.cutmix
         # By the inverse of Beta's distribution: no state, no rejection.
-        return float(betaincinv(strength, strength, ratio))
+        return float(betaincinv(strength, strength, uniform))
 
 
 def _span(center: float, side: float, length: int) -> tuple[int, int]:
-    """First and last (exclusive) position of `side` of the `length` around `center`."""
+    """Return first and last (exclusive) position of a `side`, as shares of `length`, clipped."""
     middle, half = int(center * length), int(side * length) // 2
     return max(0, middle - half), min(length, middle + half)
 
 
-def mixed(x: Tensor, other: Tensor, share: Tensor, boxes: Tensor) -> Tensor:
-    """Images (..., C, H, W) with those of their partners.
+def mix_images(x: Tensor, other: Tensor, share: Tensor, boxes: Tensor) -> Tensor:
+    """Mix images (..., C, H, W) with their partners.
 
     Args:
         x: the images.
-        other: their partners, of the same shape.
-        share: (...,) of an image's own pixels outside of the box.
+        other: the partners, of the same shape.
+        share: (...,) weight of an image's own pixels outside of the box.
         boxes: (..., 4) integers, as in `Mix`.
     """
     height, width = x.shape[-2:]
@@ -215,5 +218,5 @@ def mixed(x: Tensor, other: Tensor, share: Tensor, boxes: Tensor) -> Tensor:
     top, bottom, left, right = boxes[..., None].unbind(-2)  # each (..., 1)
     in_rows, in_columns = (rows >= top) & (rows < bottom), (columns >= left) & (columns < right)
     inside = in_rows[..., :, None] & in_columns[..., None, :]  # (..., H, W)
-    own = torch.where(inside, 0.0, share[..., None, None])[..., None, :, :].to(x.dtype)
-    return own * x + (1 - own) * other
+    weight = torch.where(inside, 0.0, share[..., None, None])[..., None, :, :].to(x.dtype)
+    return weight * x + (1 - weight) * other

@@ -1,7 +1,7 @@
-"""The course of a training before it is run: what a recipe does when.
+"""Preview of a recipe's schedule, for `python -m normbench.catalog recipes NAME`.
 
-Learning rate and momentum at the first step, where the warm-up ends, at every milestone and at the
-last step, and which parameters weight decay pulls on.
+Learning rates at the first step, after the warm-up, at every milestone and at the last step, and
+what the optimizer does.
 """
 
 from collections.abc import Iterator
@@ -16,52 +16,52 @@ from normbench.training.recipe import Recipe, RMSPropRecipe
 
 
 @dataclass(frozen=True)
-class Moment:
-    """One step of the training, the first being 0.
+class ScheduleEvent:
+    """A step at which the schedule changes.
 
     Args:
-        what: what is special about it.
-        step: which it is.
+        name: of the event.
+        step: counted from 0.
         epoch: passes over the training images before it.
-        lr: its learning rate.
+        lr: learning rate of the step.
     """
 
-    what: str
+    name: str
     step: int
     epoch: float
     lr: float
 
 
-def moments(recipe: Recipe, images: int, global_batch: int) -> list[Moment]:
-    """The steps of a training on `images` images at which something changes, and the last one.
+def list_events(recipe: Recipe, images: int, global_batch: int) -> list[ScheduleEvent]:
+    """List the steps of a training on `images` at which the schedule changes, and the last one.
 
     Raises:
         ValueError: the recipe has no learning rate for that global batch.
     """
-    steps = recipe.steps(images, global_batch)
-    peak = recipe.peak(global_batch)
-    found: dict[int, str] = {}
-    for what, share in _places(recipe):
-        step = min(steps - 1, max(0, -int(-share * steps // 1)))  # the first that lies behind it
-        found.setdefault(step, what)
+    steps = recipe.count_steps(images, global_batch)
+    peak = recipe.peak_lr(global_batch)
+    names: dict[int, str] = {}
+    for name, fraction in _event_fractions(recipe):
+        step = min(steps - 1, max(0, -int(-fraction * steps // 1)))  # the first one after it
+        names.setdefault(step, name)
     per_epoch = images // global_batch
     rates = None
-    if recipe.schedule == "onecycle":  # torch's own, which has no formula to be asked for one
-        rates = followed(recipe, SGD([nn.Parameter(torch.zeros(1))], lr=peak), steps)
+    if recipe.schedule == "onecycle":  # torch's own; it has no closed form here
+        rates = simulate_lr(recipe, SGD([nn.Parameter(torch.zeros(1))], lr=peak), steps)
     return [
-        Moment(
-            what,
+        ScheduleEvent(
+            name,
             step,
             step / per_epoch,
-            peak * recipe.factor(step, steps) if rates is None else rates[step],
+            peak * recipe.lr_factor(step, steps) if rates is None else rates[step],
         )
-        for step, what in sorted(found.items())
+        for step, name in sorted(names.items())
     ]
 
 
-def followed(recipe: Recipe, optimizer: Optimizer, steps: int) -> list[float]:
-    """The learning rate of every step, as the recipe's scheduler sets it in `optimizer`."""
-    scheduler = recipe.scheduler(optimizer, steps)
+def simulate_lr(recipe: Recipe, optimizer: Optimizer, steps: int) -> list[float]:
+    """Return the learning rate of every step, as the recipe's scheduler sets it in `optimizer`."""
+    scheduler = recipe.build_scheduler(optimizer, steps)
     rates = []
     for _ in range(steps):
         rates.append(float(optimizer.param_groups[0]["lr"]))
@@ -70,8 +70,8 @@ def followed(recipe: Recipe, optimizer: Optimizer, steps: int) -> list[float]:
     return rates
 
 
-def _places(recipe: Recipe) -> Iterator[tuple[str, float]]:
-    """What is special where, as fractions of all steps."""
+def _event_fractions(recipe: Recipe) -> Iterator[tuple[str, float]]:
+    """Yield the names of events and their times, as fractions of all steps."""
     yield "first step", 0.0
     if recipe.warmup:
         yield "warm-up is over", recipe.warmup
@@ -87,8 +87,8 @@ def _places(recipe: Recipe) -> Iterator[tuple[str, float]]:
     yield "last step", 1.0
 
 
-def optimizer(recipe: Recipe) -> str:
-    """The optimizer and what is decayed, in words."""
+def describe_optimizer(recipe: Recipe) -> str:
+    """Return the optimizer and its weight decay in words."""
     kind = "SGD"
     if isinstance(recipe, RMSPropRecipe):
         kind = f"RMSProp, decay {recipe.alpha:g}, epsilon {recipe.eps:g}"
@@ -99,22 +99,20 @@ def optimizer(recipe: Recipe) -> str:
     return f"{kind}, {momentum}; weight decay {recipe.weight_decay:g} on {decayed}{rest}"
 
 
-def besides(recipe: Recipe) -> Iterator[str]:
-    """What it asks of images and evaluations."""
+def describe_options(recipe: Recipe) -> Iterator[str]:
+    """Yield what the recipe sets for images and evaluations, in words."""
     if recipe.crop is not None:
         yield f"training images of {recipe.crop} x {recipe.crop} pixels"
     if recipe.ema is not None:
-        yield (
-            f"evaluated: the moving average of weights with a decay of {recipe.ema:g} "
-            f"a{'n epoch' if recipe.ema_unit == 'epoch' else ' step'}"
-        )
+        unit = "epoch" if recipe.ema_unit == "epoch" else "step"
+        yield f"evaluations: moving average of weights with a decay of {recipe.ema:g} per {unit}"
     if recipe.recalibration is not None:
-        yield f"evaluated: with statistics of {recipe.recalibration} global batches"
+        yield f"evaluations: running statistics from {recipe.recalibration} global batches"
 
 
-def table(recipe: Recipe, images: int, global_batch: int) -> str:
-    """`moments`, `optimizer` and `besides` for the terminal."""
+def format_schedule(recipe: Recipe, images: int, global_batch: int) -> str:
+    """Format events, optimizer and options for the terminal."""
     lines = [f"{'':<20} {'step':>9} {'epoch':>7} {'learning rate':>14}"]
-    for each in moments(recipe, images, global_batch):
-        lines.append(f"{each.what:<20} {each.step:>9,} {each.epoch:>7.2f} {each.lr:>14.6g}")
-    return "\n".join([*lines, optimizer(recipe), *besides(recipe)])
+    for event in list_events(recipe, images, global_batch):
+        lines.append(f"{event.name:<20} {event.step:>9,} {event.epoch:>7.2f} {event.lr:>14.6g}")
+    return "\n".join([*lines, describe_optimizer(recipe), *describe_options(recipe)])

@@ -1,284 +1,203 @@
-"""Seeds of one cell trained as one network: more work in a step, instead of more steps.
+"""Seed stacking: several seeds of one cell trained as one vmapped network.
 
-The weights of K networks that differ in their seeds lie in one tensor each, (K, ...), and
-torch.vmap computes all of them in one pass. Each network has views of its parts, so what looks at
-one between two steps (evaluation, average, probes, checkpoints) sees it as if it were alone. Their
-losses are added: as no weight is of two networks, each gets its own gradient, and optimizers that
-treat every number by itself (SGD, RMSProp) move it as they would alone. Rounding is all that
-differs.
+The losses of K stacked networks are added. As no weight belongs to two networks, each gets its own
+gradient, and elementwise optimizers (SGD, RMSProp) update it as they would alone, up to rounding.
 """
 
 import time
 from collections.abc import Callable, Iterator, Sequence, Sized
-from copy import deepcopy
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from pytorch_lightning import LightningDataModule, LightningModule
 from torch import Tensor, nn
-from torch.func import functional_call
-from torch.optim import Optimizer
 
 from normbench.config.cells import Cell
-from normbench.config.plan import Plan
-from normbench.errors import one_line
-from normbench.measurements.training_probes import SaveRecords
-from normbench.models.drop import drop_layers
-from normbench.norms.base.running import NetworkStatistics
-from normbench.training.checkpoint import Checkpoints, State
-from normbench.training.datamodule import Chunk, Images, Loaders
-from normbench.training.lightning_module import Diverged, Task, seen
-from normbench.training.metrics import Record
-from normbench.training.trainer import facts, hardware, measured, prepare, tested, trainer_of
+from normbench.training.chunk import Chunk, EvaluationBatch
+from normbench.training.experiment import Experiment, Training
+from normbench.training.lightning_module import Diverged, TrainingModule
+from normbench.training.metrics import PassOutput, reduce_steps
+from normbench.training.stacked_networks import StackedNetworks
+from normbench.training.trainer import (
+    build_trainer,
+    collect_hardware_fields,
+    collect_test_fields,
+    collect_training_fields,
+    prepare,
+)
 
 
-class Run(NamedTuple):
-    """One of the trainings; its fields are those of `normbench.training.trainer.train`."""
-
-    cell: Cell
-    curve: Callable[[Record], None]
-    progress: Callable[[int, int, float], None]
-    checkpoints: Checkpoints | None = None
-    state: State | None = None
-    save_probe: SaveRecords | None = None
-
-
-class Stack:
-    """Networks of one kind as one, whose weights have K in front.
+class StackedTrainingModule(LightningModule):
+    """Trainings of several seeds that take every step together.
 
     Args:
-        networks: K of them; their parameters and buffers become views of the common ones.
+        modules: one per seed; all begin at the same step.
     """
 
-    def __init__(self, networks: Sequence[nn.Module]) -> None:
-        #: Has their structure and the roles of their parameters; only `__call__` can compute it.
-        self.model = deepcopy(networks[0])
-        named = [dict(network.named_parameters()) for network in networks]
-        whole = {
-            name: nn.Parameter(torch.stack([own[name].detach() for own in named]), learned)
-            for name, learned in ((n, each.requires_grad) for n, each in named[0].items())
-        }
-        names = {parameter: name for name, parameter in self.model.named_parameters()}
-        for module in self.model.modules():
-            for leaf, parameter in list(module.named_parameters(recurse=False)):
-                setattr(module, leaf, whole[names[parameter]])
-        for name, parameter in whole.items():
-            for own, part in zip(named, parameter.detach(), strict=True):
-                own[name].data = part
-        #: Of each network its parameters, in the order of those of `model`.
-        self.parts = [[own[name] for name in whole] for own in named]
-        self.buffers = {name: _common(name, networks) for name, _ in self.model.named_buffers()}
-
-    def __call__(self, inner: Callable[..., Any], *inputs: Tensor) -> Any:
-        """`inner` of the model and of each network's part of `inputs`, all (K, ...).
-
-        `inner` takes a function images -> logits, and then the inputs of one network.
-        """
-
-        def one(weights: dict[str, Tensor], *own: Tensor) -> Any:
-            return inner(lambda x: functional_call(self.model, weights, (x,)), *own)
-
-        return torch.vmap(one)(dict(self.model.named_parameters()) | self.buffers, *inputs)
-
-    def hand_out(self, whole: Optimizer, own: Sequence[Optimizer]) -> None:
-        """Give the optimizer of each network its part of what the common one has gathered."""
-        for number, (optimizer, parts) in enumerate(zip(own, self.parts, strict=True)):
-            for parameter, part in zip(self.model.parameters(), parts, strict=True):
-                gathered = whole.state[parameter].items()
-                optimizer.state[part] = {
-                    name: value[number] if _of_each(value) else value for name, value in gathered
-                }
-
-    def take_up(self, whole: Optimizer, own: Sequence[Optimizer]) -> None:
-        """The converse, for trainings that go on."""
-        for parameter, *parts in zip(self.model.parameters(), *self.parts, strict=True):
-            states = [each.state[part] for each, part in zip(own, parts, strict=True)]
-            whole.state[parameter] = {
-                name: torch.stack([state[name] for state in states])
-                if isinstance(value, Tensor) and value.shape == parts[0].shape
-                else value
-                for name, value in states[0].items()
-            }
-
-
-def _common(name: str, networks: Sequence[nn.Module]) -> Tensor:
-    """A buffer of all networks (K, ...), of which each has its part from now on."""
-    common = torch.stack([network.get_buffer(name) for network in networks])
-    place, _, leaf = name.rpartition(".")
-    for network, part in zip(networks, common, strict=True):
-        setattr(network.get_submodule(place), leaf, part)
-    return common
-
-
-def _of_each(value: Any) -> bool:
-    """Whether something that an optimizer has gathered has a part of each network."""
-    return isinstance(value, Tensor) and value.dim() > 0
-
-
-class Together(LightningModule):
-    """The trainings of several seeds, a step of all at a time.
-
-    Args:
-        tasks: one a seed; all begin at the same step.
-        loaders: their images.
-    """
-
-    def __init__(self, tasks: Sequence[Task], loaders: Sequence[Loaders]) -> None:
+    def __init__(self, modules: Sequence[TrainingModule]) -> None:
         super().__init__()
         self.automatic_optimization = False  # a Lightning batch is a chunk of many steps
-        self.tasks, self.loaders = list(tasks), list(loaders)
-        self.models = nn.ModuleList(tasks)  # Lightning moves them and says when they train
-        self.done = tasks[0].done
-        self.diverged: dict[Task, str] = {}
+        self.seeds = list(modules)
+        self.submodules = nn.ModuleList(modules)  # so that Lightning moves them to the device
+        self.done = modules[0].done
+        self.diverged: dict[TrainingModule, str] = {}
 
     @property
-    def living(self) -> list[Task]:
-        """Those that have not diverged."""
-        return [task for task in self.tasks if task not in self.diverged]
+    def active(self) -> list[TrainingModule]:
+        """The seeds that have not diverged."""
+        return [module for module in self.seeds if module not in self.diverged]
 
     def configure_optimizers(self) -> tuple[list[object], list[object]]:  # type: ignore[override]
-        first = self.tasks[0]
-        # Before the weights become common: what they go on from is in the tasks.
-        self.own: list[Any] = [task.configure_optimizers()[0][0] for task in self.tasks]
-        self.stack = Stack([task.model for task in self.tasks])
-        optimizer = first.recipe.optimizer(self.stack.model, first.global_batch)
+        first = self.seeds[0]
+        # Before the weights are stacked: the modules restore the states from which they resume.
+        self.seed_optimizers: list[Any] = [
+            module.configure_optimizers()[0][0] for module in self.seeds
+        ]
+        self.stack = StackedNetworks([module.model for module in self.seeds])
+        optimizer = first.recipe.build_optimizer(self.stack.model, first.global_batch)
         if first.done:
-            self.stack.take_up(optimizer, self.own)
-        return [optimizer], [first.scheduled(optimizer)]
+            self.stack.stack_optimizer_state(optimizer, self.seed_optimizers)
+        return [optimizer], [first.build_scheduler(optimizer)]
 
     def on_fit_start(self) -> None:
         self.optimizer: Any = self.optimizers(use_pl_optimizer=False)
-        self.schedule: Any = self.lr_schedulers()
-        for task, optimizer, loaders in zip(self.tasks, self.own, self.loaders, strict=True):
-            task.trainer, task.optimizer = self.trainer, optimizer
-            task.begin(loaders)
+        self.lr_scheduler: Any = self.lr_schedulers()
+        for module, optimizer in zip(self.seeds, self.seed_optimizers, strict=True):
+            module.trainer, module.optimizer = self.trainer, optimizer
+            module.begin_training()
 
     def on_train_epoch_start(self) -> None:
-        for task in self.living:
-            task.on_train_epoch_start()
+        for module in self.active:
+            module.on_train_epoch_start()
 
     def training_step(self, chunks: list[Chunk], _index: int) -> None:
-        """As many optimizer steps as the chunks hold, and one look at the device.
+        """Take the optimizer steps of the chunks, one chunk per seed, then wait for the device.
 
         Raises:
-            Diverged: none of the seeds is left.
+            Diverged: all seeds have diverged.
         """
-        told = [self._update(chunks, ahead) for ahead in range(len(chunks[0].images))]
+        steps = [self._take_step(chunks, ahead) for ahead in range(len(chunks[0].images))]
         numbers = [
-            seen([[(loss[k], logits[k])] for loss, logits in told], chunk.labels)
-            for k, chunk in enumerate(chunks)
+            reduce_steps(
+                [[PassOutput(losses[seed], logits[seed])] for losses, logits in steps], chunk.labels
+            )
+            for seed, chunk in enumerate(chunks)
         ]
-        self.done += len(told)
-        pairs = dict(zip(self.tasks, torch.stack(numbers).tolist(), strict=True))
-        due = any(task.checkpoints is not None and task.checkpoints.due() for task in self.living)
+        self.done += len(steps)
+        loss_and_hits = dict(zip(self.seeds, torch.stack(numbers).tolist(), strict=True))
+        due = any(
+            module.checkpoints is not None and module.checkpoints.due() for module in self.active
+        )
         ends_epoch = chunks[0].ends_epoch
-        if due or ends_epoch:  # each may be asked for its state
-            self.stack.hand_out(self.optimizer, self.own)
-        for task in self.living:
+        if due or ends_epoch:  # any module may then save its state
+            self.stack.split_optimizer_state(self.optimizer, self.seed_optimizers)
+        for module in self.active:
             try:
-                task.account(pairs[task], due, ends_epoch=ends_epoch)
+                module.count_steps(loss_and_hits[module], due, ends_epoch=ends_epoch)
             except Diverged as reason:
-                self.diverged[task] = str(reason)
-        if not self.living:
-            raise Diverged("all of them")
+                self.diverged[module] = str(reason)
+        if not self.active:
+            raise Diverged("all seeds")
 
-    def _update(self, chunks: Sequence[Chunk], ahead: int) -> tuple[Tensor, Tensor]:
-        """An optimizer step of all, on N images each: losses (K,) and logits (K, N, classes)."""
+    def _take_step(self, chunks: Sequence[Chunk], ahead: int) -> tuple[Tensor, Tensor]:
+        """Take a step of all seeds on N images each: losses (K,) and logits (K, N, classes)."""
         images = torch.stack([chunk.images[ahead, 0] for chunk in chunks]).to(self.dtype)
-        of_images = [_targets(chunk, ahead) for chunk in chunks]
+        seed_targets = [_loss_targets(chunk, ahead) for chunk in chunks]
         self.optimizer.zero_grad()
-        targets = [torch.stack(each) for each in zip(*of_images, strict=True)]
+        targets = [torch.stack(values) for values in zip(*seed_targets, strict=True)]
         losses, logits = self.stack(self._loss, images, *targets)
         losses.sum().backward()
-        rate = self.optimizer.param_groups[0]["lr"]
+        lr = self.optimizer.param_groups[0]["lr"]
         self.optimizer.step()
-        self.schedule.step()
-        for task in self.living:
-            task.rate = rate
-            if task.average is not None and not task.of_epochs:
-                task.average.update(task.model, self.done + ahead)
+        self.lr_scheduler.step()
+        for module in self.active:
+            module.lr = lr
+            if module.ema is not None and not module.ema_per_epoch:
+                module.ema.update(module.model, self.done + ahead)
         return losses.detach(), logits.detach()
 
     def _loss(
         self, model: Callable[[Tensor], Tensor], images: Tensor, *targets: Tensor
     ) -> tuple[Tensor, Tensor]:
         logits = model(images)
-        return self.tasks[0].reg.loss(logits, *targets), logits
+        return self.seeds[0].reg.loss(logits, *targets), logits
 
     def on_train_epoch_end(self) -> None:
-        saving = [task.checkpoints for task in self.living if task.checkpoints is not None]
-        if any(each.due() for each in saving):
-            for each in saving:  # those that are as far go on together
-                each.hurry()
-        for task in self.living:
-            task.on_train_epoch_end()
+        checkpoints = [each.checkpoints for each in self.active if each.checkpoints is not None]
+        if any(each.due() for each in checkpoints):
+            for each in checkpoints:  # seeds that stop at the same step can resume together
+                each.make_due()
+        for module in self.active:
+            module.on_train_epoch_end()
 
     def on_train_end(self) -> None:
-        for task in self.living:
-            task.on_train_end()
+        for module in self.active:
+            module.on_train_end()
 
     def on_validation_epoch_start(self) -> None:
-        for task in self.living:
-            task.on_validation_epoch_start()
+        for module in self.active:
+            module.on_validation_epoch_start()
 
-    def validation_step(self, batch: list[Images], index: int) -> None:
-        for task, images in self._beside(batch):
-            task.validation_step(images, index)
+    def validation_step(self, batches: list[EvaluationBatch], index: int) -> None:
+        for module, batch in self._active_pairs(batches):
+            module.validation_step(batch, index)
 
-    def test_step(self, batch: list[Images], index: int) -> None:
-        for task, images in self._beside(batch):
-            task.test_step(images, index)
+    def test_step(self, batches: list[EvaluationBatch], index: int) -> None:
+        for module, batch in self._active_pairs(batches):
+            module.test_step(batch, index)
 
-    def _beside(self, batch: list[Images]) -> list[tuple[Task, Images]]:
-        """Those that have not diverged, each with its images."""
-        both = zip(self.tasks, batch, strict=True)
-        return [(task, images) for task, images in both if task not in self.diverged]
+    def _active_pairs(
+        self, batches: list[EvaluationBatch]
+    ) -> list[tuple[TrainingModule, EvaluationBatch]]:
+        pairs = zip(self.seeds, batches, strict=True)
+        return [(module, batch) for module, batch in pairs if module not in self.diverged]
 
 
-def _targets(chunk: Chunk, ahead: int) -> tuple[Tensor, ...]:
-    """What the loss of a step takes beside the logits."""
+def _loss_targets(chunk: Chunk, ahead: int) -> tuple[Tensor, ...]:
+    """Return the arguments of the loss of a step after the logits."""
     labels = chunk.labels[ahead, 0]
     if chunk.partners is None:
         return (labels,)
     return labels, chunk.partners.labels[ahead, 0], chunk.partners.label_share[ahead, 0]
 
 
-class Side(LightningDataModule):
-    """The images of several trainings side by side: a batch is a list with one of each."""
+class StackedDataModule(LightningDataModule):
+    """Images of several trainings: a batch is a list with one batch per seed."""
 
-    def __init__(self, together: Together) -> None:
+    def __init__(self, module: StackedTrainingModule) -> None:
         super().__init__()
-        self.together, self.loaders = together, together.loaders
+        self.module = module
+        self.seeds = [each.images for each in module.seeds]
 
-    def train_dataloader(self) -> "_Epochs":
-        return _Epochs(self.together)
+    def train_dataloader(self) -> "_StackedChunks":
+        return _StackedChunks(self.module)
 
-    def val_dataloader(self) -> "_Beside":
-        return _Beside([each.val_dataloader() for each in self.loaders])
+    def val_dataloader(self) -> "_StackedLoaders":
+        return _StackedLoaders([images.val_dataloader() for images in self.seeds])
 
-    def test_dataloader(self) -> "_Beside":
-        return _Beside([each.test_dataloader() for each in self.loaders])
+    def test_dataloader(self) -> "_StackedLoaders":
+        return _StackedLoaders([images.test_dataloader() for images in self.seeds])
 
-    def on_after_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
-        both = zip(self.loaders, batch, strict=True)
-        return [loaders.on_after_batch_transfer(own, dataloader_idx) for loaders, own in both]
+    def on_after_batch_transfer(self, batches: Any, dataloader_idx: int) -> Any:
+        pairs = zip(self.seeds, batches, strict=True)
+        return [images.on_after_batch_transfer(batch, dataloader_idx) for images, batch in pairs]
 
 
-class _Epochs:
-    """The chunks of whatever epoch the trainings are in: what is left of it."""
+class _StackedChunks:
+    """Lists of chunks, one per seed, of the rest of the epoch in which the trainings are."""
 
-    def __init__(self, together: Together) -> None:
-        self.together = together
+    def __init__(self, module: StackedTrainingModule) -> None:
+        self.module = module
 
     def __iter__(self) -> Iterator[list[Chunk]]:
-        loaders = self.together.loaders
-        place = divmod(self.together.done, loaders[0].order.steps_per_epoch)
-        return map(list, zip(*(each.chunks(*place) for each in loaders), strict=True))
+        seeds = [each.images for each in self.module.seeds]
+        position = divmod(self.module.done, seeds[0].sampler.steps_per_epoch)
+        return map(list, zip(*(images.read_chunks(*position) for images in seeds), strict=True))
 
 
-class _Beside:
-    """Equally long loaders, side by side."""
+class _StackedLoaders:
+    """Lists of batches from loaders of equal length."""
 
     def __init__(self, loaders: Sequence[Any]) -> None:
         self.loaders = loaders
@@ -287,65 +206,58 @@ class _Beside:
         first: Sized = self.loaders[0]
         return len(first)
 
-    def __iter__(self) -> Iterator[list[Images]]:
+    def __iter__(self) -> Iterator[list[EvaluationBatch]]:
         return map(list, zip(*self.loaders, strict=True))
 
 
-def train(runs: Sequence[Run], plan: Plan) -> list[dict[str, Any]]:
-    """Train and test the networks of `runs`, which differ in their seeds; fields of their rows."""
-    eager = [run._replace(cell=_eager(run.cell)) for run in runs]
-    prepared: list[tuple[Task, Loaders]] = []
-    for run in eager:
-        one = prepare(
-            run.cell, run.curve, run.progress,
-            plan=plan, checkpoints=run.checkpoints, state=run.state, save_probe=run.save_probe,
-            like=prepared[0][1] if prepared else None,
-        )  # fmt: skip
-        prepared.append(one)
-    tasks, loaders = zip(*prepared, strict=True)
-    cell, data = eager[0].cell, loaders[0].data
-    known = facts(cell, data) | {
-        "plan": str(plan), "loader": loaders[0].means, "stacked_seeds": len(runs),
-    }  # fmt: skip
-    together = Together(tasks, loaders)
+def train_stacked(trainings: Sequence[Training]) -> list[dict[str, Any]]:
+    """Train and test experiments that differ in their seeds; return the fields of their rows."""
+    modules: list[TrainingModule] = []
+    for training in trainings:
+        module, _ = prepare(_eager(training), modules[0].images if modules else None)
+        modules.append(module)
+    fields = trainings[0].experiment.describe(modules[0].images) | {"stacked_seeds": len(trainings)}
     started = time.monotonic()
-    found = _fit_and_test(cell, together)
-    seconds = {"seconds": time.monotonic() - started}
+    outcomes = _fit_and_test(StackedTrainingModule(modules))
+    seconds = time.monotonic() - started
     return [
-        {**known, **found[task], **seconds, **hardware(cell, task), "resumed": task.resumed}
-        for task in tasks
+        {**fields, **outcomes[module], "seconds": seconds, **collect_hardware_fields(module)}
+        for module in modules
     ]
 
 
-def _eager(cell: Cell) -> Cell:
-    return replace(cell, trainer=replace(cell.trainer, impl="eager"))
+def _eager(training: Training) -> Training:
+    """Turn off compilation, which vmap does not support."""
+    experiment = training.experiment
+    cell = replace(experiment.cell, trainer=replace(experiment.cell.trainer, impl="eager"))
+    return replace(training, experiment=Experiment(cell, experiment.plan))
 
 
-def _fit_and_test(cell: Cell, together: Together) -> dict[Task, dict[str, Any]]:
-    first, images = together.tasks[0], Side(together)
-    trainer = trainer_of(cell, first, together.loaders[0])
-    held_out = bool(len(together.loaders[0].splits.val.labels))
-    ended = first.done >= first.steps
+def _fit_and_test(module: StackedTrainingModule) -> dict[TrainingModule, dict[str, Any]]:
+    first, images = module.seeds[0], StackedDataModule(module)
+    trainer = build_trainer(first)
+    finished = first.done >= first.steps
     try:
-        if not ended:
-            trainer.fit(together, images)
+        if not finished:
+            trainer.fit(module, images)
     except Diverged:
-        return {task: _lost(reason) for task, reason in together.diverged.items()}
-    if held_out and (first.recipe.recalibration or ended):
-        trainer.validate(together, images, verbose=False)  # under the final statistics
-    classes = together.loaders[0].data.classes
-    found = {task: measured(task, classes, held_out) for task in together.living}
-    trainer.test(together, images, verbose=False)
-    found = {task: own | tested(task) for task, own in found.items()}
-    return found | {task: _lost(reason) for task, reason in together.diverged.items()}
+        return _diverged_fields(module)
+    if first.images.holds_out and (first.recipe.recalibration or finished):
+        trainer.validate(module, images, verbose=False)  # under the final statistics
+    fields = {seed: collect_training_fields(seed) for seed in module.active}
+    trainer.test(module, images, verbose=False)
+    fields = {seed: own | collect_test_fields(seed) for seed, own in fields.items()}
+    return fields | _diverged_fields(module)
 
 
-def _lost(reason: str) -> dict[str, Any]:
-    return {"status": "diverged", "reason": reason}
+def _diverged_fields(module: StackedTrainingModule) -> dict[TrainingModule, dict[str, Any]]:
+    return {
+        seed: {"status": "diverged", "reason": reason} for seed, reason in module.diverged.items()
+    }
 
 
-def hindrance(cell: Cell) -> str:
-    """Why seeds of `cell` cannot be trained together, whatever its network; or nothing."""
+def explain_unstackable_cell(cell: Cell) -> str:
+    """Return why seeds of `cell` cannot be stacked, whatever its network, or ""."""
     plan, trainer = cell.trainer.layouts(cell.workers)[0], cell.trainer
     reasons = {
         f"trainer.devices={plan.devices}": plan.devices > 1,
@@ -355,30 +267,4 @@ def hindrance(cell: Cell) -> str:
         f"trainer.impl={trainer.impl}": trainer.impl not in ("auto", "eager"),
         "trainer.graphs=true": trainer.graphs,
     }
-    return next((reason for reason, there in reasons.items() if there), "")
-
-
-def unstackable(network: nn.Module, images: int, image: tuple[int, ...]) -> str:
-    """Why torch.vmap cannot compute several of `network`, or nothing.
-
-    Args:
-        network: on the meta device.
-        images: of a step.
-        image: shape (C, H, W) of one.
-    """
-    if drop_layers(network):
-        return "paths that are dropped by the seed of each run"
-    if NetworkStatistics(network).read_in_training:
-        return "running statistics that training reads"
-    try:
-        x = torch.empty(2, images, *image, device="meta")
-        tried = deepcopy(network)
-        before = dict(tried.named_buffers())
-        tried(x[0])
-        if any(each is not before[name] for name, each in tried.named_buffers()):
-            return "a layer that replaces its buffers, where vmap needs them changed in place"
-        stack = Stack([deepcopy(network), deepcopy(network)])
-        stack(lambda model, own: model(own), x).sum().backward()
-    except Exception as error:  # code of other people can fail in any way
-        return one_line(error)
-    return ""
+    return next((reason for reason, applies in reasons.items() if applies), "")

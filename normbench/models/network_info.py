@@ -1,0 +1,126 @@
+"""Properties of a network that are known without training it, from one build on the meta device.
+
+The preflight, the cost model, the catalog and the row of a run read them here.
+"""
+
+from collections import Counter
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from torch import fx, nn
+
+from normbench.models.coverage import Coverage, coverage
+from normbench.models.drop import drop_layers
+from normbench.models.layer_types import is_batch_norm
+from normbench.models.profile import count_macs, dry_run
+from normbench.norms.base.layer import NormAct, Normalizer
+from normbench.norms.renorm import renorm_layers
+from normbench.norms.workers import set_workers
+
+
+@dataclass(frozen=True)
+class NetworkInfo:
+    """Size, work and restrictions of a network; each is computed when it is first read.
+
+    Args:
+        network: images (N, C, H, W) -> logits, on the meta device.
+        norm: its normalizer, whose layers may be of classes outside of this package.
+        image: (C, H, W) of an image of an evaluation.
+        trained_image: (C, H, W) of an image of training.
+    """
+
+    network: nn.Module
+    norm: Normalizer
+    image: tuple[int, int, int]
+    trained_image: tuple[int, int, int]
+
+    def try_training(self, workers: int, global_batch: int) -> None:
+        """Run a forward pass of training on shapes, with the images of all workers.
+
+        Raises:
+            Impossible: the images are too small, or a normalizer refuses their number.
+        """
+        set_workers(self.network, workers)
+        dry_run(self.network, global_batch, self.trained_image)
+
+    @cached_property
+    def params(self) -> int:
+        """Number of parameters."""
+        return sum(parameter.numel() for parameter in self.network.parameters())
+
+    @cached_property
+    def macs(self) -> int:
+        """Multiply-adds of the forward pass of one image of an evaluation."""
+        if self.image == self.trained_image:
+            return self.trained_macs
+        return count_macs(self.network, self.image)[0]
+
+    @property
+    def trained_macs(self) -> int:
+        """Multiply-adds of the forward pass of one image of training."""
+        return self._training_work[0]
+
+    @property
+    def grouped_macs(self) -> Counter[int]:
+        """Those of `trained_macs` in convolutions with groups, by input channels of a group."""
+        return self._training_work[1]
+
+    @cached_property
+    def _training_work(self) -> tuple[int, Counter[int]]:
+        return count_macs(self.network, self.trained_image)
+
+    @cached_property
+    def coverage(self) -> Coverage:
+        """Layers that the normalizer provides, and those that it left alone."""
+        return coverage(self.network, self.norm)
+
+    @cached_property
+    def layers(self) -> list[NormAct]:
+        """Normalization layers."""
+        return [module for module in self.network.modules() if isinstance(module, NormAct)]
+
+    @property
+    def groups(self) -> list[int]:
+        """Numbers of groups in use, sorted."""
+        groups: set[Any] = {layer.groups for layer in self.layers if hasattr(layer, "groups")}
+        return sorted(groups)
+
+    @property
+    def is_library_model(self) -> bool:
+        """True if the normalizer was swapped into a model of timm."""
+        return isinstance(self.network, fx.GraphModule)
+
+    @cached_property
+    def has_library_batch_norm(self) -> bool:
+        """True if batch normalizations of torch or timm are left, which know no workers."""
+        return any(map(is_batch_norm, self.network.modules()))
+
+    @property
+    def batch_independent(self) -> bool:
+        """True if no image of a batch influences another one."""
+        return self._is_declared("batch_independent")
+
+    @property
+    def worker_independent(self) -> bool:
+        """True if the division of the images among workers changes nothing."""
+        return self._is_declared("worker_independent")
+
+    def _is_declared(self, attribute: str) -> bool:
+        declared = all(getattr(each, attribute) for each in (self.norm, *self.layers))
+        return declared and not self.has_library_batch_norm
+
+    @property
+    def whole_step(self) -> bool:
+        """True if all images of a step must share a forward pass (synchronized statistics)."""
+        return any(layer.whole_step for layer in self.layers)
+
+    @property
+    def requires_checkpoint(self) -> str:
+        """Reason why the network cannot be trained from scratch, or ""."""
+        return next((layer.unfinished for layer in self.layers if layer.unfinished), "")
+
+    @property
+    def changes_every_step(self) -> bool:
+        """True if Python code sets something anew in every step: dropped paths, bounds."""
+        return bool(renorm_layers(self.network) or drop_layers(self.network))

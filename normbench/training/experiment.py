@@ -1,0 +1,216 @@
+"""Experiments: the objects of a run, built once from its cell and passed on.
+
+An `Experiment` has the model, the data set, the recipe, the regularization and the plan of a cell.
+A `Training` adds where it reports, where it saves and which state it resumes from.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import nn
+
+from normbench.config.build import arguments, build
+from normbench.config.cells import Cell
+from normbench.config.plan import Plan, layouts, own_cores
+from normbench.data.dataset import Dataset
+from normbench.data.reading import opened
+from normbench.errors import Impossible
+from normbench.models.drop import set_rescale
+from normbench.models.network_info import NetworkInfo
+from normbench.norms.impl import Impl
+from normbench.norms.base.layer import Normalizer
+from normbench.norms.workers import set_workers
+from normbench.run_files import Record as ProbeRecord
+from normbench.training.checkpoint import Checkpoints, State
+from normbench.training.chunk import Chunking
+from normbench.training.datamodule import DataModule, WorkerSampler
+from normbench.training.hardware import current_rank, missing_compiler, uses_gpu
+from normbench.training.metrics import Record
+from normbench.training.recipe import Recipe
+from normbench.training.regularization import Regularization
+
+# Larger chunks gain nothing: augmentation then costs far less than the steps themselves.
+CHUNK_IMAGES = 2000  # images of a chunk, about, if trainer.chunk is null
+CHUNK_VALUES = 2**26  # the most values of a chunk, for large images
+#: Multiply-adds of all forward passes from which compiling, which takes a minute, pays: those of
+#: hours of training on a CPU, of a quarter of an hour on a GPU.
+COMPILED_MACS = {"cpu": 1e14, "cuda": 1e15}
+COMPILED_IMAGES = 100_000  # shorter trainings are not compiled by default, whatever the network
+
+
+class Experiment:
+    """The objects of a run, each built when it is first read.
+
+    Args:
+        cell: description of the run.
+        plan: layout of its workers; None: all of them in one forward pass on one device.
+    """
+
+    def __init__(self, cell: Cell, plan: Plan | None = None) -> None:
+        self.cell = cell
+        self.plan = plan or layouts(cell.workers)[0]
+
+    @cached_property
+    def norm(self) -> Normalizer:
+        normalizer: Normalizer = build("norm", self.cell.norm.options)
+        return normalizer
+
+    @cached_property
+    def recipe(self) -> Recipe:
+        recipe: Recipe = build("recipe", self.cell.recipe.options)
+        return recipe
+
+    @cached_property
+    def reg(self) -> Regularization:
+        reg: Regularization = build("reg", self.cell.reg.options)
+        return reg
+
+    @cached_property
+    def data(self) -> Dataset:
+        """The data set, with training images of the size that the recipe crops.
+
+        Raises:
+            BadInput: its images are smaller than that.
+        """
+        data: Dataset = build("data", self.cell.data.options)
+        return data.at(self.recipe.crop)
+
+    @cached_property
+    def info(self) -> NetworkInfo:
+        """Properties of the network, which is built on the meta device."""
+        with torch.device("meta"):
+            network = self.build_network()
+        return NetworkInfo(network, self.norm, self.data.image, self.data.trained_image)
+
+    def build_network(self) -> nn.Module:
+        """Build the network, with weights from torch's global generator.
+
+        Raises:
+            Impossible: the level of regularization sets an option that the model does not have.
+        """
+        cell, rates = self.cell, self.reg.drop_rates
+        known = arguments("model", cell.model.options)
+        if missing := sorted(rates.keys() - known):
+            raise Impossible(
+                f"reg={cell.reg.name} sets {missing[0]}, and model={cell.model.name} has no such "
+                "option"
+            )
+        network: nn.Module = build(
+            "model",
+            {**cell.model.options, **rates},
+            norm=self.norm,
+            num_classes=self.data.classes,
+            in_chans=self.data.image[0],
+        )
+        if self.reg.rescale is not None:
+            set_rescale(network, self.reg.rescale)
+        return network
+
+    def open_images(self, other_seed: DataModule | None = None) -> DataModule:
+        """Open the images of the run.
+
+        Args:
+            other_seed: images of another seed of the cell, whose files are open already.
+        """
+        cell, plan, data, reg = self.cell, self.plan, self.data, self.reg
+        if other_seed is None:
+            splits, loader = opened(data, cell.loader, distorts=bool(reg.distortion))
+        else:
+            data, splits, loader = other_seed.data, other_seed.splits, other_seed.loader
+        images = len(splits.train.labels)
+        most = min(CHUNK_IMAGES, CHUNK_VALUES // math.prod(data.trained_image))
+        chunk = cell.trainer.chunk or max(1, round(most / cell.global_batch))
+        steps = self.recipe.count_steps(images, cell.global_batch)
+        return DataModule(
+            data,
+            splits,
+            WorkerSampler(images, cell.global_batch, plan, cell.seed),
+            Chunking(steps, chunk, cell.trainer.log_every),
+            reg,
+            device=current_rank() if plan.devices > 1 else 0,
+            processes=0 if loader == "memory" and not reg.distortion else count_readers(cell),
+            loader=loader,
+        )
+
+    def choose_impl(self, steps: int) -> Impl:
+        """Return how layers are computed in a training of `steps`.
+
+        `trainer.impl=auto` follows from the size of the training and the kind of device, and from
+        no clock. Triton kernels and recomputation are never chosen by default.
+        """
+        if self.cell.trainer.impl != "auto":
+            return self.cell.trainer.impl
+        images = steps * self.cell.global_batch
+        if images < COMPILED_IMAGES or missing_compiler(self.cell):
+            return "eager"
+        threshold = COMPILED_MACS["cuda" if uses_gpu(self.cell) else "cpu"]
+        return "compile" if self.info.trained_macs * images >= threshold else "eager"
+
+    def describe(self, images: DataModule) -> dict[str, Any]:
+        """Return the fields of the row that are known without training."""
+        return {
+            "params": self.info.params,
+            "macs": self.info.macs,
+            "coverage": str(self.info.coverage),
+            "groups": self.info.groups,
+            "batch_independent": self.info.batch_independent,
+            "data_limits": self.data.limits,
+            "plan": str(self.plan),
+            "loader": images.loader,
+        }
+
+
+def count_readers(cell: Cell) -> int:
+    """Return the processes or threads that read images beside each process of a run."""
+    # The scheduler gives each of several simultaneous runs its share; null means that a run is
+    # alone on the machine.
+    return own_cores() if cell.trainer.readers is None else cell.trainer.readers
+
+
+def lay_workers(network: nn.Module, plan: Plan) -> None:
+    """Tell the layers of `network` how many workers share a forward pass.
+
+    Raises:
+        Impossible: synchronized statistics and a plan of several passes.
+    """
+    whole_step = any(getattr(module, "whole_step", False) for module in network.modules())
+    if plan.accumulation > 1 and whole_step:
+        raise Impossible(
+            f"{plan}: synchronized statistics need all images of an optimizer step in one forward "
+            "pass; use trainer.per_forward=null"
+        )
+    set_workers(network, plan.per_forward)
+
+
+class Listener:
+    """Receiver of what a training reports; this one ignores everything."""
+
+    def on_record(self, record: Record) -> None:
+        """Receive a record of the curve."""
+
+    def on_progress(self, done: int, steps: int, loss: float) -> None:
+        """Receive the number of completed steps, of all steps, and the latest loss."""
+
+    def on_probe(self, kind: str, lines: Sequence[ProbeRecord], epoch: int) -> None:
+        """Receive the lines that a probe of `kind` has measured after `epoch`."""
+
+
+@dataclass(frozen=True)
+class Training:
+    """An experiment to train.
+
+    Args:
+        experiment: the objects of the run.
+        listener: receives records of the curve, progress and probes.
+        checkpoints: where states are saved; None: nowhere.
+        state: of this training or of another one, from which it continues; None: from scratch.
+    """
+
+    experiment: Experiment
+    listener: Listener = field(default_factory=Listener)
+    checkpoints: Checkpoints | None = None
+    state: State | None = None

@@ -1,0 +1,126 @@
+"""Networks of one architecture as one vmapped network.
+
+The weights of K networks lie in one tensor each, (K, ...), and torch.vmap computes all networks in
+one pass. Each network keeps views of its slices, so what reads it between two steps (evaluation,
+moving average, probes, checkpoints) sees it as if it were trained alone.
+"""
+
+from collections.abc import Callable, Sequence
+from copy import deepcopy
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+from torch.optim import Optimizer
+
+from normbench.errors import one_line
+from normbench.models.drop import drop_layers
+from normbench.norms.base.running import NetworkStatistics
+
+
+class StackedNetworks:
+    """K networks of one architecture whose weights have a leading dimension K.
+
+    Args:
+        networks: their parameters and buffers become views of the stacked ones.
+    """
+
+    def __init__(self, networks: Sequence[nn.Module]) -> None:
+        #: Structure and parameter roles of the networks, with stacked parameters; it has no forward
+        #: of its own, only `__call__` can compute it.
+        self.model = deepcopy(networks[0])
+        parameters = [dict(network.named_parameters()) for network in networks]
+        stacked = {
+            name: nn.Parameter(
+                torch.stack([each[name].detach() for each in parameters]), first.requires_grad
+            )
+            for name, first in parameters[0].items()
+        }
+        names = {parameter: name for name, parameter in self.model.named_parameters()}
+        for module in self.model.modules():
+            for leaf, parameter in list(module.named_parameters(recurse=False)):
+                setattr(module, leaf, stacked[names[parameter]])
+        for name, parameter in stacked.items():
+            for each, slice_ in zip(parameters, parameter.detach(), strict=True):
+                each[name].data = slice_
+        #: Parameters of each network, in the order of those of `model`.
+        self.slices = [[each[name] for name in stacked] for each in parameters]
+        names_of_buffers = [name for name, _ in self.model.named_buffers()]
+        self.buffers = {name: _stack_buffer(name, networks) for name in names_of_buffers}
+
+    def __call__(self, compute: Callable[..., Any], *inputs: Tensor) -> Any:
+        """Map `compute` over the networks and their slices of `inputs`, all (K, ...).
+
+        `compute` takes a function images -> logits, and the inputs of one network.
+        """
+
+        def compute_one(weights: dict[str, Tensor], *slices: Tensor) -> Any:
+            return compute(lambda x: functional_call(self.model, weights, (x,)), *slices)
+
+        return torch.vmap(compute_one)(dict(self.model.named_parameters()) | self.buffers, *inputs)
+
+    def split_optimizer_state(self, stacked: Optimizer, optimizers: Sequence[Optimizer]) -> None:
+        """Give the optimizer of each network its slices of the stacked optimizer's state."""
+        for number, (optimizer, slices) in enumerate(zip(optimizers, self.slices, strict=True)):
+            for parameter, slice_ in zip(self.model.parameters(), slices, strict=True):
+                state = stacked.state[parameter].items()
+                optimizer.state[slice_] = {
+                    name: value[number] if _is_stacked(value) else value for name, value in state
+                }
+
+    def stack_optimizer_state(self, stacked: Optimizer, optimizers: Sequence[Optimizer]) -> None:
+        """Stack the states of the networks' optimizers, for resumed trainings."""
+        for parameter, *slices in zip(self.model.parameters(), *self.slices, strict=True):
+            states = [
+                optimizer.state[slice_]
+                for optimizer, slice_ in zip(optimizers, slices, strict=True)
+            ]
+            stacked.state[parameter] = {
+                name: torch.stack([state[name] for state in states])
+                if isinstance(value, Tensor) and value.shape == slices[0].shape
+                else value
+                for name, value in states[0].items()
+            }
+
+
+def _stack_buffer(name: str, networks: Sequence[nn.Module]) -> Tensor:
+    """Stack a buffer to (K, ...); each network gets a view of its slice."""
+    stacked = torch.stack([network.get_buffer(name) for network in networks])
+    owner, _, leaf = name.rpartition(".")
+    for network, slice_ in zip(networks, stacked, strict=True):
+        setattr(network.get_submodule(owner), leaf, slice_)
+    return stacked
+
+
+def _is_stacked(value: Any) -> bool:
+    """Return True if a value of an optimizer's state has a slice for each network."""
+    return isinstance(value, Tensor) and value.dim() > 0
+
+
+def explain_unstackable_network(
+    network: nn.Module, images: int, image: tuple[int, int, int]
+) -> str:
+    """Return why torch.vmap cannot compute several of `network`, or "".
+
+    Args:
+        network: on the meta device.
+        images: of a step.
+        image: shape (C, H, W) of one.
+    """
+    if drop_layers(network):
+        return "paths that are dropped by the seed of each run"
+    if NetworkStatistics(network).read_in_training:
+        return "running statistics that training reads"
+    try:
+        x = torch.empty(2, images, *image, device="meta")
+        copy = deepcopy(network)
+        buffers = dict(copy.named_buffers())
+        copy(x[0])
+        if any(buffer is not buffers[name] for name, buffer in copy.named_buffers()):
+            return "a layer that replaces its buffers, where vmap needs them changed in place"
+        stack = StackedNetworks([deepcopy(network), deepcopy(network)])
+        stack(lambda model, slice_: model(slice_), x).sum().backward()
+    except Exception as error:  # layers of other packages can fail in any way
+        return one_line(error)
+    return ""
