@@ -148,7 +148,7 @@ def coverage_row(name: str, reasons: list[str]) -> list[str]:
     refused: dict[int, list[str]] = {}
     for norm in catalog.normalizers():
         try:
-            _, _, counts[norm] = catalog.sizes(f"timm/{name}", norm, 1000, 224)
+            counts[norm] = catalog.network_info(f"timm/{name}", norm, 1000, 224).coverage
         except Impossible as error:
             if str(error) not in reasons:
                 reasons.append(str(error))
@@ -186,7 +186,7 @@ def _target(group: str, name: str) -> str:
 
 def _peak_rates(recipe: Recipe) -> list[str]:
     defined = [batch for batch in GLOBAL_BATCHES if not recipe.rates or batch in recipe.rates]
-    return [f"{recipe.peak(b):.6g}" if b in defined else "-" for b in GLOBAL_BATCHES]
+    return [f"{recipe.peak_lr(b):.6g}" if b in defined else "-" for b in GLOBAL_BATCHES]
 
 
 def _normalizer_table(every: list[Facts]) -> str:

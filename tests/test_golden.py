@@ -19,8 +19,7 @@ import pytest
 import torch
 
 from normbench.catalog import normalizers
-from normbench.training.trainer import train
-from support.cells import SHORT, arguments_for, cell
+from support.cells import SHORT, arguments_for, cell, train_cell
 
 #: Training losses of the first optimizer steps, 16 images per worker, seed 0.
 PATH = Path(__file__).with_name("golden.json")
@@ -45,14 +44,9 @@ def double_precision() -> Iterator[None]:
 
 def losses(norm: str, threads: int = 1) -> list[float]:
     base = cell(*arguments_for(norm), *OPTIONS, f"trainer.threads={threads}")
-    values: list[float] = []
     with double_precision():
-        train(
-            replace(base, trainer=replace(base.trainer, log_every=1)),
-            lambda record: values.append(record["train_loss"]),
-            lambda done, steps, loss: None,
-        )
-    return values
+        _, curve = train_cell(replace(base, trainer=replace(base.trainer, log_every=1)))
+    return [record["train_loss"] for record in curve]
 
 
 @pytest.mark.parametrize("norm", GOLDEN)

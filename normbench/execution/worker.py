@@ -21,13 +21,8 @@ from normbench.execution.provenance import now, versions
 from normbench.execution.worker_process import INTERRUPTED, was_interrupted
 from normbench.measurements.training_probes import curve_columns
 from normbench.results import History, Row, read_history, read_row, set_aside, write
-<<<<<<< HEAD
 from normbench.run_files import PROBES, append_epoch
 from normbench.training import checkpoint
-=======
-from normbench.run_files import PROBES, TRAINING_PROBES, append_epoch
-from normbench.training import checkpoint
->>>>>>> 865e0a6 (Build the objects of a run once, in one Experiment)
 from normbench.training.checkpoint import Checkpoints, State
 from normbench.training.experiment import Experiment, Listener, Training
 from normbench.training.hardware import current_rank
@@ -268,18 +263,10 @@ class Recorder(Listener):
         state: State | None,
         past: list[Record],
     ) -> None:
-<<<<<<< HEAD
         self.folder, self.report, self.wandb_run = job.folder, report, wandb_run
         experiment = Experiment(job.cell, job.plan)
         self.training = Training(experiment, self, _checkpoints(job, writes=True), state)
         self.history = History(job.folder, past, curve_columns(job.cell.probe.kinds))
-=======
-        self.folder, self.report, self.wandb_run = job.folder, report, wandb_run
-        experiment = Experiment(job.cell, job.plan)
-        self.training = Training(experiment, self, _checkpoints(job, writes=True), state)
-        probe_columns = [name for kind in job.cell.probe.kinds for name in TRAINING_PROBES[kind]]
-        self.history = History(job.folder, past, probe_columns)
->>>>>>> 865e0a6 (Build the objects of a run once, in one Experiment)
         self.result: dict[str, Any] = {}
         self.status = ""
         self.wrote_steps = False
@@ -300,7 +287,6 @@ class Recorder(Listener):
             self.wrote_steps = True
         self.report({"done": done, "steps": steps, "loss": loss})
 
-<<<<<<< HEAD
     def on_probe(self, kind: str, records: Sequence[run_files.Record], epoch: int) -> None:
         """Write the records of a probe after `epoch`."""
         append_epoch(self.folder, kind, records, epoch)

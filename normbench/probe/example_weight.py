@@ -22,14 +22,9 @@ from normbench.probe.output import print_table, write_results, write_run_results
 from normbench.probe.request import ProbeRequest
 from normbench.probe.trained_network import TrainedRun
 from normbench.run_files import Record
-<<<<<<< HEAD
 from normbench.training.metrics import Evaluation
 from normbench.training.experiment import Experiment
 from normbench.training.hardware import autocast_context, weight_dtype
-=======
-from normbench.training.experiment import Experiment
-from normbench.training.hardware import autocast_context, weight_dtype
->>>>>>> 865e0a6 (Build the objects of a run once, in one Experiment)
 
 #: Dense near both ends, where the paper's curves bend.
 ALPHAS = (
@@ -210,50 +205,7 @@ def _changes(curve: AlphaCurve) -> Iterator[list[str]]:
         ]
 
 
-<<<<<<< HEAD
 def _parse_alphas(word: str) -> Sequence[float]:
-=======
-def _curve(run: Kept, alphas: Sequence[float]) -> example_weight.Curve:
-    data = Experiment(run.cell).open_images()
-    if not data.holds_out:
-        raise ValueError(
-            "it held out no validation images (data.val=0), and alpha is not to be chosen on the "
-            "test images"
-        )
-    device, dtype = device_of(run.cell), weight_dtype(run.cell)
-    network = run.network(run.last).to(device)
-
-    def images(part: str) -> Iterator[tuple[Tensor, Tensor]]:
-        for batch in getattr(data, f"{part}_dataloader")():
-            seen = data.on_after_batch_transfer(batch, 0)
-            yield seen.images.to(device, dtype), seen.labels.to(device)
-
-    with autocast_context(run.cell, device):
-        if _lacks_statistics(network):
-            training = (x.to(device, dtype) for x in data.batches_after_training(STEPS))
-            recalibrate(network, training)
-        return example_weight.curve(
-            network, data.data.classes, lambda: images("val"), lambda: images("test"), alphas
-        )
-
-
-def _lacks_statistics(network: nn.Module) -> bool:
-    """Whether its layers have statistics of groups of channels, and keep none."""
-    return any(
-        isinstance(layer, GroupNormAct | nn.GroupNorm) and not hasattr(layer, "running_mean")
-        for layer in network.modules()
-    )
-
-
-def _curve_lines(label: str, run: Kept, found: example_weight.Curve) -> Iterator[Record]:
-    own: Record = {"network": label, "run": run.row.id, "seed": run.cell.seed}
-    for point in (*found.points, *found.tested):
-        chosen = [name for name, alpha in found.best.items() if alpha == point.alpha]
-        yield {**own, **vars(point), "best": " ".join(chosen)}
-
-
-def _alphas(word: str) -> Sequence[float]:
->>>>>>> 865e0a6 (Build the objects of a run once, in one Experiment)
     if not word:
         return ALPHAS
     try:

@@ -15,7 +15,7 @@ from normbench.probe.networks import (
 from normbench.probe.output import print_table, write_results, write_run_results
 from normbench.probe.request import ProbeRequest
 from normbench.run_files import Record
-from normbench.training.trainer import forward_context
+from normbench.training.hardware import autocast_context
 
 STATISTICS = ("batch", "running")
 
@@ -58,7 +58,7 @@ def _measure(request: ProbeRequest, network: ProbedNetwork) -> list[Record]:
     if (eps := request.option("eps")) and not set_eps(module, _parse_eps(eps)):
         raise Impossible(f"eps={eps}: no layer of this network has an eps")
     images = input_images(request, network)
-    with forward_context(network.cell, network.device):
+    with autocast_context(network.cell, network.device):
         records = measurement(request.kind).measure(module, images, statistics)
     return [{**network.columns, **record} for record in records]
 

@@ -53,11 +53,7 @@ class ProbedNetwork:
     def build(self) -> nn.Module:
         """Return the network on its device; drawn from the cell's seed, as a training begins."""
         torch.manual_seed(self.cell.seed)
-<<<<<<< HEAD
         return self.create().to(self.device, weight_dtype(self.cell))
-=======
-        return self.build().to(self.device, weight_dtype(self.cell))
->>>>>>> 865e0a6 (Build the objects of a run once, in one Experiment)
 
     @property
     def columns(self) -> Record:
@@ -124,18 +120,11 @@ def initial_networks(grids: Sequence[tuple[str, Sequence[Cell]]]) -> list[Probed
     networks = []
     for title, group in grids:
         for cell in group:
-<<<<<<< HEAD
             label = next(differences)
             if title:
                 label = title if len(group) == 1 else f"{title}, {label}"
             networks.append(ProbedNetwork(label, cell, partial(_initial_network, cell)))
     return networks
-=======
-            own = next(names)
-            shown = own if not label else label if len(group) == 1 else f"{label}, {own}"
-            found.append(Subject(shown, cell, lambda cell=cell: Experiment(cell).build_network()))  # type: ignore[misc]
-    return found
->>>>>>> 865e0a6 (Build the objects of a run once, in one Experiment)
 
 
 def _initial_network(cell: Cell) -> nn.Module:
@@ -222,22 +211,11 @@ def input_images(request: ProbeRequest, network: ProbedNetwork) -> Tensor:
     side = request.option("image")
     if source == "data":
         if side:
-<<<<<<< HEAD
             raise BadInput(f"image={side} needs input=normal; use data.size for input=data")
         x = Experiment(network.cell).open_images().sample_training_images(number)
     else:
         channels, height, width = Experiment(network.cell).data.image
-=======
-            raise BadInput(f"image={side}: of input=normal; data.size is that of the data set's")
-        x = Experiment(subject.cell).open_images().sample_training_images(number)
-    else:
-        channels, height, width = Experiment(subject.cell).data.image
->>>>>>> 865e0a6 (Build the objects of a run once, in one Experiment)
         height = width = counted("image", side, 224) if side else height
         generator = torch.Generator().manual_seed(network.cell.seed)
         x = torch.randn(number, channels, height, width, generator=generator)
-<<<<<<< HEAD
     return x.to(network.device, weight_dtype(network.cell))
-=======
-    return x.to(subject.device, weight_dtype(subject.cell))
->>>>>>> 865e0a6 (Build the objects of a run once, in one Experiment)

@@ -47,7 +47,6 @@ def run(request: ProbeRequest) -> None:
         write_results(of_pairs, divergences)
 
 
-<<<<<<< HEAD
 def _records(trained: TrainedRun, label: str) -> Iterator[Record]:
     """Yield the records of the run's training, and of its checkpoints for all other epochs."""
     network: Record = {"network": label, "run": trained.row.id, "seed": trained.cell.seed}
@@ -59,19 +58,6 @@ def _records(trained: TrainedRun, label: str) -> Iterator[Record]:
     for epoch in trained.checkpoints.keys() - {record["epoch"] for record in of_training}:
         for record in measure(trained.network(epoch), image):
             yield {**network, "epoch": epoch, **record}
-=======
-def _ratios(run: Kept, label: str) -> Iterator[Record]:
-    """What was seen of a whole run while it was trained, and what its states say of the rest."""
-    own: Record = {"network": label, "run": run.row.id, "seed": run.cell.seed}
-    seen = run.folder / PROBES / "ratios.csv"
-    watched = read_records(seen) if run.whole and seen.exists() else []
-    for line in watched:
-        yield {**line, **own}
-    image = torch.empty(1, *Experiment(run.cell).data.image)
-    for epoch in run.states.keys() - {line["epoch"] for line in watched}:
-        for line in ratio_lines(run.network(epoch), image):
-            yield {**own, "epoch": epoch, **line}
->>>>>>> 865e0a6 (Build the objects of a run once, in one Experiment)
 
 
 def _divergences(records: Sequence[Record]) -> Iterator[Record]:

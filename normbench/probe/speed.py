@@ -184,17 +184,10 @@ def run(request: ProbeRequest) -> None:
     cells = [cell for _, words in request.networks for cell in _with_bn(words)]
     if len({repr(cell.data.identity) for cell in cells}) > 1:
         raise BadInput("data: speeds are compared on images of one size; give one data set")
-<<<<<<< HEAD
     data = Experiment(cells[0]).data
     torch.set_num_threads(cells[0].trainer.threads)  # as in a run
     use_full_precision()
     records: list[Record] = []
-=======
-    data = Experiment(cells[0]).data
-    torch.set_num_threads(cells[0].trainer.threads)  # as a run has, and no more
-    use_full_precision()
-    lines: list[Record] = []
->>>>>>> 865e0a6 (Build the objects of a run once, in one Experiment)
     for batch in sorted({cell.batch for cell in cells}):
         networks = initial_networks([("", [cell for cell in cells if cell.batch == batch])])
         images = torch.randn(batch, *data.image)
@@ -219,26 +212,16 @@ def _timed_network(network: ProbedNetwork, images: Tensor) -> TimedNetwork:
             "are of eager, lean or triton networks, in 32-true, 64-true or bf16-mixed"
         )
     require_compiler(cell)
-<<<<<<< HEAD
     channels_last = cell.trainer.channels_last
     layout = torch.channels_last if channels_last else torch.contiguous_format
     on_device = images.to(device, weight_dtype(cell)).to(memory_format=layout)
-=======
-    last = cell.trainer.channels_last
-    layout = torch.channels_last if last else torch.contiguous_format
-    given = images.to(device, weight_dtype(cell)).to(memory_format=layout)
->>>>>>> 865e0a6 (Build the objects of a run once, in one Experiment)
 
     def build() -> nn.Module:
         module = network.build().to(memory_format=layout)
         set_impl(module, "eager" if cell.trainer.impl == "auto" else cell.trainer.impl)
         return module
 
-<<<<<<< HEAD
     return TimedNetwork(build, on_device, partial(autocast_context, cell, device))
-=======
-    return Entry(build, given, partial(autocast_context, cell, device))
->>>>>>> 865e0a6 (Build the objects of a run once, in one Experiment)
 
 
 def _with_bn(words: Sequence[str]) -> list[Cell]:

@@ -40,15 +40,9 @@ class TrainedRun:
         return max(self.checkpoints)
 
     def network(self, epoch: int) -> nn.Module:
-<<<<<<< HEAD
         """Return the network that evaluations use after `epoch`: the average, if there is one."""
         path = self.checkpoints[epoch]
         return _load(self.cell, _evaluated_state(checkpoint.load_state(path)), str(path))
-=======
-        """What evaluations see after `epoch`: the average of the weights, if there is one."""
-        path = self.states[epoch]
-        return loaded(self.cell, _evaluated(checkpoint.load_state(path)), str(path))
->>>>>>> 865e0a6 (Build the objects of a run once, in one Experiment)
 
 
 def find_run(run: str, root: Path, words: Sequence[str] = ()) -> TrainedRun:
@@ -120,7 +114,6 @@ def _load(cell: Cell, state: dict[str, Any], source: str) -> nn.Module:
     Raises:
         BadInput: `state` is of another network.
     """
-<<<<<<< HEAD
     network = Experiment(cell).build_network().to(weight_dtype(cell))
     expected = network.state_dict()
     shared = expected.keys() & state.keys()
@@ -131,15 +124,6 @@ def _load(cell: Cell, state: dict[str, Any], source: str) -> nn.Module:
     }
     if any(differences.values()):
         parts = [f"{verb} {len(keys)}, as {keys[0]}" for verb, keys in differences.items() if keys]
-=======
-    network = Experiment(cell).build_network().to(weight_dtype(cell))
-    own = network.state_dict()
-    lacking, strange = sorted(own.keys() - state.keys()), sorted(state.keys() - own.keys())
-    other = [key for key in own.keys() & state.keys() if own[key].shape != state[key].shape]
-    if lacking or strange or other:
-        told = {"lacks": lacking, "has besides": strange, "has of another shape": sorted(other)}
-        words = [f"{what} {len(k)}, as {k[0]}" for what, k in told.items() if k]
->>>>>>> 865e0a6 (Build the objects of a run once, in one Experiment)
         raise BadInput(
             f"ckpt={source}: it is of another network than {cell.title} (of its tensors it "
             f"{'; it '.join(parts)}); describe its network by norm=, model= and their options"
@@ -148,34 +132,10 @@ def _load(cell: Cell, state: dict[str, Any], source: str) -> nn.Module:
     return network
 
 
-<<<<<<< HEAD
 def _training_folder(row: Row, root: Path) -> Path:
     """Return the folder of the run that computed `row`, which may be of another sweep."""
     shared = root.glob(f"*/{row.shared_with}") if row.shared_with else iter(())
     return next(shared, root / row.sweep / row.id)
-=======
-def of_file(cell: Cell, path: Path) -> nn.Module:
-    """The network of `cell` with what a file has: a checkpoint of a run, or a state_dict.
-
-    Raises:
-        BadInput: there is no such file, or it holds neither.
-    """
-    try:
-        state = checkpoint.load_state(path)
-    except Exception as error:  # torch has many words for what is no such file
-        raise BadInput(
-            f"ckpt={path} cannot be read ({type(error).__name__}): it is what a run keeps, or what "
-            "torch.save(network.state_dict(), FILE) writes"
-        ) from None
-    if not isinstance(state, dict):
-        raise BadInput(f"ckpt={path}: it holds a {type(state).__name__} and no state_dict")
-    if "model" in state and "optimizer" in state:
-        state = _evaluated(state)
-    state = state.get("state_dict", state)
-    if all(key.startswith(_PARALLEL) for key in state):
-        state = _within(state, _PARALLEL)
-    return loaded(cell, state, str(path))
->>>>>>> 865e0a6 (Build the objects of a run once, in one Experiment)
 
 
 def _find_checkpoints(folder: Path) -> dict[int, Path]:

@@ -6,7 +6,6 @@ import signal
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -24,11 +23,13 @@ from normbench.errors import BadInput
 from normbench.prepare import main as prepare
 from normbench.training import checkpoint
 from normbench.training.checkpoint import Checkpoints
-from normbench.training.datamodule import Chunk, Images, Loaders, Order, Schedule
+from normbench.training.chunk import Chunk, Chunking, EvaluationBatch
+from normbench.training.datamodule import DataModule, WorkerSampler
+from normbench.training.experiment import Experiment, Training
 from normbench.training.regularization import Regularization
 from normbench.training.trainer import train
 from support import dataset_files
-from support.cells import cell
+from support.cells import Curve, Interrupted, cell, train_cell
 from support.commands import Command
 from support.processes import is_training, pid_of, processes, run_when, wait_for
 
@@ -55,21 +56,21 @@ def roots(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dataset_files.O
 
 def loaders(
     data: Dataset, means: Means, plan: Plan, reg: Regularization, device: int = 0
-) -> Loaders:
+) -> DataModule:
     splits, by = opened(data, means, distorts=bool(reg.distortion))
-    order = Order(len(splits.train.labels), 8, plan, seed=5)
-    schedule = Schedule(3 * order.steps_per_epoch, 3, 50)
-    return Loaders(data, splits, order, schedule, reg, device, 0 if by == "memory" else 2)
+    sampler = WorkerSampler(len(splits.train.labels), 8, plan, seed=5)
+    chunking = Chunking(3 * sampler.steps_per_epoch, 3, 50)
+    return DataModule(data, splits, sampler, chunking, reg, device, 0 if by == "memory" else 2)
 
 
-def on_device(data: Loaders, chunk: Chunk | Images) -> Chunk | Images:
-    found: Chunk | Images = data.on_after_batch_transfer(chunk, 0)
+def on_device(data: DataModule, chunk: Chunk | EvaluationBatch) -> Chunk | EvaluationBatch:
+    found: Chunk | EvaluationBatch = data.on_after_batch_transfer(chunk, 0)
     return found
 
 
-def seen(data: Loaders, epoch: int, start: int = 0) -> Iterator[Chunk]:
+def seen(data: DataModule, epoch: int, start: int = 0) -> Iterator[Chunk]:
     """What the network sees of an epoch from a step on."""
-    for chunk in data.chunks(epoch, start):
+    for chunk in data.read_chunks(epoch, start):
         ready = on_device(data, chunk)
         assert isinstance(ready, Chunk)
         yield ready
@@ -88,7 +89,7 @@ def test_the_same_images_come_at_the_same_step_to_the_same_worker(
         ours, theirs = (loaders(data, each, plan, REGS[reg], device) for each in ("memory", means))
         for epoch, start in ((0, 0), (1, 0), (1, 3)):
             pairs = [*zip(seen(ours, epoch, start), seen(theirs, epoch, start), strict=True)]
-            assert sum(len(one.images) for one, _ in pairs) == ours.order.steps_per_epoch - start
+            assert sum(len(one.images) for one, _ in pairs) == ours.sampler.steps_per_epoch - start
             for one, other in pairs:
                 assert torch.equal(one.indices, other.indices)
                 assert torch.equal(one.labels, other.labels)
@@ -331,20 +332,14 @@ def test_a_training_goes_on_bit_for_bit(
         "recipe.images=160", "trainer=cpu", "trainer.chunk=2", "trainer.readers=2", "logger=none",
     )  # fmt: skip
 
-    def stop(done: int, steps: int, loss: float) -> None:
-        if done >= 10:
-            raise Stopped
-
-    def trained(tell: Any = lambda *_: None, **more: Any) -> dict[str, Any]:
-        found = train(base, lambda _: None, tell, **more)
-        return {key: value for key, value in found.items() if "loss" in key or "top1" in key}
-
-    expected = trained()
-    with pytest.raises(Stopped):
-        trained(stop, checkpoints=Checkpoints(tmp_path, every=0))
-    state = checkpoint.load(tmp_path / checkpoint.LAST)
+    expected, _ = train_cell(base)
+    checkpoints = Checkpoints(tmp_path, every=0)
+    with pytest.raises(Interrupted):
+        train(Training(Experiment(base), Curve(last_step=10), checkpoints))
+    state = checkpoint.load_state(tmp_path / checkpoint.LAST)
     assert 6 < state["done"] < 10
-    assert trained(state=state) == expected
+    resumed, _ = train_cell(base, state=state)
+    assert resumed == expected | {"resumed": 1}
 
 
 @pytest.mark.parametrize("means", OTHERS)

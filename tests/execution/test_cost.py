@@ -11,8 +11,15 @@ from normbench.config.compose import compose
 from normbench.config.files import SWEEPS
 from normbench.cost import main
 from normbench.errors import BadInput
-from normbench.execution.cost_model import Estimate, estimate, rounded
-from normbench.execution.rates import RESNET50, V100, WIDTH, as_dense
+from normbench.execution.cost_model import (
+    RESNET50,
+    V100,
+    WIDTH,
+    Estimate,
+    dense_macs,
+    estimate,
+    round_number,
+)
 from normbench.results import Row, write
 from support import dataset_files
 from support.cells import PLUGIN, cell
@@ -215,7 +222,7 @@ def test_grouped_convolutions_keep_their_ratio_at_a_rate_of_the_users_own() -> N
 def test_narrow_groups_take_longer_than_their_multiply_adds(
     parts: dict[int, int], dense: float
 ) -> None:
-    assert as_dense(1000, parts) == pytest.approx(dense)
+    assert dense_macs(1000, parts) == pytest.approx(dense)
 
 
 def test_hours_name_the_device_that_most_rows_have() -> None:
@@ -264,7 +271,7 @@ def test_what_is_finished_is_counted_apart(norm: str, row: Row, finished: int) -
     ("number", "told"), [(4612, "4,600"), (1_234_567, "1,200,000"), (96.1, "96"), (0.0412, "0.041")]
 )
 def test_a_number_is_told_with_two_digits(number: float, told: str) -> None:
-    assert rounded(number) == told
+    assert round_number(number) == told
 
 
 # The command

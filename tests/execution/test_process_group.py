@@ -258,6 +258,6 @@ def test_init_from_loads_parameters_by_name_or_refuses(command: Command, rows: R
     (row,) = [row for row in rows() if "decayed" in row.options]
     assert row.status == "ok"
     other = command(*base, start, "norm=evonorm_s0")
-    assert "init_from: the network there is not the one of this cell" in other.out
+    assert "init_from: the checkpoint is of another network" in other.out
     longer = command(*base, start, "recipe.images=640")
     assert "data, global batch and recipe must let it go on" in longer.out

@@ -9,32 +9,38 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 
 from normbench import results, run_files
-from normbench.config.cells import Cell
 from normbench.results import read_history
 from normbench.training import checkpoint
 from normbench.training.checkpoint import Checkpoints
+from normbench.training.experiment import Experiment, Training
 from normbench.training.trainer import train
-from support.cells import BROKEN, RESUMABLE, SHORT, cell, run_folder
+from support.cells import (
+    BROKEN,
+    RESUMABLE,
+    SHORT,
+    Curve,
+    Interrupted,
+    cell,
+    run_folder,
+    train_cell,
+)
 from support.commands import Command, Rows
 from support.processes import is_training, pid_of, processes, run_when, terminal, wait_for
-from support.rows import MEASURED, numbers
-from support.slow import slow_except
-
-
-class Stopped(Exception):  # noqa: N818
-    """The training ends here."""
-
-
-def found(base: Cell, **more: Any) -> tuple[dict[str, Any], list[dict[str, float]]]:
-    curve: list[dict[str, float]] = []
-    fields = train(base, curve.append, lambda *_: None, **more)
-    return {key: value for key, value in fields.items() if key not in MEASURED}, curve
+from support.cells import (
+    BROKEN,
+    RESUMABLE,
+    SHORT,
+    Curve,
+    Interrupted,
+    cell,
+    run_folder,
+    train_cell,
+)
 
 
 @pytest.mark.parametrize(
@@ -61,22 +67,19 @@ def test_a_training_resumes_bit_for_bit(words: list[str], tmp_path: Path) -> Non
     """Stop it in its second epoch, between two records of the curve."""
     base = cell(*words, "recipe.images=3200", "trainer=cpu", "trainer.chunk=1", "logger=none")
     plan = base.trainer.layouts(base.workers)[0]
-    expected, whole = found(base, plan=plan)
+    expected, whole = train_cell(base, plan)
 
-    def stop(done: int, steps: int, loss: float) -> None:
-        if done == 18:
-            raise Stopped
-
-    first: list[dict[str, float]] = []
-    saving = Checkpoints(tmp_path, every=0)
-    with pytest.raises(Stopped):
-        train(base, first.append, stop, plan=plan, checkpoints=saving)
-    state = checkpoint.load(tmp_path / checkpoint.LAST)
+    first = Curve(last_step=18)
+    checkpoints = Checkpoints(tmp_path, every=0)
+    with pytest.raises(Interrupted):
+        train(Training(Experiment(base, plan), first, checkpoints))
+    state = checkpoint.load_state(tmp_path / checkpoint.LAST)
     assert state["done"] == 17
     torch.manual_seed(1234)  # the state of the global generator must not matter
-    resumed, rest = found(base, plan=plan, state=state)
+    resumed, rest = train_cell(base, plan, state=state)
+    assert (expected.pop("resumed"), resumed.pop("resumed")) == (0, 1)
     assert resumed == expected
-    assert first + rest == whole
+    assert first.records + rest == whole
 
 
 def test_a_killed_run_resumes_from_its_checkpoint(command: Command, rows: Rows) -> None:
@@ -91,7 +94,7 @@ def test_a_killed_run_resumes_from_its_checkpoint(command: Command, rows: Rows) 
     killer = run_when(far, lambda: os.kill(pid_of(own), signal.SIGKILL))
     assert command(*arguments).code == 1
     killer.join()
-    done = checkpoint.load(own / checkpoint.LAST)["done"]
+    done = checkpoint.load_state(own / checkpoint.LAST)["done"]
     assert 0 < done < 100
     assert command(*arguments).code == 0
     (row,) = rows()

@@ -146,7 +146,7 @@ def test_a_cell_that_cannot_work_among_finished_ones_has_its_row_too(
         (["recipe.epochs=3"], "recipe.epochs=10 recipe.images=null"),
         (["norm._target_=normbench.nowhere.X"], "normbench.nowhere.X cannot be imported"),
         (["data.noise=nan"], "data.noise=nan: it must be a finite number"),
-        (["reg.label_smoothing=1"], "reg.label_smoothing=1.0: it is from 0 to below 1"),
+        (["reg.label_smoothing=1"], "reg.label_smoothing=1.0: it must be at least 0"),
         (["precision=16-mixed"], "precision=16-mixed needs a CUDA device"),
     ],
     ids=str,
@@ -312,7 +312,7 @@ def test_not_a_number_in_evaluation_is_a_result(command: Command, rows: Rows) ->
 def test_a_layer_that_cannot_be_built_is_one_line_and_a_traceback(command: Command) -> None:
     end = command(*BROKEN, "-m", "norm=gn,unbuildable", *SHORT)
     assert end.code == 2
-    assert "(LookupError: no layer of 16 channels); the trace is in runs/check.log" in end.err
+    assert "(LookupError: no layer of 16 channels); the traceback is in runs/check.log" in end.err
     assert "in layer" in Path("runs/check.log").read_text()
 
 

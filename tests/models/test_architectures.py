@@ -15,7 +15,7 @@ from normbench.models.drop import StochasticDepth
 from normbench.models.profile import count_macs, parameters_and_macs
 from normbench.norms.base.layer import Scale
 from normbench.norms.base.standardized_conv import ScaledStandardizedConv2d, StandardizedConv2d
-from normbench.training.parameter_groups import trained
+from normbench.training.parameter_groups import list_parameters
 from support.layers import norm_layers
 
 ARCHITECTURES = [name for name in models() if name != "timm"]
@@ -168,7 +168,7 @@ def test_a_fixup_network_begins_as_its_shortcuts(shortcut: str) -> None:
     block = network.get_submodule("blocks.0")
     x = torch.rand(4, 16, 8, 8)
     assert torch.equal(block(x), x)
-    scalars = [each.parameter for each in trained(network) if each.role == "residual"]
+    scalars = [each.parameter for each in list_parameters(network) if each.role == "residual"]
     # A block has 3 shifts and a scale with its shift, the stem's and the classifier's one each.
     assert len(scalars) == 9 * 5 + 2
     assert all(p.numel() == 1 for p in scalars)

@@ -9,8 +9,7 @@ from torch import Tensor, nn
 
 from normbench.data.counter_rng import Draws
 from normbench.models.drop import Dropout, StochasticDepth, drop_layers, linear_rates, set_draws
-from normbench.training.trainer import train
-from support.cells import SHORT, cell
+from support.cells import SHORT, cell, train_cell
 
 KINDS = [Dropout, StochasticDepth]
 IMAGES = torch.arange(1000)
@@ -98,8 +97,7 @@ def test_rates_grow_with_depth() -> None:
 
 def losses(*words: str) -> list[float]:
     base = cell("norm=gn", "model=resnet18_cifar", "model.width=8", *words, *SHORT)
-    curve: list[dict[str, float]] = []
-    train(base, curve.append, lambda done, steps, loss: None)
+    _, curve = train_cell(base)
     return [record["train_loss"] for record in curve]
 
 

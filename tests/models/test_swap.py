@@ -27,9 +27,8 @@ from normbench.norms.base.standardized_conv import StandardizedConv2d
 from normbench.norms.frn import ThresholdedLinear
 from normbench.norms.proxy import ProxyAct
 from normbench.results import Row
-from normbench.training.parameter_groups import groups
-from normbench.training.trainer import train
-from support.cells import SHORT, cell
+from normbench.training.parameter_groups import build_groups
+from support.cells import SHORT, cell, train_cell
 from support.commands import Command
 
 PAPERS = COVERED[: COVERED.index("resnet18") + 1]  # and others of other kinds
@@ -157,7 +156,7 @@ def test_no_batch_normalization_is_left_unseen(name: str, norm: str) -> None:
     found = coverage(network, normalizer(norm))
     assert found.pairs + found.alone > 0
     assert found.left == {}
-    decayed = groups(network, 0.1, 1e-4, ["weight"])  # every parameter has a role
+    decayed = build_groups(network, 0.1, 1e-4, ["weight"])  # every parameter has a role
     assert len(decayed[0]["params"]) >= found.convs
     assert (found.standardized > 0) == (norm == "gn_ws")
 
@@ -388,7 +387,7 @@ def test_a_batch_normalization_is_left_on_request_alone() -> None:
         swap(Headed(), normalizer("gn"), image=(3, 8, 8))
     network = swap(Headed(), normalizer("gn"), image=(3, 8, 8), allow_left=True)
     assert coverage(network, normalizer("gn")).left == {"BatchNorm1d": 1}
-    assert len(groups(network, 0.1, 1e-4, ["weight"])[1]["params"]) == 2 + 2 + 1
+    assert len(build_groups(network, 0.1, 1e-4, ["weight"])[1]["params"]) == 2 + 2 + 1
     assert "left: 1 BatchNorm1d" in str(coverage(network, normalizer("gn")))
 
 
@@ -486,7 +485,7 @@ def test_normalizer_free_networks_of_timm_are_used_as_they_are() -> None:
         with pytest.raises(Impossible, match="options of the normalizer do not reach it"):
             model("timm/nf_resnet26", norm=normalizer("nf", alpha=0.5), num_classes=10)
     assert coverage(ours, normalizer("nf")).left == {"ScaledStdConv2d": 29}
-    gains = groups(ours, 0.1, 1e-4, ["weight"])[1]["params"]
+    gains = build_groups(ours, 0.1, 1e-4, ["weight"])[1]["params"]
     assert len(gains) == 29 * 2 + 1
 
 
@@ -570,7 +569,7 @@ def test_a_run_in_a_model_of_timm_says_and_records_what_it_covers(
 def test_a_run_with_a_batch_normalization_left_is_not_batch_independent() -> None:
     words = ("model=timm", "model.name=mobilevit_xxs", "model.allow_left=true", "norm=gn")
     asked = cell(*words, *SHORT, "recipe.images=64", "global_batch=32")
-    found = train(asked, lambda record: None, lambda done, steps, loss: None)
+    found, _ = train_cell(asked)
     assert "left: 9 BatchNormAct2d" in found["coverage"]
     assert not found["batch_independent"]
 

@@ -5,8 +5,7 @@ from typing import Any
 import pytest
 
 from normbench.catalog import normalizer, normalizers
-from normbench.training.trainer import train
-from support.cells import arguments_for, cell
+from support.cells import arguments_for, cell, train_cell
 
 #: One step and what follows from it; no two of the batches are alike for a ghost of 2.
 WORDS = ("recipe.images=256", "logger=none", "trainer=cpu", "data.val=0")
@@ -15,7 +14,7 @@ WORDS = ("recipe.images=256", "logger=none", "trainer=cpu", "data.val=0")
 def numbers(norm: str, batch: int, *more: str) -> tuple[Any, ...]:
     own = ["norm.ghost=2"] if norm == "ghost_bn" else []
     asked = cell(*arguments_for(norm), f"batch={batch}", *own, *WORDS, *more)
-    found = train(asked, lambda _: None, lambda *_: None)
+    found, _ = train_cell(asked)
     return tuple(found.get(name) for name in ("train_loss", "test_loss", "test_top1", "status"))
 
 

@@ -210,5 +210,5 @@ def test_they_compile_for_a_gpu_where_there_is_none() -> None:
 def test_a_run_for_a_cpu_is_refused(command: Command) -> None:
     end = command("norm=gn", *SHORT, "trainer.impl=triton")
     assert end.code == 2
-    assert "trainer.impl=triton: its kernels are for CUDA devices" in end.err
+    assert "trainer.impl=triton: the kernels need a CUDA device" in end.err
     assert "trainer.impl=eager works" in end.err

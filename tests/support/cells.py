@@ -8,7 +8,10 @@ import torch
 from normbench.catalog import model, normalizer
 from normbench.config.cells import Cell
 from normbench.config.compose import compose
+from normbench.config.plan import Plan
 from normbench.errors import Impossible
+from normbench.training.checkpoint import Checkpoints, State
+from normbench.training.experiment import Experiment, Listener, Training
 from normbench.training.metrics import Record
 from normbench.training.trainer import train
 
@@ -61,9 +64,37 @@ def arguments_for(norm: str) -> list[str]:
     return [f"norm={norm}", f"model={options['name']}", *more]
 
 
-def train_cell(cell: Cell) -> tuple[dict[str, Any], list[Record]]:
-    """Train, and return the results and the curve without measured times and memory."""
-    curve: list[Record] = []
-    results = train(cell, curve.append, lambda done, steps, loss: None)
+class Interrupted(Exception):  # noqa: N818
+    """A listener has stopped the training."""
+
+
+class Curve(Listener):
+    """Records of a training, which it may interrupt.
+
+    Args:
+        last_step: the training is interrupted when it reports this step or a later one.
+    """
+
+    def __init__(self, last_step: int | None = None) -> None:
+        self.records: list[Record] = []
+        self.last_step = last_step
+
+    def on_record(self, record: Record) -> None:
+        self.records.append(record)
+
+    def on_progress(self, done: int, steps: int, loss: float) -> None:
+        if self.last_step is not None and done >= self.last_step:
+            raise Interrupted
+
+
+def train_cell(
+    cell: Cell,
+    plan: Plan | None = None,
+    checkpoints: Checkpoints | None = None,
+    state: State | None = None,
+) -> tuple[dict[str, Any], list[Record]]:
+    """Train, and return the fields of the row and the curve, without times, speed and memory."""
+    curve = Curve()
+    fields = train(Training(Experiment(cell, plan), curve, checkpoints, state))
     measured = ("seconds", "images_per_second", "peak_memory", "memory", "devices")
-    return {key: value for key, value in results.items() if key not in measured}, curve
+    return {key: value for key, value in fields.items() if key not in measured}, curve.records

@@ -15,9 +15,10 @@ from torch import Tensor
 from normbench.config.cells import Cell
 from normbench.config.plan import Plan
 from normbench.norms.workers import set_workers
-from normbench.training.checkpoint import restore
-from normbench.training.lightning_module import Task
-from normbench.training.trainer import prepare, trainer_of
+from normbench.training.checkpoint import restore_optimizer_state
+from normbench.training.experiment import Experiment, Training
+from normbench.training.lightning_module import TrainingModule
+from normbench.training.trainer import build_trainer, prepare
 
 Mode = Literal["reference", "restarted", "free", "perturbed", "control"]
 Seen = dict[str, list[Tensor]]
@@ -37,30 +38,32 @@ class Errand:
 
 
 class Looking(Callback):
-    """Looks at every step; `before` may move the task to where a step shall begin."""
+    """Looks at every step; `before` may move the module to where a step shall begin."""
 
-    def __init__(self, before: Callable[[Task, int], None] | None = None) -> None:
+    def __init__(self, before: Callable[[TrainingModule, int], None] | None = None) -> None:
         self.before = before
         self.seen: list[Seen] = []
 
-    def on_train_batch_start(self, trainer: Any, task: Any, chunk: Any, index: int) -> None:
+    def on_train_batch_start(self, trainer: Any, module: Any, chunk: Any, index: int) -> None:
         if self.before is not None:
-            self.before(task, index)
+            self.before(module, index)
 
-    def on_train_batch_end(self, trainer: Any, task: Any, out: Any, chunk: Any, index: int) -> None:
-        task._share_statistics()  # devices have moved theirs apart, which is no difference
-        self.seen.append(look(task))
+    def on_train_batch_end(
+        self, trainer: Any, module: Any, out: Any, chunk: Any, index: int
+    ) -> None:
+        module.average_statistics()  # devices have moved theirs apart, which is no difference
+        self.seen.append(look(module))
 
 
-def look(task: Task) -> Seen:
+def look(module: TrainingModule) -> Seen:
     """The tensors after a step, by kind."""
-    gradients = [each.grad for each in task.model.parameters()]
-    optimizer: Any = task.optimizers(use_pl_optimizer=False)
+    gradients = [each.grad for each in module.model.parameters()]
+    optimizer: Any = module.optimizers(use_pl_optimizer=False)
     momentum = [each["momentum_buffer"] for each in optimizer.state.values()]
     found: dict[str, list[Tensor]] = {
         "gradients": [each for each in gradients if each is not None],
-        "buffers": list(task.model.buffers()),
-        "parameters": list(task.model.parameters()),
+        "buffers": list(module.model.buffers()),
+        "parameters": list(module.model.parameters()),
         "momentum": momentum,
     }
     return {name: [each.detach().clone() for each in found[name]] for name in found}
@@ -73,15 +76,15 @@ def run(errand: Errand, tell: Callable[[Any], None]) -> dict[str, list[dict[str,
 
 def _trained(errand: Errand, name: str, cell: Cell) -> list[dict[str, float]]:
     folder = errand.folder / name
-    task, loaders = prepare(cell, lambda _: None, lambda *_: None, plan=errand.plan)
+    module, images = prepare(Training(Experiment(cell, errand.plan)))
     looking = Looking(_beginning(errand, folder))
     if errand.mode == "control":
-        set_workers(task.model, 1)
-    trainer = trainer_of(cell, task, loaders)
+        set_workers(module.model, 1)
+    trainer = build_trainer(module)
     trainer.callbacks.append(looking)  # type: ignore[attr-defined]
     if errand.mode in ("restarted", "control"):
         trainer.limit_train_batches = RESTARTS
-    trainer.fit(task, loaders)
+    trainer.fit(module, images)
     if errand.mode == "reference":
         torch.save(looking.seen, folder / "seen.pt")
         return []
@@ -90,21 +93,21 @@ def _trained(errand: Errand, name: str, cell: Cell) -> list[dict[str, float]]:
     return [_apart(*pair) for pair in zip(looking.seen, expected[:length], strict=True)]
 
 
-def _beginning(errand: Errand, folder: Path) -> Callable[[Task, int], None] | None:
+def _beginning(errand: Errand, folder: Path) -> Callable[[TrainingModule, int], None] | None:
     """What happens before a step: it is written where it begins, or it begins where one began."""
 
-    def write(task: Task, index: int) -> None:
+    def write(module: TrainingModule, index: int) -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        torch.save(task.state(), folder / f"{index}.pt")
+        torch.save(module.training_state(), folder / f"{index}.pt")
 
-    def restart(task: Task, index: int) -> None:
+    def restart(module: TrainingModule, index: int) -> None:
         state = torch.load(folder / f"{index}.pt")
-        task.model.load_state_dict(state["model"])
-        optimizer: Any = task.optimizers(use_pl_optimizer=False)
-        restore(optimizer, task.model, state["optimizer"])
+        module.model.load_state_dict(state["model"])
+        optimizer: Any = module.optimizers(use_pl_optimizer=False)
+        restore_optimizer_state(optimizer, module.model, state["optimizer"])
 
-    def perturb(task: Task, index: int) -> None:
-        first = next(task.model.parameters())
+    def perturb(module: TrainingModule, index: int) -> None:
+        first = next(module.model.parameters())
         if index == 0:
             with torch.no_grad():
                 first.copy_(torch.nextafter(first, torch.full_like(first, torch.inf)))

@@ -9,10 +9,10 @@ from torch import Tensor
 
 from normbench.config.plan import Plan
 from normbench.data.digits import Digits
-from normbench.training.datamodule import Chunk, Loaders, Order, Schedule, augmented
-from normbench.training.regularization import Regularization, mixed
-from normbench.training.trainer import train
-from support.cells import SHORT, cell
+from normbench.training.chunk import Chunk, Chunking, augment_chunk
+from normbench.training.datamodule import DataModule, WorkerSampler
+from normbench.training.regularization import Regularization, mix_images
+from support.cells import SHORT, cell, train_cell
 
 SIZE = (8, 8)
 BOTH = Regularization(mixup=0.5, cutmix=1.0)
@@ -20,9 +20,9 @@ BOTH = Regularization(mixup=0.5, cutmix=1.0)
 
 @pytest.mark.parametrize("reg", [Regularization(mixup=0.2), Regularization(cutmix=1.0), BOTH])
 def test_a_mix_follows_from_seed_and_step(reg: Regularization) -> None:
-    mixes = [reg.mix(3, step, 16, SIZE) for step in range(50)]
-    again = [reg.mix(3, step, 16, SIZE) for step in range(50)]
-    other = [reg.mix(4, step, 16, SIZE) for step in range(50)]
+    mixes = [reg.draw_mix(3, step, 16, SIZE) for step in range(50)]
+    again = [reg.draw_mix(3, step, 16, SIZE) for step in range(50)]
+    other = [reg.draw_mix(4, step, 16, SIZE) for step in range(50)]
     shares = [mix.label_share.tolist() for mix in mixes]
     assert shares == [mix.label_share.tolist() for mix in again]
     assert shares != [mix.label_share.tolist() for mix in other]
@@ -39,7 +39,7 @@ def test_without_a_strength_nothing_is_mixed() -> None:
 @pytest.mark.parametrize("strength", [0.2, 1.0, 2.0])
 def test_shares_have_the_moments_of_beta(strength: float) -> None:
     reg = Regularization(mixup=strength)
-    shares = torch.tensor([reg.mix(0, step, 2, SIZE).share[0] for step in range(4000)])
+    shares = torch.tensor([reg.draw_mix(0, step, 2, SIZE).share[0] for step in range(4000)])
     variance = 1 / (4 * (2 * strength + 1))
     assert abs(shares.mean() - 0.5) < 5 * (variance / 4000) ** 0.5
     assert shares.var() == pytest.approx(variance, rel=0.1)
@@ -48,15 +48,15 @@ def test_shares_have_the_moments_of_beta(strength: float) -> None:
 def test_a_box_has_the_area_that_its_label_says() -> None:
     reg = Regularization(cutmix=1.0)
     for step in range(200):
-        mix = reg.mix(0, step, 4, (32, 24))
+        mix = reg.draw_mix(0, step, 4, (32, 24))
         x, other = torch.ones(4, 1, 32, 24), torch.zeros(4, 1, 32, 24)
-        mixture = mixed(x, other, mix.share, mix.boxes)
+        mixture = mix_images(x, other, mix.share, mix.boxes)
         torch.testing.assert_close(mixture.mean(dim=(1, 2, 3)), mix.label_share)
         assert {*mixture.unique().tolist()} <= {0.0, 1.0}
 
 
 def test_both_take_turns() -> None:
-    boxes = [BOTH.mix(0, step, 4, SIZE).boxes for step in range(400)]
+    boxes = [BOTH.draw_mix(0, step, 4, SIZE).boxes for step in range(400)]
     assert sum(not box.any() for box in boxes) / 400 == pytest.approx(0.5, abs=0.15)
 
 
@@ -64,7 +64,7 @@ def test_both_may_have_a_half_of_every_step() -> None:
     halves = Regularization(mixup=0.5, cutmix=1.0, together="halves")
     shares = []
     for step in range(200):
-        mix = halves.mix(0, step, 6, SIZE)
+        mix = halves.draw_mix(0, step, 6, SIZE)
         assert not mix.boxes[:3].any()
         assert (mix.share[3:] == 1).all()
         assert len(mix.share[:3].unique()) == len(mix.label_share[3:].unique()) == 1
@@ -76,7 +76,7 @@ def test_both_may_have_a_half_of_every_step() -> None:
 def test_proxy_norms_cutmix_has_its_distribution(target: float) -> None:
     """r = 1 with probability 1.55 l - 0.96, else 1 + ln(b) / 4 with b uniform from exp(-4) to 1."""
     reg = Regularization(cutmix_target=target)
-    ratios = [reg._share("cutmix", (number + 0.5) / 10_000) for number in range(10_000)]
+    ratios = [reg.mix_ratio("cutmix", (number + 0.5) / 10_000) for number in range(10_000)]
     nothing = 1.55 * target - 0.96
     assert sum(ratio == 1 for ratio in ratios) / 10_000 == pytest.approx(nothing, abs=1e-3)
     rest = torch.tensor([ratio for ratio in ratios if ratio < 1], dtype=torch.float64)
@@ -91,13 +91,13 @@ def test_proxy_norms_cutmix_has_its_distribution(target: float) -> None:
 
 def test_mixup_of_two_images_is_their_convex_combination() -> None:
     x, other = torch.tensor([[[[1.0, 2.0]]]]), torch.tensor([[[[5.0, 0.0]]]])
-    found = mixed(x, other, torch.tensor([0.25]), torch.zeros(1, 4, dtype=torch.int64))
+    found = mix_images(x, other, torch.tensor([0.25]), torch.zeros(1, 4, dtype=torch.int64))
     torch.testing.assert_close(found, torch.tensor([[[[4.0, 0.5]]]]))
 
 
 def test_cutmix_of_two_images_shows_the_other_in_the_box_alone() -> None:
     x, other = torch.ones(1, 1, 3, 4), torch.full((1, 1, 3, 4), 7.0)
-    found = mixed(x, other, torch.ones(1), torch.tensor([[1, 3, 0, 2]]))
+    found = mix_images(x, other, torch.ones(1), torch.tensor([[1, 3, 0, 2]]))
     expected = torch.tensor([[1.0, 1, 1, 1], [7, 7, 1, 1], [7, 7, 1, 1]])
     assert torch.equal(found[0, 0], expected)
 
@@ -121,11 +121,11 @@ def test_the_loss_is_the_closed_form(smoothing: float) -> None:
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({"cutmix_target": 0.5}, "cutmix_target=0.5: it is from 0.62 to 1"),
-        ({"cutmix_target": 0.9, "cutmix": 1.0}, "it takes the place of cutmix"),
+        ({"cutmix_target": 0.5}, "cutmix_target=0.5: it must be from 0.62 to 1"),
+        ({"cutmix_target": 0.9, "cutmix": 1.0}, "it replaces cutmix"),
         ({"together": "halves", "mixup": 0.2}, "together=halves: it needs mixup and cutmix"),
-        ({"dropout": 1.0}, "dropout=1.0: it is from 0 to below 1"),
-        ({"stochastic_depth": -0.1}, "stochastic_depth=-0.1: it is from 0 to below 1"),
+        ({"dropout": 1.0}, "dropout=1.0: it must be at least 0 and below 1"),
+        ({"stochastic_depth": -0.1}, "stochastic_depth=-0.1: it must be at least 0 and below 1"),
     ],
 )
 def test_levels_that_make_no_sense_are_refused(options: dict[str, Any], says: str) -> None:
@@ -137,13 +137,13 @@ def seen(plan: Plan) -> dict[tuple[int, int], tuple[Tensor, Tensor]]:
     """By step and image, what its worker sees of it and the label of its partner."""
     data = Digits()
     splits = data.splits()
-    order = Order(len(splits.train.labels), 24, plan, seed=5)
+    sampler = WorkerSampler(len(splits.train.labels), 24, plan, seed=5)
     found: dict[tuple[int, int], tuple[Tensor, Tensor]] = {}
     for device in range(plan.devices):
-        loaders = Loaders(data, splits, order, Schedule(4, 2, 50), BOTH, device)
+        images = DataModule(data, splits, sampler, Chunking(4, 2, 50), BOTH, device)
         step = 0
-        for chunk in loaders.chunks(0):
-            ready: Chunk = augmented(data, chunk)
+        for chunk in images.read_chunks(0):
+            ready: Chunk = augment_chunk(data, chunk)
             assert ready.partners is not None
             for k in range(len(ready.images)):
                 flat = zip(
@@ -173,11 +173,15 @@ def test_a_partner_is_augmented_as_at_its_own_place() -> None:
     """The other image of a mixture is the one that its own place would show, had it no partner."""
     data = Digits()
     splits = data.splits()
-    order = Order(len(splits.train.labels), 16, Plan(1, 4, 1), seed=0)
-    plain = augmented(data, next(Loaders(data, splits, order, Schedule(1, 1, 50)).chunks(0)))
+    sampler = WorkerSampler(len(splits.train.labels), 16, Plan(1, 4, 1), seed=0)
+    plain = augment_chunk(
+        data, next(DataModule(data, splits, sampler, Chunking(1, 1, 50)).read_chunks(0))
+    )
     reg = Regularization(mixup=1.0)
-    both = augmented(data, next(Loaders(data, splits, order, Schedule(1, 1, 50), reg).chunks(0)))
-    mix = reg.mix(0, 0, 16, SIZE)
+    both = augment_chunk(
+        data, next(DataModule(data, splits, sampler, Chunking(1, 1, 50), reg).read_chunks(0))
+    )
+    mix = reg.draw_mix(0, 0, 16, SIZE)
     own = plain.images[0, 0]
     share = mix.share[:, None, None, None]
     expected = share * own + (1 - share) * own[mix.partners]
@@ -188,7 +192,7 @@ def test_a_partner_is_augmented_as_at_its_own_place() -> None:
 def test_a_training_is_mixed(words: str) -> None:
     losses = []
     for more in ([], [words], [words, "trainer.chunk=3"]):
-        found = train(cell("norm=gn", *more, *SHORT), lambda _: None, lambda *_: None)
+        found, _ = train_cell(cell("norm=gn", *more, *SHORT))
         losses.append(found["train_loss"])
     assert losses[0] != losses[1] == losses[2]
     assert losses[1] > losses[0]  # labels of two classes cannot be met by any network

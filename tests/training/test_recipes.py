@@ -15,14 +15,13 @@ from normbench.config.files import CONF, names, unverified
 from normbench.errors import BadInput, Impossible
 from normbench.models.drop import Dropout, StochasticDepth
 from normbench.training import schedule
-from normbench.training.ema import Average
-from normbench.training.metrics import Record
-from normbench.training.parameter_groups import ROLES, trained
+from normbench.training.ema import MovingAverage
+from normbench.training.experiment import Experiment
+from normbench.training.parameter_groups import ROLES, list_parameters
 from normbench.training.recipe import Recipe
 from normbench.training.regularization import Regularization
-from normbench.training.trainer import dataset_of, network_of, train
 from support import dataset_files
-from support.cells import SHORT, cell
+from support.cells import SHORT, cell, train_cell
 from support.commands import Command
 
 IMAGENET, CIFAR = 1_281_167, 50_000
@@ -98,11 +97,14 @@ def test_learning_rates_are_the_papers(name: str) -> None:
     images, batches = PAPERS[name]
     made = recipe(name)
     for batch, expected in batches.items():
-        steps, per_epoch = made.steps(images, batch), images // batch
+        steps, per_epoch = made.count_steps(images, batch), images // batch
         for epoch, lr in expected.items():
             step = steps - 1 if epoch is None else round(epoch * per_epoch)
-            rate = made.peak(batch) * made.factor(step, steps)
-            assert rate == pytest.approx(lr, rel=1e-3, abs=1e-3 * made.peak(batch)), (batch, epoch)
+            rate = made.peak_lr(batch) * made.lr_factor(step, steps)
+            assert rate == pytest.approx(lr, rel=1e-3, abs=1e-3 * made.peak_lr(batch)), (
+                batch,
+                epoch,
+            )
 
 
 @pytest.mark.parametrize("name", names(CONF / "recipe"))
@@ -113,13 +115,13 @@ def test_the_optimizer_follows_the_course_step_by_step(name: str) -> None:
         made = recipe(name, images=40 * 128)
     batch = max(made.rates, default=128)
     images = 2 * batch if made.epochs is None or made.epochs > 50 else 8 * batch
-    steps = made.steps(images, batch)
-    rates = schedule.followed(made, made.optimizer(nn.Linear(2, 2), batch), steps)
-    told = schedule.moments(made, images, batch)
+    steps = made.count_steps(images, batch)
+    rates = schedule.simulate_lr(made, made.build_optimizer(nn.Linear(2, 2), batch), steps)
+    told = schedule.list_events(made, images, batch)
     assert [each.lr for each in told] == pytest.approx([rates[each.step] for each in told])
-    assert told[0].what == "first step"
+    assert told[0].name == "first step"
     assert told[-1].step == steps - 1
-    assert max(rates) <= made.peak(batch) * (1 + 1e-9)
+    assert max(rates) <= made.peak_lr(batch) * (1 + 1e-9)
 
 
 @pytest.mark.parametrize("name", PULLS)
@@ -129,9 +131,9 @@ def test_optimizer_and_decay_are_the_papers(name: str, norm: str) -> None:
     made = recipe(name)
     network = model("resnet20_v2", norm=normalizer(norm), num_classes=10)
     batch = max(made.rates, default=made.lr_batch)
-    optimizer = made.optimizer(network, batch)
+    optimizer = made.build_optimizer(network, batch)
     assert type(optimizer).__name__ == kind
-    roles = {id(each.parameter): each.role for each in trained(network)}
+    roles = {id(each.parameter): each.role for each in list_parameters(network)}
     for group in optimizer.param_groups:
         assert group["momentum"] == momentum
         assert group.get("nesterov", False) == nesterov
@@ -146,7 +148,7 @@ def test_rmsprop_has_proxy_norms_constants_and_starts_as_tensorflows() -> None:
     layer = nn.Linear(1, 1, bias=False)
     nn.init.ones_(layer.weight)
     made = recipe("pn_efficientnet", weight_decay=0.0)
-    optimizer = made.optimizer(layer, 768)
+    optimizer = made.build_optimizer(layer, 768)
     layer.weight.grad = torch.tensor([[0.5]])
     optimizer.step()
     mean_square = 0.953125 * 1 + (1 - 0.953125) * 0.5**2  # it begins at 1
@@ -159,8 +161,8 @@ def test_a_table_of_rates_refuses_other_batches(batch: int) -> None:
     with pytest.raises(
         ValueError, match=rf"for global batches of 1024, 8, 4, and none for {batch}"
     ):
-        recipe("nf_resnet_15").peak(batch)
-    assert recipe("nf_resnet_15", rates={}).peak(256) == 0.1
+        recipe("nf_resnet_15").peak_lr(batch)
+    assert recipe("nf_resnet_15", rates={}).peak_lr(256) == 0.1
 
 
 def test_a_command_with_another_batch_is_refused_before_any_training(command: Command) -> None:
@@ -172,10 +174,10 @@ def test_a_command_with_another_batch_is_refused_before_any_training(command: Co
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
-        ({"schedule": "exponential"}, "period=None: it belongs to schedule=exponential"),
-        ({"period": 0.1}, "period=0.1: it belongs to schedule=exponential"),
-        ({"rates": {128: -1}}, "rates=.*: batches and rates must be above 0"),
-        ({"ema_unit": "epoch"}, "ema_unit=epoch: without recipe.ema it is null"),
+        ({"schedule": "exponential"}, "period=None: schedule=exponential needs a period"),
+        ({"period": 0.1}, "period=0.1: .* other schedules need period=null"),
+        ({"rates": {128: -1}}, "rates=.*: global batches and rates must be above 0"),
+        ({"ema_unit": "epoch"}, "ema_unit=epoch: it needs recipe.ema"),
         ({"crop": 0}, "crop=0: it must be above 0"),
     ],
 )
@@ -187,9 +189,9 @@ def test_a_bad_recipe_is_one_sentence(changes: dict[str, Any], says: str) -> Non
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
-        ({"alpha": 1.0}, "alpha=1.0: a decay is from 0 to below 1"),
+        ({"alpha": 1.0}, "alpha=1.0: a decay must be at least 0 and below 1"),
         ({"eps": 0.0}, "eps=0.0: it must be above 0"),
-        ({"nesterov": True}, "nesterov=true: RMSProp has no such form"),
+        ({"nesterov": True}, "nesterov=true: RMSProp has no Nesterov form"),
     ],
 )
 def test_a_bad_rmsprop_is_one_sentence(changes: dict[str, Any], says: str) -> None:
@@ -200,15 +202,12 @@ def test_a_bad_rmsprop_is_one_sentence(changes: dict[str, Any], says: str) -> No
 @pytest.mark.parametrize("precision", ["32-true", "bf16-mixed"])
 def test_evonorms_proxy_task_trains(precision: str, tmp_path: Path) -> None:
     words = dataset_files.words("cifar10", dataset_files.cifar10(tmp_path))
-    curve: list[Record] = []
-    train(
+    _, curve = train_cell(
         cell(
             *words, "recipe=evonorm_proxy_s", "model=resnet50_cifar", "norm=evonorm_s0", "batch=4",
             "global_batch=8", "recipe.images=160", "logger=none",
             "trainer=cpu", f"precision={precision}",
-        ),
-        curve.append,
-        lambda *_: None,
+        )
     )  # fmt: skip
     assert curve[-1]["step"] == 20
     assert math.isfinite(curve[-1]["train_loss"])
@@ -216,7 +215,7 @@ def test_evonorms_proxy_task_trains(precision: str, tmp_path: Path) -> None:
 
 def test_an_average_over_epochs_begins_with_the_first_and_keeps_its_decay() -> None:
     network = nn.Linear(1, 1, bias=False)
-    average = Average(network, 0.9, rises=False)
+    average = MovingAverage(network, 0.9, warms_up=False)
     expected = None
     for number, value in enumerate((3.0, 1.0, -2.0)):
         nn.init.constant_(network.weight, value)
@@ -228,7 +227,7 @@ def test_an_average_over_epochs_begins_with_the_first_and_keeps_its_decay() -> N
 def test_an_average_over_epochs_reaches_the_evaluation() -> None:
     words = ["norm=bn", "recipe.images=null", "recipe.epochs=3", *SHORT[1:]]
     found = [
-        train(cell(*words, *more), lambda _: None, lambda *_: None)
+        train_cell(cell(*words, *more))[0]
         for more in ([], ["recipe.ema=0.5", "recipe.ema_unit=epoch"], ["recipe.ema=0.5"])
     ]
     assert len({each["train_loss"] for each in found}) == 1
@@ -245,7 +244,7 @@ def test_a_level_reaches_the_network(name: str, network: str) -> None:
     more = ["model.name=resnet18"] if network == "timm" else []
     one = cell(f"reg={name}", f"model={network}", f"norm={norm}", *more)
     with torch.device("meta"):
-        made = network_of(one, dataset_of(one))
+        made = Experiment(one).build_network()
     reg: Regularization = build("reg", options("reg", name, {}))
     dropouts = {layer.rate for layer in made.modules() if isinstance(layer, Dropout)}
     depths = [layer for layer in made.modules() if isinstance(layer, StochasticDepth)]
@@ -261,8 +260,8 @@ def test_a_level_reaches_the_network(name: str, network: str) -> None:
 
 def test_a_level_that_a_network_has_no_place_for_is_impossible() -> None:
     one = cell("reg=nf", "model=resnet14", "model._target_=plain_net.plain")
-    with pytest.raises(Impossible, match="reg=nf sets dropout, which this model has not"):
-        network_of(one, dataset_of(one))
+    with pytest.raises(Impossible, match="reg=nf sets dropout, and model=resnet14 has no such"):
+        Experiment(one).build_network()
 
 
 # What no source gives

@@ -7,17 +7,18 @@ from torch import Tensor
 from normbench.config.plan import Plan, automatic
 from normbench.data.counter_rng import Draws, permutation
 from normbench.data.digits import Digits
-from normbench.training.datamodule import Chunk, Order, Schedule, augmented
+from normbench.training.chunk import Chunk, Chunking, augment_chunk
+from normbench.training.datamodule import WorkerSampler
 
 PLANS = [Plan(1, 8, 1), Plan(8, 1, 1), Plan(1, 1, 8), Plan(2, 2, 2), Plan(4, 2, 1), Plan(2, 1, 4)]
 
 
 def seen(plan: Plan, images: int = 100, batch: int = 3) -> dict[tuple[int, int], list[int]]:
     """The images that each worker sees in each step, in the order in which it sees them."""
-    order = Order(images, batch * plan.workers, plan, seed=5)
+    sampler = WorkerSampler(images, batch * plan.workers, plan, seed=5)
     found = {}
     for device in range(plan.devices):
-        for step, turns in enumerate(order.epoch(2, device)):
+        for step, turns in enumerate(sampler.device_indices(2, device)):
             for turn, images_of_pass in enumerate(turns):
                 for slot in range(plan.per_forward):
                     worker = device + plan.devices * (turn + plan.accumulation * slot)
@@ -37,11 +38,11 @@ def test_image_k_of_the_global_batch_belongs_to_worker_k_mod_w() -> None:
 
 
 def test_what_does_not_fill_a_global_batch_is_left_out() -> None:
-    order = Order(100, 24, automatic(8), seed=0)
-    indices = order.epoch(0)
+    sampler = WorkerSampler(100, 24, automatic(8), seed=0)
+    indices = sampler.device_indices(0)
     assert indices.shape == (4, 1, 24)
     assert len(indices.unique()) == 96
-    assert not torch.equal(indices, order.epoch(1))
+    assert not torch.equal(indices, sampler.device_indices(1))
 
 
 @pytest.mark.parametrize("plan", [(0, 1, 1), (1, -1, 1)])
@@ -106,10 +107,10 @@ def test_draws_have_the_moments_of_their_distributions() -> None:
 def test_chunks_cover_every_step_once_and_end_where_a_record_is_due(
     chunk: int, log_every: int
 ) -> None:
-    schedule = Schedule(steps=25, chunk=chunk, log_every=log_every)
+    chunking = Chunking(steps=25, chunk=chunk, log_every=log_every)
     covered = []
     for epoch in range(3):
-        for cut in schedule.cut(epoch, steps_per_epoch=10):
+        for cut in chunking.split_epoch(epoch, steps_per_epoch=10):
             steps = list(range(10 * epoch + cut.start + 1, 10 * epoch + cut.stop + 1))
             assert len(steps) <= chunk
             assert not any(step % log_every == 0 for step in steps[:-1])
@@ -124,11 +125,11 @@ def test_augmentation_is_the_same_in_chunks_of_any_size() -> None:
 
     def chunk(steps: Tensor) -> Chunk:
         seen = steps.flatten()
-        return Chunk(images[seen], labels[steps], steps, 1, 3, ends_epoch=False, known=seen)
+        return Chunk(images[seen], labels[steps], steps, 1, 3, ends_epoch=False, read_indices=seen)
 
     whole = chunk(indices)
-    together = augmented(data, whole).images
+    together = augment_chunk(data, whole).images
     for step in range(6):
         one = slice(step, step + 1)
         part = chunk(indices[one])
-        assert torch.equal(augmented(data, part).images[0], together[step])
+        assert torch.equal(augment_chunk(data, part).images[0], together[step])

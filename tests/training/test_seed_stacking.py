@@ -10,14 +10,15 @@ import torch
 
 from normbench.catalog import normalizers
 from normbench.config.cells import Cell
-from normbench.config.plan import layouts
 from normbench.results import Row, read, read_history
-from normbench.training import checkpoint, seed_stacking
+from normbench.training import checkpoint
 from normbench.training.checkpoint import Checkpoints, State
+from normbench.training.experiment import Experiment, Training
 from normbench.training.metrics import Record
-from normbench.training.seed_stacking import Run, hindrance, unstackable
-from normbench.training.trainer import dataset_of, network_of, train
-from support.cells import BROKEN, arguments_for, cell
+from normbench.training.seed_stacking import explain_unstackable_cell, train_stacked
+from normbench.training.stacked_networks import explain_unstackable_network
+from normbench.training.trainer import train
+from support.cells import BROKEN, Curve, Interrupted, arguments_for, cell
 from support.commands import Command
 
 WORDS = (
@@ -28,31 +29,25 @@ CLOSE: dict[str, Any] = {"rel": 1e-9, "abs": 1e-12}  # of fp64 after three steps
 SEEDS = (0, 1)
 
 
-def _silent(*_: object) -> None:
-    """Nobody listens."""
-
-
 def seeds(*words: str) -> list[Cell]:
     base = cell(*WORDS, *words)
     return [replace(base, seed=seed) for seed in SEEDS]
 
 
 def alone(own: Cell, state: State | None = None) -> tuple[dict[str, Any], list[Record]]:
-    curve: list[Record] = []
-    return train(own, curve.append, _silent, state=state), curve
+    curve = Curve()
+    return train(Training(Experiment(own), curve, state=state)), curve.records
 
 
 def side_by_side(
-    cells: Sequence[Cell], **more: Sequence[Any]
+    cells: Sequence[Cell],
+    checkpoints: Sequence[Checkpoints | None] = (None, None),
+    states: Sequence[State | None] = (None, None),
 ) -> list[tuple[dict[str, Any], list[Record]]]:
-    curves: list[list[Record]] = [[] for _ in cells]
-    columns = [dict(zip(more, values, strict=True)) for values in zip(*more.values(), strict=True)]
-    runs = [
-        Run(own, curve.append, _silent, **(columns[number] if columns else {}))
-        for number, (own, curve) in enumerate(zip(cells, curves, strict=True))
-    ]
-    found = seed_stacking.train(runs, layouts(cells[0].workers)[0])
-    return list(zip(found, curves, strict=True))
+    curves = [Curve() for _ in cells]
+    columns = zip(map(Experiment, cells), curves, checkpoints, states, strict=True)
+    fields = train_stacked([Training(*column) for column in columns])
+    return list(zip(fields, [curve.records for curve in curves], strict=True))
 
 
 def assert_same(
@@ -114,20 +109,13 @@ def halves(tmp_path: Path, cells: Sequence[Cell]) -> list[State]:
     """The states of trainings after 2 of 3 steps, which were taken together."""
     folders = [tmp_path / str(own.seed) for own in cells]
 
-    class Enough(Exception):  # noqa: N818
-        """They are interrupted."""
-
-    def stop(done: int, _steps: int, _loss: float) -> None:
-        if done == 3:
-            raise Enough
-
-    runs = [
-        Run(own, _silent, stop, checkpoints(folder))
+    trainings = [
+        Training(Experiment(own), Curve(last_step=3), checkpoints(folder))
         for own, folder in zip(cells, folders, strict=True)
     ]
-    with pytest.raises(Enough):
-        seed_stacking.train(runs, layouts(cells[0].workers)[0])
-    states = [checkpoint.load(folder / checkpoint.LAST) for folder in folders]
+    with pytest.raises(Interrupted):
+        train_stacked(trainings)
+    states = [checkpoint.load_state(folder / checkpoint.LAST) for folder in folders]
     assert [state["done"] for state in states] == [2, 2]
     return states
 
@@ -135,7 +123,7 @@ def halves(tmp_path: Path, cells: Sequence[Cell]) -> list[State]:
 def test_interrupted_ones_go_on_together_and_alone(tmp_path: Path) -> None:
     cells = seeds("norm=bn", "trainer.chunk=1")
     states = halves(tmp_path, cells)
-    again = side_by_side(cells, state=[dict(state) for state in states])
+    again = side_by_side(cells, states=[dict(state) for state in states])
     for own, state, (fields, curve) in zip(cells, states, again, strict=True):
         for other, rest in (alone(own), alone(own, state)):
             assert fields["test_loss"] == pytest.approx(other["test_loss"], rel=1e-5)
@@ -148,7 +136,7 @@ def test_a_checkpoint_has_one_network_and_not_all(tmp_path: Path) -> None:
     side_by_side(cells, checkpoints=[checkpoints(tmp_path / str(own.seed)) for own in cells])
     for own in cells:
         sizes.append((tmp_path / str(own.seed) / checkpoint.LAST).stat().st_size)
-    train(cells[0], _silent, _silent, checkpoints=checkpoints(tmp_path / "alone"))
+    train(Training(Experiment(cells[0]), checkpoints=checkpoints(tmp_path / "alone")))
     assert max(sizes) < 1.1 * (tmp_path / "alone" / checkpoint.LAST).stat().st_size
 
 
@@ -157,7 +145,7 @@ def test_one_that_diverges_is_told_and_leaves_the_others_alone(tmp_path: Path) -
     states = halves(tmp_path, cells)
     for weights in states[0]["model"].values():
         weights.fill_(float("nan"))
-    (lost, _), (kept, curve) = side_by_side(cells, state=states)
+    (lost, _), (kept, curve) = side_by_side(cells, states=states)
     assert (lost["status"], lost["reason"]) == ("diverged", "the loss of step 3 of 3 was nan")
     expected, rest = alone(cells[1])
     assert kept["status"] == expected["status"]
@@ -177,7 +165,7 @@ def test_one_that_diverges_is_told_and_leaves_the_others_alone(tmp_path: Path) -
     ],
 )
 def test_what_is_trained_one_by_one_says_why(words: list[str], says: str) -> None:
-    assert hindrance(cell(*WORDS, *words)) == says
+    assert explain_unstackable_cell(cell(*WORDS, *words)) == says
 
 
 @pytest.mark.parametrize(
@@ -190,11 +178,8 @@ def test_what_is_trained_one_by_one_says_why(words: list[str], says: str) -> Non
     ],
 )
 def test_networks_are_tried_out_before(words: list[str], says: str) -> None:
-    own = cell(*WORDS, *words)
-    data = dataset_of(own)
-    with torch.device("meta"):
-        network = network_of(own, data)
-    reason = unstackable(network, 64, data.trained_image)
+    info = Experiment(cell(*WORDS, *words)).info
+    reason = explain_unstackable_network(info.network, 64, info.trained_image)
     assert reason.startswith(says) if says else not reason
 
 
@@ -237,7 +222,7 @@ def test_seeds_that_were_not_as_far_go_on_with_those_that_were(
         "logger=none", "trainer.chunk=1", "checkpoint.every=0", "checkpoint=keep",
     )  # fmt: skip
     assert command("-m", *words, "seed=0", "runs=whole").code == 0
-    state = checkpoint.load(next(Path("whole").glob("*/*/checkpoint.pt")))
+    state = checkpoint.load_state(next(Path("whole").glob("*/*/checkpoint.pt")))
     own = Path("runs/default") / cell(*words, "seed=0").id
     own.mkdir(parents=True)
     torch.save(state, own / "checkpoint.pt")  # as if it had been killed before its row

@@ -16,14 +16,14 @@ from normbench.data.digits import Digits
 from normbench.errors import BadInput, Impossible
 from normbench.execution import preflight
 from normbench.training import cuda_graph
-from normbench.training.datamodule import Chunk, Loaders, Order, Schedule, augmented
-from normbench.training.lightning_module import Task
-from normbench.training.parameter_groups import groups
-from normbench.training.parameter_groups import trained as declared
+from normbench.training.chunk import Chunk, Chunking, augment_chunk
+from normbench.training.datamodule import DataModule, WorkerSampler
+from normbench.training.experiment import Experiment, Training
+from normbench.training.metrics import PassOutput, StepMetrics
+from normbench.training.parameter_groups import build_groups, list_parameters
 from normbench.training.recipe import Recipe
-from normbench.training.regularization import Regularization
-from normbench.training.schedule import followed
-from normbench.training.trainer import dataset_of, implementation
+from normbench.training.schedule import simulate_lr
+from normbench.training.trainer import prepare
 from support.cells import SHORT, arguments_for, cell, network_for, train_cell
 from support.layers import norm_layers
 
@@ -46,7 +46,7 @@ def recipe(**changes: Any) -> Recipe:
     ],
 )
 def test_the_length_of_a_training(changes: dict[str, Any], batch: int, steps: int) -> None:
-    assert recipe(**changes).steps(1293, batch) == steps
+    assert recipe(**changes).count_steps(1293, batch) == steps
 
 
 @pytest.mark.parametrize("schedule", ["cosine", "multistep", "onecycle"])
@@ -56,9 +56,9 @@ def test_a_schedule_peaks_at_the_linear_rule_and_never_above(
     schedule: str, steps: int, warmup: float
 ) -> None:
     made = recipe(schedule=schedule, warmup=warmup, lr=0.1, lr_batch=128)
-    rates = followed(made, made.optimizer(nn.Linear(2, 2), 256), steps)
-    assert max(rates) <= made.peak(256) * (1 + 1e-9)
-    assert made.peak(256) == pytest.approx(0.2)
+    rates = simulate_lr(made, made.build_optimizer(nn.Linear(2, 2), 256), steps)
+    assert max(rates) <= made.peak_lr(256) * (1 + 1e-9)
+    assert made.peak_lr(256) == pytest.approx(0.2)
     if steps == 200:
         assert max(rates) == pytest.approx(0.2, rel=0.02)
         assert rates[0] < 0.1 * 0.2 if warmup else True
@@ -67,7 +67,7 @@ def test_a_schedule_peaks_at_the_linear_rule_and_never_above(
 
 def test_multistep_drops_at_fractions_of_the_training() -> None:
     made = recipe(schedule="multistep", milestones=[0.5, 0.75], drop=0.1, warmup=0.0)
-    factors = [made.factor(step, 100) for step in range(100)]
+    factors = [made.lr_factor(step, 100) for step in range(100)]
     assert factors == pytest.approx([1.0] * 50 + [0.1] * 25 + [0.01] * 25)
 
 
@@ -75,17 +75,17 @@ def test_multistep_drops_at_fractions_of_the_training() -> None:
     ("changes", "says"),
     [
         ({"epochs": 3}, r"as in recipe\.epochs=10 recipe\.images=null"),
-        ({"images": None}, "one of them says how long"),
+        ({"images": None}, "set one of them"),
         ({"lr": float("nan")}, "recipe.lr=nan: it must be a finite number"),
         ({"lr": 0}, "lr=0.0: it must be above 0"),
         ({"lr": "fast"}, "recipe.lr=fast: input should be a valid number"),
-        ({"warmup": 1.5}, "recipe.warmup=1.5: fractions of all steps"),
+        ({"warmup": 1.5}, "recipe.warmup=1.5: a fraction of all steps must be"),
         ({"schedule": "cosin"}, "recipe.schedule=cosin: input should be 'cosine'"),
         ({"decayed": ["wieght"]}, "did you mean weight"),
         ({"momentum": 0.0}, "nesterov=false"),
         ({"wd": 1}, "recipe.wd is no option of demo"),
         ({"recalibration": 0}, "recipe.recalibration=0: it must be above 0"),
-        ({"gain_target": 1.0, "decayed": ["weight"]}, "recipe.gain_target=1.0: recipe.decayed has"),
+        ({"gain_target": 1.0, "decayed": ["weight"]}, "recipe.gain_target=1.0: recipe.decayed has no gain"),
     ],
 )
 def test_a_bad_recipe_is_one_sentence(changes: dict[str, Any], says: str) -> None:
@@ -103,7 +103,7 @@ LAYERS = ["gain", "shift", "scalar", "proxy", "ratio", "residual"]
 @pytest.mark.parametrize("decayed", [["weight"], ["weight", "bias", *LAYERS]], ids=str)
 def test_every_parameter_is_in_one_group(norm: str, decayed: list[str]) -> None:
     network = model(norm=normalizer(norm), num_classes=10, **network_for(norm))
-    found = groups(network, 0.5, 1e-4, decayed)
+    found = build_groups(network, 0.5, 1e-4, decayed)
     everything = [id(p) for group in found for p in group["params"]]
     assert sorted(everything) == sorted(id(p) for p in network.parameters())
     kept = [parameter for layer in norm_layers(network) for parameter in layer.parameters()]
@@ -117,7 +117,7 @@ def test_fixups_scalars_and_the_classifiers_bias_learn_at_a_tenth_of_the_rate() 
     network = model("resnet20", norm=normalizer("fixup"), num_classes=10)
     found = {
         id(parameter): group["lr"]
-        for group in groups(network, 0.5, 1e-4, ["weight"])
+        for group in build_groups(network, 0.5, 1e-4, ["weight"])
         for parameter in group["params"]
     }
     for name, parameter in network.named_parameters():
@@ -125,14 +125,16 @@ def test_fixups_scalars_and_the_classifiers_bias_learn_at_a_tenth_of_the_rate() 
         assert found[id(parameter)] == pytest.approx(0.05 if slow else 0.5), name
         assert slow == (parameter.dim() == 0 or name == "head.bias")
     others = model("resnet20", norm=normalizer("fixup", rate=1), num_classes=10)
-    assert {group["lr"] for group in groups(others, 0.5, 1e-4, ["weight"])} == {0.5}
+    assert {group["lr"] for group in build_groups(others, 0.5, 1e-4, ["weight"])} == {0.5}
 
 
 @pytest.mark.parametrize("schedule", ["cosine", "onecycle"])
 def test_every_group_follows_the_schedule_at_its_own_rate(schedule: str) -> None:
     made = recipe(schedule=schedule)
-    optimizer = made.optimizer(model("resnet20", norm=normalizer("fixup"), num_classes=10), 128)
-    scheduler = made.scheduler(optimizer, 20)
+    optimizer = made.build_optimizer(
+        model("resnet20", norm=normalizer("fixup"), num_classes=10), 128
+    )
+    scheduler = made.build_scheduler(optimizer, 20)
     for _ in range(20):
         rates = {round(group["lr"], 12) for group in optimizer.param_groups}
         high = optimizer.param_groups[0]["lr"]
@@ -149,12 +151,12 @@ def test_decay_pulls_gains_to_their_target_and_all_else_to_zero(
     decayed = ["weight", "bias", *LAYERS]
     made = recipe(weight_decay=0.1, gain_target=target, decayed=decayed, momentum=0, nesterov=False)
     network = model(norm=normalizer(norm), num_classes=10, **network_for(norm))
-    optimizer = made.optimizer(network, 128)
+    optimizer = made.build_optimizer(network, 128)
     for _ in range(1000):  # decay alone: every gradient is 0
         for parameter in network.parameters():
             parameter.grad = torch.zeros_like(parameter)
         optimizer.step()
-    for each in declared(network):
+    for each in list_parameters(network):
         wanted = torch.full_like(each.parameter, ends if each.role == "gain" else 0.0)
         torch.testing.assert_close(each.parameter.detach(), wanted, atol=1e-3, rtol=0)
 
@@ -170,7 +172,7 @@ def test_a_parameter_without_a_role_is_an_error() -> None:
             self.scale = nn.Parameter(torch.ones(1))
 
     with pytest.raises(TypeError, match=r"Odd\.scale has no role"):
-        list(declared(Odd()))
+        list(list_parameters(Odd()))
 
 
 # The whole
@@ -227,12 +229,9 @@ def test_without_a_hold_out_there_is_no_validation() -> None:
 )
 def test_the_final_loss_is_that_of_the_end(per_epoch: int, steps: int, last: int) -> None:
     """Of the last epoch, or of a tenth of all steps where an epoch is longer."""
-    task = Task(
-        nn.Linear(2, 2), recipe(), Regularization(), automatic(1),
-        classes=2, global_batch=4, steps=steps, steps_per_epoch=per_epoch, log_every=50,
-    )  # fmt: skip
-    task.last.extend([(9.0, 0.0)] * (steps - last) + [(1.0, 2.0)] * last)
-    assert task.final_means() == (1.0, 50.0)
+    metrics = StepMetrics(steps, per_epoch, global_batch=4)
+    metrics.add([(9.0, 0.0)] * (steps - last) + [(1.0, 2.0)] * last)
+    assert metrics.final_means() == (1.0, 50.0)
 
 
 def test_the_curve_has_the_rate_of_its_own_step() -> None:
@@ -267,13 +266,13 @@ def test_recalibration_changes_what_is_tested_and_nothing_that_was_trained(norm:
 def test_images_to_recalibrate_on_are_those_that_would_come_next() -> None:
     data = Digits()
     splits = data.splits()
-    order = Order(len(splits.train.labels), 128, automatic(16), seed=0)
-    ended = Loaders(data, splits, order, Schedule(20, 5, 50))
-    on = Loaders(data, splits, order, Schedule(40, 5, 50))
-    found = list(ended.after_training(order.steps_per_epoch + 2))
-    assert len(found) == order.steps_per_epoch + 2
-    chunks = (chunk for epoch in (2, 3) for chunk in on.chunks(epoch))
-    coming = [images for chunk in chunks for images in augmented(data, chunk).images]
+    sampler = WorkerSampler(len(splits.train.labels), 128, automatic(16), seed=0)
+    ended = DataModule(data, splits, sampler, Chunking(20, 5, 50))
+    longer = DataModule(data, splits, sampler, Chunking(40, 5, 50))
+    found = list(ended.batches_after_training(sampler.steps_per_epoch + 2))
+    assert len(found) == sampler.steps_per_epoch + 2
+    chunks = (chunk for epoch in (2, 3) for chunk in longer.read_chunks(epoch))
+    coming = [images for chunk in chunks for images in augment_chunk(data, chunk).images]
     assert torch.equal(torch.stack(found), torch.cat(coming)[: len(found)])
 
 
@@ -376,7 +375,7 @@ def test_steps_in_memory_of_their_own_train_bit_for_bit(
     """Where a graph would be replayed, which takes a GPU, what it would have recorded runs again:
     it reads and leaves everything where that lay the first time, and statistics have not moved."""
 
-    def recorded(run: Callable[[], cuda_graph.Told]) -> tuple[cuda_graph.Replay, cuda_graph.Told]:
+    def capture(run: Callable[[], list[PassOutput]]) -> tuple[cuda_graph.Replay, list[PassOutput]]:
         told = run()
 
         def replay() -> None:
@@ -386,7 +385,7 @@ def test_steps_in_memory_of_their_own_train_bit_for_bit(
 
         return replay, told
 
-    monkeypatch.setattr(cuda_graph, "recorded", recorded)
+    monkeypatch.setattr(cuda_graph, "capture", capture)
     words = (f"norm={norm}", "batch=8", "trainer.per_forward=4", "reg.mixup=0.2", *SHORT)
     (plain, curve), (replayed, same) = (
         train_cell(cell(*words, f"trainer.graphs={on}")) for on in ("false", "true")
@@ -399,78 +398,71 @@ def test_steps_in_memory_of_their_own_train_bit_for_bit(
 def test_a_step_that_cannot_be_recorded_says_what_would_work(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def recorded(run: Callable[[], cuda_graph.Told]) -> tuple[cuda_graph.Replay, cuda_graph.Told]:
+    def capture(run: Callable[[], list[PassOutput]]) -> tuple[cuda_graph.Replay, list[PassOutput]]:
         run()
         raise RuntimeError("operation not permitted when stream is capturing")
 
-    monkeypatch.setattr(cuda_graph, "recorded", recorded)
-    says = "recorded: operation not permitted .*; trainer.graphs=false works"
+    monkeypatch.setattr(cuda_graph, "capture", capture)
+    says = "captured: operation not permitted .*; trainer.graphs=false works"
     with pytest.raises(RuntimeError, match=says):
         train_cell(cell("norm=bn", "batch=8", "trainer.graphs=true", *SHORT))
 
 
 def test_a_lack_of_memory_is_one_however_recording_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    def recorded(run: Callable[[], cuda_graph.Told]) -> tuple[cuda_graph.Replay, cuda_graph.Told]:
+    def capture(run: Callable[[], list[PassOutput]]) -> tuple[cuda_graph.Replay, list[PassOutput]]:
         try:
             raise torch.OutOfMemoryError("no room")
         finally:
             raise RuntimeError("capture was invalidated")
 
-    monkeypatch.setattr(cuda_graph, "recorded", recorded)
+    monkeypatch.setattr(cuda_graph, "capture", capture)
     with pytest.raises(torch.OutOfMemoryError, match="no room"):
         train_cell(cell("norm=bn", "batch=8", "trainer.graphs=true", *SHORT))
 
 
 @pytest.mark.parametrize(
-    ("words", "look", "reason"),
+    ("words", "changes", "reason"),
     [
-        (["trainer.devices=2"], preflight.Look(), "a graph is of one process"),
-        (["precision=16-mixed"], preflight.Look(), "precision=16-mixed scales the loss anew"),
-        (["norm=batch_renorm"], preflight.Look(changes=True), "has other bounds"),
+        (["trainer.devices=2"], False, "a graph belongs to one process"),
+        (["precision=16-mixed"], False, "precision=16-mixed changes the loss scale"),
+        (["norm=batch_renorm"], True, "has other bounds"),
     ],
 )  # fmt: skip
 def test_what_changes_from_step_to_step_is_no_graph(
-    words: list[str], look: preflight.Look, reason: str, monkeypatch: pytest.MonkeyPatch
+    words: list[str], changes: bool, reason: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = cell("batch=8", *words, "trainer=gpu", "trainer.graphs=true")
-    monkeypatch.setattr(preflight, "on_gpu", lambda cell: cell.trainer.accelerator == "gpu")
+    monkeypatch.setattr(preflight, "uses_gpu", lambda cell: cell.trainer.accelerator == "gpu")
     with pytest.raises(BadInput, match=f"trainer.graphs=true: .*{reason}.*graphs=false works"):
-        preflight.require_graphs(asked, look)
+        preflight.require_graphs(asked, changes_every_step=changes)
     with pytest.raises(BadInput, match="it needs a CUDA device"):
-        preflight.require_graphs(cell("trainer=cpu", "trainer.graphs=true"), preflight.Look())
+        preflight.require_graphs(
+            cell("trainer=cpu", "trainer.graphs=true"), changes_every_step=False
+        )
 
 
 def test_what_is_compiled_by_itself_is_large(monkeypatch: pytest.MonkeyPatch) -> None:
-    small, large = cell("trainer=cpu"), cell("trainer=cpu", "recipe.images=1000000000")
-    data = dataset_of(large)
-    assert implementation(small, 200, data) == "eager"
-    assert implementation(large, 8_000_000, data) == "compile"
+    experiment = Experiment(cell("trainer=cpu"))
+    assert experiment.choose_impl(200) == "eager"
+    assert experiment.choose_impl(8_000_000) == "compile"
     monkeypatch.setenv("CXX", "no-such-compiler")
-    assert implementation(large, 8_000_000, data) == "eager"
-    asked = cell("trainer=cpu", "trainer.impl=lean", "recipe.images=1000000000")
-    assert implementation(asked, 8_000_000, data) == "lean"
-    with pytest.raises(BadInput, match=r"trainer.impl=compile: .* here is no no-such-compiler"):
+    assert experiment.choose_impl(8_000_000) == "eager"
+    lean = Experiment(cell("trainer=cpu", "trainer.impl=lean"))
+    assert lean.choose_impl(8_000_000) == "lean"
+    with pytest.raises(BadInput, match=r"trainer.impl=compile: .* no-such-compiler .* is not inst"):
         preflight.require_compiler(cell("trainer=cpu", "trainer.impl=compile"))
 
 
 def first_gradients(norm: str, plan: Plan) -> list[torch.Tensor]:
     """The gradients of the first step, from a task of its own."""
-    torch.manual_seed(0)
-    data = Digits()
-    splits = data.splits()
-    order = Order(len(splits.train.labels), 16, plan, seed=0)
-    home = network_for(norm)
-    network = model(norm=normalizer(norm), num_classes=10, in_chans=1, depth=8, **home).double()
-    task = Task(
-        network, recipe(), Regularization(), plan,
-        classes=10, global_batch=16, steps=1, steps_per_epoch=order.steps_per_epoch, log_every=50,
-    )  # fmt: skip
-    loaders = Loaders(data, splits, order, Schedule(1, 1, 50))
-    chunk: Chunk = augmented(data, next(loaders.chunks(0)))
+    words = ("model.depth=8", "batch=4", "workers=4", "protocol=fixed_workers", *SHORT)
+    base = cell(*arguments_for(norm), *words, "precision=64-true")
+    module, data = prepare(Training(Experiment(base, plan)))
+    chunk: Chunk = augment_chunk(data.data, next(data.read_chunks(0)))
     for images, labels in zip(chunk.images[0], chunk.labels[0], strict=True):
-        loss = nn.functional.cross_entropy(task.model(images.double()), labels)
+        loss = nn.functional.cross_entropy(module.model(images.double()), labels)
         (loss / len(chunk.images[0])).backward()
-    return [p.grad for p in network.parameters() if p.grad is not None]
+    return [p.grad for p in module.model.parameters() if p.grad is not None]
 
 
 # Synchronized statistics refuse, ghosts need more images; batch renorm reads what a pass moves.
@@ -485,6 +477,6 @@ def test_accumulated_passes_give_the_gradient_of_one_pass(norm: str) -> None:
 
 
 def test_synchronized_statistics_refuse_to_be_accumulated() -> None:
-    with pytest.raises(Impossible, match="share one forward pass"):
+    with pytest.raises(Impossible, match="need all images of an optimizer step"):
         first_gradients("sync_bn", Plan(1, 1, 4))
     assert first_gradients("sync_bn", automatic(4))
