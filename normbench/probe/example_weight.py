@@ -22,9 +22,9 @@ from normbench.probe.output import print_table, write_results, write_run_results
 from normbench.probe.request import ProbeRequest
 from normbench.probe.trained_network import TrainedRun
 from normbench.run_files import Record
-from normbench.training.metrics import Evaluation
 from normbench.training.experiment import Experiment
 from normbench.training.hardware import autocast_context, weight_dtype
+from normbench.training.metrics import Evaluation
 
 #: Dense near both ends, where the paper's curves bend.
 ALPHAS = (

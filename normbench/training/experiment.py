@@ -21,8 +21,8 @@ from normbench.data.reading import opened
 from normbench.errors import Impossible
 from normbench.models.drop import set_rescale
 from normbench.models.network_info import NetworkInfo
-from normbench.norms.impl import Impl
 from normbench.norms.base.layer import Normalizer
+from normbench.norms.impl import Impl
 from normbench.norms.workers import set_workers
 from normbench.run_files import Record as ProbeRecord
 from normbench.training.checkpoint import Checkpoints, State

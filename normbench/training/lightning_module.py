@@ -19,8 +19,8 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from normbench.measurements.training_probes import TrainingProbes
 from normbench.models.drop import drop_layers, set_draws
-from normbench.norms.impl import set_impl
 from normbench.norms.base.running import NetworkStatistics
+from normbench.norms.impl import set_impl
 from normbench.norms.recalibration import recalibrate
 from normbench.norms.renorm import renorm_layers, set_progress
 from normbench.training.checkpoint import (

@@ -31,16 +31,8 @@ from support.cells import (
 )
 from support.commands import Command, Rows
 from support.processes import is_training, pid_of, processes, run_when, terminal, wait_for
-from support.cells import (
-    BROKEN,
-    RESUMABLE,
-    SHORT,
-    Curve,
-    Interrupted,
-    cell,
-    run_folder,
-    train_cell,
-)
+from support.rows import numbers
+from support.slow import slow_except
 
 
 @pytest.mark.parametrize(

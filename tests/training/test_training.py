@@ -85,7 +85,10 @@ def test_multistep_drops_at_fractions_of_the_training() -> None:
         ({"momentum": 0.0}, "nesterov=false"),
         ({"wd": 1}, "recipe.wd is no option of demo"),
         ({"recalibration": 0}, "recipe.recalibration=0: it must be above 0"),
-        ({"gain_target": 1.0, "decayed": ["weight"]}, "recipe.gain_target=1.0: recipe.decayed has no gain"),
+        (
+            {"gain_target": 1.0, "decayed": ["weight"]},
+            "gain_target=1.0: recipe.decayed has no gain",
+        ),
     ],
 )
 def test_a_bad_recipe_is_one_sentence(changes: dict[str, Any], says: str) -> None:
