@@ -242,6 +242,6 @@ def test_the_private_names_of_wandb_workspaces_are_there() -> None:
 
     board = ws.Workspace(entity="me", project="normbench")
     assert {"_internal_id", "_internal_name"} <= vars(board).keys()
-    for each in (board, wr.Report(entity="me", project="normbench")):
+    for each in (board, wr.Report(title="one", entity="me", project="normbench")):
         assert each._to_model().spec.model_dump_json(by_alias=True, exclude_none=True)[0] == "{"
     assert list(inspect.signature(get_view_dict).parameters) == ["entity", "project", "view_name"]
