@@ -36,7 +36,7 @@ that there is to see, and another one. The loop measured twice says how much is 
 _SEEDS = """\
 ## Seeds together
 
-Processor time of a training step of several seeds as one network (`seeds_together=true`) over one
+Processor time of a training step of several seeds as one network (`stack_seeds=true`) over one
 training after the other, one worker each. On small networks at small batches most of a step is the
 calling of operators, which is done once for all; where arithmetic is most of it nothing is gained.
 """

@@ -119,7 +119,7 @@ def test_a_step_that_is_replayed_is_the_step(
     words = (f"norm={norm}", "batch=4", f"precision={precision}", f"trainer.impl={impl}", *ON_GPU)
     words = (*words, *more)
     (plain, _), (replayed, _) = (
-        train_cell(cell(*words, f"trainer.graphs={on}")) for on in ("false", "true")
+        train_cell(cell(*words, f"trainer.cuda_graph={on}")) for on in ("false", "true")
     )
     assert (plain["cuda_graphs"], replayed["cuda_graphs"]) == (False, True)
     worst = 1e-4 if precision == "32-true" else 1e-2

@@ -69,7 +69,7 @@ def _rows() -> Iterator[Row]:
 def _row(cell: Cell) -> Row:
     top1 = 90 + int(cell.id, 16) % 1000 / 100
     return Row(
-        **cell.asked("made_up"), status="ok", train_loss=0.1, train_top1=99.0, val_top1=top1,
+        **cell.description("made_up"), status="ok", train_loss=0.1, train_top1=99.0, val_top1=top1,
         test_top1=top1, test_top5=99.5, test_loss=0.3, params=175_258, macs=1_000_000,
         coverage="norms 15 of 15", seconds=4.0, images_per_second=9_000.0,
         peak_memory=700_000_000, device_memory=24_000_000_000, devices="1 x cpu (x86_64)",

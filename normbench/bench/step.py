@@ -22,7 +22,7 @@ from normbench.bench.measured import Once, in_turn, leave, taken
 from normbench.config.cells import Cell
 from normbench.config.compose import compose
 from normbench.errors import BadInput, counted
-from normbench.execution.preflight import require_compiler, require_graphs
+from normbench.execution.preflight import require_compiler, require_cuda_graph
 from normbench.training.experiment import Experiment, Training
 from normbench.training.hardware import autocast_context
 from normbench.training.trainer import build_trainer, prepare
@@ -55,9 +55,9 @@ def bench(words: Sequence[str]) -> None:
             "normbench": partial(_ours, cell, device),
         }  # fmt: skip
         if device.type == "cuda":
-            graphs = replace(cell, trainer=replace(cell.trainer, graphs=True))
+            graphs = replace(cell, trainer=replace(cell.trainer, cuda_graph=True))
             info = Experiment(graphs).info
-            require_graphs(graphs, changes_every_step=info.changes_every_step)
+            require_cuda_graph(graphs, changes_every_step=info.changes_every_step)
             entries["normbench, graphs"] = partial(_ours, graphs, device)
         found = in_turn(entries, rounds)
         base = found["bare loop"].median

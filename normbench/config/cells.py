@@ -10,48 +10,52 @@ from pathlib import Path
 from typing import Any, Literal
 
 from normbench.config.files import default_choices
-from normbench.config.plan import Plan, layouts
+from normbench.config.plan import Plan, plans
 from normbench.errors import BadInput
 
-GROUPS = ("norm", "model", "data", "reg", "recipe")
-#: Options that say where something lies or how it gets there: they change no number and are no part
-#: of the id.
+GROUPS = ("norm", "model", "data", "reg", "recipe")  # whose options are part of the id
+#: Options that say where files are: they change no number and are no part of the id.
 PATHS = frozenset({"root", "beton", "download"})
+
+#: Options by the names that they have in the ids of finished runs.
+OLD_NAMES = {"mixup_and_cutmix": "together"}
 
 Accelerator = Literal["auto", "cpu", "gpu"]
 Loader = Literal["auto", "memory", "ffcv", "torch"]
 Impl = Literal["auto", "eager", "lean", "compile", "triton"]
-USUAL_GLOBAL_BATCH = 128  # of conf/protocol/fixed_global_batch.yaml
+DEFAULT_GLOBAL_BATCH = 128  # of conf/protocol/fixed_global_batch.yaml
 PRECISIONS = ("32-true", "bf16-mixed", "16-mixed", "64-true")
 
 
 @dataclass(frozen=True)
 class Choice:
-    """A yaml of a group by its name, with its options as resolved."""
+    """The yaml chosen in a group, by its name, and its resolved options."""
 
     name: str
     options: Mapping[str, Any]
     changed: Mapping[str, Any]  # those that differ from the yaml
-    unverified: tuple[str, ...] = ()  # those of a value that no source gives
+    unverified: tuple[str, ...] = ()  # those whose value no source gives
 
     @property
     def identity(self) -> dict[str, Any]:
-        """Name and options as far as they change numbers; for code of the user's own, that too."""
-        # The name and not `_target_`: a class of ours may move to another module. And no null: an
-        # option that comes later, and is null or empty by default, leaves the ids of finished runs
-        # alone.
-        given = {k: v for k, v in self.options.items() if v is not None}
-        kept = {k: v for k, v in given.items() if k not in PATHS | {"_target_"} and v != {}}
-        if self._of_a_users_own:
-            kept["root"] = str(Path(str(self.options["root"])).expanduser().resolve())
-        own = kept.pop("name", None)
-        if own is not None and "/" not in self.name:  # as typed it is in the name of the choice
-            kept["option name"] = own
-        return {"name": self.name, **kept, **_own_code(self.options.get("_target_", ""))}
+        """Name and options that change numbers, and a hash of code outside normbench."""
+        # Not `_target_`: a class may move to another module. No null and no {}: an option that is
+        # added later, null or empty by default, leaves the ids of finished runs alone.
+        options = {
+            OLD_NAMES.get(key, key): value
+            for key, value in self.options.items()
+            if key not in PATHS | {"_target_"} and value is not None and value != {}
+        }
+        if self._is_known_by_folder:
+            options["root"] = str(Path(str(self.options["root"])).expanduser().resolve())
+        name = options.pop("name", None)
+        if name is not None and "/" not in self.name:  # timm/resnet50 has it already
+            options["option name"] = name
+        return {"name": self.name, **options, **_user_code(self.options.get("_target_", ""))}
 
     @property
-    def _of_a_users_own(self) -> bool:
-        """Whether it is the folder that says which images there are, and not a well-known name."""
+    def _is_known_by_folder(self) -> bool:
+        """Whether the folder alone tells which images these are: no official name and checksum."""
         if "root" not in self.options:
             return False
         nameless = self.options.get("name", "") is None
@@ -60,36 +64,36 @@ class Choice:
 
 @dataclass(frozen=True)
 class Hardware:
-    """conf/trainer: what decides how fast, never what is computed."""
+    """conf/trainer: how fast a run is, never what it computes."""
 
     accelerator: Accelerator
-    devices: int  # at most so many, each in a process of its own
-    per_forward: int | None  # at most so many workers in one forward pass
+    devices: int  # at most; each has a process of its own
+    per_forward: int | None  # workers in one forward pass, at most
     threads: int
     chunk: int | None
     log_every: int
-    readers: int | None  # processes or threads that read images beside each of its processes
+    readers: int | None  # processes or threads that read images for each device
     channels_last: bool
     impl: Impl
-    graphs: bool
+    cuda_graph: bool
 
-    def layouts(self, workers: int) -> list[Plan]:
-        """The plans of a run with `workers`, the fastest first."""
-        return layouts(workers, self.devices, self.per_forward)
+    def plans(self, workers: int) -> list[Plan]:
+        """Return the plans of a run with `workers` workers, the fastest first."""
+        return plans(workers, self.devices, self.per_forward)
 
 
 @dataclass(frozen=True)
-class Saving:
+class Checkpointing:
     """conf/checkpoint: which states of a training are written."""
 
     keep: bool
-    every: float | None
+    every: float | None  # seconds
     epochs: tuple[int, ...]
 
 
 @dataclass(frozen=True)
 class Probing:
-    """conf/probe: what is looked at in the network while it is trained."""
+    """conf/probe: what is measured in the network during training."""
 
     kinds: tuple[str, ...]
     every: int  # epochs
@@ -98,20 +102,20 @@ class Probing:
 
 @dataclass(frozen=True)
 class Settings:
-    """What holds for all cells of a command line."""
+    """Keys that hold for all cells of a command line."""
 
     runs: str
     jobs: int | None
     force: bool
     resume: bool
-    seeds_together: bool
+    stack_seeds: bool
     sweep: str
-    launcher: str = ""  # options of Hydra's launcher for a cluster, as JSON; empty: this machine
+    launcher: str = ""  # options of a cluster's launcher as JSON; "" is this machine
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One run to be. `batch` images per worker, `global_batch` = batch * workers."""
+    """One run to be: `batch` images per worker, global_batch = batch * workers."""
 
     norm: Choice
     model: Choice
@@ -125,38 +129,38 @@ class Cell:
     seed: int
     precision: str
     init_from: str | None
-    loader: Loader  # how images come; which they are it does not change
+    loader: Loader  # how images are read, not which
     trainer: Hardware
-    checkpoint: Saving
+    checkpoint: Checkpointing
     probe: Probing
     logger: Choice
 
     @property
     def identity(self) -> dict[str, Any]:
-        """All that changes the numbers of a run on purpose."""
-        plain = ("batch", "workers", "global_batch", "protocol", "seed", "precision")
-        chosen = {group: getattr(self, group).identity for group in GROUPS}
-        begun = {} if self.init_from is None else {"init_from": self.init_from}
-        return chosen | {name: getattr(self, name) for name in plain} | begun
+        """Everything that is meant to change the numbers of a run."""
+        keys = ("batch", "workers", "global_batch", "protocol", "seed", "precision")
+        choices = {group: getattr(self, group).identity for group in GROUPS}
+        start = {} if self.init_from is None else {"init_from": self.init_from}
+        return choices | {key: getattr(self, key) for key in keys} | start
 
     @cached_property
     def id(self) -> str:
-        """Twelve digits of the hash of the identity: enough for millions of runs."""
+        """The first twelve hexadecimal digits of the identity's hash."""
         return _digest(self.identity)
 
     @cached_property
     def computation(self) -> str:
-        """The same for all cells that differ in how the images of a step are divided at most.
+        """A hash that cells share if they differ at most in how a global batch is divided.
 
-        Where a network is worker-independent, these compute the same: the learning rate follows
-        the global batch, whatever the protocol.
+        Networks without batch statistics compute the same in all these cells, because the learning
+        rate follows the global batch.
         """
-        divided = ("batch", "workers", "protocol")
-        return _digest({k: v for k, v in self.identity.items() if k not in divided})
+        division = ("batch", "workers", "protocol")
+        return _digest({k: v for k, v in self.identity.items() if k not in division})
 
     @property
     def options(self) -> str:
-        """Scientific options that differ from their yaml, as one would type them."""
+        """Options of GROUPS that differ from their yaml, as words of a command line."""
         words = [
             word
             for group in GROUPS
@@ -164,114 +168,109 @@ class Cell:
             if key not in PATHS
             for word in _words(f"{group}.{key}", value)
         ]
-        begun = [] if self.init_from is None else [f"init_from={self.init_from}"]
-        return " ".join(words + begun)
+        if self.init_from is not None:
+            words.append(f"init_from={self.init_from}")
+        return " ".join(words)
 
     @property
     def title(self) -> str:
-        """A name for the screen and for W&B: what is asked, as far as it is not the usual."""
-        chosen = {group: getattr(self, group).name for group in GROUPS if group != "norm"}
-        chosen |= {"protocol": self.protocol}
-        unusual = [
-            f"{key}={name}" if "/" not in name else f"{key}={name.replace('/', f' {key}.name=', 1)}"
-            for key, name in chosen.items()
+        """A name for the screen and for W&B: normalizer, batch, seed, and what is not default."""
+        choices = {group: getattr(self, group).name for group in GROUPS if group != "norm"}
+        choices |= {"protocol": self.protocol}
+        words = [
+            f"{key}={name.replace('/', f' {key}.name=', 1)}"  # timm/resnet50, as it is typed
+            for key, name in choices.items()
             if name != default_choices()[key]
         ]
-        plain = [f"batch={self.batch}", f"seed={self.seed}"]
         if self.protocol == "fixed_workers":
-            unusual.append(f"workers={self.workers}")
-        elif self.global_batch != USUAL_GLOBAL_BATCH:
-            unusual.append(f"global_batch={self.global_batch}")
+            words.append(f"workers={self.workers}")
+        elif self.global_batch != DEFAULT_GLOBAL_BATCH:
+            words.append(f"global_batch={self.global_batch}")
         if self.precision != PRECISIONS[0]:
-            unusual.append(f"precision={self.precision}")
-        return " ".join([self.norm.name, *plain, *unusual, *self.options.split()])
+            words.append(f"precision={self.precision}")
+        head = [self.norm.name, f"batch={self.batch}", f"seed={self.seed}"]
+        return " ".join([*head, *words, *self.options.split()])
 
     @property
     def unverified(self) -> list[str]:
-        """Options whose values are ours although a paper's protocol is meant, with their values."""
+        """Options of a paper's protocol whose values no source gives, with our values."""
         return [
-            f"{group}.{key}={_typed(getattr(self, group).options[key])}"
+            f"{group}.{key}={_format(getattr(self, group).options[key])}"
             for group in GROUPS
             for key in getattr(self, group).unverified
         ]
 
     def with_readers(self, number: int) -> "Cell":
-        """The same with so many readers, if the command line leaves them open."""
+        """Return this cell with `number` readers, unless the command line gives them."""
         if self.trainer.readers is not None:
             return self
         return replace(self, trainer=replace(self.trainer, readers=number))
 
-    def asked(self, sweep: str) -> dict[str, Any]:
-        """The part of a row that says what was asked."""
-        plain = (
-            "id",
-            "batch",
-            "workers",
-            "global_batch",
-            "protocol",
-            "seed",
-            "precision",
-            "options",
-        )
-        chosen = {group: getattr(self, group).name for group in GROUPS}
-        values = {name: getattr(self, name) for name in plain}
-        more = {"sweep": sweep, "config": self.identity, "unverified": self.unverified}
-        return {**chosen, **values, **more}
+    def description(self, sweep: str) -> dict[str, Any]:
+        """Return the fields of a row that are known before the run."""
+        names = {group: getattr(self, group).name for group in GROUPS}
+        keys = ("batch", "workers", "global_batch", "protocol", "seed", "precision")
+        return {
+            **names, "id": self.id, **{key: getattr(self, key) for key in keys},
+            "options": self.options, "sweep": sweep, "config": self.identity,
+            "unverified": self.unverified,
+        }  # fmt: skip
 
-    def among(self, devices: int) -> "Cell":
-        """This cell on that many devices.
+    def with_devices(self, devices: int) -> "Cell":
+        """Return this cell on exactly `devices` devices.
 
         Raises:
-            BadInput: its workers do not fall evenly on them.
+            BadInput: the workers cannot be divided evenly among them.
         """
         if self.workers % devices:
             raise BadInput(
                 f"{devices} processes were started for one run, and the {self.workers} workers of "
-                f"{self.title} do not fall evenly on them; as many as divide {self.workers} work"
+                f"{self.title} do not fall evenly on them; a divisor of {self.workers} works"
             )
         return replace(self, trainer=replace(self.trainer, devices=devices))
 
-    def on(self, accelerator: Accelerator) -> "Cell":
-        """This cell with `accelerator` where it left the choice open."""
+    def with_accelerator(self, accelerator: Accelerator) -> "Cell":
+        """Return this cell with `accelerator`, unless the command line gives it."""
         if self.trainer.accelerator != "auto":
             return self
         return replace(self, trainer=replace(self.trainer, accelerator=accelerator))
 
 
 def _digest(description: Mapping[str, Any]) -> str:
-    # Sorted keys and no spaces: the same description gives the same text, however it was typed.
+    # Sorted keys and no spaces, so that the order of words does not matter.
     canonical = json.dumps(description, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(canonical.encode()).hexdigest()[:12]
 
 
-def _own_code(target: str) -> dict[str, str]:
-    """The class outside normbench that a yaml names, with a hash of its file.
+def _user_code(target: str) -> dict[str, str]:
+    """Return the class outside normbench that a yaml names, with a hash of its file.
 
-    Code of ours has its commit in the row; code of a user's own changes from run to run, and a
-    result of the old code must not answer for the new.
+    normbench's commit is in the row. A user's code changes from run to run, and a result of the old
+    code must not stand for the new.
     """
     if target.startswith("normbench.") or "." not in target:
         return {}
     try:
-        found = find_spec(target.rpartition(".")[0])
+        spec = find_spec(target.rpartition(".")[0])
     except (ImportError, ValueError):
-        found = None  # the check of all cells says so, with the trace
-    origin = found.origin if found is not None else None
+        spec = None  # the preflight reports it, with the traceback
+    origin = spec.origin if spec is not None else None
     if origin is None or not Path(origin).is_file():
         return {"code": target}
     return {"code": f"{target} {hashlib.sha256(Path(origin).read_bytes()).hexdigest()[:12]}"}
 
 
 def _words(key: str, value: Any) -> list[str]:
-    """An option as one would type it; what is inside of another is added to it."""
+    """Return an option as it is typed; entries of a mapping are added to it one by one."""
     if isinstance(value, Mapping):
-        return [f"+{key}.{inner}={_typed(given)}" for inner, given in sorted(value.items())]
-    return [f"{key}={_typed(value)}"]
+        return [f"+{key}.{inner}={_format(each)}" for inner, each in sorted(value.items())]
+    return [f"{key}={_format(value)}"]
 
 
-def _typed(value: Any) -> str:
+def _format(value: Any) -> str:
+    """Return a value as it is typed on the command line."""
     if isinstance(value, list):
-        return f"[{','.join(map(_typed, value))}]"  # no space: options are separated by one
+        return f"[{','.join(map(_format, value))}]"  # no space: options are separated by one
     if value is None:
         return "null"
     return str(value).lower() if isinstance(value, bool) else str(value)

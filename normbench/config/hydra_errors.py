@@ -15,7 +15,7 @@ from normbench.errors import BadInput, choose_from
 #: Keys of conf/config.yaml that are no groups, as a hint for a misspelt one.
 PLAIN_KEYS = (
     "batch", "workers", "global_batch", "seed", "precision", "init_from", "loader",
-    "runs", "jobs", "force", "resume", "seeds_together",
+    "runs", "jobs", "force", "resume", "stack_seeds",
 )  # fmt: skip
 
 

@@ -1,7 +1,6 @@
-"""From a resolved configuration to the cell that it describes, or one sentence why there is none.
+"""Parse a resolved configuration into a cell, or refuse it with one sentence.
 
-Checks here need no torch and no data; what needs them is checked in
-`normbench.execution.preflight`.
+Checks that need torch or data are in `normbench.execution.preflight`.
 """
 
 import re
@@ -15,12 +14,12 @@ from normbench.config.cells import (
     PRECISIONS,
     Accelerator,
     Cell,
+    Checkpointing,
     Choice,
     Hardware,
     Impl,
     Loader,
     Probing,
-    Saving,
     Settings,
 )
 from normbench.config.files import training_probes
@@ -33,13 +32,13 @@ def parse(
     defaults: Mapping[str, Mapping[str, Any]],
     unverified: Mapping[str, frozenset[str]] | None = None,
 ) -> tuple[Cell, Settings]:
-    """The cell that a resolved configuration describes.
+    """Return the cell that a resolved configuration describes, and the command line's settings.
 
     Args:
-        config: the configuration; every one of its keys is read here.
+        config: the configuration; an unknown key is an error.
         choices: the name chosen in each group.
         defaults: the content of the chosen yaml of each group.
-        unverified: of each group, options of that yaml whose value no source gives.
+        unverified: options of that yaml whose values no source gives, of each group.
 
     Raises:
         BadInput: a key is unknown or a value cannot be used; the sentence says what would.
@@ -52,38 +51,38 @@ def parse(
         for group in (*GROUPS, "trainer", "checkpoint", "probe", "logger")
     }
     protocol = choices["protocol"]
-    batch = whole("batch", _take(rest, "batch"), 1, "images per worker")
-    workers, global_batch = lay_out(
+    batch = require_whole("batch", _take(rest, "batch"), 1, "images per worker")
+    workers, global_batch = derive_workers(
         protocol, batch, _take(rest, "workers"), _take(rest, "global_batch")
     )
-    trainer = _hardware(groups.pop("trainer").options)
-    saving = _saving(groups.pop("checkpoint").options)
-    probing = _probing(groups.pop("probe").options)
-    init_from = _begun(_take(rest, "init_from"))
-    loader: Any = one_of("loader", _take(rest, "loader"), get_args(Loader))
-    seed = whole("seed", _take(rest, "seed"), 0, "the seed")
+    trainer = _parse_trainer(groups.pop("trainer").options)
+    checkpoint = _parse_checkpoint(groups.pop("checkpoint").options)
+    probe = _parse_probe(groups.pop("probe").options)
+    init_from = _parse_init_from(_take(rest, "init_from"))
+    loader: Any = require_one_of("loader", _take(rest, "loader"), get_args(Loader))
+    seed = require_whole("seed", _take(rest, "seed"), 0, "the seed")
     if seed >= 2**32:
         raise BadInput(f"seed={seed}: numpy takes seeds below 2**32, as seed=0")
     mode = groups["logger"].options.get("mode", "offline")
-    one_of("logger.mode", mode, ("auto", "online", "offline", "disabled"))
-    precision = one_of("precision", _take(rest, "precision"), PRECISIONS)
-    settings = _settings(rest, choices.get("sweeps"))
+    require_one_of("logger.mode", mode, ("auto", "online", "offline", "disabled"))
+    precision = require_one_of("precision", _take(rest, "precision"), PRECISIONS)
+    settings = _parse_settings(rest, choices.get("sweeps"))
     for key in rest:
         known = {*config, "protocol", "sweeps"} - rest.keys()
         raise BadInput(f"{key}={rest[key]} is unknown; {choose_from(key, known)}")
     cell = Cell(
         batch=batch, workers=workers, global_batch=global_batch, protocol=protocol, seed=seed,
-        precision=precision, init_from=init_from, loader=loader, trainer=trainer, checkpoint=saving,
-        probe=probing, **groups,
+        precision=precision, init_from=init_from, loader=loader, trainer=trainer,
+        checkpoint=checkpoint, probe=probe, **groups,
     )  # fmt: skip
     return cell, settings
 
 
-def lay_out(protocol: str, batch: int, workers: Any, global_batch: Any) -> tuple[int, int]:
-    """Workers and global batch, one of which is given and the other follows.
+def derive_workers(protocol: str, batch: int, workers: Any, global_batch: Any) -> tuple[int, int]:
+    """Return workers and global batch; the protocol fixes one and the other follows.
 
     Raises:
-        BadInput: the wrong one is given, or `batch` does not divide the global batch.
+        BadInput: the other one is given, or `batch` does not divide the global batch.
     """
     if protocol == "fixed_workers" and global_batch is not None:
         raise BadInput(
@@ -91,17 +90,19 @@ def lay_out(protocol: str, batch: int, workers: Any, global_batch: Any) -> tuple
             f"workers; protocol=fixed_global_batch global_batch={global_batch} fixes it"
         )
     if protocol == "fixed_workers":
-        count = whole("workers", workers, 1, "under protocol=fixed_workers the number of workers")
+        count = require_whole(
+            "workers", workers, 1, "under protocol=fixed_workers the number of workers"
+        )
         return count, batch * count
     if workers is not None:
         raise BadInput(
             f"workers={workers}: under protocol={protocol} the workers follow from global_batch / "
             f"batch; protocol=fixed_workers workers={workers} fixes them"
         )
-    total = whole("global_batch", global_batch, 1, "images of an optimizer step")
+    total = require_whole("global_batch", global_batch, 1, "images of an optimizer step")
     if total % batch:
-        below = [d for d in range(1, isqrt(total) + 1) if total % d == 0]
-        divisors = {*below, *(total // d for d in below)}
+        small = [d for d in range(1, isqrt(total) + 1) if total % d == 0]
+        divisors = {*small, *(total // d for d in small)}
         near = sorted(sorted(divisors, key=lambda d: abs(d - batch))[:2])
         raise BadInput(
             f"batch={batch} does not divide the global batch of {total} images; "
@@ -111,8 +112,8 @@ def lay_out(protocol: str, batch: int, workers: Any, global_batch: Any) -> tuple
     return total // batch, total
 
 
-def whole(name: str, value: Any, least: int, meaning: str) -> int:
-    """`value` if it is a whole number of at least `least`."""
+def require_whole(name: str, value: Any, least: int, meaning: str) -> int:
+    """Return `value`, a whole number of at least `least`, or raise `BadInput`."""
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
         raise BadInput(
             f"{name}={value}: {meaning} must be a whole number of at least {least}, "
@@ -121,15 +122,15 @@ def whole(name: str, value: Any, least: int, meaning: str) -> int:
     return value
 
 
-def one_of(name: str, value: Any, known: tuple[str, ...]) -> str:
-    """`value` if it is one of `known`."""
+def require_one_of(name: str, value: Any, known: tuple[str, ...]) -> str:
+    """Return `value`, one of `known`, or raise `BadInput`."""
     if value not in known:
         raise BadInput(f"{name}={value} is unknown; {choose_from(str(value), known)}")
     return str(value)
 
 
 def _take(rest: dict[str, Any], key: str) -> Any:
-    """The value of `key`, which `rest` has no longer."""
+    """Remove `key` from `rest` and return its value."""
     if key not in rest:
         raise BadInput(f"{key} is missing from the configuration; ~{key} took it away")
     return rest.pop(key)
@@ -144,75 +145,79 @@ def _choice(
 ) -> Choice:
     if group not in defaults:
         raise BadInput(f"{group} takes the name of one yaml file; several make a grid with -m")
-    own = defaults[group]
+    default = defaults[group]
     for key in options:
-        if key not in own:
-            known = [option for option in own if option != "_target_"]
+        if key not in default:
+            known = [option for option in default if option != "_target_"]
             raise BadInput(f"{group}.{key} is unknown; {choose_from(key, known)}")
-    alike = {key: _alike(value, own[key]) for key, value in options.items()}
-    changed = {key: value for key, value in alike.items() if value != own[key]}
+    values = {key: _as_type_of(default[key], value) for key, value in options.items()}
+    changed = {key: value for key, value in values.items() if value != default[key]}
     name = choices[group]
     if "name" in changed:  # model=timm model.name=resnet50 is timm/resnet50
         name = f"{name}/{changed.pop('name')}"
-    return Choice(name, alike, changed, tuple(sorted(set(unverified) - changed.keys())))
+    return Choice(name, values, changed, tuple(sorted(set(unverified) - changed.keys())))
 
 
-def _alike(value: Any, usual: Any) -> Any:
-    """A number of the type that its yaml has, so that 0 and 0.0 describe the same run."""
-    if isinstance(value, bool) or isinstance(usual, bool):
+def _as_type_of(default: Any, value: Any) -> Any:
+    """Return a number in the type of the yaml's, so that 0 and 0.0 describe the same run."""
+    if isinstance(value, bool) or isinstance(default, bool):
         return value
-    if isinstance(usual, float) and isinstance(value, int):
+    if isinstance(default, float) and isinstance(value, int):
         return float(value)
-    if isinstance(usual, int) and isinstance(value, float) and value.is_integer():
+    if isinstance(default, int) and isinstance(value, float) and value.is_integer():
         return int(value)
     return value
 
 
-def _hardware(options: Mapping[str, Any]) -> Hardware:
-    accelerator = one_of("trainer.accelerator", options["accelerator"], get_args(Accelerator))
+def _parse_trainer(options: Mapping[str, Any]) -> Hardware:
+    accelerator = require_one_of(
+        "trainer.accelerator", options["accelerator"], get_args(Accelerator)
+    )
     chunk, per_forward, readers = (options[key] for key in ("chunk", "per_forward", "readers"))
     if chunk is not None:
-        whole("trainer.chunk", chunk, 1, "optimizer steps of a chunk")
+        require_whole("trainer.chunk", chunk, 1, "optimizer steps of a chunk")
     if per_forward is not None:
-        whole("trainer.per_forward", per_forward, 1, "workers in one forward pass at most")
+        require_whole("trainer.per_forward", per_forward, 1, "workers in one forward pass at most")
     if readers is not None:
-        whole("trainer.readers", readers, 0, "processes that read images")
+        require_whole("trainer.readers", readers, 0, "processes that read images")
     return Hardware(
         accelerator,  # type: ignore[arg-type]
-        whole("trainer.devices", options["devices"], 1, "devices of a run at most"),
+        require_whole("trainer.devices", options["devices"], 1, "devices of a run at most"),
         per_forward,
-        whole("trainer.threads", options["threads"], 1, "CPU threads of a run"),
+        require_whole("trainer.threads", options["threads"], 1, "CPU threads of a run"),
         chunk,
-        whole("trainer.log_every", options["log_every"], 1, "steps between two records"),
+        require_whole(
+            "trainer.log_every", options["log_every"], 1, "steps between two records of the curve"
+        ),
         readers,
-        _switch("trainer.channels_last", options["channels_last"]),
-        one_of("trainer.impl", options["impl"], get_args(Impl)),  # type: ignore[arg-type]
-        _switch("trainer.graphs", options["graphs"]),
+        _require_bool("trainer.channels_last", options["channels_last"]),
+        require_one_of("trainer.impl", options["impl"], get_args(Impl)),  # type: ignore[arg-type]
+        _require_bool("trainer.cuda_graph", options["cuda_graph"]),
     )
 
 
-def _settings(rest: dict[str, Any], sweep: str | None) -> Settings:
-    """Takes the keys of `Settings` out of `rest`."""
+def _parse_settings(rest: dict[str, Any], sweep: str | None) -> Settings:
+    """Remove the keys of `Settings` from `rest` and return them."""
     runs, jobs = (_take(rest, key) for key in ("runs", "jobs"))
     if not isinstance(runs, str) or not runs:
         raise BadInput(f"runs={runs}: it names the root folder of all runs, as in runs=runs")
     if jobs is not None:
-        whole("jobs", jobs, 1, "runs beside each other")
-    force, resume, together = (
-        _switch(key, _take(rest, key)) for key in ("force", "resume", "seeds_together")
+        require_whole("jobs", jobs, 1, "runs beside each other")
+    force, resume, stack_seeds = (
+        _require_bool(key, _take(rest, key)) for key in ("force", "resume", "stack_seeds")
     )
     root = str(Path(runs).expanduser())
-    return Settings(root, jobs, force, resume, together, sweep or "default")
+    return Settings(root, jobs, force, resume, stack_seeds, sweep or "default")
 
 
-def _switch(name: str, value: Any) -> bool:
+def _require_bool(name: str, value: Any) -> bool:
     if not isinstance(value, bool):
         raise BadInput(f"{name}={value}: it is true or false")
     return value
 
 
-def _saving(options: Mapping[str, Any]) -> Saving:
-    keep = _switch("checkpoint.keep", options["keep"])
+def _parse_checkpoint(options: Mapping[str, Any]) -> Checkpointing:
+    keep = _require_bool("checkpoint.keep", options["keep"])
     every, epochs = options["every"], options["epochs"]
     number = isinstance(every, int | float) and not isinstance(every, bool)
     if every is not None and (not number or every < 0):
@@ -223,24 +228,24 @@ def _saving(options: Mapping[str, Any]) -> Saving:
     if not isinstance(epochs, list):
         raise BadInput(f"checkpoint.epochs={epochs}: a list of epochs, as [30,60,90]")
     for epoch in epochs:
-        whole("checkpoint.epochs", epoch, 1, "an epoch after which a checkpoint is kept")
-    return Saving(keep, every, tuple(epochs))
+        require_whole("checkpoint.epochs", epoch, 1, "an epoch after which a checkpoint is kept")
+    return Checkpointing(keep, every, tuple(epochs))
 
 
-def _probing(options: Mapping[str, Any]) -> Probing:
+def _parse_probe(options: Mapping[str, Any]) -> Probing:
     kinds = options["kinds"]
     if not isinstance(kinds, list):
         raise BadInput(f"probe.kinds={kinds}: a list, as [{','.join(training_probes())}]")
     for kind in kinds:
-        one_of("probe.kinds", kind, training_probes())
+        require_one_of("probe.kinds", kind, training_probes())
     return Probing(
         tuple(kinds),
-        whole("probe.every", options["every"], 1, "epochs between two measurements"),
-        whole("probe.images", options["images"], 2, "training images that probes measure"),
+        require_whole("probe.every", options["every"], 1, "epochs between two measurements"),
+        require_whole("probe.images", options["images"], 2, "training images that probes measure"),
     )
 
 
-def _begun(value: Any) -> str | None:
+def _parse_init_from(value: Any) -> str | None:
     if value is None:
         return None
     run, _, epoch = str(value).partition("@")

@@ -66,7 +66,7 @@ def start(cells: Sequence[Cell], settings: Settings, print_line: Print) -> Summa
         return run(cells, settings, print_line)
     options = json.loads(settings.launcher)
     if (ranks := options["nodes"] * options["tasks_per_node"]) > 1:
-        cells = [cell.among(ranks) for cell in cells]  # refuse now what no job could train
+        cells = [cell.with_devices(ranks) for cell in cells]  # refuse now what no job could train
     node_settings = _node_settings(settings)
     tasks = {cell.id: NodeRun(cell, node_settings) for cell in cells}
     return run(cells, settings, print_line, tasks=tasks)
@@ -91,7 +91,7 @@ def _start_rank(
             f"{env.world_size} processes were started for one run, and this command has "
             f"{len(cells)} cells; use one cell, or hydra/launcher=slurm_nodes for a grid"
         )
-    cell = cells[0].among(env.world_size)
+    cell = cells[0].with_devices(env.world_size)
     if env.rank == 0:
         return _lead(cell, settings, print_line, env)
     return _follow(cell, settings, env)

@@ -228,7 +228,8 @@ class LocalScheduler(Scheduler):
             self.retry(entry, f"out of memory  {title}: {plan}; trying {entry.job.plan}")
         else:
             row = Row(
-                **entry.cell.asked(self.settings.sweep), status="oom", reason=str(end.last.content),
+                **entry.cell.description(self.settings.sweep),
+                status="oom", reason=str(end.last.content),
                 plan=str(plan), device_memory=self.memory, threads=entry.cell.trainer.threads,
                 commit=entry.job.commit, finished=now(),
             )  # fmt: skip

@@ -135,7 +135,7 @@ class _Checks:
         if verdict.info is not None:
             _require_plan(cell, verdict.info)
             if self.request.on_this_machine:
-                require_graphs(cell, changes_every_step=verdict.info.changes_every_step)
+                require_cuda_graph(cell, changes_every_step=verdict.info.changes_every_step)
         return verdict
 
     def explain_unstackable(self, experiment: Experiment, info: NetworkInfo | None) -> str:
@@ -194,7 +194,7 @@ def _describe_choice(choice: Choice) -> str:
 def _require_plan(cell: Cell, info: NetworkInfo) -> None:
     """Refuse a plan, or a training from scratch, that the network does not allow."""
     trainer = cell.trainer
-    plan = trainer.layouts(cell.workers)[0]
+    plan = trainer.plans(cell.workers)[0]
     if info.whole_step and plan.accumulation > 1:
         raise BadInput(
             f"trainer.per_forward={trainer.per_forward}: {cell.title} has synchronized statistics, "
@@ -230,13 +230,13 @@ def require_compiler(cell: Cell) -> None:
         )
 
 
-def require_graphs(cell: Cell, *, changes_every_step: bool) -> None:
+def require_cuda_graph(cell: Cell, *, changes_every_step: bool) -> None:
     """Refuse CUDA graphs of steps that differ: a graph repeats what was captured in the first one.
 
     Raises:
-        BadInput: `trainer.graphs` asks for them.
+        BadInput: `trainer.cuda_graph` asks for them.
     """
-    devices = cell.trainer.layouts(cell.workers)[0].devices
+    devices = cell.trainer.plans(cell.workers)[0].devices
     reasons = {
         "it needs a CUDA device, and this run is for a CPU": not uses_gpu(cell),
         f"a graph belongs to one process, and trainer.devices={devices} are several": devices > 1,
@@ -244,8 +244,8 @@ def require_graphs(cell: Cell, *, changes_every_step: bool) -> None:
         f"{cell.title} drops other paths, or has other bounds, in each step": changes_every_step,
     }
     reason = next((reason for reason, applies in reasons.items() if applies), None)
-    if cell.trainer.graphs and reason is not None:
-        raise BadInput(f"trainer.graphs=true: {reason}; trainer.graphs=false works")
+    if cell.trainer.cuda_graph and reason is not None:
+        raise BadInput(f"trainer.cuda_graph=true: {reason}; trainer.cuda_graph=false works")
 
 
 def _device_memory(accelerator: Accelerator) -> int:

@@ -25,5 +25,5 @@ def copy_row(row: Row, cell: Cell, root: Path, sweep: str) -> None:
     """Give `cell` the row and the curve of a run that computed the same."""
     folder = root / sweep / cell.id
     copy_history(root / row.sweep / row.id, folder)
-    copy = replace(row, **cell.asked(sweep), shared_with=row.id, finished=now())
+    copy = replace(row, **cell.description(sweep), shared_with=row.id, finished=now())
     results.write(folder, copy)

@@ -69,7 +69,7 @@ class QueueEntry:
 
 def possible_plans(cell: Cell, *, single_pass: bool) -> list[Plan]:
     """Return the plans for `cell`, the fastest first."""
-    plans = cell.trainer.layouts(cell.workers)
+    plans = cell.trainer.plans(cell.workers)
     return plans[:1] if single_pass else plans
 
 

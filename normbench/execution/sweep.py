@@ -84,7 +84,7 @@ def run(
             possible = _drop_impossible(open_cells, preflight, rows, settings, summary, print_line)
             entries = _queue(possible, preflight, rows, settings, summary, checkpoints, env)
             announce.print_plans(entries, summary, print_line)
-            if settings.seeds_together:
+            if settings.stack_seeds:
                 announce.print_stacks(entries, preflight.unstackable, print_line)
             if settings.launcher:
                 assert tasks is not None
@@ -152,10 +152,10 @@ def _is_finished(row: Row | None) -> bool:
 
 
 def _refuse_stacking_elsewhere(settings: Settings, env: DistributedEnv | None) -> None:
-    if settings.seeds_together and (settings.launcher or env is not None):
+    if settings.stack_seeds and (settings.launcher or env is not None):
         raise BadInput(
-            "seeds_together=true trains several seeds in one process of this machine, and jobs of "
-            "a cluster and processes of torchrun train one run each; seeds_together=false works"
+            "stack_seeds=true trains several seeds in one process of this machine, and jobs of "
+            "a cluster and processes of torchrun train one run each; stack_seeds=false works"
         )
 
 
@@ -192,9 +192,7 @@ def _run_preflight(
     # A node of a cluster checks by itself whether it has the devices.
     on_this_machine = not settings.launcher
     processes = None if env is None else env.local_world_size
-    argument = PreflightRequest(
-        list(cells), log, on_this_machine, processes, settings.seeds_together
-    )
+    argument = PreflightRequest(list(cells), log, on_this_machine, processes, settings.stack_seeds)
     end = worker_process.wait_for_exit(
         worker_process.start("normbench.execution.preflight:check", argument, log=log)
     )
@@ -234,13 +232,17 @@ def _drop_impossible(
         ):
             summary.reused += 1  # out of memory then, and there is no more memory now
         else:
-            possible.append(cell.on(preflight.accelerator))
+            possible.append(cell.with_accelerator(preflight.accelerator))
     return possible
 
 
 def _impossible_row(cell: Cell, sweep: str, reason: str) -> Row:
     return Row(
-        **cell.asked(sweep), status="impossible", reason=reason, commit=commit(), finished=now()
+        **cell.description(sweep),
+        status="impossible",
+        reason=reason,
+        commit=commit(),
+        finished=now(),
     )
 
 
@@ -271,7 +273,7 @@ def _queue(
                 init_checkpoint=checkpoints.get(cell.id), single_pass=single_pass,
                 external_ranks=env is not None,
             )  # fmt: skip
-            stackable = settings.seeds_together and not preflight.unstackable[cell.id]
+            stackable = settings.stack_seeds and not preflight.unstackable[cell.id]
             entries[computation or cell.id] = QueueEntry(
                 job, single_pass=single_pass, stackable=stackable
             )

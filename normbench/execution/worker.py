@@ -301,7 +301,7 @@ def _is_interrupt(error: BaseException) -> bool:
 def describe(job: Job, result: Mapping[str, Any], wandb_location: str = "") -> Row:
     """Return the row of a run with the result of its training."""
     return Row(
-        **job.cell.asked(job.sweep),
+        **job.cell.description(job.sweep),
         **result,
         wandb=wandb_location,
         threads=job.cell.trainer.threads,

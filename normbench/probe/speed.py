@@ -205,10 +205,10 @@ def run(request: ProbeRequest) -> None:
 def _timed_network(network: ProbedNetwork, images: Tensor) -> TimedNetwork:
     """Return a network with the precision and the memory format of its cell."""
     cell, device = network.cell, network.device
-    impl, graphs = cell.trainer.impl, str(cell.trainer.graphs).lower()
-    if impl == "compile" or cell.precision == "16-mixed" or cell.trainer.graphs:
+    impl, graphs = cell.trainer.impl, str(cell.trainer.cuda_graph).lower()
+    if impl == "compile" or cell.precision == "16-mixed" or cell.trainer.cuda_graph:
         raise BadInput(
-            f"trainer.impl={impl} precision={cell.precision} trainer.graphs={graphs}: speeds "
+            f"trainer.impl={impl} precision={cell.precision} trainer.cuda_graph={graphs}: speeds "
             "are of eager, lean or triton networks, in 32-true, 64-true or bf16-mixed"
         )
     require_compiler(cell)

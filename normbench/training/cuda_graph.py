@@ -1,4 +1,4 @@
-"""Forward and backward passes of a step as one CUDA graph: `trainer.graphs=true`.
+"""Forward and backward passes of a step as one CUDA graph: `trainer.cuda_graph=true`.
 
 At a few images a step a GPU waits for the launches of hundreds of kernels. Shapes are the same in
 every step, so the kernels are captured in the first step and replayed as a whole from then on, with
@@ -64,8 +64,8 @@ class GraphedStep:
             # Fatal for the run: a failed capture leaves random numbers and memory undefined.
             reason = str(error).partition("\n")[0]
             raise RuntimeError(
-                f"trainer.graphs=true: the passes of a step cannot be captured: {reason}; "
-                "trainer.graphs=false works"
+                f"trainer.cuda_graph=true: the passes of a step cannot be captured: {reason}; "
+                "trainer.cuda_graph=false works"
             ) from error
         for buffer, value in zip(self.network.buffers(), buffers, strict=True):
             buffer.copy_(value)

@@ -15,7 +15,7 @@ from torch import nn
 
 from normbench.config.build import arguments, build
 from normbench.config.cells import Cell
-from normbench.config.plan import Plan, layouts, own_cores
+from normbench.config.plan import Plan, own_cores, plans
 from normbench.data.dataset import Dataset
 from normbench.data.reading import opened
 from normbench.errors import Impossible
@@ -52,7 +52,7 @@ class Experiment:
 
     def __init__(self, cell: Cell, plan: Plan | None = None) -> None:
         self.cell = cell
-        self.plan = plan or layouts(cell.workers)[0]
+        self.plan = plan or plans(cell.workers)[0]
 
     @cached_property
     def norm(self) -> Normalizer:

@@ -93,7 +93,7 @@ class TrainingModule(LightningModule):
         )
         self.impl = experiment.choose_impl(self.steps)
         set_impl(network, self.impl)  # after the copy of the average, which evaluations run eagerly
-        self.graphs = cell.trainer.graphs
+        self.graphs = cell.trainer.cuda_graph
         self.compute_gradients: Callable[[StepBatch], list[PassOutput]] = self._compute_gradients
         if self.graphs:
             self.compute_gradients = GraphedStep(self._compute_gradients, network)

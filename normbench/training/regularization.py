@@ -58,7 +58,7 @@ class Regularization:
         mixup: a of Beta(a, a); null: no mixup.
         cutmix: a of Beta(a, a); null: no cutmix.
         cutmix_target: l of the variant of cutmix, which replaces `cutmix`; null: none.
-        together: with both mixup and cutmix: either (or null) draws one of the two for each step,
+        mixup_and_cutmix: with both: either (or null) draws one of the two for each step,
             halves applies each to one half of the images of every step.
         dropout: rate before the classifier; null: the model's.
         stochastic_depth: rate that the last block approaches, rising linearly from 0 in the first
@@ -75,7 +75,7 @@ class Regularization:
     mixup: float | None = None
     cutmix: float | None = None
     cutmix_target: float | None = None
-    together: Literal["either", "halves"] | None = None
+    mixup_and_cutmix: Literal["either", "halves"] | None = None
     dropout: float | None = None
     stochastic_depth: float | None = None
     rescale: bool | None = None
@@ -98,8 +98,10 @@ class Regularization:
                 raise ValueError(
                     f"cutmix_target={self.cutmix_target}: it must be from 0.62 to 1, as 0.9"
                 )
-        if self.together is not None and len(self._kinds) < 2:
-            raise ValueError(f"together={self.together}: it needs mixup and cutmix, or choose null")
+        if self.mixup_and_cutmix is not None and len(self._kinds) < 2:
+            raise ValueError(
+                f"mixup_and_cutmix={self.mixup_and_cutmix}: it needs mixup and cutmix, or is null"
+            )
         _ = self.distortion  # raises for an unknown policy
 
     @cached_property
@@ -158,7 +160,7 @@ class Regularization:
         """Draw how the images of `size` (H, W) in optimizer step `step` are mixed."""
         kinds = self._kinds
         choice, first, *center, second = of_step(seed, step, "mix", 5)
-        if self.together == "halves":
+        if self.mixup_and_cutmix == "halves":
             half = global_batch // 2
             parts = [("mixup", first, half), ("cutmix", second, global_batch - half)]
         else:

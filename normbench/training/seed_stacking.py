@@ -258,13 +258,13 @@ def _diverged_fields(module: StackedTrainingModule) -> dict[TrainingModule, dict
 
 def explain_unstackable_cell(cell: Cell) -> str:
     """Return why seeds of `cell` cannot be stacked, whatever its network, or ""."""
-    plan, trainer = cell.trainer.layouts(cell.workers)[0], cell.trainer
+    plan, trainer = cell.trainer.plans(cell.workers)[0], cell.trainer
     reasons = {
         f"trainer.devices={plan.devices}": plan.devices > 1,
         f"{plan.accumulation} forward passes a step": plan.accumulation > 1,
         "precision=16-mixed": cell.precision == "16-mixed",
         "trainer.channels_last=true": trainer.channels_last,
         f"trainer.impl={trainer.impl}": trainer.impl not in ("auto", "eager"),
-        "trainer.graphs=true": trainer.graphs,
+        "trainer.cuda_graph=true": trainer.cuda_graph,
     }
     return next((reason for reason, applies in reasons.items() if applies), "")

@@ -67,7 +67,7 @@ def test_a_step_is_timed_against_a_loop_by_hand(tmp_path: Path) -> None:
     assert all(float(line["microseconds"]) > 0 for line in lines)
 
 
-def test_seeds_together_are_timed_against_one_after_the_other(tmp_path: Path) -> None:
+def test_stacked_seeds_are_timed_against_one_after_the_other(tmp_path: Path) -> None:
     out = tmp_path / "seeds.csv"
     words = ["norm=gn", "batch=4", *SMALL[1:2], "seeds=2,3", "rounds=1", "steps=10", f"out={out}"]
     assert main(["seeds", *words]) == 0

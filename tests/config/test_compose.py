@@ -17,7 +17,7 @@ from normbench.config import files
 from normbench.config.cells import Cell, Hardware, Settings
 from normbench.config.compose import compose
 from normbench.config.files import CONF, ROOT, SWEEPS, TABLES, names
-from normbench.config.parse import lay_out
+from normbench.config.parse import derive_workers
 from normbench.errors import BadInput, choose_from
 from support.cells import PLUGIN, cell
 from support.commands import Command
@@ -474,7 +474,7 @@ def test_a_hint_is_the_nearest_word_or_all(word: str, says: str) -> None:
 @pytest.mark.parametrize("batch", [3, 48, 1000])
 def test_the_divisors_that_are_offered_divide(batch: int) -> None:
     with pytest.raises(BadInput) as error:
-        lay_out("fixed_global_batch", batch, None, 128)
+        derive_workers("fixed_global_batch", batch, None, 128)
     for offer in re.findall(r"; batch=(\d+) or batch=(\d+) does", str(error.value))[0]:
         assert 128 % int(offer) == 0
 
@@ -512,5 +512,5 @@ def test_an_option_of_a_group_that_no_code_reads_is_refused(group: str, tmp_path
 @pytest.mark.parametrize("path", sorted(CONF.glob("trainer/*.yaml")), ids=lambda path: path.stem)
 def test_hardware_says_nothing_about_the_science(path: Path) -> None:
     speed = {"accelerator", "devices", "per_forward", "threads", "chunk", "readers"}
-    speed |= {"channels_last", "impl", "graphs"}
+    speed |= {"channels_last", "impl", "cuda_graph"}
     assert files.load(path).keys() == {*speed, "log_every"}

@@ -38,7 +38,7 @@ def cost(*words: str, rows: tuple[Row, ...] = (), rate: float | None = None) -> 
 
 def timed(speed: float, *words: str, **more: Any) -> Row:
     """A finished run of a cell."""
-    asked = cell(*words).asked("default")
+    asked = cell(*words).description("default")
     told: dict[str, Any] = {"status": "ok", "devices": "1 x cpu", "images_per_second": speed}
     return Row(**asked, **told | more)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from normbench import results, run_files
-from normbench.config.plan import Plan, layouts
+from normbench.config.plan import Plan, plans
 from normbench.execution import process_group, worker_process
 from normbench.execution.sweep import PRELOAD
 from normbench.results import read_history
@@ -163,7 +163,7 @@ def test_synchronized_statistics_on_two_devices_are_those_of_one(
 def test_plans_are_ordered_by_speed(
     workers: int, devices: int, per_forward: int | None, first: Plan, number: int
 ) -> None:
-    found = layouts(workers, devices, per_forward)
+    found = plans(workers, devices, per_forward)
     assert found[0] == first
     assert len(found) == number
     assert {plan.workers for plan in found} == {workers}

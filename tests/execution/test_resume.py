@@ -58,7 +58,7 @@ from support.slow import slow_except
 def test_a_training_resumes_bit_for_bit(words: list[str], tmp_path: Path) -> None:
     """Stop it in its second epoch, between two records of the curve."""
     base = cell(*words, "recipe.images=3200", "trainer=cpu", "trainer.chunk=1", "logger=none")
-    plan = base.trainer.layouts(base.workers)[0]
+    plan = base.trainer.plans(base.workers)[0]
     expected, whole = train_cell(base, plan)
 
     first = Curve(last_step=18)

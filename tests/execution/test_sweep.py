@@ -277,7 +277,7 @@ def test_worker_processes_die_with_a_killed_parent_and_the_command_resumes(
 
 def oom(memory: int) -> Row:
     """The row of a run that did not fit into `memory` bytes."""
-    asked = cell("norm=bn", *SHORT).asked("default")
+    asked = cell("norm=bn", *SHORT).description("default")
     return Row(**asked, status="oom", reason="no memory", device_memory=memory, finished="2026")
 
 
@@ -319,7 +319,7 @@ def test_a_layer_that_cannot_be_built_is_one_line_and_a_traceback(command: Comma
 def test_a_forced_run_that_is_stopped_keeps_the_old_row_aside(command: Command, rows: Rows) -> None:
     arguments = ["norm=bn", "batch=4", *LONG]
     own = run_folder(*arguments)
-    asked = cell(*arguments).asked("default")
+    asked = cell(*arguments).description("default")
     results.write(own, Row(**asked, status="ok", test_top1=90.0))
     stopper = run_when(lambda: is_training(own), lambda: os.kill(os.getpid(), signal.SIGINT))
     assert command("force=true", *arguments).code == 130
@@ -334,8 +334,8 @@ def test_a_worker_process_changes_nothing_in_a_locked_folder(
 ) -> None:
     """Another process trains the run: its log and its state stay."""
     folder = tmp_path / run_folder("norm=bn", *SHORT)
-    bn = cell("norm=bn", *SHORT).on("cpu")
-    job = Job(bn, folder, bn.trainer.layouts(bn.workers)[0], "default", force=True)
+    bn = cell("norm=bn", *SHORT).with_accelerator("cpu")
+    job = Job(bn, folder, bn.trainer.plans(bn.workers)[0], "default", force=True)
     with run_files.lock(folder):
         job.log.write_text("of the other\n")
         run_files.write_state(folder, "running", pid=1)

@@ -169,7 +169,7 @@ def composed(sweep: str) -> list[Cell]:
 def rows_of(sweep: str) -> list[Row]:
     """Rows as the cells of a sweep would leave them."""
     return [
-        Row(**cell.asked(sweep), status="ok", test_top1=70.0, finished=str(k))
+        Row(**cell.description(sweep), status="ok", test_top1=70.0, finished=str(k))
         for k, cell in enumerate(composed(sweep))
     ]
 

@@ -61,7 +61,7 @@ def test_both_take_turns() -> None:
 
 
 def test_both_may_have_a_half_of_every_step() -> None:
-    halves = Regularization(mixup=0.5, cutmix=1.0, together="halves")
+    halves = Regularization(mixup=0.5, cutmix=1.0, mixup_and_cutmix="halves")
     shares = []
     for step in range(200):
         mix = halves.draw_mix(0, step, 6, SIZE)
@@ -123,7 +123,10 @@ def test_the_loss_is_the_closed_form(smoothing: float) -> None:
     [
         ({"cutmix_target": 0.5}, "cutmix_target=0.5: it must be from 0.62 to 1"),
         ({"cutmix_target": 0.9, "cutmix": 1.0}, "it replaces cutmix"),
-        ({"together": "halves", "mixup": 0.2}, "together=halves: it needs mixup and cutmix"),
+        (
+            {"mixup_and_cutmix": "halves", "mixup": 0.2},
+            "mixup_and_cutmix=halves: it needs mixup and cutmix",
+        ),
         ({"dropout": 1.0}, "dropout=1.0: it must be at least 0 and below 1"),
         ({"stochastic_depth": -0.1}, "stochastic_depth=-0.1: it must be at least 0 and below 1"),
     ],

@@ -185,7 +185,7 @@ def test_networks_are_tried_out_before(words: list[str], says: str) -> None:
 
 def test_a_sweep_of_seeds_together(command: Command, rows: Callable[[], list[Row]]) -> None:
     grid = ("-m", "norm=bn,gn", "seed=0,1", "batch=16", "recipe.images=512", "trainer=cpu")
-    end = command(*grid, "seeds_together=true", "recipe.lr=0.01", "jobs=2")
+    end = command(*grid, "stack_seeds=true", "recipe.lr=0.01", "jobs=2")
     assert end.code == 0, end.err
     assert "2 seeds stacked in 2 networks" in end.out
     assert [(row.norm, row.seed, row.stacked_seeds) for row in rows()] == [
@@ -197,7 +197,7 @@ def test_a_sweep_of_seeds_together(command: Command, rows: Callable[[], list[Row
     told = [(folder / "log.txt").read_text() for folder in folders]
     assert sum(text.startswith("stacked with") for text in told) == 2
     assert "4 finished before, 0 to do" in command(*grid, "recipe.lr=0.01").out
-    end = command(*grid, "seeds_together=true", "recipe.lr=0.01", "runs=one", "trainer.impl=lean")
+    end = command(*grid, "stack_seeds=true", "recipe.lr=0.01", "runs=one", "trainer.impl=lean")
     assert "seeds not stacked: trainer.impl=lean" in end.out
     assert {row.stacked_seeds for row in read("one")} == {1}
 
@@ -207,7 +207,7 @@ def test_seeds_that_do_not_fit_together_are_trained_one_by_one(
 ) -> None:
     end = command(
         "-m", *BROKEN, "norm=greedy_together", "seed=0,1", "batch=16", "jobs=1",
-        "recipe.images=512", "trainer=cpu", "logger=none", "seeds_together=true",
+        "recipe.images=512", "trainer=cpu", "logger=none", "stack_seeds=true",
     )  # fmt: skip
     assert end.code == 0, end.err
     assert "with other seeds; now alone" in end.out
@@ -226,7 +226,7 @@ def test_seeds_that_were_not_as_far_go_on_with_those_that_were(
     own = Path("runs/default") / cell(*words, "seed=0").id
     own.mkdir(parents=True)
     torch.save(state, own / "checkpoint.pt")  # as if it had been killed before its row
-    end = command("-m", *words, "seed=0,1,2", "seeds_together=true", "jobs=1")
+    end = command("-m", *words, "seed=0,1,2", "stack_seeds=true", "jobs=1")
     assert end.code == 0, end.err
     assert [(row.seed, row.stacked_seeds, row.resumed) for row in rows()] == [
         (0, 1, 1), (1, 2, 0), (2, 2, 0),
@@ -238,12 +238,12 @@ def test_cores_that_have_nothing_to_do_get_seeds(
     command: Command, rows: Callable[[], list[Row]]
 ) -> None:
     words = ("norm=gn", "batch=16", "recipe.images=512", "recipe.lr=0.01", "logger=none")
-    end = command("-m", *words, "seed=0,1,2", "seeds_together=true", "jobs=2", "trainer=cpu")
+    end = command("-m", *words, "seed=0,1,2", "stack_seeds=true", "jobs=2", "trainer=cpu")
     assert end.code == 0, end.err
     assert sorted(row.stacked_seeds for row in rows()) == [1, 2, 2]
 
 
 def test_clusters_and_torchrun_train_a_run_each(command: Command) -> None:
-    end = command("-m", "seed=0,1", "seeds_together=true", "hydra/launcher=submitit_local")
+    end = command("-m", "seed=0,1", "stack_seeds=true", "hydra/launcher=submitit_local")
     assert end.code == 2
-    assert "seeds_together=true: seeds are trained together by one process" in end.err
+    assert "stack_seeds=true: seeds are trained together by one process" in end.err

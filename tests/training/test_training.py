@@ -11,7 +11,7 @@ from torch import nn
 
 from normbench.catalog import model, normalizer, normalizers
 from normbench.config.build import build, options
-from normbench.config.plan import Plan, automatic
+from normbench.config.plan import Plan, default_plan
 from normbench.data.digits import Digits
 from normbench.errors import BadInput, Impossible
 from normbench.execution import preflight
@@ -269,7 +269,7 @@ def test_recalibration_changes_what_is_tested_and_nothing_that_was_trained(norm:
 def test_images_to_recalibrate_on_are_those_that_would_come_next() -> None:
     data = Digits()
     splits = data.splits()
-    sampler = WorkerSampler(len(splits.train.labels), 128, automatic(16), seed=0)
+    sampler = WorkerSampler(len(splits.train.labels), 128, default_plan(16), seed=0)
     ended = DataModule(data, splits, sampler, Chunking(20, 5, 50))
     longer = DataModule(data, splits, sampler, Chunking(40, 5, 50))
     found = list(ended.batches_after_training(sampler.steps_per_epoch + 2))
@@ -391,7 +391,7 @@ def test_steps_in_memory_of_their_own_train_bit_for_bit(
     monkeypatch.setattr(cuda_graph, "capture", capture)
     words = (f"norm={norm}", "batch=8", "trainer.per_forward=4", "reg.mixup=0.2", *SHORT)
     (plain, curve), (replayed, same) = (
-        train_cell(cell(*words, f"trainer.graphs={on}")) for on in ("false", "true")
+        train_cell(cell(*words, f"trainer.cuda_graph={on}")) for on in ("false", "true")
     )
     assert (plain.pop("graphs"), replayed.pop("graphs")) == (False, True)
     assert plain == replayed
@@ -406,9 +406,9 @@ def test_a_step_that_cannot_be_recorded_says_what_would_work(
         raise RuntimeError("operation not permitted when stream is capturing")
 
     monkeypatch.setattr(cuda_graph, "capture", capture)
-    says = "captured: operation not permitted .*; trainer.graphs=false works"
+    says = "captured: operation not permitted .*; trainer.cuda_graph=false works"
     with pytest.raises(RuntimeError, match=says):
-        train_cell(cell("norm=bn", "batch=8", "trainer.graphs=true", *SHORT))
+        train_cell(cell("norm=bn", "batch=8", "trainer.cuda_graph=true", *SHORT))
 
 
 def test_a_lack_of_memory_is_one_however_recording_ends(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -420,7 +420,7 @@ def test_a_lack_of_memory_is_one_however_recording_ends(monkeypatch: pytest.Monk
 
     monkeypatch.setattr(cuda_graph, "capture", capture)
     with pytest.raises(torch.OutOfMemoryError, match="no room"):
-        train_cell(cell("norm=bn", "batch=8", "trainer.graphs=true", *SHORT))
+        train_cell(cell("norm=bn", "batch=8", "trainer.cuda_graph=true", *SHORT))
 
 
 @pytest.mark.parametrize(
@@ -434,13 +434,15 @@ def test_a_lack_of_memory_is_one_however_recording_ends(monkeypatch: pytest.Monk
 def test_what_changes_from_step_to_step_is_no_graph(
     words: list[str], changes: bool, reason: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked = cell("batch=8", *words, "trainer=gpu", "trainer.graphs=true")
+    asked = cell("batch=8", *words, "trainer=gpu", "trainer.cuda_graph=true")
     monkeypatch.setattr(preflight, "uses_gpu", lambda cell: cell.trainer.accelerator == "gpu")
-    with pytest.raises(BadInput, match=f"trainer.graphs=true: .*{reason}.*graphs=false works"):
-        preflight.require_graphs(asked, changes_every_step=changes)
+    with pytest.raises(
+        BadInput, match=f"trainer.cuda_graph=true: .*{reason}.*cuda_graph=false works"
+    ):
+        preflight.require_cuda_graph(asked, changes_every_step=changes)
     with pytest.raises(BadInput, match="it needs a CUDA device"):
-        preflight.require_graphs(
-            cell("trainer=cpu", "trainer.graphs=true"), changes_every_step=False
+        preflight.require_cuda_graph(
+            cell("trainer=cpu", "trainer.cuda_graph=true"), changes_every_step=False
         )
 
 
@@ -482,4 +484,4 @@ def test_accumulated_passes_give_the_gradient_of_one_pass(norm: str) -> None:
 def test_synchronized_statistics_refuse_to_be_accumulated() -> None:
     with pytest.raises(Impossible, match="need all images of an optimizer step"):
         first_gradients("sync_bn", Plan(1, 1, 4))
-    assert first_gradients("sync_bn", automatic(4))
+    assert first_gradients("sync_bn", default_plan(4))
