@@ -73,12 +73,18 @@ def models() -> list[str]:
 
 
 def model(
-    name: str, *, norm: Normalizer, num_classes: int, in_chans: int = 3, **overrides: Any
+    name: str, *, norm: Normalizer | str, num_classes: int, in_chans: int = 3, **overrides: Any
 ) -> nn.Module:
-    """The architecture `name` with `norm` in it: (N, in_chans, H, W) -> (N, num_classes).
+    """Return the architecture `name` with `norm`: (N, in_chans, H, W) -> (N, num_classes).
 
-    `name` is a yaml of conf/model, or timm/ and the name of a model of timm.
+    Args:
+        name: a yaml of conf/model, or timm/ and the name of a model of timm.
+        norm: a normalizer, or its name.
+        num_classes: logits of an image.
+        in_chans: channels of an image.
+        overrides: options of the yaml.
     """
+    norm = normalizer(norm) if isinstance(norm, str) else norm
     library, _, own = name.rpartition("/")
     chosen = options("model", library or name, {**({"name": own} if library else {}), **overrides})
     made: nn.Module = build("model", chosen, norm=norm, num_classes=num_classes, in_chans=in_chans)

@@ -42,3 +42,11 @@ def test_the_catalog_lists_names_with_what_they_are(
     assert [line.split()[0] for line in heads] == names(catalog.LISTS[kind])
     assert all(len(line) > 30 for line in lines)
     assert catalog.main(["nothing"]) == 2
+
+
+def test_a_model_takes_a_normalizer_by_its_name() -> None:
+    by_name = catalog.model("resnet8", norm="gn", num_classes=10)
+    by_object = catalog.model("resnet8", norm=catalog.normalizer("gn"), num_classes=10)
+    assert repr(by_name) == repr(by_object)
+    with pytest.raises(BadInput, match="norm=gnn is unknown; did you mean gn"):
+        catalog.model("resnet8", norm="gnn", num_classes=10)
