@@ -86,11 +86,9 @@ class TrainingModule(LightningModule):
         lay_workers(network, self.plan)
         self.statistics = NetworkStatistics(network)
         self.ema_per_epoch = self.recipe.ema_unit == "epoch"
-        self.ema = (
-            None
-            if self.recipe.ema is None
-            else MovingAverage(network, self.recipe.ema, warms_up=not self.ema_per_epoch)
-        )
+        self.ema: MovingAverage | None = None
+        if self.recipe.ema is not None:
+            self.ema = MovingAverage(network, self.recipe.ema, warms_up=not self.ema_per_epoch)
         self.impl = experiment.choose_impl(self.steps)
         set_impl(network, self.impl)  # after the copy of the average, which evaluations run eagerly
         self.graphs = cell.trainer.cuda_graph
@@ -109,8 +107,6 @@ class TrainingModule(LightningModule):
     def evaluated(self) -> nn.Module:
         """The network that evaluations run: the moving average, if there is one."""
         return self.model if self.ema is None else self.ema.network
-
-    # Beginning
 
     def configure_optimizers(self) -> tuple[list[object], list[object]]:  # type: ignore[override]
         optimizer = self.recipe.build_optimizer(self.model, self.global_batch)
@@ -153,8 +149,6 @@ class TrainingModule(LightningModule):
 
     def on_train_epoch_start(self) -> None:
         self._since = time.monotonic()
-
-    # Steps
 
     def training_step(self, chunk: Chunk, _index: int) -> None:
         """Take the optimizer steps of a chunk, then wait for the device once.
@@ -252,8 +246,6 @@ class TrainingModule(LightningModule):
         position = {"step": self.done, "epoch": self.done / self.steps_per_epoch, "lr": self.lr}
         self.listener.on_record(position | self.metrics.take_pending() | more)
 
-    # Ends of epochs and of the training
-
     def on_train_epoch_end(self) -> None:
         # Lightning validates before it ends the epoch.
         summary = self.validation.summary("val") if self.images.holds_out else {}
@@ -296,8 +288,6 @@ class TrainingModule(LightningModule):
         """Speed of the training steps, without evaluations and checkpoints."""
         return (self.done - self.first_step) * self.global_batch / self.training_seconds
 
-    # Evaluation
-
     def on_validation_epoch_start(self) -> None:
         self.validation.reset()
         self.average_statistics()
@@ -313,8 +303,6 @@ class TrainingModule(LightningModule):
             images = batch.images.to(self.dtype, memory_format=self.format)
             with force_eager():  # a few passes of other sizes are not worth compiling
                 evaluation.update(self.evaluated(images), batch.labels)
-
-    # Checkpoints
 
     def _save_checkpoint(self) -> None:
         state = self.training_state()  # a collective operation; one of the ranks writes
