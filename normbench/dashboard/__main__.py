@@ -41,16 +41,16 @@ from normbench.run_files import require_writable
 if TYPE_CHECKING:
     import wandb
 
-    from normbench.dashboard.panels import Board, Page
+    from normbench.dashboard.panels import Dashboard, ReportPage
 
-OWN = ("project", "entity", "runs", "out")
-DRY = "--dry-run"
+KEYS = ("project", "entity", "runs", "out")
+DRY_RUN = "--dry-run"
 PATIENCE = 10  # seconds that a server may take for its first answer
 
 
 @dataclass(frozen=True)
-class Asked:
-    """A command line."""
+class Options:
+    """Parsed command line."""
 
     project: str
     entity: str
@@ -66,40 +66,40 @@ def main(arguments: Sequence[str]) -> int:
         if {"-h", "--help"} & {*arguments}:
             print(f"{__doc__}\nTables: {', '.join(spec.name for spec in build.specs())}")
             return 0
-        asked = _parse(arguments)
-        specs = build.specs(asked.wanted)
-        rows = _rows(asked.runs)
+        options = _parse(arguments)
+        specs = build.specs(options.wanted)
+        rows = _rows(options.runs)
         if not find_spec("wandb_workspaces"):
             raise BadInput("wandb-workspaces is missing: pip install 'normbench[dashboard]'")
-        pages = _pages(specs, rows, asked)
-        if asked.dry:
-            _write(asked, _boards(asked, rows, pages))
+        pages = _pages(specs, rows, options)
+        if options.dry:
+            _write(options, _dashboards(options, rows, pages))
         else:
-            _save(asked, rows, pages)
+            _save(options, rows, pages)
     except BadInput as error:
         print(f"normbench.dashboard: {error}", file=sys.stderr)
         return 2
     return 0
 
 
-def _parse(arguments: Sequence[str]) -> Asked:
-    given: dict[str, str] = {}
+def _parse(arguments: Sequence[str]) -> Options:
+    values: dict[str, str] = {}
     for argument in arguments:
         key, equals, value = argument.partition("=")
-        if (equals or argument.startswith("-")) and argument != DRY:
-            if key not in OWN or not value:
-                raise BadInput(f"{argument} is unknown; {choose_from(key, (*OWN, DRY))}")
-            given[key] = value
-    dry = DRY in arguments
-    if "out" in given and not dry:
-        raise BadInput(f"out={given['out']} is where {DRY} writes; without it nothing is written")
-    return Asked(
-        given.get("project") or os.environ.get("WANDB_PROJECT") or "normbench",
-        given.get("entity") or os.environ.get("WANDB_ENTITY", ""),
-        Path(given.get("runs", "runs")),
-        Path(given.get("out", "reports/dashboard")),
+        if (equals or argument.startswith("-")) and argument != DRY_RUN:
+            if key not in KEYS or not value:
+                raise BadInput(f"{argument} is unknown; {choose_from(key, (*KEYS, DRY_RUN))}")
+            values[key] = value
+    dry = DRY_RUN in arguments
+    if "out" in values and not dry:
+        raise BadInput(f"out={values['out']} is only for {DRY_RUN}")
+    return Options(
+        values.get("project") or os.environ.get("WANDB_PROJECT") or "normbench",
+        values.get("entity") or os.environ.get("WANDB_ENTITY", ""),
+        Path(values.get("runs", "runs")),
+        Path(values.get("out", "reports/dashboard")),
         dry,
-        tuple(word for word in arguments if "=" not in word and word != DRY),
+        tuple(word for word in arguments if "=" not in word and word != DRY_RUN),
     )
 
 
@@ -108,33 +108,33 @@ def _rows(root: Path) -> list[Row]:
     return [row for row in results.read(root) if row.kind == "run"]
 
 
-def _pages(specs: Sequence[TableSpec], rows: Sequence[Row], asked: Asked) -> list["Page"]:
-    """A page for each table that has rows; all that dashboards know of tables is in here.
+def _pages(specs: Sequence[TableSpec], rows: Sequence[Row], options: Options) -> list["ReportPage"]:
+    """Return a page for each table with rows.
 
     Raises:
-        BadInput: a table that was asked for has none.
+        BadInput: a table named on the command line has none.
     """
-    from normbench.dashboard.panels import Page, Part  # wandb takes seconds, and may not be wanted
+    from normbench.dashboard.panels import ReportPage, Section  # importing wandb takes seconds
 
     by_id = {row.id: row for row in rows}
-    parts: dict[str, list[Part]] = {}
+    parts: dict[str, list[Section]] = {}
     for table in tables(specs, rows, None):
         trained = {row.shared_with or row.id: row for row in table.runs}
         runs = [by_id.get(run, row) for run, row in trained.items()]
         if runs:
-            part = Part(table_markdown(table), runs, _measured(table))
+            part = Section(table_markdown(table), runs, _measured(table))
             parts.setdefault(table.spec.name, []).append(part)
-    if empty := sorted({*asked.wanted} - parts.keys()):
-        raise BadInput(f"table {empty[0]} has no finished run below runs={asked.runs}")
+    if empty := sorted({*options.wanted} - parts.keys()):
+        raise BadInput(f"table {empty[0]} has no finished run below runs={options.runs}")
     return [
-        Page(spec.name, spec.title, _source(spec), parts[spec.name])
+        ReportPage(spec.name, spec.title, _source(spec), parts[spec.name])
         for spec in specs
         if spec.name in parts
     ]
 
 
 def _measured(table: Table) -> dict[str, str]:
-    """What the numbers of a table are: labels by the keys of a row, as far as it has them."""
+    """Return the metrics of a table that are fields of a row: labels by field."""
     shown = [entry.metric for entry in table.entries]
     known = {name: metric.label for name, metric in METRICS.items() if metric in shown}
     return {name: label for name, label in known.items() if name in Row.__dataclass_fields__}
@@ -145,63 +145,63 @@ def _source(spec: TableSpec) -> str:
     return f"{comment(TABLES / f'{spec.name}.yaml')}{source} File: reports/tables/{spec.name}.yaml."
 
 
-def _boards(
-    asked: Asked, rows: Sequence[Row], pages: Sequence["Page"], entity: str = ""
-) -> dict[str, "Board"]:
-    """All dashboards, by the names of the files that they are written to."""
+def _dashboards(
+    options: Options, rows: Sequence[Row], pages: Sequence["ReportPage"], entity: str = ""
+) -> dict[str, "Dashboard"]:
+    """Return all dashboards by the stem of the file that --dry-run writes."""
     from normbench.dashboard import panels
 
     return {
-        "workspace": panels.workspace(rows, asked.project, entity),
-        "workspace-diverged": panels.diverged(asked.project, entity),
-        **{f"report-{page.name}": panels.report(page, asked.project, entity) for page in pages},
+        "workspace": panels.workspace(rows, options.project, entity),
+        "workspace-diverged": panels.diverged(options.project, entity),
+        **{f"report-{page.name}": panels.report(page, options.project, entity) for page in pages},
     }
 
 
-def _write(asked: Asked, boards: Mapping[str, "Board"]) -> None:
-    """Each dashboard as a file."""
+def _write(options: Options, dashboards: Mapping[str, "Dashboard"]) -> None:
+    """Write each dashboard as a file."""
     from normbench.dashboard.panels import spec
 
-    out = require_writable(asked.out, f"out={asked.out}", "use a writable folder, as out=boards")
-    for name, found in {name: spec(board) for name, board in boards.items()}.items():
+    out = require_writable(options.out, f"out={options.out}", "use a writable one, as out=boards")
+    for name, found in {name: spec(dashboard) for name, dashboard in dashboards.items()}.items():
         path = out / f"{name}.json"
         path.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n")
         print(f"wrote {path}")
 
 
-def _save(asked: Asked, rows: Sequence[Row], pages: Sequence["Page"]) -> None:
-    """Each dashboard on the server, and its address on the screen."""
+def _save(options: Options, rows: Sequence[Row], pages: Sequence["ReportPage"]) -> None:
+    """Save each dashboard on the server and print its address."""
     from normbench.dashboard.panels import replace
 
     with _server() as api:
-        entity = asked.entity or api.default_entity
+        entity = options.entity or api.default_entity
         if not entity:
             raise BadInput("the W&B server knows no user or team of this key; name one by entity=")
-        boards = _boards(asked, rows, pages, entity)
-        for board in boards.values():  # before anything is saved: the project may not be there
-            replace(board, api)
-        for name, board in boards.items():
-            board.save()  # type: ignore[no-untyped-call]
-            print(f"{name}: {board.url}")
+        dashboards = _dashboards(options, rows, pages, entity)
+        for dashboard in dashboards.values():  # before anything is saved: the project may not exist
+            replace(dashboard, api)
+        for name, dashboard in dashboards.items():
+            dashboard.save()  # type: ignore[no-untyped-call]
+            print(f"{name}: {dashboard.url}")
 
 
 @contextmanager
 def _server() -> Iterator["wandb.Api"]:
-    """Who answers, if we are known there.
+    """Yield the API of the W&B server.
 
     Raises:
-        BadInput: nobody does, or we are not, or something is refused.
+        BadInput: the server does not answer, knows no such key, or refuses a request.
     """
     import wandb
     from wandb.sdk.lib.service.service_connection import WandbApiFailedError
 
     try:
-        # Runs may well be offline (WANDB_MODE); who saves a dashboard is not.
+        # Runs may be offline (WANDB_MODE); saving a dashboard needs the server.
         wandb.setup(wandb.Settings(silent=True, mode="online"))
         if not wandb.login(prompt=False, verify=False):
             raise BadInput(
                 "not logged in: `wandb login`, or WANDB_API_KEY in the environment; with "
-                f"{DRY} neither is needed"
+                f"{DRY_RUN} neither is needed"
             )
         yield wandb.Api(timeout=PATIENCE)
     except (wandb.errors.Error, WandbApiFailedError) as error:
@@ -209,7 +209,7 @@ def _server() -> Iterator["wandb.Api"]:
             "the W&B server does not answer, or not to this key (WANDB_BASE_URL, WANDB_API_KEY): "
             + str(error).partition("\n")[0]
         ) from None
-    except ValueError as error:  # say that there is no such project
+    except ValueError as error:  # the project does not exist
         raise BadInput(" ".join(str(error).split())) from None
     finally:
         wandb.teardown()

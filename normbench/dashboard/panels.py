@@ -1,10 +1,8 @@
-"""What W&B shows of runs: two workspaces of a project, and a report page for a table.
+"""Workspaces and report pages of W&B: two workspaces of a project, one page for each table.
 
-Everything is described in keys that runs log: see `normbench.execution.wandb_logger` for the
-config, and
-`normbench.execution.worker` for the summary. Keys with a dot, as norm.groups, cannot be used: W&B
-takes them for
-paths and finds nothing, so `options` has all of them in one string.
+They use keys that runs log: `normbench.execution.wandb_logger` writes the config,
+`normbench.execution.worker` the summary. Keys with a dot, as norm.groups, cannot be used, because
+W&B reads them as paths; `options` has all of them in one string.
 """
 
 import json
@@ -22,9 +20,9 @@ from wandb_workspaces.workspaces.internal import get_view_dict
 
 from normbench.results import Row
 
-Board = ws.Workspace | wr.Report
+Dashboard = ws.Workspace | wr.Report
 
-# What is held fixed in a comparison of normalizers, and what is compared.
+# Options fixed in a comparison of normalizers, and those compared.
 SETTING = ("data", "model", "recipe", "reg", "protocol", "precision")
 COMPARED = ("norm", "batch")
 ACCURACY = ("test_top1", "test accuracy (%)")
@@ -37,18 +35,17 @@ COLUMNS = (
     *(f"config:{key}.value" for key in (*COMPARED, "seed", "options", *SETTING)),
     *(f"summary:{key}" for key in ("status", "reason", "test_top1", "devices", "plan")),
 )
-SHOWN = 100  # lines or bars in a panel; W&B's own 10 would drop most of a table
+SHOWN = 100  # lines or bars in a panel; W&B's default of 10 would drop most of a table
 
 
 @dataclass(frozen=True)
-class Part:
+class Section:
     """A section of a report page.
 
     Args:
-        markdown: our table, with its heading and notes.
-        trained: the runs behind it that were trained; of cells that share a computation there is
-            one, and W&B has it alone.
-        measured: what the numbers of the table are, labels by their keys.
+        markdown: the table with heading and footnotes.
+        trained: its trained runs; of entries that share a computation, W&B has one run.
+        measured: metrics of the table, labels by key.
     """
 
     markdown: str
@@ -57,22 +54,22 @@ class Part:
 
 
 @dataclass(frozen=True)
-class Page:
-    """What a report page is made of: the file, title and source of a table, and its sections."""
+class ReportPage:
+    """Content of a report page: name, title and source of a table, and its sections."""
 
     name: str
     title: str
     source: str
-    parts: Sequence[Part]
+    parts: Sequence[Section]
 
 
 def workspace(rows: Sequence[Row], project: str, entity: str = "") -> ws.Workspace:
-    """The project at a glance; means are over runs that are alike up to their seed.
+    """Return the overview of a project; means are over runs that differ only in their seed.
 
     Args:
-        rows: of the runs to be shown: they say by which keys runs have to be told apart.
+        rows: of the runs; they determine the keys by which runs are grouped.
         project: in W&B.
-        entity: who owns the project; only a workspace that is saved needs it.
+        entity: owner of the project; needed only to save.
     """
     with _steady_ids():
         sections = [
@@ -90,7 +87,7 @@ def workspace(rows: Sequence[Row], project: str, entity: str = "") -> ws.Workspa
 
 
 def diverged(project: str, entity: str = "") -> ws.Workspace:
-    """The list of all runs of the project that diverged, and how."""
+    """Return the workspace of all diverged runs."""
     with _steady_ids():
         sections = [ws.Section(name="Training curves", panels=_curves(), is_open=True)]
     only = expr.And(ws.Summary("status").isin(["diverged"]))
@@ -98,18 +95,18 @@ def diverged(project: str, entity: str = "") -> ws.Workspace:
     return _workspace("normbench-diverged", sections, shown, project, entity)
 
 
-def report(page: Page, project: str, entity: str = "") -> wr.Report:
-    """The report page of a table.
+def report(page: ReportPage, project: str, entity: str = "") -> wr.Report:
+    """Return the report page of a table.
 
     Args:
-        page: what is on it.
+        page: its content.
         project: in W&B.
-        entity: who owns the project; only a page that is saved needs it.
+        entity: owner of the project; needed only to save.
     """
     with _steady_ids():
         blocks = [wr.P(page.source), *(block for part in page.parts for block in _blocks(part))]
     return wr.Report(
-        title=f"{page.name}: {page.title}"[:128],  # more than that W&B refuses
+        title=f"{page.name}: {page.title}"[:128],  # longer titles are refused by W&B
         description=page.source,
         blocks=blocks,
         width="fluid",
@@ -118,39 +115,39 @@ def report(page: Page, project: str, entity: str = "") -> wr.Report:
     )
 
 
-def spec(board: Board) -> dict[str, Any]:
-    """What is stored of `board` on the server."""
-    # The very call that save() makes; it is private, hence the narrow pin in pyproject.toml.
-    text = board._to_model().spec.model_dump_json(by_alias=True, exclude_none=True)
+def spec(dashboard: Dashboard) -> dict[str, Any]:
+    """Return what the server stores of `dashboard`."""
+    # save() makes this private call and there is no public one; hence the pin in pyproject.toml.
+    text = dashboard._to_model().spec.model_dump_json(by_alias=True, exclude_none=True)
     found: dict[str, Any] = json.loads(text)
     return found
 
 
-def replace(board: Board, api: wandb.Api) -> None:
-    """Let `board` take the place of the one of its name that was saved before, if there is one.
+def replace(dashboard: Dashboard, api: wandb.Api) -> None:
+    """Make `dashboard` replace the saved one of the same name, if there is one.
 
     Raises:
         ValueError: the project does not exist.
     """
-    if isinstance(board, wr.Report):
-        saved = api.reports(f"{board.entity}/{board.project}")
-        board.id = next((each.id for each in saved if each.display_name == board.title), "")
+    if isinstance(dashboard, wr.Report):
+        saved = api.reports(f"{dashboard.entity}/{dashboard.project}")
+        dashboard.id = next((each.id for each in saved if each.display_name == dashboard.title), "")
         return
-    with suppress(ValueError):  # there is none of this name
-        view = get_view_dict(board.entity, board.project, board.name)
-        board._internal_id = view["id"]
+    with suppress(ValueError):  # none has this name
+        view = get_view_dict(dashboard.entity, dashboard.project, dashboard.name)
+        dashboard._internal_id = view["id"]
 
 
 def grouping(rows: Sequence[Row]) -> list[str]:
-    """The keys by which runs are grouped: those that tell experiments apart, the compared last."""
+    """Return the keys by which runs are grouped: those that differ, then the compared ones."""
     keys = [key for key in (*SETTING, "options") if len({getattr(row, key) for row in rows}) > 1]
-    # The number of workers follows from `batch`, or there are two experiments.
+    # Usually the number of workers follows from `batch`; if not, group by it too.
     if len({(row.batch, row.workers) for row in rows}) > len({row.batch for row in rows}):
         keys.append("workers")
     return [*keys, *COMPARED]
 
 
-def _blocks(part: Part) -> list[Any]:
+def _blocks(part: Section) -> list[Any]:
     runs = wr.Runset(
         name="trained runs of this table",
         filters=_filter(part.trained),
@@ -162,8 +159,8 @@ def _blocks(part: Part) -> list[Any]:
     number = len(part.trained)
     what = "the run" if number == 1 else f"the {number} runs"
     below = (
-        f"Below: {what} behind this table, as far as W&B has them. Cells that share a computation "
-        "are one run, at the images per worker at which it was trained."
+        f"Below: {what} behind this table, as far as W&B has them. Entries of one computation "
+        "share one run, at the images per worker at which it was trained."
     )
     return [
         wr.MarkdownBlock(part.markdown),
@@ -173,16 +170,16 @@ def _blocks(part: Part) -> list[Any]:
 
 
 def _filter(rows: Sequence[Row]) -> expr.And:
-    """Exactly `rows`: their ids decide, and the other keys say what they are about.
+    """Return a filter for exactly `rows`, by id.
 
-    Who takes the ids out in W&B sees later runs of the same experiments, too.
+    It has the other keys too: without the ids, it shows later runs of the same experiments.
     """
     values = {key: sorted({getattr(row, key) for row in rows}) for key in (*SETTING, "norm", "id")}
     return expr.And(*(ws.Config(key).isin(found) for key, found in values.items()))
 
 
 def _over(key: str, label: str) -> list[Any]:
-    """A quantity over images per worker."""
+    """Return panels of a metric over images per worker."""
     x, y = wr.Config("batch"), wr.SummaryMetric(key)
     title = f"{label} over images per worker"
     return [wr.ScatterPlot(title=title, x=x, y=y, log_x=True), _bars(key, label)]
@@ -218,7 +215,7 @@ def _divergences() -> list[Any]:
 
 
 def _bars(key: str, title: str, how: Literal["mean", "sum"] = "mean") -> wr.BarPlot:
-    """A bar for each group of runs."""
+    """Return a panel with a bar for each group of runs."""
     return wr.BarPlot(
         title=title,
         metrics=[key],
@@ -240,13 +237,13 @@ def _workspace(
         project=project,
         entity=entity,
     )
-    made._internal_name = f"nw-{name}-v"  # otherwise every save would make another workspace
+    made._internal_name = f"nw-{name}-v"  # otherwise every save would create another workspace
     return made
 
 
 @contextmanager
 def _steady_ids() -> Iterator[None]:
-    """W&B draws the ids of panels by `random`: the same dashboard gets the same ones."""
+    """Give panels reproducible ids, which W&B draws from `random`."""
     before = random.getstate()
     random.seed("normbench")
     try:

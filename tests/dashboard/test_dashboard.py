@@ -172,7 +172,7 @@ def test_an_uploaded_offline_run_is_the_row_and_has_all_that_dashboards_show(
         (["runs=nowhere"], "runs=nowhere is no folder; `python -m normbench` trains into runs/"),
         (["proyect=x"], "proyect=x is unknown; did you mean project?"),
         (["--dry"], "--dry is unknown; did you mean --dry-run?"),
-        (["out=there"], "out=there is where --dry-run writes; without it nothing is written"),
+        (["out=there"], "out=there is only for --dry-run"),
         (["--dry-run", "out=/proc/x"], "out=/proc/x cannot be written"),
         ([], "not logged in: `wandb login`, or WANDB_API_KEY in the environment"),
     ],
