@@ -133,7 +133,19 @@ def outcome(folder: Path, toy: str) -> str:
         "tests/training/test_training.py",
         "tests/norms/test_inference.py",
     ]
-    words = [sys.executable, "-m", "pytest", *files, "-k", "toy", "-p", "no:cacheprovider", "-rf"]
+    words = [
+        sys.executable,
+        "-m",
+        "pytest",
+        *files,
+        "-k",
+        "toy",
+        "-m",
+        "not large",
+        "-p",
+        "no:cacheprovider",
+        "-rf",
+    ]
     found = subprocess.run(
         words, cwd=folder, env={"PYTHONPATH": str(folder), "PATH": "/usr/bin:/bin"},
         capture_output=True, text=True,

@@ -31,6 +31,7 @@ from normbench.norms.workers import PerWorker, set_workers
 from normbench.probe import example_weight, gains
 from normbench.probe.speed import Mode, TimedNetwork, measure_speeds
 from support.cells import network_for
+from support.slow import EVERYDAY_NORMS, slow_except
 
 CPU = torch.device("cpu")
 MODES: tuple[Mode, ...] = ("training", "inference")
@@ -70,7 +71,7 @@ def unchanged(network: nn.Module) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("look", LOOKS)
-@pytest.mark.parametrize("norm", normalizers())
+@pytest.mark.parametrize("norm", slow_except(normalizers(), EVERYDAY_NORMS))
 def test_a_probe_changes_nothing(norm: str, look: str) -> None:
     network = network_of(norm, dropout=0.1, stochastic_depth=0.2).train()
     set_workers(network, 2)

@@ -17,6 +17,7 @@ from normbench.norms.base.layer import Scale
 from normbench.norms.base.standardized_conv import ScaledStandardizedConv2d, StandardizedConv2d
 from normbench.training.parameter_groups import list_parameters
 from support.layers import norm_layers
+from support.slow import EVERYDAY_NORMS, slow_except
 
 ARCHITECTURES = [name for name in models() if name != "timm"]
 NORMS = ["bn", "gn", "evonorm_s0", "gn_pn", "nf", "sn"]
@@ -419,7 +420,7 @@ def test_stochastic_depth_grows_with_depth_and_rescales_nothing(name: str) -> No
 
 
 @pytest.mark.parametrize("name", ["resnet14", "resnet14_v2"])
-@pytest.mark.parametrize("norm", normalizers())
+@pytest.mark.parametrize("norm", slow_except(normalizers(), EVERYDAY_NORMS))
 def test_an_architecture_takes_any_normalizer(name: str, norm: str) -> None:
     kind = normalizer(norm).residual.kind
     offered = ("plain", "nf", "skipinit") if name.endswith("_v2") else ("plain", "fixup")
@@ -450,8 +451,13 @@ def stepped(name: str, norm: str, size: int, **options: Any) -> None:
     step(network, size)
 
 
-@pytest.mark.parametrize("norm", NORMS)
-@pytest.mark.parametrize("name", ARCHITECTURES)
+@pytest.mark.parametrize(
+    ("name", "norm"),
+    slow_except(
+        [(name, norm) for name in ARCHITECTURES for norm in NORMS],
+        [(name, NORMS[place % len(NORMS)]) for place, name in enumerate(ARCHITECTURES)],
+    ),
+)
 def test_a_step_of_training_reaches_every_parameter(name: str, norm: str) -> None:
     # An eighth of the width, and with it fewer groups, is quick enough for the deepest.
     options = {"width": 8, "max_groups": 4} if name in DEEP else {}

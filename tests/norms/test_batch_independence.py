@@ -6,6 +6,7 @@ import pytest
 
 from normbench.catalog import normalizer, normalizers
 from support.cells import arguments_for, cell, train_cell
+from support.slow import EVERYDAY_NORMS, slow_except
 
 #: One step and what follows from it; no two of the batches are alike for a ghost of 2.
 WORDS = ("recipe.images=256", "logger=none", "trainer=cpu", "data.val=0")
@@ -18,7 +19,7 @@ def numbers(norm: str, batch: int, *more: str) -> tuple[Any, ...]:
     return tuple(found.get(name) for name in ("train_loss", "test_loss", "test_top1", "status"))
 
 
-@pytest.mark.parametrize("norm", normalizers())
+@pytest.mark.parametrize("norm", slow_except(normalizers(), EVERYDAY_NORMS))
 def test_a_normalizer_is_what_it_declares_about_workers(norm: str) -> None:
     """Bit for bit the same however 128 images are divided; or else other numbers."""
     same = numbers(norm, 4) == numbers(norm, 64)

@@ -21,6 +21,7 @@ from normbench.norms.workers import set_workers
 from support.cells import SHORT
 from support.commands import Command
 from support.layers import TOLERANCE, images, perturbed_layer, values_and_gradients
+from support.slow import slow_except
 
 pytestmark = pytest.mark.skipif(
     not kernels.interpreted(), reason="Triton compiles for a GPU here: make gpu has them"
@@ -85,7 +86,7 @@ def test_what_has_no_kernel_is_computed_as_it_stands(
         assert torch.equal(fused.eval()(x), layer.eval()(x))
 
 
-@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("name", slow_except(FAMILIES, ["gn", "bn"]))
 @pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
 @pytest.mark.parametrize("layout", LAYOUTS, ids=str)
 def test_in_every_dtype_and_layout(
@@ -97,7 +98,7 @@ def test_in_every_dtype_and_layout(
     assert_alike(layer, fused, x, dtype)
 
 
-@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("name", slow_except(FAMILIES, ["gn", "bn"]))
 @pytest.mark.parametrize("layout", LAYOUTS, ids=str)
 @pytest.mark.parametrize("shape", [(2, 1, 130, 131), (2, 80, 13, 14), (4, 64, 1, 1), (2, 6, 17, 2)])
 def test_whatever_fits_a_tile_or_does_not(

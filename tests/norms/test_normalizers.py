@@ -24,6 +24,7 @@ from normbench.norms.renorm import BatchRenormAct, set_progress
 from normbench.norms.workers import PerWorker, set_workers
 from support.covering import covering, pairs
 from support.layers import TOLERANCE, images, perturbed_layer, values_and_gradients
+from support.slow import EVERYDAY_NORMS, slow_except
 
 FACTORS: dict[str, Sequence[Any]] = {
     "map": [(1, 1), (1, 2), (2, 2), (5, 1), (3, 3), (4, 4), (7, 5)],
@@ -378,7 +379,7 @@ def test_a_state_travels_and_a_copy_is_alike(name: str) -> None:
     assert torch.equal(fresh(x), layer(x))  # changing the copy changes nothing here
 
 
-@pytest.mark.parametrize("name", normalizers())
+@pytest.mark.parametrize("name", slow_except(normalizers(), EVERYDAY_NORMS))
 @pytest.mark.parametrize("training", [True, False], ids=["train", "eval"])
 def test_a_compiled_layer_has_no_graph_breaks(name: str, training: bool) -> None:
     torch._dynamo.reset()
@@ -448,7 +449,7 @@ def test_a_compiled_activation_is_the_one_of_torch(act: str) -> None:
     torch.testing.assert_close(one.grad, other.grad, rtol=0, atol=0, equal_nan=True)
 
 
-@pytest.mark.parametrize("name", normalizers())
+@pytest.mark.parametrize("name", slow_except(normalizers(), EVERYDAY_NORMS))
 def test_a_layer_can_be_exported(name: str) -> None:
     layer = perturbed_layer(normalizer(name), 8, "relu", torch.float32).eval()
     x = images((4, 8, 3, 3), torch.float32).detach()

@@ -5,6 +5,10 @@ from typing import Any
 
 import pytest
 
+#: Normalizers whose expensive tests run every day: statistics of the batch, running statistics
+#: that training reads, an activation of its own, a proxy, a mixture.
+EVERYDAY_NORMS = ("bn", "batch_renorm", "evonorm_b0", "gn_pn", "sn")
+
 
 def slow_except(cases: Sequence[Any], everyday: Sequence[Any]) -> list[Any]:
     """Mark the cases of a parametrized test as slow, apart from those in `everyday`.

@@ -20,6 +20,7 @@ from normbench.training.stacked_networks import explain_unstackable_network
 from normbench.training.trainer import train
 from support.cells import BROKEN, Curve, Interrupted, arguments_for, cell
 from support.commands import Command
+from support.slow import slow_except
 
 WORDS = (
     "batch=16", "global_batch=64", "recipe.images=192", "precision=64-true",
@@ -71,7 +72,9 @@ def assert_same(
 ONE_BY_ONE = {"batch_renorm": "running statistics that training reads"}
 
 
-@pytest.mark.parametrize("norm", sorted({*normalizers()} - ONE_BY_ONE.keys()))
+@pytest.mark.parametrize(
+    "norm", slow_except(sorted({*normalizers()} - ONE_BY_ONE.keys()), ["bn", "evonorm_s0", "sn"])
+)
 def test_every_normalizer_is_trained_as_alone(norm: str) -> None:
     cells = seeds(*arguments_for(norm))
     _, second = side_by_side(cells)

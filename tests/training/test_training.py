@@ -26,6 +26,7 @@ from normbench.training.schedule import simulate_lr
 from normbench.training.trainer import prepare
 from support.cells import SHORT, arguments_for, cell, network_for, train_cell
 from support.layers import norm_layers
+from support.slow import EVERYDAY_NORMS, slow_except
 
 
 def recipe(**changes: Any) -> Recipe:
@@ -147,7 +148,7 @@ def test_every_group_follows_the_schedule_at_its_own_rate(schedule: str) -> None
 
 
 @pytest.mark.parametrize(("target", "ends"), [(None, 0.0), (0.0, 0.0), (1.0, 1.0), (0.5, 0.5)])
-@pytest.mark.parametrize("norm", ["bn", "sn", "gn_pn", "evonorm_b0", "dyt"])
+@pytest.mark.parametrize("norm", slow_except(["bn", "sn", "gn_pn", "evonorm_b0", "dyt"], ["sn"]))
 def test_decay_pulls_gains_to_their_target_and_all_else_to_zero(
     norm: str, target: float | None, ends: float
 ) -> None:
@@ -187,7 +188,7 @@ def test_a_parameter_without_a_role_is_an_error() -> None:
 # The whole
 
 
-@pytest.mark.parametrize("norm", normalizers())
+@pytest.mark.parametrize("norm", slow_except(normalizers(), EVERYDAY_NORMS))
 def test_the_size_of_chunks_changes_no_number(norm: str) -> None:
     base = cell(*arguments_for(norm), "batch=8", *SHORT)
     whole = train_cell(base)
@@ -197,7 +198,12 @@ def test_the_size_of_chunks_changes_no_number(norm: str) -> None:
         assert train_cell(cut) == whole
 
 
-@pytest.mark.parametrize("norm", [n for n in normalizers() if normalizer(n).batch_independent])
+@pytest.mark.parametrize(
+    "norm",
+    slow_except(
+        [n for n in normalizers() if normalizer(n).batch_independent], ["gn_pn", "evonorm_s0"]
+    ),
+)
 def test_under_a_fixed_global_batch_they_are_one_computation(norm: str) -> None:
     home = arguments_for(norm)
     findings = [train_cell(cell(*home, f"batch={batch}", *SHORT))[0] for batch in (4, 128)]
