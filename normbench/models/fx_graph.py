@@ -13,7 +13,7 @@ from typing import Any
 import timm.layers
 import torch
 import torchvision
-from timm.models import _features_fx as traced_by_timm
+from timm.models import get_notrace_functions, get_notrace_modules
 from torch import Tensor, fx, nn
 from torch.func import functional_call
 from torch.nn import functional as F
@@ -45,12 +45,12 @@ class Tracer(fx.Tracer):
     """Keeps whole what the swap looks for, and what timm says cannot be traced."""
 
     def __init__(self) -> None:
-        super().__init__(autowrap_functions=tuple(traced_by_timm.get_notrace_functions()))
+        super().__init__(autowrap_functions=tuple(get_notrace_functions()))
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
         known = isinstance(m, (*NORMS, *_DROPS, NormAct, nn.Conv2d, nn.Linear))
         activates = type(m).__module__.startswith(ACTIVATION_MODULES)
-        untraceable = type(m) in traced_by_timm.get_notrace_modules()
+        untraceable = type(m) in get_notrace_modules()
         own = known or activates or untraceable
         return own or super().is_leaf_module(m, module_qualified_name)
 

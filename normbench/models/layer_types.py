@@ -1,4 +1,4 @@
-"""What a layer of torch, timm or torchvision is: a normalization, an activation, a gate, a drop."""
+"""Recognize layers of torch, timm and torchvision: normalizations, activations, gates, dropout."""
 
 from collections.abc import Callable
 
@@ -9,12 +9,18 @@ from torch import Tensor, nn
 
 from normbench.norms.base.activations import GAINS, activation
 from normbench.norms.base.layer import NormAct
+from normbench.norms.batch import TORCH_BATCH_NORMS
 
-#: Bounded between 0 and 1 it is a gate, whose output multiplies; no normalizer may replace it.
+#: A gate, whose output between 0 and 1 multiplies; no normalizer may replace it.
 GATE = "sigmoid"
 
+INSTANCE_NORMS = (nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d)
+DROPOUTS = (
+    nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout,
+)  # fmt: skip
 NORMS = (
-    nn.modules.batchnorm._NormBase,
+    *TORCH_BATCH_NORMS,
+    *INSTANCE_NORMS,
     nn.GroupNorm,
     nn.LayerNorm,
     nn.RMSNorm,
@@ -28,65 +34,64 @@ NORMS = (
     torchvision.ops.FrozenBatchNorm2d,
 )
 GATES = (nn.Sigmoid, nn.Hardsigmoid, nn.Softmax, timm.layers.Sigmoid, timm.layers.HardSigmoid)
-#: Where torch and timm keep the modules of their activations.
+#: Python modules in which torch and timm define their activations.
 ACTIVATION_MODULES = ("torch.nn.modules.activation", "timm.layers.activations")
 
 
 def is_norm(layer: nn.Module | None) -> bool:
-    """Whether it is a normalization of torch, timm or torchvision."""
+    """Whether `layer` is a normalization of torch, timm or torchvision."""
     return isinstance(layer, NORMS)
 
 
 def is_batch_norm(layer: nn.Module) -> bool:
-    """Whether its statistics are those of a batch, or once were, whoever wrote it."""
-    ours = isinstance(layer, NormAct | nn.modules.instancenorm._InstanceNorm)
-    return "running_var" in layer._buffers and not ours
+    """Whether `layer`, by whatever author, has batch statistics, or frozen ones of batches."""
+    return hasattr(layer, "running_var") and not isinstance(layer, (NormAct, *INSTANCE_NORMS))
 
 
 def is_activation(layer: nn.Module) -> bool:
-    """Whether it is an activation of torch or timm, and no gate."""
+    """Whether `layer` is an activation of torch or timm, and no gate."""
     return type(layer).__module__.startswith(ACTIVATION_MODULES) and not isinstance(layer, GATES)
 
 
 def is_standardized(layer: nn.Module) -> bool:
-    """Whether it is a convolution of timm's with standardized weights."""
+    """Whether `layer` is a convolution of timm with standardized weights."""
     return isinstance(
         layer, timm.layers.StdConv2d | timm.layers.StdConv2dSame
     ) or is_scaled_standardized(layer)
 
 
 def is_scaled_standardized(layer: nn.Module) -> bool:
-    """Whether it is one with scaled weight standardization, as normalizer-free networks have."""
+    """Whether `layer` is a convolution of timm with scaled weight standardization."""
     return isinstance(layer, timm.layers.ScaledStdConv2d | timm.layers.ScaledStdConv2dSame)
 
 
 def drop_rate(layer: nn.Module | None) -> float | None:
-    """Of a layer that drops values or paths at random: its rate."""
+    """Return the rate of dropout or stochastic depth; None of any other layer."""
     if isinstance(layer, timm.layers.DropPath):
         return float(layer.drop_prob or 0.0)
     if isinstance(layer, timm.layers.DropBlock2d):
         return float(layer.drop_prob)
-    if isinstance(layer, nn.modules.dropout._DropoutNd | torchvision.ops.StochasticDepth):
+    if isinstance(layer, (*DROPOUTS, torchvision.ops.StochasticDepth)):
         return float(layer.p)
     return None
 
 
-def normalizes_channels(layer: nn.Module, given: tuple[int, ...]) -> bool:
-    """Whether it takes maps (N, C, H, W) of shape `given` with their channels second."""
+def normalizes_channels(layer: nn.Module, shape: tuple[int, ...]) -> bool:
+    """Whether `layer` takes maps of `shape` with their channels second, (N, C, H, W)."""
     last = isinstance(layer, nn.LayerNorm | nn.RMSNorm | timm.layers.RmsNorm)
-    # LayerNorm2d of timm and torchvision turn the axes themselves, and are called so.
-    return len(given) == 4 and (not last or "2d" in type(layer).__name__)
+    # LayerNorm2d of timm and torchvision permute the axes themselves.
+    return len(shape) == 4 and (not last or "2d" in type(layer).__name__)
 
 
 def activation_name(layer: nn.Module | None) -> str | None:
-    """The name of the activation that a module without parameters computes, or None."""
+    """Return the name of the activation that a module without parameters computes, or None."""
     if layer is None or not is_activation(layer) or next(layer.parameters(), None) is not None:
         return None
     return match_activation(layer)
 
 
 def match_activation(function: Callable[[Tensor], Tensor]) -> str | None:
-    """Which of our activations computes the same numbers: no name says so as surely."""
+    """Return the name of the activation with the same values as `function`, or None."""
     u = torch.linspace(-8, 8, 65, device="cpu", dtype=torch.float64)
     with torch.no_grad():
         y = function(u.clone())

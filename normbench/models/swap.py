@@ -250,7 +250,7 @@ def _made(
 ) -> NormAct:
     norm = norm.inherit_options(old)
     layer = norm.final_layer(channels, act) if last else norm.layer(channels, act)
-    layer.adopt(old)
+    layer.inherit_parameters(old)
     return layer
 
 

@@ -15,8 +15,7 @@ from functools import partial
 from typing import Any, Literal
 
 import timm
-from timm.models._efficientnet_builder import decode_arch_def, round_channels
-from timm.models.efficientnet import EfficientNet
+from timm.models.efficientnet import EfficientNet, decode_arch_def, round_channels
 from torch import nn
 
 from normbench.models.blocks import require_at_least

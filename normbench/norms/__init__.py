@@ -2,18 +2,18 @@
 
 N images of a forward pass, C channels, H W positions, G groups, W workers. A layer maps
 (N, C, H, W) to the same shape and is normalization and activation together: `layer(channels, act)`.
-Where no activation follows it is `layer(channels, None)`, and an activation that no normalization
-precedes is `activation(channels, act)`. Gains start at 1 and shifts at 0. Statistics are taken in
-at least fp32, also under autocast, and the output has the dtype and memory format of the input.
-`eps` is added inside the square root unless a page says otherwise.
+Without a following activation it is `layer(channels, None)`; an activation without a preceding
+normalization is `activation(channels, act)`. Gains start at 1 and shifts at 0. Statistics are
+computed in at least fp32, also under autocast; the output has the dtype and memory format of the
+input. `eps` is added inside the square root unless a page says otherwise.
 
 In the blocks of the papers' networks:
 
     v1          conv, layer(act), conv, layer(act), conv, layer(None); shortcut: conv, layer(None);
                 after the addition activation(act)
     v2          layer(act), conv, layer(act), conv, layer(act), conv; a shortcut's conv takes what
-                the first layer gives; before the final mean over positions last(act)
+                the first layer returns; before the final mean over positions final_layer(act)
     MBConv      conv, layer(act), depthwise conv, layer(act), [squeeze-excite,] conv, layer(None)
 
-The convolutions in front of a layer have no bias. Squeeze-excite is left as it is.
+Convolutions in front of a layer have no bias. Squeeze-excite stays as it is.
 """

@@ -4,23 +4,23 @@
 
 mean and (biased) var over the images of one worker and all positions, axes (n, h, w), for each
 channel. Each step moves the running statistics towards the batch's by `momentum`, the weight of
-the *new* value; running_var takes the unbiased variance, as torch does (E[var] * m/(m-1) in the
-paper, algorithm 2 line 10). With several workers they are the mean over the workers.
+the *new* value; running_var takes the unbiased variance, as in torch (E[var] * m/(m-1) in the
+paper, algorithm 2 line 10). With several workers they move towards the mean over the workers.
 
-    evaluation  the running statistics take the place of mean and var: a fixed affine map
+    evaluation  the running statistics replace mean and var: a fixed affine map
 
-Synchronized batch normalization is the same over all images of the optimizer step, one worker of
-them all, whichever device they are on.
+Synchronized batch normalization is the same with a single worker that holds all images of the
+optimizer step, on whatever devices they are.
 
 Placement: between a convolution without bias and its activation (v1), or before the convolution,
-with a last layer before the final mean (v2). Before a residual addition without activation.
+with one more layer before the final mean (v2). Before a residual addition: without activation.
 
 Elsewhere:
 
 - Google's TPU and EfficientNet code calls the weight of the *old* value momentum (0.9, 0.97), and
-  keeps the biased variance, as all TensorFlow and JAX code does.
+  stores the biased variance, as all TensorFlow and JAX code does.
 - Goyal et al. 2017 start the last gain of every residual branch at 0; here every gain starts at 1.
-- timm's `convert_sync_batchnorm` exists because torch's drops the activation of fused layers.
+- torch's `convert_sync_batchnorm` drops the activation of fused layers; timm's keeps it.
 """
 
 from dataclasses import dataclass, replace
@@ -47,14 +47,15 @@ from normbench.norms.base.running import RunningStatistics, weighted_moments
 from normbench.norms.workers import PerWorker
 
 Pair = tuple[Tensor | None, Tensor | None]
+TORCH_BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 
 
 @dataclass(frozen=True)
 class BatchNorm(Normalizer):
-    """Statistics over the images of a worker.
+    """Batch normalization with statistics over the images of a worker.
 
     Args:
-        momentum: weight of a step's statistics in the running ones.
+        momentum: weight of a step's statistics in the running statistics.
         eps: added to the variance, inside the square root.
     """
 
@@ -70,21 +71,24 @@ class BatchNorm(Normalizer):
         return BatchNormAct(channels, act, self.momentum, self.eps)
 
     def inherit_options(self, old: nn.Module) -> Self:
-        """With momentum and eps of a batch normalization, where its own are the usual ones."""
-        usual = BatchNorm()
-        theirs = {name: getattr(old, name, None) for name in ("momentum", "eps")}
-        if not isinstance(old, nn.modules.batchnorm._BatchNorm):
+        """Return this normalizer with momentum and eps of a replaced batch normalization.
+
+        An option that is not at its default stays.
+        """
+        if not isinstance(old, TORCH_BATCH_NORMS):
             return self
-        unset = {
-            name: value
-            for name, value in theirs.items()
-            if value is not None and getattr(self, name) == getattr(usual, name)
+        default = BatchNorm()
+        inherited = {
+            name: getattr(old, name)
+            for name in ("momentum", "eps")
+            if getattr(old, name, None) is not None
+            and getattr(self, name) == getattr(default, name)
         }
-        return replace(self, **unset)
+        return replace(self, **inherited)
 
 
 class BatchNormAct(PerWorker, RunningStatistics, Normalizing):
-    """The layer; with one worker bit for bit `torch.nn.BatchNorm2d` and the activation."""
+    """The layer; with one worker it is `torch.nn.BatchNorm2d` and the activation, bit for bit."""
 
     batch_independent = False
 
@@ -93,9 +97,9 @@ class BatchNormAct(PerWorker, RunningStatistics, Normalizing):
         self.eps = eps
         self.register_running(channels, momentum)
 
-    def adopt(self, old: nn.Module) -> None:
-        """Start with gain, shift and running statistics of `old`."""
-        super().adopt(old)
+    def inherit_parameters(self, old: nn.Module) -> None:
+        """Copy gain, shift and running statistics of `old`."""
+        super().inherit_parameters(old)
         self._copy(old, "running_mean", "running_var")
 
     def refusal(self, shape: torch.Size) -> str:
@@ -103,8 +107,8 @@ class BatchNormAct(PerWorker, RunningStatistics, Normalizing):
         if not self.training or images // self.sets(images) * height * width != 1:
             return ""
         return (
-            "batch normalization of a single value per channel: a worker has 1 image, and the "
-            "map is 1x1 there; batch=2 or a larger map works"
+            "batch normalization of a single value per channel: a worker has 1 image of a 1x1 map; "
+            "use batch=2 or a larger map"
         )
 
     @property
@@ -129,16 +133,15 @@ class BatchNormAct(PerWorker, RunningStatistics, Normalizing):
         if not self.training:
             return F.batch_norm(x, mean, var, *_repeat(affine, 1), eps=self.eps)
         sets = self.sets(len(x))
-        # (C,) -> (S*C,), a copy for each set; gain and shift are shared, so theirs are repeats.
+        # (C,) -> (S*C,): each set updates its own copy; gain and shift are repeated.
         running = _repeat((mean, var), sets) if track else (None, None)
         weight, bias = _repeat(affine, sets)
-        # (N/S, S*C, H, W'): to batch_norm each set's channel is a channel of its own.
+        # (N/S, S*C, H, W'): batch_norm sees a channel per set and channel.
         y = F.batch_norm(self.fold(x), *running, weight, bias, True, self.momentum, self.eps)
         for buffer, copies in zip((mean, var), running, strict=True):
             if copies is not None and not self.recomputing:
-                # Each copy has moved towards one set's statistics; moving is linear, so the
-                # mean of the copies has moved towards the mean of the sets'.
-                # (S*C,) -> (S, C) -> (C,)
+                # Each copy has moved towards the statistics of one set. Moves are linear, so the
+                # mean of the copies has moved towards the mean of the sets: (S*C,) -> (C,).
                 buffer.copy_(copies.view(sets, -1).mean(0))
         return y.reshape(x.shape)
 
@@ -158,7 +161,7 @@ class BatchNormAct(PerWorker, RunningStatistics, Normalizing):
 
 @dataclass(frozen=True)
 class SyncBatchNorm(BatchNorm):
-    """Statistics over all images of an optimizer step; options as in `BatchNorm`."""
+    """Batch normalization over all images of an optimizer step; options as in `BatchNorm`."""
 
     @property
     def worker_independent(self) -> bool:
@@ -169,7 +172,7 @@ class SyncBatchNorm(BatchNorm):
 
 
 class SyncBatchNormAct(BatchNormAct):
-    """The layer; across processes the devices' moments are merged, and gradients flow back."""
+    """The layer; devices merge their moments, and gradients flow through the merge."""
 
     whole_step = True
 
@@ -177,12 +180,14 @@ class SyncBatchNormAct(BatchNormAct):
     def worker_independent(self) -> bool:
         return True
 
-    def sets(self, images: int) -> int:  # noqa: ARG002 (one set, however many there are)
+    def sets(self, images: int) -> int:  # noqa: ARG002 (always one set)
         return 1
 
     @property
     def worth_recomputing(self) -> bool:
-        return _devices() > 1 or super().worth_recomputing  # then no kernel of torch's does it
+        return (
+            _devices() > 1 or super().worth_recomputing
+        )  # then the formula below runs, not torch's kernel
 
     def refusal(self, shape: torch.Size) -> str:
         return super().refusal(torch.Size((shape[0] * _devices(), *shape[1:])))
@@ -191,10 +196,10 @@ class SyncBatchNormAct(BatchNormAct):
         if not self.training or _devices() == 1:
             return super()._fused(x, affine, track=track)
         y = upcast(x)
-        own_mean, own_var = set_moments(y, 1)  # (1, C); every device has as many images
-        mean = all_reduce(own_mean) / _devices()
-        # Within the devices and between them: the law of total variance.
-        var = all_reduce(own_var + (own_mean - mean).square()) / _devices()
+        device_mean, device_var = set_moments(y, 1)  # (1, C); all devices have equally many images
+        mean = all_reduce(device_mean) / _devices()
+        # The law of total variance: within devices plus between them.
+        var = all_reduce(device_var + (device_mean - mean).square()) / _devices()
         if track:
             values = x.numel() // self.channels * _devices()
             self.track(mean=mean, var=var * (values / (values - 1)))
@@ -205,11 +210,11 @@ class SyncBatchNormAct(BatchNormAct):
 
 
 def _devices() -> int:
-    """Processes that share the images of an optimizer step."""
+    """Return the number of processes that share the images of an optimizer step."""
     return distributed.get_world_size() if distributed.is_initialized() else 1
 
 
 def _repeat(pair: Pair, times: int) -> Pair:
-    # Parameters may be half precision; running statistics never are. The kernel wants one dtype.
+    # Parameters may be half precision, running statistics never; the kernel needs one dtype.
     first, second = (None if each is None else upcast(each).repeat(times) for each in pair)
     return first, second

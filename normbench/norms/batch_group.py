@@ -2,20 +2,20 @@
 
     training    y = (x - mean) / sqrt(var + eps),   z = act(weight * y + bias)
 
-mean and (biased) var over the images of one worker, or over groups of `images` of them, and over
-the C/G channels of a group and all positions, axes (n, c/g, h, w); weight and bias per channel.
-With one channel in a group this is batch normalization, with one image group normalization; the
-paper means it for 2 images on a worker.
+mean and (biased) var over the images of one worker (or over sets of `images` of them), the C/G
+channels of a group and all positions, axes (n, c/g, h, w); weight and bias per channel. With one
+channel per group this is batch normalization, with one image group normalization; the paper
+proposes it for 2 images per worker.
 
     evaluation  images are not grouped: the running means and (biased) variances of the channels,
                 merged over the channels of a group, replace mean and var
 
-`normbench.norms.inference` lets an image count in its own statistics, as the paper's results do.
+The paper's results weight each image in its own statistics, as `normbench.norms.inference` does.
 
 Placement: that of batch normalization.
 
-Elsewhere: the paper's code moves its running statistics by 0.01 a step, and keeps E[x^2] instead of
-the variance, which adds the variance between steps.
+Elsewhere: the paper's code has momentum 0.01 and stores E[x^2] instead of the variance, which adds
+the variance between steps.
 """
 
 from dataclasses import dataclass
@@ -49,12 +49,12 @@ from normbench.norms.workers import PerWorker
 
 @dataclass(frozen=True)
 class BatchGroupNorm(Grouped):
-    """Statistics over groups of channels of several images.
+    """Normalization over groups of channels of several images.
 
     Args:
         groups: number of groups G; a layer uses the largest divisor of its channels up to it.
-        images: images that share statistics, a divisor of `batch`; null: all of a worker.
-        momentum: weight of a step's statistics in the running ones.
+        images: images that share statistics, a divisor of `batch`; null: all images of a worker.
+        momentum: weight of a step's statistics in the running statistics.
         eps: added to the variance, inside the square root.
     """
 
@@ -99,13 +99,13 @@ class BatchGroupNormAct(PerWorker, RunningStatistics, Normalizing):
         if not self.training:
             return ""
         images, channels, height, width = shape
-        own = images // self.workers
-        if self.images is not None and own % self.images:
-            return f"norm.images={self.images}: it must divide a worker's images, {own} here"
+        batch = images // self.workers
+        if self.images is not None and batch % self.images:
+            return f"norm.images={self.images} does not divide a worker's {batch} images"
         if images // self.sets(images) * channels // self.groups * height * width == 1:
             return (
-                "batch-group normalization of single values: 1 image, 1 channel in a group and a "
-                "1x1 map; batch=2, fewer groups or a larger map work"
+                "batch-group normalization of single values: 1 image, 1 channel per group and a "
+                "1x1 map; use batch=2, fewer groups or a larger map"
             )
         return ""
 
@@ -119,15 +119,15 @@ class BatchGroupNormAct(PerWorker, RunningStatistics, Normalizing):
         return normalize_by(x, self._moments(x, track=track), self.eps)
 
     def _moments(self, x: Tensor, *, track: bool) -> Moments:
-        """Mean and variance (N, G) of the groups; (G,) where they are the running ones."""
+        """Return mean and variance (N, G) of the groups; (G,) if they are running statistics."""
         if self.training:
-            seen = set_moments(x, self.sets(len(x)))
+            moments = set_moments(x, self.sets(len(x)))
             if track:
-                # Set s is of worker s mod W: (S, C) -> (S/W, W, C) -> (W, C).
-                mean, var = (split_sets(each, self.workers) for each in seen)
+                # Set s belongs to worker s mod W: (S, C) -> (S/W, W, C) -> (W, C).
+                mean, var = (split_sets(each, self.workers) for each in moments)
                 mean, var = merge_moments(mean, var, dim=0)
                 self.track(mean=mean, var=var)
-            mean, var = merge_channels(*seen, self.groups)
+            mean, var = merge_channels(*moments, self.groups)
             return expand_sets(mean, len(x)), expand_sets(var, len(x))
         if self.example_weight:
             return weighted_moments(self, x, self.groups, self.example_weight)

@@ -2,11 +2,11 @@
 
     y = tanh(alpha * x),   z = act(weight * y + bias)
 
-with one learned scalar alpha, at first 0.5. There are no statistics, and nothing differs in
+with one learned scalar alpha, initially 0.5. There are no statistics; nothing differs in
 evaluation.
 
-Placement: that of batch normalization; the paper puts it in the place of layer normalization in
-transformers, and for ResNets reports a loss of accuracy.
+Placement: that of batch normalization. The paper replaces layer normalization in transformers with
+it, and reports a loss of accuracy for ResNets.
 """
 
 from dataclasses import dataclass
@@ -27,10 +27,10 @@ from normbench.norms.base.layer import (
 
 @dataclass(frozen=True)
 class DynamicTanh(Normalizer):
-    """A learned squashing of every value.
+    """An elementwise tanh with a learned scale.
 
     Args:
-        alpha: the factor before tanh at first.
+        alpha: initial scale.
     """
 
     alpha: float = 0.5

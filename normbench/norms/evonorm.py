@@ -1,39 +1,38 @@
-"""EvoNorm (Liu, Brock, Simonyan and Le 2020): normalization and activation found as one expression.
+"""EvoNorm (Liu, Brock, Simonyan and Le 2020): normalization and activation as one expression.
 
     B0    x / max(std_bwh, v * x + std_wh)          S0    x * sigmoid(v * x) / std_g
     B1    x / max(std_bwh, (x + 1) * rms_wh)        S1    x * sigmoid(x) / std_g
     B2    x / max(std_bwh, rms_wh - x)              S2    x * sigmoid(x) / rms_g
 
-times weight, plus bias. std are roots of biased variances and rms of mean squares, each plus eps:
-of a channel over the images of a worker (bwh), of a channel of one image (wh), of a group of
-channels of one image (g: axes c/g, h, w). v (C,) is learned, at first 1. No numerator is centered.
+times weight, plus bias. std is the root of a biased variance plus eps, rms of a mean square plus
+eps: of a channel over the images of a worker (bwh), of a channel of one image (wh), of a group of
+channels of one image (g: axes c/g, h, w). v (C,) is learned, initially 1. No numerator is centered.
 
 The appendix lists the ten best layers of each search, B in D.1 and S in D.2. The six above are its
-d1.6, d1.1, d1.7, d2.6, d2.5 and d2.2; `evonorm_candidate` has all, without the repeated ones:
+d1.6, d1.1, d1.7, d2.6, d2.5 and d2.2; `evonorm_candidate` has all others, without repetitions:
 
     d1.2    x / max(std_bwh, x + rms_whc)           d2.1     x * tanh(sigmoid(x)) / rms_g
     d1.3    -x * sigmoid(x) / std_bwh               d2.10    z * sigmoid(max(x, z)), z = x / rms_g
     d1.4    x / max(std_bwh, x * rms_wh)
-    d1.5    x / max(std_bwh, rms_whc - x)           (rms_whc: of all channels of one image)
+    d1.5    x / max(std_bwh, rms_whc - x)           (rms_whc: over all channels of one image)
     d1.9    x / max(std_bwh, x + std_wh)
 
-Evaluation: the B layers keep a running (biased) variance alone, no mean, and it takes the place of
-the worker's; std_wh and rms_wh remain the image's, so that no B layer becomes a fixed affine map.
-Nothing differs for the S layers.
+Evaluation: the B layers have a running (biased) variance and no running mean; it replaces the
+worker's. std_wh and rms_wh remain the image's, so no B layer becomes a fixed affine map. Nothing
+differs for the S layers.
 
-Placement: in the place of normalization and activation together. Where no activation follows, as
-before a residual addition, the layer is `weight * x + bias` alone and does not normalize (appendix
-A: nonlinearity=False). The ReLU after the addition of a v1 block stays. Where the groups do not
-divide the channels, the largest divisor below is used, as in the authors' code.
+Placement: one layer replaces normalization and activation. Without activation, as before a residual
+addition, the layer is `weight * x + bias` and does not normalize (appendix A: nonlinearity=False).
+The ReLU after the addition of a v1 block stays. If the groups do not divide the channels, the
+largest divisor below is used, as in the authors' code.
 
 Elsewhere:
 
-- timm's B0 has eps 1e-3 for 1e-5; its running variances are the unbiased ones; its S layers refuse
-  channels that 32 does not divide. Its S0a, S1a and S2a divide where no activation follows as well.
-- The names B1, B2, S1 and S2 of the appendix's expressions are timm's, as far as the appendix goes.
+- timm's B0 has eps 1e-3 instead of 1e-5; its running variances are unbiased; its S layers refuse
+  channels that 32 does not divide. Its S0a, S1a and S2a normalize without activation as well.
+- The appendix does not name B1, B2, S1 and S2; the assignment of names is timm's.
 - The authors' TPU code starts the last gain of every residual branch of a v1 block at 0.
-- Several ports take torch's unbiased `std` and then the root of std + eps: the fourth root of the
-  variance.
+- Several ports compute the root of torch's unbiased `std` + eps, the fourth root of the variance.
 """
 
 from dataclasses import dataclass
@@ -57,17 +56,22 @@ from normbench.norms.base.layer import (
 )
 from normbench.norms.base.moments import expand_sets, set_moments
 from normbench.norms.base.running import RunningStatistics
-from normbench.norms.evonorm_expressions import EXPRESSIONS, REPEATS, Expression
-from normbench.norms.evonorm_statistics import Computed, Defined
+from normbench.norms.evonorm_expressions import (
+    EXPRESSIONS,
+    REPEATS,
+    Expression,
+    ForwardStatistics,
+    ReferenceStatistics,
+)
 from normbench.norms.workers import PerWorker
 
 
 @dataclass(frozen=True)
 class EvoNormB(Normalizer):
-    """A layer of the B series, whose statistics are those of a worker's images and of each image.
+    """The B series: statistics over the images of a worker, and of each image.
 
     Args:
-        momentum: weight of a step's variance in the running one.
+        momentum: weight of a step's variance in the running variance.
         eps: added to every variance and mean square, inside the square root.
     """
 
@@ -81,7 +85,7 @@ class EvoNormB(Normalizer):
         require_share(momentum=self.momentum)
 
     def layer(self, channels: int, act: str | None = "relu") -> NormAct:
-        if act is None:  # before a residual addition: affine alone, as the paper has it
+        if act is None:  # before a residual addition, as in the paper
             return Affine(channels, None)
         return EvoNormBAct(channels, act, self.which, self.momentum, self.eps)
 
@@ -109,7 +113,7 @@ class EvoNormB2(EvoNormB):
 
 @dataclass(frozen=True)
 class EvoNormS(Grouped):
-    """A layer of the S series, whose statistics are those of one image.
+    """The S series: statistics of one image.
 
     Args:
         groups: number of groups G; a layer uses the largest divisor of its channels up to it.
@@ -148,13 +152,13 @@ class EvoNormS2(EvoNormS):
 
 @dataclass(frozen=True)
 class EvoNormCandidate(Grouped):
-    """A candidate of the paper's appendix D by its number; the options of its series are read.
+    """A candidate of the paper's appendix D by its number, with the options of its series.
 
     Args:
         which: d1.1 to d1.10 (B series) or d2.1 to d2.10 (S series).
         groups: of the S series: number of groups G; a layer uses the largest divisor of its
             channels up to it.
-        momentum: of the B series: weight of a step's variance in the running one.
+        momentum: of the B series: weight of a step's variance in the running variance.
         eps: added to every variance and mean square, inside the square root.
     """
 
@@ -168,7 +172,7 @@ class EvoNormCandidate(Grouped):
             first = REPEATS[self.which]
             raise ValueError(
                 f"which={self.which}: number {self.which.partition('.')[2]} of the appendix "
-                f"repeats {first}; which={first} works"
+                f"repeats {first}; use which={first}"
             )
         if self.which not in EXPRESSIONS:
             raise ValueError(
@@ -190,9 +194,9 @@ class EvoNormCandidate(Grouped):
 
 
 class EvoNormAct(NormAct):
-    """An expression as a layer; `act` only says that an activation stood there.
+    """An expression as a layer, whichever activation `act` it replaces.
 
-    Normalization and activation are one here, so there is no `normalize`.
+    Normalization and activation are one expression, so there is no `normalize`.
     """
 
     roles: ClassVar[dict[str, Role]] = {**NormAct.roles, "v": "gain"}
@@ -215,18 +219,18 @@ class EvoNormAct(NormAct):
 
     def norm_act(self, x: Tensor) -> Tensor:
         x = upcast(x)
-        numerator, divisor = self.expression.formula(x, Computed(self, x))
-        # Gain and divisor meet first: where that is of shape (N, C) the map is multiplied once.
+        numerator, divisor = self.expression.formula(x, ForwardStatistics(self, x))
+        # Gain and divisor first: if both have shape (N, C), the map is multiplied once.
         gain = per_channel(self.weight) / divisor
         return numerator * gain + per_channel(self.bias)
 
     def batch_var(self, x: Tensor) -> Tensor:
-        """Variance (N, C) of every channel over the images of its worker; moves the running one."""
+        """Return the variance (N, C) of every channel over its worker; update the running one."""
         raise NotImplementedError(f"{self.which} has no batch statistics")
 
     def reference(self, x: Tensor) -> Tensor:
         x = x.double()
-        return self.affine(self.expression.reference(x, Defined(self, x)))
+        return self.affine(self.expression.reference(x, ReferenceStatistics(self, x)))
 
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}, which={self.which}"

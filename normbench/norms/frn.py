@@ -3,20 +3,20 @@
     y = x / sqrt(mean(x^2) + |eps|),   z = max(weight * y + bias, tau)
 
 with the mean square of each channel of an image over its positions, axes (h, w); nothing is
-centered. The threshold `tau` (C,) is learned, at first 0. On a 1x1 map y is near sign(x), with
-gradients up to 1 / sqrt(eps), and trainings break down; the paper learns eps there: |eps| is
-1e-6 + |e| with one learned scalar e, at first 1e-4. Nothing differs in evaluation.
+centered. The threshold `tau` (C,) is learned, initially 0. On a 1x1 map y is close to sign(x), with
+gradients up to 1 / sqrt(eps), and training breaks down; there the paper learns eps: |eps| is
+1e-6 + |e| with one learned scalar e, initially 1e-4. Nothing differs in evaluation.
 
-Placement: normalization and TLU replace batch normalization and ReLU together. Without activation,
-as before a residual addition, tau is left out; the activation after the addition is a TLU with a
-tau of its own.
+Placement: normalization and TLU together replace batch normalization and ReLU. Without activation,
+as before a residual addition, there is no tau; the activation after the addition is a TLU with its
+own tau.
 
 Elsewhere:
 
-- timm has eps 1e-5, no learned part, and an argument `rms` that nothing reads; it squares in the
-  input's dtype, so that fp16 overflows beyond 255.
-- TensorFlow Addons' TLU has a tau for every position.
-- Ports start the learned part at 1e-6 for each channel; one Keras port has eps 1e-15.
+- timm has eps 1e-5, no learned part, and an unused argument `rms`; it squares in the input's dtype,
+  so fp16 overflows beyond 255.
+- TensorFlow Addons' TLU has a tau per position.
+- Ports start the learned part at 1e-6 per channel; one Keras port has eps 1e-15.
 """
 
 from dataclasses import dataclass
@@ -40,11 +40,11 @@ from normbench.norms.base.moments import root_mean_square
 
 @dataclass(frozen=True)
 class FilterResponseNorm(Normalizer):
-    """Mean squares of the positions of each channel of one image.
+    """Division by the root mean square of each channel of one image.
 
     Args:
         eps: added to the mean square, inside the square root.
-        learned_eps: add |e| as well, e learned and at first 1e-4: for maps of 1x1.
+        learned_eps: add |e| too, with e learned, initially 1e-4: for 1x1 maps.
     """
 
     eps: float = 1e-6
@@ -58,12 +58,12 @@ class FilterResponseNorm(Normalizer):
         return FilterResponseNormAct(channels, act, self.eps, learned=self.learned_eps)
 
     def activation(self, channels: int, act: str = "relu") -> nn.Module:  # noqa: ARG002
-        """A thresholded linear unit: `act` only says that an activation stood here."""
+        """Return a thresholded linear unit, whichever activation it replaces."""
         return ThresholdedLinear(channels)
 
 
 class FilterResponseNormAct(Normalizing):
-    """The layer; its activation is TLU, whatever `act` stood there."""
+    """The layer; its activation is TLU, whichever `act` it replaces."""
 
     batch_independent = True
     roles: ClassVar[dict[str, Role]] = {**Normalizing.roles, "tau": "shift", "eps": "scalar"}
@@ -98,7 +98,7 @@ class FilterResponseNormAct(Normalizing):
 
 
 class ThresholdedLinear(nn.Module):
-    """TLU: max(x, tau) with a learned threshold per channel, at first 0."""
+    """TLU: max(x, tau) with a learned threshold per channel, initially 0."""
 
     roles: ClassVar[dict[str, Role]] = {"tau": "shift"}
 

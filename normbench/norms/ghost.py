@@ -2,26 +2,25 @@
 
     training    y = (x - mean) / sqrt(var + eps),   z = act(weight * y + bias)
 
-as batch normalization, but the images of a worker are divided into groups of `ghost` images, and
-mean and (biased) var are those of a group. Of a worker's images the j-th belongs to group
-j mod (batch / ghost), so that ghost batch normalization is batch normalization of more and smaller
-workers. The running statistics take mean and biased variance of all images of the worker at once,
-independent of the grouping, as the code of Summers and Dinneen does.
+mean and (biased) var per channel over a group of `ghost` images of a worker, axes (n, h, w).
+Image j of a worker belongs to group j mod (batch / ghost), so ghost batch normalization is batch
+normalization with more and smaller workers. The running statistics take mean and biased variance
+of all images of the worker, independent of the grouping, as in the code of Summers and Dinneen.
 
-    evaluation  the running statistics take the place of mean and var: a fixed affine map
+    evaluation  the running statistics replace mean and var: a fixed affine map
 
 Placement: that of batch normalization.
 
 Elsewhere:
 
-- Summers and Dinneen's eq. 4 prints the groups the other way round, `ghost` groups of
-  batch / ghost images; their text and code have groups of `ghost` images, as here.
-- Their code takes consecutive images for a group; in a shuffled batch that is the same.
-- Their running statistics move by 0.01 a step, and they keep E[x^2] instead of the variance, which
-  adds the variance between steps.
+- Summers and Dinneen's eq. 4 has `ghost` groups of batch / ghost images; their text and code have
+  groups of `ghost` images, as here.
+- Their groups are consecutive images, which in a shuffled batch is equivalent.
+- Their momentum is 0.01, and they store E[x^2] instead of the variance, which adds the variance
+  between steps.
 - Hoffer et al. let every group move the running statistics, one after the other.
-- timm's `SplitBatchNorm2d` is another layer: its splits have gains, shifts and running statistics
-  of their own.
+- timm's `SplitBatchNorm2d` is another layer: each split has its own gain, shift and running
+  statistics.
 """
 
 from dataclasses import dataclass
@@ -36,11 +35,11 @@ from normbench.norms.batch import BatchNorm, BatchNormAct
 
 @dataclass(frozen=True)
 class GhostBatchNorm(BatchNorm):
-    """Statistics over groups of a worker's images.
+    """Batch normalization over groups of a worker's images.
 
     Args:
-        ghost: images of a group, fewer than `batch` and a divisor of it.
-        momentum: weight of a step's statistics in the running ones.
+        ghost: images per group, a divisor of `batch` and less than it.
+        momentum: weight of a step's statistics in the running statistics.
         eps: added to the variance, inside the square root.
     """
 
@@ -67,11 +66,11 @@ class GhostBatchNormAct(BatchNormAct):
         return images // self.ghost
 
     def refusal(self, shape: torch.Size) -> str:
-        own = shape[0] // self.workers
-        if self.training and (own <= self.ghost or own % self.ghost):
+        batch = shape[0] // self.workers
+        if self.training and (batch <= self.ghost or batch % self.ghost):
             return (
-                f"norm.ghost={self.ghost}: a group has fewer images than a worker, and divides "
-                f"them; a worker has {own} here"
+                f"norm.ghost={self.ghost}: it must divide a worker's images and be fewer; "
+                f"a worker has {batch} here"
             )
         return super().refusal(shape)
 

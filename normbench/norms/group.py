@@ -5,16 +5,16 @@
 mean and (biased) var of each image over the C/G channels of a group and all positions, axes
 (c/g, h, w); weight and bias per channel, not per group. Layer normalization (Ba, Kiros and Hinton
 2016, eq. 3) is the case G = 1, instance normalization (Ulyanov, Vedaldi and Lempitsky 2016, eq. 5)
-the case G = C. Nothing differs in evaluation, unless `normbench.norms.inference` says so.
+the case G = C. Nothing differs in evaluation, unless `normbench.norms.inference` sets a weight.
 
 Placement: that of batch normalization. Instance normalization cannot stand before the final mean,
-where it makes every image's mean the same (Proxy Norm, A.2.2), nor on maps of 1x1.
+where it makes all images' means equal (Proxy Norm, A.2.2), nor on 1x1 maps.
 
 Elsewhere:
 
-- ConvNeXt and timm's `LayerNorm2d` call another layer layer normalization: over the channels of
+- ConvNeXt's layer normalization and timm's `LayerNorm2d` are another layer: over the channels of
   each position, eps 1e-6.
-- torch's `InstanceNorm2d` has neither gain nor shift until told `affine=True`.
+- torch's `InstanceNorm2d` has no gain and shift unless `affine=True`.
 - torch and timm refuse channels that the groups do not divide; here the largest divisor is used.
 - Wu and He start the last gain of every residual branch at 0 and decay gains and shifts.
 """
@@ -43,7 +43,7 @@ from normbench.norms.base.running import weighted_moments
 
 @dataclass(frozen=True)
 class GroupNorm(Grouped):
-    """Statistics over groups of channels of one image.
+    """Normalization over groups of channels of one image.
 
     Args:
         groups: number of groups G; a layer uses the largest divisor of its channels up to it.
@@ -56,7 +56,7 @@ class GroupNorm(Grouped):
 
 @dataclass(frozen=True)
 class LayerNorm(Normalizer):
-    """Statistics over all channels and positions of one image.
+    """Normalization over all channels and positions of one image.
 
     Args:
         eps: added to the variance, inside the square root.
@@ -74,7 +74,7 @@ class LayerNorm(Normalizer):
 
 @dataclass(frozen=True)
 class InstanceNorm(LayerNorm):
-    """Statistics over the positions of each channel of one image.
+    """Normalization over the positions of each channel of one image.
 
     Args:
         eps: added to the variance, inside the square root.
@@ -100,19 +100,19 @@ class GroupNormAct(Normalizing):
         if channels // self.groups * height * width != 1:
             return ""
         return (
-            "a group of 1 channel on a 1x1 map is a single value, which its own mean makes 0; "
-            "fewer groups or a larger map work"
+            "a group of 1 channel on a 1x1 map is a single value, which normalizes to 0; use fewer "
+            "groups or a larger map"
         )
 
     @property
     def worth_recomputing(self) -> bool:
-        # Autocast of a GPU has the maps of group_norm in fp32.
+        # On a GPU, autocast runs group_norm in fp32 and saves fp32 maps.
         return not saves_only_output(self.act) or torch.is_autocast_enabled("cuda")
 
     def norm_act(self, x: Tensor) -> Tensor:
         if self._mixes():
             return super().norm_act(x)
-        # torch takes the moments of half precision in fp32 by itself.
+        # For half precision torch computes the moments in fp32.
         return self.activation(F.group_norm(x, self.groups, self.weight, self.bias, self.eps))
 
     def normalize(self, x: Tensor) -> Tensor:

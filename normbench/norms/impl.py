@@ -1,4 +1,4 @@
-"""How the layers of a network are computed; what `trainer.impl` says is carried out here alone."""
+"""Implementations of a network's layers: `trainer.impl`."""
 
 from typing import Literal
 
@@ -10,22 +10,19 @@ Impl = Literal["eager", "lean", "compile", "triton"]
 
 
 def set_impl(network: nn.Module, impl: Impl) -> None:
-    """Have `network` computed as `impl` says.
+    """Choose how the layers of `network` are computed.
 
     Args:
-        network: whose layers are computed as their formulas stand.
-        impl: eager, so; lean, so, but keeping nothing but inputs
-        (`normbench.norms.base.recompute`); compile,
-            by torch.compile, of a layer or of a whole network; triton, by kernels of our own where
-            there are any (`normbench.norms.kernels.dispatch`).
+        network: a network, or a single layer, that computes its formulas as written.
+        impl: eager leaves them so. lean saves only their inputs for the backward pass
+            (`normbench.norms.base.recompute`). compile uses torch.compile. triton uses the kernels
+            of this package for layers that have one (`normbench.norms.kernels.dispatch`).
     """
     if impl == "lean":
         set_recompute(network)
     elif impl == "compile":
         network.compile()
     elif impl == "triton":
-        from normbench.norms.kernels.dispatch import (
-            set_triton,  # there is no Triton for some machines
-        )
+        from normbench.norms.kernels.dispatch import set_triton  # Triton may not be installed
 
         set_triton(network)

@@ -5,34 +5,34 @@
     skipinit    z = act(x)                      De and Smith 2020; convolutions have biases
     fixup       z = act(x + bias)               Zhang, Dauphin and Ma 2019; bias one scalar
 
-gain(act) = 1 / sqrt(Var act(u)), u ~ N(0, 1), keeps the variance of a standard normal input at 1
-(`normbench.norms.base.activations`); without activation the layer of nf does nothing. nf asks for
+gain(act) = 1 / sqrt(Var act(u)), u ~ N(0, 1), preserves the variance of a standard normal input
+(`normbench.norms.base.activations`); without activation the layer of nf is the identity. nf needs
 convolutions with scaled weight standardization (`normbench.norms.base.standardized_conv`),
 
     W_hat[o] = gain[o] * (W[o] - mean[o]) / sqrt(max(fan-in * var[o], ws_eps))
 
-whose gains, at first 1, and biases take the place of a layer's (with `weights: gaussian` they are
-plain ones). nf, skipinit and fixup ask for
-residual branches of their own (`normbench.norms.base.residual`), which an architecture provides:
+whose gains, initially 1, and biases replace those of a layer; with `weights: gaussian` the
+convolutions are plain. nf, skipinit and fixup need residual branches of their own
+(`normbench.norms.base.residual`), which an architecture provides:
 
-    nf          x + alpha * g * f(x / beta)     beta^2 the variance that x has at initialization
-    skipinit    x + g * f(x)                    g one learned scalar, at first 0, here and in nf
+    nf          x + alpha * g * f(x / beta)     beta^2 the variance of x at initialization
+    skipinit    x + g * f(x)                    g one learned scalar, initially 0, here and in nf
     fixup       x + s * f(x) + b                scalars s and b; shifts before each convolution too
 
 Nothing differs in evaluation.
 
 Placement: nf and skipinit in pre-activation blocks (v2), fixup in post-activation blocks (v1). In
-nf blocks the activation comes before the division by beta, as in the paper's code.
+nf blocks the activation precedes the division by beta, as in the paper's code.
 
 Elsewhere:
 
-- timm's NF networks put the activation's gain into the convolutions, the stem's too, leave out the
-  scalar of SkipInit, and rescale what stochastic depth keeps; the paper does none of the three.
-- The paper's PyTorch listing takes unbiased variances of the weights and adds eps = 1e-4 to
+- timm's NF networks put the activation's gain into the convolutions and the stem, have no
+  SkipInit scalar, and rescale branches that stochastic depth keeps; the paper does none of this.
+- The paper's PyTorch listing uses unbiased variances of the weights and adds eps = 1e-4 to
   I * var; its JAX code takes the maximum of both, as here.
 - DeepMind's FixUp adds the scalar shift to identity shortcuts too; the official code does not.
-- The official code of FixUp trains scalars and the classifier's bias at a tenth of the learning
-  rate, as here (`rate`); DeepMind's trains all at one rate, and decays none of its scalars.
+- The official FixUp code trains scalars and the classifier's bias at a tenth of the learning rate,
+  as here (`rate`); DeepMind's has one rate for all, and decays none of its scalars.
 """
 
 from dataclasses import dataclass
@@ -41,7 +41,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
-from normbench.norms.base.activations import alone, gain
+from normbench.norms.base.activations import gain, save_input_only
 from normbench.norms.base.layer import Affine, NormAct, Normalizer, Role, require_positive
 from normbench.norms.base.residual import FixUp, NormalizerFree, Residual, SkipInit
 from normbench.norms.base.standardized_conv import Standardization
@@ -49,7 +49,7 @@ from normbench.norms.base.standardized_conv import Standardization
 
 @dataclass(frozen=True)
 class NoNorm(Normalizer):
-    """The control: everything but the normalization."""
+    """The control: gain, shift and activation without normalization."""
 
     batch_independent: ClassVar[bool] = True
 
@@ -59,17 +59,16 @@ class NoNorm(Normalizer):
 
 @dataclass(frozen=True)
 class NF(Normalizer):
-    """Variance kept by weights and activations, with known variances on the residual path.
+    """Normalizer-free: weights and activations preserve variance, residual variances are known.
 
     Args:
         alpha: factor of every residual branch.
-        skip_gain: a learned scalar, at first 0, multiplies every residual branch as well.
-        ws_eps: least value of fan-in times the variance of a filter's weights.
-        gain: factor of every activation in the place of its own; null: its own.
-        weights: gaussian leaves convolutions plain, their weights N(0, 1 / fan-in) at first; with
-            the gain sqrt(2) and ReLU that is He's initialization. null: scaled weight
-            standardization.
-        gate: factor of squeeze-excite's gates; null: 2, as they are 1/2 on average.
+        skip_gain: multiply every residual branch by a learned scalar too, initially 0.
+        ws_eps: lower bound of fan-in times the variance of a filter's weights.
+        gain: factor of every activation; null: the activation's own gain.
+        weights: gaussian leaves convolutions plain, initialized as N(0, 1 / fan-in), which with
+            gain sqrt(2) and ReLU is He's initialization. null: scaled weight standardization.
+        gate: factor of squeeze-excite gates; null: 2, as gates are 1/2 on average.
     """
 
     alpha: float = 0.2
@@ -82,8 +81,8 @@ class NF(Normalizer):
 
     def __post_init__(self) -> None:
         require_positive(alpha=self.alpha, ws_eps=self.ws_eps)
-        given = {"gain": self.gain, "gate": self.gate}
-        require_positive(**{name: value for name, value in given.items() if value is not None})
+        factors = {"gain": self.gain, "gate": self.gate}
+        require_positive(**{name: value for name, value in factors.items() if value is not None})
 
     @property
     def conv(self) -> Standardization | None:
@@ -91,7 +90,7 @@ class NF(Normalizer):
 
     @property
     def conv_bias(self) -> bool:
-        return self.conv is None  # standardized ones have their own
+        return self.conv is None  # standardized convolutions have their own bias
 
     @property
     def residual(self) -> NormalizerFree:
@@ -107,7 +106,7 @@ class NF(Normalizer):
 
 @dataclass(frozen=True)
 class SkipInitNorm(NoNorm):
-    """Residual branches that start at 0."""
+    """No normalization; residual branches that start at 0."""
 
     @property
     def residual(self) -> Residual:
@@ -123,10 +122,10 @@ class SkipInitNorm(NoNorm):
 
 @dataclass(frozen=True)
 class FixUpNorm(NoNorm):
-    """Residual branches that start at 0, with scalar shifts and scales.
+    """No normalization; residual branches that start at 0, with scalar shifts and scales.
 
     Args:
-        rate: learning rate of the scalars, and of the classifier's bias, over that of all else.
+        rate: learning rate of the scalars and the classifier's bias, relative to all else.
     """
 
     rate: float = 0.1
@@ -143,28 +142,28 @@ class FixUpNorm(NoNorm):
 
 
 class GainedAct(NormAct):
-    """The activation times its gain: no parameters, and no `normalize`."""
+    """The activation times its gain; no parameters, no `normalize`."""
 
     batch_independent = True
 
     def __init__(self, channels: int, act: str | None, factor: float | None = None) -> None:
         super().__init__(channels, act, gain=False, shift=False)
-        self.given = None if act is None else factor
-        self.factor = gain(act) if self.given is None else self.given
+        self.override = None if act is None else factor
+        self.factor = gain(act) if self.override is None else self.override
 
     @property
     def worth_recomputing(self) -> bool:
         return False
 
     def norm_act(self, x: Tensor) -> Tensor:
-        return alone(lambda x: self.activation(x) * self.factor, x)
+        return save_input_only(lambda x: self.activation(x) * self.factor, x)
 
     def reference(self, x: Tensor) -> Tensor:
         if self.act is None:
             return x.double()
-        if self.given is not None:
-            return self.function(x.double()) * self.given
-        # E over u ~ N(0, 1) by Simpson's rule, whose nodes meet the kinks of all activations.
+        if self.override is not None:
+            return self.function(x.double()) * self.override
+        # E over u ~ N(0, 1) by Simpson's rule, with nodes at the kinks of all activations.
         u = torch.linspace(-12, 12, 24001, dtype=torch.float64, device=x.device)
         density = torch.exp(-(u**2) / 2)
         density[1:-1:2] *= 4
@@ -176,7 +175,7 @@ class GainedAct(NormAct):
 
 
 class ShiftedAct(NormAct):
-    """A scalar shift and the activation; without activation nothing, as after FixUp's last conv."""
+    """A scalar shift and the activation; the identity without activation (FixUp's last conv)."""
 
     batch_independent = True
     roles: ClassVar[dict[str, Role]] = {"bias": "residual"}
@@ -191,7 +190,9 @@ class ShiftedAct(NormAct):
         return False
 
     def norm_act(self, x: Tensor) -> Tensor:
-        return alone(lambda x: self.activation(x if self.bias is None else x + self.bias), x)
+        return save_input_only(
+            lambda x: self.activation(x if self.bias is None else x + self.bias), x
+        )
 
     def reference(self, x: Tensor) -> Tensor:
         if self.bias is None:

@@ -4,11 +4,11 @@
     p = act(weight * (proxy_bias + (1 + proxy_weight) * u) + bias),   u ~ N(0, 1)
     out = (z - mean(p)) / sqrt(var(p) + proxy_eps)
 
-all per channel: the activation of a Gaussian proxy is what is normalized with, so that no image's
-statistics enter. proxy_bias and proxy_weight (C,), at first 0, are the paper's additional
-parameters; `additional: false` leaves them out. u are `samples` midpoints of equal shares of
-probability; gradients flow through mean and var into all four parameters. Nothing differs in
-evaluation but what does in the normalization itself.
+all per channel: the statistics are those of an activated Gaussian proxy, so no image's statistics
+enter. proxy_bias and proxy_weight (C,), initially 0, are the paper's additional parameters;
+`additional: false` omits them. u are the `samples` midpoints of equal shares of probability;
+gradients flow through mean and var into all four parameters. Evaluation differs only where the
+normalization itself does.
 
 Placement: on every activation that a normalization precedes directly, so in v2 blocks, and in v1
 blocks not after the addition; not inside squeeze-excite. The layer before the final mean over
@@ -16,15 +16,14 @@ positions (`Normalizer.final_layer`) leaves out the division (appendix A.1). A l
 activation, as the last of an MBConv block, is not proxy-normalized; with the additional parameters
 it keeps a gain alone, without them gain and shift (appendix A.1).
 
-Weight decay pulls on the additional parameters in all networks of the paper, and on gain and shift
-in its ResNets alone.
+The paper decays the additional parameters in all networks, gain and shift only in its ResNets.
 
 Elsewhere:
 
-- Graphcore's code takes 200 samples, its unofficial ports 256; both underestimate var(p), by 1 %.
-- In Graphcore's MBConv blocks squeeze-excite squeezes the activation before it is divided.
-- The package `proxynorm` 0.1.0 draws as many samples as there are channels, offset by 0.03 instead
-  of 1/2, with unbiased variances and without the additional parameters: another layer.
+- Graphcore's code has 200 samples, unofficial ports 256; both underestimate var(p) by 1 %.
+- In Graphcore's MBConv blocks squeeze-excite sees the activation before the division.
+- The package `proxynorm` 0.1.0 is another layer: as many samples as channels, offset by 0.03 rather
+  than 1/2, unbiased variances and no additional parameters.
 """
 
 from dataclasses import dataclass
@@ -49,11 +48,11 @@ from normbench.norms.group import GroupNorm, GroupNormAct, InstanceNorm, LayerNo
 
 @dataclass(frozen=True)
 class Proxied(Normalizer):
-    """What proxy normalization adds to a normalizer.
+    """Mixin that adds proxy normalization to a normalizer.
 
     Args:
-        additional: whether the proxy's mean and deviation are learned.
-        samples: of the proxy, from which its moments are taken.
+        additional: learn the proxy's mean and deviation.
+        samples: number of samples of the proxy.
         proxy_eps: added to the proxy's variance, inside the square root.
     """
 
@@ -66,12 +65,12 @@ class Proxied(Normalizer):
         require_positive(samples=self.samples, proxy_eps=self.proxy_eps)
 
     def layer(self, channels: int, act: str | None = "relu") -> NormAct:
-        return self._made(channels, act, scale=True)
+        return self._build(channels, act, scale=True)
 
     def final_layer(self, channels: int, act: str | None = "relu") -> NormAct:
-        return self._made(channels, act, scale=False)
+        return self._build(channels, act, scale=False)
 
-    def _made(self, channels: int, act: str | None, *, scale: bool) -> NormAct:
+    def _build(self, channels: int, act: str | None, *, scale: bool) -> NormAct:
         if act is not None:
             return self._proxied(channels, act, proxy=self, scale=scale)
         layer = super().layer(channels, None)  # type: ignore[safe-super]
@@ -117,7 +116,7 @@ class BatchNormPN(Proxied, BatchNorm):
 
 
 class ProxyAct(Normalizing):
-    """Mixed into a layer that offers `normalize`: its activation is proxy-normalized."""
+    """Mixin for a layer with `normalize`: its activation is proxy-normalized."""
 
     roles: ClassVar[dict[str, Role]] = {
         **Normalizing.roles,
@@ -142,12 +141,12 @@ class ProxyAct(Normalizing):
 
     def activation(self, y: Tensor) -> Tensor:
         mean, var = self.proxy_moments()
-        # In fp32 before the subtraction, so that nothing overflows on the way back either.
+        # In fp32 before the subtraction, so that the backward pass does not overflow either.
         z = upcast(super().activation(y)) - per_channel(mean)
         return z * per_channel(torch.rsqrt(var + self.proxy_eps)) if self.scale else z
 
     def proxy_moments(self) -> tuple[Tensor, Tensor]:
-        """Mean and (biased) variance (C,) of the activated proxy, in at least fp32."""
+        """Return mean and (biased) variance (C,) of the activated proxy, in at least fp32."""
         weight, bias = upcast(self.weight), upcast(self.bias)
         u = midpoints(self.samples, weight)
         if self.proxy_weight is not None and self.proxy_bias is not None:
@@ -167,7 +166,7 @@ class ProxyAct(Normalizing):
 
     def _reference_moments(self, c: int) -> tuple[Tensor, Tensor]:
         weight, bias = self.weight[c].double(), self.bias[c].double()
-        # The i-th of n midpoints of probability, from the standard normal's quantile function.
+        # Midpoint i of n shares of probability, by the standard normal's quantile function.
         share = (torch.arange(self.samples, dtype=torch.float64) + 0.5) / self.samples
         y = torch.special.ndtri(share.to(weight.device))
         if self.proxy_weight is not None and self.proxy_bias is not None:
@@ -186,6 +185,6 @@ class ProxyBatchNormAct(ProxyAct, BatchNormAct):
 
 
 def midpoints(samples: int, like: Tensor) -> Tensor:
-    """sqrt(2) * erfinv(2 (i + 1/2) / n - 1), i = 0 ... n - 1: midpoints of n shares of N(0, 1)."""
+    """Return sqrt(2) * erfinv(2 (i + 1/2) / n - 1), i = 0 ... n - 1: midpoints of N(0, 1)."""
     share = (torch.arange(samples, dtype=like.dtype, device=like.device) + 0.5) / samples
     return 2**0.5 * torch.erfinv(2 * share - 1)

@@ -1,12 +1,12 @@
-"""The ratios of switchable normalization in a network: read them, give them, make them hard.
+"""The ratios of switchable normalization in a network: read, set and harden them.
 
 The study of switchable normalization (Luo et al. 2019, table 2) takes the ratios that a network has
-learned, makes each layer's largest one hard, and trains on, or anew with these from the beginning:
+learned, hardens each layer's largest one, and continues training, or starts again with them:
 
     from normbench.norms.ratios import harden, ratios, set_ratios
     learned = ratios(network)                   # {"layer": {"mean": [in, ln, bn], "var": [...]}}
-    harden(network)                             # the largest of each layer alone, from now on
-    set_ratios(another, learned, hard=True)     # the same for a network that is to be trained anew
+    harden(network)                             # keep only the largest ratio of each layer
+    set_ratios(another, learned, hard=True)     # the same for a new network
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,43 +19,50 @@ Ratios = Mapping[str, Mapping[str, Sequence[float]]]
 
 
 def ratios(model: nn.Module) -> dict[str, dict[str, list[float]]]:
-    """{"mean": [...], "var": [...]} of every switchable layer of `model`, by its name."""
-    found = {}
+    """Return {"mean": [...], "var": [...]} of every switchable layer of `model`, by name."""
+    by_layer = {}
     for name, layer in switchable_layers(model):
         mean, var = layer.ratios()
-        found[name] = {"mean": mean.tolist(), "var": var.tolist()}
-    return found
+        by_layer[name] = {"mean": mean.tolist(), "var": var.tolist()}
+    return by_layer
 
 
 def mean_ratios(model: nn.Module) -> dict[str, float]:
-    """Means of the ratios over all switchable layers, as {"mean.bn": 0.3, ...}; {} without any."""
+    """Return the ratios averaged over layers, as {"mean.bn": 0.3, ...}; {} without any layer."""
     sums: dict[str, list[float]] = {}
     for layer in model.modules():
         if isinstance(layer, SwitchableNormAct):
-            for of, values in zip(("mean", "var"), layer.ratios(), strict=True):
+            for statistic, values in zip(("mean", "var"), layer.ratios(), strict=True):
                 for member, value in zip(layer.options.over, values.tolist(), strict=True):
-                    sums.setdefault(f"{of}.{member}", []).append(value)
+                    sums.setdefault(f"{statistic}.{member}", []).append(value)
     return {key: sum(values) / len(values) for key, values in sums.items()}
 
 
-def set_ratios(model: nn.Module, given: Ratios, *, hard: bool = False) -> None:
-    """Give each switchable layer of `model` the ratios that `ratios` found, perhaps hard ones.
+def set_ratios(model: nn.Module, learned: Ratios, *, hard: bool = False) -> None:
+    """Set the ratios of each switchable layer of `model` to those that `ratios` returned.
+
+    Args:
+        model: the network.
+        learned: ratios by the name of the layer.
+        hard: keep only the largest ratio of each layer, and stop learning ratios.
 
     Raises:
-        ValueError: a layer has no ratios in `given`, or too many or few, or they do not sum to 1.
+        ValueError: a layer has no ratios in `learned`, too many or few, or their sum is not 1.
     """
     for name, layer in switchable_layers(model):
-        if name not in given:
-            raise ValueError(f"no ratios are given for the layer {name}")
+        if name not in learned:
+            raise ValueError(f"no ratios for the layer {name}")
         members = len(layer.options.over)
-        own = {"mean": given[name]["mean"], "var": given[name]["var"]}
-        if not all(are_ratios(each, members) for each in own.values()):
-            raise ValueError(f"the ratios {own} of the layer {name} are not {members} with sum 1")
-        if layer.options.tied and list(own["mean"]) != list(own["var"]):
-            raise ValueError(f"the layer {name} has one vector of ratios; {own} are two")
+        values = {"mean": learned[name]["mean"], "var": learned[name]["var"]}
+        if not all(are_ratios(each, members) for each in values.values()):
+            raise ValueError(
+                f"the ratios {values} of the layer {name} are not {members} with sum 1"
+            )
+        if layer.options.tied and list(values["mean"]) != list(values["var"]):
+            raise ValueError(f"the layer {name} has one vector of ratios; {values} are two")
         for key, logits in layer.named_parameters(recurse=False):
             if key.endswith("logits"):
-                chosen = list(own["var" if key.startswith("var") else "mean"])
+                chosen = list(values["var" if key.startswith("var") else "mean"])
                 if hard:  # in the logits too, so that a saved state keeps them
                     chosen = [float(k == chosen.index(max(chosen))) for k in range(members)]
                 logits.data.copy_(logits_of(tuple(chosen), members))
@@ -64,18 +71,18 @@ def set_ratios(model: nn.Module, given: Ratios, *, hard: bool = False) -> None:
 
 
 def harden(model: nn.Module) -> None:
-    """From now on the largest ratio of each switchable layer counts alone, for good."""
+    """Keep only the largest ratio of each switchable layer, permanently."""
     set_ratios(model, ratios(model), hard=True)
 
 
 def switchable_layers(model: nn.Module) -> list[tuple[str, SwitchableNormAct]]:
-    """The switchable layers of `model` by their names.
+    """Return the switchable layers of `model` with their names.
 
     Raises:
         ValueError: there are none.
     """
     named = model.named_modules()
-    found = [(name, layer) for name, layer in named if isinstance(layer, SwitchableNormAct)]
-    if not found:
+    layers = [(name, layer) for name, layer in named if isinstance(layer, SwitchableNormAct)]
+    if not layers:
         raise ValueError("the network has no switchable normalization")
-    return found
+    return layers

@@ -1,8 +1,8 @@
-"""Precise running statistics: those of K training batches under the weights as they are.
+"""Precise running statistics: computed over K training batches under the current weights.
 
-The moving averages of a training belong to weights that have changed since. Here the weights are
-frozen, K batches go through the network, and for each layer mean and mean square of what it sees
-are added up per worker and divided by their number:
+The moving averages of a training include statistics of outdated weights. Here the weights are
+frozen and K batches pass through the network; each layer averages mean and mean square of its
+inputs:
 
     running_mean = E[x],   running_var = E[x^2] - E[x]^2
 
@@ -10,10 +10,10 @@ are added up per worker and divided by their number:
     recalibrate(network, batches)
 
 This is the "batch average" evaluation of switchable normalization (Luo et al. 2019, section 3) and
-PreciseBN (Wu and Johnson 2021, section 3); `recipe.recalibration=K` does it at the end of a run. It
-is nothing for batch renormalization, whose training reads its moving averages. Layers with
-statistics of images alone, group normalization and its relatives, get running statistics of their
-own this way, for `normbench.norms.inference`.
+PreciseBN (Wu and Johnson 2021, section 3); `recipe.recalibration=K` does it at the end of a run. Do
+not use it for batch renormalization, whose training reads its moving averages. Layers without batch
+statistics (group, layer and instance normalization) gain running statistics this way, for
+`normbench.norms.inference`.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -33,31 +33,32 @@ from normbench.norms.group import GroupNormAct
 def recalibrate(
     model: nn.Module,
     batches: Iterable[Tensor | Sequence[Tensor]],
-    mean_over_devices: Callable[[Tensor], Tensor] = lambda own: own,
+    mean_over_devices: Callable[[Tensor], Tensor] = lambda tensor: tensor,
 ) -> int:
-    """Replace the running statistics of `model` by those of `batches`; weights are untouched.
+    """Replace the running statistics of `model` by those of `batches`; parameters stay.
 
-    Layers with running statistics normalize as in training, per worker as `set_workers` said, and
-    all else, dropout for one, is as in evaluation. Afterwards every module is in the mode in which
-    it was. What group normalization gets here is part of its state from then on: a saved state goes
-    into a network that was recalibrated too.
+    Meanwhile layers with running statistics normalize as in training, per worker (`set_workers`);
+    all other modules, such as dropout, are in evaluation mode. Afterwards every module returns to
+    its mode. The buffers that group normalization gains are part of its state dict from then on, so
+    a saved state fits only a recalibrated network.
 
     Args:
         model: on the device of the batches.
-        batches: images (N, C, H, W) of as many forward passes, or tuples that begin with them, as
-            a DataLoader gives; each batch counts the same.
-        mean_over_devices: where several processes have batches of their own, the mean of a tensor
-            over all of them.
+        batches: images (N, C, H, W) of a forward pass each, or tuples that begin with them, as from
+            a DataLoader; all batches have equal weight.
+        mean_over_devices: if several processes have batches, return the mean of a tensor over them.
 
     Returns:
-        How many layers have new statistics.
+        The number of layers with new statistics.
 
     Raises:
         ValueError: the network has no such layer, or there is no batch.
     """
     layers = [layer for layer in model.modules() if _has_statistics(layer)]
     if not layers:
-        raise ValueError("the network has no layer that keeps running statistics or could")
+        raise ValueError(
+            "the network has no layer with running statistics, nor one that could have them"
+        )
     sums = {layer: _Sums() for layer in layers}
     modes = {module: module.training for module in model.modules()}
     counters = [b for key, b in model.named_buffers() if key.endswith("num_batches_tracked")]
@@ -71,18 +72,18 @@ def recalibrate(
         for layer in layers:
             undo.callback(layer.register_forward_pre_hook(sums[layer].hook).remove)
         undo.callback(_set_modes, modes)
-        undo.callback(_set_counters, counters, counted)  # torch's layers count what they see
+        undo.callback(_set_counters, counters, counted)  # torch's layers count batches
         undo.callback(_set_momenta, momenta)
         model.eval()
         for layer in momenta:
             layer.train()
-        _set_momenta(dict.fromkeys(momenta, 0.0))  # they move when all is known, not before
+        _set_momenta(dict.fromkeys(momenta, 0.0))  # the statistics are written at the end
         for batch in batches:
             model(batch if isinstance(batch, Tensor) else batch[0])
-    for layer, found in sums.items():
-        if not found.batches:
-            raise ValueError("there is no batch, or a layer that no batch reaches")
-        _keep(layer, *found.moments(mean_over_devices))
+    for layer, total in sums.items():
+        if not total.batches:
+            raise ValueError("there is no batch, or no batch reaches a layer")
+        _write(layer, *total.moments(mean_over_devices))
     return len(layers)
 
 
@@ -94,9 +95,9 @@ class _Sums:
         self.mean: Tensor | float = 0.0
         self.square: Tensor | float = 0.0
 
-    def hook(self, _layer: nn.Module, given: tuple[Tensor, ...]) -> None:
-        # Workers have equally many images, so the mean over workers is that over all images.
-        mean, var = merge_moments(*channel_moments(upcast(given[0])), dim=0)
+    def hook(self, _layer: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+        # Workers have equally many images, so their mean is the mean over all images.
+        mean, var = merge_moments(*channel_moments(upcast(inputs[0])), dim=0)
         self.mean = self.mean + mean.double()
         self.square = self.square + (var + mean.square()).double()
         self.batches += 1
@@ -114,20 +115,20 @@ def _has_statistics(layer: nn.Module) -> bool:
     return grouped or (kept and getattr(layer, "running_var", None) is not None)
 
 
-def _keep(layer: nn.Module, mean: Tensor, var: Tensor) -> None:
-    found = {"running_mean": mean, "running_var": var}
-    own = dict(layer.named_buffers(recurse=False))
-    if isinstance(layer, GroupNormAct | nn.GroupNorm) and not own:
+def _write(layer: nn.Module, mean: Tensor, var: Tensor) -> None:
+    statistics = {"running_mean": mean, "running_var": var}
+    buffers = dict(layer.named_buffers(recurse=False))
+    if isinstance(layer, GroupNormAct | nn.GroupNorm) and not buffers:
         weight: Tensor | None = getattr(layer, "weight", None)
         dtype = (
             torch.float64 if weight is not None and weight.dtype.itemsize == 8 else torch.float32
         )
-        for name, statistic in found.items():
+        for name, statistic in statistics.items():
             layer.register_buffer(name, statistic.to(dtype))
         return
-    for name, buffer in own.items():
-        if name in found:
-            buffer.copy_(found[name])
+    for name, buffer in buffers.items():
+        if name in statistics:
+            buffer.copy_(statistics[name])
 
 
 def _set_modes(modes: dict[nn.Module, bool]) -> None:

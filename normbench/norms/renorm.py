@@ -4,24 +4,24 @@
                 r = clip(sigma_b / sigma, 1 / r_max, r_max),  d = clip((mean - mu) / sigma, +-d_max)
 
 sigma_b = sqrt(var + eps), mean and (biased) var over the images of one worker, axes (n, h, w); mu
-and sigma are the running mean and standard deviation as they were before the step. r and d are
-constants to the gradient. Then mu and sigma move towards mean and sigma_b by `momentum`; the buffer
-running_var holds sigma^2 - eps.
+and sigma are the running mean and standard deviation before the step. r and d are constants to the
+gradient. Then mu and sigma move towards mean and sigma_b by `momentum`; the buffer running_var is
+sigma^2 - eps.
 
     evaluation  y = (x - mu) / sigma
 
 Early in training r = 1 and d = 0, plain batch normalization; then the limits open linearly. The
 paper does this from step 5,000 to 25,000 (d) and 40,000 (r); here `start`, `d_open` and `r_open`
-are fractions of the training. A run of normbench tells them to the layers; in a loop of your own
+are fractions of the training. A run of normbench sets the progress; in your own loop call
 
     set_progress(renorm_layers(network), step / steps)
 
-does, from this module. Until it is told anything a layer has its limits open.
+from this module. Until then the limits of a layer are open.
 
 Placement: that of batch normalization.
 
-Elsewhere: the port ludvb/batchrenorm adds eps = 1e-3 to the standard deviation instead. Keras 2 has
-it as `BatchNormalization(renorm=True)`.
+Elsewhere: the port ludvb/batchrenorm adds eps = 1e-3 to the standard deviation. In Keras 2 it is
+`BatchNormalization(renorm=True)`.
 """
 
 from collections.abc import Iterable, Sequence
@@ -39,14 +39,14 @@ from normbench.norms.batch import BatchNorm, BatchNormAct
 
 @dataclass(frozen=True)
 class BatchRenorm(BatchNorm):
-    """Statistics of a worker, corrected towards the running ones.
+    """Batch normalization corrected towards the running statistics.
 
     Args:
-        momentum: weight of a step's statistics in the running ones.
+        momentum: weight of a step's statistics in the running statistics.
         eps: added to the variance, inside the square root.
-        r_max: limit of the correction of the scale, at least 1.
-        d_max: limit of the correction of the mean, in standard deviations.
-        start: fraction of the training up to which nothing is corrected.
+        r_max: limit of the scale correction, at least 1.
+        d_max: limit of the mean correction, in standard deviations.
+        start: fraction of the training before which nothing is corrected.
         r_open: fraction at which the limit of r reaches `r_max`.
         d_open: fraction at which the limit of d reaches `d_max`.
     """
@@ -76,7 +76,7 @@ class BatchRenorm(BatchNorm):
 
 
 class BatchRenormAct(BatchNormAct):
-    """The layer; it knows the progress of the training from `set_progress`."""
+    """The layer; `set_progress` sets the progress of the training."""
 
     progress: Tensor
     read_in_training = True
@@ -84,23 +84,23 @@ class BatchRenormAct(BatchNormAct):
     def __init__(self, channels: int, act: str | None, options: BatchRenorm) -> None:
         super().__init__(channels, act, options.momentum, options.eps)
         self.options = options
-        # A tensor, so that a compiled layer is not compiled anew at every step.
+        # A tensor, so that torch.compile does not recompile the layer at every step.
         self.register_buffer("progress", torch.ones(()), persistent=False)
 
     @property
     def worth_recomputing(self) -> bool:
-        return False  # its second turn would read running statistics that the first has moved
+        return False  # a second pass would read running statistics that the first has moved
 
     def norm_act(self, x: Tensor) -> Tensor:
         if not self.training:
             return super().norm_act(x)
         y, (mean, var) = self._corrected(x)
-        # What moves is the standard deviation, not the variance.
-        old, seen = torch.sqrt(self.running_var + self.eps), torch.sqrt(var.detach() + self.eps)
-        new = torch.lerp(old, seen.mean(0).to(old.dtype), self.momentum)
-        # A new tensor: of one that is moved in place, a compiled backward pass (torch 2.15) takes
-        # the moved values for those that r was computed from.
-        self.running_var = new.square() - self.eps
+        # The standard deviation moves, not the variance.
+        sigma, sigma_b = (torch.sqrt(v + self.eps) for v in (self.running_var, var.detach()))
+        sigma = torch.lerp(sigma, sigma_b.mean(0).to(sigma.dtype), self.momentum)
+        # A new tensor: after an update in place, a compiled backward pass (torch 2.15) would read
+        # the updated values in r.
+        self.running_var = sigma.square() - self.eps
         self.track(mean=mean)
         return self.activation(self.affine(y))
 
@@ -116,7 +116,7 @@ class BatchRenormAct(BatchNormAct):
         self.running_var = sigma.square() - self.eps
 
     def _corrected(self, x: Tensor) -> tuple[Tensor, Moments]:
-        """The normalized input, and the moments (W, C) of the workers."""
+        """Return the normalized input, and the moments (W, C) of the workers."""
         x = upcast(x)
         mean, var = set_moments(x, self.workers)
         r, d = self.corrections(mean.detach(), var.detach())
@@ -125,7 +125,7 @@ class BatchRenormAct(BatchNormAct):
         return x * per_channel(scale) + per_channel(shift), (mean, var)
 
     def corrections(self, mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
-        """r and d (W, C) for the moments of the workers."""
+        """Return r and d (W, C) for the moments of the workers."""
         r_max, d_max = self.limits()
         sigma = torch.sqrt(self.running_var + self.eps)
         r = torch.sqrt(var + self.eps) / sigma
@@ -133,7 +133,7 @@ class BatchRenormAct(BatchNormAct):
         return r.clamp(1 / r_max, r_max), d.clamp(-d_max, d_max)
 
     def limits(self) -> tuple[Tensor, Tensor]:
-        """r_max and d_max of this moment."""
+        """Return r_max and d_max at the current progress."""
         o = self.options
         r = 1 + (self.progress - o.start) / (o.r_open - o.start) * (o.r_max - 1)
         d = (self.progress - o.start) / (o.d_open - o.start) * o.d_max
@@ -157,11 +157,11 @@ class BatchRenormAct(BatchNormAct):
 
 
 def renorm_layers(module: nn.Module) -> list[BatchRenormAct]:
-    """The layers of `module` that change in the course of a training."""
+    """Return the batch renormalizations of `module`, whose limits follow the training."""
     return [layer for layer in module.modules() if isinstance(layer, BatchRenormAct)]
 
 
 def set_progress(layers: Iterable[BatchRenormAct], fraction: float) -> None:
-    """Tell `layers` how far the training is, from 0 to 1; without a word they are at its end."""
+    """Set the progress of the training, from 0 to 1, in `layers`; it is 1 by default."""
     for layer in layers:
         layer.progress.fill_(fraction)

@@ -2,13 +2,13 @@
 
     y = x / sqrt(mean(x^2) + eps),   z = act(weight * y)
 
-with the mean square of each position of an image over all channels, axis (c). There is a gain and,
+with the mean square over all channels at each position of an image, axis (c). There is a gain and,
 as in the paper's eq. 4, no shift. Nothing differs in evaluation.
 
 Placement: that of batch normalization.
 
-Elsewhere: timm's `RmsNorm2d` is this layer, and `SimpleNorm2d` its twin with the variance instead
-of the mean square; torch's `RMSNorm` normalizes the last axis, and its eps is the dtype's epsilon.
+Elsewhere: timm's `RmsNorm2d` is this layer; its `SimpleNorm2d` has the variance instead of the mean
+square; torch's `RMSNorm` normalizes the last axis, with the dtype's epsilon as eps.
 """
 
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ from normbench.norms.base.moments import root_mean_square
 
 @dataclass(frozen=True)
 class RmsNorm(Normalizer):
-    """Mean squares of the channels of each position.
+    """Division by the root mean square over the channels of each position.
 
     Args:
         eps: added to the mean square, inside the square root.

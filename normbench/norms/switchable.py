@@ -7,26 +7,26 @@
 k over the members of `over`, in the order in, ln, bn: statistics of a channel of an image, axes
 (h, w); of an image, axes (c, h, w); of a channel over the images of one worker, axes (n, h, w). The
 first form is the authors' code and SN's paper, the second eq. 1 of the study of Luo et al. 2019 on
-switchable normalization. Logits (3,) are at first equal; sn_tied has one vector `logits` for both
+switchable normalization. Logits (3,) start equal; sn_tied has one vector `logits` for both
 ratios. Variances are biased; `unbiased: true` takes the unbiased variance of each channel of an
 image, from which the code computes the others too.
 
-Hard ratios are the largest of the learned or given ratios alone: `hard: true` for all layers,
-`normbench.norms.ratios` for the layers of a trained network, each by its own.
+Hard ratios keep only the largest of the learned or given ratios: `hard: true` sets them for all
+layers, `normbench.norms.ratios` for each layer of a trained network.
 
-    evaluation  the running mean and variance take the place of bn's (of a mean over batches of the
-                training set, the "batch average" of the papers, after `recalibrate`)
+    evaluation  the running mean and variance replace bn's (after `recalibrate` they are the
+                papers' "batch average", a mean over batches of the training set)
 
 Placement: that of batch normalization, but not on 1x1 maps after global pooling (study, table 4).
 
-Weight decay pulls on gain, shift and logits in the papers.
+The papers decay gain, shift and logits.
 
 Elsewhere:
 
-- The authors' code takes the unbiased variance of each channel of an image, which leaks into the
-  variances of ln and bn and is no number on 1x1 maps; the papers define the biased one, as here.
-- It starts running_var at 0 instead of 1. With `using_moving_average=False` it adds up the
-  statistics of batches, but no code divides the sums by their number.
+- The authors' code uses the unbiased variance of each channel of an image, which also changes the
+  variances of ln and bn and is NaN on 1x1 maps; the papers define the biased one, as here.
+- It starts running_var at 0 instead of 1. With `using_moving_average=False` it sums the statistics
+  of batches, but no code divides the sums by their number.
 - Its models have a dropout of 0.5 and gains that start at 0; the study has neither.
 """
 
@@ -72,11 +72,11 @@ class SwitchableNorm(Normalizer):
         tied: one vector of ratios for means and variances.
         mix: what is mixed, var or std.
         unbiased: take unbiased variances of the channels of an image.
-        hard: the largest ratio alone counts, and the ratios do not learn; without given ratios
-            those of the network that a run goes on from (`init_from`).
-        mean_ratios: ratios of the means at first, one for each member; null: equal.
-        var_ratios: ratios of the variances at first; null: equal.
-        momentum: weight of a step's statistics in the running ones.
+        hard: use only the largest ratio, and do not learn ratios; if none are given here, they
+            come from the network that the run continues (`init_from`).
+        mean_ratios: initial ratios of the means, one per member; null: equal.
+        var_ratios: initial ratios of the variances; null: equal.
+        momentum: weight of a step's statistics in the running statistics.
         eps: added to the variance, inside the square root.
     """
 
@@ -110,7 +110,7 @@ class SwitchableNorm(Normalizer):
 
     @property
     def undecided(self) -> bool:
-        """Hard ratios, and nothing here says which: they are those of a trained network."""
+        """Whether ratios are hard and not given here, so a trained network must provide them."""
         given = self.mean_ratios is not None and (self.tied or self.var_ratios is not None)
         return self.hard and not given
 
@@ -157,7 +157,9 @@ class SwitchableNormAct(PerWorker, RunningStatistics, Normalizing):
             return (
                 "norm.unbiased=true: a 1x1 map has no unbiased variance; norm.unbiased=false works"
             )
-        own = images // self.workers if self.training else 2  # running statistics are never alone
+        own = (
+            images // self.workers if self.training else 2
+        )  # running statistics are of many images
         values = {"in": positions, "ln": channels * positions, "bn": own * positions}
         if all(values[member] == 1 for member in self.options.over):
             return (
@@ -168,7 +170,7 @@ class SwitchableNormAct(PerWorker, RunningStatistics, Normalizing):
         return ""
 
     def ratios(self) -> tuple[Tensor, Tensor]:
-        """Ratios of the means and of the variances, each (members,) with sum 1."""
+        """Return the ratios of means and of variances, each (members,) with sum 1."""
         names = ("logits", "logits") if self.options.tied else ("mean_logits", "var_logits")
         mean, var = (torch.softmax(upcast(getattr(self, name)), dim=0) for name in names)
         if not self.hard:
@@ -185,19 +187,19 @@ class SwitchableNormAct(PerWorker, RunningStatistics, Normalizing):
         x = upcast(x)
         positions = x.shape[2] * x.shape[3]
         mean, scale = self.mixture(channel_moments(x), positions, self.ratios(), track=track)
-        # One multiplication and one addition on the map, whatever was mixed.
+        # One multiplication and one addition on the map, for any mixture.
         return x * per_channel(scale) - per_channel(mean * scale)
 
     def mixture(
         self, own: Moments, positions: int, ratios: tuple[Tensor, Tensor], *, track: bool
     ) -> Moments:
-        """Mean and one over the root of the variance, each to be broadcast over (N, C).
+        """Return the mixed mean and inverse standard deviation, broadcastable over (N, C).
 
         Args:
             own: mean and (biased) variance (N, C) of every channel of every image.
-            positions: of a map.
+            positions: number of positions of a map.
             ratios: of means and of variances.
-            track: whether running statistics move.
+            track: update the running statistics.
         """
         mean, var = own
         own = mean, var * (positions / (positions - 1)) if self.options.unbiased else var
@@ -213,7 +215,7 @@ class SwitchableNormAct(PerWorker, RunningStatistics, Normalizing):
         return mean, torch.rsqrt(_mixed(q, variances) + self.options.eps)
 
     def _of_member(self, member: Member, own: Moments, *, track: bool) -> Moments:
-        """The member's statistics from those (N, C) of every channel of every image."""
+        """Compute a member's statistics from those (N, C) of every channel of every image."""
         mean, var = own
         if member == "in":
             return own
@@ -273,7 +275,7 @@ class SwitchableNormAct(PerWorker, RunningStatistics, Normalizing):
 
 
 def _mixed(ratio: Tensor, statistics: list[Tensor]) -> Tensor:
-    # No matrix product, which autocast would round to half precision.
+    # Not a matrix product, which autocast would round to half precision.
     return (torch.stack(torch.broadcast_tensors(*statistics), dim=-1) * ratio).sum(-1)
 
 
@@ -289,10 +291,10 @@ def _one_hot(ratio: Tensor) -> Tensor:
 
 
 def logits_of(given: tuple[float, ...] | None, members: int) -> Tensor:
-    """Logits whose softmax is `given`; null: all equal."""
+    """Return logits whose softmax is `given`; None: all equal."""
     if given is None:
-        return torch.ones(members)  # the authors' start; any equal numbers do
-    # A ratio of 0 has no finite logit; exp(-30) is 0 to fp32 beside the others.
+        return torch.ones(members)  # as in the authors' code
+    # A ratio of 0 has no finite logit; exp(-30) vanishes in fp32 beside the others.
     return torch.tensor(given).clamp(min=1e-13).log()
 
 

@@ -1,4 +1,4 @@
-"""Normalizers together with weight standardization (Qiao et al. 2019).
+"""Normalizers with weight standardization (Qiao et al. 2019).
 
     W_hat[o] = (W[o] - mean[o]) / sqrt(var[o] + ws_eps)
 
@@ -6,8 +6,8 @@ mean and (biased) var over all weights of the filter of output channel o, comput
 pass with gradients through both (`normbench.norms.base.standardized_conv`). The layers are those of
 gn, ln and bn, for gn_ws_pn that of gn_pn. Evaluation differs only where the layers do.
 
-Placement: every convolution but those in squeeze-excite, so in v2 blocks also the last of a branch,
-which no normalization follows; Proxy Norm (A.1) adds one learned scale per channel after that one.
+Placement: every convolution outside squeeze-excite, including the last of a v2 branch, which no
+normalization follows; there Proxy Norm (A.1) adds a learned scale per channel.
 
 Elsewhere:
 
@@ -27,7 +27,7 @@ from normbench.norms.proxy import GroupNormPN
 
 @dataclass(frozen=True)
 class Standardized(Normalizer):
-    """What weight standardization adds to a normalizer.
+    """Mixin that adds weight standardization to a normalizer.
 
     Args:
         ws_eps: added to the variance of a filter's weights, inside the square root.

@@ -1,15 +1,15 @@
-"""Workers that share a forward pass: whose statistics are computed together.
+"""Workers that share a forward pass: each computes statistics over its own images.
 
-Image k of a global batch belongs to worker k mod W, the order of torch's DistributedSampler. So
-in NCHW the images of the W workers lie beside each other, and seeing them apart costs no copy:
-(N, C, H, W') is, row by row, (N/W, W*C, H, W').
+Image k of a global batch belongs to worker k mod W, the order of torch's DistributedSampler. In
+NCHW the images of the W workers are then adjacent, and separating them is a view: (N, C, H, W') is
+(N/W, W*C, H, W').
 """
 
 from torch import Tensor, nn
 
 
 def set_workers(module: nn.Module, workers: int) -> None:
-    """Tell every batch-dependent layer of `module` how many workers share a forward pass.
+    """Set how many workers share a forward pass, in every batch-dependent layer of `module`.
 
     Raises:
         ValueError: `workers` is below 1.
@@ -22,19 +22,19 @@ def set_workers(module: nn.Module, workers: int) -> None:
 
 
 class PerWorker:
-    """Mixed into layers whose statistics in training are those of several images."""
+    """Mixin for layers that compute statistics over several images in training."""
 
     workers: int = 1
 
-    def sets(self, images: int) -> int:  # noqa: ARG002 (some divide a worker's images again)
-        """How many sets of images have statistics of their own; image k is of set k mod sets."""
+    def sets(self, images: int) -> int:  # noqa: ARG002 (subclasses divide further)
+        """Return the number of sets that share statistics; image k belongs to set k mod sets."""
         return self.workers
 
     def fold(self, x: Tensor) -> Tensor:
-        """(N, C, H, W') -> (N/S, S*C, H, W'): a channel of its own for each set's channel.
+        """Give each of S sets its own channels: (N, C, H, W') -> (N/S, S*C, H, W').
 
         Raises:
-            ValueError: the images do not fall evenly on the sets.
+            ValueError: the sets do not divide the images.
         """
         images, channels = x.shape[:2]
         sets = self.sets(images)

@@ -460,7 +460,7 @@ def test_a_layer_can_be_exported(name: str) -> None:
 @pytest.mark.parametrize("name", normalizers())
 @pytest.mark.parametrize("shape", [(0, 6, 3, 3), (2, 6, 0, 3), (2, 5, 3, 3), (2, 6, 3)], ids=str)
 def test_what_is_no_batch_of_maps_is_refused(name: str, shape: tuple[int, ...]) -> None:
-    with pytest.raises(ValueError, match=r"nothing to normalize|maps \(N, 6, H, W\) are expected"):
+    with pytest.raises(ValueError, match=r"is empty|expected maps \(N, 6, H, W\)"):
         normalizer(name).layer(6)(torch.ones(shape))
 
 

@@ -74,6 +74,7 @@ def test_sync_bn_is_torchs_bn_of_all_workers() -> None:
     torch.testing.assert_close(ours.get_buffer("running_var"), theirs.running_var, **FP64)
 
 
+@pytest.mark.slow
 def test_sync_bn_of_two_processes_is_torchs_bn_of_both(tmp_path: Path) -> None:
     spawn(_one_of_two, (tmp_path,), nprocs=2)
     theirs = nn.BatchNorm2d(6).double()

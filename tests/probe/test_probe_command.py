@@ -338,7 +338,7 @@ def test_a_run_that_cannot_be_weighed_is_named_and_the_others_are(
     found = probe_command("example_weight", "ckpt=all", "alphas=0,1")
     assert found.code == 0, found.err
     assert [*group_by(lines("example_weight"), "network")] == ["bn", "sn"]
-    assert "is n/a: the network has no layer that could mix" in found.out
+    assert "is n/a: the network has no layer that supports" in found.out
     found = probe_command("ratios", "ckpt=all")
     assert found.code == 0, found.err
     assert [*group_by(lines("ratios"), "network")] == ["sn"]

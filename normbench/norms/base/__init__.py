@@ -1,4 +1,7 @@
-"""What the normalizers of `normbench.norms` are made of.
+"""The parts from which every family of normalizers is built.
 
-Begin with `layer`: the interface of a normalizer and of its layers.
+Begin with `layer`: the interfaces of a normalizer and its layers. `moments` and `running` compute
+and keep statistics, `activations`, `standardized_conv` and `residual` are what stands around a
+layer, `recompute` trades time for memory, `reference_ops` serves the references. Nothing here knows
+a family.
 """

@@ -1,8 +1,8 @@
-"""Activation functions by name, and the gain that keeps a standard normal input's variance at 1.
+"""Activation functions by name, and the gains that preserve the variance of a normal input.
 
-The gain of g is 1 / sqrt(Var g(u)), u ~ N(0, 1): section 3.2 of Brock, De and Smith 2021. The
-constants are quadratures. Those of the paper's code are means over random vectors, up to 0.1 % off.
-GLU and log-softmax, which that code lists too, mix channels and are no activation of one channel.
+The gain of g is 1 / sqrt(Var g(u)), u ~ N(0, 1) (Brock, De and Smith 2021, section 3.2). The
+constants are computed by quadrature; those of the paper's code are means over random vectors and up
+to 0.1 % off. GLU and log-softmax, which that code also lists, mix channels and are left out.
 `identity`, with a gain of 1, makes a network linear.
 """
 
@@ -36,47 +36,48 @@ GAINS = {
     "hardswish": 1.81387147381,
     "mish": 1.5920253811,
 }
-IDENTITY = "identity"  # no activation of torch's or timm's is taken for it
+IDENTITY = "identity"  # `swap` never matches a layer with it
 
 
 def activation(name: str | None) -> Activation:
-    """The activation function called `name`, as in torch.nn.functional, or the identity for None.
+    """Return the activation function called `name` in torch.nn.functional; None: the identity.
 
     Raises:
-        ValueError: there is none of that name.
+        ValueError: no activation has that name.
     """
     if name in (None, IDENTITY):
         return identity
     if name not in GAINS:
-        known = [*GAINS, IDENTITY]
-        raise ValueError(f"act={name} is no activation; {choose_from(str(name), known)}")
-    found: Activation = _OWN.get(name) or getattr(F, name)
-    return found
+        names = [*GAINS, IDENTITY]
+        raise ValueError(f"act={name} is no activation; {choose_from(str(name), names)}")
+    function: Activation = _NOT_IN_TORCH.get(name) or getattr(F, name)
+    return function
 
 
 def gain(name: str | None) -> float:
-    """The gain of the activation called `name`; 1 of the identity."""
+    """Return the gain of the activation called `name`; the identity has 1."""
     return 1.0 if name in (None, IDENTITY) else GAINS[str(name)]
 
 
 def relu(x: Tensor) -> Tensor:
     """max(x, 0).
 
-    Compiled for a CPU (torch 2.15), `F.relu` at the end of a graph keeps a mask of booleans, which
-    makes all of it four to seven times slower; the same in other words has the same gradients.
+    On a CPU torch.compile (torch 2.15) saves a boolean mask for `F.relu` at the end of a graph,
+    which makes the graph four to seven times slower. `torch.where` has the same values and
+    gradients.
     """
     return torch.where(x <= 0, 0.0, x) if _compiled_for_cpu(x) else F.relu(x)
 
 
-def alone(function: Activation, x: Tensor) -> Tensor:
-    """function(x), where nothing else needs `x` on the way back.
+def save_input_only(function: Activation, x: Tensor) -> Tensor:
+    """Return function(x) and save `x` itself for the backward pass.
 
-    Compiled for a CPU that, too, would keep a mask of booleans, unless told to keep `x`.
+    torch.compile on a CPU would save a boolean mask instead, which is slower (see `relu`).
     """
     if not _compiled_for_cpu(x):
         return function(x)
-    found: Tensor = checkpoint(function, x, use_reentrant=False)
-    return found
+    output: Tensor = checkpoint(function, x, use_reentrant=False)
+    return output
 
 
 def _compiled_for_cpu(x: Tensor) -> bool:
@@ -85,8 +86,11 @@ def _compiled_for_cpu(x: Tensor) -> bool:
 
 
 def identity(x: Tensor) -> Tensor:
-    """No activation."""
+    """Return `x`."""
     return x
 
 
-_OWN: dict[str, Activation] = {"relu": relu, "gelu_tanh": partial(F.gelu, approximate="tanh")}
+_NOT_IN_TORCH: dict[str, Activation] = {
+    "relu": relu,
+    "gelu_tanh": partial(F.gelu, approximate="tanh"),
+}

@@ -1,10 +1,12 @@
-"""Layers that keep their input alone for the backward pass, which computes them once more.
+"""Layers that save only their input for the backward pass, and run forward again in it.
 
-Formulas written in torch keep a map for most of their operations: EvoNorm-B0 four, EvoNorm-S0 and
-FRN three, against one of batch normalization. Of a lean layer nothing is kept but its input, at the
-price of a second forward pass; values, gradients and running statistics are the same bit for bit
-(checkpointing, Chen, Xu, Zhang and Guestrin 2016, a layer at a time). Layers that keep no more than
-that anyway are left as they are, and batch renormalization, which reads what it moves.
+A formula written in PyTorch saves a map for most of its operations: EvoNorm-B0 four, EvoNorm-S0 and
+FRN three; batch normalization saves one. A recomputed layer saves its input alone and pays with a
+second forward pass. Values, gradients and running statistics are the same, bit for bit. This is
+activation checkpointing (Chen, Xu, Zhang and Guestrin 2016), one layer at a time.
+
+Layers that save no more than their input are left alone. So is batch renormalization: its forward
+pass reads running statistics that it also updates.
 """
 
 from torch import Tensor, nn
@@ -12,31 +14,32 @@ from torch.utils.checkpoint import checkpoint
 
 
 class Recomputable:
-    """What a layer has of it."""
+    """The interface of a layer that may be recomputed."""
 
+    #: Save the input alone and recompute the rest, where that saves memory.
     recompute: bool = False
-    #: It is computed for the second time: running statistics have moved already.
+    #: True during the second forward pass, when running statistics have moved already.
     recomputing: bool = False
 
     @property
     def worth_recomputing(self) -> bool:
-        """Whether its formula keeps more than one map for the backward pass."""
+        """Whether the formula saves more than one map for the backward pass."""
         return True
 
     def compute(self, x: Tensor) -> Tensor:
-        """The layer's map, in the dtype and the memory format of `x`."""
+        """Return the layer's output, in the dtype and memory format of `x`."""
         raise NotImplementedError
 
 
-def set_recompute(module: nn.Module, lean: bool = True) -> None:
-    """Have the layers of `module` keep their inputs alone, those that would keep more."""
+def set_recompute(module: nn.Module, recompute: bool = True) -> None:
+    """Switch recomputation on or off in the layers of `module`."""
     for layer in module.modules():
         if isinstance(layer, Recomputable):
-            layer.recompute = lean
+            layer.recompute = recompute
 
 
 def recomputed(layer: Recomputable, x: Tensor) -> Tensor:
-    """The map of `layer`, of which the backward pass will find `x` alone."""
+    """Return the output of `layer`, saving nothing but `x` for the backward pass."""
     turns = iter((False,))
 
     def run(x: Tensor) -> Tensor:
@@ -46,5 +49,5 @@ def recomputed(layer: Recomputable, x: Tensor) -> Tensor:
         finally:
             layer.recomputing = False
 
-    found: Tensor = checkpoint(run, x, use_reentrant=False, preserve_rng_state=False)
-    return found
+    output: Tensor = checkpoint(run, x, use_reentrant=False, preserve_rng_state=False)
+    return output

@@ -1,4 +1,4 @@
-"""What the references share: means, variances and sets of images, as papers write them."""
+"""Means, variances and sets of images as papers write them, for the layers' references."""
 
 from collections.abc import Callable
 
@@ -14,23 +14,23 @@ Statistic = Callable[[Tensor], Tensor]
 
 
 def mean(x: Tensor, axes: tuple[int, ...]) -> Tensor:
-    """Mean over `axes`, whose sizes become 1."""
+    """Return the mean over `axes`, whose sizes become 1."""
     return x.mean(axes, keepdim=True)
 
 
 def variance(x: Tensor, axes: tuple[int, ...]) -> Tensor:
-    """Mean squared distance from the mean over `axes`, whose sizes become 1."""
+    """Return the mean squared distance from the mean over `axes`, whose sizes become 1."""
     return ((x - mean(x, axes)) ** 2).mean(axes, keepdim=True)
 
 
 def by_group(x: Tensor, groups: int, statistic: Statistic) -> Tensor:
-    """`statistic` of x[image, channels of a group], spread over the channels of that group."""
+    """Apply `statistic` to each group of channels, and repeat it for the channels of the group."""
     parts = x.split(x.shape[1] // groups, dim=1)
     return torch.cat([statistic(part).expand_as(part) for part in parts], dim=1)
 
 
 def by_set(x: Tensor, sets: int, function: Statistic) -> Tensor:
-    """`function` of the images of each set; image k is of set k mod `sets`."""
-    found = [function(x[first::sets]).expand_as(x[first::sets]) for first in range(sets)]
-    # Stacked to (N/S, S, C, H, W): image j of set s stands at j * S + s again.
-    return torch.stack(found, dim=1).flatten(0, 1)
+    """Apply `function` to the images of each set; image k belongs to set k mod `sets`."""
+    parts = [function(x[first::sets]).expand_as(x[first::sets]) for first in range(sets)]
+    # (N/S, S, C, H, W): image j of set s returns to place j * S + s.
+    return torch.stack(parts, dim=1).flatten(0, 1)

@@ -1,14 +1,14 @@
-"""How a residual branch meets its shortcut: what a normalizer may ask of an architecture.
+"""Residual schemes: how a branch joins its shortcut, as a normalizer asks of an architecture.
 
     plain       x + f(x)                          He et al. 2016
-    skipinit    x + g * f(x)                      De and Smith 2020; g a learned scalar, at first 0
+    skipinit    x + g * f(x)                      De and Smith 2020; g a learned scalar, initially 0
     nf          x + alpha * g * f(x / beta)       Brock, De and Smith 2021, section 3
     fixup       x + s * f(x) + b                  Zhang, Dauphin and Ma 2019; s, b learned scalars,
-                                                  at first 1 and 0
+                                                  initially 1 and 0
 
-In nf beta is the standard deviation that x has at initialization, which is known beforehand: a
+In nf beta is the standard deviation of x at initialization, which follows from the architecture: a
 block adds alpha^2 to the variance, and a transition block, whose shortcut convolution sees the
-scaled input, starts again at 1. g is left out of the reckoning, as in the paper.
+scaled input, starts again at 1. As in the paper, this leaves out g.
 """
 
 from collections.abc import Sequence
@@ -28,28 +28,28 @@ class Residual:
 
     @property
     def gate_gain(self) -> float:
-        """Factor of squeeze-excite's gates in a branch."""
+        """The factor of squeeze-excite gates in a branch."""
         return 1.0
 
     def join(self) -> "Join":
-        """A module (shortcut, branch) -> their sum, with whatever is learned about it."""
+        """Return a module (shortcut, branch) -> their sum, with its learned scalars."""
         return Sum()
 
     def before_conv(self) -> nn.Module:
-        """What stands before every convolution of a branch and before the classifier."""
+        """Return the module before every convolution of a branch and before the classifier."""
         return nn.Identity()
 
     def deviations(self, depths: Sequence[int]) -> list[list[float]]:
-        """What each block of stages with `depths` blocks divides its input by."""
+        """Return the divisor of each block's input, for stages of `depths` blocks."""
         return [[1.0] * depth for depth in depths]
 
     def initialize(
         self, network: nn.Module, branches: Sequence[Sequence[nn.Conv2d]], head: nn.Linear
     ) -> None:
-        """Give a network that has its architecture's own weights those of the scheme.
+        """Initialize a network as the scheme asks, after the architecture's own initialization.
 
         Args:
-            network: all of it.
+            network: the whole network.
             branches: the convolutions of every residual branch, in order.
             head: the classifier.
         """
@@ -60,7 +60,7 @@ class Residual:
 
 @dataclass(frozen=True)
 class SkipInit(Residual):
-    """The branch times a scalar that starts at 0."""
+    """The branch times a learned scalar, initially 0."""
 
     kind: ClassVar[str] = "skipinit"
 
@@ -83,8 +83,8 @@ class NormalizerFree(Residual):
 
     Args:
         alpha: factor of every branch.
-        skip_gain: a learned scalar, at first 0, multiplies every branch as well.
-        gate: factor of squeeze-excite's gates, which on average are 1/2.
+        skip_gain: multiply every branch by a learned scalar as well, initially 0.
+        gate: factor of squeeze-excite gates, which are 1/2 on average.
     """
 
     kind: ClassVar[str] = "nf"
@@ -105,7 +105,7 @@ class NormalizerFree(Residual):
         branches: Sequence[Sequence[nn.Conv2d]],  # noqa: ARG002
         head: nn.Linear,
     ) -> None:
-        """As in the authors' code: fan-in for convolutions, N(0, 0.01^2) for the classifier."""
+        """Draw convolutions from N(0, 1 / fan-in) and the classifier from N(0, 0.01^2)."""
         for module in network.modules():
             if isinstance(module, nn.Conv2d):
                 nn.init.kaiming_normal_(module.weight, nonlinearity="linear")
@@ -113,16 +113,16 @@ class NormalizerFree(Residual):
         nn.init.zeros_(head.bias)
 
     def deviations(self, depths: Sequence[int]) -> list[list[float]]:
-        """beta of every block; the first of a stage is a transition.
+        """Return beta of every block; the first of a stage is a transition.
 
-        The very first block's input, which comes from the stem, has variance 1.
+        The stem's output, the input of the first block, has variance 1.
         """
         betas, var = [], 1.0
         for depth in depths:
             stage = []
             for block in range(depth):
                 stage.append(sqrt(var))
-                # After a transition both of its paths start from a variance of 1.
+                # Both paths of a transition start from variance 1.
                 var = (1.0 if block == 0 else var) + self.alpha**2
             betas.append(stage)
         return betas
@@ -130,10 +130,10 @@ class NormalizerFree(Residual):
 
 @dataclass(frozen=True)
 class FixUp(Residual):
-    """Scalars around convolutions, and an initialization that knows the depth.
+    """Scalars around convolutions, and an initialization that depends on depth.
 
     Args:
-        rate: learning rate of the scalars, and of the classifier's bias, over that of all else.
+        rate: learning rate of the scalars and the classifier's bias, relative to all else.
     """
 
     kind: ClassVar[str] = "fixup"
@@ -151,11 +151,11 @@ class FixUp(Residual):
         branches: Sequence[Sequence[nn.Conv2d]],
         head: nn.Linear,
     ) -> None:
-        """Section 3, rules 1 and 2.
+        """Apply rules 1 and 2 of section 3.
 
-        All but the last of the m convolutions of a branch: N(0, 2 / fan-out) times
-        L^(-1 / (2m - 2)), L the number of branches; the last, and the classifier: 0. The bias of
-        the classifier learns as the scalars do, as in the authors' code.
+        Of the m convolutions of a branch, the last is 0, and so is the classifier; the others are
+        N(0, 2 / fan-out) times L^(-1 / (2m - 2)), L the number of branches. As in the authors'
+        code, the classifier's bias learns at the rate of the scalars.
         """
         nn.init.zeros_(head.weight)
         nn.init.zeros_(head.bias)
@@ -169,7 +169,7 @@ class FixUp(Residual):
 
 
 class Join(nn.Module):
-    """Where a residual branch ends: (shortcut, branch) -> what goes on."""
+    """The end of a residual branch: (shortcut, branch) -> output of the block."""
 
 
 class Sum(Join):
@@ -180,7 +180,7 @@ class Sum(Join):
 
 
 class ScaledSum(Join):
-    """shortcut + factor * gain * branch, with a learned scalar `gain`, at first 0, or none."""
+    """shortcut + factor * gain * branch, with a learned scalar `gain`, initially 0, or none."""
 
     roles: ClassVar[dict[str, str]] = {"gain": "residual"}
     gain: nn.Parameter | None
@@ -196,21 +196,21 @@ class ScaledSum(Join):
 
 
 class ScalarShift(nn.Module):
-    """x + bias, one scalar."""
+    """x + bias, a learned scalar."""
 
     roles: ClassVar[dict[str, str]] = {"bias": "residual"}
 
     def __init__(self, rate: float) -> None:
         super().__init__()
         self.rates = {"bias": rate}
-        self.bias = nn.Parameter(torch.zeros(()))  # a number, which widens no dtype
+        self.bias = nn.Parameter(torch.zeros(()))  # of no dimension, so it promotes no dtype
 
     def forward(self, x: Tensor) -> Tensor:
         return x + self.bias
 
 
 class ShiftedSum(Join):
-    """shortcut + scale * branch + bias, two scalars."""
+    """shortcut + scale * branch + bias, two learned scalars."""
 
     roles: ClassVar[dict[str, str]] = {"scale": "residual", "bias": "residual"}
 

@@ -1,15 +1,15 @@
-"""Running statistics: what training sees, kept for evaluation.
+"""Running statistics, which training updates and evaluation reads.
 
-Each training step moves them towards its own by `momentum`, the weight of the *new* value:
+Each training step moves them by `momentum`, the weight of the *new* value:
 
-    running <- (1 - momentum) * running + momentum * mean over the workers of theirs
+    running <- (1 - momentum) * running + momentum * (mean of the workers' statistics)
 
 so that all workers count the same, however they are laid on devices. Where workers share neither a
 forward pass nor a device, `NetworkStatistics` averages the statistics that each has moved.
 
-In evaluation an image may count in its own statistics with a weight of its own, which
-`normbench.norms.inference` sets. The paper's variance, alpha * E[x_i^2] + (1 - alpha) * m_{x^2} -
-mean^2 with m_{x^2} = v + m^2, has a form here that is never negative.
+In evaluation an image may enter its own statistics with a weight, set by
+`normbench.norms.inference`. The paper's variance, alpha * E[x_i^2] + (1 - alpha) * m_{x^2} - mean^2
+with m_{x^2} = v + m^2, is computed in a form that is never negative.
 """
 
 from collections.abc import Iterator, Sequence
@@ -28,41 +28,41 @@ class RunningStatistics(NormAct):
     running_var: Tensor
     momentum: float
     example_weight: float | None = 0.0
-    #: Training reads the running statistics, so workers on other devices must know them every step.
+    #: Training reads the running statistics, so devices must average them at every step.
     read_in_training: bool = False
 
     def register_running(self, channels: int, momentum: float, *, mean: bool = True) -> None:
-        """Start with mean 0, if one is kept, and variance 1."""
+        """Register a running variance of 1 and, if `mean`, a running mean of 0."""
         self.momentum = momentum
         if mean:
             self.register_buffer("running_mean", torch.zeros(channels))
         self.register_buffer("running_var", torch.ones(channels))
 
     def track(self, **statistics: Tensor) -> None:
-        """Move the running `mean` or `var` towards those (W, C) of the workers of a step."""
+        """Move the running `mean` or `var` towards the statistics (W, C) of a step's workers."""
         if self.recomputing:
             return
         with torch.no_grad():
             for name, statistic in statistics.items():
                 buffer = self.get_buffer(f"running_{name}")
-                # And not lerp_, which vmap knows only seed by seed.
+                # Not lerp_, which vmap runs seed by seed.
                 buffer.copy_(buffer.lerp(statistic.mean(0).to(buffer.dtype), self.momentum))
 
     def linear_statistics(self) -> list[Tensor]:
-        """What moves by `momentum` in a straight line, so that means of it are what is meant."""
+        """Return the statistics that move linearly by `momentum`, so that they may be averaged."""
         return _buffers(self)
 
     def load_linear_statistics(self, values: Sequence[Tensor]) -> None:
-        """Take `values`, such as `linear_statistics` gives, for its own."""
+        """Replace the running statistics by `values`, in the form of `linear_statistics`."""
         _copy(values, _buffers(self))
 
 
 class NetworkStatistics:
     """All running statistics of a network, as one vector.
 
-    Passes of a step begin with the same statistics, and so do devices; each moves them towards
-    those of its own workers. As the moves are linear, the mean of what they end with has moved
-    towards the mean of all workers.
+    All passes of a step and all devices begin with the same statistics; each moves them towards
+    those of its own workers. The moves are linear, so the mean of the results has moved towards
+    the mean of all workers.
     """
 
     def __init__(self, network: nn.Module) -> None:
@@ -74,12 +74,14 @@ class NetworkStatistics:
 
     @torch.no_grad()
     def read(self) -> Tensor:
-        """A copy, in one dimension."""
-        # The layers are asked anew each time: some replace their buffers.
-        return torch.cat([each.flatten() for layer in self.layers for each in _moved(layer)])
+        """Return a copy in one dimension."""
+        # Look the buffers up each time: some layers replace them.
+        return torch.cat(
+            [each.flatten() for layer in self.layers for each in _linear_statistics(layer)]
+        )
 
     def passes(self, number: int) -> Iterator[int]:
-        """Passes of a step by number: all begin with what is there now, and their mean stays."""
+        """Yield the passes of a step; each starts from the same statistics, then average."""
         if number == 1 or not self:
             yield from range(number)
             return
@@ -87,18 +89,18 @@ class NetworkStatistics:
         total = torch.zeros_like(before)
         for turn in range(number):
             if turn:
-                self.write(before)  # no pass sees what another has moved
+                self.write(before)  # every pass starts from the same statistics
             yield turn
             total += self.read()
         self.write(total / number)
 
     @torch.no_grad()
     def write(self, values: Tensor) -> None:
-        """Take `values`, such as `read` gives, for all of them."""
+        """Replace all running statistics by `values`, in the form of `read`."""
         rest = values
         for layer in self.layers:
             parts = []
-            for each in _moved(layer):
+            for each in _linear_statistics(layer):
                 parts.append(rest[: each.numel()].view_as(each))
                 rest = rest[each.numel() :]
             if isinstance(layer, RunningStatistics):
@@ -107,14 +109,14 @@ class NetworkStatistics:
                 _copy(parts, _buffers(layer))
 
 
-def _moved(layer: nn.Module) -> list[Tensor]:
+def _linear_statistics(layer: nn.Module) -> list[Tensor]:
     return layer.linear_statistics() if isinstance(layer, RunningStatistics) else _buffers(layer)
 
 
 def _buffers(layer: nn.Module) -> list[Tensor]:
-    """Of our layers and of batch normalizations of torch and timm alike."""
-    found = (getattr(layer, name, None) for name in ("running_mean", "running_var"))
-    return [each for each in found if isinstance(each, Tensor)]
+    """Return the running statistics of a layer, ours or a batch norm of torch or timm."""
+    buffers = (getattr(layer, name, None) for name in ("running_mean", "running_var"))
+    return [buffer for buffer in buffers if isinstance(buffer, Tensor)]
 
 
 def _copy(values: Sequence[Tensor], buffers: Sequence[Tensor]) -> None:
@@ -122,20 +124,20 @@ def _copy(values: Sequence[Tensor], buffers: Sequence[Tensor]) -> None:
         buffer.copy_(value)
 
 
-def blend_moments(own: Moments, running: Moments, weight: float) -> Moments:
-    """Moments (N, C) of images weighted by `weight`, plus `running` ones (C,) by 1 - weight."""
-    (mean, var), (m, v) = own, running
-    mixed = (1 - weight) * v + weight * var + weight * (1 - weight) * (mean - m).square()
-    return (1 - weight) * m + weight * mean, mixed
+def blend_moments(moments: Moments, running: Moments, weight: float) -> Moments:
+    """Mix `moments` (N, C) of images by `weight` with `running` ones (C,) by 1 - weight."""
+    (mean, var), (m, v) = moments, running
+    blended = (1 - weight) * v + weight * var + weight * (1 - weight) * (mean - m).square()
+    return (1 - weight) * m + weight * mean, blended
 
 
 def weighted_moments(layer: nn.Module, x: Tensor, groups: int, weight: float) -> Moments:
-    """Those (N, G) of groups of channels of `x`, weighed beside what `layer` keeps of channels."""
+    """Mix the moments (N, G) of the groups of `x` by `weight` with the running ones of `layer`."""
     return blend_moments(
         group_moments(x, groups), merge_channels(*running_moments(layer), groups), weight
     )
 
 
 def running_moments(layer: nn.Module) -> Moments:
-    """The running mean and variance (C,) of a layer."""
+    """Return the running mean and variance (C,) of a layer."""
     return layer.get_buffer("running_mean"), layer.get_buffer("running_var")

@@ -5,12 +5,12 @@ Weight standardization (Qiao et al. 2019; fan-in I = channels of a filter * its 
     W_hat[o] = (W[o] - mean[o]) / sqrt(var[o] + eps)
 
 mean and (biased) var over the I weights of the filter of output channel o. Scaled weight
-standardization (Brock, De and Smith 2021, eq. 3), under which variance passes through:
+standardization (Brock, De and Smith 2021, eq. 3) preserves the variance of its input:
 
     W_hat[o] = gain[o] * (W[o] - mean[o]) / sqrt(max(I * var[o], eps)),   y = W_hat * x + bias
 
-with a learned gain, at first 1, and bias, at first 0. The paper's equation has no eps; with the
-maximum of its code a filter whose I * var is above eps is exactly the paper's. Nothing differs in
+with a learned gain, initially 1, and bias, initially 0. The paper's equation has no eps; its code
+takes the maximum, so filters with I * var above eps follow the equation exactly. Nothing differs in
 evaluation.
 """
 
@@ -27,7 +27,7 @@ Kind = Literal["ws", "scaled_ws"]
 
 @dataclass(frozen=True)
 class Standardization:
-    """What a normalizer asks of convolutions.
+    """The weight standardization that a normalizer asks of convolutions.
 
     Args:
         kind: "ws" or "scaled_ws".
@@ -38,25 +38,25 @@ class Standardization:
     eps: float
 
     def convert(self, conv: nn.Conv2d) -> "StandardizedConv2d":
-        """A convolution like `conv`, with its parameters, whose weights are standardized.
+        """Return a convolution with the parameters of `conv` and standardized weights.
 
         Raises:
-            Impossible: a filter has one weight alone, which standardized is 0.
+            Impossible: a filter has a single weight, which standardization makes 0.
         """
         if conv.weight[0].numel() == 1:
             raise Impossible(
-                "weight standardization of filters of a single weight, as 1x1 depthwise ones, "
-                "makes them 0; a normalizer without it works"
+                "weight standardization makes filters of a single weight 0, such as those of a 1x1 "
+                "depthwise convolution; use a normalizer without it"
             )
-        made = ScaledStandardizedConv2d if self.kind == "scaled_ws" else StandardizedConv2d
-        return made(conv, self.eps)
+        kind = ScaledStandardizedConv2d if self.kind == "scaled_ws" else StandardizedConv2d
+        return kind(conv, self.eps)
 
     def __str__(self) -> str:
         return self.kind
 
 
 class StandardizedConv2d(nn.Conv2d):
-    """A convolution with weight standardization; parameters are those of `conv`."""
+    """A convolution with weight standardization, which takes over the parameters of `conv`."""
 
     def __init__(self, conv: nn.Conv2d, eps: float) -> None:
         super().__init__(
@@ -73,18 +73,18 @@ class StandardizedConv2d(nn.Conv2d):
         return out
 
     def standardized(self) -> Tensor:
-        """The weights that the convolution uses."""
+        """Return the weights that the convolution uses."""
         centered, var = self._moments()
         return centered * torch.rsqrt(var + self.eps)
 
     def _moments(self) -> tuple[Tensor, Tensor]:
-        """Centered weights and variances (O, 1, 1, 1), in at least fp32."""
+        """Return centered weights, and variances (O, 1, 1, 1), in at least fp32."""
         weight = self.weight.float() if self.weight.dtype.itemsize < 4 else self.weight
         var, mean = torch.var_mean(weight, dim=(1, 2, 3), keepdim=True, correction=0)
         return weight - mean, var
 
     def reference(self) -> Tensor:
-        """The paper's equation for the weights, filter by filter in double precision."""
+        """Compute the weights by the paper's equation, filter by filter in double precision."""
         rows = []
         for row in self.weight.double():
             mean = row.mean()
