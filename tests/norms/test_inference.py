@@ -121,7 +121,7 @@ def test_a_weighed_network_of_torch_can_be_saved(tmp_path: Path) -> None:
 def test_no_reference_has_example_weighing() -> None:
     layer = normalizer("bn").layer(6).eval()
     set_example_weight(layer, 0.5)
-    with pytest.raises(ValueError, match="no reference has it"):
+    with pytest.raises(ValueError, match="has no reference"):
         layer.reference(images((4, 6, 3, 3)))
 
 
