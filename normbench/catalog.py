@@ -37,6 +37,7 @@ from normbench.config.build import build, options
 from normbench.config.files import CONF, SWEEPS, headline, names, sizes_line, unverified
 from normbench.data.dataset import Dataset
 from normbench.errors import BadInput, Impossible, choose_from, counted
+from normbench.models import swap as models_swap
 from normbench.models.network_info import NetworkInfo
 from normbench.norms.base.layer import Normalizer
 from normbench.training import schedule
@@ -84,11 +85,21 @@ def model(
         in_chans: channels of an image.
         overrides: options of the yaml.
     """
-    norm = normalizer(norm) if isinstance(norm, str) else norm
     library, _, own = name.rpartition("/")
     chosen = options("model", library or name, {**({"name": own} if library else {}), **overrides})
-    made: nn.Module = build("model", chosen, norm=norm, num_classes=num_classes, in_chans=in_chans)
-    return made
+    network: nn.Module = build(
+        "model", chosen, norm=_resolve(norm), num_classes=num_classes, in_chans=in_chans
+    )
+    return network
+
+
+def swap(network: nn.Module, norm: Normalizer | str, **options: Any) -> nn.Module:
+    """Return `network` with `norm`, a normalizer or its name: `normbench.models.swap.swap`."""
+    return models_swap.swap(network, _resolve(norm), **options)
+
+
+def _resolve(norm: Normalizer | str) -> Normalizer:
+    return normalizer(norm) if isinstance(norm, str) else norm
 
 
 def datasets() -> list[str]:

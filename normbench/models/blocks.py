@@ -1,11 +1,11 @@
-"""Residual blocks of both orders, and the convolutions, joins and starts that they share.
+"""Residual blocks of both orders, with their convolutions, joins and initialization.
 
     post-activation (v1, He et al. 2016)    x = act(shortcut(x) + norm(conv(act(norm(conv(x))))))
     pre-activation (v2, He et al. 2016b)    x = shortcut(x) + conv(act(norm(conv(act(norm(x))))))
 
-with two 3x3 convolutions (basic) or 1x1, 3x3, 1x1 (bottleneck), the stride on the first 3x3. A
-normalizer that asks for standardized weights gets them in every convolution. How branch and
-shortcut meet is the normalizer's residual scheme (`normbench.norms.base.residual`).
+with two 3x3 convolutions (basic) or 1x1, 3x3, 1x1 (bottleneck), the stride on the first 3x3. Every
+convolution has standardized weights if the normalizer needs them. The normalizer's residual scheme
+joins branch and shortcut (`normbench.norms.base.residual`).
 """
 
 from collections.abc import Iterable, Sequence
@@ -25,7 +25,7 @@ Shortcut = Literal["identity", "projection"]
 Order = Literal["conv_norm_act", "norm_act_conv", "act_norm_conv"]
 Schemes = tuple[type[Residual], ...]
 
-#: Residual branches of post-activation, of pre-activation, and of other people's blocks.
+#: Residual schemes that post-activation, pre-activation and other blocks support.
 V1: Schemes = (Residual, FixUp)
 V2: Schemes = (Residual, SkipInit, NormalizerFree)
 PLAIN: Schemes = (Residual,)
@@ -33,15 +33,15 @@ PLAIN: Schemes = (Residual,)
 
 @dataclass(frozen=True)
 class Conv:
-    """A convolution to be.
+    """The description of a convolution.
 
     Args:
-        channels: of its input.
-        width: channels of its output.
-        size: of its kernel.
-        stride: in both directions.
-        groups: of channels.
-        excite: share of its width that a squeeze-excite behind it has; with 0 there is none.
+        channels: input channels.
+        width: output channels.
+        size: kernel size.
+        stride: stride in both directions.
+        groups: groups of channels.
+        excite: hidden width of a following squeeze-excite, relative to `width`; 0: none.
     """
 
     channels: int
@@ -53,14 +53,14 @@ class Conv:
 
 
 def basic(channels: int, width: int, stride: int) -> tuple[Conv, ...]:
-    """Two 3x3 convolutions."""
+    """Return two 3x3 convolutions."""
     return Conv(channels, width, 3, stride), Conv(width, width)
 
 
 def bottleneck(
     channels: int, inner: int, width: int, stride: int, groups: int = 1, excite: float = 0.0
 ) -> tuple[Conv, ...]:
-    """1x1 to `inner` channels, 3x3 in `groups`, 1x1 to `width`."""
+    """Return 1x1 to `inner` channels, 3x3 in `groups`, 1x1 to `width`."""
     return (
         Conv(channels, inner, 1),
         Conv(inner, inner, 3, stride, groups, excite),
@@ -69,15 +69,15 @@ def bottleneck(
 
 
 class BlockV1(nn.Module):
-    """Convolutions each before its normalization, the shortcut, and an activation at the end.
+    """A post-activation block: each convolution precedes its normalization.
 
     Args:
         norm: the normalizer.
         convs: of the residual branch.
-        shortcut: where shapes change: every second pixel and zeros for new channels, or a
-            normalized 1x1 convolution.
+        shortcut: where shapes change: identity (every second pixel, zeros for new channels) or
+            projection (a normalized 1x1 convolution).
         act: the activation.
-        rate: of stochastic depth.
+        rate: rate of stochastic depth.
     """
 
     def __init__(
@@ -114,20 +114,20 @@ class BlockV1(nn.Module):
         for before, conv, norm in list(zip(self.before, self.convs, self.norms, strict=True))[1:]:
             branch = norm(conv(before(branch)))
         branch = self.excite(branch)
-        # What stands before the branch stands before a shortcut that does something, too.
+        # A shortcut that is not the identity also follows the first `before` module.
         shortcut = x if isinstance(self.shortcut, nn.Identity) else self.shortcut(entered)
         out: Tensor = self.activation(self.join(shortcut, self.drop(branch)))
         return out
 
 
 class BlockV2(nn.Module):
-    """Convolutions each after its normalization and activation, and the shortcut around them.
+    """A pre-activation block: each convolution follows its normalization and activation.
 
-    Where shapes change the shortcut is a 1x1 convolution of the normalized and activated input. In
-    NF that input is divided by the standard deviation that it has at initialization, before the
-    shortcut's convolution too, so that the variance there is 1 again. With weight standardization
-    one learned scale per channel follows the last convolution, which has no normalization after it
-    (Labatie et al. 2021, appendix A.1).
+    Where shapes change, the shortcut is a 1x1 convolution of the normalized and activated input. In
+    NF that input is divided by its standard deviation at initialization, also before the shortcut's
+    convolution, so that its variance is 1 again. With weight standardization a learned scale per
+    channel follows the last convolution, which no normalization follows (Labatie et al. 2021,
+    appendix A.1).
 
     Args:
         norm: the normalizer.
@@ -135,8 +135,8 @@ class BlockV2(nn.Module):
         beta: standard deviation of the input, or 1.
         act: the activation.
         order: whether normalization or activation comes first.
-        pool: halve the maps of a shortcut by their means (RegNet's way) and not by a stride.
-        rate: of stochastic depth.
+        pool: halve the shortcut's maps by average pooling (as NF-RegNet does) instead of a stride.
+        rate: rate of stochastic depth.
     """
 
     def __init__(
@@ -181,14 +181,14 @@ class BlockV2(nn.Module):
 
 
 class SqueezeExcite(nn.Module):
-    """Each channel times a gate that the means of all channels decide (Hu et al. 2018).
+    """Each channel times a gate computed from the means of all channels (Hu et al. 2018).
 
         s = mean of x over positions,   z = x * gain * sigmoid(W2 relu(W1 s + b1) + b2)
 
     Args:
         channels: C.
         share: hidden units as a share of C.
-        gain: 2 in normalizer-free networks, since a gate of 1/2 on average halves deviations.
+        gain: 2 in normalizer-free networks, because gates are 1/2 on average.
     """
 
     def __init__(self, channels: int, share: float, gain: float) -> None:
@@ -204,7 +204,7 @@ class SqueezeExcite(nn.Module):
 
 
 class Pad(nn.Module):
-    """Every `stride`-th pixel, and `channels` more channels, all zeros."""
+    """Take every `stride`-th pixel, and append `channels` channels of zeros."""
 
     def __init__(self, channels: int, stride: int) -> None:
         super().__init__()
@@ -216,26 +216,26 @@ class Pad(nn.Module):
 
 
 def convolution(norm: Normalizer, conv: Conv, *, bias: bool = True) -> nn.Conv2d:
-    """A convolution as the normalizer asks for it, never with a bias if `bias` is false."""
-    made = nn.Conv2d(
+    """Return a convolution as the normalizer needs it, without bias if `bias` is false."""
+    plain = nn.Conv2d(
         conv.channels, conv.width, conv.size, conv.stride, conv.size // 2, groups=conv.groups,
         bias=bias and norm.conv_bias,
     )  # fmt: skip
-    return made if norm.conv is None else norm.conv.convert(made)
+    return plain if norm.conv is None else norm.conv.convert(plain)
 
 
 def excitation(norm: Normalizer, conv: Conv) -> nn.Module:
-    """The squeeze-excite behind `conv`, or nothing."""
+    """Return the squeeze-excite after `conv`, or the identity."""
     if not conv.excite:
         return nn.Identity()
     return SqueezeExcite(conv.width, conv.excite, norm.residual.gate_gain)
 
 
 def before(norm: Normalizer, channels: int, act: str, order: Order) -> nn.Module:
-    """What stands before a convolution of a pre-activation block.
+    """Return normalization and activation before a convolution of a pre-activation block.
 
     Raises:
-        Impossible: the normalizer does nothing without an activation, and should come after it.
+        Impossible: `order` needs a layer without activation, which this normalizer does not have.
     """
     if order == "norm_act_conv":
         return norm.layer(channels, act)
@@ -249,12 +249,12 @@ def before(norm: Normalizer, channels: int, act: str, order: Order) -> nn.Module
 
 
 def stride(convs: Sequence[Conv]) -> int:
-    """By how much a branch shrinks its maps."""
+    """Return the factor by which a branch shrinks its maps."""
     return max(conv.stride for conv in convs)
 
 
 def halved(x: Tensor) -> Tensor:
-    """Means of 2x2 positions; at an odd border, of those that there are."""
+    """Average 2x2 positions; at an odd border, those that exist."""
     return F.avg_pool2d(x, 2, ceil_mode=True, count_include_pad=False)
 
 
@@ -265,9 +265,9 @@ def initialize(
     head: nn.Linear,
     gain: float | None = None,
 ) -> None:
-    """The starts of a network: the papers', then those of the normalizer's residual branches.
+    """Initialize a network as in the papers, then as the normalizer's residual scheme asks.
 
-    Convolutions start as in the papers' ResNets, N(0, 2 / fan-out); torch's own have a sixth of
+    Convolutions are N(0, 2 / fan-out), as in the papers' ResNets; torch's default has a sixth of
     that variance. With a `gain` they are N(0, gain^2 / fan-in).
     """
     for module in network.modules():

@@ -1,4 +1,4 @@
-"""What of a network its normalizer reached: counted in the finished network, not promised."""
+"""Count, in the finished network, the layers that its normalizer reached and missed."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -15,20 +15,19 @@ from normbench.norms.frn import ThresholdedLinear
 
 @dataclass(frozen=True)
 class Coverage:
-    """Counts of layers.
+    """Counts of layers of a network, by what the normalizer did with them.
 
     Args:
-        pairs: normalization and activation in one.
-        alone: normalizations that no activation follows.
+        pairs: layers of normalization and activation.
+        alone: normalizations without a following activation.
         scales: learned scales at the end of residual branches with standardized weights.
-        activations: activations that no normalization precedes, as after a v1 addition.
+        activations: activations without a preceding normalization, as after a v1 addition.
         convs: convolutions.
-        standardized: those of them whose weights the normalizer standardizes.
-        adjusted: layers by their groups, as "16 of 32", where channels or a cap allow no more.
-        kept: settings of batch normalization that are those of the network, by layers.
-        untouched: activations that stay as they are, as those of squeeze-excite, by kind.
-        left: normalizations of others' that are still there, by kind; convolutions that others
-            standardize, too.
+        standardized: convolutions whose weights the normalizer standardizes.
+        adjusted: layers with fewer groups than the normalizer's, by groups as in "16 of 32".
+        kept: layers that keep the network's eps or momentum of batch normalization, by setting.
+        untouched: activations that stay as they are, as in squeeze-excite, by class.
+        left: remaining normalizations and standardized convolutions of torch and timm, by class.
     """
 
     pairs: int
@@ -43,13 +42,13 @@ class Coverage:
     left: dict[str, int]
 
     def __str__(self) -> str:
-        """One line for the terminal, the log and the row."""
+        """Return one line for the terminal, the log and the row."""
         counts = [f"{value} {what}" for what, value in self.counts()]
         kinds = [f"{what}: {value}" for what, value in self.kinds()]
         return "; ".join(counts + kinds)
 
     def counts(self) -> list[tuple[str, str]]:
-        """What was counted, and how much of it; rare things only where they are."""
+        """Return pairs (label, count); rare kinds only if present."""
         found = [
             ("norm + activation", f"{self.pairs:,}"),
             ("norm alone", f"{self.alone:,}"),
@@ -65,13 +64,13 @@ class Coverage:
         return found + [(what, f"{times:,}") for what, times in rare.items() if times]
 
     def kinds(self) -> list[tuple[str, str]]:
-        """What the normalizer did not reach, by kind."""
+        """Return pairs (label, classes) of what the normalizer did not reach."""
         untouched = [("untouched", _listed(self.untouched))] if self.untouched else []
         return [*untouched, ("left", _listed(self.left) or "nothing")]
 
 
 def coverage(network: nn.Module, norm: Normalizer) -> Coverage:
-    """What of `network` is `norm`'s."""
+    """Count what `norm` reached in `network`."""
     layers = list(network.modules())
     norms = [layer for layer in layers if isinstance(layer, NormAct)]
     asked = getattr(norm, "groups", None)

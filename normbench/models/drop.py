@@ -1,12 +1,12 @@
-"""Dropout and stochastic depth that one image meets alike on whatever device, in any plan.
+"""Dropout and stochastic depth, drawn per image so that no plan changes them.
 
     Dropout             z = m * x / (1 - rate),   m of each value 0 with probability `rate`
     StochasticDepth     z = m * x                 m of each image 0 with probability `rate`;
                         z = m * x / (1 - rate)    with `rescale`
 
-in training; in evaluation both do nothing. Which values are dropped is a hash of (seed, epoch,
-image, layer) once `set_draws` has said which images a forward pass holds; until then torch's own
-random numbers decide, as in torch's modules.
+in training; in evaluation both are the identity. After `set_draws` has announced the images of a
+forward pass, the mask is a hash of (seed, epoch, image, layer); before, it is drawn from torch's
+generator, as in torch's modules.
 
 Elsewhere: timm's DropPath rescales, as EfficientNet's code does; normalizer-free networks do not
 (Brock, De and Smith 2021, released code), and neither does `rescale=False`.
@@ -20,16 +20,16 @@ from normbench.norms.base.layer import cast_like
 
 
 class RandomDrop(nn.Module):
-    """What both have in common.
+    """Base of dropout and stochastic depth.
 
     Args:
-        rate: probability to be dropped.
+        rate: probability of dropping.
 
     Raises:
         ValueError: `rate` is no probability below 1.
     """
 
-    keys: Tensor | None = None  # of the images of a forward pass
+    keys: Tensor | None = None  # one per image of the forward pass
 
     def __init__(self, rate: float) -> None:
         super().__init__()
@@ -37,10 +37,10 @@ class RandomDrop(nn.Module):
         self.rate = rate
 
     def keep_mask(self, x: Tensor, *shape: int) -> Tensor:
-        """A mask (N, *shape) of ones and zeros for the images of `x`.
+        """Return a mask (N, *shape) of ones and zeros for the images of `x`.
 
         Raises:
-            ValueError: the images that were announced are not as many as there are.
+            ValueError: the number of announced images differs.
         """
         if self.keys is None:
             return (torch.rand(len(x), *shape, device=x.device) >= self.rate).to(x.dtype)
@@ -53,7 +53,7 @@ class RandomDrop(nn.Module):
 
 
 class Dropout(RandomDrop):
-    """Single values are dropped."""
+    """Drop single values."""
 
     def forward(self, x: Tensor) -> Tensor:
         if not self.training or self.rate == 0:
@@ -62,11 +62,11 @@ class Dropout(RandomDrop):
 
 
 class StochasticDepth(RandomDrop):
-    """The residual branch of an image is dropped as a whole (Huang et al. 2016).
+    """Drop the whole residual branch of an image (Huang et al. 2016).
 
     Args:
-        rate: probability to be dropped.
-        rescale: divide what is kept by its probability.
+        rate: probability of dropping.
+        rescale: divide kept branches by their probability.
     """
 
     def __init__(self, rate: float, *, rescale: bool = False) -> None:
@@ -76,34 +76,34 @@ class StochasticDepth(RandomDrop):
     def forward(self, x: Tensor) -> Tensor:
         if not self.training or self.rate == 0:
             return x
-        kept = self.keep_mask(x, *(1 for _ in x.shape[1:]))
-        return x * kept / (1 - self.rate) if self.rescale else x * kept
+        mask = self.keep_mask(x, *(1 for _ in x.shape[1:]))
+        return x * mask / (1 - self.rate) if self.rescale else x * mask
 
     def extra_repr(self) -> str:
         return f"{self.rate}, rescale={self.rescale}"
 
 
 def drop_layers(network: nn.Module) -> list[RandomDrop]:
-    """The layers of `network` that drop something, in the order in which they are registered."""
+    """Return the layers of `network` with a rate above 0, in order of registration."""
     return [layer for layer in network.modules() if isinstance(layer, RandomDrop) and layer.rate]
 
 
 def set_draws(layers: list[RandomDrop], draws: Draws | None) -> None:
-    """Tell `layers`, all that `drop_layers` found, which images the next forward pass holds."""
+    """Announce the images of the next forward pass to `layers`, the result of `drop_layers`."""
     for number, layer in enumerate(layers):
-        # A tensor: of numbers that change a compiled network would be compiled anew.
+        # A tensor, because torch.compile would recompile for every new number.
         layer.keys = None if draws is None else draws.keys(f"dropped {number}")
 
 
 def set_rescale(network: nn.Module, rescale: bool) -> None:
-    """Have all stochastic depth of `network` divide what it keeps by its probability, or not."""
+    """Set whether stochastic depth in `network` divides kept branches by their probability."""
     for layer in network.modules():
         if isinstance(layer, StochasticDepth):
             layer.rescale = rescale
 
 
 def linear_rates(rate: float, blocks: int) -> list[float]:
-    """Rates of stochastic depth that grow with depth from 0, as rate * index / blocks."""
+    """Return rates of stochastic depth that grow linearly from 0: rate * index / blocks."""
     return [rate * index / blocks for index in range(blocks)]
 
 

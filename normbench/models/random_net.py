@@ -1,14 +1,14 @@
-"""Random nets (Labatie et al. 2021, definition 1), on which theorem 1 is about.
+"""Random nets (Labatie et al. 2021, definition 1), the networks of theorem 1.
 
 Layers of a 3x3 convolution with periodic boundaries, normalization, affine and activation, without
-shortcuts; the first convolution halves the maps. Everything is drawn: weights from a truncated
-normal distribution over the square root of the fan-in, gains from N(1, 0.2^2), shifts from
-N(0, 0.2^2), as in appendix A.2.1. Deep ones are made to be looked at (`normbench.probe power`):
-with layer normalization the share of the power that is no constant, at layer l, is about at most
+shortcuts; the first convolution halves the maps. All parameters are random (appendix A.2.1):
+weights from a truncated normal distribution over the square root of the fan-in, gains from
+N(1, 0.2^2), shifts from N(0, 0.2^2). `normbench.probe power` measures deep ones: with layer
+normalization the non-constant share of the power at layer l is at most about
 
     rho^(l - 1),   rho = F_gain^2 / (F_gain^2 + F_shift^2)                      (theorem 1, eq. 6)
 
-with F the root mean square of gains and shifts, for widths that are large enough.
+with F the root mean squares of gains and shifts, for sufficient width.
 """
 
 import torch
@@ -27,13 +27,13 @@ class RandomNet(nn.Module):
         in_chans: channels of an image.
         depth: layers, each a convolution and its normalization.
         width: channels of every layer.
-        act: the activation; identity makes the network linear, but for its normalizations.
+        act: the activation; identity makes the network linear except for its normalizations.
         gain: standard deviation of the gains, around 1.
         shift: standard deviation of the shifts, around 0.
         max_groups: cap on the normalizer's groups; null leaves the normalizer's own number.
 
     Raises:
-        ValueError: a size is no size, or a deviation is below 0.
+        ValueError: a size is below 1, or a deviation below 0.
         Impossible: the normalizer asks for residual branches, of which there are none.
     """
 

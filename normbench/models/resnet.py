@@ -1,4 +1,4 @@
-"""Residual networks for large images and small: He et al. 2016, in every order, and ResNeXt.
+"""ResNets (He et al. 2016) and ResNeXts in every order of layers, for large and small images.
 
 A stem, stages of residual blocks whose maps shrink and whose channels double from stage to stage,
 the mean over positions, dropout and a linear classifier. Blocks are basic or bottlenecks; with a
@@ -57,21 +57,21 @@ class ResNet(nn.Module):
         base_width: channels of such a group in a first stage of width 64.
         strides: of each stage.
         shortcut: where shapes change: projection (a 1x1 convolution) or, in v1, identity (zeros).
-        excite: share of its width that a squeeze-excite at the end of every branch has; null: none.
+        excite: hidden width of squeeze-excite at the end of every branch, as a share; null: none.
         act: the activation, by its name in torch.nn.functional; identity makes the network linear.
         init: fan_in starts convolutions as N(0, g^2 / fan-in), g^2 = 2 behind an activation and 1
             behind a normalization or the identity (Brock et al. 2021); null: N(0, 2 / fan-out).
         stem_size: kernel of the first convolution.
-        stem_stride: and its stride.
-        stem_pool: a max pool of 3x3 and stride 2 behind it.
+        stem_stride: stride of the first convolution.
+        stem_pool: 3x3 max pooling of stride 2 after the stem.
         dropout: rate before the classifier.
-        stochastic_depth: rate that the last block nearly has; the first has 0.
+        stochastic_depth: rate that grows linearly from 0 in the first block.
         max_groups: cap on the normalizer's groups; null leaves the normalizer's own number.
 
     Raises:
-        ValueError: a size is no size, or stages and strides are not equally many.
-        Impossible: the normalizer asks for residual branches that these blocks do not have, or
-            has no normalization to be had after an activation.
+        ValueError: a size is out of range, or stages and strides differ in number.
+        Impossible: the normalizer needs residual branches that these blocks do not have, or
+            cannot normalize without an activation.
     """
 
     def __init__(
@@ -149,8 +149,8 @@ class ResNet(nn.Module):
 def stages(
     depths: Sequence[int], strides: Sequence[int], width: int, cardinality: int, base_width: int
 ) -> list[list[tuple[Conv, ...]]]:
-    """The convolutions of every block of every stage; a cardinality of 0 asks for basic blocks."""
-    found, channels = [], width
+    """Return the convolutions of every block of every stage; cardinality 0: basic blocks."""
+    by_stage, channels = [], width
     for number, (depth, step) in enumerate(zip(depths, strides, strict=True)):
         planes = width * 2**number
         stage = []
@@ -163,8 +163,8 @@ def stages(
                 convs = basic(channels, planes, stride)
             stage.append(convs)
             channels = convs[-1].width
-        found.append(stage)
-    return found
+        by_stage.append(stage)
+    return by_stage
 
 
 def _require_stages(depths: Sequence[int], strides: Sequence[int]) -> None:

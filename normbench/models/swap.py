@@ -1,34 +1,34 @@
-"""Any network of timm or torchvision with any normalizer in the place of its own.
+"""Put any normalizer into any network of timm or torchvision.
 
     norm = normalizer("evonorm_s0")
     network = swap(timm.create_model("resnet50"), norm)
     print(coverage(network, norm))
 
-Each normalization and the activation that follows it, found in the graph of calls and through
-whatever does nothing, become one layer of the normalizer:
+Each normalization and the activation that follows it in the graph of calls, identities skipped,
+become one layer of the normalizer:
 
     normalization, activation       layer(channels, act)
     normalization alone             layer(channels, None): last in a v1 block, shortcut, MBConv's
                                     projection
-    before the final mean           last(channels, act)
+    before the final mean           final_layer(channels, act)
     activation alone                activation(channels, act): after the addition of a v1 block
 
-Gates (sigmoids) stay, and so do the activations and convolutions of squeeze-excite, and of other
-attention that works on pooled maps. Every other convolution but the classifier becomes what the
-normalizer asks for. With weight standardization one learned scale per channel follows the last
-convolution of a residual branch that has no normalization behind it (v2 ResNets; Labatie et al.
-2021, appendix A.1). Dropout and stochastic depth become those of `normbench.models.drop`.
+Gates (sigmoids) stay, and so do the activations and convolutions of squeeze-excite and of other
+attention on pooled maps. All other convolutions but the classifier are converted as the normalizer
+needs. With weight standardization a learned scale per channel follows the last convolution of a
+residual branch that no normalization follows (v2 ResNets; Labatie et al. 2021, appendix A.1).
+Dropout and stochastic depth become those of `normbench.models.drop`.
 
-The weights of all that stays are kept. A new layer takes gain and shift from the normalization in
-its place, which is how zero-initialized gains survive, and batch normalization takes the running
-statistics too, and eps and momentum where its own options are the usual ones.
+Remaining layers keep their weights. A new layer copies gain and shift of the normalization that it
+replaces, so zero-initialized gains survive; batch normalization also copies running statistics, and
+eps and momentum where its options have their defaults.
 
-The network that comes out is a torch.fx.GraphModule: it has `forward` and the parameters, and no
-other methods. State dicts of before are loaded before; `num_batches_tracked` is not kept.
+The result is a torch.fx.GraphModule with `forward` and the parameters, and no other methods. Load
+state dicts of the original before the swap; `num_batches_tracked` is dropped.
 
-What cannot be replaced without changing what the network computes, or would stay unseen, is refused
-with a sentence: activations that normalizers do not know or that overwrite what others read,
-functions that normalize, batch normalizations that are left, other kinds of dropout.
+The swap raises Impossible where it would change what the network computes or miss a layer:
+unsupported activations or ones that overwrite what others read, normalization by a function,
+remaining batch normalizations, other kinds of dropout.
 """
 
 import timm.layers
@@ -70,23 +70,26 @@ def swap(
     image: tuple[int, int, int] = (3, 224, 224),
     allow_left: bool = False,
 ) -> fx.GraphModule:
-    """`network` with `norm` in it.
+    """Return `network` with `norm` in it.
 
     Args:
-        network: of timm or torchvision, or whatever torch.fx can trace. Its layers go over into the
-            network that is returned, so use that one alone.
-        norm: the normalizer.
-        image: (C, H, W) of images that the network is made for. It must run on one, and large
-            enough that maps become 1x1 by pooling alone; others may be used afterwards.
-        allow_left: leave batch normalizations where they cannot be replaced.
+        network: a network of timm or torchvision, or any that torch.fx can trace. The result shares
+            its layers, so do not use it afterwards.
+        norm: the normalizer; `normbench.catalog.swap` takes names too.
+        image: (C, H, W) of an image on which the network runs, large enough that maps become 1x1
+            only by pooling. The result takes other sizes too.
+        allow_left: leave batch normalizations that cannot be replaced.
 
     Raises:
-        Impossible: the normalizer asks for residual branches that the network does not have; the
-            network cannot be traced, or has nothing to replace; something of it would be replaced
-            wrongly, or left unseen.
+        TypeError: `norm` is not a normalizer.
+        Impossible: the normalizer needs residual branches that the network does not have; the
+            network cannot be traced or has nothing to replace; a layer would be replaced wrongly or
+            missed.
     """
+    if not isinstance(norm, Normalizer):
+        raise TypeError(f"norm={norm!r} is no normalizer; normbench.catalog.swap takes names")
     graph = CallGraph(network, image)
-    if not _is_as_asked(graph, norm):
+    if not _is_normalizer_free(graph, norm):
         require_residual(norm, PLAIN)
         _refuse_functions(graph)
         _replace_norms(graph, norm)
@@ -115,7 +118,7 @@ def _require_no_batch_norm(network: nn.Module) -> None:
 
 
 def _declare_roles(network: nn.Module) -> None:
-    """Say what parameters of other people's modules are, for the decay of weights."""
+    """Give the parameters of other modules a role, for weight decay."""
     for layer in network.modules():
         if not hasattr(layer, "roles"):
             own = layer.named_parameters(recurse=False)
@@ -124,9 +127,10 @@ def _declare_roles(network: nn.Module) -> None:
 
 
 def _role(layer: nn.Module, name: str, parameter: nn.Parameter) -> Role:
-    """Of what is neither a normalization's nor well known: a weight if it has several axes.
+    """Return the role of a parameter.
 
-    What has one is a bias by that name, or a gain, as layer scale is.
+    In unknown modules, one with several axes is a weight; one with a single axis is a bias if it is
+    called so, else a gain, like layer scale.
     """
     if is_norm(layer) or is_batch_norm(layer):
         return "shift" if name == "bias" else "gain"
@@ -136,8 +140,8 @@ def _role(layer: nn.Module, name: str, parameter: nn.Parameter) -> Role:
     return "weight" if weighs or sum(size > 1 for size in parameter.shape) > 1 else "gain"
 
 
-def _is_as_asked(graph: CallGraph, norm: Normalizer) -> bool:
-    """Whether the network is normalizer-free in just the way that the normalizer asks for."""
+def _is_normalizer_free(graph: CallGraph, norm: Normalizer) -> bool:
+    """Whether the network already is normalizer-free in the way the normalizer asks for."""
     scaled = any(map(is_scaled_standardized, graph.module.modules()))
     if not scaled or type(norm.residual) is not NormalizerFree or any(graph.normalizations()):
         return False
@@ -167,7 +171,7 @@ def _replace_norms(graph: CallGraph, norm: Normalizer) -> None:
         act = _known(call, fused) if _acts(fused) else None
         if following is not None:
             act = graph.activation(following)
-            _require_own(graph, following)
+            _require_sole_reader(graph, following)
             graph.bypass(following)
         if old not in layers:  # a layer that is called in several places stays one
             layers[old] = _made(norm, old, given[1], act, last=_is_last(graph, call))
@@ -182,7 +186,7 @@ def _replace_norms(graph: CallGraph, norm: Normalizer) -> None:
 
 
 def _require_effect(norm: Normalizer, layers: list[NormAct]) -> None:
-    """What normalizes together with its activation does nothing without any."""
+    """Raise Impossible if the normalizer needs activations and the network offers none."""
     if any(type(layer) is not Affine for layer in layers):
         return
     if layers and type(norm.layer(layers[0].channels)) is not Affine:
@@ -201,7 +205,7 @@ def _require_separable(old: nn.Module, call: fx.Node) -> None:
 
 
 def _acts(fused: nn.Module | None) -> bool:
-    """Whether a layer that fuses normalization and activation has the latter."""
+    """Whether a fused layer of normalization and activation has an activation."""
     return fused is not None and not isinstance(fused, nn.Identity)
 
 
@@ -213,7 +217,7 @@ def _known(call: fx.Node, fused: nn.Module | None) -> str:
 
 
 def _following(graph: CallGraph, call: fx.Node) -> fx.Node | None:
-    """The activation that takes all that `call` returns."""
+    """Return the activation that is the only consumer of `call`, or None."""
     readers = graph.consumers(call)
     if graph.is_self_gated(call):
         raise Impossible(_unknown(f"x * sigmoid(x) after {call.target}"))
@@ -228,14 +232,14 @@ def _unknown(activation: str) -> str:
     return f"the activation {activation} is none that normalizers know; choose another network"
 
 
-def _require_own(graph: CallGraph, activation: fx.Node) -> None:
-    """Others must not read what an activation overwrites: its successor overwrites nothing."""
+def _require_sole_reader(graph: CallGraph, activation: fx.Node) -> None:
+    """Raise Impossible if an activation in place overwrites what other calls read."""
     if graph.is_in_place(activation) and len(graph.consumers(graph.producer(activation))) > 1:
         raise Impossible(f"the activation {activation.name} overwrites what others read, too")
 
 
 def _is_last(graph: CallGraph, call: fx.Node) -> bool:
-    """Whether all of what `call` returns goes into the final mean, by itself or beside others."""
+    """Whether `call` feeds only the final mean, directly or through a concatenation."""
     readers = graph.consumers(call)
     if not graph.is_map(call) or len(readers) != 1:
         return False
@@ -255,16 +259,16 @@ def _made(
 
 
 def _replace_activations(graph: CallGraph, norm: Normalizer) -> None:
-    """Those that no normalization precedes; on pooled maps they are squeeze-excite's."""
+    """Replace activations without a preceding normalization, except those on pooled maps."""
     for call in graph.calls:
         act = graph.activation(call)
-        # After a linear layer channels are last, and a layer of the normalizer has no place there.
+        # After a linear layer channels are last, which a layer of the normalizer cannot take.
         if (
             act
             and graph.is_map(call)
             and not isinstance(graph.layer(graph.producer(call)), nn.Linear)
         ):
-            _require_own(graph, call)
+            _require_sole_reader(graph, call)
             graph.replace(call, norm.activation(graph.shape(call)[1], act))
 
 
@@ -287,9 +291,9 @@ def _standardize(graph: CallGraph, norm: Normalizer) -> None:
 
 
 def _on_maps(graph: CallGraph, call: fx.Node) -> bool:
-    """Whether a convolution is neither squeeze-excite's nor the classifier.
+    """Whether a convolution is neither of squeeze-excite nor the classifier.
 
-    On pooled maps one is the former if maps follow, the latter if no weights follow.
+    On pooled maps, it is of squeeze-excite if maps follow, and the classifier if no weights follow.
     """
     if graph.is_map(call.all_input_nodes[0]):
         return True
@@ -299,13 +303,13 @@ def _on_maps(graph: CallGraph, call: fx.Node) -> bool:
 
 
 def _ends_of_branches(graph: CallGraph) -> list[fx.Node]:
-    """Convolutions that are added to their shortcut with no normalization in between."""
+    """Return convolutions that are added to their shortcut without a normalization between."""
     depths = graph.depths()
     found = []
     for call in graph.calls:
         if not graph.is_addition(call) or len(call.all_input_nodes) != 2:
             continue
-        # The branch is the longer way; the shortcut has one convolution at most.
+        # The branch is the longer path; the shortcut has at most one convolution.
         shortcut, end = sorted(call.all_input_nodes, key=depths.__getitem__)
         if depths[shortcut] == depths[end]:
             continue
@@ -317,7 +321,7 @@ def _ends_of_branches(graph: CallGraph) -> list[fx.Node]:
 
 
 def _replace_drops(network: nn.Module) -> None:
-    """Also inside of what is not traced."""
+    """Replace dropout and stochastic depth, also inside modules that are not traced."""
     for path, layer in list(network.named_modules()):
         rate = drop_rate(layer)
         if not rate:

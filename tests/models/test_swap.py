@@ -15,6 +15,7 @@ from torch.nn import functional as F
 
 from normbench.catalog import main as catalog
 from normbench.catalog import model, normalizer, normalizers
+from normbench.catalog import swap as swap_by_name
 from normbench.config.build import build, options
 from normbench.data.counter_rng import Draws
 from normbench.errors import BadInput, Impossible
@@ -521,6 +522,20 @@ def test_what_drops_inside_of_what_is_not_traced_is_drawn_by_image_too(
 
 
 # By name
+
+
+def test_a_normalizer_may_be_named() -> None:
+    by_name = swap_by_name(sequence(nn.BatchNorm2d(8), nn.ReLU()), "gn", image=(3, 8, 8))
+    assert "GroupNormAct" in str(by_name)
+    with torch.device("meta"):
+        named, built = (
+            model("resnet8", norm=norm, num_classes=4) for norm in ("gn", normalizer("gn"))
+        )
+    assert str(named) == str(built)
+    with pytest.raises(BadInput, match="norm=gnn is unknown; did you mean gn"):
+        swap_by_name(sequence(nn.BatchNorm2d(8)), "gnn")
+    with pytest.raises(TypeError, match=r"normbench\.catalog\.swap takes names"):
+        swap(sequence(nn.BatchNorm2d(8)), "gn")  # type: ignore[arg-type]
 
 
 def test_any_model_of_timm_by_its_name() -> None:

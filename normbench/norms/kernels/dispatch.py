@@ -1,12 +1,10 @@
-"""Which layers are computed by the kernels of `normbench.norms.kernels`, and how:
-`trainer.impl=triton`.
+"""Dispatch layers to the kernels of `normbench.norms.kernels`: `trainer.impl=triton`.
 
     from normbench.norms.kernels.dispatch import set_triton
     set_triton(network)
 
-A layer that has no kernel, with its activation, in the mode in which it is, for the device on which
-its maps lie, is computed as its formula stands. Kernels add up in another order, so that values are
-the same within rounding and not bit for bit.
+A layer without a kernel for its class, activation, mode and device computes its formula in PyTorch.
+Kernels sum in another order, so values agree within rounding, not bit for bit.
 """
 
 from collections.abc import Callable
@@ -28,15 +26,15 @@ from normbench.norms.batch import BatchNormAct, SyncBatchNormAct
 from normbench.norms.evonorm import EvoNormBAct, EvoNormSAct
 from normbench.norms.frn import FilterResponseNormAct
 from normbench.norms.group import GroupNormAct
-from normbench.norms.kernels.per_sample import Sample, held, per_sample
+from normbench.norms.kernels.per_sample import Sample, fits, per_sample
 from normbench.norms.kernels.per_worker import Worker, per_worker
 from normbench.norms.kernels.tiles import ACTIVATIONS
 from normbench.norms.proxy import ProxyAct, ProxyBatchNormAct, ProxyGroupNormAct
 from normbench.norms.switchable import SwitchableNormAct
 
-#: Of the S series: whether deviations from the mean are meant, not mean squares.
+#: S series: whether statistics are variances, not mean squares.
 _CENTERED = {"d2.6": True, "d2.5": True, "d2.2": False}
-#: Of the B series: the bound, and whether it takes deviations.
+#: B series: the bound, and whether its statistic is a variance.
 _BOUNDS = {
     "d1.6": ("gate * x + second", True),
     "d1.1": ("(x + 1) * second", False),
@@ -45,47 +43,45 @@ _BOUNDS = {
 
 
 Kernel = Callable[[Any, Tensor], Tensor | None]
-_kernels: dict[
-    type[NormAct], Kernel
-] = {}  # a class that is derived from these may be another layer
+_kernels: dict[type[NormAct], Kernel] = {}  # by exact class: a subclass may compute something else
 
 
-def _of(layer: type[NormAct]) -> Callable[[Kernel], Kernel]:
-    """The kernel of the layers of exactly this class."""
+def _register(layer: type[NormAct]) -> Callable[[Kernel], Kernel]:
+    """Register a kernel for layers of exactly this class."""
 
-    def note(kernel: Kernel) -> Kernel:
+    def register(kernel: Kernel) -> Kernel:
         _kernels[layer] = kernel
         return kernel
 
-    return note
+    return register
 
 
 def set_triton(module: nn.Module) -> None:
-    """Have the layers of `module` computed by kernels, those that there are any for."""
+    """Compute the layers of `module` by kernels, where they exist."""
     for layer in module.modules():
         if isinstance(layer, NormAct):
             layer.kernel = run_kernel
 
 
 def has_kernel(layer: nn.Module) -> bool:
-    """Whether there is a kernel for layers of its class."""
+    """Whether a kernel exists for the class of `layer`."""
     return type(layer) in _kernels
 
 
 def run_kernel(layer: NormAct, x: Tensor) -> Tensor | None:
-    """The layer's map (N, C, H, W); None: there is no kernel for it."""
+    """Return the output of `layer` by its kernel, or None if there is none."""
     kernel = _kernels.get(type(layer))
-    if kernel is None or not kernels.take(x) or torch.compiler.is_compiling():
+    if kernel is None or not kernels.supports(x) or torch.compiler.is_compiling():
         return None
     return kernel(layer, x)
 
 
-@_of(GroupNormAct)
+@_register(GroupNormAct)
 def _(layer: GroupNormAct, x: Tensor) -> Tensor | None:
     return _of_groups(layer, x, None)
 
 
-@_of(ProxyGroupNormAct)
+@_register(ProxyGroupNormAct)
 def _(layer: ProxyGroupNormAct, x: Tensor) -> Tensor | None:
     return _of_groups(layer, x, _proxy(layer))
 
@@ -106,8 +102,8 @@ def _of_image(
     proxy: tuple[Tensor, Tensor] | None = None,
     **others: Any,
 ) -> Tensor:
-    """By one kernel, or by moments of channels where a group is too large for that."""
-    if held(x, options, proxy=proxy is not None):
+    """Use one kernel, or moments of channels if a group is too large for it."""
+    if fits(x, options, proxy=proxy is not None):
         return per_sample(x, options, weight=weight, proxy=proxy, **others)
 
     def coefficients(mean: Tensor, var: Tensor, *weight: Tensor) -> tuple[Tensor, Tensor]:
@@ -129,16 +125,16 @@ def _proxy(layer: ProxyAct) -> tuple[Tensor, Tensor]:
     return mean, torch.rsqrt(var + layer.proxy_eps) if layer.scale else torch.ones_like(mean)
 
 
-@_of(FilterResponseNormAct)
+@_register(FilterResponseNormAct)
 def _(layer: FilterResponseNormAct, x: Tensor) -> Tensor | None:
     if layer.eps is not None:
-        return None  # learned: for maps of 1x1, which cost nothing
+        return None  # learned eps is for 1x1 maps, which are cheap
     act = None if layer.tau is None else "tlu"
     options = Sample(layer.channels, layer.least, center=False, act=act)
     return _of_image(x, options, layer.weight, bias=layer.bias, tau=layer.tau)
 
 
-@_of(EvoNormSAct)
+@_register(EvoNormSAct)
 def _(layer: EvoNormSAct, x: Tensor) -> Tensor | None:
     if layer.which not in _CENTERED:
         return None
@@ -146,24 +142,24 @@ def _(layer: EvoNormSAct, x: Tensor) -> Tensor | None:
     return _of_image(x, options, layer.weight, bias=layer.bias, gate=layer.v)
 
 
-@_of(BatchNormAct)
+@_register(BatchNormAct)
 def _(layer: BatchNormAct, x: Tensor) -> Tensor | None:
     return _of_batch(layer, x, None)
 
 
-@_of(ProxyBatchNormAct)
+@_register(ProxyBatchNormAct)
 def _(layer: ProxyBatchNormAct, x: Tensor) -> Tensor | None:
     return _of_batch(layer, x, _proxy(layer)) if layer.training else None
 
 
-@_of(SyncBatchNormAct)
+@_register(SyncBatchNormAct)
 def _(layer: SyncBatchNormAct, x: Tensor) -> Tensor | None:
     return None if torch.distributed.is_initialized() else _of_batch(layer, x, None)
 
 
 def _of_batch(layer: BatchNormAct, x: Tensor, proxy: tuple[Tensor, Tensor] | None) -> Tensor | None:
     if not layer.training or layer.act not in ACTIVATIONS:
-        return None  # in evaluation a fixed affine map, which torch has
+        return None  # in evaluation a fixed affine map: torch's kernel is as fast
     sets = layer.sets(len(x))
     values = len(x) // sets * x.shape[2] * x.shape[3]
 
@@ -178,7 +174,7 @@ def _of_batch(layer: BatchNormAct, x: Tensor, proxy: tuple[Tensor, Tensor] | Non
     return per_worker(x, options, coefficients, own=(layer.weight,), bias=layer.bias, proxy=proxy)
 
 
-@_of(EvoNormBAct)
+@_register(EvoNormBAct)
 def _(layer: EvoNormBAct, x: Tensor) -> Tensor | None:
     if layer.which not in _BOUNDS:
         return None
@@ -202,7 +198,7 @@ def _var_of_batch(layer: EvoNormBAct, mean: Tensor, var: Tensor) -> Tensor:
     return expand_sets(of_worker, len(mean))
 
 
-@_of(SwitchableNormAct)
+@_register(SwitchableNormAct)
 def _(layer: SwitchableNormAct, x: Tensor) -> Tensor | None:
     if layer.act not in ACTIVATIONS:
         return None

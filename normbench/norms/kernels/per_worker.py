@@ -1,15 +1,14 @@
-"""Statistics of several images: first of every channel of every image, then what they make.
+"""Layers with statistics of several images, merged from those of every channel of every image.
 
     first, second = coefficients(mean, var)           all (N, C); in PyTorch, by the layer
     affine      y = (x - first) * second + bias,      out = (act(y) - shift) * scale
     gated       y = x * sigmoid(gate * x) * second + bias,   out = y
     bounded     out = weight * x / max(first, z) + bias,   z one of BOUNDS of x and second
 
-The maps are read for their moments (twice, as second moments are those of deviations) and for the
-output, and on the way back with their gradient for the sums and for the gradient of the input.
-Between the kernels lie numbers of the size of (N, C), which torch differentiates; so statistics of
-batches, layers and groups mix as a layer pleases. Positions are parted so that even few images and
-channels are many programs.
+Kernels read the maps twice for mean and variance and once for the output; backward reads maps and
+gradient for the sums and again for the gradient of the input. Between the kernels are tensors of
+shape (N, C), which torch differentiates, so a layer may mix statistics of batches, layers and
+groups. Positions are split so that few images and channels still make many programs.
 """
 
 from collections.abc import Callable, Sequence
@@ -37,7 +36,7 @@ from normbench.norms.kernels.tiles import (
 )
 from normbench.norms.kernels.worker_kernels import forward, inputs, moments_of, sums
 
-#: What the first divisor is held against, by number: z of the layers B0, B1 and B2 of EvoNorm.
+#: The second argument of the maximum, z of EvoNorm B0, B1 and B2, by number.
 BOUNDS = {"gate * x + second": 1, "(x + 1) * second": 2, "second - x": 3}
 PROGRAMS = 512  # several for each multiprocessor of a GPU
 Coefficients = Callable[..., tuple[Tensor, Tensor]]
@@ -45,7 +44,7 @@ Coefficients = Callable[..., tuple[Tensor, Tensor]]
 
 @dataclass(frozen=True)
 class Worker:
-    """Which layer it is.
+    """The options of a layer.
 
     Args:
         act: of an affine map: None, identity, relu, silu or tlu.
@@ -70,11 +69,11 @@ def per_worker(
     tau: Tensor | None = None,
     proxy: tuple[Tensor, Tensor] | None = None,
 ) -> Tensor:
-    """The layer's map, (N, C, H, W) -> (N, C, H, W), in dtype and memory format of `x`.
+    """Compute a layer, (N, C, H, W) -> (N, C, H, W), in dtype and memory format of `x`.
 
     Args:
         x: the maps.
-        options: which layer it is.
+        options: the layer's options.
         coefficients: of mean and (biased) variance (N, C) of every channel of every image, and of
             `own`, makes what the map takes; each broadcasts over (N, C).
         own: parameters that `coefficients` needs.
@@ -99,15 +98,17 @@ class _PerWorker(torch.autograd.Function):
         x = dense(x)
         parameters, own = given_[:6], given_[6:]
         moments = _moments(x)
-        with torch.enable_grad():  # what lies between the kernels has a graph of its own
+        with torch.enable_grad():  # the coefficients have a graph of their own
             leaves = [each.detach().requires_grad_() for each in (*moments, *own)]
             made = [each.expand(x.shape[:2]) for each in coefficients(*leaves)]
         first, second = (each.detach().to(moments[0].dtype).contiguous() for each in made)
         out = torch.empty_like(x)
-        grid, told = _laid_out(x)
+        grid, arguments = _launch_arguments(x)
         by_kernel = (given(each, x) for each in parameters)
         with torch.cuda.device_of(x):
-            forward[grid](x, out, first, second, *by_kernel, **told, **_which(options, parameters))
+            forward[grid](
+                x, out, first, second, *by_kernel, **arguments, **_which(options, parameters)
+            )
         ctx.save_for_backward(x, moments[0], first, second, *parameters)
         ctx.options, ctx.leaves, ctx.made = options, leaves, made
         return out
@@ -117,19 +118,19 @@ class _PerWorker(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         x, mean, first, second, *parameters = ctx.saved_tensors
         gradient, dx = placed_like(gradient, x), torch.empty_like(x)
-        grid, told = _laid_out(x)
-        told |= _which(ctx.options, parameters)
+        grid, arguments = _launch_arguments(x)
+        arguments |= _which(ctx.options, parameters)
         maps = (x, gradient)
         own = (first, second, *(given(each, x) for each in parameters))
         partial = mean.new_empty((6, grid[2] * len(x), x.shape[1]))
-        sums[grid](*maps, *own, partial, partial.stride(0), **told)
+        sums[grid](*maps, *own, partial, partial.stride(0), **arguments)
         to_first, to_second, *others = partial.unflatten(1, (grid[2], -1)).sum(1)
         to_mean, to_var, *to_own = _through(ctx.made, ctx.leaves, (to_first, to_second))
         to_moments = (
             torch.zeros_like(mean) if each is None else each.contiguous()
             for each in (to_mean, to_var)
         )
-        inputs[grid](*maps, dx, *own, mean, *to_moments, **told)
+        inputs[grid](*maps, dx, *own, mean, *to_moments, **arguments)
         weight, bias, third, scale = (each.sum(0) for each in others)
         by_gate = ctx.options.bound is not None or ctx.options.gated
         by_tau = ctx.options.act == "tlu"
@@ -140,13 +141,13 @@ class _PerWorker(torch.autograd.Function):
 
 
 def _moments(x: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean and (biased) variance (N, C) of every channel of every image."""
-    grid, told = _laid_out(x)
+    """Return mean and (biased) variance (N, C) of every channel of every image."""
+    grid, arguments = _launch_arguments(x)
     shape = (grid[2], *x.shape[:2])
     means, squares = x.new_empty((2, *shape), dtype=wide_dtype(x))
     with torch.cuda.device_of(x):
-        moments_of[grid](x, means, squares, **told)
-    count, span = told["P"], told["span"]
+        moments_of[grid](x, means, squares, **arguments)
+    count, span = arguments["P"], arguments["span"]
     if grid[2] == 1:
         return means[0], squares[0] / count
     rest = count - (grid[2] - 1) * span  # positions of the last part
@@ -158,7 +159,7 @@ def _moments(x: Tensor) -> tuple[Tensor, Tensor]:
 def _through(
     made: Sequence[Tensor], leaves: Sequence[Tensor], gradients: Sequence[Tensor]
 ) -> tuple[Tensor | None, ...]:
-    """Gradients of `leaves` from those of the coefficients that were `made` of them."""
+    """Return the gradients of `leaves` from those of the coefficients `made` from them."""
     needed = [each.requires_grad for each in made]
     outputs = [each for each, wanted in zip(made, needed, strict=True) if wanted]
     wanted = [
@@ -166,17 +167,17 @@ def _through(
         for each, own, wanted in zip(gradients, made, needed, strict=True)
         if wanted
     ]
-    # Kept for whoever asks for gradients twice: numbers of the size of (N, C).
+    # The graph is small, of shape (N, C), and gradients may be taken twice.
     return torch.autograd.grad(outputs, leaves, wanted, allow_unused=True, retain_graph=True)
 
 
-def _laid_out(x: Tensor) -> tuple[tuple[int, int, int], dict[str, Any]]:
-    """The grid of programs, and what all kernels are told."""
+def _launch_arguments(x: Tensor) -> tuple[tuple[int, int, int], dict[str, Any]]:
+    """Return the grid of programs and the arguments that all kernels share."""
     images, channels = x.shape[:2]
     positions = x.shape[2] * x.shape[3]
     sn, sc, sp = strides(x)
     whole = triton.next_power_of_2(positions)
-    # Beside each other lie channels in channels_last, and positions else.
+    # Channels are adjacent in channels_last, positions otherwise.
     wide = 64 if lies_last(x) else max(1, USUAL // 4 // whole)
     wide = min(wide, triton.next_power_of_2(channels))
     tile = Tile(wide, min(whole, max(16, USUAL // 2 // wide)))
@@ -185,12 +186,12 @@ def _laid_out(x: Tensor) -> tuple[tuple[int, int, int], dict[str, Any]]:
     span = tile.positions * triton.cdiv(tiles * images * blocks, max(PROGRAMS, images * blocks))
     return (images, blocks, triton.cdiv(positions, span)), {
         "C": channels, "P": positions, "sn": sn, "sc": sc, "sp": sp, "span": span,
-        **tile.told, "ACC": accumulator(x),
+        **tile.arguments, "ACC": accumulator(x),
     }  # fmt: skip
 
 
 def _which(options: Worker, parameters: Sequence[Tensor | None]) -> dict[str, Any]:
-    """Which map it is."""
+    """Return the kernel arguments that select the map."""
     return {
         "BOUND": 0 if options.bound is None else BOUNDS[options.bound], "GATED": options.gated,
         "ACT": ACTIVATIONS[options.act], **presence(parameters),

@@ -1,4 +1,4 @@
-"""What the sides of both families that call kernels have in common: tiles, strides, parameters."""
+"""Tiles, strides and parameters, for the code that launches the kernels of both families."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -16,28 +16,28 @@ USUAL = 4096
 
 @dataclass(frozen=True)
 class Tile:
-    """How a program walks through its part of an image: channels, positions, and the threads."""
+    """The block of channels and positions that a program computes at a time."""
 
     channels: int
     positions: int
 
     @property
-    def told(self) -> dict[str, Any]:
-        """What a kernel is told of it."""
+    def arguments(self) -> dict[str, Any]:
+        """The kernel arguments of the tile."""
         return {
             "BLOCK_C": self.channels, "BLOCK_P": self.positions,
             "num_warps": min(16, max(1, self.channels * self.positions // 512)),
-            "enable_fp_fusion": True,  # said, as Triton's own choice is to be another one
+            "enable_fp_fusion": True,  # explicit, because Triton's default is to change
         }  # fmt: skip
 
 
 def accumulator(x: Tensor) -> Any:
-    """In what sums are taken."""
+    """Return the Triton dtype of sums."""
     return tl.float64 if x.dtype == torch.float64 else tl.float32
 
 
 def wide_dtype(x: Tensor) -> torch.dtype:
-    """The same as torch knows it."""
+    """Return the torch dtype of sums."""
     return torch.float64 if x.dtype == torch.float64 else torch.float32
 
 
