@@ -1,8 +1,8 @@
-"""A network as a graph of calls: what feeds what, whatever its attributes are called.
+"""A network as a torch.fx graph of calls with shapes, which the swap rewrites.
 
-torch.fx records one forward pass; layers, convolutions and activations stay whole, all else is
-taken apart. With shapes, found on the meta device, the questions that the swap asks have short
-answers: which activation follows this normalization, is this map pooled, is that a branch?
+torch.fx traces one forward pass; layers, convolutions and activations are leaves, all else is
+traced into. Shapes are computed on the meta device. The graph answers which activation follows a
+normalization, whether a map is pooled and where a branch ends, whatever attributes are called.
 """
 
 import operator
@@ -36,13 +36,13 @@ from normbench.norms.base.layer import NormAct
 ADDITIONS = {operator.add, operator.iadd, torch.add, "add", "add_"}
 POOLED = (1, 1)
 _DROPS = (timm.layers.DropPath, torchvision.ops.StochasticDepth)
-#: Functions that activate, whether normalizers know them or not.
+#: Activation functions, whether normalizers support them or not.
 _FUNCTIONS = {*GAINS, "clamp", "clamp_min", "threshold", "hardtanh", "prelu", "rrelu", "softshrink"}
 _NORM_FUNCTIONS = (F.batch_norm, F.group_norm, F.instance_norm, torch.batch_norm, torch.group_norm)
 
 
 class Tracer(fx.Tracer):
-    """Keeps whole what the swap looks for, and what timm says cannot be traced."""
+    """Treat as leaves what the swap looks for, and what timm marks as untraceable."""
 
     def __init__(self) -> None:
         super().__init__(autowrap_functions=tuple(get_notrace_functions()))
@@ -56,16 +56,15 @@ class Tracer(fx.Tracer):
 
 
 class CallGraph:
-    """A network that can be rebuilt: its calls, with the shape of what each returns.
+    """The calls of a network with the shapes of their results, and operations to rewrite them.
 
     Args:
-        network: what to look at; it is not changed, but the rebuilt one shares its parameters.
-        image: (C, H, W) of images that are large enough for every map to be larger than 1x1 until
-            it is pooled.
+        network: the network; it is not changed, but the rebuilt one shares its parameters.
+        image: (C, H, W) of an image, large enough that every map is larger than 1x1 until pooled.
 
     Raises:
-        Impossible: the network computes something else in training than in evaluation, or what it
-            computes depends on the values in its maps.
+        Impossible: the network differs between training and evaluation, or its control flow depends
+            on values in its maps.
     """
 
     def __init__(self, network: nn.Module, image: tuple[int, int, int]) -> None:
@@ -75,7 +74,7 @@ class CallGraph:
             in_evaluation = Tracer().trace(network.eval())
             self.module = fx.GraphModule(network, calls, type(network).__name__)
             self.shapes = _shapes(self.module.eval(), image)
-        except Exception as error:  # code of other people's can fail in any way
+        except Exception as error:  # foreign code can raise anything
             reason = f"{type(error).__name__}: {error}".partition("\n")[0]
             raise Impossible(
                 f"the network cannot be traced for images {image}: {reason}"
@@ -91,11 +90,11 @@ class CallGraph:
         return list(self.module.graph.nodes)
 
     def layer(self, call: fx.Node) -> nn.Module | None:
-        """The module that is called, if it is one."""
+        """Return the module that `call` calls, or None."""
         return layer(self.module, call)
 
     def normalizations(self) -> Iterator[tuple[fx.Node, nn.Module]]:
-        """Calls of layers of torch and timm that normalize."""
+        """Yield the calls of normalizations of torch and timm, with their layers."""
         for call in self.calls:
             layer = self.layer(call)
             if is_norm(layer):
@@ -103,39 +102,39 @@ class CallGraph:
                 yield call, layer
 
     def shape(self, call: fx.Node) -> tuple[int, ...]:
-        """(1, C, H, W) of a map; () of what is no tensor."""
+        """Return the shape of a result, (1, C, H, W) of maps; () if it is no tensor."""
         return self.shapes.get(call.name, ())
 
     def is_map(self, call: fx.Node) -> bool:
-        """Whether it returns maps that are not pooled yet."""
+        """Whether `call` returns maps that are not pooled yet."""
         shape = self.shape(call)
         return len(shape) == 4 and shape[2:] != POOLED
 
     def consumers(self, call: fx.Node) -> list[fx.Node]:
-        """The calls that what `call` returns goes to, through those that do nothing."""
+        """Return the calls that use the result of `call`, looking through identities."""
         found = []
         for user in call.users:
             found += self.consumers(user) if self.is_identity(user) else [user]
         return found
 
     def producer(self, call: fx.Node) -> fx.Node:
-        """The call whose result `call` works on first, through those that do nothing."""
+        """Return the call that computes the first argument, looking through identities."""
         given: Any = call.args[0]
         return self.producer(given) if self.is_identity(given) else given
 
     def is_identity(self, call: fx.Node) -> bool:
-        """Whether what it returns is what it was given."""
+        """Whether `call` returns its input."""
         return isinstance(self.layer(call), nn.Identity) or self.drop_rate(call) == 0.0
 
     def drop_rate(self, call: fx.Node) -> float | None:
-        """Of a call that drops values or paths at random: its rate."""
+        """Return the rate of a call of dropout or stochastic depth; None of any other call."""
         if call.target is F.dropout:
             given: Any = call.args[1] if len(call.args) > 1 else call.kwargs.get("p", 0.5)
             return float(given)
         return drop_rate(self.layer(call))
 
     def activation(self, call: fx.Node) -> str | None:
-        """The name of the activation that `call` computes, or None if it computes another thing."""
+        """Return the name of the activation that `call` computes, or None."""
         layer = self.layer(call)
         if layer is not None:
             return activation_name(layer)
@@ -148,7 +147,7 @@ class CallGraph:
         return match_activation(lambda u: target(u, *given, **options))
 
     def unsupported_activation(self, call: fx.Node) -> str:
-        """The name of an activation that `call` computes and normalizers do not know, or ""."""
+        """Return the name of an activation that normalizers do not support, or ""."""
         if self.activation(call) is not None:
             return ""
         layer = self.layer(call)
@@ -158,7 +157,7 @@ class CallGraph:
         return type(layer).__name__ if is_activation(layer) else ""
 
     def is_in_place(self, call: fx.Node) -> bool:
-        """Whether an activation overwrites what it was given."""
+        """Whether an activation overwrites its input."""
         layer = self.layer(call)
         if layer is not None:
             return bool(getattr(layer, "inplace", False))
@@ -166,18 +165,18 @@ class CallGraph:
         return named or bool(call.kwargs.get("inplace"))
 
     def is_self_gated(self, call: fx.Node) -> bool:
-        """Whether what `call` returns is multiplied by a gate of itself, as in x * sigmoid(x)."""
+        """Whether the result is multiplied by a gate of itself, as in x * sigmoid(x)."""
         readers = self.consumers(call)
         gates = [each for each in readers if isinstance(self.layer(each), GATES)]
         gates += [each for each in readers if _function(each) == GATE]
         return any(set(self.consumers(gate)) & set(readers) for gate in gates)
 
     def is_norm_function(self, call: fx.Node) -> bool:
-        """Whether a function normalizes that should be a layer."""
+        """Whether `call` normalizes by a function instead of a layer."""
         return call.target in _NORM_FUNCTIONS
 
     def downstream(self, call: fx.Node) -> set[fx.Node]:
-        """All calls that what `call` returns has a part in."""
+        """Return all calls that depend on the result of `call`."""
         found: set[fx.Node] = set()
         ahead = list(call.users)
         while ahead:
@@ -191,11 +190,11 @@ class CallGraph:
         return call.target in ADDITIONS
 
     def depths(self) -> dict[fx.Node, int]:
-        """The most convolutions on a way from the images to each call."""
+        """Return, for each call, the largest number of convolutions on a path from the images."""
         return depths(self.module)
 
     def replace(self, call: fx.Node, layer: nn.Module) -> None:
-        """Let `call` call `layer`, under the name that the old one has."""
+        """Let `call` call `layer`, under the name of the old layer."""
         if call.op != "call_module":
             name = f"{call.name}_"
             self.module.add_submodule(name, layer)
@@ -206,12 +205,12 @@ class CallGraph:
             self.module.graph.erase_node(call)
             return
         others = [other for other in self.calls if other.target == call.target and other != call]
-        if others:  # one layer in several places: each gets its own
+        if others:  # a layer in several places: each gets its own
             call.target = f"{call.target}_{call.name}"
         self.module.add_submodule(str(call.target), layer)
 
     def insert_after(self, call: fx.Node, layer: nn.Module, name: str) -> None:
-        """Let what `call` returns go through `layer`, a submodule `name` beside that of `call`."""
+        """Pass the result of `call` through `layer`, named after `call` with the suffix `name`."""
         path = f"{call.target}_{name}"
         self.module.add_submodule(path, layer)
         with self.module.graph.inserting_after(call):
@@ -220,19 +219,19 @@ class CallGraph:
         self.shapes[fresh.name] = self.shape(call)
 
     def pad_before(self, call: fx.Node, conv: nn.Conv2d) -> None:
-        """Before a convolution that pads as it goes ("same"), pad outside of it."""
+        """Pad before a convolution that pads dynamically ("same"), outside of it."""
         sizes = (conv.kernel_size, conv.stride, conv.dilation)
         with self.module.graph.inserting_before(call):
             padded = self.module.graph.call_function(timm.layers.pad_same, (call.args[0], *sizes))
         call.args = (padded, *call.args[1:])
 
     def bypass(self, call: fx.Node) -> None:
-        """Take `call` out: its readers get what it was given."""
+        """Remove `call`; its consumers receive its input."""
         call.replace_all_uses_with(call.args[0])  # type: ignore[arg-type]
         self.module.graph.erase_node(call)
 
     def rebuild(self) -> fx.GraphModule:
-        """The network as it now is."""
+        """Return the network with all changes."""
         self.module.delete_all_unused_submodules()
         self.module.graph.lint()
         self.module.recompile()
@@ -241,12 +240,12 @@ class CallGraph:
 
 
 def layer(module: fx.GraphModule, call: fx.Node) -> nn.Module | None:
-    """The module that is called, if it is one."""
+    """Return the module that `call` calls, or None."""
     return module.get_submodule(str(call.target)) if call.op == "call_module" else None
 
 
 def depths(module: fx.GraphModule) -> dict[fx.Node, int]:
-    """The most convolutions on a way from the images to each call."""
+    """Return, for each call, the largest number of convolutions on a path from the images."""
     found: dict[fx.Node, int] = {}
     for call in module.graph.nodes:
         before = max((found[source] for source in call.all_input_nodes), default=0)
@@ -255,7 +254,7 @@ def depths(module: fx.GraphModule) -> dict[fx.Node, int]:
 
 
 def _function(call: fx.Node, *, bare: bool = True) -> str:
-    """The name of the function or method that is called, without the _ of those in place."""
+    """Return the name of a called function or method, without the _ of in-place ones."""
     if call.op not in ("call_function", "call_method"):
         return ""
     name = call.target if isinstance(call.target, str) else getattr(call.target, "__name__", "")
@@ -273,7 +272,7 @@ def _require_one_way(calls: fx.Graph, in_evaluation: fx.Graph) -> None:
 
 
 def _described(calls: fx.Graph) -> list[tuple[object, ...]]:
-    """Every call with its arguments; those of a dropout, which is replaced, say if it trains."""
+    """List all calls with their arguments, except those of dropout, which depend on the mode."""
     return [
         (call.op, call.target)
         if call.target is F.dropout

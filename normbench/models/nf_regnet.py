@@ -1,13 +1,13 @@
 """NF-RegNet B0 to B5 (Brock, De and Smith 2021, section 6 and appendix D), with any normalizer.
 
-RegNets whose blocks are pre-activation bottlenecks that expand: 1x1, 3x3 in groups of 8 channels,
-squeeze-excite, 1x1. A 3x3 stem of stride 2 without activation; every stage begins with stride 2,
-and its shortcut halves maps by their means before its 1x1 convolution. One more 1x1 convolution
-stands before the activation and the mean. The first block of all does not expand. SiLU everywhere
-but in squeeze-excite, which has ReLU.
+RegNets of pre-activation, expanding bottlenecks: 1x1, 3x3 in groups of 8 channels, squeeze-excite,
+1x1. The stem is a 3x3 convolution of stride 2 without activation; every stage begins with stride 2,
+and its shortcut averages 2x2 positions before its 1x1 convolution. A last 1x1 convolution precedes
+the activation and the mean. The very first block does not expand. Activations are SiLU, in
+squeeze-excite ReLU.
 
 Elsewhere: timm's networks of that name have the activation's gain in the convolutions, no SkipInit
-scalar, and rescale what stochastic depth keeps.
+scalar, and rescale branches that stochastic depth keeps.
 """
 
 from torch import Tensor, nn
@@ -42,12 +42,12 @@ class NFRegNet(nn.Module):
         widths: of each stage, before they are multiplied by 0.75.
         depths: blocks of each stage.
         dropout: rate before the classifier.
-        stochastic_depth: rate that the last block nearly has; the first has 0. Nothing is rescaled.
+        stochastic_depth: rate that grows linearly from 0; kept branches are not rescaled.
         max_groups: cap on the normalizer's groups; null leaves the normalizer's own number.
 
     Raises:
-        ValueError: a size is no size, or widths and depths are not equally many.
-        Impossible: the normalizer asks for residual branches that these blocks do not have.
+        ValueError: a size is out of range, or widths and depths differ in number.
+        Impossible: the normalizer needs residual branches that these blocks do not have.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""The ResNets of He et al. 2016 (section 4.2) for small images: 6n + 2 layers in basic blocks.
+"""ResNets for small images (He et al. 2016, section 4.2): 6n + 2 layers in basic blocks.
 
 A 3x3 stem, three stages of n blocks with 1, 2 and 4 times the width and maps halved from stage to
 stage, global mean pooling and a linear classifier. Where the width grows, the shortcut of a
@@ -26,12 +26,12 @@ class CifarResNet(ResNet):
         shortcut: "identity" (option A) or "projection" (option B).
         stem_stride: 1 as in the paper; 2 makes the net four times cheaper and its maps tiny.
         dropout: rate before the classifier; null: none.
-        stochastic_depth: rate that the last block nearly has, the first has 0; null: none.
+        stochastic_depth: rate that grows linearly from 0 in the first block; null: none.
         max_groups: cap on the normalizer's groups; null leaves the normalizer's own number.
 
     Raises:
         ValueError: no n gives `depth`.
-        Impossible: the normalizer asks for residual branches that these blocks do not have.
+        Impossible: the normalizer needs residual branches that these blocks do not have.
     """
 
     def __init__(
@@ -67,12 +67,12 @@ class CifarResNetV2(ResNet):
         width: channels of the first stage.
         stem_stride: 1 as in the paper; 2 makes the net four times cheaper and its maps tiny.
         dropout: rate before the classifier; null: none.
-        stochastic_depth: rate that the last block nearly has, the first has 0; null: none.
+        stochastic_depth: rate that grows linearly from 0 in the first block; null: none.
         max_groups: cap on the normalizer's groups; null leaves the normalizer's own number.
 
     Raises:
         ValueError: no n gives `depth`.
-        Impossible: the normalizer asks for residual branches that these blocks do not have.
+        Impossible: the normalizer needs residual branches that these blocks do not have.
     """
 
     def __init__(

@@ -1,13 +1,11 @@
-"""Architectures of timm with the normalizer in the place of their own.
+"""Architectures of timm with the normalizer put in by `normbench.models.swap`.
 
-`TimmModel` is any of them by name; `MBConvNet` is a network of the mobile blocks from which
-MobileNetV2, MnasNet and EfficientNet are made, by timm's builder and in its notation:
+`timm_model` builds any of them by name; `mbconv_net` builds networks of the blocks of MobileNetV2,
+MnasNet and EfficientNet with timm's builder and in its notation:
 
     ir_r2_k3_s2_e6_c24_se0.25   two (r) inverted residual blocks: 3x3 (k), stride 2 (s) in the
                                 first, expansion 6 (e), 24 channels (c), squeeze-excite 1/4 (se)
     ds_r1_k3_s1_c16             one depthwise separable convolution
-
-`normbench.models.swap` puts the normalizer in.
 """
 
 from difflib import get_close_matches
@@ -24,7 +22,7 @@ from normbench.models.swap import swap
 from normbench.norms.base.layer import Normalizer
 
 _ACTS = {"relu": nn.ReLU, "relu6": nn.ReLU6, "silu": nn.SiLU, "hardswish": nn.Hardswish}
-IMAGE = (224, 224)  # large enough for all maps; others may be used
+IMAGE = (224, 224)  # of the trace; images of other sizes work too
 
 
 def timm_model(
@@ -39,22 +37,22 @@ def timm_model(
     max_groups: int | None = None,
     allow_left: bool = False,
 ) -> nn.Module:
-    """A model of timm: (N, in_chans, H, W) -> logits (N, num_classes).
+    """Build a model of timm: (N, in_chans, H, W) -> logits (N, num_classes).
 
     Args:
         norm: the normalizer of every normalization of maps in the network.
         num_classes: classes to tell apart.
         in_chans: channels of an image.
-        name: as `timm.create_model` has it, with a tag if pretrained weights are wanted.
-        arguments: of `timm.create_model`, as zero_init_last or pretrained.
+        name: a name of `timm.create_model`, with a tag for pretrained weights.
+        arguments: more arguments of `timm.create_model`, such as zero_init_last or pretrained.
         dropout: rate before the classifier, timm's drop_rate.
-        stochastic_depth: rate of the last block, timm's drop_path_rate; 0 is left out.
+        stochastic_depth: rate of the last block, timm's drop_path_rate; not passed if 0.
         max_groups: cap on the normalizer's groups; null leaves the normalizer's own number.
         allow_left: leave batch normalizations that do not work on maps.
 
     Raises:
         ValueError: there is no such model, or it does not take the arguments.
-        Impossible: the network cannot have this normalizer.
+        Impossible: the network cannot use this normalizer.
     """
     require_at_least(1, max_groups=max_groups)
     require_rates(dropout=dropout, stochastic_depth=stochastic_depth)
@@ -64,23 +62,23 @@ def timm_model(
         near = get_close_matches(name, timm.list_models(), n=1)
         hint = f"did you mean {near[0]}?" if near else "timm.list_models() has their names"
         raise ValueError(f"name={name}: timm has no model of that name; {hint}")
-    for told in {"num_classes", "in_chans", "drop_rate", "drop_path_rate"} & arguments.keys():
+    for reserved in {"num_classes", "in_chans", "drop_rate", "drop_path_rate"} & arguments.keys():
         raise ValueError(
-            f"arguments.{told}={arguments[told]}: classes and channels follow from the data, the "
-            "others are model.dropout and model.stochastic_depth"
+            f"arguments.{reserved}={arguments[reserved]}: classes and channels follow from the "
+            "data, the others are model.dropout and model.stochastic_depth"
         )
-    given = dict(arguments)
+    options = dict(arguments)
     if stochastic_depth:  # not every model of timm takes it
-        given["drop_path_rate"] = stochastic_depth
+        options["drop_path_rate"] = stochastic_depth
     try:
         network = timm.create_model(
-            name, num_classes=num_classes, in_chans=in_chans, drop_rate=dropout, **given
+            name, num_classes=num_classes, in_chans=in_chans, drop_rate=dropout, **options
         )
     except RuntimeError as error:  # an unknown tag, as in resnet18.nowhere
         raise ValueError(f"name={name}: {error}") from error
     except TypeError as error:
         raise ValueError(
-            f"arguments={given}: timm's {name} does not take them ({error})"
+            f"arguments={options}: timm's {name} does not take them ({error})"
         ) from error
     _, *size = network.default_cfg["input_size"]  # type: ignore[index]
     if "img_size" in arguments:
@@ -110,7 +108,7 @@ def mbconv_net(
     stochastic_depth: float = 0.0,
     max_groups: int | None = None,
 ) -> nn.Module:
-    """A network of mobile blocks: (N, in_chans, H, W) -> logits (N, num_classes).
+    """Build a network of mobile blocks: (N, in_chans, H, W) -> logits (N, num_classes).
 
     Args:
         norm: the normalizer of every normalization in the network.
@@ -119,18 +117,18 @@ def mbconv_net(
         blocks: the stages, in timm's notation.
         width: multiplies the channels of all blocks, to the nearest multiple of 8.
         depth: multiplies the blocks of every stage, rounded up.
-        group_size: channels of a group in what are depthwise convolutions otherwise.
+        group_size: channels per group of the 3x3 and 5x5 convolutions; null: depthwise.
         act: the activation.
-        stem_stride: of the first convolution.
-        stem: its channels.
+        stem_stride: stride of the first convolution.
+        stem: channels of the first convolution.
         head: channels of the last convolution.
         dropout: rate before the classifier.
-        stochastic_depth: rate that the last block nearly has; what is kept is rescaled.
+        stochastic_depth: rate that grows linearly from 0; kept branches are rescaled.
         max_groups: cap on the normalizer's groups; null leaves the normalizer's own number.
 
     Raises:
-        ValueError: a block is not in timm's notation, or a size is no size.
-        Impossible: the network cannot have this normalizer.
+        ValueError: a block is not in timm's notation, or a size is out of range.
+        Impossible: the network cannot use this normalizer.
     """
     require_at_least(1, stem_stride=stem_stride, stem=stem, head=head, max_groups=max_groups)
     require_at_least(0.05, width=width, depth=depth)
