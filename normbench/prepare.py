@@ -1,4 +1,4 @@
-"""Files for loader=ffcv of a data set, so that a training reads and decodes its images faster.
+"""Write a data set into files for loader=ffcv, from which images are read and decoded faster.
 
     python -m normbench.prepare data=imagenet data.root=FOLDER
 
@@ -6,19 +6,17 @@
     data.jpeg=SHARE       of the images that are stored as JPEG, which are smaller, and not as
                           pixels; a JPEG file that is not resized keeps its bytes
     data.resolution=N     larger images are reduced to a longer side of N pixels
-    data.beton=FOLDER     where the files go, a fast local disk say (data.root)
+    data.beton=FOLDER     folder of the files, for example on a fast local disk (data.root)
 
-All other words are those of `python -m normbench`; data and its options count. The same options are
-then given to the training, with loader=ffcv or without (auto takes such files where they are). A
-file appears when it is whole. After an interruption the same command goes on where it stopped; of a
-file that is there and has these images nothing is written.
+All other words are those of `python -m normbench`; data and its options count. Give the same
+options to the training, with loader=ffcv or without: auto takes such files where they are. A file
+appears when it is whole. An interrupted prepare starts that file again; a file that has these
+images is not written again.
 """
 
 import sys
 from collections.abc import Sequence
 from importlib.util import find_spec
-
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from normbench.config import cli
 from normbench.config.build import build
@@ -26,8 +24,9 @@ from normbench.config.cells import Cell
 from normbench.config.compose import compose
 from normbench.config.plan import share_of_cores
 from normbench.data.dataset import Dataset
+from normbench.data.ffcv_manifest import fault
 from normbench.data.reading import NO_FFCV
-from normbench.errors import BadInput
+from normbench.errors import BadInput, counted
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -47,42 +46,33 @@ def main(arguments: Sequence[str]) -> int:
         print(f"normbench.prepare: {error}", file=sys.stderr)
         return 2
     except OSError as error:
-        print(f"normbench.prepare: {error}; nothing that is written is lost", file=sys.stderr)
+        print(f"normbench.prepare: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
-        print("stopped; the same command goes on from here", file=sys.stderr)
+        print("stopped; the same command writes the unfinished file again", file=sys.stderr)
         return 130
     return 0
 
 
 def _readers(word: str) -> int:
-    number = word.partition("=")[2]
-    if not word:
-        return share_of_cores(1)
-    if not number.isdecimal():
-        raise BadInput(f"{word}: it is a whole number of processes, as readers=4")
-    return int(number)
+    return counted("readers", word.partition("=")[2], 4) if word else share_of_cores(1)
 
 
 def _prepare(cell: Cell, readers: int) -> None:
     data: Dataset = build("data", cell.data.options)
-    paths = {split: data.stored(split) for split in ("train", "test")}
+    paths = [data.prepared_file(name) for name in ("train", "test")]
     if not find_spec("ffcv"):
         raise BadInput(NO_FFCV)
-    from normbench.data.ffcv_writer import Store  # FFCV takes seconds, and may not be there
+    from normbench.data.ffcv_writer import write_prepared  # FFCV takes seconds to import
 
-    share = float(cell.data.options.get("jpeg") or 0.0)
-    for (split, path), part in zip(paths.items(), data.load(), strict=True):
-        store = Store(path, part, share)
-        if store.finished:
-            print(f"{path} is there, {len(part.labels):,} images")
+    jpeg = float(cell.data.options.get("jpeg") or 0.0)
+    for path, split in zip(paths, data.load(), strict=True):
+        if not fault(path, split, jpeg):
+            print(f"{path} is there, {len(split.labels):,} images")
             continue
-        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
-        with Progress(*columns, TimeRemainingColumn()) as bar:
-            task = bar.add_task(split, total=len(part.labels))
-            store.write(readers, lambda done: bar.update(task, completed=done))  # noqa: B023
-        taken = 512 * path.stat().st_blocks / 2**20  # a page that is not full takes no room
-        print(f"{path} written, {len(part.labels):,} images, {taken:,.0f} MB of the disk")
+        write_prepared(path, split, jpeg, readers)
+        size = 512 * path.stat().st_blocks / 2**20
+        print(f"{path} written, {len(split.labels):,} images, {size:,.0f} MB of the disk")
 
 
 if __name__ == "__main__":

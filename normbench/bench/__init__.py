@@ -1,1 +1,5 @@
-"""What time and memory go into; a module a kind, with `bench(words)`."""
+"""The command `python -m normbench.bench`, which times layers, steps, sweeps and loaders.
+
+Begin with `__main__`: it names the kinds and their options. `measure` has what they share; `run`
+and `run_process` time plans and loaders in worker processes; every other module is one kind.
+"""

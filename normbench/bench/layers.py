@@ -1,10 +1,9 @@
 """Layers of all normalizers, of timm and of torch, over torch's batch normalization and ReLU.
 
-On a CPU processor time of a forward and a backward pass, as wall time says more of the machine
-than of the layer; on a CUDA device that of its own clock. On the way stand bytes kept for the
-backward pass over those of the input: on the CPU of layers that are not compiled all that lies
-there, else those that autograd knows. On a CUDA device there is also how near a layer comes to what
-the memory allows: the time in which a copy moves what the layer must at least, over its own.
+Measured are a forward and a backward pass: on a CPU processor time, on a CUDA device the time of
+its own events. `kept` is the bytes kept for the backward pass over those of the input: on a CPU all
+memory that stays allocated (of compiled layers, and on a CUDA device, what autograd saves). On a
+CUDA device `of_copy` is the time in which a copy moves the least that the layer must, over its own.
 """
 
 import time
@@ -18,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from normbench.bench.measured import Once, in_turn, leave, taken
+from normbench.bench.measure import Measurement, measure_in_turn, parse_options, save
 from normbench.catalog import normalizer, normalizers
 from normbench.errors import BadInput, Impossible, choose_from, counted
 from normbench.measurements.memory import memory_for_backward
@@ -28,16 +27,16 @@ from normbench.norms.impl import set_impl
 
 BASE = "F.batch_norm + relu"
 IMPLS = ("eager", "lean", "compile")
-OWN = {
+DEFAULTS = {
     "norm": "", "impl": "", "shape": "4x256x56x56,32x256x14x14", "act": "relu", "device": "cpu",
     "format": "contiguous", "dtype": "float32", "rounds": "7", "threads": "1", "peers": "true",
     "out": "",
 }  # fmt: skip
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 FORMATS = {"contiguous": torch.contiguous_format, "channels_last": torch.channels_last}
-#: Maps that move at least: a group of an image is read and written once, and read twice and written
-#: once on the way back; of several images it is read once more and three times.
-LEAST = {True: 5, False: 8}
+#: Fewest maps read or written, by `batch_independent`: within an image forward 1 read and 1 write,
+#: backward 2 and 1; over images forward 2 and 1, backward 4 and 1.
+LEAST_MAPS = {True: 5, False: 8}
 BUSY = 3_000_000  # cycles of a GPU, more than a millisecond
 #: Layers of timm, joint with their activations.
 TIMM = {
@@ -49,52 +48,54 @@ Function = Callable[[Tensor], Tensor]
 
 @dataclass(frozen=True)
 class Maps:
-    """What goes into the layers, and where."""
+    """Type, device and memory format of the layers' inputs."""
 
     dtype: torch.dtype
     device: torch.device
     format: torch.memory_format
 
-    def drawn(self, shape: tuple[int, ...]) -> Tensor:
+    def draw(self, shape: tuple[int, ...]) -> Tensor:
         return torch.randn(shape, dtype=self.dtype).to(self.device, memory_format=self.format)
 
 
-def bench(words: Sequence[str]) -> None:
-    """As the command says."""
-    own, rest = taken(words, OWN)
+def bench_layers(words: Sequence[str]) -> None:
+    """Time the layers over torch's batch normalization and ReLU."""
+    options, rest = parse_options(words, DEFAULTS)
     if rest:
-        raise BadInput(f"{rest[0]}: layers has no such word; it has {', '.join(OWN)}")
-    torch.set_num_threads(counted("threads", own["threads"], 1))
-    known_words: dict[str, Collection[str]] = {
+        raise BadInput(f"{rest[0]}: layers has no such word; it has {', '.join(DEFAULTS)}")
+    torch.set_num_threads(counted("threads", options["threads"], 1))
+    choices: dict[str, Collection[str]] = {
         "dtype": DTYPES, "format": FORMATS, "device": ("cpu", "cuda"), "peers": ("true", "false"),
     }  # fmt: skip
-    for key, allowed in known_words.items():
-        if own[key] not in allowed:
-            raise BadInput(f"{key}={own[key]}: {' or '.join(allowed)}")
-    if own["device"] == "cuda" and not torch.cuda.is_available():
+    for key, allowed in choices.items():
+        if options[key] not in allowed:
+            raise BadInput(f"{key}={options[key]}: {' or '.join(allowed)}")
+    if options["device"] == "cuda" and not torch.cuda.is_available():
         raise BadInput("device=cuda: no CUDA device is visible; device=cpu works")
-    maps = Maps(DTYPES[own["dtype"]], torch.device(own["device"]), FORMATS[own["format"]])
-    usual = IMPLS if own["device"] == "cpu" else (*IMPLS, "triton")
-    norms = own["norm"].split(",") if own["norm"] else normalizers()
-    impls = own["impl"].split(",") if own["impl"] else list(usual)
-    if "triton" in impls and own["device"] == "cpu":
+    maps = Maps(
+        DTYPES[options["dtype"]], torch.device(options["device"]), FORMATS[options["format"]]
+    )
+    usual = IMPLS if options["device"] == "cpu" else (*IMPLS, "triton")
+    norms = options["norm"].split(",") if options["norm"] else normalizers()
+    impls = options["impl"].split(",") if options["impl"] else list(usual)
+    if "triton" in impls and options["device"] == "cpu":
         raise BadInput("impl=triton: its kernels are for CUDA devices; device=cuda has them timed")
     for key, chosen, known in (("norm", norms, normalizers()), ("impl", impls, usual)):
         for word in chosen:
             if word not in known:
                 raise BadInput(f"{key}={word} is unknown; {choose_from(word, known)}")
     try:
-        activation(own["act"])
+        activation(options["act"])
     except ValueError as error:
         raise BadInput(str(error)) from None
-    rounds, lines = counted("rounds", own["rounds"], 7), []
-    for shape in map(_shape, own["shape"].split(",")):
-        entries = dict(_peers(shape[1], own["act"])) if own["peers"] == "true" else {}
+    rounds, lines = counted("rounds", options["rounds"], 7), []
+    for shape in map(_shape, options["shape"].split(",")):
+        entries = dict(_peers(shape[1], options["act"])) if options["peers"] == "true" else {}
         for name in norms:
             for impl in impls:
-                entries[f"{name} {impl}"] = partial(_ours, name, shape[1], own["act"], impl)
-        lines += list(_timed(entries, shape, maps, rounds))
-    leave(own["out"], lines)
+                entries[f"{name} {impl}"] = partial(_ours, name, shape[1], options["act"], impl)
+        lines += list(_time_layers(entries, shape, maps, rounds))
+    save(options["out"], lines)
 
 
 def _shape(word: str) -> tuple[int, ...]:
@@ -142,14 +143,15 @@ def _base(channels: int, device: torch.device) -> Function:
     return lambda x: F.relu(F.batch_norm(x, zeros, ones, weight, bias, True, 0.1, 1e-5))
 
 
-def _timed(
+def _time_layers(
     entries: dict[str, Callable[[], nn.Module]], shape: tuple[int, ...], maps: Maps, rounds: int
 ) -> Iterator[dict[str, object]]:
-    x, gradient = maps.drawn(shape).requires_grad_(), maps.drawn(shape)
+    x, gradient = maps.draw(shape).requires_grad_(), maps.draw(shape)
     on_cpu = maps.device.type == "cpu"
-    steps: dict[str, Once] = {BASE: partial(_seconds, _base(shape[1], maps.device), x, gradient)}
+    base_layer = _base(shape[1], maps.device)
+    steps: dict[str, Measurement] = {BASE: partial(_seconds, base_layer, x, gradient)}
     base_kept = memory_for_backward if on_cpu else _kept_by_autograd
-    kept_maps = {BASE: base_kept(_base(shape[1], maps.device), x)}
+    kept_maps = {BASE: base_kept(base_layer, x)}
     least: dict[str, int] = {}
     for name, make in entries.items():
         try:
@@ -161,51 +163,51 @@ def _timed(
             )
             kept_maps[name] = counts(layer, x)
         except (Impossible, ValueError, AssertionError) as reason:  # timm refuses some channels
-            said = str(reason) or f"it takes no {shape[1]} channels"
-            print(f"{name} at {'x'.join(map(str, shape))}: {said}")
+            message = str(reason) or f"it takes no {shape[1]} channels"
+            print(f"{name} at {'x'.join(map(str, shape))}: {message}")
             continue
         steps[name] = partial(_seconds, layer, x, gradient)
         if isinstance(layer, NormAct):
-            least[name] = LEAST[layer.batch_independent]
+            least[name] = LEAST_MAPS[layer.batch_independent]
     if not on_cpu:
-        steps["copy"] = partial(_copied, x.detach(), gradient)
-    found = in_turn(steps, rounds)
-    base = found[BASE].median
-    copy = None if on_cpu else found.pop("copy").median / 2  # it reads and writes
-    for name, took in found.items():
+        steps["copy"] = partial(_copy, x.detach(), gradient)
+    timings = measure_in_turn(steps, rounds)
+    base = timings[BASE].median
+    copy = None if on_cpu else timings.pop("copy").median / 2  # it reads and writes
+    for name, result in timings.items():
         line: dict[str, object] = {
-            "shape": "x".join(map(str, shape)), "layer": name, **took.over(base),
+            "shape": "x".join(map(str, shape)), "layer": name, **result.over(base),
             "kept": kept_maps[name] / x.untyped_storage().nbytes(),
-            "milliseconds": 1000 * took.median,
+            "milliseconds": 1000 * result.median,
         }  # fmt: skip
         if copy is not None:
-            line["of_copy"] = copy * least[name] / took.median if name in least else ""
+            line["of_copy"] = copy * least[name] / result.median if name in least else ""
         yield line
 
 
 def _seconds(function: Function, x: Tensor, gradient: Tensor) -> float:
-    """Of a forward and a backward pass."""
+    """Return seconds of a forward and a backward pass."""
     x.grad = None
-    return _clocked(lambda: function(x).backward(gradient), x.device)
+    return _clock(lambda: function(x).backward(gradient), x.device)
 
 
-def _copied(x: Tensor, onto: Tensor) -> float:
-    return _clocked(lambda: onto.copy_(x), x.device)
+def _copy(x: Tensor, onto: Tensor) -> float:
+    return _clock(lambda: onto.copy_(x), x.device)
 
 
-def _clocked(work: Callable[[], object], device: torch.device) -> float:
-    """Seconds of the processor, or of the device."""
+def _clock(work: Callable[[], object], device: torch.device) -> float:
+    """Return seconds of the processor, or of the device."""
     if device.type == "cpu":
         started = time.process_time()
         work()
         return time.process_time() - started
-    begun, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-    torch.cuda._sleep(BUSY)  # while all is launched, which is none of the device's time
-    begun.record()
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    torch.cuda._sleep(BUSY)  # so that launching is not part of the device's time
+    begin.record()
     work()
-    ended.record()
+    end.record()
     torch.cuda.synchronize(device)
-    return float(begun.elapsed_time(ended)) / 1000
+    return float(begin.elapsed_time(end)) / 1000
 
 
 def _kept_by_autograd(function: Function, x: Tensor) -> int:

@@ -1,8 +1,7 @@
 """Time of tables from many rows, and of the whole command when no row is new.
 
-The rows are made up and lie in a folder that goes afterwards: all normalizers at five batches, as
-many seeds as it takes. Held against the least that reading them can be: each file opened, and its
-JSON read.
+The rows are made up, in a temporary folder: all normalizers at five batches, with as many seeds as
+needed. The base is the least that reading can take: each file is opened and its JSON parsed.
 """
 
 import gc
@@ -18,7 +17,7 @@ from itertools import count, islice
 from pathlib import Path
 
 from normbench import results
-from normbench.bench.measured import Once, in_turn, leave, taken
+from normbench.bench.measure import Measurement, compare, measure_in_turn, parse_options, save
 from normbench.config.cells import Cell
 from normbench.config.compose import compose
 from normbench.errors import BadInput, counted
@@ -26,40 +25,31 @@ from normbench.report.build import specs
 from normbench.report.pivot import tables
 from normbench.results import Row
 
-OWN = {"rows": "10000", "rounds": "7", "out": ""}
+DEFAULTS = {"rows": "10000", "rounds": "7", "out": ""}
 GRID = ("-m", "norm=glob(*)", "batch=2,4,8,32,128", "logger=none")
 
 
-def bench(words: Sequence[str]) -> None:
-    """As the command says."""
-    own, rest = taken(words, OWN)
+def bench_report(words: Sequence[str]) -> None:
+    """Time reading and tables of made-up rows."""
+    options, rest = parse_options(words, DEFAULTS)
     if rest:
-        raise BadInput(f"{rest[0]}: report has no such word; it has {', '.join(OWN)}")
-    number, rounds = counted("rows", own["rows"], 1), counted("rounds", own["rounds"], 7)
+        raise BadInput(f"{rest[0]}: report has no such word; it has {', '.join(DEFAULTS)}")
+    number, rounds = counted("rows", options["rows"], 1), counted("rounds", options["rounds"], 7)
     with tempfile.TemporaryDirectory() as folder:
         root, out = Path(folder, "runs"), Path(folder, "reports")
         for row in islice(_rows(), number):
             results.write(root / row.sweep / row.id, row)
         command = [sys.executable, "-m", "normbench.report", f"runs={root}", f"out={out}"]
-        entries: dict[str, Once] = {
+        entries: dict[str, Measurement] = {
             "JSON alone": partial(_json, root), "tables": partial(_tables, root),
             "command, nothing new": partial(_command, command),
         }  # fmt: skip
-        found = in_turn(entries, rounds)
-    base = found["JSON alone"].median
-    leave(
-        own["out"],
-        [
-            {
-                "rows": number, "what": what, **took.over(base), "seconds": took.median,
-            }
-            for what, took in found.items()
-        ],
-    )  # fmt: skip
+        timings = measure_in_turn(entries, rounds)
+    save(options["out"], compare(timings, "what", "seconds", rows=number))
 
 
 def _rows() -> Iterator[Row]:
-    """Seed by seed the rows of a grid, with numbers that could be those of runs."""
+    """Yield the rows of a grid, seed by seed, with made-up numbers."""
     cells, _ = compose([*GRID])
     for seed in count():
         for cell in cells:
@@ -86,13 +76,13 @@ def _json(root: Path) -> float:
 
 
 def _tables(root: Path) -> float:
-    known = specs()
+    known_tables = specs()
     gc.collect()
     started = time.perf_counter()
     rows = results.read(root)
-    made = tables(known, rows, None, empty=True)
+    pivoted = tables(known_tables, rows, None, empty=True)
     seconds = time.perf_counter() - started
-    del rows, made  # a report ends with them, and frees nothing
+    del rows, pivoted  # outside the time, as a report ends without freeing them
     return seconds
 
 

@@ -1,6 +1,6 @@
-"""What seeds gain by being one network: together over one after the other, in processor time.
+"""Processor time of stacked seeds over the same seeds one after the other.
 
-Trainings of one cell of one worker, in one process and in turn, from the first step to the last.
+Trainings of one cell with one worker, in one process and in turn, from the first step to the last.
 """
 
 from collections.abc import Sequence
@@ -9,47 +9,40 @@ from functools import partial
 
 import torch
 
-from normbench.bench.measured import Once, in_turn, leave, taken
-from normbench.bench.step import cell_of, fitted
+from normbench.bench.measure import Measurement, compare, measure_in_turn, parse_options, save
+from normbench.bench.step import cell_of, time_training
 from normbench.config.cells import Cell
 from normbench.errors import counted
 from normbench.training.experiment import Experiment, Training
 from normbench.training.seed_stacking import StackedDataModule, StackedTrainingModule
 from normbench.training.trainer import build_trainer, prepare
 
-OWN = {"seeds": "3,8", "rounds": "7", "steps": "300", "threads": "1", "out": ""}
+DEFAULTS = {"seeds": "3,8", "rounds": "7", "steps": "300", "threads": "1", "out": ""}
 
 
-def bench(words: Sequence[str]) -> None:
-    """As the command says."""
-    own, rest = taken(words, OWN)
-    torch.set_num_threads(counted("threads", own["threads"], 1))
-    rounds, steps = counted("rounds", own["rounds"], 7), counted("steps", own["steps"], 300)
+def bench_seeds(words: Sequence[str]) -> None:
+    """Time stacked seeds over the same seeds one after the other."""
+    options, rest = parse_options(words, DEFAULTS)
+    torch.set_num_threads(counted("threads", options["threads"], 1))
+    rounds, steps = counted("rounds", options["rounds"], 7), counted("steps", options["steps"], 300)
     cell = cell_of(rest, steps)
     lines = []
-    for number in (counted("seeds", word, 3) for word in own["seeds"].split(",")):
+    for number in (counted("seeds", word, 3) for word in options["seeds"].split(",")):
         seeds = [replace(cell, seed=seed) for seed in range(number)]
-        entries: dict[str, Once] = {
+        entries: dict[str, Measurement] = {
             "one after the other": partial(_in_turn, seeds), "together": partial(_together, seeds),
         }  # fmt: skip
-        found = in_turn(entries, rounds)
-        base = found["one after the other"].median
-        lines += [
-            {
-                "cell": cell.title, "seeds": number, "how": how, **took.over(base),
-                "milliseconds": 1e3 * took.median,
-            }
-            for how, took in found.items()
-        ]  # fmt: skip
-    leave(own["out"], lines)
+        timings = measure_in_turn(entries, rounds)
+        lines += compare(timings, "how", "milliseconds", 1e3, cell=cell.title, seeds=number)
+    save(options["out"], lines)
 
 
 def _in_turn(seeds: Sequence[Cell]) -> float:
-    """Processor seconds of a step of each."""
+    """Return processor seconds of a step of each seed, summed."""
     total = 0.0
     for cell in seeds:
         module, images = prepare(Training(Experiment(cell)))
-        total += fitted(build_trainer(module), module, images)
+        total += time_training(build_trainer(module), module, images)
     return total / module.steps
 
 
@@ -57,5 +50,5 @@ def _together(seeds: Sequence[Cell]) -> float:
     """Processor seconds of a step of all."""
     modules = [prepare(Training(Experiment(cell)))[0] for cell in seeds]
     stacked = StackedTrainingModule(modules)
-    seconds = fitted(build_trainer(modules[0]), stacked, StackedDataModule(stacked))
+    seconds = time_training(build_trainer(modules[0]), stacked, StackedDataModule(stacked))
     return seconds / modules[0].steps

@@ -1,10 +1,9 @@
-"""What the harness adds to an optimizer step: a training over a bare loop of PyTorch.
+"""Time that normbench adds to an optimizer step, over a bare loop of PyTorch.
 
 Both take the same steps on the same images of one cell, from the same loader, in one process and in
-turn. What counts is processor time; on a CUDA device it is time, with and without graphs of steps,
-as the processor does not wait there for what it has asked for. The bare loop has forward,
-cross-entropy, backward, optimizer and schedule; the training has all that a run has but validation,
-so also what reg and an average of the weights add, where they are asked for.
+turn. Measured is processor time; on a CUDA device it is wall time with and without CUDA graphs, as
+the processor runs ahead of the device there. The bare loop has forward, cross-entropy, backward,
+optimizer and schedule; the training has all that a run has except validation.
 """
 
 import re
@@ -18,7 +17,7 @@ import torch
 from pytorch_lightning import Callback, LightningDataModule, LightningModule, Trainer
 from torch.nn import functional as F
 
-from normbench.bench.measured import Once, in_turn, leave, taken
+from normbench.bench.measure import Measurement, compare, measure_in_turn, parse_options, save
 from normbench.config.cells import Cell
 from normbench.config.compose import compose
 from normbench.errors import BadInput, counted
@@ -27,20 +26,20 @@ from normbench.training.experiment import Experiment, Training
 from normbench.training.hardware import autocast_context
 from normbench.training.trainer import build_trainer, prepare
 
-OWN = {"device": "cpu", "rounds": "7", "steps": "300", "threads": "1", "out": ""}
+DEFAULTS = {"device": "cpu", "rounds": "7", "steps": "300", "threads": "1", "out": ""}
 CPU = torch.device("cpu")
-#: The least that a network can be, so that the harness is all there is.
+#: The smallest network: nearly all of its step is the harness.
 SMALLEST = ("model=resnet18_cifar", "model.depths=[1]", "model.strides=[2]", "model.width=1")
 
 
-def bench(words: Sequence[str]) -> None:
-    """As the command says."""
-    own, rest = taken(words, OWN)
-    torch.set_num_threads(counted("threads", own["threads"], 1))
-    rounds, steps = counted("rounds", own["rounds"], 7), counted("steps", own["steps"], 300)
-    if own["device"] not in ("cpu", "cuda"):
-        raise BadInput(f"device={own['device']}: cpu or cuda")
-    device = torch.device(own["device"])
+def bench_step(words: Sequence[str]) -> None:
+    """Time a step of normbench over a step of a bare loop."""
+    options, rest = parse_options(words, DEFAULTS)
+    torch.set_num_threads(counted("threads", options["threads"], 1))
+    rounds, steps = counted("rounds", options["rounds"], 7), counted("steps", options["steps"], 300)
+    if options["device"] not in ("cpu", "cuda"):
+        raise BadInput(f"device={options['device']}: cpu or cuda")
+    device = torch.device(options["device"])
     if device.type == "cuda" and not torch.cuda.is_available():
         raise BadInput("device=cuda: no CUDA device is visible; device=cpu works")
     if device.type == "cuda" and steps < 100:
@@ -50,7 +49,7 @@ def bench(words: Sequence[str]) -> None:
     for name, of in {"smallest": (*others, *SMALLEST), "as typed": rest}.items():
         cell = cell_of(of, steps, device)
         require_compiler(cell)
-        entries: dict[str, Once] = {
+        entries: dict[str, Measurement] = {
             "bare loop": partial(_bare, cell, device), "bare again": partial(_bare, cell, device),
             "normbench": partial(_ours, cell, device),
         }  # fmt: skip
@@ -59,20 +58,16 @@ def bench(words: Sequence[str]) -> None:
             info = Experiment(graphs).info
             require_cuda_graph(graphs, changes_every_step=info.changes_every_step)
             entries["normbench, graphs"] = partial(_ours, graphs, device)
-        found = in_turn(entries, rounds)
-        base = found["bare loop"].median
-        lines += [
-            {
-                "network": name, "cell": cell.title, "loop": loop, **took.over(base),
-                "microseconds": 1e6 * took.median, "more": 1e6 * (took.median - base),
-            }
-            for loop, took in found.items()
-        ]  # fmt: skip
-    leave(own["out"], lines)
+        timings = measure_in_turn(entries, rounds)
+        base = timings["bare loop"].median
+        for line in compare(timings, "loop", "microseconds", 1e6, network=name, cell=cell.title):
+            line["more"] = 1e6 * (timings[str(line["loop"])].median - base)
+            lines.append(line)
+    save(options["out"], lines)
 
 
 def cell_of(words: Sequence[str], steps: int, device: torch.device = CPU) -> Cell:
-    """One cell of one worker, a training of so many steps."""
+    """Return the one cell of `words` with one worker and `steps` optimizer steps."""
     trainer = "trainer=gpu" if device.type == "cuda" else "trainer=cpu"
     fixed = ("data.val=0", trainer, "logger=none", "protocol=fixed_workers", "workers=1")
     cells, _ = compose([*words, *fixed])
@@ -85,7 +80,7 @@ def cell_of(words: Sequence[str], steps: int, device: torch.device = CPU) -> Cel
 
 
 def _now(device: torch.device) -> float:
-    """Processor seconds, or seconds at which the device has done what was asked of it."""
+    """Return processor seconds, or on a CUDA device wall seconds after all its work."""
     if device.type == "cpu":
         return time.process_time()
     torch.cuda.synchronize(device)
@@ -93,10 +88,10 @@ def _now(device: torch.device) -> float:
 
 
 class _Clock(Callback):
-    """Seconds between the beginning of the first step and the end of the last one.
+    """Seconds from the beginning of the first step to the end of the last.
 
-    On a CUDA device those of the first chunk are reckoned like the others, as kernels are chosen in
-    it and graphs recorded.
+    On a CUDA device the first chunk counts as much as the others, since kernels are chosen and
+    graphs recorded in it.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -118,16 +113,16 @@ class _Clock(Callback):
 def _ours(cell: Cell, device: torch.device) -> float:
     """Seconds of a step of the training."""
     module, images = prepare(Training(Experiment(cell)))
-    return fitted(build_trainer(module), module, images, device) / module.steps
+    return time_training(build_trainer(module), module, images, device) / module.steps
 
 
-def fitted(
+def time_training(
     trainer: Trainer,
     module: LightningModule,
     images: LightningDataModule,
     device: torch.device = CPU,
 ) -> float:
-    """Seconds from the first step of a training to the last; on a CPU those of the processor."""
+    """Return seconds of all steps of a training; on a CPU those of the processor."""
     clock = _Clock(device)
     trainer.callbacks.append(clock)  # type: ignore[attr-defined]
     trainer.fit(module, images)

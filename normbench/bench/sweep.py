@@ -1,7 +1,7 @@
-"""What starting costs: a sweep against a process for each run, and from one run to the next.
+"""Time of starting: a sweep over a process for each run, and from one run to the next.
 
-Both train the same cells from the command line to the last row, each into a folder that goes
-afterwards. By hand there is a process of normbench for each cell, one after the other.
+Both train the same cells from the command line to the last row, into temporary folders. By hand
+there is a process of normbench for each cell, one after the other.
 """
 
 import os
@@ -14,23 +14,30 @@ from functools import partial
 from itertools import pairwise, product
 from pathlib import Path
 
-from normbench.bench.measured import Once, in_turn, leave, quartiles, taken
+from normbench.bench.measure import (
+    Measurement,
+    compare,
+    measure_in_turn,
+    parse_options,
+    quartiles,
+    save,
+)
 from normbench.errors import BadInput, counted
 from normbench.execution.provenance import commit
 
-OWN = {"against": "", "rounds": "7", "out": ""}
-LOOK = 0.005  # seconds between two looks at the files of a sweep
+DEFAULTS = {"against": "", "rounds": "7", "out": ""}
+POLL = 0.005  # seconds between two looks at the files of a sweep
 #: Runs of a few steps, one after the other, that tell of the first as soon as it is done.
 SHORT = (
     "recipe.images=512", "recipe.epochs=null", "trainer.log_every=1", "trainer.chunk=1", "jobs=1",
 )  # fmt: skip
 
 
-def bench(words: Sequence[str]) -> None:
-    """As the command says."""
-    own, rest = taken(words, OWN)
-    rounds = counted("rounds", own["rounds"], 7)
-    other = Path(own["against"]) if own["against"] else None
+def bench_sweep(words: Sequence[str]) -> None:
+    """Time a sweep over a process for each of its runs."""
+    options, rest = parse_options(words, DEFAULTS)
+    rounds = counted("rounds", options["rounds"], 7)
+    other = Path(options["against"]) if options["against"] else None
     if other is not None and not (other / "normbench/__main__.py").exists():
         raise BadInput(f"against={other}: it holds no normbench; a checkout of another commit does")
     cells = _cells(rest)
@@ -43,30 +50,24 @@ def bench(words: Sequence[str]) -> None:
         next_.extend(between)
         return time.monotonic() - started
 
-    entries: dict[str, Once] = {
+    entries: dict[str, Measurement] = {
         "sweep": partial(_wall, [["-m", *rest]]), "a process each": partial(_wall, cells),
         "starts": begun,
     }  # fmt: skip
     if other is not None:
         name = f"sweep at commit {commit(other)[:7] or 'unknown'}"
         entries[name] = partial(_wall, [["-m", *rest]], other.resolve())
-    found = in_turn(entries, rounds, warm_up=False)
-    del found["starts"]  # its runs say more than their sum
-    found |= {"command to first step": quartiles(first), "row to next first step": quartiles(next_)}
-    base = found["sweep"].median
-    leave(
-        own["out"],
-        [
-            {
-                "words": " ".join(rest), "what": what, **took.over(base), "seconds": took.median,
-            }
-            for what, took in found.items()
-        ],
-    )  # fmt: skip
+    timings = measure_in_turn(entries, rounds, warm_up=False)
+    del timings["starts"]  # its runs say more than their sum
+    timings |= {
+        "command to first step": quartiles(first),
+        "row to next first step": quartiles(next_),
+    }
+    save(options["out"], compare(timings, "what", "seconds", words=" ".join(rest)))
 
 
 def _cells(words: Sequence[str]) -> list[list[str]]:
-    """The words of each cell of a grid."""
+    """Return the words of each cell of a grid."""
     for word in words:
         if "(" in word or not word.partition("=")[2]:
             raise BadInput(f"{word}: a grid to be timed is of lists, as norm=bn,gn seed=0,1,2")
@@ -81,7 +82,7 @@ def _cells(words: Sequence[str]) -> list[list[str]]:
 
 
 def _wall(commands: Sequence[Sequence[str]], checkout: Path | None = None) -> float:
-    """Seconds of commands, one after the other, perhaps by another checkout of normbench."""
+    """Return seconds of commands, one after the other, perhaps by another checkout."""
     with tempfile.TemporaryDirectory() as root:
         started = time.monotonic()
         for words in commands:
@@ -91,14 +92,14 @@ def _wall(commands: Sequence[Sequence[str]], checkout: Path | None = None) -> fl
 
 
 def starts(words: Sequence[str]) -> tuple[float, list[float]]:
-    """Seconds from the command to the first step, and from each row to the next first step."""
+    """Return seconds from the command to the first step, and from each row to the next step."""
     with tempfile.TemporaryDirectory() as root:
         stepped: dict[Path, float] = {}
         ended: dict[Path, float] = {}
         started = time.monotonic()
         process = _started(["-m", *words, *SHORT], root)
         while process.poll() is None:
-            time.sleep(LOOK)
+            time.sleep(POLL)
             for run in Path(root).glob("runs/*/*/"):
                 if run not in stepped and _has_record(run):
                     stepped[run] = time.monotonic()
@@ -122,13 +123,13 @@ def _started(
 
 
 def _require_success(process: subprocess.Popen[str]) -> None:
-    said, _ = process.communicate()
+    output, _ = process.communicate()
     if process.returncode:
-        raise RuntimeError(f"a command of the grid failed:\n{said}")
+        raise RuntimeError(f"a command of the grid failed:\n{output}")
 
 
 def _has_record(run: Path) -> bool:
-    """Whether its curve has a line below the head."""
+    """Return whether the curve of a run has a record."""
     try:
         return (run / "history.csv").read_text().count("\n") > 1
     except FileNotFoundError:

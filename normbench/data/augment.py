@@ -1,4 +1,4 @@
-"""Augmentation of many images at once, each by its own draws. Shapes (N, C, H, W) -> the same."""
+"""Augmentation of many images (N, C, H, W) at once, each by its own draws."""
 
 import torch
 from torch import Tensor
@@ -8,21 +8,21 @@ from normbench.data.counter_rng import Draws
 
 
 def noise(images: Tensor, draws: Draws, std: float) -> Tensor:
-    """Gaussian noise of standard deviation `std` on every pixel."""
+    """Add Gaussian noise of standard deviation `std` to every pixel."""
     if std == 0:
         return images
     return images + std * draws.normal("noise", *images.shape[1:])
 
 
 def flip(images: Tensor, draws: Draws) -> Tensor:
-    """Left and right exchanged in half of the images."""
+    """Exchange left and right in half of the images."""
     chosen = (draws.uniform("flip") < 0.5).nonzero()[:, 0]
-    # Only these are touched: a `where` over all images takes twice as long.
+    # Only these are copied: a `where` over all images takes twice as long.
     return images.index_copy(0, chosen, images.index_select(0, chosen).flip(3))
 
 
 def crop(images: Tensor, draws: Draws, padding: int, side: int | None = None) -> Tensor:
-    """A window at a random place of the image padded with zeros on every side.
+    """Return a window at a random place of each image, padded with zeros on every side.
 
     Args:
         images: (N, C, H, W).
@@ -32,9 +32,9 @@ def crop(images: Tensor, draws: Draws, padding: int, side: int | None = None) ->
     """
     count, _, *old = images.shape
     height, width = old if side is None else (side, side)
-    # Where a window fits, along each axis.
+    # Numbers of places at which a window fits, along each axis.
     rows, columns = (
-        1 + length + 2 * padding - own for length, own in zip(old, (height, width), strict=True)
+        1 + length + 2 * padding - new for length, new in zip(old, (height, width), strict=True)
     )
     if rows == columns == 1:
         return images

@@ -1,7 +1,9 @@
 """Caltech-256 (Griffin, Holub and Perona 2007): photographs in 256 classes, without the clutter.
 
-It has no official splits. As in Summers and Dinneen 2020, 40 images of a class are trained on, 10
-held out and 30 tested on, which every class has; which they are follows from a fixed seed.
+There are no official splits. As in Summers and Dinneen 2020, 40 images of a class are trained on,
+10 held out and 30 tested on; which they are follows from a fixed seed. torchvision downloads the
+archive. The images are listed as any folder of classes, since torchvision's class has the clutter,
+no splits, and takes the names of files for consecutive numbers.
 """
 
 from dataclasses import dataclass
@@ -9,23 +11,23 @@ from dataclasses import dataclass
 import torch
 from torchvision import datasets as torchvision
 
-from normbench.data.checksums import fetch
 from normbench.data.counter_rng import permutation
 from normbench.data.dataset import SPLIT_SEED
-from normbench.data.files import Files, Folders, class_folders, listed
+from normbench.data.official_files import download_once
+from normbench.data.photographs import FileSplit, Photographs, class_folders, list_images
 from normbench.errors import BadInput
 
 IMAGES, CLASSES = 29_780, 256  # without the 827 of the class 257.clutter
 FOLDER = "caltech256/256_ObjectCategories"
-WHERE = (
+REMEDY = (
     "data.download=true gets it, or unpack 256_ObjectCategories.tar of data.caltech.edu in "
     "data.root/caltech256"
 )
 
 
 @dataclass(frozen=True)
-class Caltech256(Folders):
-    """So many images of every class to train on, so many others to test on.
+class Caltech256(Photographs):
+    """A fixed number of images of every class to train on, and of others to test on.
 
     Args:
         root: folder of caltech256/256_ObjectCategories.
@@ -50,52 +52,47 @@ class Caltech256(Folders):
                 raise ValueError(f"{name}={getattr(self, name)}: images of a class, at least 1")
 
     @property
-    def official(self) -> tuple[int, int]:
+    def official_sizes(self) -> tuple[int, int]:
         return CLASSES * self.train, CLASSES * self.test
 
-    def listing(self) -> tuple[Files, Files]:
-        root = self.folder
+    def list_files(self) -> tuple[FileSplit, FileSplit]:
+        folder = self.folder / FOLDER
         if self.download:
-            there = (root / FOLDER).is_dir
-            fetch(
-                "caltech256",
-                root,
-                WHERE,
-                there,
-                lambda to: torchvision.Caltech256(to, download=True),
-            )
-        found = class_folders("caltech256", root / FOLDER, WHERE)
-        names = [name for name in found if not name.startswith("257.")]
+            download_once(
+                "caltech256", self.folder, REMEDY, folder.is_dir,
+                lambda: torchvision.Caltech256(self.folder, download=True),
+            )  # fmt: skip
+        names = class_folders("caltech256", folder, REMEDY)
+        names = [name for name in names if not name.startswith("257.")]
         if len(names) != CLASSES:
             raise BadInput(
-                f"data=caltech256: {root / FOLDER} has {len(names)} classes, Caltech-256 {CLASSES} "
-                f"and 257.clutter; {WHERE}"
+                f"data=caltech256: {folder} has {len(names)} classes, Caltech-256 {CLASSES} "
+                f"and 257.clutter; {REMEDY}"
             )
-        everything = listed("caltech256", root / FOLDER, names, WHERE)
-        if self.verify and len(everything.paths) != IMAGES:
+        images = list_images("caltech256", folder, names, REMEDY)
+        if self.verify and len(images.paths) != IMAGES:
             raise BadInput(
-                f"data=caltech256: {root / FOLDER} has {len(everything.paths):,} images without "
-                f"clutter, Caltech-256 {IMAGES:,} (data.verify=false takes it as it is); {WHERE}"
+                f"data=caltech256: {folder} has {len(images.paths):,} images without "
+                f"clutter, Caltech-256 {IMAGES:,} (data.verify=false takes it as it is); {REMEDY}"
             )
-        train, test = (everything.take(part) for part in self._parts(everything.labels, names))
+        train, test = (images.take(chosen) for chosen in self._draw(images.labels, names))
         return train, test
 
-    def _parts(self, labels: torch.Tensor, names: list[str]) -> tuple[torch.Tensor, torch.Tensor]:
-        """Indices of the images to train on and to test on."""
-        trained, tested = [], []
+    def _draw(self, labels: torch.Tensor, names: list[str]) -> tuple[torch.Tensor, torch.Tensor]:
+        """Draw the indices of the images to train on and to test on."""
+        train, test = [], []
         for label, name in enumerate(names):
-            own = (labels == label).nonzero()[:, 0]
-            if len(own) < self.train + self.test:
+            indices = (labels == label).nonzero()[:, 0]
+            if len(indices) < self.train + self.test:
                 raise BadInput(
                     f"data.train={self.train} data.test={self.test}: the class {name} has "
-                    f"{len(own)} images, and the smallest of Caltech-256 has 80"
+                    f"{len(indices)} images, and the smallest of Caltech-256 has 80"
                 )
-            order = own[permutation(SPLIT_SEED, label, len(own), "caltech256")]
-            tested.append(order[: self.test])
-            trained.append(order[self.test : self.test + self.train])
+            order = indices[permutation(SPLIT_SEED, label, len(indices), "caltech256")]
+            test.append(order[: self.test])
+            train.append(order[self.test : self.test + self.train])
         # Sorted: an index depends on which images there are and not on how they were drawn.
-        parts = (torch.cat(each).sort().values for each in (trained, tested))
-        return next(parts), next(parts)
+        return torch.cat(train).sort().values, torch.cat(test).sort().values
 
-    def _contents(self, split: str) -> list[str]:
-        return [f"{self.train}+{self.test}", *super()._contents(split)]
+    def _name_parts(self, split: str) -> list[str]:
+        return [f"{self.train}+{self.test}", *super()._name_parts(split)]

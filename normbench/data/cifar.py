@@ -1,24 +1,25 @@
-"""CIFAR-10 and CIFAR-100 (Krizhevsky 2009): 60,000 colour images of 32x32 pixels.
+"""CIFAR-10 and CIFAR-100 (Krizhevsky 2009): 60,000 color images of 32x32 pixels.
 
-Read from the pickles of the official archives as torchvision unpacks them, so that a folder of
-torchvision's serves as it is.
+Read by torchvision from the official archive as torchvision unpacks it, one file at a time, so that
+a damaged file is named.
 """
 
+import pickle
 from abc import abstractmethod
-from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
-import numpy as np
 import torch
 from torchvision import datasets as torchvision
 
-from normbench.data.checksums import Official, unpickled
-from normbench.data.dataset import Arrays, Split
+from normbench.data.dataset import SmallImages, TensorSplit, concatenate
+from normbench.data.official_files import OfficialFiles
 
 
 @dataclass(frozen=True)
-class _Cifar(Arrays):
-    """What both have in common.
+class _Cifar(SmallImages):
+    """Options and reading of both.
 
     Args:
         verify: compare the files with the official MD5 sums.
@@ -29,53 +30,52 @@ class _Cifar(Arrays):
     verify: bool = True
     download: bool = False
 
-    image = (3, 32, 32)
+    image_shape = (3, 32, 32)
 
     @property
     @abstractmethod
-    def theirs(self) -> type[torchvision.CIFAR10]:
-        """torchvision's class, which knows the names and sums of the official files."""
+    def reader(self) -> type[torchvision.CIFAR10]:
+        """torchvision's class, which knows the names and MD5 sums of the files."""
 
     @property
-    @abstractmethod
-    def key(self) -> str:
-        """Of the labels."""
+    def official_sizes(self) -> tuple[int, int]:
+        return (50_000, 10_000) if self.verify else super().official_sizes
 
-    @property
-    def official(self) -> tuple[int, int]:
-        return (50_000, 10_000) if self.verify else super().official
-
-    def load(self) -> tuple[Split, Split]:
-        theirs = self.theirs
-        batches = [dict(entries) for entries in (theirs.train_list, theirs.test_list)]
-        files = Official(
+    def load(self) -> tuple[TensorSplit, TensorSplit]:
+        reader = self.reader
+        folder, meta = reader.base_folder, reader.meta
+        train, test = (dict(sums) for sums in (reader.train_list, reader.test_list))
+        files = OfficialFiles(
             type(self).__name__.lower(),
             self.folder,
-            {f"{theirs.base_folder}/{n}": md5 for batch in batches for n, md5 in batch.items()},
-            f"data.download=true gets it, or unpack {theirs.filename} of {theirs.url} in data.root",
+            {f"{folder}/{name}": md5 for name, md5 in (train | test).items()}
+            | {f"{folder}/{meta['filename']}": meta["md5"]},
+            f"data.download=true gets it, or unpack {reader.filename} of {reader.url} in data.root",
             self.verify,
         )
         if self.download:
-            files.fetch(lambda root: theirs(root, download=True))
-        train, test = (
-            [self._batch(files, f"{theirs.base_folder}/{name}") for name in batch]
-            for batch in batches
+            files.download(lambda: reader(self.folder, download=True))
+        files.check()
+        return (
+            concatenate([self._read(files, name) for name in train]),
+            concatenate([self._read(files, name) for name in test]),
         )
-        return _joined(train), _joined(test)
 
-    def _batch(self, files: Official, name: str) -> Split:
-        try:
-            content = unpickled(files.read(name))
-            images = np.asarray(content["data"], dtype=np.uint8).reshape(-1, *self.image)
-            labels = torch.tensor(content[self.key], dtype=torch.int64)
-        except (ValueError, KeyError, TypeError, IndexError) as error:
-            problem = str(error) if isinstance(error, ValueError) else f"lacks {error}"
-            raise files.unusable(name, problem) from None
-        if len(images) != len(labels):
-            raise files.unusable(name, f"has {len(labels)} labels for {len(images)} images")
-        if not set(labels.tolist()) <= set(range(self.classes)):
-            raise files.unusable(name, f"has a label {int(labels.max())} beyond {self.classes}")
-        return Split(torch.from_numpy(images.copy()), labels)
+    def _read(self, files: OfficialFiles, name: str) -> TensorSplit:
+        """Read the file `name` by torchvision."""
+        # Without sums, which `files` has compared; a file stands for the training images.
+        parts = {"train_list": [[name, None]], "test_list": []}
+        meta = {**self.reader.meta, "md5": None}
+        reader = type(self.reader.__name__, (self.reader,), {**parts, "meta": meta})
+        path = f"{self.reader.base_folder}/{name}"
+        with files.reading(path):
+            if not self.verify:
+                require_arrays(self.folder / path)
+                require_arrays(self.folder / self.reader.base_folder / meta["filename"])
+            content = reader(self.folder)
+            images = torch.from_numpy(content.data).permute(0, 3, 1, 2)
+            labels = torch.tensor(content.targets)
+        return files.split(path, images, labels, self.image_shape, self.classes)
 
 
 @dataclass(frozen=True)
@@ -83,8 +83,7 @@ class CIFAR10(_Cifar):
     """50,000 training and 10,000 test images in 10 classes."""
 
     classes = 10
-    theirs = torchvision.CIFAR10
-    key = "labels"
+    reader = torchvision.CIFAR10
     moments = ((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616))
 
 
@@ -93,10 +92,29 @@ class CIFAR100(_Cifar):
     """50,000 training and 10,000 test images in 100 classes."""
 
     classes = 100
-    theirs = torchvision.CIFAR100
-    key = "fine_labels"
+    reader = torchvision.CIFAR100
     moments = ((0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762))
 
 
-def _joined(parts: Sequence[Split]) -> Split:
-    return Split(*(torch.cat(each) for each in zip(*parts, strict=True)))
+class _ArrayUnpickler(pickle.Unpickler):
+    """Builds arrays, lists and strings alone."""
+
+    names = ("_reconstruct", "ndarray", "dtype", "scalar", "_frombuffer", "encode")
+
+    def find_class(self, module: str, name: str) -> Any:
+        if name not in self.names or module.partition(".")[0] not in ("numpy", "_codecs"):
+            raise pickle.UnpicklingError(f"it asks for {module}.{name}")
+        return super().find_class(module, name)
+
+
+def require_arrays(path: Path) -> None:
+    """Check that a pickle holds arrays, lists and strings alone.
+
+    torchvision runs whatever code a pickle asks for. A file with the official sum is known to be
+    harmless; one that is taken as it is must be read by this first.
+
+    Raises:
+        Exception: it holds anything else, or is damaged.
+    """
+    with path.open("rb") as file:
+        _ArrayUnpickler(file, encoding="latin1").load()

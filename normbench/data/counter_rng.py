@@ -1,8 +1,8 @@
 """Random numbers by counter: the same for one image in one epoch on whatever device, in any order.
 
-A run may lay its workers on one GPU or on eight; an image must meet the same noise, crop or mask in
-either case. So nothing here keeps a state: a number is a hash of (seed, epoch, stream, image,
-position). The hash is the finalizer of SplitMix64 (Steele, Lea, Flood 2014), chained once per word.
+A run may use one GPU or eight; an image must get the same noise, crop or mask in either case. So
+nothing here keeps a state: a number is a hash of (seed, epoch, stream, image, position). The hash
+is the finalizer of SplitMix64 (Steele, Lea, Flood 2014), chained once per word.
 """
 
 import math
@@ -26,25 +26,25 @@ class Draws:
     images: Tensor
 
     def of(self, which: Tensor) -> "Draws":
-        """Those of some of the images: `which` are their places."""
+        """Return the random numbers of some of the images; `which` are their places."""
         return replace(self, images=self.images[which])
 
     def uniform(self, stream: str, *shape: int) -> Tensor:
-        """(N, *shape) numbers in [0, 1), fp32; each `stream` is independent of every other."""
+        """Return (N, *shape) numbers in [0, 1), fp32; streams are independent of each other."""
         return uniform(self.keys(stream), *shape)
 
     def integers(self, stream: str, high: int) -> Tensor:
-        """(N,) integers in [0, high), int64."""
+        """Return (N,) integers in [0, high), int64."""
         return (self.uniform(stream) * high).long()
 
     def normal(self, stream: str, *shape: int) -> Tensor:
-        """(N, *shape) standard normal numbers, fp32, by Box and Muller."""
+        """Return (N, *shape) standard normal numbers, fp32, by Box and Muller."""
         radius = torch.sqrt(-2 * torch.log1p(-self.uniform(f"{stream} radius", *shape)))
         return radius * torch.cos(2 * math.pi * self.uniform(f"{stream} angle", *shape))
 
     def keys(self, stream: str) -> Tensor:
-        """(N,) 64-bit words from which all numbers of the images in `stream` follow."""
-        # Mixed before anything is added: seed 1 of epoch 0 must not be seed 0 of epoch 1.
+        """Return (N,) 64-bit words from which all numbers of the images in `stream` follow."""
+        # Hashed before anything is added: seed 1 of epoch 0 must not be seed 0 of epoch 1.
         start = _mix(self.images.new_tensor(self.seed))
         for word in (self.epoch, zlib.crc32(stream.encode())):
             start = _mix(start + word)
@@ -52,28 +52,28 @@ class Draws:
 
 
 def uniform(keys: Tensor, *shape: int) -> Tensor:
-    """(N, *shape) numbers in [0, 1), fp32, from the `keys` (N,) of N images."""
-    # 24 bits are what fp32 resolves below 1.
+    """Return (N, *shape) numbers in [0, 1), fp32, from the `keys` (N,) of N images."""
+    # fp32 resolves 24 bits below 1.
     bits = (_bits(keys, math.prod(shape)) >> 40) & 0xFFFFFF
     return bits.float().div_(2.0**24).view(-1, *shape)
 
 
 def _bits(keys: Tensor, numbers: int) -> Tensor:
-    """(N, numbers) hashed 64-bit words."""
-    # (N, 1) + (numbers,): every image counts through a sequence of its own.
+    """Return (N, numbers) hashed 64-bit words."""
+    # (N, 1) + (numbers,): every image has its own sequence of positions.
     positions = torch.arange(1, numbers + 1, device=keys.device)
     return _mix(keys[:, None] + positions * _GOLDEN)
 
 
 def permutation(seed: int, epoch: int, count: int, stream: str = "permutation") -> Tensor:
-    """The order of `count` images in an epoch: int64, shape (count,), on the CPU."""
-    # Sorting by random keys and not randperm, whose order is torch's to change.
+    """Return the order of `count` images in an epoch: int64 (count,) on the CPU."""
+    # Sorting by random keys, as the order of randperm may change with torch's version.
     key = _bits(Draws(seed, epoch, torch.arange(count)).keys(stream), 1)[:, 0]
     return torch.argsort(key, stable=True)
 
 
 def of_step(seed: int, step: int, stream: str, count: int) -> list[float]:
-    """Numbers in [0, 1) that belong to a whole optimizer step and to no image of it."""
+    """Return `count` numbers in [0, 1) that belong to an optimizer step and not to its images."""
     draws = Draws(seed, step, torch.zeros(1, dtype=torch.int64))
     numbers: list[float] = draws.uniform(f"step {stream}", count)[0].tolist()
     return numbers

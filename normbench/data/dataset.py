@@ -1,14 +1,14 @@
-"""What a data set offers: images with labels in splits, their augmentation, its limits.
+"""Data sets: images with labels in splits, and their augmentation.
 
 Images are bytes until they are on the device. On the way there they pass
 
-    frame      files alone: a box of each image, resized; random in training
-    (normbench.data.random_crop)
-    augment    bytes -> bytes: windows and flips of many images at once
-    floats     bytes -> fp32, in training; an evaluation has `present`
+    crop_and_resize   of photographs alone: a box of each image, random in training
+                      (normbench.data.random_crop)
+    augment           bytes -> bytes: random windows and flips of many images at once
+    floats            bytes -> fp32, in training; an evaluation has `present`
 
-and whatever is random in it is drawn by seed, epoch and image, so that it does not matter who
-reads an image, where, or beside which others. Shape letters: N images, C channels, H W positions.
+Random numbers are drawn by seed, epoch and image, so they depend neither on the process that reads
+an image nor on the other images of a batch. Shape letters: N images, C channels, H W positions.
 """
 
 import hashlib
@@ -32,33 +32,38 @@ from normbench.errors import BadInput
 SPLIT_SEED = 0
 
 
-class Part(Protocol):
-    """Images of one purpose, wherever they are, and their labels (N,) int64."""
+class Split(Protocol):
+    """Images of one purpose, in memory or in files, and their labels."""
 
     @property
     def labels(self) -> Tensor:
         """(N,) int64."""
 
-    def take(self, indices: Tensor) -> "Part":
-        """Those of `indices`, in that order."""
+    def take(self, indices: Tensor) -> "Split":
+        """Return the split of the images `indices`, in that order."""
 
 
-class Split(NamedTuple):
+class TensorSplit(NamedTuple):
     """Images (N, C, H, W) uint8 in memory, all of one size, and their labels (N,) int64."""
 
     images: Tensor
     labels: Tensor
 
-    def take(self, indices: Tensor) -> "Split":
-        return Split(self.images[indices], self.labels[indices])
+    def take(self, indices: Tensor) -> "TensorSplit":
+        return TensorSplit(self.images[indices], self.labels[indices])
+
+
+def concatenate(splits: Sequence[TensorSplit]) -> TensorSplit:
+    """Return the images of all `splits` as one."""
+    return TensorSplit(*(torch.cat(each) for each in zip(*splits, strict=True)))
 
 
 class Splits(NamedTuple):
-    """What is trained on, what is held out of it (possibly nothing), what is tested on."""
+    """Images to train on, held out for validation (possibly none), and to test on."""
 
-    train: Part
-    val: Part
-    test: Part
+    train: Split
+    val: Split
+    test: Split
 
 
 @dataclass(frozen=True)
@@ -72,7 +77,7 @@ class Dataset(ABC):
 
     val: float = 0.1
     fraction: float | None = None
-    side: int | None = field(default=None, init=False)  # the recipe's to say, by `at`
+    side: int | None = field(default=None, init=False)  # of training images, as the recipe has it
 
     def __post_init__(self) -> None:
         if not 0 <= self.val < 1:
@@ -87,95 +92,104 @@ class Dataset(ABC):
     @property
     @abstractmethod
     def classes(self) -> int:
-        """Classes to tell apart."""
+        """Number of classes."""
 
     @property
     @abstractmethod
-    def image(self) -> tuple[int, int, int]:
-        """(C, H, W) of an evaluation as the network sees it."""
+    def image_shape(self) -> tuple[int, int, int]:
+        """(C, H, W) of the network's input in an evaluation."""
 
     @property
     def limits(self) -> str:
-        """What numbers on this data set cannot show; printed below every table."""
+        """A sentence on what numbers on this data set cannot show, printed below every table."""
         return ""
 
     @property
-    def trained_image(self) -> tuple[int, int, int]:
-        """(C, H, W) of training."""
-        channels, height, width = self.image
+    def train_shape(self) -> tuple[int, int, int]:
+        """(C, H, W) of the network's input in training."""
+        channels, height, width = self.image_shape
         return (channels, self.side or height, self.side or width)
 
-    def at(self, side: int | None) -> Self:
-        """This data set with training images of `side` pixels; None: as in evaluations.
+    def with_side(self, side: int | None) -> Self:
+        """Return this data set with training images of `side` pixels; None: as in evaluations.
 
         Raises:
             BadInput: its images are smaller.
         """
         if side is None:
             return self
-        if side > (most := min(self.image[1:])):
+        if side > (most := min(self.image_shape[1:])):
             raise BadInput(
                 f"recipe.crop={side}: {type(self).__name__} has images of {most} pixels, and a "
                 "window is no larger; recipe.crop=null takes them as they are"
             )
-        return self._resized(side)
+        return self._with_side(side)
 
-    def _resized(self, side: int) -> Self:
+    def _with_side(self, side: int) -> Self:
         data = copy(self)
         object.__setattr__(data, "side", side)
         return data
 
-    def splits(self, parts: tuple[Part, Part] | None = None) -> Splits:
-        """Training, validation and test images.
+    def splits(self, official: tuple[Split, Split] | None = None) -> Splits:
+        """Return training, validation and test images.
 
         Args:
-            parts: the official training and test images, if somebody has them already.
+            official: the official training and test images; None: load them.
 
         Raises:
-            BadInput: a file is missing or damaged; the sentence names it and how to get it.
+            BadInput: a file is missing or damaged; the message names it and how to get it.
         """
-        train, test = parts or self.load()
+        train, test = official or self.load()
         if self.fraction is not None and self.fraction < 1:
-            train = train.take(_kept(train.labels, self.fraction))
-        kept, held = hold_out(train.labels, self.val)
-        return Splits(train.take(kept), train.take(held), test)
+            train = train.take(_draw_fraction(train.labels, self.fraction))
+        kept, held_out = hold_out(train.labels, self.val)
+        return Splits(train.take(kept), train.take(held_out), test)
 
     @abstractmethod
-    def load(self) -> tuple[Part, Part]:
-        """The official training and test images."""
+    def load(self) -> tuple[Split, Split]:
+        """Load the official training and test images.
+
+        Raises:
+            BadInput: a file is missing or damaged; the message names it and how to get it.
+        """
 
     @property
-    def official(self) -> tuple[int, int]:
-        """How many those are; no file is read where it is known without."""
+    def official_sizes(self) -> tuple[int, int]:
+        """Numbers of official training and test images; no file is read where they are known."""
         train, test = self.load()
         return len(train.labels), len(test.labels)
 
     @property
     def sizes(self) -> tuple[int, int, int]:
-        """How many images each of the `splits` has."""
-        train, test = self.official
+        """Numbers of images to train on, to validate on and to test on."""
+        train, test = self.official_sizes
         if self.fraction is not None and self.fraction < 1:
-            train = held_out(train, self.fraction)
-        val = held_out(train, self.val)
+            train = math.ceil(self.fraction * train)
+        val = math.ceil(self.val * train)
         return train - val, val, test
 
     def augment(self, images: Tensor, draws: Draws) -> Tensor:  # noqa: ARG002 (nothing is drawn)
-        """Training images (N, C, H, W) uint8 -> (N, C, H', W') uint8, with this epoch's draws."""
+        """Augment training images: (N, C, H, W) uint8 -> (N, C, H', W') uint8."""
         return images
 
-    def floats(self, images: Tensor, draws: Draws) -> Tensor:
-        """Augmented training images (N, C, H, W) uint8 -> fp32 as the network sees them."""
-        return self.present(images, draws.images)
+    def train_input(self, images: Tensor, draws: Draws) -> Tensor:
+        """Return augmented training images (N, C, H, W) uint8 as the network's input, fp32."""
+        return self.eval_input(images, draws.images)
 
     @abstractmethod
-    def present(self, images: Tensor, indices: Tensor) -> Tensor:
-        """Images of an evaluation (N, C, H, W) uint8 -> fp32; `indices` (N,) in their split."""
+    def eval_input(self, images: Tensor, indices: Tensor) -> Tensor:
+        """Return images of an evaluation (N, C, H, W) uint8 as the network's input, fp32.
 
-    def stored(self, split: str) -> Path:  # noqa: ARG002 (there is none)
-        """Where `normbench.prepare` writes the images of `split`, "train" or "test".
+        Args:
+            images: (N, C, H, W).
+            indices: (N,) of these images in their split.
+        """
+
+    def prepared_file(self, split: str) -> Path:  # noqa: ARG002 (there is none)
+        """Return the file to which `normbench.prepare` writes the images of "train" or "test".
 
         Raises:
-            BadInput: there is no point in it.
+            BadInput: the images are always in memory.
         """
         raise BadInput(
             f"loader=ffcv: {type(self).__name__} is always in memory and has no files to prepare; "
@@ -184,7 +198,7 @@ class Dataset(ABC):
 
 
 @dataclass(frozen=True)
-class OfFiles(Dataset):
+class DatasetOnDisk(Dataset):
     """Images in files of a folder.
 
     Args:
@@ -200,34 +214,34 @@ class OfFiles(Dataset):
     @property
     @abstractmethod
     def moments(self) -> tuple[Sequence[float], Sequence[float]]:
-        """Mean and deviation of the training pixels of every channel, white being 1."""
+        """Mean and standard deviation of the training pixels of every channel; white is 1."""
 
     @property
     def folder(self) -> Path:
-        """`root`, from wherever it is said."""
+        """`root` as a path, with ~ for the home folder."""
         return Path(self.root).expanduser()
 
     def augment(self, images: Tensor, draws: Draws) -> Tensor:
         return flip(images, draws) if self.flip else images
 
-    def present(self, images: Tensor, indices: Tensor) -> Tensor:  # noqa: ARG002 (nothing is drawn)
+    def eval_input(self, images: Tensor, indices: Tensor) -> Tensor:  # noqa: ARG002 (nothing is drawn)
         return standardize(images, *self.moments)
 
-    def stored(self, split: str) -> Path:
-        words, folder = [type(self).__name__.lower(), split, *self._contents(split)], self.folder
+    def prepared_file(self, split: str) -> Path:
+        parts, folder = [type(self).__name__.lower(), split, *self._name_parts(split)], self.folder
         if self.beton is not None:  # which may have files of other folders, too
             folder = Path(self.beton).expanduser()
-            words.append(hashlib.sha256(str(self.folder.resolve()).encode()).hexdigest()[:6])
-        return folder / f"{'-'.join(words)}.beton"
+            parts.append(hashlib.sha256(str(self.folder.resolve()).encode()).hexdigest()[:6])
+        return folder / f"{'-'.join(parts)}.beton"
 
-    def _contents(self, split: str) -> list[str]:  # noqa: ARG002 (it is all of it)
-        """Words for options that say which images of a split are stored, and how."""
+    def _name_parts(self, split: str) -> list[str]:  # noqa: ARG002 (no option does)
+        """Return parts of the file's name that stand for options which change its images."""
         return []
 
 
 @dataclass(frozen=True)
-class Arrays(OfFiles):
-    """Small images of one size, all of them in memory.
+class SmallImages(DatasetOnDisk):
+    """Small images of one size, loaded into memory.
 
     Args:
         padding: pixels of zeros around a training image before a random window of the old size;
@@ -247,26 +261,21 @@ class Arrays(OfFiles):
 
 
 def standardize(images: Tensor, mean: Sequence[float], std: Sequence[float]) -> Tensor:
-    """Bytes (N, C, H, W) as fp32 of about mean 0 and deviation 1 in every channel."""
+    """Return bytes (N, C, H, W) as fp32 of about mean 0 and deviation 1 in every channel."""
     center, spread = (images.new_tensor(each, dtype=torch.float32) for each in (mean, std))
     return images.float().div_(255).sub_(center[:, None, None]).div_(spread[:, None, None])
 
 
-def held_out(images: int, fraction: float) -> int:
-    """How many of so many images are held out."""
-    return math.ceil(fraction * images)
-
-
 def hold_out(labels: Tensor, fraction: float) -> tuple[Tensor, Tensor]:
-    """Indices of the images that stay and of those that are held out, stratified by class.
+    """Return indices of the images that stay and of those held out, stratified by class.
 
     Raises:
-        BadInput: one of the two parts would have fewer images than there are classes.
+        BadInput: either would have fewer images than there are classes.
     """
-    everything = torch.arange(len(labels))
+    indices = torch.arange(len(labels))
     if fraction == 0:
-        return everything, everything[:0]
-    classes, number = len(labels.unique()), held_out(len(labels), fraction)
+        return indices, indices[:0]
+    classes, number = len(labels.unique()), math.ceil(fraction * len(labels))
     least = math.ceil(100 * classes / len(labels)) / 100
     if (
         not classes <= number <= len(labels) - classes
@@ -277,20 +286,19 @@ def hold_out(labels: Tensor, fraction: float) -> tuple[Tensor, Tensor]:
             "classes, and then not every class is on either side; data.val=0 works, and with 2 "
             f"images of every class one from {least:.2f} to {1 - least:.2f}"
         )
-    kept, held = train_test_split(
-        everything.numpy(), test_size=fraction, stratify=labels.numpy(), random_state=SPLIT_SEED
+    kept, held_out = train_test_split(
+        indices.numpy(), test_size=fraction, stratify=labels.numpy(), random_state=SPLIT_SEED
     )
-    # Sorted, so that an image's index depends on which images stay and not on how they were drawn.
-    return torch.from_numpy(kept).sort().values, torch.from_numpy(held).sort().values
+    # Sorted: an index depends on which images stay and not on how they were drawn.
+    return torch.from_numpy(kept).sort().values, torch.from_numpy(held_out).sort().values
 
 
-def _kept(labels: Tensor, fraction: float) -> Tensor:
+def _draw_fraction(labels: Tensor, fraction: float) -> Tensor:
+    """Return the indices of a `fraction` of the images, stratified by class."""
     try:
-        left_out, kept = hold_out(labels, fraction)
+        return hold_out(labels, fraction)[1]
     except BadInput:
         raise BadInput(
             f"data.fraction={fraction} of {len(labels)} images in {len(labels.unique())} classes "
             "does not take some of every class and leave some; data.fraction=0.5 or null works"
         ) from None
-    del left_out
-    return kept

@@ -1,7 +1,7 @@
 """The handwritten digits that ship with scikit-learn: 1,797 grey images of 8x8 pixels, 0 to 16.
 
-Clean digits are too easy to tell normalizers apart, so both splits are seen through Gaussian noise:
-fresh in every epoch of training, one fixed sample for the test images.
+Clean digits are too easy to tell normalizers apart, so Gaussian noise is added: fresh in every
+epoch of training, one fixed sample in evaluations.
 """
 
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from torch import Tensor
 
 from normbench.data.augment import crop, noise
 from normbench.data.counter_rng import Draws
-from normbench.data.dataset import SPLIT_SEED, Dataset, Split
+from normbench.data.dataset import SPLIT_SEED, Dataset, TensorSplit
 
 
 @dataclass(frozen=True)
@@ -27,8 +27,8 @@ class Digits(Dataset):
     noise: float = 0.3
 
     classes = 10
-    image = (1, 8, 8)
-    official = (1_437, 360)
+    image_shape = (1, 8, 8)
+    official_sizes = (1_437, 360)
     limits = (
         "Digits of 8x8 pixels under noise, 360 of them to test: a demonstration of the effect in "
         "seconds, and no evidence about photographs or ImageNet."
@@ -39,23 +39,23 @@ class Digits(Dataset):
         if self.noise < 0:
             raise ValueError(f"noise={self.noise}: a standard deviation is not below 0")
 
-    def load(self) -> tuple[Split, Split]:
-        digits = load_digits()  # pixels are 0.0, 1.0 ... 16.0, so bytes hold them
-        images = torch.from_numpy(digits.images).to(torch.uint8)[:, None]
-        labels = torch.from_numpy(digits.target).long()
+    def load(self) -> tuple[TensorSplit, TensorSplit]:
+        official = load_digits()  # pixels are 0.0, 1.0 ... 16.0, so bytes hold them
+        images = torch.from_numpy(official.images).to(torch.uint8)[:, None]
+        labels = torch.from_numpy(official.target).long()
         train, test = train_test_split(
-            range(len(labels)), test_size=360, stratify=digits.target, random_state=SPLIT_SEED
+            range(len(labels)), test_size=360, stratify=official.target, random_state=SPLIT_SEED
         )
-        everything = Split(images, labels)
-        return everything.take(torch.tensor(train)), everything.take(torch.tensor(test))
+        digits = TensorSplit(images, labels)
+        return digits.take(torch.tensor(train)), digits.take(torch.tensor(test))
 
     def augment(self, images: Tensor, draws: Draws) -> Tensor:
         return crop(images, draws, 0, self.side)
 
-    def floats(self, images: Tensor, draws: Draws) -> Tensor:
+    def train_input(self, images: Tensor, draws: Draws) -> Tensor:
         return noise(images / 16, draws, self.noise)
 
-    def present(self, images: Tensor, indices: Tensor) -> Tensor:
+    def eval_input(self, images: Tensor, indices: Tensor) -> Tensor:
         # No run's seed and no epoch: every run is tested on the same noisy images.
         fixed = Draws(seed=SPLIT_SEED, epoch=-1, images=indices)
         return noise(images / 16, fixed, self.noise)

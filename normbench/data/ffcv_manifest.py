@@ -1,48 +1,53 @@
-"""What is known of a file that `normbench.prepare` has written, and of which images it is."""
+"""The description beside a file of `normbench.prepare`: of which images it is, and its size."""
 
 import hashlib
 import json
 from pathlib import Path
 
-from normbench.data.dataset import Part, Split
-from normbench.data.files import Files
+from normbench.data.dataset import Split, TensorSplit
+from normbench.data.photographs import FileSplit
 
-QUALITY = 90  # of JPEG where an image has to be compressed anew, FFCV's usual one
+QUALITY = 90  # of images that are compressed anew, as FFCV's default
 
 
-def fingerprint(part: Part, jpeg: float) -> str:
-    """Of what the file of `part` holds, `jpeg` of its images compressed.
+def fingerprint(split: Split, jpeg: float) -> str:
+    """Return a hash of the contents of the file of `split`.
 
-    Photographs are known by their names: who changes one under its name removes the file.
+    Photographs are identified by their names: a changed image under an old name goes unnoticed.
+
+    Args:
+        split: the images.
+        jpeg: share of photographs that are compressed.
     """
-    if isinstance(part, Files):
-        how = f"{part.digest} {part.longest} {jpeg} {QUALITY}"
-        return hashlib.sha256(how.encode()).hexdigest()
-    assert isinstance(part, Split)
-    known = hashlib.sha256(part.labels.numpy().tobytes())
-    known.update(part.images.numpy().tobytes())
-    return known.hexdigest()
+    if isinstance(split, FileSplit):
+        options = f"{split.digest} {split.longest} {jpeg} {QUALITY}"
+        return hashlib.sha256(options.encode()).hexdigest()
+    assert isinstance(split, TensorSplit)
+    digest = hashlib.sha256(split.labels.numpy().tobytes())
+    digest.update(split.images.numpy().tobytes())
+    return digest.hexdigest()
 
 
-def beside(path: Path) -> Path:
-    """The file that says of which images the prepared file `path` is."""
+def _manifest(path: Path) -> Path:
     return path.with_name(f"{path.name}.json")
 
 
-def describe(path: Path, known: str, size: int) -> None:
-    """Say beside the prepared file `path` what its fingerprint and its size in bytes are."""
-    beside(path).write_text(json.dumps({"fingerprint": known, "bytes": size}) + "\n")
+def describe(path: Path, fingerprint: str, size: int) -> None:
+    """Write the manifest of the prepared file `path` of `size` bytes."""
+    _manifest(path).write_text(json.dumps({"fingerprint": fingerprint, "bytes": size}) + "\n")
 
 
-def fault(path: Path, part: Part, jpeg: float = 0.0) -> str:
-    """Why the prepared file `path` cannot be read for the images of `part`; "" if it can."""
+def fault(path: Path, split: Split, jpeg: float = 0.0) -> str:
+    """Return why the file `path` cannot be read for the images of `split`; "" if it can."""
     if not path.is_file():
         return "is missing"
     try:
-        said = json.loads(beside(path).read_text())
-        known, size = said["fingerprint"], said["bytes"]
+        manifest = json.loads(_manifest(path).read_text())
+        written, size = manifest["fingerprint"], manifest["bytes"]
     except (OSError, ValueError, TypeError, KeyError):
-        return f"is not whole, or of unknown images: {beside(path).name} does not say"
+        return f"is not whole, or of unknown images: {_manifest(path).name} does not say"
     if path.stat().st_size != size:
         return f"is truncated or damaged: {path.stat().st_size:,} bytes instead of {size:,}"
-    return "" if known == fingerprint(part, jpeg) else "has other images than data.root has now"
+    if written != fingerprint(split, jpeg):
+        return "has other images than data.root has now"
+    return ""

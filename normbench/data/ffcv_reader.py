@@ -1,8 +1,8 @@
-"""Images that `normbench.prepare` has written, read by FFCV (Leclerc et al. 2023).
+"""Reading files of `normbench.prepare` by FFCV (Leclerc et al. 2023).
 
-FFCV's threads read, decode and frame the images in the order that they are asked for. Of its own
-choices none is left: it would draw a random box per thread, leave the last images of an evaluation
-out, fill up the shares of several devices with images that come twice and count epochs by itself.
+FFCV's threads read, decode and crop the images in the order of their indices. What FFCV would
+choose by itself is given to it: it draws random boxes per thread, leaves out the last images of an
+evaluation, repeats images to make the shares of several devices even, and counts epochs.
 Shape letters: N images, C channels, H W positions, S side.
 """
 
@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from normbench.data.counter_rng import Draws
-from normbench.data.crop_numba import frame
+from normbench.data.crop_numba import crop_and_resize_into
 from normbench.data.dataset import Dataset
 from normbench.data.ffcv_patches import (
     decoders,
@@ -31,21 +31,21 @@ from normbench.data.ffcv_patches import (
     fields,
     libffcv,
     managers,
+    operations,
     pipeline,
-    queries,
     reader,
 )
-from normbench.data.files import Folders
+from normbench.data.photographs import Photographs
 from normbench.errors import BadInput
 
 Compiler = pipeline.Compiler
 
-BATCH = 2**20  # values of images, about, that FFCV's threads share at a time
-JPEG = 0  # in FFCV's files: an image is compressed
+BATCH = 2**20  # pixel values, about, that FFCV's threads read at a time
+JPEG = 0  # mode of a compressed image in FFCV's files
 
 
-class Framed(decoders.SimpleRGBImageDecoder):  # type: ignore[misc]
-    """Decodes images and frames each by the box that stands in its metadata.
+class CroppingDecoder(decoders.SimpleRGBImageDecoder):  # type: ignore[misc]
+    """Decodes images, and crops and resizes each by the box in its metadata.
 
     Args:
         side: S.
@@ -58,21 +58,21 @@ class Framed(decoders.SimpleRGBImageDecoder):  # type: ignore[misc]
     def declare_state_and_memory(self, previous_state: Any) -> tuple[Any, Any]:
         shape = (3, self.side, self.side)
         state = changed(previous_state, jit_mode=True, shape=shape, dtype=np.dtype("u1"))
-        return state, queries.AllocationQuery(shape, np.dtype("u1"))
+        return state, operations.AllocationQuery(shape, np.dtype("u1"))
 
     def generate_code(self) -> Callable[..., Any]:
-        read, each = self.memory_read, Compiler.get_iterator()
+        read, iterate = self.memory_read, Compiler.get_iterator()
         decode_jpeg = Compiler.compile(libffcv.imdecode)
 
         def decode(
             indices: NDArray[Any], out: NDArray[Any], metadata: NDArray[Any], storage: Any
         ) -> NDArray[Any]:
-            for place in each(len(indices)):
+            for place in iterate(len(indices)):
                 image = metadata[indices[place]]
                 content = read(image["data_ptr"], storage)
                 height, width = np.int64(image["height"]), np.int64(image["width"])
                 if image["mode"] == JPEG:
-                    # Of this image alone: FFCV would hold room for the largest of all, many times.
+                    # Of this size: FFCV would allocate the size of the largest image, many times.
                     pixels = np.empty((height, width, 3), np.uint8)
                     failed = decode_jpeg(
                         content, pixels, height, width, height, width, 0, 0, 1, 1, False, False
@@ -80,7 +80,9 @@ class Framed(decoders.SimpleRGBImageDecoder):  # type: ignore[misc]
                     metadata["failed"][indices[place]] = failed != 0
                 else:
                     pixels = content.reshape(height, width, 3)
-                frame(pixels, image["top"], image["left"], image["tall"], image["wide"], out[place])
+                crop_and_resize_into(
+                    pixels, image["top"], image["left"], image["tall"], image["wide"], out[place]
+                )
             return out[: len(indices)]
 
         decode.is_parallel = True  # type: ignore[attr-defined]
@@ -88,42 +90,38 @@ class Framed(decoders.SimpleRGBImageDecoder):  # type: ignore[misc]
 
 
 class _Pass(epochs.EpochIterator):  # type: ignore[misc]
-    """FFCV's thread through the images of one order; what ends it early is kept."""
+    """FFCV's thread that reads the images of one order, and keeps the error that ended it."""
 
     failure: BaseException | None = None
 
     def end(self) -> None:
-        """Stop reading, whatever is left. It may be waiting for somebody to take what it has."""
+        """Stop reading, whatever is left."""
         self.terminate_event.set()
-        while self.is_alive():
+        while self.is_alive():  # it may be waiting for room in its queue
             with suppress(Empty):
                 self.output_queue.get(timeout=0.05)
 
     def run(self) -> None:
         try:
             super().run()
-        except BaseException as error:  # FFCV would leave the reader waiting for ever
+        except BaseException as error:  # FFCV would leave its reader waiting forever
             self.failure = error
             self.output_queue.put(None)
 
 
 class _Loader(ffcv.Loader):  # type: ignore[misc]
-    """FFCV's loader, told the images of every pass in their order."""
+    """FFCV's loader, which reads any images in any order."""
 
-    order: NDArray[np.uint64] = np.empty(0, np.uint64)
-
-    def next_traversal_order(self) -> NDArray[np.uint64]:
-        return self.order
-
-    def __iter__(self) -> _Pass:
-        return _Pass(self, self.order)
+    def read(self, order: NDArray[np.uint64]) -> _Pass:
+        """Begin to read the images of `order`."""
+        return _Pass(self, order)
 
 
 _compiled: dict[tuple[Any, ...], _Loader] = {}
 
 
 class _File:
-    """FFCV's reader of a file, and what finds an image in it, which takes seconds to make."""
+    """FFCV's reader of a file, and the table of its images, which takes seconds to build."""
 
     def __init__(self, path: Path) -> None:
         self.reader = reader.Reader(str(path))
@@ -133,12 +131,12 @@ class _File:
         return managers.OSCacheManager(self.reader)
 
 
-class Beton:
+class PreparedSplit:
     """Images of a file of `normbench.prepare` and their labels (N,) int64.
 
     Args:
         path: the file.
-        file: what FFCV knows of it.
+        file: FFCV's reader of it.
         indices: (N,) of its images.
         labels: (N,).
     """
@@ -147,11 +145,11 @@ class Beton:
         self.path, self.file, self.indices, self.labels = path, file, indices, labels
 
     @classmethod
-    def of(cls, path: Path) -> "Beton":
-        """All images of the file `path`.
+    def open(cls, path: Path) -> "PreparedSplit":
+        """Return all images of the file `path`.
 
         Raises:
-            BadInput: it is damaged, or none of FFCV's.
+            BadInput: it is damaged, or not a file of FFCV.
         """
         try:
             file = _File(path)
@@ -168,85 +166,81 @@ class Beton:
             ) from None
         return cls(path, file, torch.arange(len(labels)), labels)
 
-    def take(self, indices: Tensor) -> "Beton":
-        return Beton(self.path, self.file, self.indices[indices], self.labels[indices])
+    def take(self, indices: Tensor) -> "PreparedSplit":
+        return PreparedSplit(self.path, self.file, self.indices[indices], self.labels[indices])
 
     def stream(
         self, data: Dataset, indices: Tensor, draws: Draws | None, threads: int
     ) -> Iterator[Tensor]:
-        """The images of `indices`, framed, (N, C, H, W) uint8 in portions.
+        """Yield the images of `indices`, cropped, (n, C, H, W) uint8 in portions of any size.
 
         Args:
             data: the data set.
-            indices: (N,) of this part.
+            indices: (N,) of this split.
             draws: of these images; None: an evaluation.
             threads: that read.
 
         Raises:
-            BadInput: an image is damaged; the sentence names it.
+            BadInput: an image is damaged; the message names it.
         """
-        _, side, _ = data.image if draws is None else data.trained_image
+        _, side, _ = data.image_shape if draws is None else data.train_shape
         loader = self._loader(data, side, threads)
-        own = self.indices[indices]
-        loader.order = own.numpy().astype(np.uint64)
+        order = self.indices[indices]
         metadata = loader.reader.metadata
-        if isinstance(data, Folders):
-            loader.reader.metadata = metadata = _boxed(metadata, data, own, draws)
-        through, start = iter(loader), 0
+        if isinstance(data, Photographs):
+            loader.reader.metadata = metadata = _add_boxes(metadata, data, order, draws)
+        batches, start = loader.read(order.numpy().astype(np.uint64)), 0
         try:
-            for (batch,) in through:
-                self._require_whole(metadata, own[start : start + len(batch)].numpy())
+            for (batch,) in batches:
+                self._require_whole(metadata, order[start : start + len(batch)].numpy())
                 start += len(batch)
-                yield torch.from_numpy(batch.copy())  # FFCV writes there again
-            if through.failure is not None:
-                raise RuntimeError(f"reading {self.path} failed") from through.failure
+                yield torch.from_numpy(batch.copy())  # FFCV writes the next images there
+            if batches.failure is not None:
+                raise RuntimeError(f"reading {self.path} failed") from batches.failure
         finally:
-            through.end()
+            batches.end()
 
     def _loader(self, data: Dataset, side: int, threads: int) -> _Loader:
-        """FFCV's loader, compiled once for all files of such images, and turned to this one."""
-        key = (isinstance(data, Folders), data.image, side, threads)
+        """Return FFCV's loader for this file, compiled once for all files of such images."""
+        key = (isinstance(data, Photographs), data.image_shape, side, threads)
         if key not in _compiled:
+            decoder = CroppingDecoder(side) if key[0] else decoders.NDArrayDecoder()
             _compiled[key] = _Loader(
                 str(self.path),
-                batch_size=min(512, max(32, BATCH // math.prod(data.image))),
+                batch_size=min(512, max(32, BATCH // math.prod(data.image_shape))),
                 num_workers=threads,
                 os_cache=True,
-                pipelines={
-                    "image": [Framed(side) if key[0] else decoders.NDArrayDecoder()],
-                    "label": None,
-                },
+                pipelines={"image": [decoder], "label": None},
                 drop_last=False,
             )
         loader = _compiled[key]
         loader.memory_manager = self.file.manager
-        loader.reader = copy(self.file.reader)  # a pass changes what it knows of the images
+        loader.reader = copy(self.file.reader)  # a pass changes its metadata
         return loader
 
-    def _require_whole(self, metadata: NDArray[Any], seen: NDArray[np.int64]) -> None:
+    def _require_whole(self, metadata: NDArray[Any], indices: NDArray[np.int64]) -> None:
         images = metadata["f0"]
-        if "failed" in (images.dtype.names or ()) and images["failed"][seen].any():
-            damaged = int(seen[images["failed"][seen].nonzero()[0][0]])
+        if "failed" in (images.dtype.names or ()) and images["failed"][indices].any():
+            damaged = int(indices[images["failed"][indices].nonzero()[0][0]])
             raise BadInput(
                 f"image {damaged} of {self.path} is damaged; remove the file, and python -m "
                 "normbench.prepare with the same data= options makes it again"
             )
 
 
-def _boxed(
-    metadata: NDArray[Any], data: Folders, images: Tensor, draws: Draws | None
+def _add_boxes(
+    metadata: NDArray[Any], data: Photographs, indices: Tensor, draws: Draws | None
 ) -> NDArray[Any]:
-    """FFCV's `metadata` with the boxes of the `images` of the file."""
-    old = metadata["f0"]
-    known = fields.RGBImageField().metadata_type.descr
-    more = [(name, "<i8") for name in ("top", "left", "tall", "wide")] + [("failed", "u1")]
-    found = np.zeros(len(metadata), dtype=[("f0", [*known, *more]), ("f1", "<i8")])
-    for name, _ in known:
-        found["f0"][name] = old[name]
-    chosen = old[images.numpy()]
-    sizes = torch.from_numpy(np.stack([chosen["height"], chosen["width"]], axis=1).astype(np.int64))
-    for name, values in zip(
-        ("top", "left", "tall", "wide"), data.boxes(sizes, draws).T, strict=True
-    ):
-        found["f0"][name][images.numpy()] = values.numpy()
-    return found
+    """Return FFCV's `metadata` of a file with the boxes of the images `indices`."""
+    old, places = metadata["f0"], indices.numpy()
+    columns = fields.RGBImageField().metadata_type.descr
+    boxes = [(name, "<i8") for name in ("top", "left", "tall", "wide")]
+    dtype = [("f0", [*columns, *boxes, ("failed", "u1")]), ("f1", "<i8")]
+    extended = np.zeros(len(metadata), dtype=dtype)
+    for name, _ in columns:
+        extended["f0"][name] = old[name]
+    sizes = np.stack([old["height"][places], old["width"][places]], axis=1).astype(np.int64)
+    values = data.boxes(torch.from_numpy(sizes), draws).T.numpy()
+    for (name, _), column in zip(boxes, values, strict=True):
+        extended["f0"][name][places] = column
+    return extended

@@ -1,15 +1,14 @@
-"""Distortions of single images by the libraries that have them: policies and color jitter.
+"""Augmentation of images one by one: policies of timm and color jitter of torchvision.
 
     policy          RandAugment (Cubuk et al. 2020) and AutoAugment (Cubuk et al. 2019) by timm,
                     after the TensorFlow code of the papers: rand-m9-n2-p1.0 is two operations of
-                    magnitude 9 of 10, each of them done (without p1.0 every second, timm's own way;
-                    of the code's 16 operations timm lacks Cutout); original is the paper's policy
-                    for ImageNet, v0 that of EfficientNet's code
-    color_jitter    brightness, contrast and saturation times 1 - s to 1 + s, in random order, by
-                    torchvision
+                    magnitude 9 of 10, each applied (without p1.0 with probability 0.5, timm's
+                    default; of the code's 16 operations timm lacks Cutout); original is the paper's
+                    policy for ImageNet, v0 that of EfficientNet's code
+    color_jitter    brightness, contrast and saturation times 1 - s to 1 + s, in random order
 
 Both draw from the generators of Python and numpy. These are seeded for every image by (seed, epoch,
-image) and put back afterwards, so that an image is distorted alike wherever that happens.
+image) and restored afterwards, so that an image is augmented alike in any process.
 """
 
 import random
@@ -36,17 +35,17 @@ from torchvision.transforms.functional import (
 
 from normbench.data.counter_rng import Draws
 
-# timm passes over what it does not know in a name.
-KNOWN = (
+# timm ignores what it does not know in a name.
+NAMES = (
     r"rand(-(m(\d|10)|n[1-9]|mstd\d+(\.\d+)?|mmax\d+|p(0\.\d+|1\.0|1)|inc[01]|tweights))*"
     r"|(original|originalr|v0|v0r)(-mstd\d+(\.\d+)?)?"
 )
-GREY = (128, 128, 128)  # where an operation moves the image away, as in timm
+GREY = (128, 128, 128)  # fills what an operation moves the image away from, as in timm
 
 
 @dataclass(frozen=True)
-class Distortion:
-    """Images (N, C, H, W) uint8 -> the same, one after the other; C is 1 or 3.
+class Policies:
+    """A policy and color jitter of images (N, C, H, W) uint8, one after the other; C is 1 or 3.
 
     Args:
         policy: in timm's notation; None: none.
@@ -65,7 +64,7 @@ class Distortion:
                 f"color_jitter={self.color_jitter}: it is above 0 and at most 1, as 0.4; null does "
                 "nothing"
             )
-        if self.policy is not None and not re.fullmatch(KNOWN, self.policy):
+        if self.policy is not None and not re.fullmatch(NAMES, self.policy):
             raise ValueError(
                 f"policy={self.policy}: timm has no such policy; rand-m9-n2-p1.0, original, v0 and "
                 "null work"
@@ -75,51 +74,51 @@ class Distortion:
         return self.policy is not None or self.color_jitter is not None
 
     def __call__(self, images: Tensor, draws: Draws) -> Tensor:
-        """Distort `images`, to which `draws` belong."""
+        """Return `images` augmented by their `draws`, of the same shape."""
         if not self or not len(images):
             return images
         seeds = (draws.uniform("distort", 2) * 2**24).long().tolist()
         return torch.stack(
-            [self._one(image, *own) for image, own in zip(images.cpu(), seeds, strict=True)]
+            [self._augment(image, *pair) for image, pair in zip(images.cpu(), seeds, strict=True)]
         ).to(images.device)
 
-    def _one(self, image: Tensor, *seeds: int) -> Tensor:
+    def _augment(self, image: Tensor, *seeds: int) -> Tensor:
         channels = len(image)
-        # A grey image stays grey under all of it; the libraries' operations want three channels.
+        # A grey image stays grey; the libraries' operations need three channels.
         picture: Image.Image = to_pil_image(image.expand(3, -1, -1))
         with _seeded(*seeds):
             if self.policy is not None:
                 picture = self._operations(picture)
             if self.color_jitter is not None:
-                picture = _jittered(picture, self.color_jitter)
-        found: Tensor = pil_to_tensor(picture)
-        return found[:channels]
+                picture = _jitter(picture, self.color_jitter)
+        augmented: Tensor = pil_to_tensor(picture)
+        return augmented[:channels]
 
     @cached_property
     def _operations(self) -> Any:
         assert self.policy is not None
-        known = {"img_mean": GREY}
+        options = {"img_mean": GREY}
         if self.policy.startswith("rand"):
-            found = rand_augment_transform(self.policy, known)
-            operations = found.ops
+            transform = rand_augment_transform(self.policy, options)
+            operations = transform.ops
         else:
-            found = auto_augment_transform(self.policy, known)
-            operations = [operation for pair in found.policy for operation in pair]
+            transform = auto_augment_transform(self.policy, options)
+            operations = [operation for pair in transform.policy for operation in pair]
         for operation in operations:
             if operation.aug_fn is auto_augment.posterize:
                 operation.aug_fn = _posterize
-        return found
+        return transform
 
 
 def _posterize(picture: Image.Image, bits: int, **_: object) -> Image.Image:
-    """To so many bits a color; of 0 bits black is left, which newer versions of Pillow refuse."""
+    """Keep `bits` bits of each color; 0 bits are black, which newer versions of Pillow refuse."""
     if bits == 0:
         return Image.new(picture.mode, picture.size)
-    found: Image.Image = auto_augment.posterize(picture, bits)
-    return found
+    posterized: Image.Image = auto_augment.posterize(picture, bits)
+    return posterized
 
 
-def _jittered(picture: Image.Image, strength: float) -> Image.Image:
+def _jitter(picture: Image.Image, strength: float) -> Image.Image:
     changes = [adjust_brightness, adjust_contrast, adjust_saturation]
     for change in random.sample(changes, len(changes)):
         picture = change(picture, random.uniform(1 - strength, 1 + strength))
@@ -128,12 +127,12 @@ def _jittered(picture: Image.Image, strength: float) -> Image.Image:
 
 @contextmanager
 def _seeded(first: int, second: int) -> Iterator[None]:
-    """Generators of Python and numpy that begin anew, and go on as before afterwards."""
-    before, numpys = random.getstate(), np.random.get_state()
+    """Seed the generators of Python and numpy, and restore them afterwards."""
+    python_state, numpy_state = random.getstate(), np.random.get_state()
     random.seed(first << 24 | second)
     np.random.seed([first, second])
     try:
         yield
     finally:
-        random.setstate(before)
-        np.random.set_state(numpys)
+        random.setstate(python_state)
+        np.random.set_state(numpy_state)

@@ -1,11 +1,11 @@
-"""Boxes of images of any size, and what they look like resized to one: the frame of a picture.
+"""Boxes of images of any size, cropped and resized to one size.
 
     random_boxes    training: area and aspect at random (Szegedy et al. 2015, "Inception crop"),
                     tried ten times as in torchvision's RandomResizedCrop
     center_boxes    evaluation: the square in the middle, a share of the shorter side
 
-The box is cut out and then resized, bilinear with antialiasing as Pillow does it, along the rows
-first and then along the columns, to bytes after each. Shape letters: N images, H W positions.
+The box is cropped and then resized by Pillow, bilinear with antialiasing, along the rows first and
+then along the columns, and rounded to bytes after each. Shape letters: N images, H W positions.
 """
 
 import math
@@ -28,16 +28,16 @@ def random_boxes(
     area: tuple[float, float],
     aspects: tuple[float, float] = USUAL_ASPECTS,
 ) -> Tensor:
-    """A box of every image: (N, 4) int64 of top, left, height and width.
+    """Draw a box in every image: (N, 4) int64 of top, left, height and width.
 
     Args:
         sizes: (N, 2) of height and width.
         draws: of these images.
-        area: least and most share of an image's pixels.
-        aspects: least and most width over height, drawn evenly on a logarithmic scale.
+        area: smallest and largest share of an image's pixels.
+        aspects: smallest and largest width over height, drawn evenly on a logarithmic scale.
     """
-    boxes = _fallback(sizes, aspects)
-    left = torch.arange(len(sizes))  # images without a box that fits
+    boxes = _largest_boxes(sizes, aspects)
+    left = torch.arange(len(sizes))  # images that have no box that fits yet
     for attempt in range(ATTEMPTS):
         height, width = sizes[left].double().unbind(1)
         share, aspect, *place = draws.of(left).uniform(f"frame {attempt}", 4).double().unbind(1)
@@ -54,8 +54,8 @@ def random_boxes(
     return boxes
 
 
-def _fallback(sizes: Tensor, aspects: tuple[float, float]) -> Tensor:
-    """The largest box in the middle whose aspect is allowed."""
+def _largest_boxes(sizes: Tensor, aspects: tuple[float, float]) -> Tensor:
+    """Return the largest box in the middle whose aspect is allowed."""
     height, width = sizes.double().unbind(1)
     wide = torch.minimum(width, (height * aspects[1]).round())
     tall = torch.minimum(height, (width / aspects[0]).round())
@@ -63,7 +63,12 @@ def _fallback(sizes: Tensor, aspects: tuple[float, float]) -> Tensor:
 
 
 def center_boxes(sizes: Tensor, share: float) -> Tensor:
-    """The middle square of every image of `sizes` (N, 2), `share` of its shorter side: (N, 4)."""
+    """Return the central square of every image, `share` of its shorter side: (N, 4).
+
+    Args:
+        sizes: (N, 2) of height and width.
+        share: above 0, at most 1.
+    """
     side = (sizes.min(dim=1).values.double() * share).round().clamp(min=1)
     return _middle(sizes, side, side)
 
@@ -73,10 +78,12 @@ def _middle(sizes: Tensor, tall: Tensor, wide: Tensor) -> Tensor:
     return torch.stack([(height - tall) // 2, (width - wide) // 2, tall, wide], dim=1).long()
 
 
-def framed(image: Image.Image, box: tuple[int, int, int, int], side: int) -> NDArray[np.uint8]:
-    """The `box` (top, left, height, width) of an RGB image as (3, side, side)."""
+def crop_and_resize(
+    image: Image.Image, box: tuple[int, int, int, int], side: int
+) -> NDArray[np.uint8]:
+    """Return the `box` (top, left, height, width) of an RGB image as (3, side, side)."""
     top, left, height, width = box
-    cut = image.crop((left, top, left + width, top + height))
+    cropped = image.crop((left, top, left + width, top + height))
     # In two calls: which direction Pillow takes first has changed between its versions.
-    rows = cut.resize((side, height), Image.Resampling.BILINEAR)
+    rows = cropped.resize((side, height), Image.Resampling.BILINEAR)
     return np.asarray(rows.resize((side, side), Image.Resampling.BILINEAR)).transpose(2, 0, 1)

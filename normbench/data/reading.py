@@ -1,334 +1,246 @@
-"""Reading the images of a split, by whatever means they come, in the order that is asked for.
+"""Reading the images of a split in a given order, by one of three loaders.
 
-    memory   all of them are in memory
+    memory   all images are in memory
     torch    processes of torch's DataLoader read and decode files
-    ffcv     threads of FFCV's Loader read what normbench.prepare has written
+    ffcv     threads of FFCV's Loader read files of normbench.prepare
 
-All of them deliver the same bytes: what is random about an image is drawn by (seed, epoch, image).
-Distortions (normbench.data.policies) take an image at a time, so processes do that, too.
+All deliver the same bytes: random numbers of an image are drawn by (seed, epoch, image). Policies
+(normbench.data.policies) augment one image at a time and take long, so processes apply them, too.
 """
 
 import math
-import os
-import signal
-import threading
-import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Iterable, Iterator, Sequence
 from importlib.util import find_spec
-from multiprocessing import get_context
 from pathlib import Path
-from typing import Any, Literal, Protocol, get_args, runtime_checkable
+from typing import Literal, Protocol, get_args, runtime_checkable
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Sampler
-from torch.utils.data import Dataset as TorchDataset
 
 from normbench.data.counter_rng import Draws
-from normbench.data.dataset import Dataset, Part, Split, Splits
+from normbench.data.dataset import Dataset, Split, Splits, TensorSplit
 from normbench.data.ffcv_manifest import fault
-from normbench.data.files import Files, Folders, Pictures
-from normbench.data.policies import Distortion
+from normbench.data.photographs import DecodedSplit, FileSplit, Photographs
+from normbench.data.policies import Policies
+from normbench.data.reader_processes import Request, map_in_processes
 from normbench.errors import BadInput
 
-Means = Literal["auto", "memory", "ffcv", "torch"]
-MEANS: tuple[Means, ...] = get_args(Means)
-PORTION = 2**21  # values of images, about, that a process reads at once
+LoaderName = Literal["auto", "memory", "ffcv", "torch"]
+LOADERS: tuple[LoaderName, ...] = get_args(LoaderName)
+PORTION = 2**21  # pixel values, about, that a process reads at once
 NO_FFCV = (
     "loader=ffcv: FFCV is not installed; pip install 'normbench[ffcv]' after apt-get install "
     "libturbojpeg0-dev libopencv-dev pkg-config, or choose loader=torch"
 )
 
 
-@dataclass(frozen=True)
-class Ask:
-    """Images that are wanted next.
-
-    Args:
-        indices: (N,) in their split.
-        epoch: of the training; None: for an evaluation, in which nothing is drawn.
-        images: (N, C, H, W) uint8 where somebody has read them already.
-    """
-
-    indices: Tensor
-    epoch: int | None
-    images: Tensor | None = None
-
-
 @runtime_checkable
-class Stream(Protocol):
-    """A part that reads by itself, many images at once."""
+class StreamingSplit(Protocol):
+    """A split that reads many images at once by threads of its own."""
 
     def stream(
         self, data: Dataset, indices: Tensor, draws: Draws | None, threads: int
     ) -> Iterator[Tensor]:
-        """The images of `indices`, framed, (N, C, H, W) uint8 in portions of its own choice."""
+        """Yield the images of `indices`, cropped, (n, C, H, W) uint8 in portions of any size."""
 
 
 class Reader:
-    """Reads the images of `part`.
+    """Reads the images of a split.
 
     Args:
         data: the data set.
-        part: one of its splits.
+        split: one of its splits.
         seed: of the run.
-        distortion: of training images.
-        processes: that read beside the run; 0: it reads by itself. Of a part that streams they
-            only distort, and as many threads read.
+        policies: that augment training images one by one.
+        processes: that read beside the run; 0: none. Of a `StreamingSplit` they only apply the
+            policies, and as many threads read.
     """
 
     def __init__(
         self,
         data: Dataset,
-        part: Part,
+        split: Split,
         seed: int,
-        distortion: Distortion | None = None,
+        policies: Policies | None = None,
         processes: int = 0,
     ) -> None:
-        self.data, self.part, self.seed = data, part, seed
-        self.distortion = distortion or Distortion()
+        self.data, self.split, self.seed = data, split, seed
+        self.policies = policies or Policies()
         self.processes = processes
 
     def stream(self, indices: Tensor, epoch: int | None, sizes: Sequence[int]) -> Iterator[Tensor]:
-        """The images of `indices`, framed and, if this reader distorts, augmented and distorted.
+        """Yield the images of `indices`, cropped and, if it `augments`, augmented.
 
         Args:
             indices: (N,) in the split.
             epoch: of the training; None: an evaluation.
-            sizes: how many images the caller takes at a time; their sum is N.
+            sizes: numbers of images that the caller takes at a time; their sum is N.
 
-        Returns:
+        Yields:
             uint8 (size, C, H, W) for each of `sizes`.
 
         Raises:
-            BadInput: an image is damaged; the sentence names it.
+            BadInput: an image is damaged; the message names it.
         """
-        asks: Iterable[Ask]
-        if isinstance(self.part, Stream):
-            asks, processes = self._streamed(indices, epoch), self.processes
-            processes = processes if self.distorts(epoch) else 0
+        requests: Iterable[Request]
+        if isinstance(self.split, StreamingSplit):
+            requests = self._read_ahead(self.split, indices, epoch)
+            processes = self.processes if self.augments(epoch) else 0
         else:
-            most = max(1, PORTION // math.prod(self.data.image))
-            portions = _portions(sizes, most) if self.processes else list(sizes)
+            most = max(1, PORTION // math.prod(self.data.image_shape))
+            portions = _divide(sizes, most) if self.processes else list(sizes)
+            requests = (Request(each, epoch) for each in indices.split(portions))
             processes = min(self.processes, len(portions))
-            asks = (Ask(each, epoch) for each in indices.split(portions))
-        return regrouped(mapped(self.read, asks, processes), sizes)
+        return regroup(map_in_processes(self.fulfil, requests, processes), sizes)
 
     def warm_up(self, epoch: int | None) -> None:
-        """Have compiled now what FFCV would compile when the first image is read."""
-        if isinstance(self.part, Stream) and len(self.part.labels):
+        """Compile what FFCV would compile when the first image is read."""
+        if isinstance(self.split, StreamingSplit) and len(self.split.labels):
             for _ in self.stream(torch.zeros(1, dtype=torch.int64), epoch, [1]):
                 pass
 
-    def distorts(self, epoch: int | None) -> bool:
-        """Whether what it delivers of `epoch` is augmented and distorted already."""
-        return bool(self.distortion) and epoch is not None
+    def augments(self, epoch: int | None) -> bool:
+        """Return whether the images of `epoch` come augmented, as policies need them one by one."""
+        return bool(self.policies) and epoch is not None
 
-    def read(self, ask: Ask) -> Tensor:
-        """The images of one `ask`."""
-        draws = None if ask.epoch is None else Draws(self.seed, ask.epoch, ask.indices)
-        images = ask.images
+    def fulfil(self, request: Request) -> Tensor:
+        """Return the images of one `request`."""
+        draws = None
+        if request.epoch is not None:
+            draws = Draws(self.seed, request.epoch, request.indices)
+        images = request.images
         if images is None:
-            images = pixels(self.data, self.part, ask.indices, draws)
-        if draws is not None and self.distortion:
-            images = self.distortion(self.data.augment(images, draws), draws)
+            images = read_images(self.data, self.split, request.indices, draws)
+        if draws is not None and self.policies:
+            images = self.policies(self.data.augment(images, draws), draws)
         return images
 
-    def _streamed(self, indices: Tensor, epoch: int | None) -> Iterator[Ask]:
-        assert isinstance(self.part, Stream)
+    def _read_ahead(
+        self, split: StreamingSplit, indices: Tensor, epoch: int | None
+    ) -> Iterator[Request]:
         draws = None if epoch is None else Draws(self.seed, epoch, indices)
         start = 0
-        for images in self.part.stream(self.data, indices, draws, max(1, self.processes)):
+        for images in split.stream(self.data, indices, draws, max(1, self.processes)):
             stop = start + len(images)
-            yield Ask(indices[start:stop], epoch, images)
+            yield Request(indices[start:stop], epoch, images)
             start = stop
 
 
-def pixels(data: Dataset, part: Part, indices: Tensor, draws: Draws | None) -> Tensor:
-    """Images `indices` of a `part`, framed: (N, C, H, W) uint8."""
-    if isinstance(part, Split):
-        return part.images.index_select(0, indices)  # many times as fast as [indices]
-    assert isinstance(part, Files | Pictures)
-    assert isinstance(data, Folders)
-    return data.framed([part.picture(index) for index in indices.tolist()], draws)
+def read_images(data: Dataset, split: Split, indices: Tensor, draws: Draws | None) -> Tensor:
+    """Return the images `indices` of a `split`, cropped: (N, C, H, W) uint8."""
+    if isinstance(split, TensorSplit):
+        return split.images.index_select(0, indices)  # many times as fast as [indices]
+    assert isinstance(split, FileSplit | DecodedSplit)
+    assert isinstance(data, Photographs)
+    return data.crop_and_resize([split.image(index) for index in indices.tolist()], draws)
 
 
-def _portions(sizes: Iterable[int], most: int) -> list[int]:
-    """Every size cut into pieces of at most so many."""
+def _divide(sizes: Iterable[int], most: int) -> list[int]:
+    """Divide every size into pieces of at most `most`."""
     return [min(most, size - start) for size in sizes for start in range(0, size, most)]
 
 
-def regrouped(pieces: Iterable[Tensor], sizes: Iterable[int]) -> Iterator[Tensor]:
-    """The rows of `pieces`, in portions of `sizes`, each at least 1."""
+def regroup(pieces: Iterable[Tensor], sizes: Iterable[int]) -> Iterator[Tensor]:
+    """Yield the rows of `pieces` in portions of `sizes`, each at least 1."""
     source, rest = iter(pieces), None
     for size in sizes:
-        taken: list[Tensor] = []
+        portion: list[Tensor] = []
         lacking = size
         while lacking:
             piece = next(source) if rest is None else rest
-            taken.append(piece[:lacking])
+            portion.append(piece[:lacking])
             rest = piece[lacking:] if len(piece) > lacking else None
-            lacking -= len(taken[-1])
-        yield taken[0] if len(taken) == 1 else torch.cat(taken)
+            lacking -= len(portion[-1])
+        yield portion[0] if len(portion) == 1 else torch.cat(portion)
 
 
-@dataclass(frozen=True)
-class _Failed:
-    """What a process could not do; an exception of its own would lose its class on the way."""
-
-    sentence: str
-
-
-class _Work(TorchDataset[Tensor]):
-    """What the processes of a DataLoader do with what they are handed."""
-
-    def __init__(self, work: Callable[[Ask], Tensor]) -> None:
-        self.work = work
-
-    def __getitem__(self, ask: Any) -> Any:
-        try:
-            return self.work(ask)
-        except BadInput as error:
-            return _Failed(str(error))
-
-
-class _Asks(Sampler[Any]):
-    """What the processes of a DataLoader are handed."""
-
-    def __init__(self, asks: Iterable[Ask]) -> None:
-        self.asks = asks
-
-    def __iter__(self) -> Iterator[Ask]:
-        return iter(self.asks)
-
-
-def mapped(work: Callable[[Ask], Tensor], asks: Iterable[Ask], processes: int) -> Iterator[Tensor]:
-    """`work` done with each of `asks` by so many processes, in order; 0: by this one.
-
-    Raises:
-        BadInput: what `work` raised.
-    """
-    if not processes:
-        yield from map(work, asks)
-        return
-    # Forked: what they read is there already, and nothing has to be imported again.
-    found = DataLoader(
-        _Work(work), sampler=_Asks(asks), batch_size=None, collate_fn=_same,
-        num_workers=processes, prefetch_factor=4, multiprocessing_context=get_context("fork"),
-        worker_init_fn=partial(_begin, os.getpid()),
-        generator=torch.Generator(),  # its own: a seed from torch's would move the run's numbers
-    )  # fmt: skip
-    for each in found:
-        if isinstance(each, _Failed):
-            raise BadInput(each.sentence)
-        yield each
-
-
-def _same(value: Any) -> Any:
-    return value
-
-
-def _begin(parent: int, _number: int) -> None:
-    """Ctrl-C is for the process that reads the others' work; they end with it, whatever ends it."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
-
-
-def _end_with(parent: int) -> None:
-    # torch's own watch waits for what is in the pipe to be taken, which nobody will do any more.
-    while os.getppid() == parent:
-        time.sleep(1)
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
-def opened(
-    data: Dataset, means: Means, *, distorts: bool = False, load: bool = True
-) -> tuple[Splits, Means]:
-    """The splits of `data` to be read by `means`, and by which means that is if it is left open.
+def open_splits(
+    data: Dataset, loader: LoaderName, *, policies: bool = False, load: bool = True
+) -> tuple[Splits, LoaderName]:
+    """Return the splits of `data` for a loader, and the loader that auto stands for.
 
     Args:
         data: the data set.
-        means: how.
-        distorts: training images are to be distorted one by one.
-        load: bring all images into memory, where that is the means; or only see whether they fit.
+        loader: by which the images are read.
+        policies: training images are augmented one by one.
+        load: load all images into memory if the loader is that; or only check that they fit.
 
     Raises:
-        BadInput: the means are not there, or a file is missing or damaged.
+        BadInput: the loader cannot be used, or a file is missing or damaged.
     """
-    if isinstance(data, Folders) and means in ("memory", "torch") and data.jpeg:
+    if isinstance(data, Photographs) and loader in ("memory", "torch") and data.jpeg:
         raise BadInput(
             f"data.jpeg={data.jpeg:g}: it describes files of normbench.prepare, which loader=ffcv "
-            f"reads; data.jpeg=null goes with loader={means}"
+            f"reads; data.jpeg=null goes with loader={loader}"
         )
-    official: tuple[Part, Part] = data.load()
-    if means == "auto":
-        means = _best(data, official, distorts)
-    if means == "ffcv":
-        official = _prepared(data, official)
-    elif means == "memory" and isinstance(data, Folders):
-        _require_room(official, data)
+    official: tuple[Split, Split] = data.load()
+    if loader == "auto":
+        loader = _choose_loader(data, official, policies=policies)
+    if loader == "ffcv":
+        official = _open_prepared(data, official)
+    elif loader == "memory" and isinstance(data, Photographs):
+        _require_memory(official, data)
         if load:
-            official = _decoded(official[0]), _decoded(official[1])
-    return data.splits(official), means
+            official = _decode_all(official[0]), _decode_all(official[1])
+    return data.splits(official), loader
 
 
-def _best(data: Dataset, official: tuple[Part, Part], distorts: bool) -> Means:
-    if not isinstance(data, Folders):
-        return "torch" if distorts else "memory"
+def _choose_loader(data: Dataset, official: tuple[Split, Split], *, policies: bool) -> LoaderName:
+    if not isinstance(data, Photographs):
+        return "torch" if policies else "memory"
     if data.jpeg:
         return "ffcv"
-    stored = [data.stored(split) for split in ("train", "test")]
-    if not find_spec("ffcv") or not all(path.is_file() for path in stored):
+    paths = [data.prepared_file(name) for name in ("train", "test")]
+    if not find_spec("ffcv") or not all(path.is_file() for path in paths):
         return "torch"
-    for path, part in zip(stored, official, strict=True):
-        if wrong := fault(path, part):
-            print(f"{path} {wrong}, so loader=auto takes loader=torch")
+    for path, split in zip(paths, official, strict=True):
+        if problem := fault(path, split):
+            print(f"{path} {problem}, so loader=auto takes loader=torch")
             return "torch"
     return "ffcv"
 
 
-def _prepared(data: Dataset, official: tuple[Part, Part]) -> tuple[Part, Part]:
-    paths = [data.stored(split) for split in ("train", "test")]  # first: it may make no sense
+def _open_prepared(data: Dataset, official: tuple[Split, Split]) -> tuple[Split, Split]:
+    paths = [data.prepared_file(name) for name in ("train", "test")]  # first: there may be none
     if not find_spec("ffcv"):
         raise BadInput(NO_FFCV)
-    # Here and not above: it takes seconds to import, and may not be there.
-    from normbench.data.ffcv_reader import Beton
+    # Here and not above: it takes seconds to import, and may not be installed.
+    from normbench.data.ffcv_reader import PreparedSplit
 
-    jpeg = (data.jpeg or 0.0) if isinstance(data, Folders) else 0.0
-    for path, part in zip(paths, official, strict=True):
-        if wrong := fault(path, part, jpeg):
+    jpeg = (data.jpeg or 0.0) if isinstance(data, Photographs) else 0.0
+    for path, split in zip(paths, official, strict=True):
+        if problem := fault(path, split, jpeg):
             raise BadInput(
-                f"loader=ffcv: {path} {wrong}; python -m normbench.prepare with the same data= "
+                f"loader=ffcv: {path} {problem}; python -m normbench.prepare with the same data= "
                 "options makes it"
             )
-    train, test = map(Beton.of, paths)
+    train, test = map(PreparedSplit.open, paths)
     return train, test
 
 
-def _require_room(parts: Sequence[Part], data: Folders) -> None:
-    """There is memory for the images of all `parts`."""
-    wanted = sum(map(_bytes, parts))
+def _require_memory(splits: Sequence[Split], data: Photographs) -> None:
+    """Check that the decoded images of all `splits` fit into the free memory."""
+    needed = sum(map(_decoded_bytes, splits))
     with Path("/proc/meminfo").open() as file:
         (free,) = (1024 * int(line.split()[1]) for line in file if line.startswith("MemAvailable"))
-    if wanted > 0.8 * free:
+    if needed > 0.8 * free:
         raise BadInput(
-            f"loader=memory: the images of {type(data).__name__} need about {wanted / 2**30:.1f} "
+            f"loader=memory: the images of {type(data).__name__} need about {needed / 2**30:.1f} "
             f"GB in every run and {free / 2**30:.1f} GB are free; loader=ffcv or loader=torch "
             "works, or a smaller data.resolution"
         )
 
 
-def _bytes(part: Part) -> float:
-    """About how many the images of `part` have once they are decoded."""
-    assert isinstance(part, Files)
-    some = range(0, len(part.paths), max(1, len(part.paths) // 20))
-    sizes = [width * height * 3 for width, height in (part.picture(i).size for i in some)]
-    return sum(sizes) / len(sizes) * len(part.paths)
+def _decoded_bytes(split: Split) -> float:
+    """Estimate the bytes of all decoded images from about twenty of them."""
+    assert isinstance(split, FileSplit)
+    sample = range(0, len(split.paths), max(1, len(split.paths) // 20))
+    sizes = [width * height * 3 for width, height in (split.image(i).size for i in sample)]
+    return sum(sizes) / len(sizes) * len(split.paths)
 
 
-def _decoded(part: Part) -> Pictures:
-    assert isinstance(part, Files)
-    return Pictures([np.asarray(part.picture(i)) for i in range(len(part.paths))], part.labels)
+def _decode_all(split: Split) -> DecodedSplit:
+    assert isinstance(split, FileSplit)
+    images = [np.asarray(split.image(index)) for index in range(len(split.paths))]
+    return DecodedSplit(images, split.labels)

@@ -1,23 +1,20 @@
-"""Street View House Numbers (Netzer et al. 2011): cropped colour digits of 32x32 pixels.
+"""Street View House Numbers (Netzer et al. 2011): cropped color digits of 32x32 pixels.
 
-Read from the official .mat files: X (32, 32, 3, N) bytes and y (N, 1), in which 10 is the digit 0.
+Read by torchvision from the official .mat files, in which the label 10 is the digit 0.
 """
 
 from dataclasses import dataclass
-from io import BytesIO
+from typing import ClassVar
 
 import torch
-from scipy.io import loadmat
 from torchvision import datasets as torchvision
 
-from normbench.data.checksums import Official
-from normbench.data.dataset import Arrays, Split
-
-NAMES = {split: (name, md5) for split, (_, name, md5) in torchvision.SVHN.split_list.items()}
+from normbench.data.dataset import SmallImages, TensorSplit, concatenate
+from normbench.data.official_files import OfficialFiles
 
 
 @dataclass(frozen=True)
-class SVHN(Arrays):
+class SVHN(SmallImages):
     """73,257 training and 26,032 test images in 10 classes; with the extra ones 604,388 to train.
 
     Args:
@@ -33,43 +30,47 @@ class SVHN(Arrays):
     download: bool = False
 
     classes = 10
-    image = (3, 32, 32)
+    image_shape = (3, 32, 32)
     moments = ((0.4377, 0.4438, 0.4728), (0.1980, 0.2010, 0.1970))
 
     @property
-    def official(self) -> tuple[int, int]:
+    def official_sizes(self) -> tuple[int, int]:
         if not self.verify:
-            return super().official
+            return super().official_sizes
         return 604_388 if self.extra else 73_257, 26_032
 
-    def load(self) -> tuple[Split, Split]:
+    def load(self) -> tuple[TensorSplit, TensorSplit]:
         splits = ["train", *(["extra"] if self.extra else []), "test"]
-        files = Official(
+        sums = {split: torchvision.SVHN.split_list[split][1:] for split in splits}
+        files = OfficialFiles(
             "svhn",
             self.folder,
-            dict(NAMES[split] for split in splits),
+            dict(sums.values()),
             "data.download=true gets it, or take ufldl.stanford.edu/housenumbers to data.root",
             self.verify,
         )
         if self.download:
-            files.fetch(lambda root: [torchvision.SVHN(root, s, download=True) for s in splits])
-        *train, test = (self._split(files, NAMES[split][0]) for split in splits)
-        return Split(*(torch.cat(each) for each in zip(*train, strict=True))), test
+            files.download(
+                lambda: [torchvision.SVHN(self.folder, split, download=True) for split in splits]
+            )
+        files.check()
+        *train, test = (self._read(files, split, sums[split][0]) for split in splits)
+        return concatenate(train), test
 
-    def _split(self, files: Official, name: str) -> Split:
-        content = files.read(name)
-        try:
-            arrays = loadmat(BytesIO(content))
-            images, labels = arrays["X"], arrays["y"].ravel() % 10
-        except Exception as error:  # scipy raises whatever a damaged file leads its reader to
-            problem = f"is no whole .mat file of X and y ({type(error).__name__}: {error})"
-            raise files.unusable(name, problem) from None
-        if images.shape[:3] != (32, 32, 3) or images.shape[3:] != labels.shape:
-            shapes = f"X of {images.shape} for {labels.shape} of y"
-            raise files.unusable(name, f"has {shapes}, not (32, 32, 3, N) for (N,)")
-        # (H, W, C, N) -> (N, C, H, W)
-        pixels = torch.from_numpy(images).permute(3, 2, 0, 1).contiguous()
-        return Split(pixels, torch.from_numpy(labels).long())
+    def _read(self, files: OfficialFiles, split: str, name: str) -> TensorSplit:
+        """Read the file `name` of `split` by torchvision."""
+        with files.reading(name):
+            content = _Reader(self.folder, split)
+            images, labels = (torch.from_numpy(each) for each in (content.data, content.labels))
+        return files.split(name, images, labels.view(-1), self.image_shape, self.classes)
 
-    def _contents(self, split: str) -> list[str]:
+    def _name_parts(self, split: str) -> list[str]:
         return ["extra"] if self.extra and split == "train" else []
+
+
+class _Reader(torchvision.SVHN):  # type: ignore[misc]
+    """torchvision's reader without the MD5 sums, which `OfficialFiles` has compared."""
+
+    split_list: ClassVar = {
+        split: [url, name, None] for split, (url, name, _) in torchvision.SVHN.split_list.items()
+    }

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import torch
 
 from normbench.config.cells import Accelerator, Cell, Choice
-from normbench.data.reading import opened
+from normbench.data.reading import open_splits
 from normbench.errors import BadInput, Impossible, one_line
 from normbench.execution.job import PreflightRequest, PreflightResults
 from normbench.models.network_info import NetworkInfo
@@ -147,15 +147,15 @@ class _Checks:
         if key not in self.unstackable:
             set_workers(info.network, experiment.cell.workers)  # it may serve other batches, too
             self.unstackable[key] = explain_unstackable_network(
-                info.network, experiment.cell.global_batch, info.trained_image
+                info.network, experiment.cell.global_batch, info.train_shape
             )
         return self.unstackable[key]
 
     def _count_images(self, experiment: Experiment) -> int:
-        cell, distorts = experiment.cell, bool(experiment.reg.distortion)
+        cell, distorts = experiment.cell, bool(experiment.reg.policies)
         key = repr((cell.data, cell.loader, distorts))
         if key not in self.train_images:
-            splits, _ = opened(experiment.data, cell.loader, distorts=distorts, load=False)
+            splits, _ = open_splits(experiment.data, cell.loader, policies=distorts, load=False)
             self.train_images[key] = len(splits.train.labels)
         return self.train_images[key]
 

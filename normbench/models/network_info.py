@@ -26,14 +26,14 @@ class NetworkInfo:
     Args:
         network: images (N, C, H, W) -> logits, on the meta device.
         norm: its normalizer, whose layers may be of classes outside of this package.
-        image: (C, H, W) of an image of an evaluation.
-        trained_image: (C, H, W) of an image of training.
+        image_shape: (C, H, W) of an image of an evaluation.
+        train_shape: (C, H, W) of an image of training.
     """
 
     network: nn.Module
     norm: Normalizer
-    image: tuple[int, int, int]
-    trained_image: tuple[int, int, int]
+    image_shape: tuple[int, int, int]
+    train_shape: tuple[int, int, int]
 
     def try_training(self, workers: int, global_batch: int) -> None:
         """Run a forward pass of training on shapes, with the images of all workers.
@@ -42,7 +42,7 @@ class NetworkInfo:
             Impossible: the images are too small, or a normalizer refuses their number.
         """
         set_workers(self.network, workers)
-        dry_run(self.network, global_batch, self.trained_image)
+        dry_run(self.network, global_batch, self.train_shape)
 
     @cached_property
     def params(self) -> int:
@@ -52,9 +52,9 @@ class NetworkInfo:
     @cached_property
     def macs(self) -> int:
         """Multiply-adds of the forward pass of one image of an evaluation."""
-        if self.image == self.trained_image:
+        if self.image_shape == self.train_shape:
             return self.trained_macs
-        return count_macs(self.network, self.image)[0]
+        return count_macs(self.network, self.image_shape)[0]
 
     @property
     def trained_macs(self) -> int:
@@ -68,7 +68,7 @@ class NetworkInfo:
 
     @cached_property
     def _training_work(self) -> tuple[int, Counter[int]]:
-        return count_macs(self.network, self.trained_image)
+        return count_macs(self.network, self.train_shape)
 
     @cached_property
     def coverage(self) -> Coverage:

@@ -214,7 +214,7 @@ def input_images(request: ProbeRequest, network: ProbedNetwork) -> Tensor:
             raise BadInput(f"image={side} needs input=normal; use data.size for input=data")
         x = Experiment(network.cell).open_images().sample_training_images(number)
     else:
-        channels, height, width = Experiment(network.cell).data.image
+        channels, height, width = Experiment(network.cell).data.image_shape
         height = width = counted("image", side, 224) if side else height
         generator = torch.Generator().manual_seed(network.cell.seed)
         x = torch.randn(number, channels, height, width, generator=generator)

@@ -54,7 +54,7 @@ def _records(trained: TrainedRun, label: str) -> Iterator[Record]:
     of_training = read_records(path) if trained.all_epochs and path.exists() else []
     for record in of_training:
         yield {**record, **network}
-    image = torch.empty(1, *Experiment(trained.cell).data.image)
+    image = torch.empty(1, *Experiment(trained.cell).data.image_shape)
     for epoch in trained.checkpoints.keys() - {record["epoch"] for record in of_training}:
         for record in measure(trained.network(epoch), image):
             yield {**network, "epoch": epoch, **record}

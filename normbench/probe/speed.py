@@ -190,7 +190,7 @@ def run(request: ProbeRequest) -> None:
     records: list[Record] = []
     for batch in sorted({cell.batch for cell in cells}):
         networks = initial_networks([("", [cell for cell in cells if cell.batch == batch])])
-        images = torch.randn(batch, *data.image)
+        images = torch.randn(batch, *data.image_shape)
         timed = {network.label: _timed_network(network, images) for network in networks}
         for mode in modes:
             print(f"batch {batch}, {mode}: {len(networks)} networks", file=sys.stderr, flush=True)

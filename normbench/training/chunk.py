@@ -150,7 +150,7 @@ def augment_chunk(data: Dataset, chunk: Chunk) -> Chunk:
     """
     draws = Draws(chunk.seed, chunk.epoch, chunk.read_indices)
     pixels = chunk.images if chunk.augmented else data.augment(chunk.images, draws)
-    pixels = data.floats(pixels, draws)  # (U, C, H, W)
+    pixels = data.train_input(pixels, draws)  # (U, C, H, W)
     if chunk.places is None or (partners := chunk.partners) is None:
         return chunk._replace(images=pixels.unflatten(0, chunk.indices.shape))
     images, others = (

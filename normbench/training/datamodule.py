@@ -16,7 +16,7 @@ from torch import Tensor
 from normbench.config.plan import Plan
 from normbench.data.counter_rng import permutation
 from normbench.data.dataset import Dataset, Splits
-from normbench.data.reading import Means, Reader
+from normbench.data.reading import LoaderName, Reader
 from normbench.training.chunk import Chunk, Chunking, EvaluationBatch, MixPartners, augment_chunk
 from normbench.training.regularization import Regularization
 
@@ -76,7 +76,7 @@ class DataModule(LightningDataModule):
         device: index of this device in the plan.
         processes: processes or threads that read images beside the run
             (`normbench.data.reading`).
-        loader: means by which images are read, for the row.
+        loader: by which images are read, for the row.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class DataModule(LightningDataModule):
         reg: Regularization | None = None,
         device: int = 0,
         processes: int = 0,
-        loader: Means = "memory",
+        loader: LoaderName = "memory",
     ) -> None:
         super().__init__()
         self.data = data
@@ -99,7 +99,7 @@ class DataModule(LightningDataModule):
         self.device = device
         self.loader = loader
         self.train, self.val, self.test = (
-            Reader(data, part, sampler.seed, self.reg.distortion, processes) for part in splits
+            Reader(data, part, sampler.seed, self.reg.policies, processes) for part in splits
         )
 
     @property
@@ -124,7 +124,7 @@ class DataModule(LightningDataModule):
     def on_after_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:  # noqa: ARG002
         """Convert bytes to floats, on the device."""
         if isinstance(batch, EvaluationBatch):
-            return batch._replace(images=self.data.present(batch.images, batch.indices))
+            return batch._replace(images=self.data.eval_input(batch.images, batch.indices))
         return augment_chunk(self.data, batch)
 
     def read_chunks(self, epoch: int, start: int = 0) -> Iterator[Chunk]:
@@ -182,11 +182,11 @@ class DataModule(LightningDataModule):
         labels = self.splits.train.labels
         chunk = Chunk(
             torch.empty(0), labels[indices], indices, sampler.seed, epoch, ends_epoch=False,
-            read_indices=read_indices, augmented=self.train.distorts(epoch),
+            read_indices=read_indices, augmented=self.train.augments(epoch),
         )  # fmt: skip
         if not self.reg.mixes:
             return chunk
-        size = self.data.trained_image[1:]
+        size = self.data.train_shape[1:]
         mixes = [
             self.reg.draw_mix(sampler.seed, step, sampler.global_batch, size) for step in steps
         ]
@@ -232,7 +232,7 @@ class DataModule(LightningDataModule):
         """Augment the images of `indices` (K, A, N) without mixing them: (K, A, N, C, H, W)."""
         chunk = Chunk(
             pixels, indices, indices, self.sampler.seed, epoch, ends_epoch=False,
-            read_indices=indices.flatten(), augmented=self.train.distorts(epoch),
+            read_indices=indices.flatten(), augmented=self.train.augments(epoch),
         )  # fmt: skip
         return augment_chunk(self.data, chunk).images
 
@@ -257,14 +257,14 @@ class _EvaluationLoader:
 
     def __init__(self, reader: Reader, device: int, devices: int) -> None:
         self.reader = reader
-        values = math.prod(reader.data.image)
+        values = math.prod(reader.data.image_shape)
         batch = max(1, min(EVALUATION_BATCH, EVALUATION_VALUES // values))
         # Devices may get unequal numbers: repeating images to even them out would count them twice.
         self.parts = torch.arange(len(self.labels))[device::devices].split(batch)
 
     @property
     def labels(self) -> Tensor:
-        return self.reader.part.labels
+        return self.reader.split.labels
 
     def __len__(self) -> int:
         # A device without images still takes part, with an empty batch.
@@ -274,7 +274,7 @@ class _EvaluationLoader:
         if not len(self.parts[0]):
             if len(self):
                 yield EvaluationBatch(
-                    torch.empty(0, *self.reader.data.image), self.labels[:0], self.parts[0]
+                    torch.empty(0, *self.reader.data.image_shape), self.labels[:0], self.parts[0]
                 )
             return
         sizes = [len(part) for part in self.parts]

@@ -17,7 +17,7 @@ from normbench.config.build import arguments, build
 from normbench.config.cells import Cell
 from normbench.config.plan import Plan, own_cores, plans
 from normbench.data.dataset import Dataset
-from normbench.data.reading import opened
+from normbench.data.reading import open_splits
 from normbench.errors import Impossible
 from normbench.models.drop import set_rescale
 from normbench.models.network_info import NetworkInfo
@@ -77,14 +77,14 @@ class Experiment:
             BadInput: its images are smaller than that.
         """
         data: Dataset = build("data", self.cell.data.options)
-        return data.at(self.recipe.crop)
+        return data.with_side(self.recipe.crop)
 
     @cached_property
     def info(self) -> NetworkInfo:
         """Properties of the network, which is built on the meta device."""
         with torch.device("meta"):
             network = self.build_network()
-        return NetworkInfo(network, self.norm, self.data.image, self.data.trained_image)
+        return NetworkInfo(network, self.norm, self.data.image_shape, self.data.train_shape)
 
     def build_network(self) -> nn.Module:
         """Build the network, with weights from torch's global generator.
@@ -104,7 +104,7 @@ class Experiment:
             {**cell.model.options, **rates},
             norm=self.norm,
             num_classes=self.data.classes,
-            in_chans=self.data.image[0],
+            in_chans=self.data.image_shape[0],
         )
         if self.reg.rescale is not None:
             set_rescale(network, self.reg.rescale)
@@ -118,11 +118,11 @@ class Experiment:
         """
         cell, plan, data, reg = self.cell, self.plan, self.data, self.reg
         if other_seed is None:
-            splits, loader = opened(data, cell.loader, distorts=bool(reg.distortion))
+            splits, loader = open_splits(data, cell.loader, policies=bool(reg.policies))
         else:
             data, splits, loader = other_seed.data, other_seed.splits, other_seed.loader
         images = len(splits.train.labels)
-        most = min(CHUNK_IMAGES, CHUNK_VALUES // math.prod(data.trained_image))
+        most = min(CHUNK_IMAGES, CHUNK_VALUES // math.prod(data.train_shape))
         chunk = cell.trainer.chunk or max(1, round(most / cell.global_batch))
         steps = self.recipe.count_steps(images, cell.global_batch)
         return DataModule(
@@ -132,7 +132,7 @@ class Experiment:
             Chunking(steps, chunk, cell.trainer.log_every),
             reg,
             device=current_rank() if plan.devices > 1 else 0,
-            processes=0 if loader == "memory" and not reg.distortion else count_readers(cell),
+            processes=0 if loader == "memory" and not reg.policies else count_readers(cell),
             loader=loader,
         )
 

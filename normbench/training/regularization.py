@@ -28,7 +28,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from normbench.data.counter_rng import of_step, permutation
-from normbench.data.policies import Distortion
+from normbench.data.policies import Policies
 
 
 @dataclass(frozen=True)
@@ -102,12 +102,12 @@ class Regularization:
             raise ValueError(
                 f"mixup_and_cutmix={self.mixup_and_cutmix}: it needs mixup and cutmix, or is null"
             )
-        _ = self.distortion  # raises for an unknown policy
+        _ = self.policies  # raises for an unknown policy
 
     @cached_property
-    def distortion(self) -> Distortion:
-        """Distortion of single training images."""
-        return Distortion(self.policy, self.color_jitter)
+    def policies(self) -> Policies:
+        """Policies of single training images."""
+        return Policies(self.policy, self.color_jitter)
 
     @property
     def drop_rates(self) -> dict[str, float]:

@@ -15,9 +15,10 @@ from typing import Any
 import pytest
 
 from normbench import results
-from normbench.bench import layers, report, runs, step, sweep, timing
+from normbench.bench import layers, report, run_process, step, sweep
+from normbench.bench import run as bench_run
 from normbench.bench.__main__ import main
-from normbench.bench.measured import Measured, in_turn, leave
+from normbench.bench.measure import Quartiles, measure_in_turn, save
 from normbench.config.plan import Plan
 from normbench.results import Row
 from normbench.training.experiment import Experiment
@@ -67,26 +68,26 @@ def test_every_round_measures_all_entries_and_the_first_may_not_count(warm_up: b
     if not warm_up:
         next(values["b"])
     entries = {name: partial(once, name) for name in values}
-    assert in_turn(entries, 3, warm_up=warm_up) == {
-        "a": Measured(1.5, 2.0, 2.5),
-        "b": Measured(6.0, 7.0, 8.0),
+    assert measure_in_turn(entries, 3, warm_up=warm_up) == {
+        "a": Quartiles(1.5, 2.0, 2.5),
+        "b": Quartiles(6.0, 7.0, 8.0),
     }
     assert calls == ["a", "b"] * (3 + warm_up)
 
 
 def test_a_single_round_is_its_own_median() -> None:
-    assert in_turn({"a": lambda: 3.0}, 1, warm_up=False) == {"a": Measured(3.0, 3.0, 3.0)}
+    assert measure_in_turn({"a": lambda: 3.0}, 1, warm_up=False) == {"a": Quartiles(3.0, 3.0, 3.0)}
 
 
 def test_ratios_are_over_the_median_of_the_base() -> None:
-    assert Measured(2.0, 3.0, 5.0).over(2.0) == {"ratio": 1.5, "lower": 1.0, "upper": 2.5}
+    assert Quartiles(2.0, 3.0, 5.0).over(2.0) == {"ratio": 1.5, "lower": 1.0, "upper": 2.5}
 
 
 def test_a_table_names_machine_versions_and_time(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "new" / "table.csv"
-    leave(str(out), [{"what": "a", "ratio": 1.23456}, {"what": "b", "ratio": 2.0}])
+    save(str(out), [{"what": "a", "ratio": 1.23456}, {"what": "b", "ratio": 2.0}])
     assert str(out) in capsys.readouterr().out
     lines = table(out)
     assert [(line["what"], line["ratio"]) for line in lines] == [("a", "1.235"), ("b", "2")]
@@ -104,12 +105,12 @@ def test_plans_are_compared_with_the_first_one(
     requests: list[tuple[Plan, int, int]] = []
 
     def run(target: str, request: Any, devices: int, log: Path) -> float:
-        assert target == "normbench.bench.timing:measure"
+        assert target == "normbench.bench.run_process:measure"
         cell, plan = request
         requests.append((plan, devices, cell.trainer.threads))
         return rates[plan]
 
-    monkeypatch.setattr(runs, "_asked", run)
+    monkeypatch.setattr(bench_run, "_request", run)
     out = tmp_path / "workers.csv"
     words = ["rounds=2", "cores=2", "plans=1x4x1,2x2x1,1x1x4", "batch=32", f"out={out}"]
     assert main(["workers", *SMALL[:-1], *words]) == 0
@@ -134,14 +135,14 @@ def test_a_loader_is_timed_on_a_second_pass_over_all_images(
     loader: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """However short the training is: 54 of 62 images are trained on, in whole batches."""
-    clock = set_clock(monkeypatch, timing, "monotonic", 2.0)
+    clock = set_clock(monkeypatch, run_process, "monotonic", 2.0)
     words = dataset_files.words("image_folder", dataset_files.image_folder(tmp_path))
     size = ["batch=4", "global_batch=8", "model.stem_stride=1", "trainer.readers=0"]
     base = cell(*SMALL[:-1], *words, *size)
     images = len(Experiment(replace(base, loader="memory")).open_images().splits.train.labels)
     whole = 4 if loader == "usual" else 8
     assert images >= 48
-    assert timing.feed((base, loader), lambda _: None) == images // whole * whole / 2.0
+    assert run_process.feed((base, loader), lambda _: None) == images // whole * whole / 2.0
     assert clock.readings == 2
 
 
@@ -282,7 +283,7 @@ def test_runs_of_a_sweep_start_one_after_the_other() -> None:
         (["sweep", "norm=gn,bn", "against=x"], "against=x: it holds no normbench; a checkout of"),
         (["sweep", "seed=range(0,3)"], "seed=range(0,3): a grid to be timed is of lists"),
         (["seeds", "seeds=two"], "seeds=two: it is a whole number above 0, as seeds=3"),
-        (["workers"], "plans=A,B,... says what is compared"),
+        (["workers"], "plans=A,B,... names what is compared"),
         (["layers", "norms=bn"], "norms=bn: layers has no such word; it has norm, impl, shape"),
         (["layers", "norm=bm"], "bm is unknown; known: batch_renorm"),
         (["layers", "impl=triton"], "impl=triton: its kernels are for CUDA devices; device=cuda"),
@@ -294,7 +295,7 @@ def test_runs_of_a_sweep_start_one_after_the_other() -> None:
         (["loader", "loaders=fast"], "loaders=fast is unknown; known: ffcv, memory, torch, usual"),
         (["loader", "loaders=ffcv"], "loader=ffcv: Digits is always in memory"),
         (["workers", "plans=1x1"], "plans=1x1: a plan is devices x per_forward x accumulation"),
-        (["workers", "plans=1x3x1"], "it lays 3 workers, and there are 16"),
+        (["workers", "plans=1x3x1"], "it has 3 workers, the cell 16"),
         (["workers", "plans=1x4x1", "norm=bm"], "norm=bm is unknown; known: "),
         (["workers", "plans=1x16x1", "rounds=0"], "rounds=0: it is a whole number above 0"),
         (["workers", "-m", "plans=1x16x1", "batch=4,8"], "one cell is timed; this is a grid"),

@@ -8,11 +8,11 @@ import torch
 from normbench.catalog import dataset, datasets
 from normbench.data.augment import crop, flip, noise
 from normbench.data.counter_rng import Draws
-from normbench.data.dataset import Dataset, Part, Split, hold_out
+from normbench.data.dataset import Dataset, Split, TensorSplit, hold_out
 from normbench.data.digits import Digits
 from normbench.data.fashion_mnist import FashionMNIST
-from normbench.data.files import Files, Folders
-from normbench.data.reading import pixels
+from normbench.data.photographs import FileSplit, Photographs
+from normbench.data.reading import read_images
 from normbench.errors import BadInput
 from support import dataset_files
 from support.dataset_files import FASHION_MNIST
@@ -33,11 +33,11 @@ def data(request: pytest.FixtureRequest, roots: dict[str, dataset_files.Options]
     return dataset(request.param, **roots[request.param])
 
 
-def keys(part: Part) -> list[object]:
+def keys(part: Split) -> list[object]:
     """What tells the images of a part apart."""
-    if isinstance(part, Split):
+    if isinstance(part, TensorSplit):
         return [image.numpy().tobytes() for image in part.images]
-    assert isinstance(part, Files)
+    assert isinstance(part, FileSplit)
     return list(part.paths)
 
 
@@ -61,36 +61,36 @@ def test_splits_share_no_image(data: Dataset) -> None:
 def test_what_the_network_sees_is_fp32_of_the_promised_shape(data: Dataset) -> None:
     train = data.splits().train
     indices = torch.arange(8)
-    shown = data.present(pixels(data, train, indices, None), indices)
-    assert (shown.dtype, shown.shape) == (torch.float32, (8, *data.image))
-    assert torch.equal(shown, data.present(pixels(data, train, indices, None), indices))
+    shown = data.eval_input(read_images(data, train, indices, None), indices)
+    assert (shown.dtype, shown.shape) == (torch.float32, (8, *data.image_shape))
+    assert torch.equal(shown, data.eval_input(read_images(data, train, indices, None), indices))
     seen = []
     for epoch in (0, 1):
         draws = Draws(0, epoch, indices)
-        read = pixels(data, train, indices, draws)
+        read = read_images(data, train, indices, draws)
         assert read.dtype == torch.uint8
         augmented = data.augment(read, draws)
         assert augmented.dtype == torch.uint8
-        seen.append(data.floats(augmented, draws))
-    assert (seen[0].dtype, seen[0].shape) == (torch.float32, (8, *data.trained_image))
+        seen.append(data.train_input(augmented, draws))
+    assert (seen[0].dtype, seen[0].shape) == (torch.float32, (8, *data.train_shape))
     assert not torch.equal(*seen)
 
 
 @pytest.mark.parametrize("data", datasets(), indirect=True)
 def test_a_recipe_may_ask_for_training_images_of_another_side(data: Dataset) -> None:
-    other = data.at(6)
+    other = data.with_side(6)
     draws = Draws(0, 0, torch.arange(8))
-    read = pixels(other, other.splits().train, draws.images, draws)
-    seen = other.floats(other.augment(read, draws), draws)
-    assert seen.shape == (8, data.image[0], 6, 6)
-    assert other.image == data.image
-    assert other.trained_image == (data.image[0], 6, 6)
-    assert data.at(None) == data
-    if isinstance(data, Folders):
-        assert data.at(1000).trained_image[1] == 1000
+    read = read_images(other, other.splits().train, draws.images, draws)
+    seen = other.train_input(other.augment(read, draws), draws)
+    assert seen.shape == (8, data.image_shape[0], 6, 6)
+    assert other.image_shape == data.image_shape
+    assert other.train_shape == (data.image_shape[0], 6, 6)
+    assert data.with_side(None) == data
+    if isinstance(data, Photographs):
+        assert data.with_side(1000).train_shape[1] == 1000
     else:
         with pytest.raises(BadInput, match=r"recipe\.crop=1000: .* has images of \d+ pixels"):
-            data.at(1000)
+            data.with_side(1000)
 
 
 @pytest.mark.parametrize("data", datasets(), indirect=True)
@@ -148,14 +148,14 @@ def test_a_class_of_one_image_cannot_be_shared_out(tmp_path: Path, option: str) 
 def test_digits_have_the_published_sizes_and_noise() -> None:
     data = Digits(val=0.0)
     train, val, test = data.splits()
-    assert isinstance(train, Split)
-    assert isinstance(test, Split)
+    assert isinstance(train, TensorSplit)
+    assert isinstance(test, TensorSplit)
     assert (len(train.labels), len(val.labels), len(test.labels)) == (1437, 0, 360)
     assert train.images.max() == 16
     clean = test.images / 16
-    difference = data.present(test.images, torch.arange(360)) - clean
+    difference = data.eval_input(test.images, torch.arange(360)) - clean
     assert difference.std() == pytest.approx(0.3, rel=0.02)
-    assert torch.equal(Digits(noise=0.0).present(test.images, torch.arange(360)), clean)
+    assert torch.equal(Digits(noise=0.0).eval_input(test.images, torch.arange(360)), clean)
 
 
 @pytest.mark.parametrize(("size", "side"), [(None, 28), (28, 28), (14, 14)])
@@ -171,7 +171,7 @@ def test_the_official_fashion_mnist() -> None:
     assert train.images.shape == (60_000, 1, 28, 28)
     assert train.labels.bincount().tolist() == [6000] * 10
     assert test.labels.bincount().tolist() == [1000] * 10
-    shown = FashionMNIST().present(train.images, torch.arange(60_000))
+    shown = FashionMNIST().eval_input(train.images, torch.arange(60_000))
     assert float(shown.mean()) == pytest.approx(0, abs=1e-3)
     assert float(shown.std()) == pytest.approx(1, abs=1e-3)
 

@@ -17,13 +17,13 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from scipy.io import savemat
+from scipy.io import loadmat, savemat
 from torchvision import datasets as torchvision
+from torchvision.datasets.imagenet import ARCHIVE_META
 
 from normbench.catalog import dataset
-from normbench.data import svhn
 from normbench.data.dataset import hold_out
-from normbench.data.files import Files, decoded
+from normbench.data.photographs import FileSplit, decode
 from normbench.errors import BadInput
 from support import dataset_files
 
@@ -33,40 +33,51 @@ def load(data: str, options: dataset_files.Options) -> Any:
     return dataset(data, **options).load()
 
 
-@pytest.mark.parametrize("name", ["cifar10", "cifar100"])
-def test_cifar_is_what_torchvision_reads(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("name", "key", "train", "test"),
+    [
+        (
+            "cifar10", "labels",
+            [f"cifar-10-batches-py/data_batch_{n}" for n in range(1, 6)],
+            ["cifar-10-batches-py/test_batch"],
+        ),
+        ("cifar100", "fine_labels", ["cifar-100-python/train"], ["cifar-100-python/test"]),
+    ],
+)  # fmt: skip
+def test_cifar_has_the_images_of_its_pickles_in_their_order(
+    name: str, key: str, train: list[str], test: list[str], tmp_path: Path
 ) -> None:
-    options = dataset_files.MAKERS[name](tmp_path)
-    theirs = {"cifar10": torchvision.CIFAR10, "cifar100": torchvision.CIFAR100}[name]
-    monkeypatch.setattr(theirs, "_check_integrity", lambda _self: True)
-    if name == "cifar10":
-        names = [f"label {number}" for number in range(10)]
-        meta = {"label_names": names}
-        (tmp_path / "cifar-10-batches-py/batches.meta").write_bytes(pickle.dumps(meta))
-    else:
-        meta = {"fine_label_names": [str(number) for number in range(100)]}
-        (tmp_path / "cifar-100-python/meta").write_bytes(pickle.dumps(meta))
-    monkeypatch.setattr(torchvision.cifar, "check_integrity", lambda *_: True)
-    for part, train in zip(load(name, options), (True, False), strict=True):
-        other = theirs(str(tmp_path), train=train)
-        assert torch.equal(part.images, torch.from_numpy(other.data).permute(0, 3, 1, 2))
-        assert part.labels.tolist() == other.targets
+    splits = load(name, dataset_files.MAKERS[name](tmp_path))
+    for split, names in zip(splits, (train, test), strict=True):
+        contents = [pickle.loads((tmp_path / file).read_bytes()) for file in names]
+        pixels = np.concatenate([content["data"] for content in contents])
+        assert torch.equal(split.images, torch.from_numpy(pixels.reshape(-1, 3, 32, 32)))
+        assert split.images.is_contiguous()
+        assert split.labels.tolist() == [label for content in contents for label in content[key]]
 
 
 @pytest.mark.parametrize("extra", [False, True])
-def test_svhn_is_what_torchvision_reads(
-    extra: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_svhn_has_the_images_of_its_matrices_in_their_order(extra: bool, tmp_path: Path) -> None:
     options = dataset_files.svhn(tmp_path)
-    monkeypatch.setattr(torchvision.svhn, "check_integrity", lambda *_: True)
-    monkeypatch.setattr(torchvision.SVHN, "_check_integrity", lambda _self: True)
     train, test = load("svhn", {**options, "extra": extra})
-    others = [torchvision.SVHN(str(tmp_path), split) for split in ("train", "extra", "test")]
-    trained = others[:2] if extra else others[:1]
-    assert torch.equal(train.images, torch.from_numpy(np.concatenate([o.data for o in trained])))
-    assert train.labels.tolist() == [int(label) for o in trained for label in o.labels]
-    assert torch.equal(test.images, torch.from_numpy(others[2].data))
+    for split, names in ((train, ["train", "extra"][: 1 + extra]), (test, ["test"])):
+        contents = [loadmat(tmp_path / f"{name}_32x32.mat") for name in names]
+        pixels = np.concatenate([content["X"].transpose(3, 2, 0, 1) for content in contents])
+        assert torch.equal(split.images, torch.from_numpy(pixels))
+        labels = np.concatenate([content["y"][:, 0] for content in contents])
+        assert split.labels.tolist() == (labels % 10).tolist()  # 10 is the digit 0
+
+
+def test_fashion_mnist_has_the_images_of_its_files_in_their_order(tmp_path: Path) -> None:
+    splits = load("fashion_mnist", dataset_files.fashion_mnist(tmp_path))
+    for split, name in zip(splits, ("train", "t10k"), strict=True):
+        images, labels = (
+            gzip.decompress((tmp_path / f"{name}-{kind}-ubyte.gz").read_bytes())
+            for kind in ("images-idx3", "labels-idx1")
+        )
+        assert split.images.numpy().tobytes() == images[16:]
+        assert split.images.shape[1:] == (1, 28, 28)
+        assert split.labels.tolist() == list(labels[8:])
 
 
 def test_folders_are_listed_as_torchvision_does(tmp_path: Path) -> None:
@@ -77,15 +88,26 @@ def test_folders_are_listed_as_torchvision_does(tmp_path: Path) -> None:
     assert dataset("image_folder", **options).classes == 3
 
 
-@pytest.mark.parametrize("packed", [True, False])
-def test_flat_validation_images_have_the_devkits_labels(tmp_path: Path, packed: bool) -> None:
+@pytest.fixture
+def accept_devkit(monkeypatch: pytest.MonkeyPatch) -> Callable[[Path], None]:
+    """Make the sum of an archive the official one of ImageNet's devkit."""
+
+    def accept(archive: Path) -> None:
+        monkeypatch.setitem(ARCHIVE_META, "devkit", (archive.name, dataset_files.md5(archive)))
+
+    return accept
+
+
+def test_flat_validation_images_have_the_devkits_labels(
+    tmp_path: Path, accept_devkit: Callable[[Path], None]
+) -> None:
     options = dataset_files.flat_imagenet(tmp_path)
-    if not packed:
-        (tmp_path / "ILSVRC2012_devkit_t12.tar.gz").unlink()
-        dataset_files.devkit(tmp_path, [3, 1, 2, 2, 1, 3], packed=False)
+    accept_devkit(tmp_path / DEVKIT)
+    before = sorted(path.name for path in tmp_path.iterdir())
     _, test = load("imagenet", options)
     assert [Path(path).stem[-1] for path in test.paths] == list("123456")
     assert test.labels.tolist() == [0, 1, 2, 2, 1, 0]  # numbers 3, 1, 2 are the folders' 0, 1, 2
+    assert sorted(path.name for path in tmp_path.iterdir()) == before  # which may be read-only
 
 
 def test_caltech_has_so_many_images_of_every_class_and_no_clutter(tmp_path: Path) -> None:
@@ -110,6 +132,7 @@ def test_four_things_splits_have_the_papers_sizes() -> None:
     assert (data.train, data.test, data.val) == (50, 30, 0.2)  # type: ignore[attr-defined]
 
 
+DEVKIT = "ILSVRC2012_devkit_t12.tar.gz"
 FASHION = "train-images-idx3-ubyte.gz", "t10k-labels-idx1-ubyte.gz"
 CIFAR10 = "cifar-10-batches-py/data_batch_3"
 CIFAR100 = "cifar-100-python/train"
@@ -190,7 +213,7 @@ def no_truth(path: Path) -> None:
 
 def odd_truth(path: Path) -> None:
     path.unlink()
-    dataset_files.devkit(path.parent, [3, 1, 2, 2, 1, "n"])  # type: ignore[list-item]
+    dataset_files.devkit(path.parent, [3, 1, 2, 2, 1, "n"])
 
 
 def no_meta(path: Path) -> None:
@@ -198,50 +221,62 @@ def no_meta(path: Path) -> None:
         archive.addfile(tarfile.TarInfo("readme.txt"), io.BytesIO())
 
 
-DEVKIT = "ILSVRC2012_devkit_t12.tar.gz"
 DAMAGES: list[tuple[str, str, Callable[[Path], object], str]] = [
     ("fashion_mnist", FASHION[0], gone, "is missing"),
     ("fashion_mnist", FASHION[0], truncated, "cannot be read"),
     ("fashion_mnist", FASHION[0], unzipped, "cannot be read"),
-    ("fashion_mnist", FASHION[0], short, "values, its header says"),
-    ("fashion_mnist", FASHION[0], wrong_magic, "begins with 00 00 0d 03"),
-    ("fashion_mnist", FASHION[1], beyond, "has a label 10 beyond its 10 classes"),
+    ("fashion_mnist", FASHION[0], short, "cannot be read .RuntimeError: shape .* is invalid"),
+    ("fashion_mnist", FASHION[0], wrong_magic, "cannot be read"),
+    ("fashion_mnist", FASHION[1], beyond, "has labels 10 to 10, not 0 to 9"),
     ("fashion_mnist", FASHION[0], of_another_size, "not of 28x28 pixels"),
     ("fashion_mnist", FASHION[1], mislabelled, "7 labels for 20 images"),
     ("cifar10", CIFAR10, gone, "is missing"),
-    ("cifar10", CIFAR10, truncated, "is no whole pickle"),
-    ("cifar10", CIFAR10, emptied, "is no whole pickle"),
-    ("cifar10", CIFAR10, text, "is no whole pickle"),
+    ("cifar10", CIFAR10, truncated, "cannot be read"),
+    ("cifar10", CIFAR10, emptied, "cannot be read .EOFError"),
+    ("cifar10", CIFAR10, text, "cannot be read .UnpicklingError"),
     ("cifar10", CIFAR10, evil, "it asks for posix.system"),
-    ("cifar10", CIFAR10, partial(changed, data=None), "lacks 'data'"),
+    ("cifar10", CIFAR10, partial(changed, data=None), "cannot be read .KeyError: 'data'"),
     ("cifar10", CIFAR10, partial(changed, labels=[0]), "1 labels for 40 images"),
-    ("cifar10", CIFAR10, partial(changed, labels=[10] * 40), "a label 10 beyond"),
+    ("cifar10", CIFAR10, partial(changed, labels=[10] * 40), "has labels 10 to 10, not 0 to 9"),
     ("cifar10", CIFAR10, partial(changed, data=dataset_files.noise(40, 3000)), "cannot reshape"),
-    ("cifar100", CIFAR100, partial(changed, fine_labels=None), "lacks 'fine_labels'"),
-    ("cifar100", CIFAR100, truncated, "is no whole pickle"),
+    ("cifar10", "cifar-10-batches-py/batches.meta", gone, "batches.meta is missing"),
+    ("cifar10", "cifar-10-batches-py/batches.meta", evil, "it asks for posix.system"),
+    (
+        "cifar100",
+        CIFAR100,
+        partial(changed, fine_labels=None),
+        "cannot be read .KeyError: 'fine_labels'",
+    ),
+    ("cifar100", CIFAR100, truncated, "cannot be read"),
     ("svhn", "train_32x32.mat", gone, "is missing"),
-    ("svhn", "train_32x32.mat", truncated, "is no whole .mat file"),
-    ("svhn", "test_32x32.mat", text, "is no whole .mat file"),
-    ("svhn", "test_32x32.mat", partial(other_arrays, X=np.zeros(3)), "is no whole .mat file"),
+    ("svhn", "train_32x32.mat", truncated, "cannot be read"),
+    ("svhn", "test_32x32.mat", text, "cannot be read .MatReadError"),
+    ("svhn", "test_32x32.mat", partial(other_arrays, X=np.zeros(3)), "cannot be read"),
+    (
+        "svhn",
+        "test_32x32.mat",
+        partial(other_arrays, X=np.zeros((32, 32, 3, 20)), y=np.ones((20, 1))),
+        r"has images \(3, 32, 32\) of torch.float64, not \(3, 32, 32\) of bytes",
+    ),
     (
         "svhn",
         "test_32x32.mat",
         partial(other_arrays, X=dataset_files.noise(32, 32, 3, 20), y=np.ones((7, 1))),
-        r"X of \(32, 32, 3, 20\) for \(7,\) of y",
+        "has 7 labels for 20 images",
     ),
     ("image_folder", "train", gone, "cannot be listed"),
     ("image_folder", "test", gone, "has neither test/ nor val/"),
     ("image_folder", "test/dog", gone, "is missing or has no images"),
-    ("image_folder", "train/dog", gone, "test/dog is a class that train/ has not"),
+    ("image_folder", "train/dog", gone, "test/dog is a class that train/ lacks"),
     ("imagenet", "train", gone, "cannot be listed"),
     ("imagenet", "train/n01443537", bare, "is missing or has no images"),
     ("imagenet", "val/n01443537", gone, "is missing or has no images"),
     ("imagenet", "val", gone, "is missing or has no images"),
-    ("flat_imagenet", DEVKIT, gone, "meta.mat is missing, also in"),
-    ("flat_imagenet", DEVKIT, truncated, "is no whole archive"),
-    ("flat_imagenet", DEVKIT, no_meta, "meta.mat is missing, also in"),
-    ("flat_imagenet", DEVKIT, no_truth, "no class has the number 77"),
-    ("flat_imagenet", DEVKIT, odd_truth, "is no list of numbers of classes"),
+    ("flat_imagenet", DEVKIT, gone, "tar.gz is missing"),
+    ("flat_imagenet", DEVKIT, truncated, "cannot be read"),
+    ("flat_imagenet", DEVKIT, no_meta, "cannot be read .FileNotFoundError: .*meta.mat"),
+    ("flat_imagenet", DEVKIT, no_truth, "cannot be read .KeyError: 77"),
+    ("flat_imagenet", DEVKIT, odd_truth, "cannot be read .ValueError: invalid literal"),
     ("flat_imagenet", "val", more_images, "has 7 images, .* 6 labels"),
     ("flat_imagenet", "train/n01440764", gone, "n01440764 is missing, a class of the images"),
     ("caltech256", "caltech256/256_ObjectCategories", gone, "cannot be listed"),
@@ -256,11 +291,14 @@ DAMAGES: list[tuple[str, str, Callable[[Path], object], str]] = [
     ids=[f"{data}-{Path(file).name}-{says[:24]}" for data, file, _, says in DAMAGES],
 )
 def test_a_damage_is_named_with_the_way_to_get_the_file(
-    tmp_path: Path, data: str, file: str, damage: Callable[[Path], object], says: str
-) -> None:
+    tmp_path: Path, data: str, file: str, damage: Callable[[Path], object], says: str,
+    accept_devkit: Callable[[Path], None],
+) -> None:  # fmt: skip
     make = dataset_files.flat_imagenet if data == "flat_imagenet" else dataset_files.MAKERS[data]
     options = make(tmp_path)
     damage(tmp_path / file)
+    if (tmp_path / DEVKIT).exists():
+        accept_devkit(tmp_path / DEVKIT)
     with pytest.raises(BadInput, match=says) as error:
         load(data.removeprefix("flat_"), options)
     sentence = str(error.value)
@@ -278,13 +316,18 @@ def test_files_are_held_to_the_official_sums(
         load(name, options)
     sums = {path.name: dataset_files.md5(path) for path in tmp_path.rglob("*") if path.is_file()}
     if name == "svhn":
-        ours = {split: (file, sums[file]) for split, (file, _) in svhn.NAMES.items()}
-        monkeypatch.setattr(svhn, "NAMES", ours)
+        official = {
+            split: [url, file, sums[file]]
+            for split, (url, file, _) in torchvision.SVHN.split_list.items()
+        }
+        monkeypatch.setattr(torchvision.SVHN, "split_list", official)
     else:
-        theirs = {"cifar10": torchvision.CIFAR10, "cifar100": torchvision.CIFAR100}[name]
+        reader = {"cifar10": torchvision.CIFAR10, "cifar100": torchvision.CIFAR100}[name]
         for entries in ("train_list", "test_list"):
-            changed_list = [[file, sums[file]] for file, _ in getattr(theirs, entries)]
-            monkeypatch.setattr(theirs, entries, changed_list)
+            official_list = [[file, sums[file]] for file, _ in getattr(reader, entries)]
+            monkeypatch.setattr(reader, entries, official_list)
+        meta = {**reader.meta, "md5": sums[reader.meta["filename"]]}
+        monkeypatch.setattr(reader, "meta", meta)
     train, _ = load(name, options)
     assert len(train.labels)
 
@@ -320,22 +363,22 @@ def test_an_image_that_cannot_be_read_names_itself(
     dataset_files.jpeg(tmp_path / "one.jpg", 0)
     damage(tmp_path / "one.jpg")
     with pytest.raises(BadInput, match=str(tmp_path / "one.jpg")):
-        decoded(str(tmp_path / "one.jpg"))
+        decode(str(tmp_path / "one.jpg"))
 
 
 def test_images_of_any_mode_become_rgb(tmp_path: Path) -> None:
     for mode in ("L", "RGBA", "P", "CMYK", "1", "LA"):
         ending = "tif" if mode == "CMYK" else "png"
         Image.new(mode, (5, 4)).save(tmp_path / f"one.{ending}")
-        image = decoded(str(tmp_path / f"one.{ending}"))
+        image = decode(str(tmp_path / f"one.{ending}"))
         assert (image.mode, image.size) == ("RGB", (5, 4))
 
 
 def test_a_resolution_reduces_what_is_larger(tmp_path: Path) -> None:
     dataset_files.jpeg(tmp_path / "one.jpg", 0, (60, 48))
     for longest, size in ((None, (60, 48)), (60, (60, 48)), (30, (30, 24)), (1000, (60, 48))):
-        part = Files([str(tmp_path / "one.jpg")], torch.zeros(1, dtype=torch.int64), longest)
-        assert part.picture(0).size == size
+        part = FileSplit([str(tmp_path / "one.jpg")], torch.zeros(1, dtype=torch.int64), longest)
+        assert part.image(0).size == size
 
 
 @pytest.fixture
@@ -364,7 +407,6 @@ def test_a_missing_archive_is_fetched_once(
     source.mkdir()
     dataset_files.cifar100(source)
     meta = source / "cifar-100-python/meta"
-    meta.write_bytes(pickle.dumps({"fine_label_names": [str(n) for n in range(100)]}))
     with tarfile.open(folder / "cifar-100-python.tar.gz", "w:gz") as archive:
         archive.add(source / "cifar-100-python", "cifar-100-python")
     theirs = torchvision.CIFAR100

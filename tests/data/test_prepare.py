@@ -1,11 +1,14 @@
-"""Files for FFCV: its very format, written whole or not at all, and gone on with after kill -9."""
+"""Files for FFCV: in its format, and written whole or not at all."""
 
+import fcntl
 import os
+import signal
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable
+from multiprocessing import active_children
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +18,9 @@ import torch
 from PIL import Image
 
 from normbench.catalog import dataset
-from normbench.data.dataset import Split
-from normbench.data.files import Files, Folders, decoded
-from normbench.data.reading import Reader, opened
+from normbench.data.dataset import TensorSplit
+from normbench.data.photographs import FileSplit, Photographs, decode
+from normbench.data.reading import Reader, open_splits
 from normbench.errors import BadInput
 from normbench.prepare import main
 from support import dataset_files
@@ -27,7 +30,7 @@ pytestmark = pytest.mark.ffcv
 
 
 def prepared(name: str, options: dataset_files.Options, *more: str) -> int:
-    return main([*dataset_files.words(name, options), "readers=0", *more])
+    return main([*dataset_files.words(name, options), "readers=1", *more])
 
 
 @pytest.fixture
@@ -42,9 +45,9 @@ def stored(data: Any, split: str) -> tuple[list[Any], list[int]]:
     """Images and labels of a file, read by FFCV's own decoders, photographs one by one."""
     from normbench.data.ffcv_patches import decoders, ffcv, reader
 
-    path = str(data.stored(split))
+    path = str(data.prepared_file(split))
     labels = reader.Reader(path).metadata["f1"].tolist()
-    if not isinstance(data, Folders):
+    if not isinstance(data, Photographs):
         every = {"image": [decoders.NDArrayDecoder()], "label": None}
         loader = ffcv.Loader(
             path, batch_size=len(labels), num_workers=1, drop_last=False, pipelines=every
@@ -82,7 +85,7 @@ def test_arrays_are_stored_as_they_are(tmp_path: Path) -> None:
     data = dataset("cifar10", **options)
     images, labels = stored(data, "train")
     train, _ = data.load()
-    assert isinstance(train, Split)
+    assert isinstance(train, TensorSplit)
     assert np.array_equal(np.stack(images), train.images.numpy())
     assert labels == train.labels.tolist()
 
@@ -95,11 +98,11 @@ def test_photographs_are_stored_as_pixels_or_as_their_own_bytes(
     assert prepared("image_folder", options) == 0
     data = dataset("image_folder", **options)
     train, _ = data.load()
-    assert isinstance(train, Files)
+    assert isinstance(train, FileSplit)
     from normbench.data.ffcv_patches import reader
 
-    found = reader.Reader(str(data.stored("train")))
-    content = data.stored("train").read_bytes()
+    found = reader.Reader(str(data.prepared_file("train")))
+    content = data.prepared_file("train").read_bytes()
     sizes = dict(
         zip(found.alloc_table["ptr"].tolist(), found.alloc_table["size"].tolist(), strict=True)
     )
@@ -109,14 +112,14 @@ def test_photographs_are_stored_as_pixels_or_as_their_own_bytes(
         start = int(image["data_ptr"])
         own = content[start : start + sizes[start]]
         if image["mode"] == 1:
-            assert own == decoded(path).tobytes()
+            assert own == decode(path).tobytes()
         elif path.endswith(".jpg"):
             compressed += 1
             assert own == Path(path).read_bytes()
         else:
             compressed += 1
             assert own[:2] == b"\xff\xd8"
-        assert (image["width"], image["height"]) == decoded(path).size
+        assert (image["width"], image["height"]) == decode(path).size
     assert compressed / len(train.paths) == pytest.approx(share, abs=0.15)
     assert found.metadata["f1"].tolist() == train.labels.tolist()
 
@@ -131,9 +134,9 @@ def test_ffcvs_own_decoder_reads_what_is_written(folder: dataset_files.Options) 
     data = dataset("image_folder", **folder)
     images, _ = stored(data, "train")
     train, _ = data.load()
-    assert isinstance(train, Files)
+    assert isinstance(train, FileSplit)
     for image, path in zip(images, train.paths, strict=True):
-        assert np.array_equal(image, np.asarray(decoded(path)))
+        assert np.array_equal(image, np.asarray(decode(path)))
 
 
 def test_a_resolution_reduces_and_jpeg_compresses_anew(folder: dataset_files.Options) -> None:
@@ -142,10 +145,10 @@ def test_a_resolution_reduces_and_jpeg_compresses_anew(folder: dataset_files.Opt
     data = dataset("image_folder", **options)
     from normbench.data.ffcv_patches import reader
 
-    known = reader.Reader(str(data.stored("train"))).metadata["f0"]
+    known = reader.Reader(str(data.prepared_file("train"))).metadata["f0"]
     assert max(known["width"].max(), known["height"].max()) == 30
     assert (known["mode"] == 0).all()
-    assert data.stored("train").name == "imagefolder-train-resolution30-jpeg1.beton"
+    assert data.prepared_file("train").name == "imagefolder-train-resolution30-jpeg1.beton"
 
 
 def test_what_is_there_is_not_written_again(
@@ -153,7 +156,7 @@ def test_what_is_there_is_not_written_again(
 ) -> None:
     assert prepared("image_folder", folder) == 0
     data = dataset("image_folder", **folder)
-    path = data.stored("train")
+    path = data.prepared_file("train")
     before = path.stat().st_mtime_ns
     capsys.readouterr()
     assert prepared("image_folder", folder) == 0
@@ -193,14 +196,14 @@ def test_a_file_that_is_not_of_these_images_is_refused_and_written_anew(
     """Whoever asks for FFCV is told, and whoever leaves the choice open gets processes of torch."""
     assert prepared("image_folder", folder) == 0
     data = dataset("image_folder", **folder)
-    assert opened(data, "auto")[1] == "ffcv"
-    path = data.stored("train")
+    assert open_splits(data, "auto")[1] == "ffcv"
+    path = data.prepared_file("train")
     harm(path)
     with pytest.raises(BadInput, match=rf"^loader=ffcv: {path} {says}"):
-        opened(data, "ffcv")
-    assert opened(data, "auto")[1] == "torch"
+        open_splits(data, "ffcv")
+    assert open_splits(data, "auto")[1] == "torch"
     assert prepared("image_folder", folder) == 0
-    assert opened(data, "auto")[1] == "ffcv"
+    assert open_splits(data, "auto")[1] == "ffcv"
 
 
 @pytest.mark.parametrize("end", [os.SEEK_SET, os.SEEK_END])
@@ -208,13 +211,13 @@ def test_a_damaged_table_is_one_sentence(folder: dataset_files.Options, end: int
     """At its beginning there is the header, at its end where the images are."""
     assert prepared("image_folder", folder) == 0
     data = dataset("image_folder", **folder)
-    with data.stored("train").open("r+b") as file:
+    with data.prepared_file("train").open("r+b") as file:
         file.seek(-64 if end else 0, end)
         file.write(b"\x7f" * 64)
     with pytest.raises(
         BadInput, match=r"train\.beton is truncated or damaged, FFCV cannot read it"
     ):
-        opened(data, "ffcv")
+        open_splits(data, "ffcv")
 
 
 def test_a_jpeg_that_only_pillow_reads_is_compressed_anew(folder: dataset_files.Options) -> None:
@@ -227,174 +230,139 @@ def test_a_jpeg_that_only_pillow_reads_is_compressed_anew(folder: dataset_files.
     options = {**folder, "jpeg": 1.0}
     assert prepared("image_folder", options) == 0
     data = dataset("image_folder", **options)
-    stored = data.stored("train").read_bytes()
+    stored = data.prepared_file("train").read_bytes()
     assert content[scan:] not in stored
     other = Path(folder["root"]) / "train/dog/dog_0004.jpg"
     assert other.read_bytes() in stored
-    splits, _ = opened(data, "ffcv")
+    splits, _ = open_splits(data, "ffcv")
     count = len(splits.train.labels)
     reading = Reader(data, splits.train, 0, processes=1)
     assert sum(map(len, reading.stream(torch.arange(count), 0, [count]))) == count
 
 
-@pytest.fixture
-def store(folder: dataset_files.Options) -> Any:
-    """The file of its training images, not yet written."""
-    from normbench.data.ffcv_writer import Store
-
-    data = dataset("image_folder", **folder)
-    return Store(data.stored("train"), data.load()[0])
+def leftovers(folder: Path) -> list[str]:
+    """Names of the files that a failed prepare has left."""
+    return [path.name for path in folder.glob("*.beton*")]
 
 
-def test_an_interruption_in_the_last_moment_costs_nothing(
-    store: Any, monkeypatch: pytest.MonkeyPatch
+def shared_memory() -> set[str]:
+    """Segments of shared memory, of which FFCV's writer has one."""
+    return {path.name for path in Path("/dev/shm").glob("psm_*")}
+
+
+def test_a_damaged_image_is_named_and_nothing_is_left(
+    folder: dataset_files.Options, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def stop(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patched:
-        patched.setattr("normbench.data.ffcv_writer.describe", stop)
-        with pytest.raises(KeyboardInterrupt):
-            store.write(0, lambda _: None)
-    written: list[int] = []
-    assert not store.finished
-    store.write(0, written.append)
-    assert set(written) == {len(store.part.labels)}
-    assert store.finished
-
-
-def test_a_journal_of_a_file_that_is_gone_begins_anew(
-    store: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    store.write(0, lambda _: None)
-    whole = store.path.read_bytes()
-
-    def stop(done: int) -> None:
-        if done:
-            raise KeyboardInterrupt
-
-    monkeypatch.setattr("normbench.data.ffcv_writer.BLOCK", 20)
-    with pytest.raises(KeyboardInterrupt):
-        store.write(0, stop)
-    unfinished = store.path.with_name(f"{store.path.name}.part")
-    assert store.path.with_name(f"{store.path.name}.journal").exists()
-    unfinished.unlink()
-    written: list[int] = []
-    store.write(0, written.append)
-    assert written[0] == 0
-    assert store.path.read_bytes() == whole
-
-
-def test_a_damaged_image_is_named_and_what_is_written_stays(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    from normbench.data import ffcv_writer
-
-    monkeypatch.setattr(ffcv_writer, "BLOCK", 10)
-    folder = dataset_files.image_folder(tmp_path)
-    victim = tmp_path / "train/owl/owl_0003.jpg"
-    whole = victim.read_bytes()
-    victim.write_bytes(whole[:400])
+    root = Path(folder["root"])
+    victim = root / "train/owl/owl_0003.jpg"
+    content = victim.read_bytes()
+    victim.write_bytes(content[:400])
+    before = shared_memory()
     assert prepared("image_folder", folder) == 2
     assert f"{victim} is no image that can be read" in capsys.readouterr().err
-    data = dataset("image_folder", **folder)
-    assert not data.stored("train").exists()
-    written: list[int] = []
-    victim.write_bytes(whole)
-    train, _ = data.load()
-    ffcv_writer.Store(data.stored("train"), train).write(0, written.append)
-    assert written[0] == 40  # four blocks of ten were safe
-    assert written[-1] == 62
+    assert leftovers(root) == []
+    assert shared_memory() == before
+    assert active_children() == []
+    victim.write_bytes(content)
+    assert prepared("image_folder", folder) == 0
 
 
-def test_what_several_kills_leave_is_the_same_file(tmp_path: Path) -> None:
-    """kill -9 at several moments; the file appears only when it is whole."""
+def test_a_process_that_is_killed_ends_the_writing(
+    folder: dataset_files.Options, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    """FFCV would wait for it forever, as for one that finds the disk full."""
+
+    def die(*_: object, **__: object) -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    monkeypatch.setattr(ffcv_writer(), "encode", die)
+    assert prepared("image_folder", folder) == 1
+    assert "a process that writes" in capsys.readouterr().err
+    assert leftovers(Path(folder["root"])) == []
+
+
+def test_ctrl_c_leaves_nothing(
+    folder: dataset_files.Options, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    parent, encode = os.getpid(), ffcv_writer().encode
+
+    def interrupt(*arguments: Any, **options: Any) -> Any:
+        os.kill(parent, signal.SIGINT)
+        time.sleep(0.1)
+        return encode(*arguments, **options)
+
+    monkeypatch.setattr(ffcv_writer(), "encode", interrupt)
+    before = shared_memory()
+    assert prepared("image_folder", folder) == 130
+    assert "writes the unfinished file again" in capsys.readouterr().err
+    assert leftovers(Path(folder["root"])) == []
+    assert shared_memory() == before
+    assert active_children() == []
+
+
+def ffcv_writer() -> Any:
+    """The module, which imports FFCV."""
+    from normbench.data import ffcv_writer
+
+    return ffcv_writer
+
+
+def test_after_kill_9_there_is_no_file_and_no_process(tmp_path: Path) -> None:
+    """The next attempt begins anew."""
     root = tmp_path / "images"
     root.mkdir()
-    dataset_files.folders(root / "train", ["a", "b"], 400)
+    dataset_files.folders(root / "train", ["a", "b"], 40)
     dataset_files.folders(root / "test", ["a", "b"], 2)
-    words = ["data=image_folder", f"data.root={root}", "readers=1"]
-    code = "import normbench.data.ffcv_writer as s, normbench.prepare as p, sys; s.BLOCK = 8; "
-    code += "sys.exit(p.main(sys.argv[1:]))"
-    path = dataset("image_folder", root=str(root)).stored("train")
-    journal = path.with_name(path.name + ".journal")
-    sizes = []
-    for _ in range(2):
-        process = subprocess.Popen([sys.executable, "-c", code, *words], cwd=tmp_path)
-        known = journal.stat().st_size if journal.exists() else 0
-        deadline = time.monotonic() + 60
-        while not (journal.exists() and journal.stat().st_size > known + 200):
-            assert time.monotonic() < deadline
-            assert process.poll() is None
-            time.sleep(0.005)
-        process.kill()  # it alone: what reads for it ends by itself, and holds nothing
-        process.wait()
-        assert not path.exists()
-        sizes.append(journal.stat().st_size)
-    assert sizes == sorted(set(sizes))  # each went on where the last stopped
-    assert main([*words[:2], "readers=0"]) == 0
-    killed = path.read_bytes()
-    path.unlink()
-    assert main([*words[:2], "readers=0"]) == 0
-    assert path.read_bytes() == killed
+    words = ["data=image_folder", f"data.root={root}", "readers=2"]
+    code = (
+        "import sys, time, normbench.data.ffcv_writer as w, normbench.prepare as p\n"
+        "encode = w.encode\n"
+        "w.encode = lambda *a, **o: (time.sleep(0.1), encode(*a, **o))[1]\n"
+        "sys.exit(p.main(sys.argv[1:]))"
+    )
+    path = dataset("image_folder", root=str(root)).prepared_file("train")
+    unfinished = path.with_name(f"{path.name}.part")
+    process = subprocess.Popen([sys.executable, "-c", code, *words], cwd=tmp_path)
+    wait_for(lambda: unfinished.exists() and unfinished.stat().st_size > 0)
+    process.kill()  # it alone: its processes end by themselves
+    process.wait()
+    assert not path.exists()
     wait_for(lambda: not processes(str(tmp_path)))
+    assert main(words) == 0
+    assert path.is_file()
+    assert not unfinished.exists()
 
 
 def test_two_do_not_write_one_file(
     folder: dataset_files.Options, capsys: pytest.CaptureFixture[str]
 ) -> None:
     data = dataset("image_folder", **folder)
-    path = data.stored("train")
-    program = (
-        "import fcntl, sys\n"
-        "with open(sys.argv[1], 'wb') as file:\n"
-        "    fcntl.lockf(file, fcntl.LOCK_EX)\n"
-        "    print(flush=True)\n"
-        "    sys.stdin.read()\n"
-    )
-    command = [sys.executable, "-c", program, f"{path}.part"]
-    pipe = subprocess.PIPE
-    with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) as other:
-        assert other.stdout is not None
-        other.stdout.readline()
+    path = data.prepared_file("train")
+    with path.with_name(f"{path.name}.part").open("ab") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
         assert prepared("image_folder", folder) == 2
-        other.communicate("")
     assert "is being written by another process" in capsys.readouterr().err
     assert prepared("image_folder", folder) == 0
 
 
-def test_an_image_larger_than_a_page_says_what_would_work(
-    folder: dataset_files.Options,
-    monkeypatch: pytest.MonkeyPatch,
+def test_an_image_larger_than_a_page_names_what_would_work(
+    folder: dataset_files.Options, monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
-) -> None:
-    from normbench.data import ffcv_writer
-
-    monkeypatch.setattr(ffcv_writer, "LARGE_PAGE", 2**13)
+) -> None:  # fmt: skip
+    dataset_files.jpeg(Path(folder["root"]) / "train/cat/large.jpg", 1, (900, 800))
+    monkeypatch.setattr(ffcv_writer(), "LARGE_PAGE", 2**21)
     assert prepared("image_folder", folder) == 2
     assert "data.resolution=1000 reduces such images" in capsys.readouterr().err
-
-
-def test_images_lie_within_pages(
-    folder: dataset_files.Options, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from normbench.data import ffcv_writer
-    from normbench.data.ffcv_patches import reader
-
-    monkeypatch.setattr(ffcv_writer, "LARGE_PAGE", 2**15)
-    assert prepared("image_folder", folder) == 0
-    found = reader.Reader(str(dataset("image_folder", **folder).stored("train")))
-    first = found.alloc_table["ptr"] // 2**15
-    last = (found.alloc_table["ptr"] + found.alloc_table["size"] - 1) // 2**15
-    assert np.array_equal(first, last)
-    assert found.page_size == 2**15
 
 
 @pytest.mark.parametrize(
     ("words", "says"),
     [
         (["data=digits"], "always in memory and has no files to prepare"),
-        (["data=cifar10", "readers=many"], "readers=many: it is a whole number of processes"),
+        (["data=cifar10", "readers=many"], "readers=many: it is a whole number above 0"),
+        (["data=cifar10", "readers=0"], "readers=0: it is a whole number above 0, as readers=4"),
         (["data=cifar11"], "data=cifar11 is unknown"),
         (["-m", "data=cifar10,cifar100"], "one data set is prepared at a time"),
         (["data=cifar10", "data.root=nowhere"], "is missing; data.download=true gets it"),
@@ -411,7 +379,7 @@ def test_the_number_of_threads_stays(folder: dataset_files.Options) -> None:
     """FFCV would set torch's when it is imported and in every epoch."""
     assert prepared("image_folder", folder) == 0
     data = dataset("image_folder", **folder)
-    splits, _ = opened(data, "ffcv")
+    splits, _ = open_splits(data, "ffcv")
     before = torch.get_num_threads()
     reading = Reader(data, splits.train, 0, processes=2)
     count = len(splits.train.labels)
@@ -422,7 +390,7 @@ def test_the_number_of_threads_stays(folder: dataset_files.Options) -> None:
 def test_reading_that_is_given_up_leaves_no_thread(folder: dataset_files.Options) -> None:
     assert prepared("image_folder", folder) == 0
     data = dataset("image_folder", **folder)
-    splits, _ = opened(data, "ffcv")
+    splits, _ = open_splits(data, "ffcv")
     before = threading.active_count()
     order = torch.arange(len(splits.train.labels)).repeat(200)  # many times what its queue takes
     stream = Reader(data, splits.train, 0, processes=1).stream(order, 0, [8] * (len(order) // 8))

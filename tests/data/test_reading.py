@@ -1,4 +1,4 @@
-"""Images come alike by whatever means: from memory, by processes of torch, by threads of FFCV."""
+"""Images come alike by every loader: from memory, by processes of torch, by threads of FFCV."""
 
 import os
 import random
@@ -17,8 +17,9 @@ from normbench.catalog import dataset
 from normbench.config.plan import Plan
 from normbench.data.counter_rng import Draws
 from normbench.data.dataset import Dataset
-from normbench.data.random_crop import center_boxes, framed, random_boxes
-from normbench.data.reading import MEANS, Means, Reader, mapped, opened, regrouped
+from normbench.data.random_crop import center_boxes, crop_and_resize, random_boxes
+from normbench.data.reader_processes import map_in_processes
+from normbench.data.reading import LOADERS, NO_FFCV, LoaderName, Reader, open_splits, regroup
 from normbench.errors import BadInput
 from normbench.prepare import main as prepare
 from normbench.training import checkpoint
@@ -50,14 +51,14 @@ def roots(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dataset_files.O
     for name in KINDS:
         found[name] = dataset_files.MAKERS[name](tmp_path_factory.mktemp(name))
         if find_spec("ffcv"):
-            assert prepare([*dataset_files.words(name, found[name]), "readers=0"]) == 0
+            assert prepare([*dataset_files.words(name, found[name]), "readers=1"]) == 0
     return found
 
 
 def loaders(
-    data: Dataset, means: Means, plan: Plan, reg: Regularization, device: int = 0
+    data: Dataset, loader: LoaderName, plan: Plan, reg: Regularization, device: int = 0
 ) -> DataModule:
-    splits, by = opened(data, means, distorts=bool(reg.distortion))
+    splits, by = open_splits(data, loader, policies=bool(reg.policies))
     sampler = WorkerSampler(len(splits.train.labels), 8, plan, seed=5)
     chunking = Chunking(3 * sampler.steps_per_epoch, 3, 50)
     return DataModule(data, splits, sampler, chunking, reg, device, 0 if by == "memory" else 2)
@@ -76,17 +77,17 @@ def seen(data: DataModule, epoch: int, start: int = 0) -> Iterator[Chunk]:
         yield ready
 
 
-@pytest.mark.parametrize("means", OTHERS)
+@pytest.mark.parametrize("loader", OTHERS)
 @pytest.mark.parametrize("reg", REGS)
 @pytest.mark.parametrize("name", KINDS)
 def test_the_same_images_come_at_the_same_step_to_the_same_worker(
-    name: str, reg: str, means: Means, roots: dict[str, dataset_files.Options]
+    name: str, reg: str, loader: LoaderName, roots: dict[str, dataset_files.Options]
 ) -> None:
     """Bit for bit, over two epochs, on each of two devices, and from the middle of an epoch on."""
     data = dataset(name, **roots[name])
     plan = Plan(2, 1, 2)
     for device in range(2):
-        ours, theirs = (loaders(data, each, plan, REGS[reg], device) for each in ("memory", means))
+        ours, theirs = (loaders(data, each, plan, REGS[reg], device) for each in ("memory", loader))
         for epoch, start in ((0, 0), (1, 0), (1, 3)):
             pairs = [*zip(seen(ours, epoch, start), seen(theirs, epoch, start), strict=True)]
             assert sum(len(one.images) for one, _ in pairs) == ours.sampler.steps_per_epoch - start
@@ -97,22 +98,22 @@ def test_the_same_images_come_at_the_same_step_to_the_same_worker(
                 assert one.ends_epoch == other.ends_epoch
 
 
-@pytest.mark.parametrize("means", ["memory", *OTHERS])
+@pytest.mark.parametrize("loader", ["memory", *OTHERS])
 @pytest.mark.parametrize("devices", [1, 3])
 @pytest.mark.parametrize("name", KINDS)
 def test_an_evaluation_counts_every_image_once(
-    name: str, devices: int, means: Means, roots: dict[str, dataset_files.Options],
+    name: str, devices: int, loader: LoaderName, roots: dict[str, dataset_files.Options],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     monkeypatch.setattr(
         "normbench.training.datamodule.EVALUATION_BATCH", 7
     )  # which divides neither 20 nor 15
     data = dataset(name, **roots[name])
-    splits, _ = opened(data, "memory")
+    splits, _ = open_splits(data, "memory")
     found: dict[int, torch.Tensor] = {}
     labels = 0
     for device in range(devices):
-        own = loaders(data, means, Plan(devices, 1, 1), REGS["none"], device)
+        own = loaders(data, loader, Plan(devices, 1, 1), REGS["none"], device)
         for batch in own.test_dataloader():
             ready = on_device(own, batch)
             assert len(batch.indices) == len(batch.labels) == len(batch.images) <= 7
@@ -136,26 +137,26 @@ def generators() -> tuple[object, object]:
 
 
 def test_draws_of_the_libraries_leave_generators_alone() -> None:
-    distort = Regularization(policy="rand-m9-n2-p1.0", color_jitter=0.4).distortion
+    policies = Regularization(policy="rand-m9-n2-p1.0", color_jitter=0.4).policies
     images = torch.from_numpy(dataset_files.noise(4, 3, 16, 16))
     random.seed(1)
     np.random.seed(1)
     before = generators()
-    first = distort(images, Draws(0, 0, torch.arange(4)))
+    first = policies(images, Draws(0, 0, torch.arange(4)))
     assert generators() == before
     random.seed(2)
-    again = distort(images.flip(0), Draws(0, 0, torch.arange(4).flip(0))).flip(0)
+    again = policies(images.flip(0), Draws(0, 0, torch.arange(4).flip(0))).flip(0)
     assert torch.equal(first, again)
-    assert not torch.equal(first, distort(images, Draws(0, 1, torch.arange(4))))
+    assert not torch.equal(first, policies(images, Draws(0, 1, torch.arange(4))))
     assert not torch.equal(first, images)
 
 
 @pytest.mark.parametrize("policy", ["rand-m9-n2-p1.0", "rand-m0-mstd1", "original", "v0"])
-def test_a_policy_distorts_grey_images_too(policy: str) -> None:
+def test_a_policy_augments_grey_images_too(policy: str) -> None:
     images = torch.from_numpy(dataset_files.noise(6, 1, 28, 28))
-    distorted = Regularization(policy=policy).distortion(images, Draws(0, 0, torch.arange(6)))
-    assert distorted.shape == images.shape
-    assert distorted.dtype == torch.uint8
+    augmented = Regularization(policy=policy).policies(images, Draws(0, 0, torch.arange(6)))
+    assert augmented.shape == images.shape
+    assert augmented.dtype == torch.uint8
 
 
 @pytest.mark.parametrize(
@@ -170,7 +171,7 @@ def test_a_policy_distorts_grey_images_too(policy: str) -> None:
         ({"color_jitter": 2.0}, "color_jitter=2.0: it is above 0 and at most 1"),
     ],
 )
-def test_an_unknown_distortion_is_refused(options: dataset_files.Options, says: str) -> None:
+def test_an_unknown_policy_is_refused(options: dataset_files.Options, says: str) -> None:
     with pytest.raises(ValueError, match=says):
         Regularization(**options)
 
@@ -212,14 +213,14 @@ def test_the_kernel_frames_as_pillow_does() -> None:
         top, left = generator.integers(0, 121 - height), generator.integers(0, 151 - width)
         side = int(generator.choice([1, 8, 31, 64, 200]))
         box = (int(top), int(left), int(height), int(width))
-        expected = framed(Image.fromarray(image), box, side)
-        assert np.array_equal(crop_numba.framed(image, box, side), expected)
+        expected = crop_and_resize(Image.fromarray(image), box, side)
+        assert np.array_equal(crop_numba.crop_and_resize(image, box, side), expected)
 
 
 def test_portions_are_cut_anew() -> None:
     pieces = [torch.arange(5), torch.arange(5, 6), torch.arange(6, 12)]
     for sizes in ([12], [1] * 12, [5, 1, 6], [3, 8, 1]):
-        found = [*regrouped(pieces, sizes)]
+        found = [*regroup(pieces, sizes)]
         assert [len(each) for each in found] == sizes
         assert torch.equal(torch.cat(found), torch.arange(12))
 
@@ -230,7 +231,7 @@ def test_what_a_process_refuses_keeps_its_sentence() -> None:
 
     for count in (0, 2):
         with pytest.raises(BadInput, match=r"^one sentence$"):
-            list(mapped(refuse, [None] * 3, count))  # type: ignore[list-item]
+            list(map_in_processes(refuse, [None] * 3, count))  # type: ignore[list-item]
 
 
 @pytest.fixture
@@ -246,7 +247,7 @@ def test_an_image_that_is_damaged_in_the_middle_of_an_epoch_names_itself(
     folder: dataset_files.Options, count: int
 ) -> None:
     data = dataset("image_folder", **folder)
-    splits, _ = opened(data, "torch")
+    splits, _ = open_splits(data, "torch")
     victim = Path(folder["root"]) / "train/dog/dog_0007.jpg"
     victim.write_bytes(victim.read_bytes()[:500])
     reader = Reader(data, splits.train, 0, processes=count)
@@ -257,16 +258,16 @@ def test_an_image_that_is_damaged_in_the_middle_of_an_epoch_names_itself(
 @pytest.mark.ffcv
 def test_a_damaged_image_of_a_prepared_file_names_itself(folder: dataset_files.Options) -> None:
     options = {**folder, "jpeg": 1.0}
-    assert prepare([*dataset_files.words("image_folder", options), "readers=0"]) == 0
+    assert prepare([*dataset_files.words("image_folder", options), "readers=1"]) == 0
     data = dataset("image_folder", **options)
-    path = data.stored("train")
+    path = data.prepared_file("train")
     from normbench.data.ffcv_patches import reader as ffcvs
 
     place = int(ffcvs.Reader(str(path)).metadata["f0"]["data_ptr"][7])
     with path.open("r+b") as file:
         file.seek(place)
         file.write(bytes(200))
-    splits, _ = opened(data, "ffcv")
+    splits, _ = open_splits(data, "ffcv")
     reader = Reader(data, splits.train, 0, processes=1)
     with pytest.raises(BadInput, match=rf"^image 7 of {path} is damaged; remove the file"):
         list(reader.stream(torch.arange(len(splits.train.labels)), 0, [10] * 6 + [2]))
@@ -284,19 +285,37 @@ def test_what_cannot_be_read_is_said_before_any_training(
     usual = [*words, "logger=none", "trainer=cpu", "batch=8", "global_batch=8", "norm=gn"]
     ended = command(*usual, "loader=ffcv")
     assert ended.code == 2
-    assert "train.beton is missing; python -m normbench.prepare with the same" in ended.err
+    missing = "train.beton is missing; python -m normbench.prepare with the same"
+    assert (missing if find_spec("ffcv") else NO_FFCV) in ended.err
     ended = command(*usual, "loader=torch", "data.jpeg=0.5")
     assert "data.jpeg=0.5: it describes files of normbench.prepare" in ended.err
     ended = command("loader=disk")
     assert "loader=disk is unknown; known: auto, ffcv, memory, torch" in ended.err
     ended = command("loader=ffcv", "logger=none")
     assert "loader=ffcv: Digits is always in memory" in ended.err
-    (data := dataset("image_folder", root=str(root))).stored("train").write_bytes(b"hello")
-    data.stored("test").write_bytes(b"hello")
+    (data := dataset("image_folder", root=str(root))).prepared_file("train").write_bytes(b"hello")
+    data.prepared_file("test").write_bytes(b"hello")
     if find_spec("ffcv"):
         ended = command(*usual, "loader=ffcv")
         assert "train.beton is not whole, or of unknown images" in ended.err
     assert not [*(tmp_path / "runs").glob("*/*/")]
+
+
+def test_without_ffcv_its_loader_is_refused_and_auto_takes_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("normbench.data.reading.find_spec", lambda _: None)
+    monkeypatch.setattr("normbench.prepare.find_spec", lambda _: None)
+    for name, loader in (("cifar10", "memory"), ("image_folder", "torch")):
+        root = tmp_path / name
+        root.mkdir()
+        options = dataset_files.MAKERS[name](root)
+        data = dataset(name, **options)
+        with pytest.raises(BadInput, match=r"^loader=ffcv: FFCV is not installed; pip install"):
+            open_splits(data, "ffcv")
+        assert open_splits(data, "auto")[1] == loader
+        assert prepare(dataset_files.words(name, options)) == 2
+        assert NO_FFCV in capsys.readouterr().err
 
 
 def test_a_run_that_meets_a_damaged_image_fails_with_its_name(
@@ -320,15 +339,15 @@ class Stopped(Exception):  # noqa: N818
     """The training ends here."""
 
 
-@pytest.mark.parametrize("means", OTHERS)
+@pytest.mark.parametrize("loader", OTHERS)
 @pytest.mark.parametrize("reg", ["none", "randaug"])
 def test_a_training_goes_on_bit_for_bit(
-    reg: str, means: str, tmp_path: Path, roots: dict[str, dataset_files.Options]
+    reg: str, loader: str, tmp_path: Path, roots: dict[str, dataset_files.Options]
 ) -> None:
     """Stopped within its second epoch, by an exception in the midst of a chunk's images."""
     words = [*dataset_files.words("image_folder", roots["image_folder"]), "model.stem_stride=1"]
     base = cell(
-        *words, f"loader={means}", f"reg={reg}", "norm=bn", "batch=4", "global_batch=8",
+        *words, f"loader={loader}", f"reg={reg}", "norm=bn", "batch=4", "global_batch=8",
         "recipe.images=160", "trainer=cpu", "trainer.chunk=2", "trainer.readers=2", "logger=none",
     )  # fmt: skip
 
@@ -342,16 +361,16 @@ def test_a_training_goes_on_bit_for_bit(
     assert resumed == expected | {"resumed": 1}
 
 
-@pytest.mark.parametrize("means", OTHERS)
+@pytest.mark.parametrize("loader", OTHERS)
 def test_a_killed_run_goes_on_and_its_readers_are_gone(
-    means: str, command: Command, tmp_path: Path, roots: dict[str, dataset_files.Options]
+    loader: str, command: Command, tmp_path: Path, roots: dict[str, dataset_files.Options]
 ) -> None:
     words = [*dataset_files.words("image_folder", roots["image_folder"]), "model.stem_stride=1"]
     usual = [
-        *words, f"loader={means}", "norm=bn", "batch=4", "global_batch=8", "trainer.chunk=2",
+        *words, f"loader={loader}", "norm=bn", "batch=4", "global_batch=8", "trainer.chunk=2",
         "recipe.images=960", "logger=none", "trainer=cpu", "checkpoint.every=0",
     ]  # fmt: skip
-    # By the fastest means, as rows are alike by whatever means.
+    # By the fastest loader, as rows are alike by every loader.
     assert command(*usual, "loader=memory", "runs=undisturbed").code == 0
     (expected,) = results.read(tmp_path / "undisturbed")
     own = tmp_path / "runs/default" / expected.id
@@ -366,19 +385,19 @@ def test_a_killed_run_goes_on_and_its_readers_are_gone(
     (row,) = results.read(tmp_path / "runs")
     assert (row.test_loss, row.train_loss) == (expected.test_loss, expected.train_loss)
     assert row.resumed == 1
-    assert row.loader == means
+    assert row.loader == loader
     wait_for(lambda: not processes(str(tmp_path)))
 
 
-@pytest.mark.parametrize("means", ["memory", *OTHERS])
-def test_rows_are_alike_by_whatever_means(
-    means: str, command: Command, tmp_path: Path, roots: dict[str, dataset_files.Options]
+@pytest.mark.parametrize("loader", ["memory", *OTHERS])
+def test_rows_are_alike_by_every_loader(
+    loader: str, command: Command, tmp_path: Path, roots: dict[str, dataset_files.Options]
 ) -> None:
     """And the run is one and the same, so that nothing is trained again."""
     words = [*dataset_files.words("image_folder", roots["image_folder"]), "model.stem_stride=1"]
     usual = [*words, "logger=none", "trainer=cpu", "batch=4", "global_batch=16", "norm=bn"]
     outcomes = []
-    for each in ("memory", means):
+    for each in ("memory", loader):
         ended = command(*usual, f"loader={each}", "recipe.images=320", "force=true")
         assert ended.code == 0, ended.err
         (row,) = (tmp_path / "runs").glob("*/*/row.json")
@@ -387,5 +406,5 @@ def test_rows_are_alike_by_whatever_means(
     assert outcomes[0] == outcomes[1]
 
 
-def test_every_means_is_an_option() -> None:
-    assert MEANS == ("auto", "memory", "ffcv", "torch")
+def test_every_loader_is_an_option() -> None:
+    assert LOADERS == ("auto", "memory", "ffcv", "torch")

@@ -57,10 +57,12 @@ def pickled(path: Path, count: int, seed: int, **labels: int) -> None:
 
 
 def cifar10(root: Path, images: int = 40) -> Options:
-    """Five batches of training images and one of test images, as Python pickles."""
+    """Five batches of training images and one of test images, as Python pickles, and the meta."""
     for number in range(1, 6):
         pickled(root / f"cifar-10-batches-py/data_batch_{number}", images, number, labels=10)
     pickled(root / "cifar-10-batches-py/test_batch", 20, 9, labels=10)
+    names = {"label_names": [f"label {number}" for number in range(10)]}
+    (root / "cifar-10-batches-py/batches.meta").write_bytes(pickle.dumps(names))
     return {"root": str(root), "verify": False}
 
 
@@ -68,6 +70,8 @@ def cifar100(root: Path) -> Options:
     """One pickle each of training and test images, with fine and coarse labels."""
     for name, count, seed in (("train", 400, 1), ("test", 100, 2)):
         pickled(root / f"cifar-100-python/{name}", count, seed, fine_labels=100, coarse_labels=20)
+    names = {"fine_label_names": [f"label {number}" for number in range(100)]}
+    (root / "cifar-100-python/meta").write_bytes(pickle.dumps(names))
     return {"root": str(root), "verify": False}
 
 
@@ -117,26 +121,23 @@ def imagenet(root: Path) -> Options:
     return {"root": str(root), "size": 24, "verify": False}
 
 
-def devkit(root: Path, truth: list[int], *, packed: bool = True) -> None:
-    """The official devkit: numbers of classes, of which one is no leaf, and of images."""
-    fields = [("ILSVRC2012_ID", int), ("WNID", object), ("words", object), ("num_children", int)]
-    rows = [(3, WNIDS[0], "tench", 0), (1, WNIDS[1], "goldfish", 0), (2, WNIDS[2], "shark", 0)]
-    synsets = np.array([*rows, (4, "n00001740", "entity", 3)], dtype=fields)
+def devkit(root: Path, truth: list[int | str]) -> None:
+    """Write the official devkit: numbers of classes, of which one is no leaf, and of images."""
+    text = ("WNID", "words", "gloss")
+    fields = [("ILSVRC2012_ID", int), *((name, object) for name in text), ("num_children", int)]
+    rows = [
+        (3, WNIDS[0], "tench, Tinca tinca", "a fish", 0), (1, WNIDS[1], "goldfish", "a fish", 0),
+        (2, WNIDS[2], "great white shark", "a fish", 0), (4, "n00001740", "entity", "all", 3),
+    ]  # fmt: skip
     buffer = io.BytesIO()
-    savemat(buffer, {"synsets": synsets[:, None]})
+    savemat(buffer, {"synsets": np.array(rows, dtype=fields)[:, None]})
     contents = {
         "meta.mat": buffer.getvalue(),
         "ILSVRC2012_validation_ground_truth.txt": "".join(f"{n}\n" for n in truth).encode(),
     }
-    folder = "ILSVRC2012_devkit_t12/data"
-    if not packed:
-        (root / folder).mkdir(parents=True)
-        for name, content in contents.items():
-            (root / folder / name).write_bytes(content)
-        return
     with tarfile.open(root / "ILSVRC2012_devkit_t12.tar.gz", "w:gz") as archive:
         for name, content in contents.items():
-            entry = tarfile.TarInfo(f"{folder}/{name}")
+            entry = tarfile.TarInfo(f"ILSVRC2012_devkit_t12/data/{name}")
             entry.size = len(content)
             archive.addfile(entry, io.BytesIO(content))
 

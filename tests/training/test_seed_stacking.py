@@ -182,7 +182,7 @@ def test_what_is_trained_one_by_one_says_why(words: list[str], says: str) -> Non
 )
 def test_networks_are_tried_out_before(words: list[str], says: str) -> None:
     info = Experiment(cell(*WORDS, *words)).info
-    reason = explain_unstackable_network(info.network, 64, info.trained_image)
+    reason = explain_unstackable_network(info.network, 64, info.train_shape)
     assert reason.startswith(says) if says else not reason
 
 

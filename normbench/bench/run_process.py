@@ -1,4 +1,4 @@
-"""How fast a plan trains and a loader reads: the half of `normbench.bench.runs` that has torch."""
+"""Measurements of plans and loaders in a worker process: `normbench.bench.run` with torch."""
 
 import time
 from collections.abc import Callable, Iterable
@@ -15,8 +15,8 @@ from torchvision import transforms
 
 from normbench.config.cells import Cell
 from normbench.config.plan import Plan
-from normbench.data.dataset import Arrays, OfFiles, Part, Split
-from normbench.data.files import Files
+from normbench.data.dataset import DatasetOnDisk, SmallImages, Split, TensorSplit
+from normbench.data.photographs import FileSplit
 from normbench.errors import BadInput
 from normbench.training.datamodule import DataModule
 from normbench.training.experiment import Experiment, Training, count_readers
@@ -24,7 +24,7 @@ from normbench.training.trainer import build_trainer, prepare
 
 
 def measure(request: tuple[Cell, Plan], _tell: Callable[[Any], None]) -> float:
-    """Images per second of the steps of a training."""
+    """Return images per second of the steps of a training."""
     cell, plan = request
     module, images = prepare(Training(Experiment(cell, plan)))
     build_trainer(module).fit(module, images)
@@ -32,31 +32,31 @@ def measure(request: tuple[Cell, Plan], _tell: Callable[[Any], None]) -> float:
 
 
 def feed(request: tuple[Cell, str], _tell: Callable[[Any], None]) -> float:
-    """Images per second that a loader makes ready for a network, of an epoch after the first."""
+    """Return images per second that a loader makes ready for a network, after a first epoch."""
     cell, loader = request
     torch.set_num_threads(cell.trainer.threads)
-    if loader != "ffcv" and "jpeg" in cell.data.options:  # that says how FFCV's files are written
+    if loader != "ffcv" and "jpeg" in cell.data.options:  # an option of FFCV's files alone
         options = {**cell.data.options, "jpeg": None}
         cell = replace(cell, data=replace(cell.data, options=options))
     if loader == "usual":
         images = Experiment(replace(cell, loader="torch")).open_images()
-        return _second(_Usual(images, cell.batch, count_readers(cell)))
+        return _time_second_epoch(_Usual(images, cell.batch, count_readers(cell)))
     images = Experiment(replace(cell, loader=loader)).open_images()  # type: ignore[arg-type]
-    return _second(_Ours(images))
+    return _time_second_epoch(_Ours(images))
 
 
-def _second(epochs: "_Ours | _Usual") -> float:
-    """Images per second of a second pass: in the first, code is compiled and files are cached."""
-    for _ in epochs.passed(0):
+def _time_second_epoch(epochs: "_Ours | _Usual") -> float:
+    """Return images per second of the second epoch: the first compiles code and caches files."""
+    for _ in epochs.epoch(0):
         pass
     images, started = 0, time.monotonic()
-    for batch in epochs.passed(1):
+    for batch in epochs.epoch(1):
         images += batch
     return images / (time.monotonic() - started)
 
 
 class _Ours:
-    """The chunks of a run, augmented."""
+    """Chunks of a run, augmented."""
 
     def __init__(self, images: DataModule) -> None:
         self.images = images
@@ -64,7 +64,7 @@ class _Ours:
         steps = 2 * images.sampler.steps_per_epoch
         images.chunking = replace(images.chunking, steps=steps)
 
-    def passed(self, epoch: int) -> Iterable[int]:
+    def epoch(self, epoch: int) -> Iterable[int]:
         """The numbers of images that came."""
         for chunk in self.images.read_chunks(epoch):
             ready: Tensor = self.images.on_after_batch_transfer(chunk, 0).images
@@ -72,32 +72,32 @@ class _Ours:
 
 
 class _Usual:
-    """The same images by transforms of torchvision in a DataLoader of torch."""
+    """The same images by torchvision's transforms in torch's DataLoader."""
 
     def __init__(self, images: DataModule, batch: int, processes: int) -> None:
-        if not isinstance(images.data, OfFiles):
+        if not isinstance(images.data, DatasetOnDisk):
             raise BadInput("loaders=usual: it is for data sets of files, as data=fashion_mnist")
-        pictures = _Pictures(images.data, images.splits.train)
+        dataset = _Images(images.data, images.splits.train)
         self.loader = DataLoader(
-            pictures, batch, shuffle=True, num_workers=processes, drop_last=True,
+            dataset, batch, shuffle=True, num_workers=processes, drop_last=True,
             persistent_workers=processes > 0,
         )  # fmt: skip
 
-    def passed(self, _epoch: int) -> Iterable[int]:
-        """The numbers of images that came."""
+    def epoch(self, _epoch: int) -> Iterable[int]:
+        """Yield the numbers of images that come at a time."""
         for images, _ in self.loader:
             yield len(images)
 
 
-class _Pictures(TorchDataset[tuple[Tensor, int]]):
-    """Images one by one, as tensors."""
+class _Images(TorchDataset[tuple[Tensor, int]]):
+    """Images one by one as tensors."""
 
-    def __init__(self, data: OfFiles, part: Part) -> None:
-        self.part = part
-        _, side, _ = data.trained_image
+    def __init__(self, data: DatasetOnDisk, split: Split) -> None:
+        self.split = split
+        _, side, _ = data.train_shape
         mean, std = data.moments
         crop = transforms.RandomResizedCrop(side)
-        if isinstance(data, Arrays):
+        if isinstance(data, SmallImages):
             crop = transforms.RandomCrop(side, padding=data.padding)
         self.transform = transforms.Compose([
             crop, transforms.RandomHorizontalFlip(), transforms.ToTensor(),
@@ -105,13 +105,13 @@ class _Pictures(TorchDataset[tuple[Tensor, int]]):
         ])  # fmt: skip
 
     def __len__(self) -> int:
-        return len(self.part.labels)
+        return len(self.split.labels)
 
     def __getitem__(self, index: int) -> tuple[Tensor, int]:
-        if isinstance(self.part, Split):
-            pixels = self.part.images[index].permute(1, 2, 0).numpy()
+        if isinstance(self.split, TensorSplit):
+            pixels = self.split.images[index].permute(1, 2, 0).numpy()
             picture = Image.fromarray(np.squeeze(pixels))
         else:
-            assert isinstance(self.part, Files)
-            picture = self.part.picture(index)
-        return self.transform(picture), int(self.part.labels[index])
+            assert isinstance(self.split, FileSplit)
+            picture = self.split.image(index)
+        return self.transform(picture), int(self.split.labels[index])

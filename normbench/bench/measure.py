@@ -1,0 +1,118 @@
+"""Shared by all benchmarks: options, measurements in turn, medians, and the file of numbers."""
+
+import csv
+import platform
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import quantiles
+
+from tabulate import tabulate
+
+from normbench.execution.provenance import commit, now, versions
+
+Measurement = Callable[[], float]  # seconds, or images per second
+
+
+@dataclass(frozen=True)
+class Quartiles:
+    """Median and quartiles of measurements."""
+
+    lower: float
+    median: float
+    upper: float
+
+    def over(self, base: float) -> dict[str, float]:
+        """Return the quartiles as ratios to `base`."""
+        return {
+            "ratio": self.median / base, "lower": self.lower / base, "upper": self.upper / base,
+        }  # fmt: skip
+
+
+def parse_options(
+    arguments: Sequence[str], defaults: Mapping[str, str]
+) -> tuple[dict[str, str], list[str]]:
+    """Return the options of a benchmark by their names, and all other arguments."""
+    words = [word for word in arguments if "=" in word and word.partition("=")[0] in defaults]
+    options = dict(word.split("=", 1) for word in words)
+    return {**defaults, **options}, [word for word in arguments if word not in words]
+
+
+def measure_in_turn(
+    entries: Mapping[str, Measurement], rounds: int, *, warm_up: bool = True
+) -> dict[str, Quartiles]:
+    """Measure each entry once a round, so that a noisy moment affects all of them.
+
+    Args:
+        entries: what to measure, by its name.
+        rounds: measurements of each.
+        warm_up: discard a first round, in which code is compiled and memory allocated.
+    """
+    if warm_up:
+        for once in entries.values():
+            once()
+    values: dict[str, list[float]] = {name: [] for name in entries}
+    for _ in range(rounds):
+        for name, once in entries.items():
+            values[name].append(once())
+    return {name: quartiles(measured) for name, measured in values.items()}
+
+
+def quartiles(values: Sequence[float]) -> Quartiles:
+    """Return the quartiles of at least one number."""
+    if len(values) == 1:
+        return Quartiles(*values, *values, *values)
+    return Quartiles(*quantiles(values, n=4, method="inclusive"))
+
+
+def compare(
+    results: Mapping[str, Quartiles], name: str, unit: str, scale: float = 1, **columns: object
+) -> list[dict[str, object]]:
+    """Return a line for each of `results` with ratios to the first of them.
+
+    Args:
+        results: by the names of entries.
+        name: column of these names.
+        unit: column of the medians.
+        scale: units of a measured one, as 1000 milliseconds of a second.
+        columns: the same in every line; they come first.
+    """
+    base = next(iter(results.values())).median
+    return [
+        {**columns, name: entry, **result.over(base), unit: scale * result.median}
+        for entry, result in results.items()
+    ]
+
+
+def save(out: str, lines: Sequence[Mapping[str, object]]) -> None:
+    """Print the lines; write them to the CSV `out`, if any, with machine and versions."""
+    print(tabulate([[_format(v) for v in line.values()] for line in lines], [*lines[0]]))
+    if not out:
+        return
+    path = Path(out)
+    installed = versions()
+    origin = {
+        "machine": _machine(), "torch": installed["torch"], "timm": installed["timm"],
+        "commit": commit(), "measured": now(),
+    }  # fmt: skip
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, [*lines[0], *origin], lineterminator="\n")
+        writer.writeheader()
+        for line in lines:
+            writer.writerow({key: _format(value) for key, value in {**line, **origin}.items()})
+    print(path)
+
+
+def _format(value: object) -> object:
+    return f"{value:.4g}" if isinstance(value, float) else value
+
+
+def _machine() -> str:
+    """Return the number and name of the processors."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        lines = []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return f"{len(names)} x {names[0]}" if names else platform.processor()

@@ -1,0 +1,160 @@
+"""Official files of a data set: present, whole and the right ones before torchvision reads them.
+
+torchvision's readers compare the same MD5 sums, but say neither which file is wrong nor what to do
+about it, and refuse files that are not the official ones.
+"""
+
+import fcntl
+import hashlib
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from normbench.data.dataset import TensorSplit
+from normbench.errors import BadInput, one_line
+
+
+@dataclass(frozen=True)
+class OfficialFiles:
+    """Files of one data set below its root.
+
+    Args:
+        data: name of the data set in conf/data, for messages.
+        root: folder of the files.
+        sums: MD5 sum of every file by its path below `root`.
+        remedy: how to get the files, for messages.
+        verify: compare the sums.
+    """
+
+    data: str
+    root: Path
+    sums: Mapping[str, str | None]
+    remedy: str
+    verify: bool = True
+
+    def download(self, download: Callable[[], object]) -> None:
+        """Call `download` unless all files are present.
+
+        Raises:
+            BadInput: it failed.
+        """
+        download_once(
+            self.data, self.root, self.remedy,
+            lambda: all((self.root / name).is_file() for name in self.sums), download,
+        )  # fmt: skip
+
+    def check(self) -> None:
+        """Check that all files are present and, with `verify`, the official ones.
+
+        Raises:
+            BadInput: a file is not.
+        """
+        for name, official in self.sums.items():
+            try:
+                with (self.root / name).open("rb") as file:
+                    if not self.verify:
+                        continue
+                    md5 = hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False))
+            except FileNotFoundError:
+                raise self.unusable(name, "is missing") from None
+            except OSError as error:
+                raise self.unusable(name, f"cannot be read ({error.strerror})") from None
+            if md5.hexdigest() != official:
+                raise self.unusable(
+                    name,
+                    f"has MD5 {md5.hexdigest()}, the official file {official}, so it is damaged or "
+                    "another; remove it first (data.verify=false takes it as it is)",
+                )
+
+    @contextmanager
+    def reading(self, name: str) -> Iterator[None]:
+        """Name the file `name` where a reader of torchvision fails on it.
+
+        Raises:
+            BadInput: the block raised any exception.
+        """
+        try:
+            yield
+        except BadInput:
+            raise
+        except Exception as error:  # readers raise whatever a damaged file leads them to
+            raise self.unusable(name, f"cannot be read ({one_line(error)})") from None
+
+    def split(
+        self, name: str, images: Tensor, labels: Tensor, shape: tuple[int, int, int], classes: int
+    ) -> TensorSplit:
+        """Return what was read from the file `name` as a split.
+
+        Args:
+            name: of the file.
+            images: (N, *shape).
+            labels: (N,).
+            shape: (C, H, W) of the data set's images.
+            classes: number of classes; labels are 0 to `classes` - 1.
+
+        Raises:
+            BadInput: the images or labels are not those of such a data set.
+        """
+        if images.dtype != torch.uint8 or tuple(images.shape[1:]) != shape:
+            raise self.unusable(
+                name,
+                f"has images {tuple(images.shape[1:])} of {images.dtype}, not {shape} of bytes",
+            )
+        if len(labels) != len(images):
+            raise self.unusable(name, f"has {len(labels)} labels for {len(images)} images")
+        if len(labels) and not 0 <= int(labels.min()) <= int(labels.max()) < classes:
+            raise self.unusable(
+                name,
+                f"has labels {int(labels.min())} to {int(labels.max())}, not 0 to {classes - 1}",
+            )
+        return TensorSplit(images.contiguous(), labels.long())
+
+    def unusable(self, name: str, problem: str) -> BadInput:
+        """Return the error to raise about the file `name`."""
+        return BadInput(f"data={self.data}: {self.root / name} {problem}; {self.remedy}")
+
+
+def download_once(
+    data: str,
+    root: Path,
+    remedy: str,
+    is_complete: Callable[[], bool],
+    download: Callable[[], object],
+) -> None:
+    """Call `download` unless the data set is complete, in one process at a time.
+
+    Raises:
+        BadInput: it failed, or `root` cannot be written.
+    """
+    if is_complete():
+        return
+    with _alone(root):
+        if is_complete():  # another process downloaded it while this one waited
+            return
+        try:
+            download()
+        except (OSError, RuntimeError) as error:
+            raise BadInput(f"data={data}: the download failed ({error}); {remedy}") from error
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Let one process at a time pass, as two sweeps may begin at the same moment."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        file = os.open(folder / ".normbench.lock", os.O_RDWR | os.O_CREAT)
+    except OSError as error:
+        raise BadInput(
+            f"data.download=true: {folder} cannot be written ({error.strerror}); choose another "
+            "data.root"
+        ) from None
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(file)

@@ -1,0 +1,224 @@
+"""Photographs of any size in files of their own, a folder a class.
+
+Shape letters: N images, C channels, H W positions, S side of the network's input.
+"""
+
+import hashlib
+import os
+from abc import abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Self
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from PIL import Image
+from torch import Tensor
+from torchvision.datasets.folder import is_image_file, make_dataset
+
+from normbench.data.counter_rng import Draws
+from normbench.data.dataset import DatasetOnDisk
+from normbench.data.random_crop import center_boxes, crop_and_resize, random_boxes
+from normbench.errors import BadInput
+
+
+@dataclass(frozen=True)
+class FileSplit:
+    """Image files and their labels (N,) int64.
+
+    Args:
+        paths: one an image.
+        labels: (N,).
+        longest: of a larger image's sides once it is read; None: as it is.
+    """
+
+    paths: Sequence[str]
+    labels: Tensor
+    longest: int | None = None
+
+    @cached_property
+    def digest(self) -> str:
+        """SHA-256 of the labels and of the names below the common folder, which may be moved."""
+        common = len(os.path.commonpath(self.paths))
+        digest = hashlib.sha256(self.labels.numpy().tobytes())
+        digest.update("\n".join(path[common:] for path in self.paths).encode())
+        return digest.hexdigest()
+
+    def take(self, indices: Tensor) -> "FileSplit":
+        paths = [self.paths[index] for index in indices.tolist()]
+        return replace(self, paths=paths, labels=self.labels[indices])
+
+    def image(self, index: int) -> Image.Image:
+        """Decode image `index`.
+
+        Raises:
+            BadInput: it is damaged; the message names the file.
+        """
+        return shrink(decode(self.paths[index]), self.longest)
+
+
+@dataclass(frozen=True)
+class DecodedSplit:
+    """Images of any size decoded in memory, each (H, W, 3), and their labels (N,) int64."""
+
+    images: Sequence[NDArray[np.uint8]]
+    labels: Tensor
+
+    def take(self, indices: Tensor) -> "DecodedSplit":
+        images = [self.images[index] for index in indices.tolist()]
+        return DecodedSplit(images, self.labels[indices])
+
+    def image(self, index: int) -> Image.Image:
+        """Return image `index`."""
+        return Image.fromarray(self.images[index])
+
+
+def decode(path: str) -> Image.Image:
+    """Decode the image in the file `path` as RGB.
+
+    Raises:
+        BadInput: it is missing or damaged; the message names the file.
+    """
+    try:
+        with Image.open(path) as image:
+            return image.convert("RGB")
+    except FileNotFoundError:
+        raise BadInput(f"{path} is missing: it was there when its folder was listed") from None
+    # Pillow's readers raise whatever a damaged file leads them to, struct.error and others.
+    except Exception as error:
+        raise BadInput(
+            f"{path} is no image that can be read ({type(error).__name__}: {error}); "
+            "replace the file or remove it"
+        ) from None
+
+
+def shrink(image: Image.Image, longest: int | None) -> Image.Image:
+    """Resize `image` so that no side is above `longest`; None: return it as it is."""
+    if longest is None or max(image.size) <= longest:
+        return image
+    scale = longest / max(image.size)
+    width, height = (max(1, round(side * scale)) for side in image.size)
+    rows = image.resize((width, image.height), Image.Resampling.BILINEAR)
+    return rows.resize((width, height), Image.Resampling.BILINEAR)
+
+
+@dataclass(frozen=True)
+class Photographs(DatasetOnDisk):
+    """Photographs in files, of each of which a box is resized to the network's input.
+
+    Args:
+        size: S, the side of the images in an evaluation, and in training unless the recipe asks
+            for another.
+        area: least share of an image's pixels in the random box of training.
+        center: share of the shorter side in the central box of an evaluation.
+        resolution: the longer side that larger images are shrunk to before all else; null: none.
+        jpeg: share of the images that prepared files hold as JPEG and not as pixels. FFCV's decoder
+            rounds otherwise than Pillow's, so it is part of a run's id; only loader=ffcv has it.
+    """
+
+    val: float = 0.0
+    size: int = 224
+    area: float = 0.08
+    center: float = 0.875
+    resolution: int | None = None
+    jpeg: float | None = None
+
+    moments = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))  # ImageNet's
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("size", "resolution"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ValueError(f"{name}={value}: pixels of a side are at least 1")
+        for name in ("area", "center"):
+            if not 0 < getattr(self, name) <= 1:
+                raise ValueError(f"{name}={getattr(self, name)}: a share is above 0, at most 1")
+        if self.jpeg is not None and not 0 <= self.jpeg <= 1:
+            raise ValueError(f"jpeg={self.jpeg}: a share of the images is from 0 to 1")
+
+    @property
+    def image_shape(self) -> tuple[int, int, int]:
+        return (3, self.size, self.size)
+
+    def with_side(self, side: int | None) -> Self:
+        return self if side is None else self._with_side(side)
+
+    def boxes(self, sizes: Tensor, draws: Draws | None) -> Tensor:
+        """Return the box (N, 4) that is seen of each image; without `draws` that of an evaluation.
+
+        Args:
+            sizes: (N, 2), height and width of the images.
+            draws: of these images; None: nothing is drawn.
+        """
+        if draws is None:
+            return center_boxes(sizes, self.center)
+        return random_boxes(sizes, draws, (self.area, 1.0))
+
+    def crop_and_resize(self, images: Sequence[Image.Image], draws: Draws | None) -> Tensor:
+        """Return the boxes of decoded images as bytes (N, 3, S, S)."""
+        side = self.image_shape[1] if draws is None else self.train_shape[1]
+        sizes = torch.tensor([image.size[::-1] for image in images]).view(-1, 2)
+        boxes = self.boxes(sizes, draws).tolist()
+        if not images:
+            return torch.empty(0, 3, side, side, dtype=torch.uint8)
+        pixels = [crop_and_resize(*pair, side) for pair in zip(images, boxes, strict=True)]
+        return torch.from_numpy(np.stack(pixels))
+
+    def load(self) -> tuple[FileSplit, FileSplit]:
+        train, test = self.list_files()
+        return replace(train, longest=self.resolution), replace(test, longest=self.resolution)
+
+    @abstractmethod
+    def list_files(self) -> tuple[FileSplit, FileSplit]:
+        """List the official training and test images.
+
+        Raises:
+            BadInput: images or folders are missing.
+        """
+
+    def _name_parts(self, split: str) -> list[str]:  # noqa: ARG002 (both alike)
+        resolution = [] if self.resolution is None else [f"resolution{self.resolution}"]
+        return resolution + ([f"jpeg{self.jpeg:g}"] if self.jpeg else [])
+
+
+def class_folders(data: str, folder: Path, remedy: str) -> list[str]:
+    """Return the sorted names of the folders in `folder`, each of which is a class.
+
+    Raises:
+        BadInput: there is no such folder, or none in it; the message names `data` and `remedy`.
+    """
+    try:
+        with os.scandir(folder) as entries:
+            names = sorted(entry.name for entry in entries if entry.is_dir())
+    except OSError as error:
+        raise BadInput(
+            f"data={data}: {folder} cannot be listed ({error.strerror}); {remedy}"
+        ) from None
+    names = [name for name in names if not name.startswith(".")]
+    if not names:
+        raise BadInput(f"data={data}: {folder} has no folders, one a class; {remedy}")
+    return names
+
+
+def list_images(data: str, folder: Path, classes: Sequence[str], remedy: str) -> FileSplit:
+    """List the images in and below the folders `classes` of `folder`; labels are their places.
+
+    Raises:
+        BadInput: a class has no image.
+    """
+    labels = {name: label for label, name in enumerate(classes)}
+    files = make_dataset(folder, labels, is_valid_file=_is_visible_image, allow_empty=True)
+    if empty := set(range(len(classes))) - {label for _, label in files}:
+        name = classes[min(empty)]
+        raise BadInput(f"data={data}: {folder / name} is missing or has no images; {remedy}")
+    # By class and then by path, also where a class has folders, so that an index names one image.
+    files.sort(key=lambda file: file[::-1])
+    return FileSplit([path for path, _ in files], torch.tensor([label for _, label in files]))
+
+
+def _is_visible_image(path: str) -> bool:
+    return is_image_file(path) and not Path(path).name.startswith(".")
