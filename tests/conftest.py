@@ -26,7 +26,8 @@ torch.set_num_threads(1)
 
 #: What takes longest comes first, so that no worker of pytest-xdist is left with it at the end.
 LONGEST = (
-    "test_slurm", "test_plans", "test_house", "test_paper_tables", "test_probe_command",
+    "test_slurm", "test_plans", "test_house", "test_paper_tables", "test_figures",
+    "test_trained_networks",
     "test_resume", "test_sweep", "test_reading", "test_process_group", "test_training", "test_docs",
     "test_prepare", "test_wandb_logger",
 )  # fmt: skip
@@ -83,6 +84,8 @@ def probe_command(
 ) -> Probe:
     """`python -m normbench.probe ARGUMENTS` in an empty folder."""
     monkeypatch.chdir(tmp_path)
+    # Workers of pytest-xdist already use all cores; more threads than cores make each other wait.
+    monkeypatch.setattr("normbench.probe.networks.share_of_cores", lambda _: 1)
     threads = torch.get_num_threads()
 
     def run(*arguments: str) -> Finished:

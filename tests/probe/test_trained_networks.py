@@ -1,0 +1,152 @@
+"""Networks of finished runs and of files, by ckpt=."""
+
+from pathlib import Path
+from statistics import fmean
+
+import pytest
+import torch
+
+from normbench.measurements.ratios import divergence
+from normbench.probe.trained_network import find_run
+from normbench.results import read as read_rows
+from normbench.results import read_row
+from normbench.run_files import (
+    group_by,
+    read_records,
+)
+from support.cells import SHORT
+from support.commands import Command, Probe
+from support.probes import KEPT, lines, report_page, values
+
+
+def test_example_weight_of_runs(probe_command: Probe, command: Command) -> None:
+    grid = ("norm=bn,gn", "batch=4", "seed=0,1", *KEPT)
+    assert command("-m", *grid, "recipe.images=1280").code == 0
+    found = probe_command("example_weight", "ckpt=all", "alphas=0,0.25,0.5,1", "out=reports/alpha")
+    assert found.code == 0, found.err
+    table = read_records(Path("reports/alpha/example_weight.csv"))
+    assert [*group_by(table, "network")] == ["bn", "gn"]
+    rows = {row.id: row for row in read_rows("runs")}
+    assert len(rows) == 4  # those of probes are none of them
+    for id_, own in group_by(table, "run").items():
+        row = rows[id_]
+        usual = 0.0 if row.norm == "bn" else 1.0
+        # As the run itself was validated and tested.
+        (val,) = [x for x in own if x["split"] == "val" and x["alpha"] == usual]
+        (test,) = [x for x in own if x["split"] == "test" and x["alpha"] == usual]
+        assert val["top1"] == pytest.approx(row.val_top1, abs=1e-4)
+        assert test["top1"] == pytest.approx(row.test_top1, abs=1e-4)
+        assert test["loss"] == pytest.approx(row.test_loss, rel=1e-4)
+        folder = Path("runs/default") / id_ / "probes"
+        seen = read_row(folder / "example_weight.json")
+        assert (seen.kind, seen.probe, seen.probed_run) == ("probe", "example_weight", id_)
+        best = {measure: x["alpha"] for x in own for measure in str(x["best"] or "").split()}
+        assert seen.options.endswith(f"example_weight.loss={best['loss']:g}")
+        (chosen,) = [x for x in own if x["split"] == "test" and x["alpha"] == best["loss"]]
+        assert seen.test_loss == pytest.approx(chosen["loss"])
+        assert read_records(folder / "example_weight.csv") == own
+    report = report_page()
+    assert "Images that count in their own statistics" in report
+
+
+def test_a_run_that_a_probe_refuses_is_named_and_others_are_measured(
+    probe_command: Probe, command: Command
+) -> None:
+    short = (*KEPT, "recipe.images=256")
+    assert command("-m", "norm=bn,sn,evonorm_s0", "batch=4", *short).code == 0
+    found = probe_command("example_weight", "ckpt=all", "alphas=0,1")
+    assert found.code == 0, found.err
+    assert [*group_by(lines("example_weight"), "network")] == ["bn", "sn"]
+    assert "is n/a: the network has no layer that supports" in found.out
+    found = probe_command("ratios", "ckpt=all")
+    assert found.code == 0, found.err
+    assert [*group_by(lines("ratios"), "network")] == ["sn"]
+    assert "is n/a: the network has no switchable normalization" in found.out
+
+
+def test_runs_with_other_workers_are_not_seeds(probe_command: Probe, command: Command) -> None:
+    """Runs that differ in their workers alone are told apart."""
+    grid = ("norm=sn", "batch=8", "protocol=fixed_workers", "workers=1,4", "recipe.images=256")
+    assert command("-m", *grid, *SHORT[1:], "checkpoint=keep").code == 0
+    assert probe_command("ratios", "ckpt=all").code == 0
+    assert {*group_by(lines("ratios"), "network")} == {"sn workers=1", "sn workers=4"}
+    assert Path("reports/probes/ratios_apart.csv").exists()
+
+
+def test_ratios_of_two_seeds_are_compared(probe_command: Probe, command: Command) -> None:
+    grid = ("norm=sn", "seed=0,1", "recipe.images=256", *SHORT[1:], "checkpoint=keep")
+    assert command("-m", *grid).code == 0
+    assert probe_command("ratios", "ckpt=all").code == 0
+    apart = read_records(Path("reports/probes/ratios_apart.csv"))
+    assert {line["network"] for line in apart} == {"seed 0 || seed 1"}
+    for of in ("mean", "var"):
+        one, other = (
+            [line for line in lines("ratios") if line["seed"] == seed and line["of"] == of]
+            for seed in (0, 1)
+        )
+        expected = fmean(
+            divergence([x[m] for m in ("in", "ln", "bn")], [y[m] for m in ("in", "ln", "bn")])
+            for x, y in zip(one, other, strict=True)
+        )
+        (found,) = [x["divergence"] for x in apart if x["of"] == of and x["group"] == "all"]
+        assert found == pytest.approx(expected, rel=1e-4)
+
+
+def test_the_command_keeps_the_records_of_training(probe_command: Probe, command: Command) -> None:
+    words = (*KEPT, "probe=spp", "probe.images=64", "recipe.images=1280")
+    assert command("norm=bn", *words).code == 0
+    (row,) = read_rows("runs")
+    own = Path("runs/default") / row.id / "probes"
+    before = (own / "spp.csv").read_bytes()
+    assert probe_command("spp", f"ckpt={row.id}", "images=16").code == 0
+    assert (own / "spp.csv").read_bytes() == before
+    assert {line["epoch"] for line in read_records(own / "spp.command.csv")} == {1}
+
+
+def test_ratios_over_the_kept_epochs(probe_command: Probe, command: Command) -> None:
+    assert command("norm=sn", *KEPT, "checkpoint.epochs=[1,3]").code == 0
+    (row,) = read_rows("runs")
+    found = probe_command("ratios", f"ckpt={row.id}")
+    assert found.code == 0, found.err
+    epochs = group_by(lines("ratios"), "epoch")
+    assert [*epochs] == [1, 3, 4]
+    for member in ("in", "ln", "bn"):
+        for of in ("mean", "var"):
+            shares = [line[member] for line in epochs[4] if line["of"] == of]
+            assert fmean(shares) == pytest.approx(row.sn_ratios[f"{of}.{member}"], abs=1e-6)
+    assert probe_command("ratios", f"ckpt={row.id}@3").code == 0
+    assert [*group_by(lines("ratios"), "epoch")] == [3]
+
+
+def test_a_run_and_its_files_are_measured_with_trained_parameters(
+    probe_command: Probe, command: Command
+) -> None:
+    assert command("norm=bn", *KEPT, "checkpoint.epochs=[1]").code == 0
+    (row,) = read_rows("runs")
+    for kind in ("spp", "power"):
+        assert probe_command(kind, f"ckpt={row.id}", "images=64").code == 0
+        assert [*group_by(lines(kind), "epoch")] == [1, 4]
+        seen = read_records(Path("runs/default") / row.id / "probes" / f"{kind}.command.csv")
+        assert seen == lines(kind)
+    path = Path("runs/default") / row.id / "checkpoint.pt"
+    words = ("norm=bn", *KEPT, "images=64", "input=data")
+    assert probe_command("spp", f"ckpt={path}", *words, "protocol=fixed_global_batch").code == 0
+    of_file = lines("spp")
+    assert probe_command("spp", f"ckpt={row.id}@last", "images=64", "input=data").code == 0
+    for ours, theirs in zip(of_file, lines("spp"), strict=True):
+        assert ours["variance"] == pytest.approx(theirs["variance"], rel=1e-6)
+    state = torch.load(path, weights_only=True)["model"]
+    torch.save({"state_dict": {f"module.{key}": value for key, value in state.items()}}, "plain.pt")
+    assert probe_command("spp", "ckpt=plain.pt", *words, "protocol=fixed_global_batch").code == 0
+    assert values(lines("spp"), "variance") == values(of_file, "variance")
+
+
+def test_the_average_of_the_weights_is_measured(command: Command) -> None:
+    assert command("norm=bn", *KEPT, "recipe.ema=0.9", "recipe.images=1280").code == 0
+    (row,) = read_rows("runs")
+    found = find_run(row.id, Path("runs"))
+    state = torch.load(found.checkpoints[found.last_epoch], weights_only=True)
+    network = found.network(found.last_epoch)
+    name, parameter = next(iter(network.named_parameters()))
+    assert torch.equal(parameter, state["average"][f"network.{name}"])
+    assert not torch.equal(parameter, state["model"][name])

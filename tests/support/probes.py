@@ -1,0 +1,32 @@
+"""Files that the probe command writes, and words of small networks for it."""
+
+from pathlib import Path
+
+from normbench.run_files import (
+    Record,
+    read_records,
+)
+from support.cells import SHORT
+
+#: The network of the NF paper's figures with an eighth of the depth and a quarter of the width.
+SMALLER = ("model.depths=[6,6,6,6]", "model.width=24", "image=128", "images=2", "trainer=cpu")
+#: A short run that keeps its network.
+KEPT = (*SHORT, "checkpoint=keep", "model.stem_stride=1", "recipe.images=5120")
+
+
+def lines(name: str) -> list[Record]:
+    """Return the records of a file in the default folder."""
+    return read_records(Path("reports/probes") / f"{name}.csv")
+
+
+def values(blocks: list[Record], measure: str, stage: int | None = None) -> list[float]:
+    """Return a column of the blocks, of one stage or of all."""
+    return [b[measure] for b in blocks if stage is None or b["stage"] == stage]
+
+
+def report_page() -> str:
+    """Write the report of all runs; return its page."""
+    from normbench.report.__main__ import main
+
+    assert main(["out=whole"]) == 0
+    return Path("whole/index.html").read_text()
