@@ -59,6 +59,7 @@ def test_nf_1_variance_of_bn_grows_linearly_within_a_stage(figure: Figure) -> No
                 assert max(means) < 0.05
 
 
+@pytest.mark.slow
 def test_nf_2_scaled_weight_standardization_follows_batch_normalization(
     figure: Figure,
 ) -> None:
@@ -78,18 +79,21 @@ def test_nf_2_scaled_weight_standardization_follows_batch_normalization(
     assert all(b < a for a, b in pairwise(decay))  # of zero padding, says the paper
 
 
+@pytest.mark.slow
 def test_nf_6_variance_explodes_without_normalization(figure: Figure) -> None:
     (blocks,) = figure("nf_6").values()
     variances = [values(blocks, "variance", stage)[-1] for stage in (1, 2, 3, 4)]
     assert all(b > 5 * a for a, b in pairwise(variances))
 
 
+@pytest.mark.slow
 def test_nf_7_linear_networks_have_no_mean_shift(figure: Figure) -> None:
     for blocks in figure("nf_7").values():
         assert max(values(blocks, "squared_mean")) < 0.05
         assert fmean(values(blocks, "branch_variance", 1)) == pytest.approx(1, abs=0.1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "wrong", "right"),
     [("nf_8", "gain 1.414", "gain 1.713"), ("nf_9", "gate", "2 x gate")],
@@ -113,6 +117,7 @@ def test_nf_10_fixup_is_constant_within_a_stage(figure: Figure) -> None:
     assert len(set.union(*stages)) == 4
 
 
+@pytest.mark.slow
 def test_nf_11_post_activation_branches_have_variance_1(figure: Figure) -> None:
     (blocks,) = figure("nf_11").values()
     assert values(blocks, "branch_variance") == pytest.approx([1.0] * 24, abs=1e-3)
@@ -123,7 +128,13 @@ def test_nf_11_post_activation_branches_have_variance_1(figure: Figure) -> None:
         assert all(a < b for a, b in pairwise(heights))
 
 
-@pytest.mark.parametrize("name", names(FIGURES))
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[] if name in ("nf_1", "pn_linear") else pytest.mark.slow)
+        for name in names(FIGURES)
+    ],
+)
 def test_every_figure_is_written_with_its_records(name: str, probe_command: Probe) -> None:
     content = load(FIGURES / f"{name}.yaml")
     small = {

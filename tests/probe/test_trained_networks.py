@@ -46,7 +46,7 @@ def test_example_weight_of_runs(probe_command: Probe, command: Command) -> None:
         assert seen.test_loss == pytest.approx(chosen["loss"])
         assert read_records(folder / "example_weight.csv") == own
     report = report_page()
-    assert "Images that count in their own statistics" in report
+    assert "Weight alpha of an image in its own statistics" in report
 
 
 def test_a_run_that_a_probe_refuses_is_named_and_others_are_measured(

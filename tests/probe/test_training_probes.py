@@ -58,8 +58,8 @@ def test_records_means_and_figures_of_a_training(command: Command) -> None:
         own = fmean(line[name.removeprefix("power_")] for line in power[3])
         assert last[name] == pytest.approx(own, rel=1e-6)
     report = report_page()
-    assert "Ratios that switchable normalization learned" in report
-    assert "Power of the normalized maps" in report
+    assert "Ratios learned by switchable normalization" in report
+    assert "Power of the normalized activations over depth" in report
     assert list(Path("reports/batch_size").glob("*-ratios.png"))
 
 

@@ -11,7 +11,7 @@ from support.cells import SHORT
 #: The network of the NF paper's figures with an eighth of the depth and a quarter of the width.
 SMALLER = ("model.depths=[6,6,6,6]", "model.width=24", "image=128", "images=2", "trainer=cpu")
 #: A short run that keeps its network.
-KEPT = (*SHORT, "checkpoint=keep", "model.stem_stride=1", "recipe.images=5120")
+KEPT = (*SHORT, "model=resnet8", "checkpoint=keep", "model.stem_stride=1", "recipe.images=5120")
 
 
 def lines(name: str) -> list[Record]:
