@@ -16,6 +16,7 @@ from support.commands import Command, Probe
 from support.probes import KEPT, SMALLER
 
 
+@pytest.mark.slow
 def test_the_commands_of_the_guide(probe_command: Probe, command: Command) -> None:
     """In their order and smaller; the last ones measure the runs of the one before."""
     guide = (ROOT / "docs/guide/probes.md").read_text()
