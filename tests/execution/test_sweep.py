@@ -40,7 +40,7 @@ def test_a_grid_leaves_a_row_a_cell_and_prints_the_table(command: Command, rows:
     assert "| norm \\ batch   | 4 " in end.out
     assert end.out.count("(2)") == 4
     assert "evonorm_s0 †" in end.out
-    assert "one and the same computation for a seed in every column" in end.out
+    assert "column of this row is the same computation for a given seed" in end.out
     assert "demonstration" in end.out
     for row in rows():
         own = Path("runs") / "default" / row.id
