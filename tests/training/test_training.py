@@ -409,7 +409,7 @@ def test_steps_in_memory_of_their_own_train_bit_for_bit(
     (plain, curve), (replayed, same) = (
         train_cell(cell(*words, f"trainer.cuda_graph={on}")) for on in ("false", "true")
     )
-    assert (plain.pop("graphs"), replayed.pop("graphs")) == (False, True)
+    assert (plain.pop("cuda_graphs"), replayed.pop("cuda_graphs")) == (False, True)
     assert plain == replayed
     assert curve == same
 
