@@ -97,20 +97,12 @@ def _describe_unknown_key(key: str, words: Sequence[str], config_dirs: Sequence[
     for name in choice.split(","):
         for folder in (CONF, *config_dirs):
             path = folder / group / f"{name}.yaml"
-            options = _option_names(path) if path.is_file() else {option}
+            options = load(path).keys() - {"_target_"} if path.is_file() else {option}
             if "." in option and option.partition(".")[0] in options:
                 return f"{key} is not there yet; to add it write +{key}=VALUE"
             if option not in options:
                 return f"{key} is unknown to {group}={name}; {choose_from(option, options)}"
     return f"{key} is unknown to one of {group}={choice}"
-
-
-def _option_names(path: Path) -> set[str]:
-    """Return the options of a yaml, including those of the yamls in its defaults."""
-    content = load(path)
-    others = (name for name in content.get("defaults", ()) if name != "_self_")
-    inherited = (_option_names(path.with_name(f"{name}.yaml")) for name in others)
-    return (content.keys() - {"_target_", "defaults"}).union(*inherited)
 
 
 def _first_line(error: Exception) -> str:
