@@ -715,7 +715,7 @@ def test_a_network_of_timm_takes_a_step_with_any_plain_normalizer(name: str, nor
     torch.manual_seed(0)
     network = model(f"timm/{name}", norm=normalizer(norm), num_classes=4, max_groups=4)
     recipe: Any = build("recipe", options("recipe", "demo", {}))
-    optimizer = recipe.optimizer(network, 8)
+    optimizer = recipe.build_optimizer(network, 8)
     logits = network.train()(torch.randn(8, 3, 64, 64))
     F.cross_entropy(logits, torch.arange(8) % 4).backward()
     optimizer.step()

@@ -1,5 +1,6 @@
 """Cells of small, long and interrupted trainings, composed from words of a command line."""
 
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -29,8 +30,9 @@ RESUMABLE = (
 BROKEN = ("--config-dir", str(PLUGIN / "conf"))
 
 
+@cache
 def cell(*arguments: str) -> Cell:
-    """Return the one cell of a command line."""
+    """Return the one cell of a command line, composed once for all tests."""
     (only,), _ = compose(list(arguments))
     return only
 
