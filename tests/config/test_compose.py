@@ -19,7 +19,7 @@ from normbench.config.compose import compose
 from normbench.config.files import CONF, ROOT, SWEEPS, TABLES, names
 from normbench.config.parse import derive_workers
 from normbench.errors import BadInput, choose_from
-from support.cells import PLUGIN, cell
+from support.cells import PLUGIN, cell, composed
 from support.commands import Command
 
 GROUPS = sorted(path.name for path in CONF.iterdir() if path.is_dir() and path.name != "hydra")
@@ -305,9 +305,9 @@ def test_code_of_ones_own_is_part_of_the_id(
     ids = []
     for content in ("First = Second = 1\n", "First = Second = 2\n"):
         (tmp_path / "own_code.py").write_text(content)
-        ids.append(cell("--config-dir", str(tmp_path), "norm=mine").id)
+        ids.append(composed("--config-dir", str(tmp_path), "norm=mine").id)
     (tmp_path / "norm" / "mine.yaml").write_text("# Mine.\n_target_: own_code.Second\n")
-    ids.append(cell("--config-dir", str(tmp_path), "norm=mine").id)
+    ids.append(composed("--config-dir", str(tmp_path), "norm=mine").id)
     assert len(set(ids)) == 3
 
 
@@ -342,7 +342,7 @@ def test_a_yamls_own_name_is_an_option_of_it(tmp_path: Path) -> None:
     ids = set()
     for name in ("resnet18", "resnet34"):
         (tmp_path / "model" / "mine.yaml").write_text(text.replace("name: null", f"name: {name}"))
-        ids.add(cell("--config-dir", str(tmp_path), "model=mine").id)
+        ids.add(composed("--config-dir", str(tmp_path), "model=mine").id)
     assert len(ids) == 2
 
 

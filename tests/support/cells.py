@@ -30,11 +30,16 @@ RESUMABLE = (
 BROKEN = ("--config-dir", str(PLUGIN / "conf"))
 
 
+def composed(*arguments: str) -> Cell:
+    """Return the one cell of a command line, whatever its files say now."""
+    (only,), _ = compose(list(arguments))
+    return only
+
+
 @cache
 def cell(*arguments: str) -> Cell:
     """Return the one cell of a command line, composed once for all tests."""
-    (only,), _ = compose(list(arguments))
-    return only
+    return composed(*arguments)
 
 
 def run_folder(*arguments: str) -> Path:
