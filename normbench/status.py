@@ -1,15 +1,15 @@
-"""The runs in a folder by their state, without torch.
+"""List the runs of a folder by their state, without torch.
 
     python -m normbench.status [runs=DIR] [STATE ...]
 
     finished      there is a row; also as ok, diverged, impossible, oom
-    running       a process holds the run: the step, the time of its last sign
-    queued        a job of a cluster waits
-    interrupted   stopped by Ctrl-C or a signal; the same command goes on from the last checkpoint
-    failed        an error, in a line; the trace is in log.txt
-    lost          neither: its process was killed, and nobody was left to say so
+    running       a process holds the run's lock; its step and loss are printed
+    queued        its cluster job is waiting
+    interrupted   stopped by Ctrl-C or a signal; the same command resumes it
+    failed        ended with an error, printed in one line; the traceback is in log.txt
+    lost          its process was killed before it could write a state
 
-A run counts as running while its lock is held, and on other machines while its curve grows.
+A run of another machine counts as running while its files change, and as lost after ten minutes.
 """
 
 import platform
@@ -28,13 +28,13 @@ from normbench.results import last_record
 
 FINISHED = ("ok", "diverged", "impossible", "oom")
 STATES = ("running", "queued", "interrupted", "failed", "lost", "finished", *FINISHED)
-#: Seconds without a sign after which a run of another machine counts as lost.
+#: Seconds without a change after which a run of another machine counts as lost.
 SILENCE = 600.0
 
 
 @dataclass(frozen=True)
 class Run:
-    """A run's folder and what it says."""
+    """A run as one line of the list."""
 
     folder: Path
     state: str
@@ -43,27 +43,27 @@ class Run:
 
 
 def runs(root: Path) -> Iterator[Run]:
-    """All runs below `root`, by sweep and id."""
+    """Yield all runs below `root`, by sweep and id."""
     for folder in sorted({path.parent for path in root.glob("*/*/*.json")}):
-        yield _finished(folder) if (folder / "row.json").exists() else _open(folder)
+        yield _finished_run(folder) if (folder / "row.json").exists() else _open_run(folder)
 
 
-def _finished(folder: Path) -> Run:
+def _finished_run(folder: Path) -> Run:
     row = results.read_row(folder / "row.json")
     plain = [f"{name}={getattr(row, name)}" for name in ("batch", "seed", "model", "data")]
-    usual = {**default_choices(), "precision": "32-true"}
-    unusual = [
+    defaults = {**default_choices(), "precision": "32-true"}
+    changed = [
         f"{name}={getattr(row, name)}"
         for name in ("reg", "recipe", "protocol", "precision")
-        if getattr(row, name) != usual[name]
+        if getattr(row, name) != defaults[name]
     ]
-    title = " ".join([row.norm, *plain, f"workers={row.workers}", *unusual])
+    title = " ".join([row.norm, *plain, f"workers={row.workers}", *changed])
     shared = f", shared with {row.shared_with}" if row.shared_with else ""
     measured = row.reason or f"test {row.test_top1:.1f} %"
     return Run(folder, row.status, f"{title} {row.options}".strip(), f"{measured}{shared}")
 
 
-def _open(folder: Path) -> Run:
+def _open_run(folder: Path) -> Run:
     state = run_files.read_state(folder)
     phase, title = state.get("phase", "lost"), state.get("title", "")
     more = state.get("error", "")
@@ -74,12 +74,12 @@ def _open(folder: Path) -> Run:
         more = f"{more}, has a checkpoint".lstrip(", ")
     if phase == "queued":
         more = f"job {state.get('job', '')}"
-    if phase == "running" and not _alive(folder):
+    if phase == "running" and not _is_running(folder):
         phase = "lost"
     return Run(folder, phase, title, more)
 
 
-def _alive(folder: Path) -> bool:
+def _is_running(folder: Path) -> bool:
     if run_files.is_locked(folder):
         return True
     newest = max(path.stat().st_mtime for path in folder.iterdir())
@@ -88,35 +88,35 @@ def _alive(folder: Path) -> bool:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Print a line for each run, and how many there are of each state."""
+    """Print a line for each run and the number of runs in each state."""
     if {"-h", "--help"} & {*arguments}:
         print(__doc__)
         return 0
-    root, wanted = Path("runs"), []
+    root, states = Path("runs"), []
     try:
         for word in arguments:
             key, _, value = word.partition("=")
             if key == "runs" and value:
                 root = Path(value).expanduser()
             elif word in STATES:
-                wanted.append(word)
+                states.append(word)
             else:
                 raise BadInput(f"{word} is no state; {choose_from(word, STATES)}, or runs=DIR")
         if not root.is_dir():
             raise BadInput(f"runs={root}: there is no such folder")
-        found = list(runs(root))
+        listed = list(runs(root))
     except BadInput as error:
         print(f"normbench.status: {error}", file=sys.stderr)
         return 2
-    if "finished" in wanted:
-        wanted += FINISHED
-    for run in found:
-        if not wanted or run.state in wanted:
+    if "finished" in states:
+        states += FINISHED
+    for run in listed:
+        if not states or run.state in states:
             place = f"{run.folder.parent.name}/{run.folder.name}"
             print(f"{run.state:<12} {place:<22} {run.title:<40} {run.more}".rstrip())
-    counts = Counter(run.state for run in found)
+    counts = Counter(run.state for run in listed)
     total = ", ".join(f"{counts[state]} {state}" for state in STATES if counts[state])
-    print(f"{len(found)} runs in {root}: {total}" if found else f"no runs in {root}")
+    print(f"{len(listed)} runs in {root}: {total}" if listed else f"no runs in {root}")
     return 0
 
 
