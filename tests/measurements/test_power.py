@@ -134,6 +134,7 @@ def collapsing() -> dict[str, list[tuple[float, float]]]:
     return found
 
 
+@pytest.mark.slow
 def test_layer_normalization_collapses_below_the_bound(
     collapsing: dict[str, list[tuple[float, float]]],
 ) -> None:

@@ -162,7 +162,7 @@ def test_equal_sides_of_a_maximum_share_the_gradient() -> None:
     assert_alike(layer, fused, x, torch.float64)
 
 
-@pytest.mark.parametrize("name", sorted(WITH_KERNELS))
+@pytest.mark.parametrize("name", slow_except(sorted(WITH_KERNELS), ["bn", "gn_pn", "sn"]))
 def test_nothing_but_the_input_and_statistics_are_kept(name: str) -> None:
     layer = normalizer(name).layer(16)
     set_triton(layer)
@@ -180,7 +180,7 @@ def test_nothing_but_the_input_and_statistics_are_kept(name: str) -> None:
     assert sum(kept.values()) <= 1.05 * x.nbytes + proxies
 
 
-@pytest.mark.parametrize("name", ["gn", "bn", "evonorm_b0"])
+@pytest.mark.parametrize("name", slow_except(["gn", "bn", "evonorm_b0"], ["gn"]))
 def test_a_network_learns_the_same(name: str) -> None:
     torch.manual_seed(0)
     plain = model(norm=normalizer(name), num_classes=3, in_chans=1, name="resnet8").double()
@@ -200,6 +200,7 @@ def test_a_network_learns_the_same(name: str) -> None:
     assert losses["triton"] == pytest.approx(losses["eager"], rel=1e-9)
 
 
+@pytest.mark.slow
 def test_they_compile_for_a_gpu_where_there_is_none() -> None:
     script = Path(__file__).parents[1] / "support/compile_kernels.py"
     environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}

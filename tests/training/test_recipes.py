@@ -23,6 +23,7 @@ from normbench.training.regularization import Regularization
 from support import dataset_files
 from support.cells import SHORT, cell, train_cell
 from support.commands import Command
+from support.slow import slow_except
 
 IMAGENET, CIFAR = 1_281_167, 50_000
 ALL: set[str] = set(ROLES)
@@ -199,7 +200,7 @@ def test_a_bad_rmsprop_is_one_sentence(changes: dict[str, Any], says: str) -> No
         recipe("pn_efficientnet", **changes)
 
 
-@pytest.mark.parametrize("precision", ["32-true", "bf16-mixed"])
+@pytest.mark.parametrize("precision", slow_except(["32-true", "bf16-mixed"], ["32-true"]))
 def test_evonorms_proxy_task_trains(precision: str, tmp_path: Path) -> None:
     words = dataset_files.words("cifar10", dataset_files.cifar10(tmp_path))
     _, curve = train_cell(
@@ -238,7 +239,10 @@ def test_an_average_over_epochs_reaches_the_evaluation() -> None:
 
 
 @pytest.mark.parametrize("name", names(CONF / "reg"))
-@pytest.mark.parametrize("network", ["resnet20_v2", "resnet50", "nf_regnet_b0", "timm"])
+@pytest.mark.parametrize(
+    "network",
+    slow_except(["resnet20_v2", "resnet50", "nf_regnet_b0", "timm"], ["resnet20_v2", "timm"]),
+)
 def test_a_level_reaches_the_network(name: str, network: str) -> None:
     norm = "nf" if network == "nf_regnet_b0" else "bn"
     more = ["model.name=resnet18"] if network == "timm" else []

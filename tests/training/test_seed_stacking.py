@@ -69,6 +69,7 @@ def assert_same(
     assert fields.keys() - clocks == fields_alone.keys() - clocks
 
 
+SLOW = pytest.mark.slow
 ONE_BY_ONE = {"batch_renorm": "running statistics that training reads"}
 
 
@@ -86,15 +87,19 @@ def test_every_normalizer_is_trained_as_alone(norm: str) -> None:
     "words",
     [
         pytest.param(["recipe.ema=0.9"], id="average of weights"),
-        pytest.param(["recipe.ema=0.9", "recipe.ema_unit=epoch"], id="average of epochs"),
-        pytest.param(["recipe.recalibration=2"], id="batch average"),
+        pytest.param(
+            ["recipe.ema=0.9", "recipe.ema_unit=epoch"],
+            id="average of epochs",
+            marks=SLOW,
+        ),
+        pytest.param(["recipe.recalibration=2"], id="batch average", marks=SLOW),
         pytest.param(["recipe.gain_target=1", "recipe.decayed=[weight,gain]"], id="gains to 1"),
-        pytest.param(["recipe=evonorm_mobilenet", "recipe.epochs=null"], id="RMSProp"),
-        pytest.param(["reg=mixup"], id="mixup"),
-        pytest.param(["data.val=0"], id="nothing held out"),
+        pytest.param(["recipe=evonorm_mobilenet", "recipe.epochs=null"], id="RMSProp", marks=SLOW),
+        pytest.param(["reg=mixup"], id="mixup", marks=SLOW),
+        pytest.param(["data.val=0"], id="nothing held out", marks=SLOW),
         pytest.param(["batch=64", "trainer.chunk=1"], id="one worker"),
-        pytest.param(["model=timm", "model.name=resnet10t"], id="a library's network"),
-        pytest.param(["probe=power", "probe.images=16"], id="looked at"),
+        pytest.param(["model=timm", "model.name=resnet10t"], id="a library's network", marks=SLOW),
+        pytest.param(["probe=power", "probe.images=16"], id="looked at", marks=SLOW),
     ],
 )
 def test_whatever_the_training_is(words: list[str]) -> None:
@@ -213,7 +218,7 @@ def test_seeds_that_do_not_fit_together_are_trained_one_by_one(
         "recipe.images=512", "trainer=cpu", "logger=none", "stack_seeds=true",
     )  # fmt: skip
     assert end.code == 0, end.err
-    assert "with other seeds; now alone" in end.out
+    assert "stacked with other seeds; trying alone" in end.out
     assert [row.stacked_seeds for row in rows()] == [1, 1]
 
 
@@ -249,4 +254,4 @@ def test_cores_that_have_nothing_to_do_get_seeds(
 def test_clusters_and_torchrun_train_a_run_each(command: Command) -> None:
     end = command("-m", "seed=0,1", "stack_seeds=true", "hydra/launcher=submitit_local")
     assert end.code == 2
-    assert "stack_seeds=true: seeds are trained together by one process" in end.err
+    assert "stack_seeds=true trains several seeds in one process of this machine" in end.err
