@@ -98,7 +98,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from normbench.norms.layer import NormAct, Normalizer, Normalizing
+from normbench.norms.base.layer import NormAct, Normalizer, Normalizing
 
 
 @dataclass(frozen=True)
@@ -123,7 +123,7 @@ YAML = "# A toy that squashes every value.\n_target_: normbench.norms.toy.Toy\n"
 
 def outcome(folder: Path, toy: str) -> str:
     """The end of a run of the tests of `toy` in a copy of the repository."""
-    for part in ("normbench", "conf", "sweeps", "reports", "tests", "docs"):
+    for part in ("normbench", "hydra_plugins", "conf", "sweeps", "reports", "tests", "docs"):
         shutil.copytree(ROOT / part, folder / part, ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(ROOT / "pyproject.toml", folder)
     (folder / "normbench/norms/toy.py").write_text(toy)

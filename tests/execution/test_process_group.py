@@ -260,4 +260,4 @@ def test_init_from_loads_parameters_by_name_or_refuses(command: Command, rows: R
     other = command(*base, start, "norm=evonorm_s0")
     assert "init_from: the checkpoint is of another network" in other.out
     longer = command(*base, start, "recipe.images=640")
-    assert "data, global batch and recipe must let it go on" in longer.out
+    assert "use the same data and global batch, and a recipe that is longer" in longer.out
