@@ -357,7 +357,7 @@ def test_help_says_where_rates_come_from(capsys: pytest.CaptureFixture[str]) -> 
     assert main(["--help"]) == 0
     said = capsys.readouterr().out
     assert "rate=N" in said
-    assert "grouped convolutions" in said
+    assert "Grouped convolutions" in said
 
 
 def test_none_of_the_cells_can_work() -> None:
