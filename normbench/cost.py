@@ -3,10 +3,7 @@
     python -m normbench.cost sweeps=evonorm_9_small
     python -m normbench.cost norm=bn,gn batch=4,8 model=resnet50 data=imagenet rate=2500
 
-    rate=N            images per second at which your device trains ResNet-50 with batch
-                      normalization at 224x224 pixels
-
-All other words are those of `python -m normbench`, with or without -m. No file of an official data
+Words but rate= are those of `python -m normbench`, with or without -m. No file of an official data
 set is needed. The speed comes from finished rows below runs=DIR of the same network on the same
 data, preferably of the same normalizer and batch. Without such rows it is scaled by multiply-adds
 from rate=N or, without that, from table 4 of NF-ResNets. Grouped convolutions are slower than their
@@ -14,14 +11,12 @@ multiply-adds say and count several times: by table 5 of that paper, EfficientNe
 the speed of ResNet-50.
 """
 
-import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from textwrap import fill
 
 from normbench.config import cli
 from normbench.config.compose import compose
-from normbench.errors import BadInput, counted
 from normbench.execution.cost_model import (
     RESNET50,
     SCALED,
@@ -51,22 +46,26 @@ GROUPED = (
 SMALL = "Networks this small do not reach such rates: train a few of the runs, then estimate again."
 
 
+@dataclass(frozen=True)
+class Options:
+    """Options of the command line."""
+
+    rate: int | None = cli.option(
+        None, "images per second at which your device trains ResNet-50 with batch normalization at "
+        "224x224 pixels",
+    )  # fmt: skip
+
+
+@cli.command("normbench.cost", lambda: f"{__doc__}\n{cli.describe(Options)}", needs_words=True)
 def main(arguments: Sequence[str]) -> int:
-    """Print the estimate. Return 0, or 2 for words that cannot be used."""
-    if {"-h", "--help"} & {*arguments} or not arguments:
-        print(__doc__)
+    """Print the estimate."""
+    options, others = cli.parse_options(arguments, Options, pass_on=True)
+    words = [word for word in others if word not in ("-m", "--multirun")]
+    cells, settings = compose(["-m", *words])
+    if settings is None:
         return 0
-    try:
-        rates = [word for word in arguments if word.startswith("rate=")]
-        rate = counted("rate", rates[-1].partition("=")[2], 900) if rates else None
-        words = [word for word in arguments if word not in (*rates, "-m", "--multirun")]
-        cells, settings = compose(["-m", *words])
-        if settings is None:
-            return 0
-        estimated = estimate(cells, read(settings.runs), rate)
-    except BadInput as error:
-        print(f"normbench.cost: {error}", file=sys.stderr)
-        return 2
+    rate = options.rate
+    estimated = estimate(cells, read(settings.runs), rate)
     print("\n".join(_table(estimated)))
     print(f"\n{estimated.spent}")
     left = estimated.computations - estimated.finished

@@ -1,7 +1,8 @@
 """The ways in which a request can fail on purpose, and the hint that goes with a misspelt word."""
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from difflib import get_close_matches
+from typing import Any
 
 
 class BadInput(Exception):  # noqa: N818 (a word of the user's, not a defect of the program)
@@ -23,6 +24,17 @@ def choose_from(word: str, known: Iterable[str]) -> str:
     if near:
         return f"did you mean {near[0]}? (known: {', '.join(known)})"
     return f"known: {', '.join(known)}"
+
+
+def require_one_of(name: str, value: Any, known: Collection[str]) -> str:
+    """Return `value`, one of `known`.
+
+    Raises:
+        BadInput: it is none of them.
+    """
+    if value not in known:
+        raise BadInput(f"{name}={value} is unknown; {choose_from(str(value), known)}")
+    return str(value)
 
 
 def counted(name: str, word: str, example: int) -> int:

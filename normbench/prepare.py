@@ -2,13 +2,12 @@
 
     python -m normbench.prepare data=imagenet data.root=FOLDER
 
-    readers=N             processes that read and compress (the CPU's cores)
     data.jpeg=SHARE       of the images that are stored as JPEG, which are smaller, and not as
                           pixels; a JPEG file that is not resized keeps its bytes
     data.resolution=N     larger images are reduced to a longer side of N pixels
     data.beton=FOLDER     folder of the files, for example on a fast local disk (data.root)
 
-All other words are those of `python -m normbench`; data and its options count. Give the same
+Words but readers= are those of `python -m normbench`; data and its options count. Give the same
 options to the training, with loader=ffcv or without: auto takes such files where they are. A file
 appears when it is whole. An interrupted prepare starts that file again; a file that has these
 images is not written again.
@@ -16,6 +15,7 @@ images is not written again.
 
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from importlib.util import find_spec
 
 from normbench.config import cli
@@ -26,25 +26,27 @@ from normbench.config.plan import share_of_cores
 from normbench.data.dataset import Dataset
 from normbench.data.ffcv_manifest import fault
 from normbench.data.reading import NO_FFCV
-from normbench.errors import BadInput, counted
+from normbench.errors import BadInput
 
 
+@dataclass(frozen=True)
+class Options:
+    """Options of the command line."""
+
+    readers: int | None = cli.option(None, "processes that read and compress (the CPU's cores)")
+
+
+@cli.command("normbench.prepare", lambda: f"{__doc__}\n{cli.describe(Options)}", needs_words=True)
 def main(arguments: Sequence[str]) -> int:
     """Write the files; 0, 2 for words or images that cannot be used, 130 after Ctrl-C."""
-    if {"-h", "--help"} & {*arguments} or not arguments:
-        print(__doc__)
+    options, words = cli.parse_options(arguments, Options, pass_on=True)
+    cells, settings = compose(words)
+    if settings is None:
         return 0
+    if len(cells) != 1:
+        raise BadInput("one data set is prepared at a time; this is a grid")
     try:
-        own = [word for word in arguments if word.startswith("readers=")]
-        cells, settings = compose([word for word in arguments if word not in own])
-        if settings is None:
-            return 0
-        if len(cells) != 1:
-            raise BadInput("one data set is prepared at a time; this is a grid")
-        _prepare(cells[0], _readers(own[-1] if own else ""))
-    except BadInput as error:
-        print(f"normbench.prepare: {error}", file=sys.stderr)
-        return 2
+        _prepare(cells[0], options.readers or share_of_cores(1))
     except OSError as error:
         print(f"normbench.prepare: {error}", file=sys.stderr)
         return 1
@@ -52,10 +54,6 @@ def main(arguments: Sequence[str]) -> int:
         print("stopped; the same command writes the unfinished file again", file=sys.stderr)
         return 130
     return 0
-
-
-def _readers(word: str) -> int:
-    return counted("readers", word.partition("=")[2], 4) if word else share_of_cores(1)
 
 
 def _prepare(cell: Cell, readers: int) -> None:

@@ -13,7 +13,6 @@ A run of another machine counts as running while its files change, and as lost a
 """
 
 import platform
-import sys
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -30,6 +29,13 @@ FINISHED = ("ok", "diverged", "impossible", "oom")
 STATES = ("running", "queued", "interrupted", "failed", "lost", "finished", *FINISHED)
 #: Seconds without a change after which a run of another machine counts as lost.
 SILENCE = 600.0
+
+
+@dataclass(frozen=True)
+class Options:
+    """Options of the command line."""
+
+    runs: Path = cli.option(Path("runs"), "root folder of all runs")
 
 
 @dataclass(frozen=True)
@@ -87,27 +93,17 @@ def _is_running(folder: Path) -> bool:
     return elsewhere and time.time() - newest < SILENCE
 
 
+@cli.command("normbench.status", lambda: f"{__doc__}\n{cli.describe(Options)}")
 def main(arguments: Sequence[str]) -> int:
     """Print a line for each run and the number of runs in each state."""
-    if {"-h", "--help"} & {*arguments}:
-        print(__doc__)
-        return 0
-    root, states = Path("runs"), []
-    try:
-        for word in arguments:
-            key, _, value = word.partition("=")
-            if key == "runs" and value:
-                root = Path(value).expanduser()
-            elif word in STATES:
-                states.append(word)
-            else:
-                raise BadInput(f"{word} is no state; {choose_from(word, STATES)}, or runs=DIR")
-        if not root.is_dir():
-            raise BadInput(f"runs={root}: there is no such folder")
-        listed = list(runs(root))
-    except BadInput as error:
-        print(f"normbench.status: {error}", file=sys.stderr)
-        return 2
+    options, states = cli.parse_options(arguments, Options)
+    for word in states:
+        if word not in STATES:
+            raise BadInput(f"{word} is no state; {choose_from(word, STATES)}, or runs=DIR")
+    root = options.runs
+    if not root.is_dir():
+        raise BadInput(f"runs={root}: there is no such folder")
+    listed = list(runs(root))
     if "finished" in states:
         states += FINISHED
     for run in listed:

@@ -7,7 +7,7 @@ CUDA device `of_copy` is the time in which a copy moves the least that the layer
 """
 
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -17,9 +17,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from normbench.bench.measure import Measurement, measure_in_turn, parse_options, save
+from normbench.bench.measure import Measurement, measure_in_turn, save
+from normbench.bench.options import Layers
 from normbench.catalog import normalizer, normalizers
-from normbench.errors import BadInput, Impossible, choose_from, counted
+from normbench.errors import BadInput, Impossible, require_one_of
 from normbench.measurements.memory import memory_for_backward
 from normbench.norms.base.activations import activation
 from normbench.norms.base.layer import NormAct, largest_divisor
@@ -27,12 +28,6 @@ from normbench.norms.impl import set_impl
 
 BASE = "F.batch_norm + relu"
 IMPLS = ("eager", "lean", "compile")
-DEFAULTS = {
-    "norm": "", "impl": "", "shape": "4x256x56x56,32x256x14x14", "act": "relu", "device": "cpu",
-    "format": "contiguous", "dtype": "float32", "rounds": "7", "threads": "1", "peers": "true",
-    "out": "",
-}  # fmt: skip
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 FORMATS = {"contiguous": torch.contiguous_format, "channels_last": torch.channels_last}
 #: Fewest maps read or written, by `batch_independent`: within an image forward 1 read and 1 write,
 #: backward 2 and 1; over images forward 2 and 1, backward 4 and 1.
@@ -58,47 +53,43 @@ class Maps:
         return torch.randn(shape, dtype=self.dtype).to(self.device, memory_format=self.format)
 
 
-def bench_layers(words: Sequence[str]) -> None:
+def bench_layers(options: Layers, _: Sequence[str]) -> None:
     """Time the layers over torch's batch normalization and ReLU."""
-    options, rest = parse_options(words, DEFAULTS)
-    if rest:
-        raise BadInput(f"{rest[0]}: layers has no such word; it has {', '.join(DEFAULTS)}")
-    torch.set_num_threads(counted("threads", options["threads"], 1))
-    choices: dict[str, Collection[str]] = {
-        "dtype": DTYPES, "format": FORMATS, "device": ("cpu", "cuda"), "peers": ("true", "false"),
-    }  # fmt: skip
-    for key, allowed in choices.items():
-        if options[key] not in allowed:
-            raise BadInput(f"{key}={options[key]}: {' or '.join(allowed)}")
-    if options["device"] == "cuda" and not torch.cuda.is_available():
-        raise BadInput("device=cuda: no CUDA device is visible; device=cpu works")
-    maps = Maps(
-        DTYPES[options["dtype"]], torch.device(options["device"]), FORMATS[options["format"]]
-    )
-    usual = IMPLS if options["device"] == "cpu" else (*IMPLS, "triton")
-    norms = options["norm"].split(",") if options["norm"] else normalizers()
-    impls = options["impl"].split(",") if options["impl"] else list(usual)
-    if "triton" in impls and options["device"] == "cpu":
+    torch.set_num_threads(options.threads)
+    device = require_device(options.device)
+    impls = options.impl or (IMPLS if options.device == "cpu" else (*IMPLS, "triton"))
+    if "triton" in impls and options.device == "cpu":
         raise BadInput("impl=triton: its kernels are for CUDA devices; device=cuda has them timed")
-    for key, chosen, known in (("norm", norms, normalizers()), ("impl", impls, usual)):
-        for word in chosen:
-            if word not in known:
-                raise BadInput(f"{key}={word} is unknown; {choose_from(word, known)}")
+    for name in options.norm:
+        require_one_of("norm", name, normalizers())
     try:
-        activation(options["act"])
+        activation(options.act)
     except ValueError as error:
         raise BadInput(str(error)) from None
-    rounds, lines = counted("rounds", options["rounds"], 7), []
-    for shape in map(_shape, options["shape"].split(",")):
-        entries = dict(_peers(shape[1], options["act"])) if options["peers"] == "true" else {}
-        for name in norms:
+    dtype: torch.dtype = getattr(torch, options.dtype)
+    maps = Maps(dtype, device, FORMATS[options.format])
+    lines: list[dict[str, object]] = []
+    for shape in map(_parse_shape, options.shape):
+        entries = dict(_peers(shape[1], options.act)) if options.peers else {}
+        for name in options.norm or normalizers():
             for impl in impls:
-                entries[f"{name} {impl}"] = partial(_ours, name, shape[1], options["act"], impl)
-        lines += list(_time_layers(entries, shape, maps, rounds))
-    save(options["out"], lines)
+                entries[f"{name} {impl}"] = partial(_ours, name, shape[1], options.act, impl)
+        lines += _time_layers(entries, shape, maps, options.rounds)
+    save(options.out, lines)
 
 
-def _shape(word: str) -> tuple[int, ...]:
+def require_device(name: str) -> torch.device:
+    """Return the device `name`, cpu or cuda.
+
+    Raises:
+        BadInput: there is no CUDA device.
+    """
+    if name == "cuda" and not torch.cuda.is_available():
+        raise BadInput("device=cuda: no CUDA device is visible; device=cpu works")
+    return torch.device(name)
+
+
+def _parse_shape(word: str) -> tuple[int, ...]:
     try:
         n, c, h, w = map(int, word.split("x"))
     except ValueError:

@@ -1,4 +1,4 @@
-"""Shared by all benchmarks: options, measurements in turn, medians, and the file of numbers."""
+"""Shared by all benchmarks: measurements in turn, medians, and the file of numbers."""
 
 import csv
 import platform
@@ -27,15 +27,6 @@ class Quartiles:
         return {
             "ratio": self.median / base, "lower": self.lower / base, "upper": self.upper / base,
         }  # fmt: skip
-
-
-def parse_options(
-    arguments: Sequence[str], defaults: Mapping[str, str]
-) -> tuple[dict[str, str], list[str]]:
-    """Return the options of a benchmark by their names, and all other arguments."""
-    words = [word for word in arguments if "=" in word and word.partition("=")[0] in defaults]
-    options = dict(word.split("=", 1) for word in words)
-    return {**defaults, **options}, [word for word in arguments if word not in words]
 
 
 def measure_in_turn(
@@ -84,24 +75,23 @@ def compare(
     ]
 
 
-def save(out: str, lines: Sequence[Mapping[str, object]]) -> None:
+def save(out: Path | None, lines: Sequence[Mapping[str, object]]) -> None:
     """Print the lines; write them to the CSV `out`, if any, with machine and versions."""
     print(tabulate([[_format(v) for v in line.values()] for line in lines], [*lines[0]]))
-    if not out:
+    if out is None:
         return
-    path = Path(out)
     installed = versions()
     origin = {
         "machine": _machine(), "torch": installed["torch"], "timm": installed["timm"],
         "commit": commit(), "measured": now(),
     }  # fmt: skip
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("w", newline="") as file:
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with out.open("w", newline="") as file:
         writer = csv.DictWriter(file, [*lines[0], *origin], lineterminator="\n")
         writer.writeheader()
         for line in lines:
             writer.writerow({key: _format(value) for key, value in {**line, **origin}.items()})
-    print(path)
+    print(out)
 
 
 def _format(value: object) -> object:

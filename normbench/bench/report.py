@@ -17,35 +17,30 @@ from itertools import count, islice
 from pathlib import Path
 
 from normbench import results
-from normbench.bench.measure import Measurement, compare, measure_in_turn, parse_options, save
+from normbench.bench.measure import Measurement, compare, measure_in_turn, save
+from normbench.bench.options import Report
 from normbench.config.cells import Cell
 from normbench.config.compose import compose
-from normbench.errors import BadInput, counted
 from normbench.report.build import specs
 from normbench.report.pivot import tables
 from normbench.results import Row
 
-DEFAULTS = {"rows": "10000", "rounds": "7", "out": ""}
 GRID = ("-m", "norm=glob(*)", "batch=2,4,8,32,128", "logger=none")
 
 
-def bench_report(words: Sequence[str]) -> None:
+def bench_report(options: Report, _: Sequence[str]) -> None:
     """Time reading and tables of made-up rows."""
-    options, rest = parse_options(words, DEFAULTS)
-    if rest:
-        raise BadInput(f"{rest[0]}: report has no such word; it has {', '.join(DEFAULTS)}")
-    number, rounds = counted("rows", options["rows"], 1), counted("rounds", options["rounds"], 7)
     with tempfile.TemporaryDirectory() as folder:
         root, out = Path(folder, "runs"), Path(folder, "reports")
-        for row in islice(_rows(), number):
+        for row in islice(_rows(), options.rows):
             results.write(root / row.sweep / row.id, row)
         command = [sys.executable, "-m", "normbench.report", f"runs={root}", f"out={out}"]
         entries: dict[str, Measurement] = {
             "JSON alone": partial(_json, root), "tables": partial(_tables, root),
             "command, nothing new": partial(_command, command),
         }  # fmt: skip
-        timings = measure_in_turn(entries, rounds)
-    save(options["out"], compare(timings, "what", "seconds", rows=number))
+        timings = measure_in_turn(entries, options.rounds)
+    save(options.out, compare(timings, "what", "seconds", rows=options.rows))
 
 
 def _rows() -> Iterator[Row]:

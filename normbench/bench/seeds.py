@@ -9,32 +9,28 @@ from functools import partial
 
 import torch
 
-from normbench.bench.measure import Measurement, compare, measure_in_turn, parse_options, save
+from normbench.bench.measure import Measurement, compare, measure_in_turn, save
+from normbench.bench.options import Seeds
 from normbench.bench.step import cell_of, time_training
 from normbench.config.cells import Cell
-from normbench.errors import counted
 from normbench.training.experiment import Experiment, Training
 from normbench.training.seed_stacking import StackedDataModule, StackedTrainingModule
 from normbench.training.trainer import build_trainer, prepare
 
-DEFAULTS = {"seeds": "3,8", "rounds": "7", "steps": "300", "threads": "1", "out": ""}
 
-
-def bench_seeds(words: Sequence[str]) -> None:
+def bench_seeds(options: Seeds, words: Sequence[str]) -> None:
     """Time stacked seeds over the same seeds one after the other."""
-    options, rest = parse_options(words, DEFAULTS)
-    torch.set_num_threads(counted("threads", options["threads"], 1))
-    rounds, steps = counted("rounds", options["rounds"], 7), counted("steps", options["steps"], 300)
-    cell = cell_of(rest, steps)
+    torch.set_num_threads(options.threads)
+    cell = cell_of(words, options.steps)
     lines = []
-    for number in (counted("seeds", word, 3) for word in options["seeds"].split(",")):
+    for number in options.seeds:
         seeds = [replace(cell, seed=seed) for seed in range(number)]
         entries: dict[str, Measurement] = {
             "one after the other": partial(_in_turn, seeds), "together": partial(_together, seeds),
         }  # fmt: skip
-        timings = measure_in_turn(entries, rounds)
+        timings = measure_in_turn(entries, options.rounds)
         lines += compare(timings, "how", "milliseconds", 1e3, cell=cell.title, seeds=number)
-    save(options["out"], lines)
+    save(options.out, lines)
 
 
 def _in_turn(seeds: Sequence[Cell]) -> float:

@@ -6,7 +6,6 @@ the processor runs ahead of the device there. The bare loop has forward, cross-e
 optimizer and schedule; the training has all that a run has except validation.
 """
 
-import re
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -17,36 +16,32 @@ import torch
 from pytorch_lightning import Callback, LightningDataModule, LightningModule, Trainer
 from torch.nn import functional as F
 
-from normbench.bench.measure import Measurement, compare, measure_in_turn, parse_options, save
+from normbench.bench.layers import require_device
+from normbench.bench.measure import Measurement, compare, measure_in_turn, save
+from normbench.bench.options import Step
 from normbench.config.cells import Cell
 from normbench.config.compose import compose
-from normbench.errors import BadInput, counted
+from normbench.errors import BadInput
 from normbench.execution.preflight import require_compiler, require_cuda_graph
 from normbench.training.experiment import Experiment, Training
 from normbench.training.hardware import autocast_context
 from normbench.training.trainer import build_trainer, prepare
 
-DEFAULTS = {"device": "cpu", "rounds": "7", "steps": "300", "threads": "1", "out": ""}
 CPU = torch.device("cpu")
 #: The smallest network: nearly all of its step is the harness.
 SMALLEST = ("model=resnet18_cifar", "model.depths=[1]", "model.strides=[2]", "model.width=1")
 
 
-def bench_step(words: Sequence[str]) -> None:
+def bench_step(options: Step, words: Sequence[str]) -> None:
     """Time a step of normbench over a step of a bare loop."""
-    options, rest = parse_options(words, DEFAULTS)
-    torch.set_num_threads(counted("threads", options["threads"], 1))
-    rounds, steps = counted("rounds", options["rounds"], 7), counted("steps", options["steps"], 300)
-    if options["device"] not in ("cpu", "cuda"):
-        raise BadInput(f"device={options['device']}: cpu or cuda")
-    device = torch.device(options["device"])
-    if device.type == "cuda" and not torch.cuda.is_available():
-        raise BadInput("device=cuda: no CUDA device is visible; device=cpu works")
+    torch.set_num_threads(options.threads)
+    device = require_device(options.device)
+    steps = options.steps
     if device.type == "cuda" and steps < 100:
         raise BadInput(f"steps={steps}: on a CUDA device 100 or more, as the first are left out")
     lines = []
-    others = [word for word in rest if not re.match(r"model[.=]", word)]
-    for name, of in {"smallest": (*others, *SMALLEST), "as typed": rest}.items():
+    others = [word for word in words if not word.startswith(("model=", "model."))]
+    for name, of in {"smallest": (*others, *SMALLEST), "as typed": words}.items():
         cell = cell_of(of, steps, device)
         require_compiler(cell)
         entries: dict[str, Measurement] = {
@@ -58,12 +53,12 @@ def bench_step(words: Sequence[str]) -> None:
             info = Experiment(graphs).info
             require_cuda_graph(graphs, changes_every_step=info.changes_every_step)
             entries["normbench, graphs"] = partial(_ours, graphs, device)
-        timings = measure_in_turn(entries, rounds)
+        timings = measure_in_turn(entries, options.rounds)
         base = timings["bare loop"].median
         for line in compare(timings, "loop", "microseconds", 1e6, network=name, cell=cell.title):
             line["more"] = 1e6 * (timings[str(line["loop"])].median - base)
             lines.append(line)
-    save(options["out"], lines)
+    save(options.out, lines)
 
 
 def cell_of(words: Sequence[str], steps: int, device: torch.device = CPU) -> Cell:

@@ -14,18 +14,11 @@ from functools import partial
 from itertools import pairwise, product
 from pathlib import Path
 
-from normbench.bench.measure import (
-    Measurement,
-    compare,
-    measure_in_turn,
-    parse_options,
-    quartiles,
-    save,
-)
-from normbench.errors import BadInput, counted
+from normbench.bench.measure import Measurement, compare, measure_in_turn, quartiles, save
+from normbench.bench.options import Sweep
+from normbench.errors import BadInput
 from normbench.execution.provenance import commit
 
-DEFAULTS = {"against": "", "rounds": "7", "out": ""}
 POLL = 0.005  # seconds between two looks at the files of a sweep
 #: Runs of a few steps, one after the other, that tell of the first as soon as it is done.
 SHORT = (
@@ -33,37 +26,35 @@ SHORT = (
 )  # fmt: skip
 
 
-def bench_sweep(words: Sequence[str]) -> None:
+def bench_sweep(options: Sweep, words: Sequence[str]) -> None:
     """Time a sweep over a process for each of its runs."""
-    options, rest = parse_options(words, DEFAULTS)
-    rounds = counted("rounds", options["rounds"], 7)
-    other = Path(options["against"]) if options["against"] else None
+    other = options.against
     if other is not None and not (other / "normbench/__main__.py").exists():
         raise BadInput(f"against={other}: it holds no normbench; a checkout of another commit does")
-    cells = _cells(rest)
+    cells = _cells(words)
     first, next_ = [], []
 
     def begun() -> float:
         started = time.monotonic()
-        to_first, between = starts(rest)
+        to_first, between = starts(words)
         first.append(to_first)
         next_.extend(between)
         return time.monotonic() - started
 
     entries: dict[str, Measurement] = {
-        "sweep": partial(_wall, [["-m", *rest]]), "a process each": partial(_wall, cells),
+        "sweep": partial(_wall, [["-m", *words]]), "a process each": partial(_wall, cells),
         "starts": begun,
     }  # fmt: skip
     if other is not None:
         name = f"sweep at commit {commit(other)[:7] or 'unknown'}"
-        entries[name] = partial(_wall, [["-m", *rest]], other.resolve())
-    timings = measure_in_turn(entries, rounds, warm_up=False)
+        entries[name] = partial(_wall, [["-m", *words]], other.resolve())
+    timings = measure_in_turn(entries, options.rounds, warm_up=False)
     del timings["starts"]  # its runs say more than their sum
     timings |= {
         "command to first step": quartiles(first),
         "row to next first step": quartiles(next_),
     }
-    save(options["out"], compare(timings, "what", "seconds", words=" ".join(rest)))
+    save(options.out, compare(timings, "what", "seconds", words=" ".join(words)))
 
 
 def _cells(words: Sequence[str]) -> list[list[str]]:

@@ -23,7 +23,7 @@ from normbench.config.cells import (
     Settings,
 )
 from normbench.config.files import training_probes
-from normbench.errors import BadInput, choose_from
+from normbench.errors import BadInput, choose_from, require_one_of
 
 
 def parse(
@@ -120,13 +120,6 @@ def require_whole(name: str, value: Any, least: int, meaning: str) -> int:
             f"as in {name}={8 if least else 0}"
         )
     return value
-
-
-def require_one_of(name: str, value: Any, known: tuple[str, ...]) -> str:
-    """Return `value`, one of `known`, or raise `BadInput`."""
-    if value not in known:
-        raise BadInput(f"{name}={value} is unknown; {choose_from(str(value), known)}")
-    return str(value)
 
 
 def _take(rest: dict[str, Any], key: str) -> Any:

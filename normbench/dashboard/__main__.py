@@ -3,12 +3,6 @@
     python -m normbench.dashboard [project=NAME] [entity=NAME] [runs=DIR] [TABLE ...]
     python -m normbench.dashboard --dry-run [out=DIR] [project=NAME] [runs=DIR] [TABLE ...]
 
-    project=NAME   of W&B (WANDB_PROJECT, or normbench)
-    entity=NAME    user or team that owns it (WANDB_ENTITY, or whom the key belongs to)
-    runs=DIR       root folder of the runs whose tables the pages show (runs)
-    out=DIR        where --dry-run writes (reports/dashboard)
-    --dry-run      write as JSON what would be saved; needs neither a server nor a key
-
 TABLE is a file of reports/tables/ (default: all). The workspace `normbench` has accuracy over
 images per worker, curves, throughput, memory and divergences of all runs, `normbench-diverged`
 lists those that diverged; a page has a table and the runs behind it. What was saved before is
@@ -17,7 +11,6 @@ replaced. The server is that of `wandb login` and WANDB_BASE_URL.
 
 import json
 import os
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -28,7 +21,7 @@ from typing import TYPE_CHECKING
 from normbench import results
 from normbench.config import cli
 from normbench.config.files import TABLES, comment
-from normbench.errors import BadInput, choose_from
+from normbench.errors import BadInput
 from normbench.report import build
 from normbench.report.exports import table_markdown
 from normbench.report.metrics import METRICS
@@ -43,64 +36,49 @@ if TYPE_CHECKING:
 
     from normbench.dashboard.panels import Dashboard, ReportPage
 
-KEYS = ("project", "entity", "runs", "out")
 DRY_RUN = "--dry-run"
 PATIENCE = 10  # seconds that a server may take for its first answer
 
 
 @dataclass(frozen=True)
 class Options:
-    """Parsed command line."""
+    """Options of the command line."""
 
-    project: str
-    entity: str
-    runs: Path
-    out: Path
-    dry: bool
-    wanted: tuple[str, ...]
-
-
-def main(arguments: Sequence[str]) -> int:
-    """Save or write the dashboards; the exit code is 2 where that cannot be done."""
-    try:
-        if {"-h", "--help"} & {*arguments}:
-            print(f"{__doc__}\nTables: {', '.join(spec.name for spec in build.specs())}")
-            return 0
-        options = _parse(arguments)
-        specs = build.specs(options.wanted)
-        rows = _rows(options.runs)
-        if not find_spec("wandb_workspaces"):
-            raise BadInput("wandb-workspaces is missing: pip install 'normbench[dashboard]'")
-        pages = _pages(specs, rows, options)
-        if options.dry:
-            _write(options, _dashboards(options, rows, pages))
-        else:
-            _save(options, rows, pages)
-    except BadInput as error:
-        print(f"normbench.dashboard: {error}", file=sys.stderr)
-        return 2
-    return 0
-
-
-def _parse(arguments: Sequence[str]) -> Options:
-    values: dict[str, str] = {}
-    for argument in arguments:
-        key, equals, value = argument.partition("=")
-        if (equals or argument.startswith("-")) and argument != DRY_RUN:
-            if key not in KEYS or not value:
-                raise BadInput(f"{argument} is unknown; {choose_from(key, (*KEYS, DRY_RUN))}")
-            values[key] = value
-    dry = DRY_RUN in arguments
-    if "out" in values and not dry:
-        raise BadInput(f"out={values['out']} is only for {DRY_RUN}")
-    return Options(
-        values.get("project") or os.environ.get("WANDB_PROJECT") or "normbench",
-        values.get("entity") or os.environ.get("WANDB_ENTITY", ""),
-        Path(values.get("runs", "runs")),
-        Path(values.get("out", "reports/dashboard")),
-        dry,
-        tuple(word for word in arguments if "=" not in word and word != DRY_RUN),
+    project: str = cli.option("", "project of W&B (WANDB_PROJECT, or normbench)")
+    entity: str = cli.option(
+        "", "user or team that owns it (WANDB_ENTITY, or whom the key belongs to)"
     )
+    runs: Path = cli.option(Path("runs"), "root folder of the runs whose tables the pages show")
+    out: Path | None = cli.option(None, "where --dry-run writes (reports/dashboard)")
+    dry_run: bool = cli.option(
+        False, "write as JSON what would be saved; needs neither a server nor a key"
+    )
+
+
+def _help() -> str:
+    tables = ", ".join(spec.name for spec in build.specs())
+    return f"{__doc__}\n{cli.describe(Options)}\n\nTables: {tables}"
+
+
+@cli.command("normbench.dashboard", _help)
+def main(arguments: Sequence[str]) -> int:
+    """Save or write the dashboards."""
+    options, wanted = cli.parse_options(arguments, Options)
+    if options.out and not options.dry_run:
+        raise BadInput(f"out={options.out} is only for {DRY_RUN}")
+    specs = build.specs(wanted)
+    rows = _rows(options.runs)
+    if not find_spec("wandb_workspaces"):
+        raise BadInput("wandb-workspaces is missing: pip install 'normbench[dashboard]'")
+    pages = _pages(specs, rows, wanted, options.runs)
+    project = options.project or os.environ.get("WANDB_PROJECT") or "normbench"
+    entity = options.entity or os.environ.get("WANDB_ENTITY", "")
+    if options.dry_run:
+        out = options.out or Path("reports/dashboard")
+        _write(out, _dashboards(rows, pages, project, entity))
+    else:
+        _save(rows, pages, project, entity)
+    return 0
 
 
 def _rows(root: Path) -> list[Row]:
@@ -108,8 +86,10 @@ def _rows(root: Path) -> list[Row]:
     return [row for row in results.read(root) if row.kind == "run"]
 
 
-def _pages(specs: Sequence[TableSpec], rows: Sequence[Row], options: Options) -> list["ReportPage"]:
-    """Return a page for each table with rows.
+def _pages(
+    specs: Sequence[TableSpec], rows: Sequence[Row], wanted: Sequence[str], root: Path
+) -> list["ReportPage"]:
+    """Return a page for each table with rows, which are those below `root`.
 
     Raises:
         BadInput: a table named on the command line has none.
@@ -124,8 +104,8 @@ def _pages(specs: Sequence[TableSpec], rows: Sequence[Row], options: Options) ->
         if runs:
             part = Section(table_markdown(table), runs, _measured(table))
             parts.setdefault(table.spec.name, []).append(part)
-    if empty := sorted({*options.wanted} - parts.keys()):
-        raise BadInput(f"table {empty[0]} has no finished run below runs={options.runs}")
+    if empty := sorted({*wanted} - parts.keys()):
+        raise BadInput(f"table {empty[0]} has no finished run below runs={root}")
     return [
         ReportPage(spec.name, spec.title, _source(spec), parts[spec.name])
         for spec in specs
@@ -146,38 +126,38 @@ def _source(spec: TableSpec) -> str:
 
 
 def _dashboards(
-    options: Options, rows: Sequence[Row], pages: Sequence["ReportPage"], entity: str = ""
+    rows: Sequence[Row], pages: Sequence["ReportPage"], project: str, entity: str
 ) -> dict[str, "Dashboard"]:
     """Return all dashboards by the stem of the file that --dry-run writes."""
     from normbench.dashboard import panels
 
     return {
-        "workspace": panels.workspace(rows, options.project, entity),
-        "workspace-diverged": panels.diverged(options.project, entity),
-        **{f"report-{page.name}": panels.report(page, options.project, entity) for page in pages},
+        "workspace": panels.workspace(rows, project, entity),
+        "workspace-diverged": panels.diverged(project, entity),
+        **{f"report-{page.name}": panels.report(page, project, entity) for page in pages},
     }
 
 
-def _write(options: Options, dashboards: Mapping[str, "Dashboard"]) -> None:
+def _write(folder: Path, dashboards: Mapping[str, "Dashboard"]) -> None:
     """Write each dashboard as a file."""
     from normbench.dashboard.panels import spec
 
-    out = require_writable(options.out, f"out={options.out}", "use a writable one, as out=boards")
+    out = require_writable(folder, f"out={folder}", "use a writable one, as out=boards")
     for name, found in {name: spec(dashboard) for name, dashboard in dashboards.items()}.items():
         path = out / f"{name}.json"
         path.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n")
         print(f"wrote {path}")
 
 
-def _save(options: Options, rows: Sequence[Row], pages: Sequence["ReportPage"]) -> None:
+def _save(rows: Sequence[Row], pages: Sequence["ReportPage"], project: str, entity: str) -> None:
     """Save each dashboard on the server and print its address."""
     from normbench.dashboard.panels import replace
 
     with _server() as api:
-        entity = options.entity or api.default_entity
+        entity = entity or api.default_entity or ""
         if not entity:
             raise BadInput("the W&B server knows no user or team of this key; name one by entity=")
-        dashboards = _dashboards(options, rows, pages, entity)
+        dashboards = _dashboards(rows, pages, project, entity)
         for dashboard in dashboards.values():  # before anything is saved: the project may not exist
             replace(dashboard, api)
         for name, dashboard in dashboards.items():

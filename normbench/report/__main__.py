@@ -2,13 +2,7 @@
 
     python -m normbench.report [TABLE ...] [runs=DIR] [out=DIR] [study=DIR]
 
-    TABLE      name of a file in reports/tables/; default: the whole report
-    runs=DIR   folder of all sweeps (runs), or a study: its folder or its rows.jsonl.gz
-    out=DIR    where to write (reports)
-    study=DIR  write the rows and curves of `runs` to DIR/rows.jsonl.gz and the page to
-               DIR/index.html, and nothing else; without runs=, redraw the page of an existing study
-
-The whole report:
+TABLE is the name of a file in reports/tables/. Without one, the whole report is made:
 
     out/index.html           one page with tables, figures, claims and recommendation
     out/claims.md, .csv      verdicts on the papers' claims
@@ -20,13 +14,13 @@ With TABLE, only these tables are printed and written, even if they have no runs
 needs no torch.
 """
 
-import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from normbench import results
 from normbench.config import cli
-from normbench.errors import BadInput, choose_from
+from normbench.errors import BadInput
 from normbench.report import build
 from normbench.report.cache import Cache, inputs_digest, write_if_changed
 from normbench.report.exports import table_markdown
@@ -38,31 +32,45 @@ from normbench.results import STUDY
 from normbench.run_files import require_writable
 
 
+@dataclass(frozen=True)
+class Options:
+    """Options of the command line."""
+
+    runs: Path | None = cli.option(
+        None, "folder of all sweeps (runs), or a study: its folder or its rows.jsonl.gz"
+    )
+    out: Path | None = cli.option(None, "where to write (reports)")
+    study: Path | None = cli.option(
+        None, "write the rows and curves of `runs` to DIR/rows.jsonl.gz and the page to "
+        "DIR/index.html, and nothing else; without runs=, redraw the page of an existing study",
+    )  # fmt: skip
+
+
+def _help() -> str:
+    tables = ", ".join(spec.name for spec in build.specs())
+    return f"{__doc__}\n{cli.describe(Options)}\n\nTables: {tables}"
+
+
+@cli.command("normbench.report", _help)
 def main(arguments: Sequence[str]) -> int:
-    """Make a report; return exit code 2 if the command line is invalid, else 0."""
-    try:
-        if {"-h", "--help"} & set(arguments):
-            print(f"{__doc__}\nTables: {', '.join(spec.name for spec in build.specs())}")
-            return 0
-        folders, wanted = _parse(arguments)
-        specs = build.specs(wanted)
-        if "study" in folders:
-            _write_study(specs, folders)
-            return 0
-        runs, out = folders.get("runs", Path("runs")), folders.get("out", Path("reports"))
-        require_writable(out, f"out={out}", "use a writable folder, as out=reports")
-        # A paper's table has the paper's numbers even without runs.
-        if "runs" in folders or not wanted or not all(spec.fixed for spec in specs):
-            results.require_rows(runs)
-        if wanted:
-            _write_some(specs, runs, out)
-        elif Cache(out).is_current(inputs_digest(out, runs)):
-            print(f"nothing has changed since {out / build.PAGE} was made")
-        else:
-            _write_all(specs, runs, out)
-    except BadInput as error:
-        print(f"normbench.report: {error}", file=sys.stderr)
-        return 2
+    """Make a report."""
+    options, words = cli.parse_options(arguments, Options)
+    wanted = [name for word in words for name in word.split(",")]
+    specs = build.specs(wanted)
+    if options.study:
+        _write_study(specs, options.study, options)
+        return 0
+    runs, out = options.runs or Path("runs"), options.out or Path("reports")
+    require_writable(out, f"out={out}", "use a writable folder, as out=reports")
+    # A paper's table has the paper's numbers even without runs.
+    if options.runs or not wanted or not all(spec.fixed for spec in specs):
+        results.require_rows(runs)
+    if wanted:
+        _write_some(specs, runs, out)
+    elif Cache(out).is_current(inputs_digest(out, runs)):
+        print(f"nothing has changed since {out / build.PAGE} was made")
+    else:
+        _write_all(specs, runs, out)
     return 0
 
 
@@ -100,13 +108,12 @@ def _report(specs: Sequence[TableSpec], runs: Path) -> tuple[build.Report, list[
     return build.Report(kept, verdicts, runs), sorted(dropped)
 
 
-def _write_study(specs: Sequence[TableSpec], folders: dict[str, Path]) -> None:
+def _write_study(specs: Sequence[TableSpec], study: Path, options: Options) -> None:
     """Write rows.jsonl.gz and index.html of a study."""
-    study = folders["study"]
-    if "out" in folders:
-        raise BadInput(f"out={folders['out']}: study={study} is where a study is written")
+    if options.out:
+        raise BadInput(f"out={options.out}: study={study} is where a study is written")
     path = study / STUDY
-    runs = folders.get("runs", path if path.exists() else Path("runs"))
+    runs = options.runs or (path if path.exists() else Path("runs"))
     results.require_rows(runs)
     require_writable(study, f"study={study}", "use a writable folder")
     if results.study_file(runs) is None:
@@ -123,21 +130,6 @@ def _summary(table: Table) -> str:
     filled = sum(bool(entry.values) for entry in table.entries)
     total = sum(1 for _ in table.entries)
     return f"{table.spec.name}: {filled} of {total} entries, {len(table.runs)} runs, {table.slug}"
-
-
-def _parse(arguments: Sequence[str]) -> tuple[dict[str, Path], list[str]]:
-    keys = ("runs", "out", "study")
-    folders: dict[str, Path] = {}
-    wanted = []
-    for argument in arguments:
-        key, equals, value = argument.partition("=")
-        if not equals:
-            wanted += argument.split(",")
-        elif key in keys and value:
-            folders[key] = Path(value)
-        else:
-            raise BadInput(f"{argument} is unknown; {choose_from(key, keys)}")
-    return folders, wanted
 
 
 if __name__ == "__main__":

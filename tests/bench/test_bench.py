@@ -87,7 +87,7 @@ def test_a_table_names_machine_versions_and_time(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "new" / "table.csv"
-    save(str(out), [{"what": "a", "ratio": 1.23456}, {"what": "b", "ratio": 2.0}])
+    save(out, [{"what": "a", "ratio": 1.23456}, {"what": "b", "ratio": 2.0}])
     assert str(out) in capsys.readouterr().out
     lines = table(out)
     assert [(line["what"], line["ratio"]) for line in lines] == [("a", "1.235"), ("b", "2")]
@@ -277,19 +277,25 @@ def test_runs_of_a_sweep_start_one_after_the_other() -> None:
     ("words", "says"),
     [
         (["worker"], "worker is no kind; did you mean workers?"),
-        (["report", "row=10"], "row=10: report has no such word; it has rows, rounds, out"),
+        (
+            ["report", "row=10"],
+            "row=10 is unknown to report; did you mean rows? (known: out, rounds, rows)",
+        ),
         (["report", "rows=many"], "rows=many: it is a whole number above 0"),
         (["sweep", "norm=gn"], "a grid is timed, as norm=bn,gn seed=0,1,2; this is one cell"),
         (["sweep", "norm=gn,bn", "against=x"], "against=x: it holds no normbench; a checkout of"),
         (["sweep", "seed=range(0,3)"], "seed=range(0,3): a grid to be timed is of lists"),
         (["seeds", "seeds=two"], "seeds=two: it is a whole number above 0, as seeds=3"),
         (["workers"], "plans=A,B,... names what is compared"),
-        (["layers", "norms=bn"], "norms=bn: layers has no such word; it has norm, impl, shape"),
+        (
+            ["layers", "norms=bn"],
+            "norms=bn is unknown to layers; did you mean norm? (known: act, device, ",
+        ),
         (["layers", "norm=bm"], "bm is unknown; known: batch_renorm"),
         (["layers", "impl=triton"], "impl=triton: its kernels are for CUDA devices; device=cuda"),
-        (["layers", "impl=auto"], "auto is unknown; known: compile, eager, lean"),
+        (["layers", "impl=auto"], "impl=auto is unknown; known: compile, eager, lean, triton"),
         (["layers", "shape=4x4"], "shape=4x4: it is NxCxHxW"),
-        (["layers", "dtype=fp8"], "dtype=fp8: float32 or bfloat16"),
+        (["layers", "dtype=fp8"], "dtype=fp8 is unknown; known: bfloat16, float32"),
         (["layers", "act=tanh"], "act=tanh: relu or silu, or peers=false for any"),
         (["step", "batch=4,8", "-m"], "one cell is timed; this is a grid"),
         (["loader", "loaders=fast"], "loaders=fast is unknown; known: ffcv, memory, torch, usual"),

@@ -362,7 +362,7 @@ def test_an_image_larger_than_a_page_names_what_would_work(
     [
         (["data=digits"], "always in memory and has no files to prepare"),
         (["data=cifar10", "readers=many"], "readers=many: it is a whole number above 0"),
-        (["data=cifar10", "readers=0"], "readers=0: it is a whole number above 0, as readers=4"),
+        (["data=cifar10", "readers=0"], "readers=0: it is a whole number above 0, as readers=8"),
         (["data=cifar11"], "data=cifar11 is unknown"),
         (["-m", "data=cifar10,cifar100"], "one data set is prepared at a time"),
         (["data=cifar10", "data.root=nowhere"], "is missing; data.download=true gets it"),

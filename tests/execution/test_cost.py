@@ -332,7 +332,7 @@ def test_hours_of_several_devices_have_no_sum(
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (["rate=fast"], "rate=fast: it is a whole number above 0, as rate=900"),
+        (["rate=fast"], "rate=fast: it is a whole number above 0, as rate=8"),
         (["norm=bm"], "norm=bm is unknown; known: batch_renorm, "),
         (["speed=3"], "speed is unknown; "),
         (["norm=in"], "in batch=8 seed=0 cannot work: "),
