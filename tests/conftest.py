@@ -1,5 +1,6 @@
 """Fixtures: command lines that run in this process, so that one fork server serves all tests."""
 
+import gc
 import os
 import sys
 from collections.abc import Iterator
@@ -45,6 +46,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         for marker, reason in reasons.items():
             if reason and item.get_closest_marker(marker):
                 item.add_marker(pytest.mark.skip(reason=reason))
+
+
+def pytest_collection_finish() -> None:
+    """Let no garbage collection visit again what imports have left: a million objects of torch."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session", autouse=True)
