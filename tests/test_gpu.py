@@ -9,7 +9,7 @@ import torch
 from normbench import run_files
 from normbench.catalog import normalizer, normalizers
 from normbench.data.counter_rng import Draws
-from normbench.norms.impl import Impl, set_impl
+from normbench.norms.implementation import Implementation, set_implementation
 from normbench.norms.workers import set_workers
 from normbench.results import read
 from support.cells import BROKEN, SHORT, cell, train_cell
@@ -30,10 +30,10 @@ ON_GPU = [argument for argument in SHORT if argument != "trainer=cpu"] + ["train
 @pytest.mark.parametrize("workers", [1, 4])
 @pytest.mark.parametrize("impl", ["eager", "triton"])
 def test_values_and_gradients_are_those_of_the_reference(
-    name: str, dtype: torch.dtype, layout: torch.memory_format, workers: int, impl: Impl
+    name: str, dtype: torch.dtype, layout: torch.memory_format, workers: int, impl: Implementation
 ) -> None:
     layer = perturbed_layer(normalizer(name), 8, "silu", dtype).cuda()
-    set_impl(layer, impl)
+    set_implementation(layer, impl)
     reference = perturbed_layer(normalizer(name), 8, "silu", torch.float64).cuda()
     reference.load_state_dict(layer.state_dict())
     for each in (layer, reference):
@@ -81,7 +81,7 @@ def test_a_layer_compiled_by_inductor_is_the_layer(name: str) -> None:
 def test_kernels_have_the_maps_of_a_resnet_50(name: str, shape: tuple[int, ...]) -> None:
     layer = perturbed_layer(normalizer(name), shape[1], "relu", torch.float32).cuda()
     fused = copy.deepcopy(layer)
-    set_impl(fused, "triton")
+    set_implementation(fused, "triton")
     x = torch.randn(shape, device="cuda", dtype=torch.bfloat16)
     x = x.to(memory_format=torch.channels_last).requires_grad_()
     found = values_and_gradients(fused, x, fused(x))

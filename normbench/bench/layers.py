@@ -23,8 +23,9 @@ from normbench.catalog import normalizer, normalizers
 from normbench.errors import BadInput, Impossible, require_one_of
 from normbench.measurements.memory import memory_for_backward
 from normbench.norms.base.activations import activation
-from normbench.norms.base.layer import NormAct, largest_divisor
-from normbench.norms.impl import set_impl
+from normbench.norms.base.layer import NormAct
+from normbench.norms.base.options import largest_divisor
+from normbench.norms.implementation import set_implementation
 
 BASE = "F.batch_norm + relu"
 IMPLS = ("eager", "lean", "compile")
@@ -104,7 +105,7 @@ def _ours(name: str, channels: int, act: str, impl: Any) -> nn.Module:
     if impl == "compile":
         layer.compile(fullgraph=True, dynamic=False)
         return layer
-    set_impl(layer, impl)
+    set_implementation(layer, impl)
     if impl == "triton":
         from normbench.norms.kernels.dispatch import (
             has_kernel,  # there is no Triton for some machines

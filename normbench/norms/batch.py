@@ -37,13 +37,12 @@ from normbench.norms.base.layer import (
     Normalizer,
     Normalizing,
     per_channel,
-    require_positive,
-    require_share,
     saves_only_output,
     upcast,
 )
-from normbench.norms.base.moments import normalize_by, set_moments
-from normbench.norms.base.running import RunningStatistics, weighted_moments
+from normbench.norms.base.moments import normalize_by, set_moments, split_sets
+from normbench.norms.base.options import require_positive, require_share
+from normbench.norms.base.running import RunningStatistics, running_moments, weighted_moments
 from normbench.norms.workers import PerWorker
 
 Pair = tuple[Tensor | None, Tensor | None]
@@ -68,7 +67,7 @@ class BatchNorm(Normalizer):
         require_share(momentum=self.momentum)
 
     def layer(self, channels: int, act: str | None = "relu") -> NormAct:
-        return BatchNormAct(channels, act, self.momentum, self.eps)
+        return BatchNormAct(channels, act, self)
 
     def inherit_options(self, old: nn.Module) -> Self:
         """Return this normalizer with momentum and eps of a replaced batch normalization.
@@ -81,8 +80,7 @@ class BatchNorm(Normalizer):
         inherited = {
             name: getattr(old, name)
             for name in ("momentum", "eps")
-            if getattr(old, name, None) is not None
-            and getattr(self, name) == getattr(default, name)
+            if getattr(old, name) is not None and getattr(self, name) == getattr(default, name)
         }
         return replace(self, **inherited)
 
@@ -90,17 +88,13 @@ class BatchNorm(Normalizer):
 class BatchNormAct(PerWorker, RunningStatistics, Normalizing):
     """The layer; with one worker it is `torch.nn.BatchNorm2d` and the activation, bit for bit."""
 
-    batch_independent = False
+    inherited = ("weight", "bias", "running_mean", "running_var")
+    shown: ClassVar[tuple[str, ...]] = ("act", "example_weight")
 
-    def __init__(self, channels: int, act: str | None, momentum: float, eps: float) -> None:
+    def __init__(self, channels: int, act: str | None, options: BatchNorm) -> None:
         super().__init__(channels, act)
-        self.eps = eps
-        self.register_running(channels, momentum)
-
-    def inherit_parameters(self, old: nn.Module) -> None:
-        """Copy gain, shift and running statistics of `old`."""
-        super().inherit_parameters(old)
-        self._copy(old, "running_mean", "running_var")
+        self.eps = options.eps
+        self.register_running(channels, options.momentum)
 
     def refusal(self, shape: torch.Size) -> str:
         images, _, height, width = shape
@@ -124,20 +118,22 @@ class BatchNormAct(PerWorker, RunningStatistics, Normalizing):
         if not self.example_weight or self.training:
             return self._fused(x, (None, None), track=False)
         x = upcast(x)
-        return normalize_by(
-            x, weighted_moments(self, x, self.channels, self.example_weight), self.eps
-        )
+        moments = weighted_moments(self, x, self.channels, self.example_weight)
+        return normalize_by(x, moments, self.eps)
 
     def _fused(self, x: Tensor, affine: Pair, *, track: bool) -> Tensor:
+        """Normalize `x` and apply gain and shift in one operation of torch."""
         mean, var = self.running_mean, self.running_var
         if not self.training:
             return F.batch_norm(x, mean, var, *_repeat(affine, 1), eps=self.eps)
         sets = self.sets(len(x))
         # (C,) -> (S*C,): each set updates its own copy; gain and shift are repeated.
         running = _repeat((mean, var), sets) if track else (None, None)
+        # (N, C, H, W') -> (N/S, S*C, H, W'): a channel per set and channel. A view in NCHW; in
+        # channels_last no such view exists, so flatten copies.
+        folded = split_sets(x, sets).flatten(1, 2)
         weight, bias = _repeat(affine, sets)
-        # (N/S, S*C, H, W'): batch_norm sees a channel per set and channel.
-        y = F.batch_norm(self.fold(x), *running, weight, bias, True, self.momentum, self.eps)
+        y = F.batch_norm(folded, *running, weight, bias, True, self.momentum, self.eps)
         for buffer, copies in zip((mean, var), running, strict=True):
             if copies is not None and not self.recomputing:
                 # Each copy has moved towards the statistics of one set. Moves are linear, so the
@@ -147,15 +143,12 @@ class BatchNormAct(PerWorker, RunningStatistics, Normalizing):
 
     def reference_normalize(self, x: Tensor) -> Tensor:
         if self.training:
-            mean = reference_ops.by_set(x, self.sets(len(x)), lambda s: s.mean((0, 2, 3), True))
-            var = reference_ops.by_set(
-                x, self.sets(len(x)), lambda s: reference_ops.variance(s, reference_ops.BATCH)
+            return reference_ops.by_set(
+                x,
+                self.sets(len(x)),
+                lambda images: reference_ops.standardize(images, reference_ops.BATCH, self.eps),
             )
-        else:
-            mean, var = (
-                per_channel(self.running_mean.double()),
-                per_channel(self.running_var.double()),
-            )
+        mean, var = (per_channel(each.double()) for each in running_moments(self))
         return (x - mean) / torch.sqrt(var + self.eps)
 
 
@@ -163,31 +156,25 @@ class BatchNormAct(PerWorker, RunningStatistics, Normalizing):
 class SyncBatchNorm(BatchNorm):
     """Batch normalization over all images of an optimizer step; options as in `BatchNorm`."""
 
-    @property
-    def worker_independent(self) -> bool:
-        return True
+    worker_independent: ClassVar[bool] = True
 
     def layer(self, channels: int, act: str | None = "relu") -> NormAct:
-        return SyncBatchNormAct(channels, act, self.momentum, self.eps)
+        return SyncBatchNormAct(channels, act, self)
 
 
 class SyncBatchNormAct(BatchNormAct):
     """The layer; devices merge their moments, and gradients flow through the merge."""
 
     whole_step = True
-
-    @property
-    def worker_independent(self) -> bool:
-        return True
+    worker_independent = True
 
     def sets(self, images: int) -> int:  # noqa: ARG002 (always one set)
         return 1
 
     @property
     def worth_recomputing(self) -> bool:
-        return (
-            _devices() > 1 or super().worth_recomputing
-        )  # then the formula below runs, not torch's kernel
+        # With several devices the formula of `_fused` runs, not torch's kernel.
+        return _devices() > 1 or super().worth_recomputing
 
     def refusal(self, shape: torch.Size) -> str:
         return super().refusal(torch.Size((shape[0] * _devices(), *shape[1:])))
@@ -204,9 +191,7 @@ class SyncBatchNormAct(BatchNormAct):
             values = x.numel() // self.channels * _devices()
             self.track(mean=mean, var=var * (values / (values - 1)))
         y = normalize_by(y, (mean, var), self.eps)
-        weight, bias = affine
-        y = y if weight is None else y * per_channel(weight)
-        return y if bias is None else y + per_channel(bias)
+        return y if affine[0] is None else self.affine(y)
 
 
 def _devices() -> int:

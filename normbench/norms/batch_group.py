@@ -25,15 +25,7 @@ import torch
 from torch import Tensor
 
 from normbench.norms.base import reference_ops
-from normbench.norms.base.layer import (
-    Grouped,
-    NormAct,
-    Normalizing,
-    largest_divisor,
-    require_positive,
-    require_share,
-    upcast,
-)
+from normbench.norms.base.layer import Grouped, NormAct, Normalizing, upcast
 from normbench.norms.base.moments import (
     Moments,
     expand_sets,
@@ -43,19 +35,18 @@ from normbench.norms.base.moments import (
     set_moments,
     split_sets,
 )
+from normbench.norms.base.options import require_positive, require_share
 from normbench.norms.base.running import RunningStatistics, running_moments, weighted_moments
 from normbench.norms.workers import PerWorker
 
 
 @dataclass(frozen=True)
 class BatchGroupNorm(Grouped):
-    """Normalization over groups of channels of several images.
+    """Normalization over groups of channels of several images; `groups`, `eps` as in `Grouped`.
 
     Args:
-        groups: number of groups G; a layer uses the largest divisor of its channels up to it.
         images: images that share statistics, a divisor of `batch`; null: all images of a worker.
         momentum: weight of a step's statistics in the running statistics.
-        eps: added to the variance, inside the square root.
     """
 
     images: int | None = None
@@ -68,29 +59,19 @@ class BatchGroupNorm(Grouped):
         require_share(momentum=self.momentum)
 
     def layer(self, channels: int, act: str | None = "relu") -> NormAct:
-        groups = largest_divisor(channels, self.groups)
-        return BatchGroupNormAct(channels, act, groups, self.images, self.momentum, self.eps)
+        return BatchGroupNormAct(channels, act, self)
 
 
 class BatchGroupNormAct(PerWorker, RunningStatistics, Normalizing):
     """The layer."""
 
-    batch_independent = False
+    shown: ClassVar[tuple[str, ...]] = ("act", "groups", "images", "example_weight")
 
-    def __init__(
-        self,
-        channels: int,
-        act: str | None,
-        groups: int,
-        images: int | None,
-        momentum: float,
-        eps: float,
-    ) -> None:
+    def __init__(self, channels: int, act: str | None, options: BatchGroupNorm) -> None:
         super().__init__(channels, act)
-        self.groups = groups
-        self.images = images
-        self.eps = eps
-        self.register_running(channels, momentum)
+        self.groups = options.groups_of(channels)
+        self.images, self.eps = options.images, options.eps
+        self.register_running(channels, options.momentum)
 
     def sets(self, images: int) -> int:
         return self.workers if self.images is None else images // self.images
@@ -110,12 +91,12 @@ class BatchGroupNormAct(PerWorker, RunningStatistics, Normalizing):
         return ""
 
     def norm_act(self, x: Tensor) -> Tensor:
-        return self.activation(self.affine(self._normalized(upcast(x), track=True)))
+        return self.activation(self.affine(self._normalize(upcast(x), track=True)))
 
     def normalize(self, x: Tensor) -> Tensor:
-        return self._normalized(upcast(x), track=False)
+        return self._normalize(upcast(x), track=False)
 
-    def _normalized(self, x: Tensor, *, track: bool) -> Tensor:
+    def _normalize(self, x: Tensor, *, track: bool) -> Tensor:
         return normalize_by(x, self._moments(x, track=track), self.eps)
 
     def _moments(self, x: Tensor, *, track: bool) -> Moments:
@@ -138,14 +119,13 @@ class BatchGroupNormAct(PerWorker, RunningStatistics, Normalizing):
             return reference_ops.by_set(x, self.sets(len(x)), self._reference_of_set)
         m = self.running_mean.double().view(1, -1, 1, 1)
         square = self.running_var.double().view(1, -1, 1, 1) + m**2  # E[x^2] of every channel
-        mean = reference_ops.by_group(m, self.groups, lambda g: g.mean())
-        var = reference_ops.by_group(square, self.groups, lambda g: g.mean()) - mean**2
+        mean = reference_ops.by_group(m, self.groups, torch.mean)
+        var = reference_ops.by_group(square, self.groups, torch.mean) - mean**2
         return (x - mean) / torch.sqrt(var + self.eps)
 
     def _reference_of_set(self, x: Tensor) -> Tensor:
-        everything = (0, 1, 2, 3)
-        mean = reference_ops.by_group(x, self.groups, lambda g: reference_ops.mean(g, everything))
-        var = reference_ops.by_group(
-            x, self.groups, lambda g: reference_ops.variance(g, everything)
+        return reference_ops.by_group(
+            x,
+            self.groups,
+            lambda group: reference_ops.standardize(group, reference_ops.ALL, self.eps),
         )
-        return (x - mean) / torch.sqrt(var + self.eps)

@@ -15,14 +15,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from normbench.norms.base.layer import (
-    NormAct,
-    Normalizer,
-    Normalizing,
-    Role,
-    require_positive,
-    upcast,
-)
+from normbench.norms.base.layer import NormAct, Normalizer, Normalizing, Role, upcast
+from normbench.norms.base.options import require_positive
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,8 @@ times weight, plus bias. std is the root of a biased variance plus eps, rms of a
 eps: of a channel over the images of a worker (bwh), of a channel of one image (wh), of a group of
 channels of one image (g: axes c/g, h, w). v (C,) is learned, initially 1. No numerator is centered.
 
-The appendix lists the ten best layers of each search, B in D.1 and S in D.2. The six above are its
-d1.6, d1.1, d1.7, d2.6, d2.5 and d2.2; `evonorm_candidate` has all others, without repetitions:
+The appendix lists the ten best layers of each search, B in D.1 and S in D.2. The six above are
+numbers d1.6, d1.1, d1.7, d2.6, d2.5 and d2.2; `evonorm_candidate` has all others, once each:
 
     d1.2    x / max(std_bwh, x + rms_whc)           d2.1     x * tanh(sigmoid(x)) / rms_g
     d1.3    -x * sigmoid(x) / std_bwh               d2.10    z * sigmoid(max(x, z)), z = x / rms_g
@@ -35,6 +35,7 @@ Elsewhere:
 - Several ports compute the root of torch's unbiased `std` + eps, the fourth root of the variance.
 """
 
+from abc import abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -48,46 +49,63 @@ from normbench.norms.base.layer import (
     NormAct,
     Normalizer,
     Role,
-    largest_divisor,
     per_channel,
-    require_positive,
-    require_share,
     upcast,
 )
 from normbench.norms.base.moments import expand_sets, set_moments
+from normbench.norms.base.options import largest_divisor, require_positive, require_share
 from normbench.norms.base.running import RunningStatistics
 from normbench.norms.evonorm_expressions import (
     EXPRESSIONS,
     REPEATS,
-    Expression,
-    ForwardStatistics,
+    WITH_V,
     ReferenceStatistics,
+    Statistics,
+    uses_batch,
 )
 from normbench.norms.workers import PerWorker
 
 
-@dataclass(frozen=True)
-class EvoNormB(Normalizer):
-    """The B series: statistics over the images of a worker, and of each image.
+class EvoNorm(Normalizer):
+    """An expression of the appendix, whichever activation it replaces.
 
     Args:
-        momentum: weight of a step's variance in the running variance.
         eps: added to every variance and mean square, inside the square root.
     """
 
-    momentum: float = 0.1
-    eps: float = 1e-5
-    batch_independent: ClassVar[bool] = False
-    which: ClassVar[str]
+    eps: float
+    momentum: float  # of the B series
+    groups: int  # of the S series
 
-    def __post_init__(self) -> None:
-        require_positive(eps=self.eps)
-        require_share(momentum=self.momentum)
+    @property
+    @abstractmethod
+    def which(self) -> str:
+        """The number of the expression, as d1.6."""
+
+    @property
+    def batch_independent(self) -> bool:
+        return not uses_batch(self.which)
 
     def layer(self, channels: int, act: str | None = "relu") -> NormAct:
         if act is None:  # before a residual addition, as in the paper
             return Affine(channels, None)
-        return EvoNormBAct(channels, act, self.which, self.momentum, self.eps)
+        return (EvoNormBAct if uses_batch(self.which) else EvoNormSAct)(channels, act, self)
+
+
+@dataclass(frozen=True)
+class EvoNormB(EvoNorm):
+    """The B series: statistics over the images of a worker, and of each image.
+
+    Args:
+        momentum: weight of a step's variance in the running variance.
+    """
+
+    momentum: float = 0.1
+    eps: float = 1e-5
+
+    def __post_init__(self) -> None:
+        require_positive(eps=self.eps)
+        require_share(momentum=self.momentum)
 
 
 @dataclass(frozen=True)
@@ -112,46 +130,28 @@ class EvoNormB2(EvoNormB):
 
 
 @dataclass(frozen=True)
-class EvoNormS(Grouped):
-    """The S series: statistics of one image.
-
-    Args:
-        groups: number of groups G; a layer uses the largest divisor of its channels up to it.
-        eps: added to the variance or mean square, inside the square root.
-    """
-
-    which: ClassVar[str]
-
-    def layer(self, channels: int, act: str | None = "relu") -> NormAct:
-        if act is None:
-            return Affine(channels, None)
-        groups = largest_divisor(channels, self.groups)
-        return EvoNormSAct(channels, act, self.which, groups, self.eps)
-
-
-@dataclass(frozen=True)
-class EvoNormS0(EvoNormS):
-    """S0; options as in `EvoNormS`."""
+class EvoNormS0(EvoNorm, Grouped):
+    """S0, with statistics of one image; options as in `Grouped`."""
 
     which: ClassVar[str] = "d2.6"
 
 
 @dataclass(frozen=True)
-class EvoNormS1(EvoNormS):
-    """S1; options as in `EvoNormS`."""
+class EvoNormS1(EvoNorm, Grouped):
+    """S1, with statistics of one image; options as in `Grouped`."""
 
     which: ClassVar[str] = "d2.5"
 
 
 @dataclass(frozen=True)
-class EvoNormS2(EvoNormS):
-    """S2; options as in `EvoNormS`."""
+class EvoNormS2(EvoNorm, Grouped):
+    """S2, with statistics of one image; options as in `Grouped`."""
 
     which: ClassVar[str] = "d2.2"
 
 
 @dataclass(frozen=True)
-class EvoNormCandidate(Grouped):
+class EvoNormCandidate(EvoNorm, Grouped):
     """A candidate of the paper's appendix D by its number, with the options of its series.
 
     Args:
@@ -159,7 +159,6 @@ class EvoNormCandidate(Grouped):
         groups: of the S series: number of groups G; a layer uses the largest divisor of its
             channels up to it.
         momentum: of the B series: weight of a step's variance in the running variance.
-        eps: added to every variance and mean square, inside the square root.
     """
 
     which: str = "d1.2"
@@ -180,82 +179,55 @@ class EvoNormCandidate(Grouped):
                 f"{choose_from(self.which, EXPRESSIONS)}"
             )
 
-    @property
-    def batch_independent(self) -> bool:  # type: ignore[override]
-        return not EXPRESSIONS[self.which].batch
-
-    def layer(self, channels: int, act: str | None = "relu") -> NormAct:
-        if act is None:
-            return Affine(channels, None)
-        if EXPRESSIONS[self.which].batch:
-            return EvoNormBAct(channels, act, self.which, self.momentum, self.eps)
-        groups = largest_divisor(channels, self.groups)
-        return EvoNormSAct(channels, act, self.which, groups, self.eps)
-
 
 class EvoNormAct(NormAct):
-    """An expression as a layer, whichever activation `act` it replaces.
-
-    Normalization and activation are one expression, so there is no `normalize`.
-    """
+    """An expression as a layer. Normalization and activation are one, so it has no `normalize`."""
 
     roles: ClassVar[dict[str, Role]] = {**NormAct.roles, "v": "gain"}
+    shown: ClassVar[tuple[str, ...]] = ("which",)
     v: nn.Parameter  # of those that have one
-    groups: int  # of the S series
     weight: nn.Parameter
     bias: nn.Parameter
 
-    def __init__(self, channels: int, act: str, which: str, eps: float) -> None:
+    def __init__(self, channels: int, act: str, options: EvoNorm) -> None:
         super().__init__(channels, act)
-        self.which = which
-        self.eps = eps
-        v = nn.Parameter(torch.ones(channels)) if self.expression.v else None
+        self.which, self.eps = options.which, options.eps
+        v = nn.Parameter(torch.ones(channels)) if self.which in WITH_V else None
         self.register_parameter("v", v)
-
-    @property
-    def expression(self) -> Expression:
-        """The formula of the layer."""
-        return EXPRESSIONS[self.which]
 
     def norm_act(self, x: Tensor) -> Tensor:
         x = upcast(x)
-        numerator, divisor = self.expression.formula(x, ForwardStatistics(self, x))
-        # Gain and divisor first: if both have shape (N, C), the map is multiplied once.
+        numerator, divisor = EXPRESSIONS[self.which](x, Statistics(self, x))
+        # Gain and divisor first: if both have shape (N, C, 1, 1), the map is multiplied once.
         gain = per_channel(self.weight) / divisor
         return numerator * gain + per_channel(self.bias)
 
-    def batch_var(self, x: Tensor) -> Tensor:
-        """Return the variance (N, C) of every channel over its worker; update the running one."""
-        raise NotImplementedError(f"{self.which} has no batch statistics")
-
     def reference(self, x: Tensor) -> Tensor:
         x = x.double()
-        return self.affine(self.expression.reference(x, ReferenceStatistics(self, x)))
-
-    def extra_repr(self) -> str:
-        return f"{super().extra_repr()}, which={self.which}"
+        numerator, divisor = EXPRESSIONS[self.which](x, ReferenceStatistics(self, x))
+        return self.affine(numerator / divisor)
 
 
 class EvoNormSAct(EvoNormAct):
-    """A layer of the S series."""
+    """A layer of the S series: statistics of one image."""
 
     batch_independent = True
+    shown: ClassVar[tuple[str, ...]] = ("which", "groups")
 
-    def __init__(self, channels: int, act: str, which: str, groups: int, eps: float) -> None:
-        super().__init__(channels, act, which, eps)
-        self.groups = groups
+    def __init__(self, channels: int, act: str, options: EvoNorm) -> None:
+        super().__init__(channels, act, options)
+        self.groups = largest_divisor(channels, options.groups)
 
 
 class EvoNormBAct(PerWorker, RunningStatistics, EvoNormAct):
-    """A layer of the B series."""
+    """A layer of the B series: statistics over the images of a worker, and of each image."""
 
-    batch_independent = False
-
-    def __init__(self, channels: int, act: str, which: str, momentum: float, eps: float) -> None:
-        super().__init__(channels, act, which, eps)
-        self.register_running(channels, momentum, mean=False)
+    def __init__(self, channels: int, act: str, options: EvoNorm) -> None:
+        super().__init__(channels, act, options)
+        self.register_running(channels, options.momentum, mean=False)
 
     def batch_var(self, x: Tensor) -> Tensor:
+        """Return the variance (N, C) of every channel over its worker; update the running one."""
         if not self.training:
             return self.running_var[None]
         _, var = set_moments(x, self.workers)

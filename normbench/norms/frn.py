@@ -32,10 +32,10 @@ from normbench.norms.base.layer import (
     Normalizing,
     Role,
     per_channel,
-    require_positive,
     upcast,
 )
 from normbench.norms.base.moments import root_mean_square
+from normbench.norms.base.options import require_positive
 
 
 @dataclass(frozen=True)

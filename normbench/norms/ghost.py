@@ -24,23 +24,23 @@ Elsewhere:
 """
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from normbench.norms.base.layer import NormAct, require_positive, upcast
+from normbench.norms.base.layer import NormAct, upcast
 from normbench.norms.base.moments import set_moments
+from normbench.norms.base.options import require_positive
 from normbench.norms.batch import BatchNorm, BatchNormAct
 
 
 @dataclass(frozen=True)
 class GhostBatchNorm(BatchNorm):
-    """Batch normalization over groups of a worker's images.
+    """Batch normalization over groups of a worker's images; other options as in `BatchNorm`.
 
     Args:
         ghost: images per group, a divisor of `batch` and less than it.
-        momentum: weight of a step's statistics in the running statistics.
-        eps: added to the variance, inside the square root.
     """
 
     ghost: int = 4
@@ -50,17 +50,17 @@ class GhostBatchNorm(BatchNorm):
         require_positive(ghost=self.ghost)
 
     def layer(self, channels: int, act: str | None = "relu") -> NormAct:
-        return GhostBatchNormAct(channels, act, self.momentum, self.eps, self.ghost)
+        return GhostBatchNormAct(channels, act, self)
 
 
 class GhostBatchNormAct(BatchNormAct):
     """The layer."""
 
-    def __init__(
-        self, channels: int, act: str | None, momentum: float, eps: float, ghost: int
-    ) -> None:
-        super().__init__(channels, act, momentum, eps)
-        self.ghost = ghost
+    shown: ClassVar[tuple[str, ...]] = ("act", "ghost", "example_weight")
+
+    def __init__(self, channels: int, act: str | None, options: GhostBatchNorm) -> None:
+        super().__init__(channels, act, options)
+        self.ghost = options.ghost
 
     def sets(self, images: int) -> int:
         return images // self.ghost
@@ -80,6 +80,3 @@ class GhostBatchNormAct(BatchNormAct):
             self.track(mean=mean, var=var)
             return self.activation(self._fused(x, (self.weight, self.bias), track=False))
         return super().norm_act(x)
-
-    def extra_repr(self) -> str:
-        return f"{super().extra_repr()}, ghost={self.ghost}"

@@ -32,26 +32,22 @@ from normbench.norms.base.layer import (
     NormAct,
     Normalizer,
     Normalizing,
-    largest_divisor,
-    require_positive,
     saves_only_output,
     upcast,
 )
 from normbench.norms.base.moments import normalize_by
+from normbench.norms.base.options import require_positive
 from normbench.norms.base.running import weighted_moments
 
 
 @dataclass(frozen=True)
 class GroupNorm(Grouped):
-    """Normalization over groups of channels of one image.
+    """Normalization over groups of channels of one image; options as in `Grouped`."""
 
-    Args:
-        groups: number of groups G; a layer uses the largest divisor of its channels up to it.
-        eps: added to the variance, inside the square root.
-    """
+    batch_independent: ClassVar[bool] = True
 
     def layer(self, channels: int, act: str | None = "relu") -> NormAct:
-        return GroupNormAct(channels, act, largest_divisor(channels, self.groups), self.eps)
+        return GroupNormAct(channels, act, self)
 
 
 @dataclass(frozen=True)
@@ -68,32 +64,33 @@ class LayerNorm(Normalizer):
     def __post_init__(self) -> None:
         require_positive(eps=self.eps)
 
+    def groups_of(self, channels: int) -> int:  # noqa: ARG002 (InstanceNorm reads it)
+        """Return the number of groups of a layer of `channels` channels."""
+        return 1
+
     def layer(self, channels: int, act: str | None = "relu") -> NormAct:
-        return GroupNormAct(channels, act, 1, self.eps)
+        return GroupNormAct(channels, act, self)
 
 
 @dataclass(frozen=True)
 class InstanceNorm(LayerNorm):
-    """Normalization over the positions of each channel of one image.
+    """Normalization over the positions of each channel of one image; `eps` as in `LayerNorm`."""
 
-    Args:
-        eps: added to the variance, inside the square root.
-    """
-
-    def layer(self, channels: int, act: str | None = "relu") -> NormAct:
-        return GroupNormAct(channels, act, channels, self.eps)
+    def groups_of(self, channels: int) -> int:
+        return channels
 
 
 class GroupNormAct(Normalizing):
-    """The layer of all three, with `groups` groups."""
+    """The layer of all three."""
 
     batch_independent = True
     example_weight: float = 1.0
+    shown: ClassVar[tuple[str, ...]] = ("act", "groups", "example_weight")
 
-    def __init__(self, channels: int, act: str | None, groups: int, eps: float) -> None:
+    def __init__(self, channels: int, act: str | None, options: GroupNorm | LayerNorm) -> None:
         super().__init__(channels, act)
-        self.groups = groups
-        self.eps = eps
+        self.groups = options.groups_of(channels)
+        self.eps = options.eps
 
     def refusal(self, shape: torch.Size) -> str:
         _, channels, height, width = shape
@@ -109,28 +106,26 @@ class GroupNormAct(Normalizing):
         # On a GPU, autocast runs group_norm in fp32 and saves fp32 maps.
         return not saves_only_output(self.act) or torch.is_autocast_enabled("cuda")
 
+    @property
+    def _weighs_examples(self) -> bool:
+        return not self.training and self.example_weight != 1
+
     def norm_act(self, x: Tensor) -> Tensor:
-        if self._mixes():
+        if self._weighs_examples:
             return super().norm_act(x)
         # For half precision torch computes the moments in fp32.
         return self.activation(F.group_norm(x, self.groups, self.weight, self.bias, self.eps))
 
     def normalize(self, x: Tensor) -> Tensor:
-        if not self._mixes():
+        if not self._weighs_examples:
             return F.group_norm(x, self.groups, eps=self.eps)
         x = upcast(x)
-        return normalize_by(
-            x, weighted_moments(self, x, self.groups, self.example_weight), self.eps
-        )
-
-    def _mixes(self) -> bool:
-        return not self.training and self.example_weight != 1
+        moments = weighted_moments(self, x, self.groups, self.example_weight)
+        return normalize_by(x, moments, self.eps)
 
     def reference_normalize(self, x: Tensor) -> Tensor:
-        mean = reference_ops.by_group(
-            x, self.groups, lambda g: reference_ops.mean(g, reference_ops.IMAGE)
+        return reference_ops.by_group(
+            x,
+            self.groups,
+            lambda group: reference_ops.standardize(group, reference_ops.IMAGE, self.eps),
         )
-        var = reference_ops.by_group(
-            x, self.groups, lambda g: reference_ops.variance(g, reference_ops.IMAGE)
-        )
-        return (x - mean) / torch.sqrt(var + self.eps)

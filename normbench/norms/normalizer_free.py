@@ -42,7 +42,8 @@ import torch
 from torch import Tensor, nn
 
 from normbench.norms.base.activations import gain, save_input_only
-from normbench.norms.base.layer import Affine, NormAct, Normalizer, Role, require_positive
+from normbench.norms.base.layer import Affine, NormAct, Normalizer, Role
+from normbench.norms.base.options import require_positive
 from normbench.norms.base.residual import FixUp, NormalizerFree, Residual, SkipInit
 from normbench.norms.base.standardized_conv import Standardization
 
@@ -145,15 +146,12 @@ class GainedAct(NormAct):
     """The activation times its gain; no parameters, no `normalize`."""
 
     batch_independent = True
+    worth_recomputing = False
 
     def __init__(self, channels: int, act: str | None, factor: float | None = None) -> None:
         super().__init__(channels, act, gain=False, shift=False)
         self.override = None if act is None else factor
         self.factor = gain(act) if self.override is None else self.override
-
-    @property
-    def worth_recomputing(self) -> bool:
-        return False
 
     def norm_act(self, x: Tensor) -> Tensor:
         return save_input_only(lambda x: self.activation(x) * self.factor, x)
@@ -178,16 +176,13 @@ class ShiftedAct(NormAct):
     """A scalar shift and the activation; the identity without activation (FixUp's last conv)."""
 
     batch_independent = True
+    worth_recomputing = False
     roles: ClassVar[dict[str, Role]] = {"bias": "residual"}
 
     def __init__(self, channels: int, act: str | None, rate: float) -> None:
         super().__init__(channels, act, gain=False, shift=False)
         self.rates = {"bias": rate}
         self.register_parameter("bias", None if act is None else nn.Parameter(torch.zeros(())))
-
-    @property
-    def worth_recomputing(self) -> bool:
-        return False
 
     def norm_act(self, x: Tensor) -> Tensor:
         return save_input_only(

@@ -27,7 +27,7 @@ Elsewhere:
 """
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -37,82 +37,12 @@ from normbench.norms.base.layer import (
     Normalizer,
     Normalizing,
     Role,
-    largest_divisor,
     per_channel,
-    require_positive,
     upcast,
 )
+from normbench.norms.base.options import require_positive
 from normbench.norms.batch import BatchNorm, BatchNormAct
 from normbench.norms.group import GroupNorm, GroupNormAct, InstanceNorm, LayerNorm
-
-
-@dataclass(frozen=True)
-class Proxied(Normalizer):
-    """Mixin that adds proxy normalization to a normalizer.
-
-    Args:
-        additional: learn the proxy's mean and deviation.
-        samples: number of samples of the proxy.
-        proxy_eps: added to the proxy's variance, inside the square root.
-    """
-
-    additional: bool = True
-    samples: int = 256
-    proxy_eps: float = 0.03
-
-    def __post_init__(self) -> None:
-        super().__post_init__()  # type: ignore[misc]
-        require_positive(samples=self.samples, proxy_eps=self.proxy_eps)
-
-    def layer(self, channels: int, act: str | None = "relu") -> NormAct:
-        return self._build(channels, act, scale=True)
-
-    def final_layer(self, channels: int, act: str | None = "relu") -> NormAct:
-        return self._build(channels, act, scale=False)
-
-    def _build(self, channels: int, act: str | None, *, scale: bool) -> NormAct:
-        if act is not None:
-            return self._proxied(channels, act, proxy=self, scale=scale)
-        layer = super().layer(channels, None)  # type: ignore[safe-super]
-        if self.additional:
-            layer.bias = None
-        return layer
-
-    def _proxied(self, channels: int, act: str, **proxy: Any) -> NormAct:
-        raise NotImplementedError
-
-
-@dataclass(frozen=True)
-class GroupNormPN(Proxied, GroupNorm):
-    """Group normalization with proxy-normalized activation."""
-
-    def _proxied(self, channels: int, act: str, **proxy: Any) -> NormAct:
-        groups = largest_divisor(channels, self.groups)
-        return ProxyGroupNormAct(channels, act, groups, self.eps, **proxy)
-
-
-@dataclass(frozen=True)
-class LayerNormPN(Proxied, LayerNorm):
-    """Layer normalization with proxy-normalized activation."""
-
-    def _proxied(self, channels: int, act: str, **proxy: Any) -> NormAct:
-        return ProxyGroupNormAct(channels, act, 1, self.eps, **proxy)
-
-
-@dataclass(frozen=True)
-class InstanceNormPN(Proxied, InstanceNorm):
-    """Instance normalization with proxy-normalized activation."""
-
-    def _proxied(self, channels: int, act: str, **proxy: Any) -> NormAct:
-        return ProxyGroupNormAct(channels, act, channels, self.eps, **proxy)
-
-
-@dataclass(frozen=True)
-class BatchNormPN(Proxied, BatchNorm):
-    """Batch normalization with proxy-normalized activation."""
-
-    def _proxied(self, channels: int, act: str, **proxy: Any) -> NormAct:
-        return ProxyBatchNormAct(channels, act, self.momentum, self.eps, **proxy)
 
 
 class ProxyAct(Normalizing):
@@ -123,21 +53,18 @@ class ProxyAct(Normalizing):
         "proxy_weight": "proxy",
         "proxy_bias": "proxy",
     }
+    worth_recomputing = True
     weight: nn.Parameter
     bias: nn.Parameter
     proxy_weight: nn.Parameter | None
     proxy_bias: nn.Parameter | None
 
-    def __init__(self, channels: int, *layer: Any, proxy: Proxied, scale: bool) -> None:
-        super().__init__(channels, *layer)
-        self.samples, self.proxy_eps, self.scale = proxy.samples, proxy.proxy_eps, scale
+    def __init__(self, channels: int, act: str, options: "Proxied", *, scale: bool) -> None:
+        super().__init__(channels, act, options)  # type: ignore[arg-type, call-arg]
+        self.samples, self.proxy_eps, self.scale = options.samples, options.proxy_eps, scale
         for name in ("proxy_weight", "proxy_bias"):
-            zeros = nn.Parameter(torch.zeros(channels)) if proxy.additional else None
+            zeros = nn.Parameter(torch.zeros(channels)) if options.additional else None
             self.register_parameter(name, zeros)
-
-    @property
-    def worth_recomputing(self) -> bool:
-        return True
 
     def activation(self, y: Tensor) -> Tensor:
         mean, var = self.proxy_moments()
@@ -182,6 +109,62 @@ class ProxyGroupNormAct(ProxyAct, GroupNormAct):
 
 class ProxyBatchNormAct(ProxyAct, BatchNormAct):
     """The layer on batch normalization."""
+
+
+@dataclass(frozen=True)
+class Proxied(Normalizer):
+    """Mixin that adds proxy normalization to a normalizer.
+
+    Args:
+        additional: learn the proxy's mean and deviation.
+        samples: number of samples of the proxy.
+        proxy_eps: added to the proxy's variance, inside the square root.
+    """
+
+    additional: bool = True
+    samples: int = 256
+    proxy_eps: float = 0.03
+    proxied: ClassVar[type[ProxyAct]] = ProxyGroupNormAct
+
+    def __post_init__(self) -> None:
+        super().__post_init__()  # type: ignore[misc]
+        require_positive(samples=self.samples, proxy_eps=self.proxy_eps)
+
+    def layer(self, channels: int, act: str | None = "relu") -> NormAct:
+        return self._build(channels, act, scale=True)
+
+    def final_layer(self, channels: int, act: str | None = "relu") -> NormAct:
+        return self._build(channels, act, scale=False)
+
+    def _build(self, channels: int, act: str | None, *, scale: bool) -> NormAct:
+        if act is not None:
+            return self.proxied(channels, act, self, scale=scale)
+        layer = super().layer(channels, None)  # type: ignore[safe-super]
+        if self.additional:
+            layer.bias = None
+        return layer
+
+
+@dataclass(frozen=True)
+class GroupNormPN(Proxied, GroupNorm):
+    """Group normalization with proxy-normalized activation."""
+
+
+@dataclass(frozen=True)
+class LayerNormPN(Proxied, LayerNorm):
+    """Layer normalization with proxy-normalized activation."""
+
+
+@dataclass(frozen=True)
+class InstanceNormPN(Proxied, InstanceNorm):
+    """Instance normalization with proxy-normalized activation."""
+
+
+@dataclass(frozen=True)
+class BatchNormPN(Proxied, BatchNorm):
+    """Batch normalization with proxy-normalized activation."""
+
+    proxied: ClassVar[type[ProxyAct]] = ProxyBatchNormAct
 
 
 def midpoints(samples: int, like: Tensor) -> Tensor:

@@ -26,14 +26,14 @@ Elsewhere: the port ludvb/batchrenorm adds eps = 1e-3 to the standard deviation.
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from normbench.norms.base import reference_ops
-from normbench.norms.base.layer import NormAct, per_channel, require_positive, upcast
+from normbench.norms.base.layer import NormAct, per_channel, upcast
 from normbench.norms.base.moments import Moments, expand_sets, set_moments
+from normbench.norms.base.options import require_positive
 from normbench.norms.batch import BatchNorm, BatchNormAct
 
 
@@ -41,9 +41,9 @@ from normbench.norms.batch import BatchNorm, BatchNormAct
 class BatchRenorm(BatchNorm):
     """Batch normalization corrected towards the running statistics.
 
+    Other options as in `BatchNorm`.
+
     Args:
-        momentum: weight of a step's statistics in the running statistics.
-        eps: added to the variance, inside the square root.
         r_max: limit of the scale correction, at least 1.
         d_max: limit of the mean correction, in standard deviations.
         start: fraction of the training before which nothing is corrected.
@@ -57,7 +57,6 @@ class BatchRenorm(BatchNorm):
     start: float = 0.04
     r_open: float = 0.3
     d_open: float = 0.2
-    batch_independent: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -80,16 +79,13 @@ class BatchRenormAct(BatchNormAct):
 
     progress: Tensor
     read_in_training = True
+    worth_recomputing = False  # a second pass would read running statistics that the first moved
 
     def __init__(self, channels: int, act: str | None, options: BatchRenorm) -> None:
-        super().__init__(channels, act, options.momentum, options.eps)
+        super().__init__(channels, act, options)
         self.options = options
         # A tensor, so that torch.compile does not recompile the layer at every step.
         self.register_buffer("progress", torch.ones(()), persistent=False)
-
-    @property
-    def worth_recomputing(self) -> bool:
-        return False  # a second pass would read running statistics that the first has moved
 
     def norm_act(self, x: Tensor) -> Tensor:
         if not self.training:
@@ -147,7 +143,7 @@ class BatchRenormAct(BatchNormAct):
     def _reference_of_worker(self, x: Tensor) -> Tensor:
         sigma = per_channel(torch.sqrt(self.running_var.double() + self.eps))
         mu = per_channel(self.running_mean.double())
-        mean = x.mean((0, 2, 3), keepdim=True)
+        mean = reference_ops.mean(x, reference_ops.BATCH)
         sigma_b = torch.sqrt(reference_ops.variance(x, reference_ops.BATCH) + self.eps)
         r_max, d_max = self.limits()
         with torch.no_grad():  # stop_gradient in the paper

@@ -18,8 +18,9 @@ import torch
 from torch import Tensor
 
 from normbench.norms.base import reference_ops
-from normbench.norms.base.layer import NormAct, Normalizer, Normalizing, require_positive, upcast
+from normbench.norms.base.layer import NormAct, Normalizer, Normalizing, upcast
 from normbench.norms.base.moments import root_mean_square
+from normbench.norms.base.options import require_positive
 
 
 @dataclass(frozen=True)

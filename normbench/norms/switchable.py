@@ -45,8 +45,6 @@ from normbench.norms.base.layer import (
     Normalizing,
     Role,
     per_channel,
-    require_positive,
-    require_share,
     upcast,
 )
 from normbench.norms.base.moments import (
@@ -56,6 +54,7 @@ from normbench.norms.base.moments import (
     merge_moments,
     split_sets,
 )
+from normbench.norms.base.options import require_positive, require_share
 from normbench.norms.base.running import RunningStatistics, blend_moments
 from normbench.norms.workers import PerWorker
 

@@ -18,7 +18,8 @@ Elsewhere:
 
 from dataclasses import dataclass
 
-from normbench.norms.base.layer import Normalizer, require_positive
+from normbench.norms.base.layer import Normalizer
+from normbench.norms.base.options import require_positive
 from normbench.norms.base.standardized_conv import Standardization
 from normbench.norms.batch import BatchNorm
 from normbench.norms.group import GroupNorm, LayerNorm

@@ -5,7 +5,7 @@ NCHW the images of the W workers are then adjacent, and separating them is a vie
 (N/W, W*C, H, W').
 """
 
-from torch import Tensor, nn
+from torch import nn
 
 
 def set_workers(module: nn.Module, workers: int) -> None:
@@ -24,21 +24,9 @@ def set_workers(module: nn.Module, workers: int) -> None:
 class PerWorker:
     """Mixin for layers that compute statistics over several images in training."""
 
+    batch_independent = False
     workers: int = 1
 
     def sets(self, images: int) -> int:  # noqa: ARG002 (subclasses divide further)
         """Return the number of sets that share statistics; image k belongs to set k mod sets."""
         return self.workers
-
-    def fold(self, x: Tensor) -> Tensor:
-        """Give each of S sets its own channels: (N, C, H, W') -> (N/S, S*C, H, W').
-
-        Raises:
-            ValueError: the sets do not divide the images.
-        """
-        images, channels = x.shape[:2]
-        sets = self.sets(images)
-        if images % sets:
-            raise ValueError(f"{images} images do not fall evenly on {sets} workers")
-        # A view in NCHW; in channels_last no such view exists, and reshape copies.
-        return x.reshape(images // sets, sets * channels, *x.shape[2:])

@@ -25,7 +25,7 @@ from normbench.config.cells import Cell
 from normbench.errors import BadInput, Impossible, choose_from, counted
 from normbench.execution.preflight import require_compiler
 from normbench.measurements.memory import peak_memory
-from normbench.norms.impl import set_impl
+from normbench.norms.implementation import set_implementation
 from normbench.norms.workers import set_workers
 from normbench.probe.networks import ProbedNetwork, compose_cells, initial_networks
 from normbench.probe.output import print_table, write_results
@@ -218,7 +218,7 @@ def _timed_network(network: ProbedNetwork, images: Tensor) -> TimedNetwork:
 
     def build() -> nn.Module:
         module = network.build().to(memory_format=layout)
-        set_impl(module, "eager" if cell.trainer.impl == "auto" else cell.trainer.impl)
+        set_implementation(module, "eager" if cell.trainer.impl == "auto" else cell.trainer.impl)
         return module
 
     return TimedNetwork(build, on_device, partial(autocast_context, cell, device))

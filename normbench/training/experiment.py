@@ -22,7 +22,7 @@ from normbench.errors import Impossible
 from normbench.models.drop import set_rescale
 from normbench.models.network_info import NetworkInfo
 from normbench.norms.base.layer import Normalizer
-from normbench.norms.impl import Impl
+from normbench.norms.implementation import Implementation
 from normbench.norms.workers import set_workers
 from normbench.run_files import Record as ProbeRecord
 from normbench.training.checkpoint import Checkpoints, State
@@ -136,7 +136,7 @@ class Experiment:
             loader=loader,
         )
 
-    def choose_impl(self, steps: int) -> Impl:
+    def choose_impl(self, steps: int) -> Implementation:
         """Return how layers are computed in a training of `steps`.
 
         `trainer.impl=auto` follows from the size of the training and the kind of device, and from

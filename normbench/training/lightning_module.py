@@ -20,7 +20,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from normbench.measurements.training_probes import TrainingProbes
 from normbench.models.drop import drop_layers, set_draws
 from normbench.norms.base.running import NetworkStatistics
-from normbench.norms.impl import set_impl
+from normbench.norms.implementation import set_implementation
 from normbench.norms.recalibration import recalibrate
 from normbench.norms.renorm import renorm_layers, set_progress
 from normbench.training.checkpoint import (
@@ -90,7 +90,9 @@ class TrainingModule(LightningModule):
         if self.recipe.ema is not None:
             self.ema = MovingAverage(network, self.recipe.ema, warms_up=not self.ema_per_epoch)
         self.impl = experiment.choose_impl(self.steps)
-        set_impl(network, self.impl)  # after the copy of the average, which evaluations run eagerly
+        set_implementation(
+            network, self.impl
+        )  # after the copy of the average, which evaluations run eagerly
         self.graphs = cell.trainer.cuda_graph
         self.compute_gradients: Callable[[StepBatch], list[PassOutput]] = self._compute_gradients
         if self.graphs:

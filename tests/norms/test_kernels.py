@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from normbench.catalog import model, normalizer, normalizers
 from normbench.norms import kernels
 from normbench.norms.base.layer import NormAct
-from normbench.norms.group import GroupNormAct
-from normbench.norms.impl import set_impl
+from normbench.norms.group import GroupNorm, GroupNormAct
+from normbench.norms.implementation import set_implementation
 from normbench.norms.kernels.dispatch import run_kernel, set_triton
 from normbench.norms.workers import set_workers
 from support.cells import SHORT
@@ -139,7 +139,7 @@ def test_a_layer_that_is_derived_from_one_with_a_kernel_has_none() -> None:
         def norm_act(self, x: Tensor) -> Tensor:
             return 2 * super().norm_act(x)
 
-    layer, plain = (kind(4, "relu", groups=2, eps=1e-5) for kind in (Twice, GroupNormAct))
+    layer, plain = (kind(4, "relu", GroupNorm(2)) for kind in (Twice, GroupNormAct))
     set_triton(layer)
     x = images((2, 4, 3, 3), torch.float32)
     torch.testing.assert_close(layer(x), 2 * plain(x))
@@ -188,7 +188,7 @@ def test_a_network_learns_the_same(name: str) -> None:
     x, labels = images((4, 1, 8, 8), torch.float64).detach(), torch.tensor([0, 1, 2, 0])
     losses = {}
     for impl, network in networks.items():
-        set_impl(network, impl)  # type: ignore[arg-type]
+        set_implementation(network, impl)  # type: ignore[arg-type]
         set_workers(network, 2)
         optimizer = torch.optim.SGD(network.parameters(), lr=0.1)
         for _ in range(2):

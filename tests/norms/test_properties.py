@@ -13,7 +13,8 @@ from torch import Tensor, nn
 from normbench.catalog import normalizer, normalizers
 from normbench.errors import BadInput, Impossible
 from normbench.norms.base.activations import GAINS
-from normbench.norms.base.layer import NormAct, largest_divisor
+from normbench.norms.base.layer import NormAct
+from normbench.norms.base.options import largest_divisor
 from normbench.norms.base.residual import FixUp, NormalizerFree, Residual, SkipInit
 from normbench.norms.base.standardized_conv import ScaledStandardizedConv2d, Standardization
 from normbench.norms.evonorm_expressions import EXPRESSIONS, REPEATS

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from normbench.errors import Impossible
 from normbench.norms.base.activations import activation, save_input_only
+from normbench.norms.base.options import largest_divisor, require_positive
 from normbench.norms.base.recompute import Recomputable, recomputed
 from normbench.norms.base.residual import Residual
 from normbench.norms.base.standardized_conv import Standardization
@@ -27,29 +28,29 @@ class Normalizer(ABC):
     @property
     @abstractmethod
     def batch_independent(self) -> bool:
-        """Whether each image's output depends on that image alone, in training and evaluation."""
+        """True if an image's output depends on that image alone, in training and evaluation."""
 
     @property
     def worker_independent(self) -> bool:
-        """Whether the division of a step's images among workers changes nothing.
+        """True if the division of a step's images among workers changes nothing.
 
-        True of batch-independent normalizers, and of those that see the whole step at once.
+        So are batch-independent normalizers, and those with statistics of the whole step.
         """
         return self.batch_independent
 
     @property
     def conv(self) -> Standardization | None:
-        """The weight standardization that convolutions need, or None."""
+        """The weight standardization of the network's convolutions, or None."""
         return None
 
     @property
     def conv_bias(self) -> bool:
-        """Whether convolutions but the stem have a bias; a layer's shift makes it redundant."""
+        """True if convolutions but the stem have a bias; a layer's shift makes it redundant."""
         return False
 
     @property
     def residual(self) -> Residual:
-        """The residual scheme that the blocks of a network need."""
+        """The residual scheme of the network's blocks."""
         return Residual()
 
     @abstractmethod
@@ -85,13 +86,15 @@ class Grouped(Normalizer):
     groups: int = 32
     eps: float = 1e-5
 
-    batch_independent: ClassVar[bool] = True
-
     def __post_init__(self) -> None:
         require_positive(groups=self.groups, eps=self.eps)
 
     def with_max_groups(self, max_groups: int | None) -> Self:
         return self if max_groups is None else replace(self, groups=min(self.groups, max_groups))
+
+    def groups_of(self, channels: int) -> int:
+        """Return the number of groups of a layer of `channels` channels."""
+        return largest_divisor(channels, self.groups)
 
 
 class Activation(nn.Module):
@@ -113,19 +116,23 @@ class NormAct(Recomputable, nn.Module):
     """Normalization and activation in one layer, (N, C, H, W) -> (N, C, H, W).
 
     Parameters are the gain `weight` (C,), initially 1, and the shift `bias` (C,), initially 0, if
-    the subclass has them. Statistics are computed in at least fp32; the output has the dtype and
-    memory format of the input. Subclasses implement `norm_act` and `reference`.
+    the subclass has them. Subclasses implement `norm_act` and `reference`.
     """
 
     batch_independent: bool
     #: Statistics cover all images of an optimizer step, so one forward pass must hold them all.
     whole_step: bool = False
-    #: Another implementation, which returns None where it does not apply
+    #: Another implementation, which returns None for an input that it does not support
     #: (`normbench.norms.kernels.dispatch`).
     kernel: "Callable[[NormAct, Tensor], Tensor | None] | None" = None
     #: Why the layer can only be trained from a checkpoint, or "".
     unfinished: str = ""
+    #: What each parameter is, for weight decay and learning rates.
     roles: ClassVar[dict[str, Role]] = {"weight": "gain", "bias": "shift"}
+    #: Parameters and buffers that `inherit_parameters` copies.
+    inherited: ClassVar[tuple[str, ...]] = ("weight", "bias")
+    #: Attributes in the layer's `repr`.
+    shown: ClassVar[tuple[str, ...]] = ("act",)
     weight: nn.Parameter | None
     bias: nn.Parameter | None
 
@@ -145,8 +152,8 @@ class NormAct(Recomputable, nn.Module):
         """Normalize and activate `x`.
 
         Raises:
-            ValueError: `x` is no batch of maps with the layer's channels, or is empty.
-            Impossible: maps of this shape cannot be normalized, as of single values.
+            ValueError: `x` is not a batch of maps with the layer's channels, or is empty.
+            Impossible: maps of this shape cannot be normalized, such as single values.
         """
         if x.dim() != 4 or x.shape[1] != self.channels:
             raise ValueError(f"expected maps (N, {self.channels}, H, W), got {tuple(x.shape)}")
@@ -191,32 +198,27 @@ class NormAct(Recomputable, nn.Module):
         """Compute the paper's equation term by term in double precision, for tests of `forward`."""
         raise NotImplementedError
 
+    @torch.no_grad()
     def inherit_parameters(self, old: nn.Module) -> None:
-        """Copy the gain and shift of `old`, as far as both have them."""
-        self._copy(old, "weight", "bias")
-
-    def _copy(self, old: nn.Module, *names: str) -> None:
-        for name in names:
+        """Copy what the layer inherits from the replaced layer `old`, where shapes are equal."""
+        for name in self.inherited:
             target, source = getattr(self, name, None), getattr(old, name, None)
             if target is not None and source is not None and target.shape == source.shape:
-                with torch.no_grad():
-                    target.copy_(source)
+                target.copy_(source)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         buffers = dict(self.named_buffers(recurse=False))
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         for name, before in buffers.items():
             after = self.get_buffer(name)
-            if after.dtype.itemsize < 4:  # .half() and .bfloat16() spare running statistics
+            # .half() and .bfloat16() must not round running statistics.
+            if after.dtype.itemsize < 4:
                 setattr(self, name, before.to(after.device))
         return self
 
     def extra_repr(self) -> str:
-        groups = f", groups={self.groups}" if hasattr(self, "groups") else ""
-        weight = getattr(self, "example_weight", None)
-        default = getattr(type(self), "example_weight", None)
-        weighted = f", example_weight={weight}" if weight != default else ""
-        return f"{self.channels}, act={self.act}{groups}{weighted}"
+        shown = (f", {name}={getattr(self, name)}" for name in self.shown)
+        return f"{self.channels}{''.join(shown)}"
 
 
 class Normalizing(NormAct):
@@ -234,7 +236,7 @@ class Normalizing(NormAct):
 
     def reference(self, x: Tensor) -> Tensor:
         if self.example_weight != type(self).example_weight:
-            raise ValueError("example weighing has no reference; set the example weight back first")
+            raise ValueError("example weighing has no reference; reset the example weight first")
         return self.activation(self.affine(self.reference_normalize(x.double())))
 
     def reference_normalize(self, x: Tensor) -> Tensor:
@@ -295,25 +297,5 @@ def cast_like(y: Tensor, x: Tensor) -> Tensor:
 
 
 def saves_only_output(act: str | None) -> bool:
-    """Whether the backward pass of `act` needs only its output, which the next layer saves."""
+    """Return True if the backward pass of `act` needs only its output; the next layer saves it."""
     return act in (None, "relu", "identity")
-
-
-def require_positive(**options: float) -> None:
-    """Raise ValueError for the first of `options` that is not above 0."""
-    for name, value in options.items():
-        if value <= 0:
-            raise ValueError(f"{name}={value}: it must be above 0")
-
-
-def require_share(**options: float) -> None:
-    """Raise ValueError for the first of `options` that is not above 0 and up to 1."""
-    for name, value in options.items():
-        if not 0 < value <= 1:
-            raise ValueError(f"{name}={value}: it must be above 0 and at most 1")
-
-
-def largest_divisor(channels: int, groups: int) -> int:
-    """Return the largest number of groups up to `groups` that divides `channels`."""
-    require_positive(channels=channels, groups=groups)
-    return next(g for g in range(min(groups, channels), 0, -1) if channels % g == 0)

@@ -8,9 +8,7 @@ from torch import Tensor
 POSITIONS = (2, 3)  # mu_{w,h}
 IMAGE = (1, 2, 3)  # mu_{w,h,c}
 BATCH = (0, 2, 3)  # mu_{b,w,h}
-
-
-Statistic = Callable[[Tensor], Tensor]
+ALL = (0, 1, 2, 3)  # mu_{b,w,h,c}
 
 
 def mean(x: Tensor, axes: tuple[int, ...]) -> Tensor:
@@ -23,13 +21,18 @@ def variance(x: Tensor, axes: tuple[int, ...]) -> Tensor:
     return ((x - mean(x, axes)) ** 2).mean(axes, keepdim=True)
 
 
-def by_group(x: Tensor, groups: int, statistic: Statistic) -> Tensor:
-    """Apply `statistic` to each group of channels, and repeat it for the channels of the group."""
+def standardize(x: Tensor, axes: tuple[int, ...], eps: float) -> Tensor:
+    """Return (x - mean) / sqrt(var + eps), mean and biased variance over `axes`."""
+    return (x - mean(x, axes)) / torch.sqrt(variance(x, axes) + eps)
+
+
+def by_group(x: Tensor, groups: int, function: Callable[[Tensor], Tensor]) -> Tensor:
+    """Apply `function` to each group of channels; repeat its values for the group's channels."""
     parts = x.split(x.shape[1] // groups, dim=1)
-    return torch.cat([statistic(part).expand_as(part) for part in parts], dim=1)
+    return torch.cat([function(part).expand_as(part) for part in parts], dim=1)
 
 
-def by_set(x: Tensor, sets: int, function: Statistic) -> Tensor:
+def by_set(x: Tensor, sets: int, function: Callable[[Tensor], Tensor]) -> Tensor:
     """Apply `function` to the images of each set; image k belongs to set k mod `sets`."""
     parts = [function(x[first::sets]).expand_as(x[first::sets]) for first in range(sets)]
     # (N/S, S, C, H, W): image j of set s returns to place j * S + s.

@@ -1,4 +1,4 @@
-"""Residual schemes: how a branch joins its shortcut, as a normalizer asks of an architecture.
+"""Residual schemes: how a branch joins its shortcut. A normalizer chooses, the network provides.
 
     plain       x + f(x)                          He et al. 2016
     skipinit    x + g * f(x)                      De and Smith 2020; g a learned scalar, initially 0
@@ -7,9 +7,11 @@
                                                   initially 1 and 0
 
 In nf beta is the standard deviation of x at initialization, which follows from the architecture: a
-block adds alpha^2 to the variance, and a transition block, whose shortcut convolution sees the
+block adds alpha^2 to the variance, and a transition block, whose shortcut convolution takes the
 scaled input, starts again at 1. As in the paper, this leaves out g.
 """
+
+# ruff: noqa: ARG002 (no scheme initializes everything that it could)
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,6 +22,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
+Branches = Sequence[Sequence[nn.Conv2d]]
+
 
 class Residual:
     """Shortcut plus branch."""
@@ -28,12 +32,12 @@ class Residual:
 
     @property
     def gate_gain(self) -> float:
-        """The factor of squeeze-excite gates in a branch."""
+        """Factor of squeeze-excite gates in a branch."""
         return 1.0
 
     def join(self) -> "Join":
         """Return a module (shortcut, branch) -> their sum, with its learned scalars."""
-        return Sum()
+        return Join()
 
     def before_conv(self) -> nn.Module:
         """Return the module before every convolution of a branch and before the classifier."""
@@ -43,10 +47,8 @@ class Residual:
         """Return the divisor of each block's input, for stages of `depths` blocks."""
         return [[1.0] * depth for depth in depths]
 
-    def initialize(
-        self, network: nn.Module, branches: Sequence[Sequence[nn.Conv2d]], head: nn.Linear
-    ) -> None:
-        """Initialize a network as the scheme asks, after the architecture's own initialization.
+    def initialize(self, network: nn.Module, branches: Branches, head: nn.Linear) -> None:
+        """Initialize a network for the scheme, after the architecture's initialization.
 
         Args:
             network: the whole network.
@@ -67,12 +69,7 @@ class SkipInit(Residual):
     def join(self) -> "Join":
         return ScaledSum(1.0)
 
-    def initialize(
-        self,
-        network: nn.Module,  # noqa: ARG002
-        branches: Sequence[Sequence[nn.Conv2d]],  # noqa: ARG002
-        head: nn.Linear,
-    ) -> None:
+    def initialize(self, network: nn.Module, branches: Branches, head: nn.Linear) -> None:
         nn.init.zeros_(head.weight)
         nn.init.zeros_(head.bias)
 
@@ -99,12 +96,7 @@ class NormalizerFree(Residual):
     def join(self) -> "Join":
         return ScaledSum(self.alpha, learned=self.skip_gain)
 
-    def initialize(
-        self,
-        network: nn.Module,
-        branches: Sequence[Sequence[nn.Conv2d]],  # noqa: ARG002
-        head: nn.Linear,
-    ) -> None:
+    def initialize(self, network: nn.Module, branches: Branches, head: nn.Linear) -> None:
         """Draw convolutions from N(0, 1 / fan-in) and the classifier from N(0, 0.01^2)."""
         for module in network.modules():
             if isinstance(module, nn.Conv2d):
@@ -145,12 +137,7 @@ class FixUp(Residual):
     def before_conv(self) -> nn.Module:
         return ScalarShift(self.rate)
 
-    def initialize(
-        self,
-        network: nn.Module,  # noqa: ARG002
-        branches: Sequence[Sequence[nn.Conv2d]],
-        head: nn.Linear,
-    ) -> None:
+    def initialize(self, network: nn.Module, branches: Branches, head: nn.Linear) -> None:
         """Apply rules 1 and 2 of section 3.
 
         Of the m convolutions of a branch, the last is 0, and so is the classifier; the others are
@@ -169,18 +156,14 @@ class FixUp(Residual):
 
 
 class Join(nn.Module):
-    """The end of a residual branch: (shortcut, branch) -> output of the block."""
-
-
-class Sum(Join):
-    """shortcut + branch."""
+    """The end of a residual branch: shortcut + branch."""
 
     def forward(self, shortcut: Tensor, branch: Tensor) -> Tensor:
         return shortcut + branch
 
 
 class ScaledSum(Join):
-    """shortcut + factor * gain * branch, with a learned scalar `gain`, initially 0, or none."""
+    """shortcut + factor * gain * branch, with or without the learned scalar `gain`, initially 0."""
 
     roles: ClassVar[dict[str, str]] = {"gain": "residual"}
     gain: nn.Parameter | None

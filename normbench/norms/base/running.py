@@ -28,7 +28,7 @@ class RunningStatistics(NormAct):
     running_var: Tensor
     momentum: float
     example_weight: float | None = 0.0
-    #: Training reads the running statistics, so devices must average them at every step.
+    #: Training reads the running statistics, so devices average them at every step.
     read_in_training: bool = False
 
     def register_running(self, channels: int, momentum: float, *, mean: bool = True) -> None:
@@ -40,7 +40,7 @@ class RunningStatistics(NormAct):
 
     def track(self, **statistics: Tensor) -> None:
         """Move the running `mean` or `var` towards the statistics (W, C) of a step's workers."""
-        if self.recomputing:
+        if self.recomputing:  # the first forward pass has moved them
             return
         with torch.no_grad():
             for name, statistic in statistics.items():
@@ -49,24 +49,24 @@ class RunningStatistics(NormAct):
                 buffer.copy_(buffer.lerp(statistic.mean(0).to(buffer.dtype), self.momentum))
 
     def linear_statistics(self) -> list[Tensor]:
-        """Return the statistics that move linearly by `momentum`, so that they may be averaged."""
-        return _buffers(self)
+        """Return the statistics (C,) that move linearly by `momentum` and so may be averaged."""
+        return _running_buffers(self)
 
     def load_linear_statistics(self, values: Sequence[Tensor]) -> None:
         """Replace the running statistics by `values`, in the form of `linear_statistics`."""
-        _copy(values, _buffers(self))
+        _copy_into(_running_buffers(self), values)
 
 
 class NetworkStatistics:
     """All running statistics of a network, as one vector.
 
     All passes of a step and all devices begin with the same statistics; each moves them towards
-    those of its own workers. The moves are linear, so the mean of the results has moved towards
-    the mean of all workers.
+    those of its workers. The moves are linear, so the mean of the results has moved towards the
+    mean of all workers.
     """
 
     def __init__(self, network: nn.Module) -> None:
-        self.layers = [layer for layer in network.modules() if _buffers(layer)]
+        self.layers = [layer for layer in network.modules() if _running_buffers(layer)]
         self.read_in_training = any(getattr(each, "read_in_training", 0) for each in self.layers)
 
     def __bool__(self) -> bool:
@@ -76,12 +76,21 @@ class NetworkStatistics:
     def read(self) -> Tensor:
         """Return a copy in one dimension."""
         # Look the buffers up each time: some layers replace them.
-        return torch.cat(
-            [each.flatten() for layer in self.layers for each in _linear_statistics(layer)]
-        )
+        return torch.cat([each for layer in self.layers for each in _linear_statistics(layer)])
+
+    @torch.no_grad()
+    def write(self, values: Tensor) -> None:
+        """Replace all running statistics by `values`, in the form of `read`."""
+        for layer in self.layers:
+            sizes = [len(each) for each in _linear_statistics(layer)]
+            parts, values = values[: sum(sizes)].split(sizes), values[sum(sizes) :]
+            if isinstance(layer, RunningStatistics):
+                layer.load_linear_statistics(parts)
+            else:
+                _copy_into(_running_buffers(layer), parts)
 
     def passes(self, number: int) -> Iterator[int]:
-        """Yield the passes of a step; each starts from the same statistics, then average."""
+        """Yield the passes of a step, each from the same statistics; average these at the end."""
         if number == 1 or not self:
             yield from range(number)
             return
@@ -89,38 +98,26 @@ class NetworkStatistics:
         total = torch.zeros_like(before)
         for turn in range(number):
             if turn:
-                self.write(before)  # every pass starts from the same statistics
+                self.write(before)
             yield turn
             total += self.read()
         self.write(total / number)
 
-    @torch.no_grad()
-    def write(self, values: Tensor) -> None:
-        """Replace all running statistics by `values`, in the form of `read`."""
-        rest = values
-        for layer in self.layers:
-            parts = []
-            for each in _linear_statistics(layer):
-                parts.append(rest[: each.numel()].view_as(each))
-                rest = rest[each.numel() :]
-            if isinstance(layer, RunningStatistics):
-                layer.load_linear_statistics(parts)
-            else:
-                _copy(parts, _buffers(layer))
-
 
 def _linear_statistics(layer: nn.Module) -> list[Tensor]:
-    return layer.linear_statistics() if isinstance(layer, RunningStatistics) else _buffers(layer)
+    if isinstance(layer, RunningStatistics):
+        return layer.linear_statistics()
+    return _running_buffers(layer)
 
 
-def _buffers(layer: nn.Module) -> list[Tensor]:
+def _running_buffers(layer: nn.Module) -> list[Tensor]:
     """Return the running statistics of a layer, ours or a batch norm of torch or timm."""
     buffers = (getattr(layer, name, None) for name in ("running_mean", "running_var"))
     return [buffer for buffer in buffers if isinstance(buffer, Tensor)]
 
 
-def _copy(values: Sequence[Tensor], buffers: Sequence[Tensor]) -> None:
-    for value, buffer in zip(values, buffers, strict=True):
+def _copy_into(buffers: Sequence[Tensor], values: Sequence[Tensor]) -> None:
+    for buffer, value in zip(buffers, values, strict=True):
         buffer.copy_(value)
 
 

@@ -1,0 +1,21 @@
+"""Checks of a normalizer's options, and the number of groups of a layer."""
+
+
+def require_positive(**options: float) -> None:
+    """Raise ValueError for the first of `options` that is not above 0."""
+    for name, value in options.items():
+        if value <= 0:
+            raise ValueError(f"{name}={value}: it must be above 0")
+
+
+def require_share(**options: float) -> None:
+    """Raise ValueError for the first of `options` that is not above 0 and at most 1."""
+    for name, value in options.items():
+        if not 0 < value <= 1:
+            raise ValueError(f"{name}={value}: it must be above 0 and at most 1")
+
+
+def largest_divisor(channels: int, groups: int) -> int:
+    """Return the largest number of groups up to `groups` that divides `channels`."""
+    require_positive(channels=channels, groups=groups)
+    return next(g for g in range(min(groups, channels), 0, -1) if channels % g == 0)
