@@ -5,8 +5,8 @@ import platform
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import quantiles
 
+import numpy as np
 from tabulate import tabulate
 
 from normbench.execution.provenance import commit, now, versions
@@ -51,9 +51,7 @@ def measure_in_turn(
 
 def quartiles(values: Sequence[float]) -> Quartiles:
     """Return the quartiles of at least one number."""
-    if len(values) == 1:
-        return Quartiles(*values, *values, *values)
-    return Quartiles(*quantiles(values, n=4, method="inclusive"))
+    return Quartiles(*np.quantile(values, (0.25, 0.5, 0.75)).tolist())
 
 
 def compare(

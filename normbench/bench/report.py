@@ -10,18 +10,18 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import count, islice
 from pathlib import Path
 
 from normbench import results
-from normbench.bench.measure import Measurement, compare, measure_in_turn, save
+from normbench.bench.measure import compare, measure_in_turn, save
 from normbench.bench.options import Report
 from normbench.config.cells import Cell
 from normbench.config.compose import compose
-from normbench.report.build import specs
+from normbench.report import build
 from normbench.report.pivot import tables
 from normbench.results import Row
 
@@ -30,28 +30,33 @@ GRID = ("-m", "norm=glob(*)", "batch=2,4,8,32,128", "logger=none")
 
 def bench_report(options: Report, _: Sequence[str]) -> None:
     """Time reading and tables of made-up rows."""
+    specs = build.specs()
     with tempfile.TemporaryDirectory() as folder:
         root, out = Path(folder, "runs"), Path(folder, "reports")
-        for row in islice(_rows(), options.rows):
+        for row in islice(_made_up_rows(), options.rows):
             results.write(root / row.sweep / row.id, row)
         command = [sys.executable, "-m", "normbench.report", f"runs={root}", f"out={out}"]
-        entries: dict[str, Measurement] = {
-            "JSON alone": partial(_json, root), "tables": partial(_tables, root),
-            "command, nothing new": partial(_command, command),
-        }  # fmt: skip
+        works: dict[str, Callable[[], object]] = {
+            "JSON alone": partial(_parse_json, root),
+            "tables": lambda: tables(specs, results.read(root), None, empty=True),
+            "command, nothing new": lambda: subprocess.run(
+                command, check=True, stdout=subprocess.DEVNULL
+            ),
+        }
+        entries = {name: partial(_seconds, work) for name, work in works.items()}
         timings = measure_in_turn(entries, options.rounds)
     save(options.out, compare(timings, "what", "seconds", rows=options.rows))
 
 
-def _rows() -> Iterator[Row]:
+def _made_up_rows() -> Iterator[Row]:
     """Yield the rows of a grid, seed by seed, with made-up numbers."""
     cells, _ = compose([*GRID])
     for seed in count():
         for cell in cells:
-            yield _row(replace(cell, seed=seed))
+            yield _made_up_row(replace(cell, seed=seed))
 
 
-def _row(cell: Cell) -> Row:
+def _made_up_row(cell: Cell) -> Row:
     top1 = 90 + int(cell.id, 16) % 1000 / 100
     return Row(
         **cell.description("made_up"), status="ok", train_loss=0.1, train_top1=99.0, val_top1=top1,
@@ -63,25 +68,15 @@ def _row(cell: Cell) -> Row:
     )  # fmt: skip
 
 
-def _json(root: Path) -> float:
-    started = time.perf_counter()
+def _parse_json(root: Path) -> None:
     for path in root.glob("*/*/row.json"):
         json.loads(path.read_bytes())
-    return time.perf_counter() - started
 
 
-def _tables(root: Path) -> float:
-    known_tables = specs()
+def _seconds(work: Callable[[], object]) -> float:
     gc.collect()
     started = time.perf_counter()
-    rows = results.read(root)
-    pivoted = tables(known_tables, rows, None, empty=True)
+    result = work()
     seconds = time.perf_counter() - started
-    del rows, pivoted  # outside the time, as a report ends without freeing them
+    del result  # outside the time, as a report ends without freeing its rows
     return seconds
-
-
-def _command(words: Sequence[str]) -> float:
-    started = time.perf_counter()
-    subprocess.run(words, check=True, stdout=subprocess.DEVNULL)
-    return time.perf_counter() - started

@@ -1,7 +1,7 @@
 """Measurements of plans and loaders in a worker process: `normbench.bench.run` with torch."""
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -22,6 +22,8 @@ from normbench.training.datamodule import DataModule
 from normbench.training.experiment import Experiment, Training, count_readers
 from normbench.training.trainer import build_trainer, prepare
 
+Epochs = Callable[[int], Iterable[int]]  # number of an epoch -> numbers of images, as they come
+
 
 def measure(request: tuple[Cell, Plan], _tell: Callable[[Any], None]) -> float:
     """Return images per second of the steps of a training."""
@@ -40,53 +42,41 @@ def feed(request: tuple[Cell, str], _tell: Callable[[Any], None]) -> float:
         cell = replace(cell, data=replace(cell.data, options=options))
     if loader == "usual":
         images = Experiment(replace(cell, loader="torch")).open_images()
-        return _time_second_epoch(_Usual(images, cell.batch, count_readers(cell)))
+        return _time_second_epoch(_usual_epochs(images, cell.batch, count_readers(cell)))
     images = Experiment(replace(cell, loader=loader)).open_images()  # type: ignore[arg-type]
-    return _time_second_epoch(_Ours(images))
+    return _time_second_epoch(_our_epochs(images))
 
 
-def _time_second_epoch(epochs: "_Ours | _Usual") -> float:
+def _time_second_epoch(epochs: Epochs) -> float:
     """Return images per second of the second epoch: the first compiles code and caches files."""
-    for _ in epochs.epoch(0):
-        pass
-    images, started = 0, time.monotonic()
-    for batch in epochs.epoch(1):
-        images += batch
-    return images / (time.monotonic() - started)
+    sum(epochs(0))
+    started = time.monotonic()
+    return sum(epochs(1)) / (time.monotonic() - started)
 
 
-class _Ours:
-    """Chunks of a run, augmented."""
+def _our_epochs(images: DataModule) -> Epochs:
+    """Return epochs of the chunks of a run, augmented."""
+    # However short the training is that the recipe asks for.
+    steps = 2 * images.sampler.steps_per_epoch
+    images.chunking = replace(images.chunking, steps=steps)
 
-    def __init__(self, images: DataModule) -> None:
-        self.images = images
-        # However short the training is that the recipe asks for.
-        steps = 2 * images.sampler.steps_per_epoch
-        images.chunking = replace(images.chunking, steps=steps)
-
-    def epoch(self, epoch: int) -> Iterable[int]:
-        """The numbers of images that came."""
-        for chunk in self.images.read_chunks(epoch):
-            ready: Tensor = self.images.on_after_batch_transfer(chunk, 0).images
+    def read_epoch(epoch: int) -> Iterator[int]:
+        for chunk in images.read_chunks(epoch):
+            ready: Tensor = images.on_after_batch_transfer(chunk, 0).images
             yield ready.shape[:3].numel()
 
+    return read_epoch
 
-class _Usual:
-    """The same images by torchvision's transforms in torch's DataLoader."""
 
-    def __init__(self, images: DataModule, batch: int, processes: int) -> None:
-        if not isinstance(images.data, DatasetOnDisk):
-            raise BadInput("loaders=usual: it is for data sets of files, as data=fashion_mnist")
-        dataset = _Images(images.data, images.splits.train)
-        self.loader = DataLoader(
-            dataset, batch, shuffle=True, num_workers=processes, drop_last=True,
-            persistent_workers=processes > 0,
-        )  # fmt: skip
-
-    def epoch(self, _epoch: int) -> Iterable[int]:
-        """Yield the numbers of images that come at a time."""
-        for images, _ in self.loader:
-            yield len(images)
+def _usual_epochs(images: DataModule, batch: int, processes: int) -> Epochs:
+    """Return epochs of the same images by torchvision's transforms in torch's DataLoader."""
+    if not isinstance(images.data, DatasetOnDisk):
+        raise BadInput("loaders=usual: it is for data sets of files, as data=fashion_mnist")
+    loader = DataLoader(
+        _Images(images.data, images.splits.train), batch, shuffle=True, num_workers=processes,
+        drop_last=True, persistent_workers=processes > 0,
+    )  # fmt: skip
+    return lambda _epoch: (len(batch_images) for batch_images, _ in loader)
 
 
 class _Images(TorchDataset[tuple[Tensor, int]]):

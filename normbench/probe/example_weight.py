@@ -124,7 +124,6 @@ def _best_alpha(points: Sequence[AlphaPoint], metric: str, usual: float) -> floa
 def run(request: ProbeRequest) -> None:
     """Evaluate the requested runs over alpha; print and write the curves."""
     use_all_cores()
-    alphas = _parse_alphas(request.option("alphas"))
     records: list[Record] = []
     rows, refusals = [], []
     for label, trained_runs in requested_runs(request).items():
@@ -132,7 +131,7 @@ def run(request: ProbeRequest) -> None:
             title = f"{label} seed={trained.cell.seed} ({trained.row.id})"
             print(title, file=sys.stderr, flush=True)
             try:
-                curve = _curve_of_run(trained, alphas)
+                curve = _curve_of_run(trained, request.options.alphas or ALPHAS)
             except (ValueError, Impossible) as reason:
                 refusals.append(f"{label} ({trained.row.id}) is n/a: {reason}")
                 continue
@@ -146,7 +145,7 @@ def run(request: ProbeRequest) -> None:
             metrics = {"val_top1": chosen.top1, **tested}
             write_run_results(request, trained, of_run, options, metrics)
     if not records:
-        raise BadInput(f"ckpt={request.option('ckpt')}: {'; '.join(refusals)}")
+        raise BadInput(f"ckpt={request.options.ckpt}: {'; '.join(refusals)}")
     print("\n".join(refusals))
     print_table(rows, HEAD)
     write_results(request, records)
@@ -195,23 +194,5 @@ def _changes(curve: AlphaCurve) -> Iterator[list[str]]:
     """Yield for each metric the entries of the table: both alphas, both test results."""
     for metric, alpha in curve.best.items():
         before, after = (getattr(curve.test(each), metric) for each in (curve.usual, alpha))
-        yield [
-            metric,
-            f"{curve.usual:g}",
-            f"{alpha:g}",
-            f"{before:.4g}",
-            f"{after:.4g}",
-            f"{after - before:+.2g}",
-        ]
-
-
-def _parse_alphas(word: str) -> Sequence[float]:
-    if not word:
-        return ALPHAS
-    try:
-        alphas = [float(each) for each in word.split(",")]
-    except ValueError:
-        alphas = [-1.0]
-    if not all(0 <= alpha <= 1 for alpha in alphas):
-        raise BadInput(f"alphas={word}: weights from 0 to 1, as alphas=0,0.1,0.5,1")
-    return alphas
+        changes = (f"{before:.4g}", f"{after:.4g}", f"{after - before:+.2g}")
+        yield [metric, f"{curve.usual:g}", f"{alpha:g}", *changes]

@@ -1,9 +1,8 @@
 """Kinds of `normbench.measurements`, in one forward pass of each requested network."""
 
 import sys
-from typing import Any
 
-from normbench.errors import BadInput, Impossible, choose_from
+from normbench.errors import BadInput, Impossible
 from normbench.measurements import measurement
 from normbench.measurements.power import set_eps
 from normbench.probe.networks import (
@@ -17,8 +16,6 @@ from normbench.probe.request import ProbeRequest
 from normbench.run_files import Record
 from normbench.training.hardware import autocast_context
 
-STATISTICS = ("batch", "running")
-
 
 def run(request: ProbeRequest) -> None:
     """Measure every requested network; print a summary and write the records.
@@ -27,7 +24,7 @@ def run(request: ProbeRequest) -> None:
         BadInput: no network can be measured.
     """
     records: list[Record] = []
-    refusals = []
+    refusals: dict[str, None] = {}  # one line for all epochs of a run
     use_all_cores()
     networks = requested_networks(request)
     for number, network in enumerate(networks, 1):
@@ -37,8 +34,7 @@ def run(request: ProbeRequest) -> None:
             records += _measure(request, network)
         except Impossible as reason:
             line = str(reason).partition("\n")[0]  # torch.fx appends the place in the graph
-            refusals.append(f"{network.label} is n/a: {line}")
-    refusals = list(dict.fromkeys(refusals))  # one for all epochs of a run
+            refusals[f"{network.label} is n/a: {line}"] = None
     if not records:
         raise BadInput("; ".join(refusals))
     print("\n".join(refusals))
@@ -51,23 +47,11 @@ def run(request: ProbeRequest) -> None:
 
 
 def _measure(request: ProbeRequest, network: ProbedNetwork) -> list[Record]:
-    statistics: Any = request.option("statistics", "batch")
-    if statistics not in STATISTICS:
-        raise BadInput(f"statistics={statistics}: {choose_from(statistics, STATISTICS)}")
+    options = request.options
     module = network.build()
-    if (eps := request.option("eps")) and not set_eps(module, _parse_eps(eps)):
-        raise Impossible(f"eps={eps}: no layer of this network has an eps")
-    images = input_images(request, network)
+    if request.kind == "power" and options.eps is not None and not set_eps(module, options.eps):
+        raise Impossible(f"eps={options.eps:g}: no layer of this network has an eps")
+    images = input_images(options, network)
     with autocast_context(network.cell, network.device):
-        records = measurement(request.kind).measure(module, images, statistics)
+        records = measurement(request.kind).measure(module, images, options.statistics)
     return [{**network.columns, **record} for record in records]
-
-
-def _parse_eps(word: str) -> float:
-    try:
-        value = float(word)
-    except ValueError:
-        value = -1.0
-    if not 0 <= value < 1:
-        raise BadInput(f"eps={word}: a number from 0 to below 1, as eps=1e-5")
-    return value

@@ -90,7 +90,7 @@ def run(request: ProbeRequest) -> None:
     if any(words for _, words in request.networks):
         raise BadInput("gains measures activations, not networks; choose them by act=NAME,...")
     records: list[Record] = []
-    for name in request.option("act", ",".join(GAINS)).split(","):
+    for name in request.options.act or GAINS:
         function = find_activation(name)
         record: Record = {"act": name, "exact": None, "sampled": gain_by_sampling(function)}
         with suppress(ValueError, RuntimeError):  # functions of whole vectors have none

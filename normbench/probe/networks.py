@@ -16,7 +16,8 @@ from torch import Tensor, nn
 from normbench.config.cells import GROUPS, Cell
 from normbench.config.compose import compose
 from normbench.config.plan import share_of_cores
-from normbench.errors import BadInput, choose_from, counted
+from normbench.errors import BadInput
+from normbench.probe.options import ForwardPass
 from normbench.probe.request import ProbeRequest
 from normbench.probe.trained_network import (
     RUN,
@@ -29,8 +30,6 @@ from normbench.run_files import Record
 from normbench.training.experiment import Experiment
 from normbench.training.hardware import use_full_precision, uses_gpu, weight_dtype
 
-DEFAULT_INPUT = {"spp": "normal"}  # of any other kind: data
-DEFAULT_IMAGES = {"spp": "8"}  # of any other kind: 256
 #: Words for the workers of a cell, which do not change a network that is not trained.
 _WORKERS = ("protocol", "workers", "global_batch")
 
@@ -93,7 +92,7 @@ def compose_cells(words: Sequence[str]) -> list[Cell]:
 
 def requested_networks(request: ProbeRequest) -> list[ProbedNetwork]:
     """Return all networks of a request."""
-    source = request.option("ckpt")
+    source = request.options.ckpt
     if source and not Path(source).is_file():
         return [
             ProbedNetwork(label, run.cell, partial(run.network, epoch), epoch, run)
@@ -137,24 +136,22 @@ def requested_runs(request: ProbeRequest) -> dict[str, list[TrainedRun]]:
     Raises:
         BadInput: no run is named, or one that does not exist.
     """
-    word = request.option("ckpt")
+    word, root = request.options.ckpt, request.options.runs
     (_, words), *others = request.networks
     if others:
         raise BadInput("vs cannot be used with ckpt=RUN; a run knows its own norm= and model=")
-    options = dict(each.partition("=")[::2] for each in words)
-    root = Path(options.get("runs") or "runs")
-    ids = runs_with_checkpoints(root) if word == "all" else word.split(",")
     if word.endswith((".pt", ".pth", ".ckpt")):
         raise BadInput(f"ckpt={word}: there is no such file")
-    if not word or not all(RUN.fullmatch(each) for each in ids):
+    ids = runs_with_checkpoints(root) if word == "all" else word.split(",")
+    if not ids:
+        raise BadInput(
+            f"ckpt=all: no run below runs={root} has kept its network; train with checkpoint=keep"
+        )
+    if not all(RUN.fullmatch(each) for each in ids):
         raise BadInput(
             f"ckpt={word or 'nothing'}: {request.kind} needs a trained network; use ckpt=RUN, "
             "ckpt=RUN@EPOCH or ckpt=all, where RUN is the id of a run with checkpoint=keep; "
             f"`python -m normbench.status runs={root}` lists the ids"
-        )
-    if not ids:
-        raise BadInput(
-            f"ckpt=all: no run below runs={root} has kept its network; train with checkpoint=keep"
         )
     runs = [find_run(each, root, words) for each in ids]
     by_label: dict[str, list[TrainedRun]] = defaultdict(list)
@@ -170,21 +167,13 @@ def label_cells(cells: Sequence[Cell], *, seeds: bool) -> list[str]:
     `seeds` says whether the seed is one of these settings.
     """
     settings = [_settings(cell, seeds=seeds) for cell in cells]
-    keys = list(dict.fromkeys(key for each in settings for key in each))
+    keys = dict.fromkeys(key for each in settings for key in each if key != "norm")
     differ = [key for key in keys if len({str(each.get(key)) for each in settings}) > 1]
-    return [
-        " ".join(
-            [
-                str(each["norm"]),
-                *(
-                    f"{key.partition('.')[2] or key}={each[key]}"
-                    for key in differ
-                    if key != "norm" and key in each
-                ),
-            ]
-        )
-        for each in settings
-    ]
+    labels = []
+    for each in settings:
+        words = [f"{key.partition('.')[2] or key}={each[key]}" for key in differ if key in each]
+        labels.append(" ".join([each["norm"], *words]))
+    return labels
 
 
 def _settings(cell: Cell, *, seeds: bool) -> dict[str, Any]:
@@ -198,24 +187,20 @@ def _settings(cell: Cell, *, seeds: bool) -> dict[str, Any]:
     return settings | {name: getattr(cell, name) for name in plain}
 
 
-def input_images(request: ProbeRequest, network: ProbedNetwork) -> Tensor:
+def input_images(options: ForwardPass, network: ProbedNetwork) -> Tensor:
     """Return the images (N, C, H, W) of a forward pass: N(0, 1), or augmented training images.
 
     Raises:
-        BadInput: input= is neither, or image= is set for images of a data set.
+        BadInput: image= is set for images of a data set.
     """
-    number = counted("images", request.option("images", DEFAULT_IMAGES.get(request.kind, "256")), 8)
-    source = request.option("input", DEFAULT_INPUT.get(request.kind, "data"))
-    if source not in ("normal", "data"):
-        raise BadInput(f"input={source}: {choose_from(source, ('normal', 'data'))}")
-    side = request.option("image")
-    if source == "data":
+    experiment, side = Experiment(network.cell), options.image
+    if options.input == "data":
         if side:
             raise BadInput(f"image={side} needs input=normal; use data.size for input=data")
-        x = Experiment(network.cell).open_images().sample_training_images(number)
+        x = experiment.open_images().sample_training_images(options.images)
     else:
-        channels, height, width = Experiment(network.cell).data.image_shape
-        height = width = counted("image", side, 224) if side else height
+        channels, height, width = experiment.data.image_shape
+        size = (side, side) if side else (height, width)
         generator = torch.Generator().manual_seed(network.cell.seed)
-        x = torch.randn(number, channels, height, width, generator=generator)
+        x = torch.randn(options.images, channels, *size, generator=generator)
     return x.to(network.device, weight_dtype(network.cell))

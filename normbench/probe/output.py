@@ -11,7 +11,8 @@ from tabulate import tabulate
 
 from normbench.config.files import training_probes
 from normbench.execution.provenance import commit, now, versions
-from normbench.probe.request import OUT, ProbeRequest
+from normbench.probe.options import OfRuns
+from normbench.probe.request import ProbeRequest
 from normbench.probe.trained_network import TrainedRun
 from normbench.report.probe_figures import draw
 from normbench.results import write_probe_row
@@ -20,13 +21,13 @@ from normbench.run_files import PROBES, Record, read_records, write_records
 
 def write_results(request: ProbeRequest, records: Sequence[Record]) -> None:
     """Write records, figure and provenance of a command to its folder; print the paths."""
-    folder, name = Path(request.option("out", OUT)), request.option("name", request.stem)
+    folder, name = request.options.out, request.stem
     exists = (folder / f"{name}.csv").exists()
     note = " (older files were replaced; name=STEM keeps both)" if exists else ""
     paths = _write(folder, name, request, records)
     provenance = {
         "kind": request.kind, "networks": [words for _, words in request.networks],
-        "options": dict(request.options), "finished": now(), "versions": versions(),
+        "options": dict(request.typed), "finished": now(), "versions": versions(),
         "commit": commit(),
     }  # fmt: skip
     paths.append(folder / f"{name}.json")
@@ -64,7 +65,7 @@ def write_run_results(
     # KIND.csv is of the run's training, where the kind can measure one.
     name = f"{request.kind}.command" if request.kind in training_probes() else request.kind
     _write(folder, name, replace(request, title=run.cell.title), records)
-    typed = {k: v for k, v in request.options.items() if k not in ("ckpt", "out", "name")}
+    typed = {k: v for k, v in request.typed.items() if k not in OfRuns.__dataclass_fields__}
     typed |= options or {}
     key = f"{run.row.id} {request.kind} {sorted(typed.items())}"
     row = replace(

@@ -35,7 +35,7 @@ def run(request: ProbeRequest) -> None:
             records += of_run
             write_run_results(request, trained, of_run)
     if not records:
-        raise BadInput(f"ckpt={request.option('ckpt')}: {'; '.join(refusals)}; norm=sn has it")
+        raise BadInput(f"ckpt={request.options.ckpt}: {'; '.join(refusals)}; norm=sn has it")
     print("\n".join(refusals))
     final = last_epoch(records, "network", "run")
     print_table(table(final), HEAD)

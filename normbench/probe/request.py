@@ -2,30 +2,14 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain
+from typing import Any
 
-from normbench.config.files import FIGURES, load, names, training_probes
+from normbench.config import cli
+from normbench.config.files import FIGURES, load, names
 from normbench.errors import BadInput, choose_from
+from normbench.probe.options import KINDS, WORDS, Options
 
-OUT = "reports/probes"  # folder of files, unless out= names another
 VS = "vs"  # starts another network
-FILES = ("out", "name")
-INPUT = ("ckpt", "input", "images", "image", "statistics")
-#: Options of each kind besides out= and name=. Any other kind of conf/probe/ has those of INPUT.
-_OPTIONS = {
-    "spp": INPUT,
-    "power": (*INPUT, "eps"),
-    "ratios": ("ckpt",),
-    "example_weight": ("ckpt", "alphas"),
-    "speed": ("repeats", "mode"),
-    "gains": ("act",),
-}
-OPTIONS = {
-    kind: (*_OPTIONS.get(kind, INPUT), *FILES)
-    for kind in dict.fromkeys((*_OPTIONS, *training_probes()))
-}
-#: All words that are options of a probe and not of a network.
-WORDS = frozenset(chain(*OPTIONS.values()))
 
 
 @dataclass(frozen=True)
@@ -35,31 +19,18 @@ class ProbeRequest:
     Args:
         kind: of the probe.
         networks: label, or "", and words of each network or grid of networks.
-        options: of the probe.
-        title: of the figure.
+        options: an object of `KINDS[kind]`.
+        typed: the options that were typed or are in the file of a figure, as text.
         stem: name of the files.
+        title: of the figure.
     """
 
     kind: str
     networks: Sequence[tuple[str, list[str]]]
-    options: Mapping[str, str]
+    options: Any
+    typed: Mapping[str, str]
+    stem: str
     title: str = ""
-    stem: str = ""
-
-    def option(self, name: str, default: str = "") -> str:
-        """Return the value of an option."""
-        return self.options.get(name, default)
-
-
-@dataclass(frozen=True)
-class PaperFigure:
-    """A file of reports/figures: the networks and options of a paper's figure."""
-
-    kind: str
-    title: str
-    words: list[str]
-    options: dict[str, str]
-    networks: dict[str, list[str]]
 
 
 def parse_request(kind_or_figure: str, words: Sequence[str]) -> ProbeRequest:
@@ -68,71 +39,60 @@ def parse_request(kind_or_figure: str, words: Sequence[str]) -> ProbeRequest:
     Raises:
         BadInput: there is no such kind or figure, or a word does not go with it.
     """
-    options = [word for word in words if _key(word) in WORDS]
-    others = [word for word in words if word not in options]
-    if kind_or_figure in OPTIONS:
+    options, others = _separate(words)
+    if kind_or_figure in KINDS:
         return _kind_request(kind_or_figure, options, others)
     if kind_or_figure in names(FIGURES):
         return _figure_request(kind_or_figure, options, others)
-    choices = choose_from(kind_or_figure, [*OPTIONS, *names(FIGURES)])
+    choices = choose_from(kind_or_figure, [*KINDS, *names(FIGURES)])
     raise BadInput(f"{kind_or_figure} is neither a kind nor a figure; {choices}")
 
 
-def _kind_request(kind: str, options: Sequence[str], words: Sequence[str]) -> ProbeRequest:
-    _require_options(kind, options)
-    first, *others = _split(words)
-    networks = [("", first), *(("", _override(first, other)) for other in others)]
-    return ProbeRequest(kind, networks, _parse_options(options), stem=kind)
+def _kind_request(kind: str, words: Sequence[str], others: Sequence[str]) -> ProbeRequest:
+    options, typed = _parse_options(kind, words)
+    first, *more = _split(others)
+    networks = [("", first), *(("", _override(first, other)) for other in more)]
+    return ProbeRequest(kind, networks, options, typed, options.name or kind)
 
 
-def _figure_request(name: str, options: Sequence[str], words: Sequence[str]) -> ProbeRequest:
-    figure = _load_figure(name)
-    _require_options(figure.kind, options)
-    if VS in words:
+def _figure_request(name: str, words: Sequence[str], others: Sequence[str]) -> ProbeRequest:
+    figure = load(FIGURES / f"{name}.yaml")
+    figure_options, shared = _separate(figure["words"])
+    options, typed = _parse_options(figure["kind"], [*figure_options, *words])
+    if VS in others:
         raise BadInput(f"{VS}: the networks of {name} are in its file")
-    for word in words:
-        if any(_key(word) == _key(each) for each in chain(*figure.networks.values())):
-            raise BadInput(f"{word}: the networks of {name} differ in this word")
-    networks = [
-        (label, _replace(_override(figure.words, own_words), words))
-        for label, own_words in figure.networks.items()
-    ]
+    networks = []
+    for label, differences in figure["networks"].items():
+        for word in others:
+            if _key(word) in map(_key, differences):
+                raise BadInput(f"{word}: the networks of {name} differ in this word")
+        # Not `_override`: with another norm= the figure's options of norms stay.
+        changed = {_key(word): word for word in [*_override(shared, differences), *others]}
+        networks.append((str(label), [*changed.values()]))
     # With other networks or images it is not the paper's figure: the title and the stem say so.
-    changes = [*words, *(word for word in options if _key(word) not in FILES)]
-    title = f"{figure.title}, but {' '.join(changes)}" if changes else figure.title
-    stem = f"{name}-changed" if changes else name
+    files = [*Options.__dataclass_fields__]
+    changes = [*others, *(word for word in words if _key(word) not in files)]
+    title = f"{figure['title']} ({figure['source']})"
     return ProbeRequest(
-        figure.kind, networks, figure.options | _parse_options(options), title, stem
-    )
+        figure["kind"], networks, options, typed,
+        options.name or (f"{name}-changed" if changes else name),
+        f"{title}, but {' '.join(changes)}" if changes else title,
+    )  # fmt: skip
 
 
-def _require_options(kind: str, options: Sequence[str]) -> None:
-    for word in options:
-        if _key(word) not in OPTIONS[kind]:
-            raise BadInput(
-                f"{word}: {kind} has no such option; its options are {', '.join(OPTIONS[kind])}"
-            )
+def _parse_options(kind: str, words: Sequence[str]) -> tuple[Any, dict[str, str]]:
+    """Return the options of a probe, and as they were typed."""
+    options, _ = cli.parse_options(words, KINDS[kind], owner=kind)
+    return options, {_key(word): word.partition("=")[2] for word in words}
 
 
-def _load_figure(name: str) -> PaperFigure:
-    content = load(FIGURES / f"{name}.yaml")
-    words = [str(word) for word in content["words"]]
-    networks = content["networks"].items()
-    return PaperFigure(
-        content["kind"],
-        f"{content['title']} ({content['source']})",
-        [word for word in words if _key(word) not in WORDS],
-        _parse_options([word for word in words if _key(word) in WORDS]),
-        {str(label): [str(word) for word in own_words or []] for label, own_words in networks},
-    )
+def _separate(words: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Return the words that are options of probes, and those of networks."""
+    return [w for w in words if _key(w) in WORDS], [w for w in words if _key(w) not in WORDS]
 
 
 def _key(word: str) -> str:
     return word.partition("=")[0]
-
-
-def _parse_options(words: Sequence[str]) -> dict[str, str]:
-    return {_key(word): word.partition("=")[2] for word in words}
 
 
 def _split(words: Sequence[str]) -> list[list[str]]:
@@ -149,11 +109,4 @@ def _split(words: Sequence[str]) -> list[list[str]]:
 def _override(words: Sequence[str], others: Sequence[str]) -> list[str]:
     """Return `words` with those of `others` instead of the same keys; norm= drops norm.*, too."""
     keys = {_key(word) for word in others}
-    kept = [w for w in words if not {_key(w), _key(w).partition(".")[0]} & keys]
-    return [*kept, *others]
-
-
-def _replace(words: Sequence[str], others: Sequence[str]) -> list[str]:
-    """Return `words` with those of `others` instead of exactly the same keys."""
-    keys = {_key(word) for word in others}
-    return [*(word for word in words if _key(word) not in keys), *others]
+    return [w for w in words if not {_key(w), _key(w).partition(".")[0]} & keys] + [*others]

@@ -7,22 +7,21 @@ is OOM, one that refuses its maps n/a, with the reason.
 """
 
 import sys
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
-from math import ceil
-from statistics import quantiles
 from typing import Literal
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.optim import SGD
+from torch.utils.benchmark import Timer
 
 from normbench.config.cells import Cell
-from normbench.errors import BadInput, Impossible, choose_from, counted
+from normbench.errors import BadInput, Impossible
 from normbench.execution.preflight import require_compiler
 from normbench.measurements.memory import peak_memory
 from normbench.norms.implementation import set_implementation
@@ -35,7 +34,6 @@ from normbench.training.experiment import Experiment
 from normbench.training.hardware import autocast_context, use_full_precision, weight_dtype
 
 Mode = Literal["training", "inference"]
-Status = Literal["ok", "OOM", "n/a"]
 Step = Callable[[], object]
 
 HEAD = ("network", "batch", "mode", "steps/s", "quartiles", "images/s", "over bn", "memory MB",
@@ -65,7 +63,7 @@ class Speed:
     network: str
     batch: int
     mode: Mode
-    status: Status
+    status: Literal["ok", "OOM", "n/a"]
     reason: str = ""
     steps_per_second: float | None = None  # median over the rounds
     lower: float | None = None  # quartiles
@@ -100,12 +98,12 @@ def measure_speeds(
     for _ in range(repeats):
         for name in [*rates]:
             try:
-                rates[name].append(_steps_per_second(networks[name], classes, mode))
+                rates[name].append(_steps_per_second(_build_step(networks[name], classes, mode)))
             except RuntimeError as error:  # another process on the device has taken the memory
                 speeds[name] = _out_of_memory(error, name, speeds[name].batch, mode)
                 del rates[name]
     for name, per_second in rates.items():
-        lower, median, upper = _quartiles(per_second)
+        lower, median, upper = np.quantile(per_second, (0.25, 0.5, 0.75)).tolist()
         speeds[name] = replace(speeds[name], steps_per_second=median, lower=lower, upper=upper)
     return [speeds[name] for name in networks]
 
@@ -117,11 +115,10 @@ def _two_steps(network: TimedNetwork, classes: int, mode: Mode) -> None:
     step()
 
 
-def _steps_per_second(network: TimedNetwork, classes: int, mode: Mode) -> float:
-    step = _build_step(network, classes, mode)
+def _steps_per_second(step: Step) -> float:
+    timer = Timer("step()", globals={"step": step}, num_threads=torch.get_num_threads())
     step()  # the first one sets up buffers
-    number = max(1, ceil(SECONDS / _seconds(step, 1, network.images.device)))
-    return number / _seconds(step, number, network.images.device)
+    return 1 / timer.blocked_autorange(min_run_time=SECONDS).mean
 
 
 def _build_step(timed: TimedNetwork, classes: int, mode: Mode) -> Step:
@@ -149,25 +146,6 @@ def _build_step(timed: TimedNetwork, classes: int, mode: Mode) -> Step:
     return train
 
 
-def _seconds(step: Step, times: int, device: torch.device) -> float:
-    """Return the duration of `times` steps."""
-    _synchronize(device)
-    started = time.perf_counter()
-    for _ in range(times):
-        step()
-    _synchronize(device)
-    return time.perf_counter() - started
-
-
-def _synchronize(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-
-
-def _quartiles(values: Sequence[float]) -> list[float]:
-    return quantiles(values, n=4, method="inclusive") if len(values) > 1 else [*values] * 3
-
-
 def _out_of_memory(error: RuntimeError, name: str, batch: int, mode: Mode) -> Speed:
     """Return the result of a network that does not fit; raise any other `error` again."""
     if not isinstance(error, torch.OutOfMemoryError) and "can't allocate memory" not in str(error):
@@ -179,8 +157,6 @@ def _out_of_memory(error: RuntimeError, name: str, batch: int, mode: Mode) -> Sp
 
 def run(request: ProbeRequest) -> None:
     """Time the requested networks, and bn in each architecture; print and write the speeds."""
-    repeats = counted("repeats", request.option("repeats", "7"), 7)
-    modes = _parse_modes(request.option("mode", "training,inference"))
     cells = [cell for _, words in request.networks for cell in _with_bn(words)]
     if len({repr(cell.data.identity) for cell in cells}) > 1:
         raise BadInput("data: speeds are compared on images of one size; give one data set")
@@ -192,13 +168,13 @@ def run(request: ProbeRequest) -> None:
         networks = initial_networks([("", [cell for cell in cells if cell.batch == batch])])
         images = torch.randn(batch, *data.image_shape)
         timed = {network.label: _timed_network(network, images) for network in networks}
-        for mode in modes:
+        for mode in request.options.mode:
             print(f"batch {batch}, {mode}: {len(networks)} networks", file=sys.stderr, flush=True)
-            speeds = measure_speeds(timed, data.classes, mode, repeats)
+            speeds = measure_speeds(timed, data.classes, mode, request.options.repeats)
             records += _compare_with_bn(networks, speeds)
     print_table([[r["network"], r["batch"], r["mode"], *_entries(r)] for r in records], HEAD)
-    refusals = {str(r["network"]): str(r["reason"]) for r in records if r["status"] == "n/a"}
-    print("\n".join(f"{name}: {reason}" for name, reason in refusals.items()))
+    refusals = {f"{r['network']}: {r['reason']}": None for r in records if r["status"] == "n/a"}
+    print("\n".join(refusals))
     write_results(request, records)
 
 
@@ -241,21 +217,21 @@ def _compare_with_bn(
     networks: Sequence[ProbedNetwork], speeds: Sequence[Speed]
 ) -> Iterator[Record]:
     """Yield records with the ratios of each network to bn in the same architecture."""
-    of_bn = {
-        _architecture(network.cell): speed
-        for network, speed in zip(networks, speeds, strict=True)
+    pairs = [*zip(networks, speeds, strict=True)]
+    of_bn: dict[str, Record] = {
+        _architecture(network.cell): vars(speed)
+        for network, speed in pairs
         if _is_bn(network.cell) and speed.status == "ok"
     }
-    for network, speed in zip(networks, speeds, strict=True):
-        bn = of_bn.get(_architecture(network.cell))
-        rate, memory = speed.steps_per_second, speed.memory
-        record: Record = {**vars(speed), "ratio": None, "memory_ratio": None}
-        record["images_per_second"] = None if rate is None else rate * speed.batch
-        if bn is not None and rate and memory:
-            assert bn.steps_per_second
-            assert bn.memory
-            record["ratio"] = rate / bn.steps_per_second
-            record["memory_ratio"] = memory / bn.memory
+    for network, speed in pairs:
+        record: Record = {
+            **vars(speed), "ratio": None, "memory_ratio": None, "images_per_second": None,
+        }  # fmt: skip
+        if speed.status == "ok":
+            record["images_per_second"] = record["steps_per_second"] * speed.batch
+            if bn := of_bn.get(_architecture(network.cell)):
+                record["ratio"] = record["steps_per_second"] / bn["steps_per_second"]
+                record["memory_ratio"] = record["memory"] / bn["memory"]
         yield record
 
 
@@ -264,25 +240,15 @@ def _architecture(cell: Cell) -> str:
     return repr((cell.model.identity, cell.precision, cell.trainer, cell.seed))
 
 
-def _parse_modes(word: str) -> list[Mode]:
-    modes: tuple[Mode, ...] = ("training", "inference")
-    for each in word.split(","):
-        if each not in modes:
-            raise BadInput(f"mode={word}: {choose_from(each, modes)}")
-    return [mode for mode in modes if mode in word.split(",")]
-
-
 def _entries(record: Record) -> list[str]:
     """Return the numbers of a record as entries of the printed table."""
     if record["status"] != "ok":
-        return [str(record["status"]), "", "", "", "", ""]
-    quartiles = f"{record['lower']:.4g} to {record['upper']:.4g}"
-    megabytes = float(record["memory"]) / 2**20
+        return [record["status"], "", "", "", "", ""]
+    ratio, memory_ratio = (
+        "" if record[key] is None else f"{record[key]:.2f}" for key in ("ratio", "memory_ratio")
+    )
     return [
-        f"{record['steps_per_second']:.4g}", quartiles, f"{record['images_per_second']:.4g}",
-        _ratio(record["ratio"]), f"{megabytes:.3g}", _ratio(record["memory_ratio"]),
+        f"{record['steps_per_second']:.4g}", f"{record['lower']:.4g} to {record['upper']:.4g}",
+        f"{record['images_per_second']:.4g}", ratio, f"{record['memory'] / 2**20:.3g}",
+        memory_ratio,
     ]  # fmt: skip
-
-
-def _ratio(value: object) -> str:
-    return "" if value is None else f"{value:.2f}"

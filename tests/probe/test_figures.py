@@ -8,7 +8,7 @@ from statistics import fmean
 import pytest
 
 from normbench.config.files import FIGURES, load, names
-from normbench.probe.request import WORDS
+from normbench.probe.options import WORDS
 from normbench.report.probe_figures import draw
 from normbench.run_files import (
     Record,

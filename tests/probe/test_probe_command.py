@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from normbench.config.files import FIGURES, ROOT, names
-from normbench.probe.request import OPTIONS, WORDS
+from normbench.probe.options import KINDS, WORDS
 from normbench.results import read as read_rows
 from support.cells import SHORT
 from support.commands import Command, Probe
@@ -65,7 +65,7 @@ def test_the_commands_of_the_guide(probe_command: Probe, command: Command) -> No
         (["example_weight", "ckpt=all"], "no run below runs=runs has kept its network"),
         (["example_weight", "ckpt=all", "alphas=0,2"], "alphas=0,2: weights from 0 to 1"),
         (["speed", "mode=both"], "mode=both"),
-        (["speed", "image=64"], "image=64: speed has no such option; its options are repeats,"),
+        (["speed", "image=64"], "image=64 is unknown to speed; known: mode, name, out, repeats"),
         (["speed", "trainer.impl=compile"], "speeds are of eager, lean or triton networks"),
         (["power", "norm=bn", "images=1", "input=normal", "image=8"], "bn is n/a: "),
         (["gains", "act=torch.zeros_like"], "it maps all numbers to one"),
@@ -129,7 +129,7 @@ def test_bad_options_of_training_probes(word: str, says: str, command: Command) 
 def test_help_names_every_kind_option_and_figure(probe_command: Probe) -> None:
     found = probe_command("--help")
     assert found.code == 0
-    for word in (*OPTIONS, *WORDS, *names(FIGURES)):
+    for word in (*KINDS, *WORDS, *names(FIGURES)):
         assert word in found.out
     assert probe_command().out == found.out
 

@@ -1,0 +1,123 @@
+"""Options of every kind of probe. Without torch, for the help."""
+
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from normbench.config.cli import option
+from normbench.config.files import training_probes
+
+RUN = (
+    "the network of a finished run with checkpoint=keep: its id, RUN@EPOCH, RUN,RUN or all. The "
+    "run knows its norm= and model="
+)
+FILE = "a checkpoint or a state_dict of the network that the other words describe"
+
+
+def _parse_alphas(text: str) -> tuple[float, ...]:
+    with suppress(ValueError):
+        alphas = tuple(map(float, text.split(",")))
+        if all(0 <= alpha <= 1 for alpha in alphas):
+            return alphas
+    raise ValueError("weights from 0 to 1, as alphas=0,0.1,0.5,1")
+
+
+def _parse_eps(text: str) -> float:
+    with suppress(ValueError):
+        if 0 <= float(text) < 1:
+            return float(text)
+    raise ValueError("a number from 0 to below 1, as eps=1e-5")
+
+
+@dataclass(frozen=True)
+class Options:
+    """Options of all kinds."""
+
+    out: Path = option(
+        Path("reports/probes"), "folder of the files; those of runs are in their folders, too"
+    )
+    name: str = option("", "name of the files (the kind); existing ones are replaced", "STEM")
+
+
+@dataclass(frozen=True)
+class OfRuns(Options):
+    """Options of kinds that measure trained networks."""
+
+    ckpt: str = option("", RUN, "RUN")
+    runs: Path = option(Path("runs"), "root folder of the runs of ckpt=")
+
+
+@dataclass(frozen=True)
+class ForwardPass(OfRuns):
+    """A kind of conf/probe/, measured in one forward pass."""
+
+    ckpt: str = option("", f"{RUN}. Or {FILE}", "RUN|FILE")
+    input: Literal["normal", "data"] = option("data", "N(0, 1), or training images")
+    images: int = option(256, "images in the forward pass")
+    image: int | None = option(None, "pixels of a side with input=normal (those of data=)")
+    statistics: Literal["batch", "running"] = option(
+        "batch", "statistics of the images at hand, or those of evaluation"
+    )
+
+
+@dataclass(frozen=True)
+class SignalPropagation(ForwardPass):
+    """Signal propagation over the residual blocks."""
+
+    input: Literal["normal", "data"] = option("normal", "N(0, 1), or training images")
+    images: int = option(8, "images in the forward pass")
+
+
+@dataclass(frozen=True)
+class Power(ForwardPass):
+    """Power of the normalized maps over depth, and channel-wise linearity."""
+
+    eps: float | None = option(
+        None, "instead of the layers' own eps; 0 is allowed", "X", _parse_eps
+    )
+
+
+@dataclass(frozen=True)
+class Ratios(OfRuns):
+    """Ratios that switchable normalization learned, by receptive field. Needs ckpt=."""
+
+
+@dataclass(frozen=True)
+class ExampleWeight(OfRuns):
+    """Metrics over the weight alpha of an image in its statistics. Needs ckpt=."""
+
+    alphas: tuple[float, ...] = option(
+        (), "weights from 0 to 1 (20 of them)", "A,B,...", _parse_alphas
+    )
+
+
+@dataclass(frozen=True)
+class Speed(Options):
+    """Steps per second and memory of normalizers, compared with bn."""
+
+    repeats: int = option(7, "rounds")
+    mode: tuple[Literal["training", "inference"], ...] = option(
+        ("training", "inference"), "what a step is", "M,..."
+    )
+
+
+@dataclass(frozen=True)
+class Gains(Options):
+    """1/sqrt(Var g(u)) of activations, by quadrature and by sampling."""
+
+    act: tuple[str, ...] = option((), "activations (all), as hardswish or package.module.function")
+
+
+#: Options of each kind; a kind of conf/probe/ that is not listed has those of `ForwardPass`.
+KINDS: dict[str, type[Options]] = {
+    **dict.fromkeys(training_probes(), ForwardPass),
+    "spp": SignalPropagation,
+    "power": Power,
+    "ratios": Ratios,
+    "example_weight": ExampleWeight,
+    "speed": Speed,
+    "gains": Gains,
+}
+#: All words that are options of a probe and not of a network.
+WORDS = frozenset(name for kind in KINDS.values() for name in kind.__dataclass_fields__)
