@@ -13,10 +13,10 @@ object for each run with its row and its history.
 """
 
 import csv
+import glob
 import gzip
+import io
 import json
-import os
-import shutil
 import types
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
@@ -132,11 +132,6 @@ def write(folder: Path, row: Row) -> None:
     clear_failures(folder)
 
 
-def write_probe_row(path: Path, row: Row) -> None:
-    """Write the row of a probe beside its records; `read` does not return it."""
-    write_json(path, asdict(row))
-
-
 def set_aside(folder: Path) -> None:
     """Rename row.json to previous.json while the run is trained again."""
     if (folder / "row.json").exists():
@@ -151,7 +146,11 @@ def read_row(path: Path | str) -> Row:
     """
     remedy = "move it away and the run will be trained again"
     with open(path, "rb") as file:  # noqa: PTH123 (of ten thousand files, Path.open takes 0.1 s)
-        return _parse(file.read(), str(path), remedy)
+        try:
+            raw = json.load(file)
+        except ValueError as error:
+            raise BadInput(f"{path} is not JSON: {error}; {remedy}") from None
+    return _parse_row(raw, str(path), remedy)
 
 
 def read(root: Path | str = "runs", run: str = "*") -> list[Row]:
@@ -164,28 +163,17 @@ def read(root: Path | str = "runs", run: str = "*") -> list[Row]:
         run: id of one run; "*" reads all.
     """
     if study := study_file(root):
-        rows = [row for row, _ in _read_study(study, _stamp(study)).values()]
+        rows = [row for row, _ in _read_study(study, study.stat().st_mtime_ns).values()]
     else:
-        rows = [read_row(path) for path, _ in row_files(root, run)]
-    latest: dict[str, Row] = {}
-    for row in rows:
-        if run not in ("*", row.id):
-            continue
-        if row.id not in latest or latest[row.id].finished <= row.finished:
-            latest[row.id] = row
+        rows = [read_row(path) for path in row_files(root, run)]
+    rows.sort(key=attrgetter("finished"))
+    latest = {row.id: row for row in rows if run in ("*", row.id)}
     return sorted(latest.values(), key=row_order)
 
 
-def row_files(root: Path | str, run: str = "*") -> Iterator[tuple[str, os.stat_result]]:
-    """Yield path and stat of every row.json below `root`, sorted by path."""
-    # os.scandir and strings: for ten thousand runs four times as fast as Path.glob.
-    for sweep in _subfolders(root):
-        for name in _subfolders(f"{root}/{sweep}") if run == "*" else [run]:
-            path = f"{root}/{sweep}/{name}/row.json"
-            try:
-                yield path, os.stat(path)  # noqa: PTH116
-            except FileNotFoundError:
-                continue
+def row_files(root: Path | str, run: str = "*") -> list[str]:
+    """Return the paths of every row.json below `root`, sorted."""
+    return sorted(glob.glob(f"{glob.escape(str(root))}/*/{run}/row.json"))  # noqa: PTH207
 
 
 def require_rows(root: Path) -> None:
@@ -229,20 +217,17 @@ def write_study(path: Path, root: Path, rows: Sequence[Row]) -> None:
 
 
 @lru_cache(maxsize=4)
-def _read_study(path: Path, _stamp: int) -> dict[str, tuple[Row, list[dict[str, float]]]]:
+def _read_study(path: Path, _modified: int) -> dict[str, tuple[Row, list[dict[str, float]]]]:
     runs = {}
     try:
         with gzip.open(path, "rt", encoding="utf-8") as file:
             for number, line in enumerate(file, 1):
-                row = _parse(line, f"{path} line {number}", "restore the file", inner="row")
-                runs[row.id] = row, json.loads(line)["history"]
-    except (EOFError, OSError, KeyError) as error:
+                run = json.loads(line)
+                row = _parse_row(run["row"], f"{path} line {number}", "restore the file")
+                runs[row.id] = row, run["history"]
+    except (EOFError, OSError, KeyError, ValueError) as error:
         raise BadInput(f"{path} is damaged ({error}); restore the file") from error
     return runs
-
-
-def _stamp(path: Path) -> int:
-    return path.stat().st_mtime_ns
 
 
 def flatten(nested: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -276,20 +261,20 @@ class History:
     ) -> None:
         names = [name for record in past for name in record]
         self.columns = tuple(dict.fromkeys((*type(self).columns, *more, *names)))
-        whole, temporary = folder / "history.csv", folder / f".history.csv.{os.getpid()}"
+        self.path = folder / "history.csv"
+        text = io.StringIO()
+        csv.writer(text).writerows([self.columns, *map(self._values, past)])
         # Atomically: a process killed while it rewrites the past would lose it.
-        self.path = temporary
-        with temporary.open("w", newline="") as file:
-            csv.writer(file).writerow(self.columns)
-        for record in past:
-            self.add(record)
-        self.path = temporary.replace(whole)
+        write_file(self.path, text.getvalue().encode())
 
     def add(self, record: Mapping[str, float]) -> None:
         """Append `record`; missing columns stay empty."""
-        values = {**record, "step": int(record["step"])}
         with self.path.open("a", newline="") as file:
-            csv.writer(file).writerow([values.get(column, "") for column in self.columns])
+            csv.writer(file).writerow(self._values(record))
+
+    def _values(self, record: Mapping[str, float]) -> list[Any]:
+        values = {**record, "step": int(record["step"])}
+        return [values.get(column, "") for column in self.columns]
 
 
 def read_history(folder: Path) -> Iterator[dict[str, float]]:
@@ -302,16 +287,9 @@ def read_history(folder: Path) -> Iterator[dict[str, float]]:
 def read_run_history(root: Path, row: Row) -> list[dict[str, float]]:
     """Return the history of `row`, a row of `read(root)`; [] if it has none."""
     if study := study_file(root):
-        return _read_study(study, _stamp(study))[row.id][1]
+        return _read_study(study, study.stat().st_mtime_ns)[row.id][1]
     folder = root / row.sweep / row.id
     return list(read_history(folder)) if (folder / "history.csv").exists() else []
-
-
-def copy_history(source: Path, folder: Path) -> None:
-    """Copy the history of a run of the same computation to `folder`."""
-    folder.mkdir(parents=True, exist_ok=True)
-    if (source / "history.csv").exists():
-        shutil.copyfile(source / "history.csv", folder / "history.csv")
 
 
 def last_record(folder: Path) -> dict[str, float] | None:
@@ -323,26 +301,14 @@ def last_record(folder: Path) -> dict[str, float] | None:
     return next(iter(deque(complete, maxlen=1)), None)
 
 
-def _subfolders(root: Path | str) -> list[str]:
-    try:
-        with os.scandir(root) as entries:
-            return sorted(entry.name for entry in entries if entry.is_dir())
-    except FileNotFoundError:
-        return []
-
-
-def _parse(text: str | bytes, place: str, remedy: str, inner: str = "") -> Row:
-    """Return the row in JSON `text`, or below its key `inner`, whatever its schema."""
-    try:
-        raw = json.loads(text)
-    except ValueError as error:
-        raise BadInput(f"{place} is not JSON: {error}; {remedy}") from None
-    raw = _upgrade(raw[inner] if inner else raw)
+def _parse_row(raw: Any, place: str, remedy: str) -> Row:
+    """Return the row in the JSON value `raw`, whatever its schema."""
+    raw = _upgrade(raw)
     if problem := _problem(raw):
         raise BadInput(f"{place} {problem}; {remedy}")
     if len(raw) < len(_TYPES):
         return Row(**raw)
-    # Not __init__: of ten thousand frozen rows it takes 0.3 s.
+    # Not __init__: of ten thousand frozen rows it takes 0.2 s.
     row = Row.__new__(Row)
     row.__dict__.update(raw)
     return row

@@ -18,7 +18,7 @@ import io
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Literal
 
@@ -61,13 +61,8 @@ def write_json(path: Path, content: Mapping[str, Any]) -> None:
 def require_writable(folder: Path, name: str, remedy: str) -> Path:
     """Return `folder`, created if it is missing.
 
-    Args:
-        folder: to be written to.
-        name: of the folder in the message, e.g. "out=DIR".
-        remedy: end of the message.
-
     Raises:
-        BadInput: no file can be created there.
+        BadInput: no file can be created there; the message has `name` (as "out=DIR") and `remedy`.
     """
     probe = folder / f".writable.{os.getpid()}"
     try:
@@ -128,15 +123,7 @@ def is_locked(folder: Path) -> bool:
 
 
 def write_failure(folder: Path, rank: int, reason: str, log: str, at: float) -> None:
-    """Record why a rank failed, for the process that leads the run on another machine.
-
-    Args:
-        folder: of the run.
-        rank: that failed.
-        reason: in one sentence.
-        log: path of its log.
-        at: time of the failure in seconds since the epoch.
-    """
+    """Record the failure of a rank at second `at` since 1970; rank 0 may be on another machine."""
     write_json(folder / f"failed.{rank}.json", {"reason": reason, "log": log, "at": at})
 
 
@@ -155,12 +142,17 @@ def clear_failures(folder: Path) -> None:
 def write_records(path: Path, records: Sequence[Record]) -> None:
     """Write `records` as CSV, atomically; columns in the order of their first appearance."""
     columns = list(dict.fromkeys(column for record in records for column in record))
-    out = io.StringIO()
-    writer = csv.DictWriter(out, columns, restval="", lineterminator="\n")
+    text = io.StringIO()
+    writer = csv.DictWriter(text, columns, lineterminator="\n")
     writer.writeheader()
-    for record in records:
-        writer.writerow({column: _format(value) for column, value in record.items()})
-    write_file(path, out.getvalue().encode())
+    writer.writerows(
+        {
+            column: f"{value:.9g}" if isinstance(value, float) else value
+            for column, value in record.items()
+        }
+        for record in records
+    )
+    write_file(path, text.getvalue().encode())
 
 
 def read_records(path: Path) -> list[Record]:
@@ -168,10 +160,10 @@ def read_records(path: Path) -> list[Record]:
     with path.open(newline="") as file:
         return [
             {
-                column: text if column in TEXT_COLUMNS else _parse(text)
-                for column, text in each.items()
+                name: text if name in TEXT_COLUMNS else _parse_value(text)
+                for name, text in line.items()
             }
-            for each in csv.DictReader(file)
+            for line in csv.DictReader(file)
         ]
 
 
@@ -182,8 +174,8 @@ def append_epoch(folder: Path, kind: str, records: Sequence[Record], epoch: int)
     from an earlier checkpoint.
     """
     path = folder / PROBES / f"{kind}.csv"
-    earlier = [each for each in read_records(path) if _epoch(each) < epoch] if path.exists() else []
-    write_records(path, [*earlier, *records])
+    earlier = read_records(path) if path.exists() else []
+    write_records(path, [*(record for record in earlier if record["epoch"] < epoch), *records])
 
 
 def group_by(records: Sequence[Record], *columns: str) -> dict[Any, list[Record]]:
@@ -218,23 +210,11 @@ def probe_file(folder: Path, kind: str) -> Path | None:
     return next((path for path in paths if path.exists()), None)
 
 
-def _epoch(record: Record) -> float:
-    epoch = record.get("epoch")
-    return float(epoch) if isinstance(epoch, int | float) else -1.0
-
-
-def _format(value: Any) -> str:
-    if value is None:
-        return ""
-    return f"{value:.9g}" if isinstance(value, float) else str(value)
-
-
-def _parse(text: str) -> Any:
-    if text in ("", "True", "False"):
-        return {"": None, "True": True, "False": False}[text]
+def _parse_value(text: str) -> Any:
+    constants = {"": None, "True": True, "False": False}
+    if text in constants:
+        return constants[text]
     for number in (int, float):
-        try:
+        with suppress(ValueError):
             return number(text)
-        except ValueError:
-            continue
     return text

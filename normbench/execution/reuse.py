@@ -5,14 +5,16 @@ whole step, computes the same for every number of images per worker. One of thes
 and the others get a copy of its row, marked by `shared_with`.
 """
 
+import shutil
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
 from normbench import results
 from normbench.config.cells import Cell
 from normbench.execution.provenance import now
-from normbench.results import Row, copy_history
+from normbench.results import Row
 
 
 def shareable_rows(rows: Iterable[Row]) -> dict[str, Row]:
@@ -24,6 +26,8 @@ def shareable_rows(rows: Iterable[Row]) -> dict[str, Row]:
 def copy_row(row: Row, cell: Cell, root: Path, sweep: str) -> None:
     """Give `cell` the row and the curve of a run that computed the same."""
     folder = root / sweep / cell.id
-    copy_history(root / row.sweep / row.id, folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    with suppress(FileNotFoundError):  # the row may have been copied here alone
+        shutil.copyfile(root / row.sweep / row.id / "history.csv", folder / "history.csv")
     copy = replace(row, **cell.description(sweep), shared_with=row.id, finished=now())
     results.write(folder, copy)

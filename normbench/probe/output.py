@@ -3,7 +3,7 @@
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +15,7 @@ from normbench.probe.options import OfRuns
 from normbench.probe.request import ProbeRequest
 from normbench.probe.trained_network import TrainedRun
 from normbench.report.probe_figures import draw
-from normbench.results import write_probe_row
-from normbench.run_files import PROBES, Record, read_records, write_records
+from normbench.run_files import PROBES, Record, read_records, write_json, write_records
 
 
 def write_results(request: ProbeRequest, records: Sequence[Record]) -> None:
@@ -75,7 +74,7 @@ def write_run_results(
         options=" ".join([run.row.options, *(f"{k}={v}" for k, v in typed.items())]).strip(),
         wandb="", shared_with=None, **(metrics or {}),
     )  # fmt: skip
-    write_probe_row(folder / f"{name}.json", row)
+    write_json(folder / f"{name}.json", asdict(row))
 
 
 def print_table(rows: Sequence[Sequence[object]], head: Sequence[str]) -> None:

@@ -78,10 +78,10 @@ def inputs_digest(root: Path, runs: Path) -> str:
     if study := results.study_file(runs):
         digest.update(stamp(study).encode())
         return digest.hexdigest()
-    for row, stat in results.row_files(runs):
+    for row in results.row_files(runs):
         folder = row.removesuffix("row.json")
-        beside = stamp(f"{folder}history.csv"), stamp(f"{folder}{PROBES}")
-        digest.update(f"{row} {stat.st_mtime_ns} {stat.st_size} {beside}\n".encode())
+        stamps = stamp(row), stamp(f"{folder}history.csv"), stamp(f"{folder}{PROBES}")
+        digest.update(f"{row} {stamps}\n".encode())
     return digest.hexdigest()
 
 

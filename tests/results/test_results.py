@@ -122,8 +122,8 @@ def test_rows_are_sorted_by_norm_batch_and_seed(tmp_path: Path) -> None:
     cells = [("gn", 4, 0), ("bn", 16, 0), ("bn", 4, 1), ("bn", 4, 0)]
     for number, (norm, batch, seed) in enumerate(cells):
         write_row(tmp_path, id=f"{number:012x}", norm=norm, batch=batch, seed=seed)
-    found = [(row.norm, row.batch, row.seed) for row in results.read(tmp_path)]
-    assert found == sorted(cells)
+    read = [(row.norm, row.batch, row.seed) for row in results.read(tmp_path)]
+    assert read == sorted(cells)
 
 
 def test_one_run_is_read_by_its_id(tmp_path: Path) -> None:
