@@ -36,7 +36,7 @@ from normbench.config import cli
 from normbench.config.build import build, options
 from normbench.config.files import CONF, SWEEPS, headline, names, sizes_line, unverified
 from normbench.data.dataset import Dataset
-from normbench.errors import BadInput, Impossible, choose_from, counted
+from normbench.errors import BadInput, Impossible, choose_from, parse_count
 from normbench.models import swap as models_swap
 from normbench.models.network_info import NetworkInfo
 from normbench.norms.base.layer import Normalizer
@@ -186,7 +186,7 @@ def tell_models(arguments: list[str]) -> int:
     """Print what is known of architectures with normalizers, in full of one pair of them."""
     usual = {"norm": "bn", "classes": "1000", "image": "224"}
     chosen = _chosen("models", arguments[1:], usual)
-    classes, image = (counted(key, chosen[key], 32) for key in ("classes", "image"))
+    classes, image = (parse_count(key, chosen[key], 32) for key in ("classes", "image"))
     norms = normalizers() if chosen["norm"] == "all" else chosen["norm"].split(",")
     pairs = [(name, norm) for name in arguments[0].split(",") for norm in norms]
     for name, norm in pairs:
@@ -211,7 +211,7 @@ def tell_models(arguments: list[str]) -> int:
 def tell_recipes(arguments: list[str]) -> int:
     """Print the course of a training under each of the recipes named."""
     chosen = _chosen("recipes", arguments[1:], {"images": "1281167", "global_batch": "256"})
-    images, batch = (counted(key, chosen[key], 256) for key in ("images", "global_batch"))
+    images, batch = (parse_count(key, chosen[key], 256) for key in ("images", "global_batch"))
     if batch > images:
         raise BadInput(f"global_batch={batch}: there are {images} images")
     for name in arguments[0].split(","):

@@ -1,4 +1,4 @@
-"""The ways in which a request can fail on purpose, and the hint that goes with a misspelt word."""
+"""Failures that a request can meet on purpose, and the hint for a misspelt word."""
 
 from collections.abc import Collection, Iterable
 from difflib import get_close_matches
@@ -6,7 +6,7 @@ from typing import Any
 
 
 class BadInput(Exception):  # noqa: N818 (a word of the user's, not a defect of the program)
-    """What was typed cannot be used by any run: one sentence with option, value and remedy."""
+    """No run can use the words of a command; one sentence with option, value and remedy."""
 
 
 class Impossible(Exception):  # noqa: N818
@@ -17,28 +17,27 @@ class OutOfMemory(Exception):  # noqa: N818 (a result, not an error)
     """A run does not fit into the memory of its device."""
 
 
-def choose_from(word: str, known: Iterable[str]) -> str:
-    """The end of a sentence about an unknown `word`: the nearest known one, or all of them."""
-    known = sorted(known)
-    near = get_close_matches(word, known, n=1, cutoff=0.6)
-    if near:
-        return f"did you mean {near[0]}? (known: {', '.join(known)})"
-    return f"known: {', '.join(known)}"
+def choose_from(word: str, choices: Iterable[str]) -> str:
+    """Return the end of a sentence about an unknown `word`: all choices, and the nearest one."""
+    choices = sorted(choices)
+    listed = f"known: {', '.join(choices)}"
+    near = get_close_matches(word, choices, n=1, cutoff=0.6)
+    return f"did you mean {near[0]}? ({listed})" if near else listed
 
 
-def require_one_of(name: str, value: Any, known: Collection[str]) -> str:
-    """Return `value`, one of `known`.
+def require_one_of(name: str, value: Any, choices: Collection[str]) -> str:
+    """Return `value`, one of `choices`.
 
     Raises:
         BadInput: it is none of them.
     """
-    if value not in known:
-        raise BadInput(f"{name}={value} is unknown; {choose_from(str(value), known)}")
+    if value not in choices:
+        raise BadInput(f"{name}={value} is unknown; {choose_from(str(value), choices)}")
     return str(value)
 
 
-def counted(name: str, word: str, example: int) -> int:
-    """The whole number above 0 that was typed as `word`.
+def parse_count(name: str, word: str, example: int) -> int:
+    """Return the whole number above 0 that `word` says.
 
     Raises:
         BadInput: it is none.
@@ -49,6 +48,6 @@ def counted(name: str, word: str, example: int) -> int:
 
 
 def one_line(error: BaseException) -> str:
-    """An exception as one line for the screen."""
+    """Return an exception as one line for the screen."""
     text = str(error).strip().partition("\n")[0]
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
