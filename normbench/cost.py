@@ -68,22 +68,20 @@ def main(arguments: Sequence[str]) -> int:
     estimated = estimate(cells, read(settings.runs), rate)
     print("\n".join(_table(estimated)))
     print(f"\n{estimated.spent}")
-    left = estimated.computations - estimated.finished
-    if estimated.finished and not settings.force:
-        rest = f": {estimated.left.spent}" if left else ""
-        print(f"{estimated.finished} finished below runs={settings.runs}, {left} left{rest}")
+    left = estimated.left
+    finished = estimated.computations - left.computations
+    if finished and not settings.force:
+        rest = f": {left.spent}" if left.trained else ""
+        print(f"{finished} finished below runs={settings.runs}, {left.computations} left{rest}")
     print("\n".join(["", *(fill(note, 100) for note in _notes(estimated, rate))]))
     return 0
 
 
 def _table(estimated: Estimate) -> Iterator[str]:
     """Yield a line for each pair of normalizer and architecture, and their sum."""
-    lacking = f", {estimated.impossible} of them cannot work" if estimated.impossible else ""
-    cells, trained = (
-        _count_of(estimated.cells, "cell"),
-        _count_of(estimated.computations, "computation"),
-    )
-    yield f"{cells}{lacking}; {trained}\n"
+    refused = f", {estimated.impossible} of them cannot work" if estimated.impossible else ""
+    computations = _count_of(estimated.computations, "computation")
+    yield f"{_count_of(estimated.cells, 'cell')}{refused}; {computations}\n"
     groups: dict[tuple[str, str], list[Computation]] = {}
     for each in estimated.trained:
         groups.setdefault((each.title, each.rate.source), []).append(each)

@@ -130,7 +130,12 @@ class Estimate:
     @property
     def spent(self) -> str:
         """The hours in words."""
-        return " and ".join(_format_hours(hours, device) for device, hours in self.hours.items())
+        return " and ".join(
+            f"less than {SHORTEST} {device}"
+            if hours < SHORTEST
+            else f"about {round_number(hours)} {device}"
+            for device, hours in self.hours.items()
+        )
 
     @property
     def sentence(self) -> str:
@@ -138,25 +143,14 @@ class Estimate:
         return f"{self.spent} (normbench.cost)"
 
     @property
-    def finished(self) -> int:
-        """Number of trainings that have a row; all other figures include them."""
-        return sum(each.finished for each in self.trained)
-
-    @property
     def left(self) -> "Estimate":
-        """The estimate without finished trainings."""
+        """The estimate without trainings that have a row."""
         return replace(self, trained=tuple(each for each in self.trained if not each.finished))
 
 
 def round_number(number: float) -> str:
     """Return two significant digits: 4,600 or 0.041."""
     return f"{float(f'{number:.2g}'):,.12g}"
-
-
-def _format_hours(hours: float, device: str) -> str:
-    if hours < SHORTEST:
-        return f"less than {SHORTEST} {device}"
-    return f"about {round_number(hours)} {device}"
 
 
 def estimate(
@@ -215,7 +209,10 @@ class _Costs:
 
     def _compute(self, experiment: Experiment) -> Computation:
         cell = experiment.cell
-        train, val, test = self._split_sizes(experiment)
+        data = repr(cell.data)
+        if data not in self.sizes:
+            self.sizes[data] = experiment.data.sizes
+        train, val, test = self.sizes[data]
         require_learning_rate(cell, experiment.recipe)
         require_images(cell, train)
         steps, epochs = _training_length(experiment, train)
@@ -231,12 +228,6 @@ class _Costs:
             worker_independent=info.worker_independent,
             rate=self.rates.find(cell, dense),
         )
-
-    def _split_sizes(self, experiment: Experiment) -> tuple[int, int, int]:
-        key = repr(experiment.cell.data)
-        if key not in self.sizes:
-            self.sizes[key] = experiment.data.sizes
-        return self.sizes[key]
 
 
 def _training_length(experiment: Experiment, images: int) -> tuple[int, int]:
@@ -273,15 +264,15 @@ class Rates:
         """Return the speed of `cell`, whose network takes as long as `dense` multiply-adds."""
         rows = self.rows.get(_speed_key(cell.identity), [])
         same_norm = [row for row in rows if row.norm == cell.norm.name]
-        for candidates, source in (
-            (same_norm, "measured"),
-            (rows, "measured, other normalizers"),
-        ):
-            layout = (cell.batch, cell.workers)  # a network may take four times as long at batch=4
-            same_layout = [row for row in candidates if (row.batch, row.workers) == layout]
-            if same_layout or candidates:
-                return _median_rate(same_layout or candidates, source)
-        return Rate(self.resnet50 * RESNET50 / dense, self.hours, SCALED)
+        candidates = same_norm or rows
+        if not candidates:
+            return Rate(self.resnet50 * RESNET50 / dense, self.hours, SCALED)
+        layout = (cell.batch, cell.workers)  # a network may take four times as long at batch=4
+        nearest = [row for row in candidates if (row.batch, row.workers) == layout] or candidates
+        ((device, _),) = Counter(row.devices for row in nearest).most_common(1)
+        speed = median(row.images_per_second or 0.0 for row in nearest if row.devices == device)
+        source = "measured" if same_norm else "measured, other normalizers"
+        return Rate(speed, f"hours of {device}, as measured", source)
 
 
 def dense_macs(macs: int, grouped: Mapping[int, int]) -> float:
@@ -292,13 +283,6 @@ def dense_macs(macs: int, grouped: Mapping[int, int]) -> float:
         grouped: those of them in convolutions with groups, by the channels of a group.
     """
     return macs + sum(part * max(0.0, WIDTH / width - 1) for width, part in grouped.items())
-
-
-def _median_rate(rows: list[Row], source: str) -> Rate:
-    """Return the median speed on the device that most of the rows have."""
-    ((device, _),) = Counter(row.devices for row in rows).most_common(1)
-    speeds = [row.images_per_second or 0.0 for row in rows if row.devices == device]
-    return Rate(median(speeds), f"hours of {device}, as measured", source)
 
 
 def _speed_key(config: dict[str, Any]) -> str:

@@ -1,4 +1,4 @@
-"""What is said of a command line's cost before it is started."""
+"""The cost of a command line, estimated before it is started."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -38,9 +38,8 @@ def cost(*words: str, rows: tuple[Row, ...] = (), rate: float | None = None) -> 
 
 def timed(speed: float, *words: str, **more: Any) -> Row:
     """A finished run of a cell."""
-    asked = cell(*words).description("default")
-    told: dict[str, Any] = {"status": "ok", "devices": "1 x cpu", "images_per_second": speed}
-    return Row(**asked, **told | more)
+    fields: dict[str, Any] = {"status": "ok", "devices": "1 x cpu", "images_per_second": speed}
+    return Row(**cell(*words).description("default"), **fields | more)
 
 
 # How many images there are
@@ -83,14 +82,16 @@ def test_official_sizes_are_known_without_the_files(
 
 
 def test_a_run_of_evonorms_table_9() -> None:
-    found = cost(*PAPER, "batch=128")
-    (run,) = found.trained
-    assert found.images == run.images == 90 * 1251 * 1024  # 143 images of each epoch are left out
+    estimated = cost(*PAPER, "batch=128")
+    (run,) = estimated.trained
+    assert (
+        estimated.images == run.images == 90 * 1251 * 1024
+    )  # 143 images of each epoch are left out
     assert run.evaluated == 50_000
     assert run.macs == run.macs_evaluated == pytest.approx(RESNET50, rel=1e-3)
-    assert found.work == run.macs * (3 * run.images + run.evaluated)
-    assert found.hours == {ON_V100: pytest.approx(run.images / V100 / 3600, rel=1e-3)}
-    assert found.sentence == "about 95 GPU hours of one V100 (normbench.cost)"
+    assert estimated.work == run.macs * (3 * run.images + run.evaluated)
+    assert estimated.hours == {ON_V100: pytest.approx(run.images / V100 / 3600, rel=1e-3)}
+    assert estimated.sentence == "about 95 GPU hours of one V100 (normbench.cost)"
 
 
 @pytest.mark.parametrize(
@@ -122,8 +123,8 @@ def test_validation_images_are_looked_at_after_every_epoch() -> None:
 
 def test_what_another_run_has_trained_is_not_trained_again() -> None:
     words = ("recipe.images=null", "recipe.epochs=5")
-    (whole,), (rest,) = cost(*words).trained, cost(*words, "init_from=0123456789ab@3").trained
-    assert rest.images / whole.images == 2 / 5
+    (full,), (rest,) = cost(*words).trained, cost(*words, "init_from=0123456789ab@3").trained
+    assert rest.images / full.images == 2 / 5
 
 
 @pytest.mark.parametrize(
@@ -137,15 +138,15 @@ def test_what_another_run_has_trained_is_not_trained_again() -> None:
     ],
 )
 def test_cells_that_compute_the_same_are_trained_once(words: list[str], computations: int) -> None:
-    found = cost(*words)
-    assert found.computations == computations
-    assert found.cells >= computations
-    assert found.impossible == 0
+    estimated = cost(*words)
+    assert estimated.computations == computations
+    assert estimated.cells >= computations
+    assert estimated.impossible == 0
 
 
 def test_cells_that_cannot_work_cost_nothing() -> None:
-    found = cost("norm=in,bn", "batch=4,8")  # the last maps of this network are 1x1
-    assert (found.cells, found.impossible, found.computations) == (4, 2, 2)
+    estimated = cost("norm=in,bn", "batch=4,8")  # the last maps of this network are 1x1
+    assert (estimated.cells, estimated.impossible, estimated.computations) == (4, 2, 2)
 
 
 # How fast images pass
@@ -162,10 +163,10 @@ def rate_of(*rows: Row, words: tuple[str, ...] = SMALL) -> tuple[float, str]:
 def test_a_rate_is_the_median_of_the_nearest_rows() -> None:
     others = [timed(speed, *SMALL, "norm=bn", "batch=4") for speed in (1000, 7000, 2000)]
     assert rate_of(*others) == (2000, "measured, other normalizers")
-    own = [timed(speed, *SMALL, "norm=gn", "batch=64") for speed in (4000, 3000)]
-    assert rate_of(*others, *own) == (3500, "measured")
+    same_norm = [timed(speed, *SMALL, "norm=gn", "batch=64") for speed in (4000, 3000)]
+    assert rate_of(*others, *same_norm) == (3500, "measured")
     nearest = timed(1500, *SMALL, "norm=gn", "batch=4", "seed=3", "recipe.lr=0.3")
-    assert rate_of(*others, *own, nearest) == (1500, "measured")
+    assert rate_of(*others, *same_norm, nearest) == (1500, "measured")
 
 
 @pytest.mark.parametrize(
@@ -210,8 +211,8 @@ def test_networks_of_grouped_convolutions_are_as_fast_as_published(
 
 def test_grouped_convolutions_keep_their_ratio_at_a_rate_of_the_users_own() -> None:
     words = ("data=imagenet", "model=efficientnet_b0")
-    (papers,), (own,) = cost(*words).trained, cost(*words, rate=2 * V100).trained
-    assert own.rate.images == pytest.approx(2 * papers.rate.images)
+    (default,), (doubled,) = cost(*words).trained, cost(*words, rate=2 * V100).trained
+    assert doubled.rate.images == pytest.approx(2 * default.rate.images)
 
 
 @pytest.mark.parametrize(
@@ -228,26 +229,28 @@ def test_narrow_groups_take_longer_than_their_multiply_adds(
 def test_hours_name_the_device_that_most_rows_have() -> None:
     rows = [timed(100, *SMALL, "norm=gn", f"seed={seed}") for seed in (1, 2)]
     rows.append(timed(9000, *SMALL, "norm=gn", "seed=3", devices="1 x NVIDIA H200"))
-    found = cost(
+    estimated = cost(
         *SMALL, "norm=gn", "batch=8", "recipe.images=null", "recipe.epochs=9", rows=(*rows,)
     )
     seconds = (9 * 390 * 128 + 10_000 / 3) / 100
-    assert found.hours == {"hours of 1 x cpu, as measured": pytest.approx(seconds / 3600)}
-    assert found.sentence == "about 1.3 hours of 1 x cpu, as measured (normbench.cost)"
+    assert estimated.hours == {"hours of 1 x cpu, as measured": pytest.approx(seconds / 3600)}
+    assert estimated.sentence == "about 1.3 hours of 1 x cpu, as measured (normbench.cost)"
 
 
 def test_devices_are_not_added_up() -> None:
     row = timed(100, *SMALL, "norm=gn")
-    found = cost("model=resnet8,resnet50", "data=cifar10", "norm=gn", rows=(row,))
-    assert list(found.hours) == ["hours of 1 x cpu, as measured", ON_V100]
-    assert found.sentence.startswith("about 0.08 hours of 1 x cpu, as measured and less than 0.01")
+    estimated = cost("model=resnet8,resnet50", "data=cifar10", "norm=gn", rows=(row,))
+    assert list(estimated.hours) == ["hours of 1 x cpu, as measured", ON_V100]
+    assert estimated.sentence.startswith(
+        "about 0.08 hours of 1 x cpu, as measured and less than 0.01"
+    )
 
 
 def test_a_rate_of_the_users_own_takes_the_place_of_the_papers() -> None:
-    papers, own = cost(*PAPER), cost(*PAPER, rate=10 * V100)
-    (device,) = own.hours
+    default, faster = cost(*PAPER), cost(*PAPER, rate=10 * V100)
+    (device,) = faster.hours
     assert device == "hours of one device of rate=3353.6"
-    assert own.hours[device] == pytest.approx(papers.hours[ON_V100] / 10)
+    assert faster.hours[device] == pytest.approx(default.hours[ON_V100] / 10)
 
 
 @pytest.mark.parametrize(
@@ -261,17 +264,17 @@ def test_a_rate_of_the_users_own_takes_the_place_of_the_papers() -> None:
     ],
 )
 def test_what_is_finished_is_counted_apart(norm: str, row: Row, finished: int) -> None:
-    found = cost(f"norm={norm}", "batch=4,8", rows=(row,))
-    assert found.finished == finished
-    assert found.left.computations == found.computations - finished
-    assert found.left.images == 25_600 * found.left.computations
+    estimated = cost(f"norm={norm}", "batch=4,8", rows=(row,))
+    assert sum(each.finished for each in estimated.trained) == finished
+    assert estimated.left.computations == estimated.computations - finished
+    assert estimated.left.images == 25_600 * estimated.left.computations
 
 
 @pytest.mark.parametrize(
-    ("number", "told"), [(4612, "4,600"), (1_234_567, "1,200,000"), (96.1, "96"), (0.0412, "0.041")]
+    ("number", "text"), [(4612, "4,600"), (1_234_567, "1,200,000"), (96.1, "96"), (0.0412, "0.041")]
 )
-def test_a_number_is_told_with_two_digits(number: float, told: str) -> None:
-    assert round_number(number) == told
+def test_numbers_are_printed_with_two_digits(number: float, text: str) -> None:
+    assert round_number(number) == text
 
 
 # The command
@@ -313,9 +316,9 @@ def test_grouped_convolutions_are_told_of(
     model: str, reckoned: bool, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["data=imagenet", f"model={model}"]) == 0
-    said = " ".join(capsys.readouterr().out.split())
-    assert ("Convolutions in groups of w channels count 228/w times" in said) is reckoned
-    assert "do not reach such rates" not in said
+    out = " ".join(capsys.readouterr().out.split())
+    assert ("Convolutions in groups of w channels count 228/w times" in out) is reckoned
+    assert "do not reach such rates" not in out
 
 
 def test_hours_of_several_devices_have_no_sum(
@@ -355,9 +358,9 @@ def test_words_that_cannot_be_used(
 
 def test_help_says_where_rates_come_from(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--help"]) == 0
-    said = capsys.readouterr().out
-    assert "rate=N" in said
-    assert "Grouped convolutions" in said
+    out = capsys.readouterr().out
+    assert "rate=N" in out
+    assert "Grouped convolutions" in out
 
 
 def test_none_of_the_cells_can_work() -> None:
