@@ -43,7 +43,7 @@ def main(arguments: Sequence[str]) -> int:
                 return 0
             # Before the training, not after it.
             require_writable(REPORTS, f"the folder {REPORTS}", "call normbench from another folder")
-            summary = dispatch.start(cells, settings, dispatch.print_now)
+            summary = dispatch.start(cells, settings)
             if (env := distributed_env()) is None or env.rank == 0:
                 _conclude(cells, settings, summary)
     except BadInput as error:

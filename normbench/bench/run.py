@@ -91,7 +91,7 @@ def _parse_plan(word: str, cell: Cell) -> Plan:
 
 
 def _request(target: str, request: Any, devices: int, log: Path) -> float:
-    end = worker_process.wait_for_exit(process_group.start(target, request, devices, log=log))
+    end = process_group.wait_for_exit(process_group.start(target, request, devices, log=log))
     if not end.succeeded:
-        raise (BadInput if end.refused else RuntimeError)(end.reason)
+        raise (BadInput if end.kind == "refused" else RuntimeError)(end.reason)
     return float(end.result)

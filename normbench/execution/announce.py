@@ -6,15 +6,14 @@ from pathlib import Path
 
 from normbench import results
 from normbench.config.cells import Cell
-from normbench.execution.job import Print, Summary
+from normbench.execution.job import PreflightResults, Summary
+from normbench.execution.progress import print_line
 from normbench.execution.scheduler import QueueEntry
 from normbench.results import Row
 from normbench.run_files import PROBES
 
 
-def print_missing_files(
-    finished: Sequence[Cell], rows: Mapping[str, Row], root: Path, print_line: Print
-) -> None:
+def print_missing_files(finished: Sequence[Cell], rows: Mapping[str, Row], root: Path) -> None:
     """Print how many finished runs lack files that the command line asks for."""
     if number := sum(_lacks_checkpoints(cell, rows[cell.id], root) for cell in finished):
         print_line(
@@ -42,7 +41,7 @@ def _lacks_probes(cell: Cell, row: Row, root: Path) -> bool:
     return trained and not all(any(root.glob(pattern)) for pattern in patterns)
 
 
-def print_plans(entries: Sequence[QueueEntry], summary: Summary, print_line: Print) -> None:
+def print_plans(entries: Sequence[QueueEntry], summary: Summary) -> None:
     """Print how many cells will be trained, and by which plans."""
     if sharing := summary.shared + sum(len(entry.sharing) for entry in entries):
         print_line(f"{len(entries)} to train; {sharing} share the row of the same computation")
@@ -62,15 +61,13 @@ def _describe_plan(entry: QueueEntry) -> str:
     return "; ".join([str(plan), *unused])
 
 
-def print_stacks(
-    entries: Sequence[QueueEntry], unstackable: Mapping[str, str], print_line: Print
-) -> None:
+def print_stacks(entries: Sequence[QueueEntry], preflight: PreflightResults) -> None:
     """Print which seeds are stacked into one network, and why others are not."""
     seeds = Counter(entry.memory_key for entry in entries if entry.stackable)
     for size, number in sorted(Counter(seeds.values()).items()):
         if size > 1:
             networks = "1 network" if number == 1 else f"{number} networks"
             print_line(f"{size} seeds stacked in {networks}")
-    reasons = (unstackable[entry.cell.id] for entry in entries if not entry.stackable)
-    for reason in dict.fromkeys(reasons):
+    reasons = dict.fromkeys(preflight.cells[entry.cell.id].unstackable for entry in entries)
+    for reason in filter(None, reasons):
         print_line(f"seeds not stacked: {reason}")

@@ -8,16 +8,17 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from normbench import results, run_files
 from normbench.config.cells import Cell, Settings
 from normbench.errors import BadInput
 from normbench.execution import process_group, worker_process
 from normbench.execution.distributed_env import DistributedEnv, distributed_env, slurm_job_id
-from normbench.execution.job import Print, Summary
+from normbench.execution.job import Summary
 from normbench.execution.local_scheduler import TRAIN
 from normbench.execution.process_group import ProcessGroup
-from normbench.execution.sweep import PRELOAD, init_checkpoint, make_job, run
+from normbench.execution.sweep import PRELOAD, Sweep, init_checkpoint, make_job
 
 
 @dataclass(frozen=True)
@@ -33,27 +34,28 @@ class NodeRun:
         With several tasks in the job, each of them is a rank of the run.
         """
         try:
-            return start([self.cell], self.settings, print_now).failed
+            return start([self.cell], self.settings).failed
         except BadInput as error:  # known only on the node, such as its number of devices
             run_files.write_state(self._folder, "failed", str(error), title=self.cell.title)
             raise
 
-    def stop(self) -> None:
-        """End all processes of the run, so that none writes when the job starts again elsewhere."""
+    def checkpoint(self) -> Any:
+        """Return the job that continues later; submitit calls this before a preemption.
+
+        All processes of the run end, so that none writes when the job starts again elsewhere.
+        """
+        from submitit.helpers import DelayedSubmission
+
         process_group.stop(list(ProcessGroup.active))
         run_files.write_state(self._folder, "queued", title=self.cell.title, job=slurm_job_id())
+        return DelayedSubmission(self)
 
     @property
     def _folder(self) -> Path:
         return Path(self.settings.runs) / self.settings.sweep / self.cell.id
 
 
-def print_now(line: str) -> None:
-    """Print `line` at once, also if the output is a file."""
-    print(line, flush=True)
-
-
-def start(cells: Sequence[Cell], settings: Settings, print_line: Print) -> Summary:
+def start(cells: Sequence[Cell], settings: Settings) -> Summary:
     """Give every cell a row, or do this process's part of it under torchrun or srun.
 
     Raises:
@@ -61,26 +63,20 @@ def start(cells: Sequence[Cell], settings: Settings, print_line: Print) -> Summa
     """
     env = distributed_env()
     if env is not None:
-        return _start_rank(cells, settings, print_line, env)
+        return _start_rank(cells, settings, env)
     if not settings.launcher:
-        return run(cells, settings, print_line)
+        return Sweep(cells, settings).run()
     options = json.loads(settings.launcher)
     if (ranks := options["nodes"] * options["tasks_per_node"]) > 1:
         cells = [cell.with_devices(ranks) for cell in cells]  # refuse now what no job could train
-    node_settings = _node_settings(settings)
-    tasks = {cell.id: NodeRun(cell, node_settings) for cell in cells}
-    return run(cells, settings, print_line, tasks=tasks)
-
-
-def _node_settings(settings: Settings) -> Settings:
-    """Return the settings on a node. Old rows are set aside already, and a requeued job resumes."""
+    # On a node: old rows are set aside already, and a requeued job resumes.
     runs = str(Path(settings.runs).resolve())
-    return replace(settings, runs=runs, jobs=1, force=False, resume=True, launcher="")
+    node_settings = replace(settings, runs=runs, jobs=1, force=False, resume=True, launcher="")
+    tasks = {cell.id: NodeRun(cell, node_settings) for cell in cells}
+    return Sweep(cells, settings).run(tasks)
 
 
-def _start_rank(
-    cells: Sequence[Cell], settings: Settings, print_line: Print, env: DistributedEnv
-) -> Summary:
+def _start_rank(cells: Sequence[Cell], settings: Settings, env: DistributedEnv) -> Summary:
     if settings.launcher:
         raise BadInput(
             f"{env.world_size} processes were started for one run, and none of them submits jobs; "
@@ -93,20 +89,20 @@ def _start_rank(
         )
     cell = cells[0].with_devices(env.world_size)
     if env.rank == 0:
-        return _lead(cell, settings, print_line, env)
+        return _lead(cell, settings, env)
     return _follow(cell, settings, env)
 
 
-def _lead(cell: Cell, settings: Settings, print_line: Print, env: DistributedEnv) -> Summary:
+def _lead(cell: Cell, settings: Settings, env: DistributedEnv) -> Summary:
     """Train as rank 0; if there is nothing to train, dismiss the other ranks."""
     try:
-        return run([cell], settings, print_line, env)
+        return Sweep([cell], settings, env).run()
     finally:
         if not process_group.rank_was_started():
             worker_process.start_server(PRELOAD)
             log = Path(settings.runs) / "check.log"
             target = "normbench.execution.worker:dismiss_ranks"
-            worker_process.wait_for_exit(process_group.start_rank(target, None, env, log=log))
+            process_group.wait_for_exit(process_group.start(target, None, env=env, log=log))
 
 
 def _follow(cell: Cell, settings: Settings, env: DistributedEnv) -> Summary:
@@ -116,10 +112,10 @@ def _follow(cell: Cell, settings: Settings, env: DistributedEnv) -> Summary:
     if cell.init_from:
         rows = {row.id: row for row in results.read(root, cell.init_from.partition("@")[0])}
         checkpoint = init_checkpoint(cell, rows, root)
-    job = make_job(cell, settings, init_checkpoint=checkpoint, external_ranks=True)
+    job = replace(make_job(cell, settings), init_checkpoint=checkpoint, external_ranks=True)
     worker_process.start_server(PRELOAD)
     job.folder.mkdir(parents=True, exist_ok=True)
-    end = worker_process.wait_for_exit(process_group.start_rank(TRAIN, job, env, log=job.log))
+    end = process_group.wait_for_exit(process_group.start(TRAIN, [job], env=env, log=job.log))
     if end.succeeded:
         return Summary(trained=1)
     # Rank 0 looks for this file and shows the failure; it may not have noticed anything itself.

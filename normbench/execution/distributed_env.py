@@ -15,36 +15,31 @@ from normbench.errors import BadInput
 _PORTS = range(20_000, 30_000)
 
 
+#: Variables by which torchrun tells a process which rank of which run it is; Lightning reads them.
+VARIABLES = (
+    "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE",
+    "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_USE_AGENT_STORE",
+)  # fmt: skip
+
+
 @dataclass(frozen=True)
 class DistributedEnv:
-    """Rank `rank` of `world_size`, and rank `local_rank` of `local_world_size` on its node."""
+    """A rank of a run, by its `VARIABLES`."""
 
-    rank: int
-    world_size: int
-    local_rank: int
-    local_world_size: int
-    node_rank: int
-    num_nodes: int
-    master_address: str
-    master_port: str
-    run_id: str
-    uses_agent_store: bool  # the agent of torchrun already serves at that port
+    variables: dict[str, str]
 
     @property
-    def variables(self) -> dict[str, str]:
-        """The environment variables that torchrun would set."""
-        return {
-            "RANK": str(self.rank),
-            "WORLD_SIZE": str(self.world_size),
-            "LOCAL_RANK": str(self.local_rank),
-            "LOCAL_WORLD_SIZE": str(self.local_world_size),
-            "GROUP_RANK": str(self.node_rank),
-            "GROUP_WORLD_SIZE": str(self.num_nodes),
-            "MASTER_ADDR": self.master_address,
-            "MASTER_PORT": self.master_port,
-            "TORCHELASTIC_RUN_ID": self.run_id,
-            "TORCHELASTIC_USE_AGENT_STORE": str(self.uses_agent_store),
-        }
+    def rank(self) -> int:
+        return int(self.variables["RANK"])
+
+    @property
+    def world_size(self) -> int:
+        return int(self.variables["WORLD_SIZE"])
+
+    @property
+    def local_world_size(self) -> int:
+        """Number of ranks on this node."""
+        return int(self.variables["LOCAL_WORLD_SIZE"])
 
 
 def distributed_env(environment: Mapping[str, str] = os.environ) -> DistributedEnv | None:
@@ -55,7 +50,8 @@ def distributed_env(environment: Mapping[str, str] = os.environ) -> DistributedE
             the names of the nodes.
     """
     if "TORCHELASTIC_RUN_ID" in environment:
-        return _from_torchrun(environment)
+        env = DistributedEnv({name: environment[name] for name in VARIABLES if name in environment})
+        return env if env.world_size > 1 else None
     if "SLURM_STEP_ID" in environment and int(environment.get("SLURM_STEP_NUM_TASKS", 1)) > 1:
         return _from_slurm(environment)
     return None
@@ -68,23 +64,6 @@ def slurm_job_id(environment: Mapping[str, str] = os.environ) -> str | None:
     return environment.get("SLURM_JOB_ID")
 
 
-def _from_torchrun(environment: Mapping[str, str]) -> DistributedEnv | None:
-    if int(environment["WORLD_SIZE"]) == 1:
-        return None
-    return DistributedEnv(
-        rank=int(environment["RANK"]),
-        world_size=int(environment["WORLD_SIZE"]),
-        local_rank=int(environment["LOCAL_RANK"]),
-        local_world_size=int(environment["LOCAL_WORLD_SIZE"]),
-        node_rank=int(environment["GROUP_RANK"]),
-        num_nodes=int(environment["GROUP_WORLD_SIZE"]),
-        master_address=environment["MASTER_ADDR"],
-        master_port=environment["MASTER_PORT"],
-        run_id=environment["TORCHELASTIC_RUN_ID"],
-        uses_agent_store=environment.get("TORCHELASTIC_USE_AGENT_STORE") == "True",
-    )
-
-
 def _from_slurm(environment: Mapping[str, str]) -> DistributedEnv:
     tasks = int(environment["SLURM_STEP_NUM_TASKS"])
     nodes = int(environment["SLURM_STEP_NUM_NODES"])
@@ -94,18 +73,21 @@ def _from_slurm(environment: Mapping[str, str]) -> DistributedEnv:
             "srun -N2 -n8"
         )
     job, step = int(environment["SLURM_JOB_ID"]), environment["SLURM_STEP_ID"]
+    # Two steps of a job may run at the same time, and each needs two ports.
+    port = _PORTS[(2 * job + 14 * int(step)) % len(_PORTS)]
     return DistributedEnv(
-        rank=int(environment["SLURM_PROCID"]),
-        world_size=tasks,
-        local_rank=int(environment["SLURM_LOCALID"]),
-        local_world_size=tasks // nodes,
-        node_rank=int(environment["SLURM_NODEID"]),
-        num_nodes=nodes,
-        master_address=_hostnames(environment["SLURM_STEP_NODELIST"])[0],
-        # Two steps of a job may run at the same time, and each needs two ports.
-        master_port=str(_PORTS[(2 * job + 14 * int(step)) % len(_PORTS)]),
-        run_id=f"{job}.{step}",
-        uses_agent_store=False,
+        {
+            "RANK": environment["SLURM_PROCID"],
+            "WORLD_SIZE": str(tasks),
+            "LOCAL_RANK": environment["SLURM_LOCALID"],
+            "LOCAL_WORLD_SIZE": str(tasks // nodes),
+            "GROUP_RANK": environment["SLURM_NODEID"],
+            "GROUP_WORLD_SIZE": str(nodes),
+            "MASTER_ADDR": _hostnames(environment["SLURM_STEP_NODELIST"])[0],
+            "MASTER_PORT": str(port),
+            "TORCHELASTIC_RUN_ID": f"{job}.{step}",
+            "TORCHELASTIC_USE_AGENT_STORE": "False",  # no agent of torchrun serves at that port
+        }
     )
 
 

@@ -1,14 +1,12 @@
 """The records that a sweep, its scheduler and its worker processes exchange. No torch."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from normbench.config.cells import Accelerator, Cell
 from normbench.config.plan import Plan
 from normbench.results import Row
-
-Print = Callable[[str], None]  # shows a line to the user
 
 
 @dataclass
@@ -78,25 +76,36 @@ class PreflightRequest:
 
 
 @dataclass(frozen=True)
-class PreflightResults:
-    """What is known before training, by id of a cell; see `normbench.execution.preflight`.
+class CellCheck:
+    """What preflight says of one cell.
 
     Args:
-        impossible: the reason why a cell cannot work; empty if it can.
-        worker_independent: cells whose computation does not depend on the division into workers.
-        single_pass: cells in which all images of a step must share one forward pass.
-        unstackable: the reason why the seeds of a cell cannot be stacked; empty if they can.
-        coverage: by network of a library, the part of it that the normalizer reaches.
-        accelerator: what trainer=auto means on this machine.
+        impossible: the reason why it cannot work; empty if it can.
+        worker_independent: its computation does not depend on the division into workers.
+        single_pass: all images of a step must share one forward pass.
+        unstackable: the reason why its seeds cannot be stacked; empty if they can.
+        coverage: of a network of a library, the part that the normalizer reaches, as a line.
+    """
+
+    impossible: str = ""
+    worker_independent: bool = False
+    single_pass: bool = False
+    unstackable: str = ""
+    coverage: str = ""
+
+
+@dataclass(frozen=True)
+class PreflightResults:
+    """The checks of cells, by id, and the devices of this machine.
+
+    Args:
+        cells: checks by id of the cell.
+        accelerator: what trainer=auto means.
         gpus: number of CUDA devices.
         memory: bytes of one device, or of the host.
     """
 
-    impossible: dict[str, str]
-    worker_independent: set[str]
-    single_pass: set[str]
-    unstackable: dict[str, str]
-    coverage: dict[str, str]
+    cells: dict[str, CellCheck]
     accelerator: Accelerator
     gpus: int
     memory: int

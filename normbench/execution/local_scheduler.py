@@ -5,26 +5,34 @@ import os
 import time
 from collections import Counter, deque
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from normbench import results, run_files
 from normbench.config.cells import Settings
 from normbench.config.plan import share_of_cores
-from normbench.execution import process_group, worker_process
+from normbench.execution import process_group
 from normbench.execution.distributed_env import DistributedEnv
-from normbench.execution.job import Job, Print, Summary
-from normbench.execution.process_group import StackedRun
+from normbench.execution.job import Job, Summary
+from normbench.execution.process_group import ProcessGroup
+from normbench.execution.progress import print_line
 from normbench.execution.provenance import now
 from normbench.execution.scheduler import QueueEntry, Scheduler
 from normbench.execution.worker_process import Exit
 from normbench.results import Row
 
-TRAIN, TRAIN_STACKED = (
-    "normbench.execution.worker:train_job", "normbench.execution.worker:train_stacked_jobs",
-)  # fmt: skip
+TRAIN = "normbench.execution.worker:train_jobs"
 POLL = 0.5  # seconds between two checks for messages
 REMOTE_FAILURE = 5.0  # seconds in which other machines must report why a rank of theirs failed
+
+
+@dataclass(eq=False)
+class Running:
+    """Processes that train one job, or several stacked seeds, and the CUDA devices they use."""
+
+    group: ProcessGroup
+    entries: Sequence[QueueEntry]
+    gpus: Sequence[str]
 
 
 class LocalScheduler(Scheduler):
@@ -34,7 +42,6 @@ class LocalScheduler(Scheduler):
         entries: jobs to train.
         settings: of the command line.
         summary: updated as jobs end.
-        print_line: shows a line to the user.
         gpus: number of CUDA devices.
         memory: bytes of one of them, or of the host.
         env: of this process, if torchrun or srun has started it as a rank of one run.
@@ -45,22 +52,21 @@ class LocalScheduler(Scheduler):
         entries: Sequence[QueueEntry],
         settings: Settings,
         summary: Summary,
-        print_line: Print,
         *,
         gpus: int,
         memory: int,
         env: DistributedEnv | None = None,
     ) -> None:
         super().__init__(entries, settings, summary)
-        self.running: list[QueueEntry] = []
+        self.running: list[Running] = []
         self.busy: set[str] = set()  # ids of cells that another command is training
         self.memory, self.env = memory, env
         self.fitting: dict[str, int] = {}  # by memory key, the first plan that may fit
         visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
         self.gpus = visible.split(",") if visible else list(map(str, range(gpus)))
-        self.slots = self._count_slots(print_line)
+        self.slots = self._count_slots()
 
-    def _count_slots(self, print_line: Print) -> int:
+    def _count_slots(self) -> int:
         """Return how many runs are trained at a time: what the GPUs or the CPU cores allow."""
         on_gpu = any(entry.cell.trainer.accelerator == "gpu" for entry in self.queue)
         threads = max((entry.cell.trainer.threads for entry in self.queue), default=1)
@@ -80,10 +86,9 @@ class LocalScheduler(Scheduler):
         try:
             while self.queue or self.running:
                 self.fill_slots()
-                groups = [entry.processes for entry in self.running if entry.processes]
-                worker_process.wait(groups, POLL)
-                for entry in list(self.running):
-                    self.update(entry)
+                process_group.wait([each.group for each in self.running], POLL)
+                for running in list(self.running):
+                    self.update(running)
         except BaseException:  # Ctrl-C, a closed terminal, a full disk: leave no process behind
             self.stop()
             raise
@@ -96,8 +101,7 @@ class LocalScheduler(Scheduler):
         Look for rows and locks first: it saves a process. The worker process does it again.
         """
         for _ in range(len(self.queue)):
-            used = {entry.processes.pid for entry in self.running if entry.processes}
-            free = self.slots - len(used)
+            free = self.slots - len(self.running)
             if not self.queue or free < 1:
                 return
             entry = self.queue.popleft()
@@ -139,34 +143,25 @@ class LocalScheduler(Scheduler):
         """Start the worker processes of one cell, or of several seeds of it."""
         first = entries[0]
         attempt = max(first.attempt, self.fitting.get(first.memory_key, 0))
-        gpus: list[str] = []
-        environment: dict[str, str | None] = {}
-        # Under torchrun or srun the launcher has chosen the devices.
-        if self.gpus and first.cell.trainer.accelerator == "gpu" and self.env is None:
-            gpus = self.least_used_gpus(first.plans[attempt].devices)
-            environment["CUDA_VISIBLE_DEVICES"] = ",".join(gpus)
         for entry in entries:
-            entry.attempt, entry.gpus, entry.started = attempt, gpus, time.monotonic()
+            entry.attempt, entry.started = attempt, time.monotonic()
             entry.job.folder.mkdir(parents=True, exist_ok=True)
             run_files.clear_failures(entry.job.folder)
-        jobs = [self.with_readers(entry.job, len(entries)) for entry in entries]
-        log = first.job.log
-        if len(entries) > 1:
-            group = process_group.start(TRAIN_STACKED, jobs, 1, log=log, environment=environment)
-            runs = process_group.stacked_runs(group, len(entries))
-            for entry, run in zip(entries, runs, strict=True):
-                entry.processes = run
-        elif self.env is None:
-            first.processes = process_group.start(
-                TRAIN, jobs[0], jobs[0].plan.devices, log=log, environment=environment
-            )
-        else:
-            first.processes = process_group.start_rank(
-                TRAIN, jobs[0], self.env, log=log, environment=environment
-            )
-        self.running += entries
+        devices = first.job.plan.devices
+        # Under torchrun or srun the launcher has chosen the devices.
+        uses_gpus = first.cell.trainer.accelerator == "gpu" and self.env is None
+        gpus = self.least_used_gpus(devices) if uses_gpus else []
+        group = process_group.start(
+            TRAIN,
+            [self.with_readers(entry.job, len(entries)) for entry in entries],
+            devices,
+            env=self.env,
+            log=first.job.log,
+            environment={"CUDA_VISIBLE_DEVICES": ",".join(gpus)} if gpus else {},
+        )
+        self.running.append(Running(group, entries, gpus))
         for entry in entries:
-            self.screen.began(entry.cell.id, entry.cell.title)
+            self.screen.add(entry.cell.id, entry.cell.title)
 
     def with_readers(self, job: Job, stacked: int) -> Job:
         """Return `job` with its share of the CPU cores for data loading, if others run too."""
@@ -177,56 +172,58 @@ class LocalScheduler(Scheduler):
 
     def least_used_gpus(self, number: int) -> list[str]:
         """Choose GPUs; two runs share one only if there are more slots than GPUs."""
-        users = Counter(gpu for entry in self.running for gpu in entry.gpus)
+        users = Counter(gpu for running in self.running for gpu in running.gpus)
         return sorted(self.gpus, key=lambda gpu: users[gpu])[:number]
 
-    def update(self, entry: QueueEntry) -> None:
-        """Show the progress of a run, and handle its end."""
-        assert entry.processes is not None
+    def update(self, running: Running) -> None:
+        """Show the progress of runs, and handle their end."""
+        group, entries = running.group, running.entries
         # Messages first: poll() drops what arrived before the end.
-        for message in entry.processes.messages():
+        for message in group.messages():
             if message.kind == "progress":
-                self.screen.moved(entry.cell.id, **message.content)
-        end = entry.processes.poll()
+                index, progress = message.content
+                self.screen.update(entries[index].cell.id, **progress)
+        end = group.poll()
         if end is None:
-            if self.env is not None and run_files.read_failures(entry.job.folder):
-                entry.processes.kill()  # a rank elsewhere is gone, and this one may wait for it
+            if self.env is not None and run_files.read_failures(entries[0].job.folder):
+                group.kill()  # a rank elsewhere is gone, and this one may wait for it
             return
-        self.running.remove(entry)
-        if end.result == "busy":
-            self.put_back(entry)
-        elif end.out_of_memory:
-            self.handle_out_of_memory(entry, end)
-        elif not end.succeeded:
-            self.handle_failure(entry, end)
-        else:
-            self.summary.trained += end.result != "finished"
-            self.finish(entry)
+        self.running.remove(running)
+        for index, entry in enumerate(entries):
+            if end.kind == "memory":
+                self.handle_out_of_memory(entry, end, stacked=len(entries) > 1)
+            elif not end.succeeded:
+                self.handle_failure(entry, end, group)
+            elif end.result[index] == "busy":
+                self.put_back(entry)
+            else:
+                self.summary.trained += end.result[index] != "finished"
+                self.finish(entry)
 
     def put_back(self, entry: QueueEntry) -> None:
-        """Queue a job again that another command began between our check and the worker's."""
+        """Queue a job again that another command has started since `is_open`."""
         if self.env is not None:
             self.fail(entry, "another process is training it", entry.job.log)
             return
         self.queue.append(entry)
-        self.screen.left(entry.cell.id)
+        self.screen.remove(entry.cell.id)
 
-    def handle_out_of_memory(self, entry: QueueEntry, end: Exit) -> None:
-        """Try the next plan, which computes the same in smaller parts; without one write a row."""
-        assert end.last is not None
-        title, plan, index = entry.cell.title, entry.job.plan, entry.attempt + 1
-        if isinstance(entry.processes, StackedRun):  # a single network may fit
+    def handle_out_of_memory(self, entry: QueueEntry, end: Exit, *, stacked: bool) -> None:
+        """Retry with fewer workers in a forward pass, by the next plan; without one write a row."""
+        if stacked:  # a single network may fit
             entry.stackable = False
-            self.retry(entry, f"out of memory  {title}: stacked with other seeds; trying alone")
+            self.retry(entry, "stacked with other seeds; trying alone")
             return
+        plan, index = entry.job.plan, entry.attempt + 1
         self.fitting[entry.memory_key] = min(index, len(entry.plans) - 1)
         if self.env is not None:  # all ranks were started with this plan
             hint = f"{plan} needs too much memory; trainer.per_forward=N needs less"
             self.fail(entry, hint, entry.job.log)
         elif index < len(entry.plans):
             entry.attempt = index
-            self.retry(entry, f"out of memory  {title}: {plan}; trying {entry.job.plan}")
+            self.retry(entry, f"{plan}; trying {entry.job.plan}")
         else:
+            assert end.last is not None
             row = Row(
                 **entry.cell.description(self.settings.sweep),
                 status="oom", reason=str(end.last.content),
@@ -236,51 +233,53 @@ class LocalScheduler(Scheduler):
             results.write(entry.job.folder, row)
             self.finish(entry)
 
-    def retry(self, entry: QueueEntry, line: str) -> None:
-        self.screen.left(entry.cell.id)
-        self.screen.note(line)
+    def retry(self, entry: QueueEntry, change: str) -> None:
+        """Queue a job first that ran out of memory, and show what changes."""
+        self.screen.remove(entry.cell.id)
+        self.screen.note(f"out of memory  {entry.cell.title}: {change}")
         self.queue.appendleft(entry)
 
-    def handle_failure(self, entry: QueueEntry, end: Exit) -> None:
+    def handle_failure(self, entry: QueueEntry, end: Exit, group: ProcessGroup) -> None:
         """Record a run that left no row, in its state too."""
         reason, log = end.reason, process_group.log_of_rank(entry.job.log, end.rank or 0)
         if self.env is not None:
-            reason, log = self.first_failure(entry, end, reason, log)
-        self.close_state(entry, "failed", reason)
+            deadline = time.monotonic() + REMOTE_FAILURE
+            while not run_files.read_failures(entry.job.folder) and time.monotonic() < deadline:
+                time.sleep(0.2)
+            # A rank that was killed from here did not fail first.
+            failed_at = math.inf if end.last is None and end.code < 0 else end.timestamp
+            reason, log = _remote_failure(entry, before=failed_at) or (reason, log)
+        _close_state(entry, group, "failed", reason)
         self.fail(entry, reason, log)
-
-    def first_failure(
-        self, entry: QueueEntry, end: Exit, reason: str, log: Path
-    ) -> tuple[str, Path]:
-        """Return reason and log of the first failure, of this rank or one on another machine."""
-        deadline = time.monotonic() + REMOTE_FAILURE
-        while not run_files.read_failures(entry.job.folder) and time.monotonic() < deadline:
-            time.sleep(0.2)
-        # A rank that was killed from here did not fail first.
-        failed_at = math.inf if end.last is None and end.code < 0 else end.timestamp
-        return _remote_failure(entry, before=failed_at) or (reason, log)
 
     def stop(self) -> None:
         """Interrupt all runs and record their states."""
         stopped_at = time.time()
         try:
-            process_group.stop(entry.processes for entry in self.running if entry.processes)
+            process_group.stop(each.group for each in self.running)
         finally:
-            for entry in self.running:
-                self.close_state(entry, "interrupted")
-                # A launcher ends all ranks once one has failed, before this one notices.
-                failure = None if self.env is None else _remote_failure(entry, before=stopped_at)
-                if failure and not (entry.job.folder / "row.json").exists():
-                    run_files.update_state(entry.job.folder, phase="failed", error=failure[0])
-                    self.fail(entry, *failure)
+            for running in self.running:
+                for entry in running.entries:
+                    self.record_stop(entry, running.group, stopped_at)
 
-    def close_state(self, entry: QueueEntry, phase: run_files.Phase, reason: str = "") -> None:
-        """Write the state of a run that could not write it itself, because it was killed."""
-        state = run_files.read_state(entry.job.folder)
-        is_ours = entry.processes is not None and state.get("pid") == entry.processes.pid
-        # The failure of another rank replaces that of rank 0, which only lost its connection.
-        if is_ours and state["phase"] in ("running", phase):
-            run_files.update_state(entry.job.folder, phase=phase, error=reason)
+    def record_stop(self, entry: QueueEntry, group: ProcessGroup, stopped_at: float) -> None:
+        """Record that a run was interrupted, or that a rank elsewhere had failed before."""
+        _close_state(entry, group, "interrupted")
+        # A launcher ends all ranks once one has failed, before this one notices.
+        failure = None if self.env is None else _remote_failure(entry, before=stopped_at)
+        if failure and not (entry.job.folder / "row.json").exists():
+            run_files.update_state(entry.job.folder, phase="failed", error=failure[0])
+            self.fail(entry, *failure)
+
+
+def _close_state(
+    entry: QueueEntry, group: ProcessGroup, phase: run_files.Phase, reason: str = ""
+) -> None:
+    """Write the state of a run that could not write it itself, because it was killed."""
+    state = run_files.read_state(entry.job.folder)
+    # The failure of another rank replaces that of rank 0, which only lost its connection.
+    if state.get("pid") == group.pid and state["phase"] in ("running", phase):
+        run_files.update_state(entry.job.folder, phase=phase, error=reason)
 
 
 def _remote_failure(entry: QueueEntry, before: float) -> tuple[str, Path] | None:

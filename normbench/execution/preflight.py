@@ -8,14 +8,14 @@ import traceback
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
 from normbench.config.cells import Accelerator, Cell, Choice
 from normbench.data.reading import open_splits
 from normbench.errors import BadInput, Impossible, one_line
-from normbench.execution.job import PreflightRequest, PreflightResults
+from normbench.execution.job import CellCheck, PreflightRequest, PreflightResults
 from normbench.models.network_info import NetworkInfo
 from normbench.norms import kernels
 from normbench.norms.workers import set_workers
@@ -24,13 +24,6 @@ from normbench.training.hardware import host_memory, missing_compiler, uses_gpu
 from normbench.training.recipe import Recipe
 from normbench.training.seed_stacking import explain_unstackable_cell
 from normbench.training.stacked_networks import explain_unstackable_network
-
-
-class NetworkVerdict(NamedTuple):
-    """Why a network cannot be trained, or "", and its properties if it can."""
-
-    impossible: str
-    info: NetworkInfo | None = None
 
 
 class Networks:
@@ -43,6 +36,7 @@ class Networks:
     def __init__(self, log: Path | None = None) -> None:
         self.log = log
         self.infos: dict[str, NetworkInfo] = {}
+        self.refusals: dict[str, str] = {}  # by network and images of a step; "": none
 
     def inspect(self, experiment: Experiment) -> NetworkInfo:
         """Build the network of an experiment and run a forward pass of training on shapes.
@@ -55,101 +49,98 @@ class Networks:
             BadInput: an option is wrong, or the code of the network fails.
         """
         cell = experiment.cell
-        key = repr((cell.norm, cell.model, cell.data, cell.reg, cell.recipe.options.get("crop")))
-        try:
-            if key not in self.infos:
-                self.infos[key] = experiment.info
-            info = self.infos[key]
-            with torch.device("meta"):  # code of a user's may create tensors
-                info.try_training(cell.workers, cell.global_batch)
-        except (BadInput, Impossible):
-            raise
-        except Exception as error:  # code of a user's own can fail in any way
-            if self.log:
-                traceback.print_exc()
-            trace = f"; the traceback is in {self.log}" if self.log else ""
-            raise BadInput(
-                f"{cell.title}: its network cannot be built and run ({one_line(error)}){trace}"
-            ) from error
-        return info
+        key, step_key = _network_key(cell), _step_key(cell)
+        if step_key not in self.refusals:
+            self.refusals[step_key] = ""
+            try:
+                if key not in self.infos:
+                    self.infos[key] = experiment.info
+                with torch.device("meta"):  # code of a user's may create tensors
+                    self.infos[key].try_training(cell.workers, cell.global_batch)
+            except Impossible as reason:
+                self.refusals[step_key] = str(reason)
+            except BadInput:
+                raise
+            except Exception as error:  # code of a user's own can fail in any way
+                if self.log:
+                    traceback.print_exc()
+                trace = f"; the traceback is in {self.log}" if self.log else ""
+                raise BadInput(
+                    f"{cell.title}: its network cannot be built and run ({one_line(error)}){trace}"
+                ) from error
+        if refusal := self.refusals[step_key]:
+            raise Impossible(refusal)
+        return self.infos[key]
 
 
-def check(request: PreflightRequest, _tell: Callable[[Any], None]) -> PreflightResults:
+def _network_key(cell: Cell) -> str:
+    return repr((cell.norm, cell.model, cell.data, cell.reg, cell.recipe.options.get("crop")))
+
+
+def _step_key(cell: Cell) -> str:
+    """Return a key of the network and the images of a step."""
+    return f"{_network_key(cell)} {cell.batch} {cell.workers}"
+
+
+def check(request: PreflightRequest, _report: Callable[[Any], None]) -> PreflightResults:
     """Check every cell.
 
     Raises:
         BadInput: an option, a file or a size that no run can use.
     """
     checks = _Checks(request)
-    keys = {cell.id: repr(replace(cell, seed=0)) for cell in request.cells}
-    verdicts: dict[str, NetworkVerdict] = {}
-    unstackable: dict[str, str] = {}
-    for cell in request.cells:
-        key = keys[cell.id]
-        if key not in verdicts:  # seeds of a cell need one check
-            experiment = Experiment(cell)
-            verdicts[key] = checks.check(experiment)
-            unstackable[key] = checks.explain_unstackable(experiment, verdicts[key].info)
-    infos = {id_: info for id_, key in keys.items() if (info := verdicts[key].info) is not None}
     accelerator: Accelerator = "gpu" if checks.gpus else "cpu"
+    cells = {cell.id: checks.check(cell) for cell in request.cells}
     wants_gpu = any(cell.trainer.accelerator != "cpu" for cell in request.cells)
-    return PreflightResults(
-        {id_: verdicts[key].impossible for id_, key in keys.items()},
-        {id_ for id_, info in infos.items() if info.worker_independent},
-        {id_ for id_, info in infos.items() if info.whole_step or info.has_library_batch_norm},
-        {id_: unstackable[key] for id_, key in keys.items()},
-        checks.coverage,
-        accelerator,
-        checks.gpus,
-        _device_memory(accelerator if wants_gpu else "cpu"),
-    )
+    memory = host_memory()
+    if checks.gpus and wants_gpu:
+        memory = torch.cuda.get_device_properties(0).total_memory
+    return PreflightResults(cells, accelerator, checks.gpus, memory)
 
 
 class _Checks:
     """Checks of a command line's cells; what several cells share is looked at once."""
 
     def __init__(self, request: PreflightRequest) -> None:
-        self.request = request
-        self.gpus = torch.cuda.device_count()
+        self.request, self.gpus = request, torch.cuda.device_count()
         self.networks = Networks(request.log)
+        self.cells: dict[str, CellCheck] = {}  # by cell with seed 0
         self.train_images: dict[str, int] = {}  # by data set
-        self.verdicts: dict[str, NetworkVerdict] = {}  # by network and size of a step
-        self.unstackable: dict[str, str] = {}
-        self.coverage: dict[str, str] = {}  # by normalizer and library model
+        self.unstackable: dict[str, str] = {}  # by network and images of a step
 
-    def check(self, experiment: Experiment) -> NetworkVerdict:
-        """Check one cell; return the verdict on its network.
+    def check(self, cell: Cell) -> CellCheck:
+        """Check one cell.
 
         Raises:
             BadInput: an option, a file or a size that no run can use.
         """
-        cell, recipe = experiment.cell, experiment.recipe
-        if self.request.on_this_machine:
-            _require_device(cell, self.gpus, self.request.processes or cell.trainer.devices)
+        key = repr(replace(cell, seed=0))  # seeds of a cell need one check
+        if key not in self.cells:
+            self.cells[key] = self._check(Experiment(cell))
+        return self.cells[key]
+
+    def _check(self, experiment: Experiment) -> CellCheck:
+        cell, recipe, request = experiment.cell, experiment.recipe, self.request
+        if request.on_this_machine:
+            _require_device(cell, self.gpus, request.processes or cell.trainer.devices)
             require_compiler(cell)
         images = self._count_images(experiment)
         require_learning_rate(cell, recipe)
         require_images(cell, images)
         _require_epochs(cell, recipe, images)
-        verdict = self._inspect(experiment)
-        if verdict.info is not None:
-            _require_plan(cell, verdict.info)
-            if self.request.on_this_machine:
-                require_cuda_graph(cell, changes_every_step=verdict.info.changes_every_step)
-        return verdict
-
-    def explain_unstackable(self, experiment: Experiment, info: NetworkInfo | None) -> str:
-        """Return why seeds of the cell cannot be stacked, or ""."""
-        reason = explain_unstackable_cell(experiment.cell)
-        if reason or info is None or not self.request.stack_seeds:
-            return reason
-        key = _step_key(experiment)
-        if key not in self.unstackable:
-            set_workers(info.network, experiment.cell.workers)  # it may serve other batches, too
-            self.unstackable[key] = explain_unstackable_network(
-                info.network, experiment.cell.global_batch, info.train_shape
-            )
-        return self.unstackable[key]
+        try:
+            info = self.networks.inspect(experiment)
+        except Impossible as reason:
+            return CellCheck(impossible=str(reason))
+        _require_plan(cell, info)
+        if request.on_this_machine:
+            require_cuda_graph(cell, changes_every_step=info.changes_every_step)
+        return CellCheck(
+            worker_independent=info.worker_independent,
+            single_pass=info.whole_step or info.has_library_batch_norm,
+            unstackable=self._explain_unstackable(experiment, info),
+            coverage=f"{describe_pair(cell)}: {info.coverage}" if info.is_library_model else "",
+        )
 
     def _count_images(self, experiment: Experiment) -> int:
         cell, distorts = experiment.cell, bool(experiment.reg.policies)
@@ -159,26 +150,19 @@ class _Checks:
             self.train_images[key] = len(splits.train.labels)
         return self.train_images[key]
 
-    def _inspect(self, experiment: Experiment) -> NetworkVerdict:
-        key = _step_key(experiment)
-        if key not in self.verdicts:
-            try:
-                info = self.networks.inspect(experiment)
-            except Impossible as reason:
-                self.verdicts[key] = NetworkVerdict(str(reason))
-            else:
-                self.verdicts[key] = NetworkVerdict("", info)
-                if info.is_library_model:
-                    pair = describe_pair(experiment.cell)
-                    self.coverage[pair] = str(info.coverage)
-        return self.verdicts[key]
-
-
-def _step_key(experiment: Experiment) -> str:
-    """Return a key of the network and the images of a step."""
-    cell = experiment.cell
-    crop = cell.recipe.options.get("crop")
-    return repr((cell.norm, cell.model, cell.data, cell.reg, crop, cell.batch, cell.workers))
+    def _explain_unstackable(self, experiment: Experiment, info: NetworkInfo) -> str:
+        """Return why seeds of the cell cannot be stacked; "" if they can, or need not."""
+        cell = experiment.cell
+        reason = explain_unstackable_cell(cell)
+        if reason or not self.request.stack_seeds:
+            return reason
+        key = _step_key(cell)
+        if key not in self.unstackable:
+            set_workers(info.network, cell.workers)  # it may serve other batches, too
+            self.unstackable[key] = explain_unstackable_network(
+                info.network, cell.global_batch, info.train_shape
+            )
+        return self.unstackable[key]
 
 
 def describe_pair(cell: Cell) -> str:
@@ -246,13 +230,6 @@ def require_cuda_graph(cell: Cell, *, changes_every_step: bool) -> None:
     reason = next((reason for reason, applies in reasons.items() if applies), None)
     if cell.trainer.cuda_graph and reason is not None:
         raise BadInput(f"trainer.cuda_graph=true: {reason}; trainer.cuda_graph=false works")
-
-
-def _device_memory(accelerator: Accelerator) -> int:
-    """Return the bytes of the device on which runs train."""
-    if accelerator == "gpu":
-        return int(torch.cuda.get_device_properties(0).total_memory)
-    return host_memory()
 
 
 def require_images(cell: Cell, images: int) -> None:

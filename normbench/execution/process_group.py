@@ -12,27 +12,26 @@ import math
 import signal
 import socket
 import time
-from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from multiprocessing import connection
 from pathlib import Path
 from typing import Any, ClassVar
 from uuid import uuid4
 from weakref import WeakSet
 
 from normbench.execution import worker_process
-from normbench.execution.distributed_env import DistributedEnv
+from normbench.execution.distributed_env import VARIABLES, DistributedEnv
 from normbench.execution.worker_process import INTERRUPTED, Exit, Message, WorkerProcess
 
+GRACE = 15.0  # seconds that interrupted processes have to write their states
 PATIENCE = 2.0  # seconds in which the other ranks must report after one has ended
 
-#: Variables of torchrun and Slurm that describe the scheduler's process, not its worker processes.
-_LAUNCHER_VARIABLES = (
-    "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE",
-    "NODE_RANK", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID", "SLURM_NTASKS",
-)  # fmt: skip
-
-_DETERMINISTIC_CUBLAS = {"CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
+#: Variables for all worker processes. What torchrun and Slurm say is about the scheduler's process.
+_ENVIRONMENT: dict[str, str | None] = {
+    **dict.fromkeys((*VARIABLES, "NODE_RANK", "SLURM_NTASKS")),
+    "CUBLAS_WORKSPACE_CONFIG": ":4096:8",  # deterministic
+}
 
 
 class ProcessGroup:
@@ -52,12 +51,6 @@ class ProcessGroup:
         """Process id of rank 0."""
         return self.processes[0].process.pid
 
-    @property
-    def handles(self) -> list[Any]:
-        """Handles for `multiprocessing.connection.wait`."""
-        running = (each for rank, each in enumerate(self.processes) if rank not in self.exits)
-        return [handle for process in running for handle in process.handles]
-
     def messages(self) -> Iterable[Message]:
         """Yield the messages of rank 0 since the last call, and drop those of other ranks."""
         for rank, process in enumerate(self.processes):
@@ -66,7 +59,10 @@ class ProcessGroup:
                     yield message
 
     def poll(self) -> Exit | None:
-        """Return the end of the run once all its processes have ended; None before."""
+        """Return the end of the run once all its processes have ended; None before.
+
+        Read `messages` first: this drops the rest.
+        """
         for rank, process in enumerate(self.processes):
             if rank not in self.exits and (end := process.poll()) is not None:
                 self.exits[rank] = time.monotonic(), end
@@ -98,20 +94,14 @@ class ProcessGroup:
         noticed, end = self.exits[rank]
         if rank in self.killed or end.succeeded:
             return math.inf
-        if end.last is not None and end.last.kind in ("failed", "memory", "refused"):
+        if end.last is not None:
             return end.last.at
-        return noticed if end.last is not None or end.code == INTERRUPTED else 0.0
+        return noticed if end.code == INTERRUPTED else 0.0
 
     def send_signal(self, number: int) -> None:
         """Send signal `number` to all ranks."""
         for process in self.processes:
             process.send_signal(number)
-
-    def join(self, seconds: float) -> None:
-        """Wait until all ranks have ended, at most `seconds`."""
-        deadline = time.monotonic() + seconds
-        for process in self.processes:
-            process.process.join(max(0.0, deadline - time.monotonic()))
 
     def kill(self) -> None:
         """Kill all ranks."""
@@ -124,67 +114,13 @@ class ProcessGroup:
             process.process.join()
 
 
-class StackedRun:
-    """One of several runs in the same process group, with the interface of a `ProcessGroup`.
-
-    Args:
-        group: trains all of them. Its messages are pairs (index of a run, content).
-        index: of this run.
-        inboxes: by run, the messages that were received and not yet read.
-    """
-
-    def __init__(self, group: ProcessGroup, index: int, inboxes: Sequence[deque[Message]]) -> None:
-        self.group, self.index, self.inboxes = group, index, inboxes
-
-    @property
-    def pid(self) -> int | None:
-        return self.group.pid
-
-    @property
-    def handles(self) -> list[Any]:
-        return self.group.handles
-
-    def messages(self) -> Iterable[Message]:
-        """Yield the messages about this run since the last call."""
-        for message in self.group.messages():
-            if message.kind == "progress":
-                index, content = message.content
-                self.inboxes[index].append(replace(message, content=content))
-        inbox = self.inboxes[self.index]
-        while inbox:
-            yield inbox.popleft()
-
-    def poll(self) -> Exit | None:
-        """Return the end of this run once all have ended; None before."""
-        end = self.group.poll()
-        if end is None or end.last is None or not end.succeeded:
-            return end
-        return replace(end, last=replace(end.last, content=end.last.content[self.index]))
-
-    def send_signal(self, number: int) -> None:
-        """Send signal `number` to the group, once for all of its runs."""
-        if self.index == 0:
-            self.group.send_signal(number)
-
-    def join(self, seconds: float) -> None:
-        self.group.join(seconds)
-
-    def kill(self) -> None:
-        self.group.kill()
-
-
-def stacked_runs(group: ProcessGroup, count: int) -> list[StackedRun]:
-    """Return the `count` runs that `group` trains together."""
-    inboxes: list[deque[Message]] = [deque() for _ in range(count)]
-    return [StackedRun(group, index, inboxes) for index in range(count)]
-
-
 def start(
     target: str,
     argument: Any,
-    devices: int,
+    devices: int = 1,
     *,
-    log: Path,
+    env: DistributedEnv | None = None,
+    log: Path | None = None,
     environment: Mapping[str, str | None] | None = None,
 ) -> ProcessGroup:
     """Call `target` with (argument, report) in one worker process per device.
@@ -193,15 +129,25 @@ def start(
         target: "module:function", see `normbench.execution.worker_process.start`.
         argument: sent to each of them.
         devices: number of processes.
+        env: the rank to start, of a group that torchrun or srun started; None: all ranks.
         log: file for the output of rank 0; that of rank 1 is `log.1.txt` beside `log.txt`.
-        environment: environment variables of all of them.
+        environment: environment variables of all of them; None unsets one.
     """
-    processes = []
+    global _RANK_STARTED
+    _RANK_STARTED |= env is not None
+    several = devices > 1 and env is None
+    envs: Sequence[DistributedEnv | None] = _single_node_envs(devices) if several else [env]
+    processes: list[WorkerProcess] = []
     try:
-        for rank, env in enumerate(_single_node_envs(devices)):
-            if rank:
-                log_of_rank(log, rank).unlink(missing_ok=True)
-            processes.append(_start_process(target, argument, env, log, environment))
+        for each in envs:
+            rank, rank_variables = (0, {}) if each is None else (each.rank, each.variables)
+            variables = {**_ENVIRONMENT, **rank_variables, **(environment or {})}
+            file = log and log_of_rank(log, rank)
+            if file and rank:
+                file.unlink(missing_ok=True)
+            processes.append(
+                worker_process.start(target, argument, log=file, environment=variables)
+            )
     except BaseException:
         for process in processes:
             process.kill()
@@ -209,38 +155,11 @@ def start(
     return ProcessGroup(processes)
 
 
-def start_rank(
-    target: str,
-    argument: Any,
-    env: DistributedEnv,
-    *,
-    log: Path,
-    environment: Mapping[str, str | None] | None = None,
-) -> ProcessGroup:
-    """Call `target` in one worker process, a rank of a group that torchrun or srun started."""
-    global _RANK_STARTED
-    _RANK_STARTED = True
-    return ProcessGroup([_start_process(target, argument, env, log, environment)])
-
-
-def _start_process(
-    target: str,
-    argument: Any,
-    env: DistributedEnv | None,
-    log: Path,
-    environment: Mapping[str, str | None] | None,
-) -> WorkerProcess:
-    rank, rank_variables = (0, {}) if env is None else (env.rank, env.variables)
-    defaults = {**dict.fromkeys(_LAUNCHER_VARIABLES), **_DETERMINISTIC_CUBLAS}
-    variables = {**defaults, **rank_variables, **(environment or {})}
-    return worker_process.start(target, argument, log=log_of_rank(log, rank), environment=variables)
-
-
 _RANK_STARTED = False
 
 
 def rank_was_started() -> bool:
-    """Return whether this process has called `start_rank`."""
+    """Return whether this process has started a rank of a group of torchrun or srun."""
     return _RANK_STARTED
 
 
@@ -249,33 +168,54 @@ def log_of_rank(log: Path, rank: int) -> Path:
     return log if not rank else log.with_name(f"{log.stem}.{rank}{log.suffix}")
 
 
-def stop(groups: Iterable[ProcessGroup | StackedRun], number: int = signal.SIGINT) -> None:
-    """Send signal `number` to all groups, wait for at most `GRACE` seconds, and kill the rest."""
+def wait(groups: Iterable[ProcessGroup], seconds: float) -> None:
+    """Wait until a process of `groups` has sent a message or ended, at most `seconds`."""
+    running = [
+        process
+        for group in groups
+        for rank, process in enumerate(group.processes)
+        if rank not in group.exits
+    ]
+    handles = [handle for each in running for handle in (each.pipe, each.process.sentinel)]
+    connection.wait(handles, timeout=seconds)
+
+
+def wait_for_exit(group: ProcessGroup) -> Exit:
+    """Wait for the end of `group`; kill it if the wait is interrupted."""
+    try:
+        while (end := group.poll()) is None:
+            wait([group], 1.0)
+            for _ in group.messages():  # a full pipe would block it
+                pass
+    except BaseException:
+        group.kill()
+        raise
+    return end
+
+
+def stop(groups: Iterable[ProcessGroup]) -> None:
+    """Interrupt all groups, wait for at most `GRACE` seconds, and kill the rest."""
     groups = list(groups)
     for group in groups:  # all first, so that they write their states in parallel
-        group.send_signal(number)
-    deadline = time.monotonic() + worker_process.GRACE
+        group.send_signal(signal.SIGINT)
+    deadline = time.monotonic() + GRACE
     try:
-        for group in groups:
-            group.join(max(0.0, deadline - time.monotonic()))
+        for process in [process for group in groups for process in group.processes]:
+            process.process.join(max(0.0, deadline - time.monotonic()))
     finally:  # also if the user interrupts the wait
         for group in groups:
             group.kill()
 
 
-def _single_node_envs(devices: int) -> list[DistributedEnv | None]:
-    """Return the environments of `devices` ranks on this machine; a single one needs none."""
-    if devices == 1:
-        return [None]
+def _single_node_envs(devices: int) -> list[DistributedEnv]:
+    """Return the environments of `devices` ranks on this machine."""
     with socket.socket() as free:  # the system chooses a free port
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    run_id = uuid4().hex
-    return [
-        DistributedEnv(
-            rank=rank, world_size=devices, local_rank=rank, local_world_size=devices,
-            node_rank=0, num_nodes=1, master_address="127.0.0.1", master_port=str(port),
-            run_id=run_id, uses_agent_store=False,
-        )
-        for rank in range(devices)
-    ]  # fmt: skip
+    shared = {
+        "WORLD_SIZE": devices, "LOCAL_WORLD_SIZE": devices, "GROUP_RANK": 0, "GROUP_WORLD_SIZE": 1,
+        "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "TORCHELASTIC_RUN_ID": uuid4().hex,
+        "TORCHELASTIC_USE_AGENT_STORE": False,
+    }  # fmt: skip
+    envs = [{**shared, "RANK": rank, "LOCAL_RANK": rank} for rank in range(devices)]
+    return [DistributedEnv({name: str(value) for name, value in env.items()}) for env in envs]

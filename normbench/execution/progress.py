@@ -2,7 +2,6 @@
 
 import sys
 import time
-from typing import Protocol
 
 from rich.console import Console
 from rich.progress import (
@@ -19,36 +18,13 @@ from rich.table import Column
 INTERVAL = 20.0  # seconds between two lines about runs in progress, without a terminal
 
 
-class Screen(Protocol):
-    """A display of the runs of a sweep. Each run is named by the key that `began` got."""
-
-    def began(self, key: str, title: str) -> None:
-        """Show a run that has started."""
-
-    def moved(self, key: str, done: int, steps: int, loss: float) -> None:
-        """Show that a run has done `done` of its `steps` optimizer steps."""
-
-    def ended(self, key: str, line: str, *, failed: bool) -> None:
-        """Show `line` about a run that has ended, and count it."""
-
-    def left(self, key: str) -> None:
-        """Remove a run that had begun and is queued again."""
-
-    def note(self, line: str) -> None:
-        """Print `line` above the bars."""
-
-    def close(self) -> None:
-        """End the display."""
-
-
-def screen(cells: int) -> Screen:
-    """Return bars if standard output is a terminal, else lines."""
-    console = Console()
-    return Bars(console, cells) if console.is_terminal else Lines(cells)
+def print_line(line: str) -> None:
+    """Print `line` at once, also if the output is a file."""
+    print(line, flush=True)
 
 
 class Bars:
-    """One bar for the sweep and one for each run in progress."""
+    """One bar for the sweep and one for each run in progress; `key` names a run."""
 
     def __init__(self, console: Console, cells: int) -> None:
         self.progress = Progress(
@@ -70,26 +46,31 @@ class Bars:
         self.sweep = self.progress.add_task("runs", total=cells, more="")
         self.progress.start()
 
-    def began(self, key: str, title: str) -> None:
+    def add(self, key: str, title: str) -> None:
+        """Show a run that has started."""
         self.runs[key] = self.progress.add_task(f"  {title}", total=None, more="starting")
         self._count()
 
-    def moved(self, key: str, done: int, steps: int, loss: float) -> None:
+    def update(self, key: str, done: int, steps: int, loss: float) -> None:
+        """Show that a run has done `done` of its `steps` optimizer steps."""
         more = f"loss {loss:.3f}"
         self.progress.update(self.runs[key], completed=done, total=steps, more=more)
 
-    def ended(self, key: str, line: str, *, failed: bool) -> None:
+    def end(self, key: str, line: str, *, failed: bool) -> None:
+        """Show `line` about a run that has ended, and count it."""
         self.progress.remove_task(self.runs.pop(key))
         self.failed += failed
         self.progress.advance(self.sweep)
         self.note(line)
         self._count()
 
-    def left(self, key: str) -> None:
+    def remove(self, key: str) -> None:
+        """Remove a run that had begun and is queued again."""
         self.progress.remove_task(self.runs.pop(key))
         self._count()
 
     def note(self, line: str) -> None:
+        """Print `line` above the bars."""
         self.progress.console.print(line, highlight=False, markup=False, soft_wrap=True)
 
     def close(self) -> None:
@@ -103,7 +84,10 @@ class Bars:
 
 
 class Lines:
-    """One line for each finished run, and one at intervals about those in progress."""
+    """One line for each finished run, and one at intervals about those in progress.
+
+    Its methods are those of `Bars`.
+    """
 
     def __init__(self, cells: int) -> None:
         self.cells = cells
@@ -112,28 +96,28 @@ class Lines:
         self.states: dict[str, str] = {}
         self.started = self.last_line_at = time.monotonic()
 
-    def began(self, key: str, title: str) -> None:
+    def add(self, key: str, title: str) -> None:
         self.titles[key] = title
 
-    def moved(self, key: str, done: int, steps: int, loss: float) -> None:
+    def update(self, key: str, done: int, steps: int, loss: float) -> None:
         self.states[key] = f"{self.titles[key]}: step {done}/{steps}, loss {loss:.3f}"
         if time.monotonic() - self.last_line_at >= INTERVAL:
             self.note(f"  running: {'; '.join(self.states.values())}; {self._left()}")
 
-    def ended(self, key: str, line: str, *, failed: bool) -> None:
+    def end(self, key: str, line: str, *, failed: bool) -> None:
         self.titles.pop(key)
         self.states.pop(key, None)
         self.ended_runs += 1
         self.failed += failed
         self.note(f"{self.ended_runs}/{self.cells} {line}")
 
-    def left(self, key: str) -> None:
+    def remove(self, key: str) -> None:
         self.titles.pop(key)
         self.states.pop(key, None)
 
     def note(self, line: str) -> None:
         self.last_line_at = time.monotonic()
-        print(line, flush=True)
+        print_line(line)
 
     def close(self) -> None:
         sys.stdout.flush()
@@ -142,7 +126,15 @@ class Lines:
         failed = f", {self.failed} failed" if self.failed else ""
         if not self.ended_runs:
             return f"0/{self.cells} done{failed}"
-        seconds = (
-            (time.monotonic() - self.started) / self.ended_runs * (self.cells - self.ended_runs)
-        )
+        per_run = (time.monotonic() - self.started) / self.ended_runs
+        seconds = per_run * (self.cells - self.ended_runs)
         return f"{self.ended_runs}/{self.cells} done{failed}, about {seconds:.0f} s left"
+
+
+Screen = Bars | Lines
+
+
+def screen(cells: int) -> Screen:
+    """Return bars if standard output is a terminal, else lines."""
+    console = Console()
+    return Bars(console, cells) if console.is_terminal else Lines(cells)

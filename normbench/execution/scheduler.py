@@ -15,7 +15,6 @@ from normbench import results
 from normbench.config.cells import Cell, Settings
 from normbench.config.plan import Plan
 from normbench.execution.job import Job, Summary
-from normbench.execution.process_group import ProcessGroup, StackedRun
 from normbench.execution.progress import Screen, screen
 from normbench.execution.reuse import copy_row, shareable_rows
 from normbench.results import Row
@@ -30,8 +29,6 @@ class QueueEntry:
         sharing: cells that compute the same and get a copy of its row.
         single_pass: all images of a step must share one forward pass.
         stackable: other seeds of its cell may be trained by the same process.
-        processes: that train it, while there are any.
-        gpus: CUDA devices that they use.
         started: time of the start, in seconds of the monotonic clock.
     """
 
@@ -39,8 +36,6 @@ class QueueEntry:
     sharing: list[Cell] = field(default_factory=list)
     single_pass: bool = False
     stackable: bool = False
-    processes: ProcessGroup | StackedRun | None = field(default=None, init=False)
-    gpus: list[str] = field(default_factory=list, init=False)
     started: float = field(default=0.0, init=False)
 
     @property
@@ -88,10 +83,10 @@ class Scheduler:
         seconds = time.monotonic() - entry.started
         measured = row.reason or f"test {row.test_top1:.1f} %"
         line = f"{row.status:<9} {entry.cell.title:<32} {measured}  {seconds:.0f} s"
-        self.screen.ended(entry.cell.id, line, failed=False)
+        self.screen.end(entry.cell.id, line, failed=False)
         self.share_row(entry, row)
 
-    def finished_elsewhere(self, entry: QueueEntry, *, started: bool = False) -> bool:
+    def finished_elsewhere(self, entry: QueueEntry) -> bool:
         """Reuse a row that another command has written since this one started, if there is one."""
         if self.settings.force:
             return False
@@ -99,15 +94,13 @@ class Scheduler:
         row = next((row for row in map(results.read_row, paths) if row.final), None)
         if row is None:
             return False
-        self.reuse(entry, row, started=started)
+        self.reuse(entry, row)
         return True
 
-    def reuse(self, entry: QueueEntry, row: Row, *, started: bool) -> None:
+    def reuse(self, entry: QueueEntry, row: Row) -> None:
         """Take a row that another command has written."""
         self.summary.reused += 1
-        self.show_end(
-            entry.cell, f"finished by another command  {entry.cell.title}", started=started
-        )
+        self.show_end(entry.cell, f"finished by another command  {entry.cell.title}")
         self.share_row(entry, row)
 
     def share_row(self, entry: QueueEntry, row: Row) -> None:
@@ -121,15 +114,11 @@ class Scheduler:
                 self.copy_row(source, cell)
         elif entry.sharing:
             # It did not fit into memory. A cell with more workers has fewer images in each.
-            self.queue.append(self._entry_of_next_cell(entry))
-
-    def _entry_of_next_cell(self, entry: QueueEntry) -> QueueEntry:
-        cell, *others = entry.sharing
-        plan = possible_plans(cell, single_pass=entry.single_pass)[0]
-        folder = entry.job.folder.with_name(cell.id)
-        return replace(
-            entry, job=replace(entry.job, cell=cell, folder=folder, plan=plan), sharing=others
-        )
+            cell, *others = entry.sharing
+            plan = possible_plans(cell, single_pass=entry.single_pass)[0]
+            folder = entry.job.folder.with_name(cell.id)
+            job = replace(entry.job, cell=cell, folder=folder, plan=plan)
+            self.queue.append(replace(entry, job=job, sharing=others))
 
     def copy_row(self, row: Row, cell: Cell) -> None:
         """Give `cell` a copy of the row of a run that computed the same."""
@@ -137,19 +126,16 @@ class Scheduler:
         self.summary.shared += 1
         self.show_end(cell, f"shared    {cell.title}: same computation as {row.id}")
 
-    def show_end(
-        self, cell: Cell, line: str, *, failed: bool = False, started: bool = False
-    ) -> None:
+    def show_end(self, cell: Cell, line: str, *, failed: bool = False) -> None:
         """Show the end of a cell that no process of this command has trained."""
-        if not started:
-            self.screen.began(cell.id, cell.title)
-        self.screen.ended(cell.id, line, failed=failed)
+        self.screen.add(cell.id, cell.title)
+        self.screen.end(cell.id, line, failed=failed)
 
     def fail(self, entry: QueueEntry, reason: str, log: Path) -> None:
         """Record that the job left no row; the cells that share it have none either."""
         title = entry.cell.title
         self.summary.failed.append(f"{title}: {reason} ({log})")
-        self.screen.ended(entry.cell.id, f"failed  {self.summary.failed[-1]}", failed=True)
+        self.screen.end(entry.cell.id, f"failed  {self.summary.failed[-1]}", failed=True)
         for cell in entry.sharing:
             self.summary.failed.append(f"{cell.title}: same computation as {title}")
             self.show_end(cell, f"failed  {self.summary.failed[-1]}", failed=True)

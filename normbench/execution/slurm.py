@@ -8,13 +8,14 @@ or run, and submits the others.
 import json
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from normbench import results, run_files
 from normbench.config.cells import Settings
 from normbench.errors import BadInput
-from normbench.execution.job import Print, Summary
+from normbench.execution.job import Summary
+from normbench.execution.progress import print_line
 from normbench.execution.scheduler import QueueEntry, Scheduler
 from normbench.results import last_record
 
@@ -30,16 +31,6 @@ ENDED = {
 }  # fmt: skip
 
 
-class NodeTask(Protocol):
-    """A run as a job on a node; it is pickled."""
-
-    def __call__(self) -> object:
-        """Train until there is a row."""
-
-    def stop(self) -> None:
-        """End all processes of the run."""
-
-
 class SlurmScheduler(Scheduler):
     """Train in jobs of a cluster.
 
@@ -47,7 +38,6 @@ class SlurmScheduler(Scheduler):
         entries: jobs to train.
         settings: of the command line; `launcher` has the options of Hydra's launcher.
         summary: updated as jobs end.
-        print_line: shows a line to the user.
         tasks: by id of a cell, what its job does on the node.
     """
 
@@ -56,18 +46,17 @@ class SlurmScheduler(Scheduler):
         entries: Sequence[QueueEntry],
         settings: Settings,
         summary: Summary,
-        print_line: Print,
-        tasks: Mapping[str, NodeTask],
+        tasks: Mapping[str, Callable[[], object]],
     ) -> None:
         super().__init__(entries, settings, summary)
-        self.print_line, self.tasks = print_line, tasks
+        self.tasks = tasks
         self.options: dict[str, Any] = json.loads(settings.launcher)
         self.cluster = "slurm" if "Slurm" in self.options.pop("_target_") else "local"
         # Hydra's own default is in its scratch folder, which is gone when the jobs start.
         self.logs = self.root.resolve() / ".submitit"
         self.watched: dict[str, QueueEntry] = {}  # by job id
         self.active: set[str] = set()  # ids of jobs that wait or run
-        self.ended_at: dict[str, float] = {}
+        self.ended_at: dict[str, float] = {}  # by job id, when its end was noticed
         self.local_jobs: dict[str, Any] = {}  # submitit's jobs on this machine, for launcher tests
 
     def run(self) -> None:
@@ -93,17 +82,16 @@ class SlurmScheduler(Scheduler):
 
     def submit(self) -> None:
         """Submit one array with all queued jobs, except those that an earlier command submitted."""
-        for entry in self.queue:
-            self.screen.began(entry.cell.id, entry.cell.title)
         self._watch_submitted_jobs()
-        # An earlier job may have ended since the rows were read.
-        entries = [
-            entry
-            for entry in self.queue
-            if entry not in self.watched.values()
-            and not self.finished_elsewhere(entry, started=True)
-        ]
-        self.queue.clear()
+        entries = []
+        while self.queue:
+            entry = self.queue.popleft()
+            if entry in self.watched.values():
+                self.screen.add(entry.cell.id, entry.cell.title)
+            # An earlier job may have ended since the rows were read.
+            elif not self.finished_elsewhere(entry):
+                self.screen.add(entry.cell.id, entry.cell.title)
+                entries.append(entry)
         if not entries:
             return
         jobs = self._submit_tasks([self.tasks[entry.cell.id] for entry in entries])
@@ -115,7 +103,7 @@ class SlurmScheduler(Scheduler):
                 entry.job.folder, "queued", job=job.job_id, title=entry.cell.title
             )
         self.active |= {job.job_id for job in jobs}
-        self.print_line(f"{len(entries)} jobs submitted, their logs are in {self.logs}")
+        print_line(f"{len(entries)} jobs submitted, their logs are in {self.logs}")
 
     def _watch_submitted_jobs(self) -> None:
         """Watch the active jobs that an earlier command submitted for queued cells."""
@@ -126,13 +114,14 @@ class SlurmScheduler(Scheduler):
             self.active |= self._active_jobs()
         self.watched = {id_: entry for id_, entry in self.watched.items() if id_ in self.active}
 
-    def _submit_tasks(self, tasks: Sequence[NodeTask]) -> list[Any]:
+    def _submit_tasks(self, tasks: Sequence[Callable[[], object]]) -> list[Any]:
         from submitit.core.utils import FailedJobError, FailedSubmissionError
 
         executor, jobs = self._executor(), []
         try:
             for first in range(0, len(tasks), MAX_ARRAY):
-                jobs += executor.map_array(_Runner(), tasks[first : first + MAX_ARRAY])
+                with executor.batch():  # an array
+                    jobs += [executor.submit(task) for task in tasks[first : first + MAX_ARRAY]]
         except (FailedJobError, FailedSubmissionError, RuntimeError) as error:
             message = " ".join(str(error).split())
             raise BadInput(
@@ -150,15 +139,12 @@ class SlurmScheduler(Scheduler):
         additional = {"requeue": True, **(self.options.get("additional_parameters") or {})}
         options = {**self.options, "additional_parameters": additional}
         options.pop("submitit_folder", None)
-        constructor_options = {}
-        if self.cluster == "slurm":
-            constructor_options["slurm_max_num_timeout"] = options.pop("max_num_timeout", 0)
-        common = set(vars(BaseQueueConf()))
-        if self.cluster == "local":
-            options = {name: value for name, value in options.items() if name in common}
         executor = submitit.AutoExecutor(
-            folder=self.logs / "%j", cluster=self.cluster, **constructor_options
+            folder=self.logs / "%j",
+            cluster=self.cluster,
+            slurm_max_num_timeout=options.pop("max_num_timeout", 0),
         )
+        common = vars(BaseQueueConf())
         executor.update_parameters(
             **{
                 name if name in common else f"slurm_{name}": value
@@ -178,24 +164,23 @@ class SlurmScheduler(Scheduler):
             return
         if job_id not in self.active and (rows := results.read(self.root, entry.cell.id)):
             del self.watched[job_id]
-            self.reuse(entry, rows[0], started=True)
+            self.screen.remove(entry.cell.id)
+            self.reuse(entry, rows[0])
             return
         state = run_files.read_state(folder)
         if state.get("steps") and (record := last_record(folder)):
             steps, loss = int(state["steps"]), record["train_loss"]
-            self.screen.moved(entry.cell.id, int(record["step"]), steps, loss)
+            self.screen.update(entry.cell.id, int(record["step"]), steps, loss)
         if job_id in self.active:
             self.ended_at.pop(job_id, None)
-        elif state.get("phase") == "failed" or self._seconds_since_end(job_id) > LAG:
+            return
+        ended_at = self.ended_at.setdefault(job_id, time.monotonic())
+        if state.get("phase") == "failed" or time.monotonic() - ended_at > LAG:
             del self.watched[job_id]
             reason = state.get("error") or f"job {job_id} ended without a row"
             if state.get("phase") in ("queued", "running"):
                 run_files.write_state(folder, "failed", reason, title=entry.cell.title)
             self.fail(entry, reason, self.logs / job_id)
-
-    def _seconds_since_end(self, job_id: str) -> float:
-        """Return the seconds since a job was first seen to have ended."""
-        return time.monotonic() - self.ended_at.setdefault(job_id, time.monotonic())
 
     def _active_jobs(self) -> set[str]:
         """Return the ids of our jobs that wait or run."""
@@ -215,23 +200,8 @@ def active_jobs(job_ids: set[str]) -> set[str]:
         )  # fmt: skip
     except (OSError, subprocess.TimeoutExpired):
         return job_ids
-    if (
-        squeue.returncode
-    ):  # Slurm forgets jobs some time after their end; anything else is transient
+    if squeue.returncode:
+        # Slurm forgets jobs some time after their end; anything else is transient.
         return set() if "Invalid job id" in squeue.stderr else job_ids
     states = dict(line.split() for line in squeue.stdout.splitlines())
     return {job_id for job_id in job_ids if states.get(job_id, "FAILED") not in ENDED}
-
-
-class _Runner:
-    """The callable that submitit pickles; before a preemption submitit asks it for a checkpoint."""
-
-    def __call__(self, task: NodeTask) -> object:
-        return task()
-
-    def checkpoint(self, task: NodeTask) -> Any:
-        """Return the job that continues later; end all processes of this one."""
-        from submitit.helpers import DelayedSubmission
-
-        task.stop()
-        return DelayedSubmission(self, task)

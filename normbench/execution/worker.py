@@ -3,9 +3,8 @@
 import os
 import platform
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -33,63 +32,43 @@ from normbench.training.trainer import train
 Report = Callable[[Any], None]  # sends a progress message to the scheduler
 
 
-def train_job(job: Job, report: Report) -> str:
-    """Train `job` unless it is finished. Ranks above 0 only compute.
+def train_jobs(jobs: Sequence[Job], report: Report) -> list[str]:
+    """Train a job, or several that differ in their seeds as one network; leave out finished ones.
+
+    Jobs that resume are stacked with others at the same step. Ranks above 0 only compute. Progress
+    messages are pairs (index of the job, progress).
 
     Returns:
-        The status of its row; "finished" if there is one already, "busy" if another process trains
-        it, "dismissed" on a rank that rank 0 has told to exit.
+        For each job the status of its row; "finished" if there is one already, "busy" if another
+        process trains it.
 
     Raises:
-        OutOfMemory: the run does not fit into memory under its plan.
-        BaseException: whatever else ended the training. It is in the state of the run, too.
+        OutOfMemory: the network does not fit into memory under its plan.
+        BaseException: whatever else ended the training. It is in the states of the runs, too.
     """
-    if job.plan.devices > 1 and current_rank() > 0:
-        return _train_as_follower(job)
-    try:
-        with run_files.lock(job.folder):
-            finished = _is_finished(job)
-            if job.external_ranks:
-                rendezvous.announce(train=not finished)
-            if finished:
-                return "finished"
-            with ExitStack() as wandb_runs, _recorded(job, report, wandb_runs) as recorder:
-                recorder.result = train(recorder.training)
-            return recorder.status
-    except run_files.RunLocked:
-        if job.external_ranks:
-            rendezvous.announce(train=False)
-        return "busy"
-
-
-def train_stacked_jobs(jobs: Sequence[Job], report: Report) -> list[str]:
-    """Train `jobs`, which differ in their seeds, as one network.
-
-    Jobs that are finished or busy are left out; those that resume are stacked with others at the
-    same step. Progress messages are pairs (index of the job, progress).
-
-    Returns:
-        For each job what `train_job` would return.
-    """
+    first = jobs[0]
+    if first.plan.devices > 1 and current_rank() > 0:
+        return _train_as_follower(first)
     with ExitStack() as locks:
         statuses = [_lock(job, locks) for job in jobs]
-        open_jobs = [index for index, status in enumerate(statuses) if not status]
-        for indices in _group_by_step(jobs, open_jobs):
+        indices = [index for index, status in enumerate(statuses) if not status]
+        if first.external_ranks:
+            rendezvous.announce(train=bool(indices))
+        for group in _group_by_step(jobs, indices) if len(jobs) > 1 else [indices]:
             # W&B runs are closed after all rows are written: that may take long, or fail.
             with ExitStack() as wandb_runs, ExitStack() as recorded:
-                recorders = [
-                    recorded.enter_context(
-                        _recorded(jobs[index], partial(_report_for, report, index), wandb_runs)
-                    )
-                    for index in indices
-                ]
-                for index in indices:
-                    if index:
-                        _point_to_log(jobs[index], jobs[0])
-                results = train_stacked([recorder.training for recorder in recorders])
-                for recorder, result in zip(recorders, results, strict=True):
+                recorders = {
+                    index: recorded.enter_context(_recorded(jobs[index], index, report, wandb_runs))
+                    for index in group
+                }
+                for index in recorders.keys() - {0}:
+                    _point_to_log(jobs[index], first)
+                trainings = [recorder.training for recorder in recorders.values()]
+                # Also a stack of which one seed is left: alone its last digits would be others.
+                results = train_stacked(trainings) if len(jobs) > 1 else list(map(train, trainings))
+                for recorder, result in zip(recorders.values(), results, strict=True):
                     recorder.result = result
-            for index, recorder in zip(indices, recorders, strict=True):
+            for index, recorder in recorders.items():
                 statuses[index] = recorder.status
     return statuses
 
@@ -100,14 +79,14 @@ def dismiss_ranks(_argument: Any, _report: Report) -> str:
     return "dismissed"
 
 
-def _train_as_follower(job: Job) -> str:
+def _train_as_follower(job: Job) -> list[str]:
     if job.external_ranks and not rendezvous.await_decision():
-        return "dismissed"
+        return ["dismissed"]
     with _out_of_memory_errors():
         experiment = Experiment(job.cell, job.plan)
         checkpoints = _checkpoints(job, writes=False)
         train(Training(experiment, checkpoints=checkpoints, state=_initial_state(job)))
-    return "followed"
+    return ["followed"]
 
 
 def _lock(job: Job, locks: ExitStack) -> str:
@@ -116,12 +95,8 @@ def _lock(job: Job, locks: ExitStack) -> str:
         locks.enter_context(run_files.lock(job.folder))
     except run_files.RunLocked:
         return "busy"
-    return "finished" if _is_finished(job) else ""
-
-
-def _is_finished(job: Job) -> bool:
     path = job.folder / "row.json"
-    return not job.force and path.exists() and read_row(path).final
+    return "finished" if not job.force and path.exists() and read_row(path).final else ""
 
 
 def _group_by_step(jobs: Sequence[Job], indices: Sequence[int]) -> list[list[int]]:
@@ -131,10 +106,6 @@ def _group_by_step(jobs: Sequence[Job], indices: Sequence[int]) -> list[list[int
         state = _initial_state(jobs[index])
         groups.setdefault(state["done"] if state else 0, []).append(index)
     return list(groups.values())
-
-
-def _report_for(report: Report, index: int, content: Any) -> None:
-    report((index, content))
 
 
 def _point_to_log(job: Job, first: Job) -> None:
@@ -181,15 +152,16 @@ def _prepare_folder(folder: Path, state: State | None) -> list[Record]:
 
 
 @contextmanager
-def _recorded(job: Job, report: Report, wandb_runs: ExitStack) -> Iterator["Recorder"]:
-    """Yield the recorder of a training, and make the row of its result.
+def _recorded(job: Job, index: int, report: Report, wandb_runs: ExitStack) -> Iterator["Recorder"]:
+    """Yield the recorder of a training, and write the row of its result.
 
     The state says that the run is running, and how it ended if it leaves no row. The W&B run is
-    closed with `wandb_runs`.
+    closed with `wandb_runs`. Progress is reported with the `index` of the job.
     """
-    folder = job.folder
+    folder, cell = job.folder, job.cell
     earlier_id = None if job.force else run_files.read_state(folder).get("mirror")
-    run_files.write_state(folder, "running", **_process_info(job))
+    process: dict[str, Any] = {"title": cell.title, "pid": os.getpid(), "plan": str(job.plan)}
+    run_files.write_state(folder, "running", **process, host=platform.node(), job=slurm_job_id())
     wandb_run = None
     try:
         if not (job.resume and (folder / checkpoint.LAST).exists()):
@@ -197,16 +169,23 @@ def _recorded(job: Job, report: Report, wandb_runs: ExitStack) -> Iterator["Reco
                 os.truncate(job.log, 0)
         state = _initial_state(job)
         past = _prepare_folder(folder, state)
-        wandb_run = wandb_logger.start(job.cell, folder, job.sweep, earlier_id)
+        wandb_run = wandb_logger.start(cell, folder, job.sweep, earlier_id)
         if wandb_run is not None:
             run_files.update_state(folder, mirror=wandb_run.id)
-        recorder = Recorder(job, report, wandb_run, state, past)
+        recorder = Recorder(job, index, report, wandb_run, state, past)
         with _out_of_memory_errors():
             yield recorder
-        row = describe(job, recorder.result, wandb_logger.location(wandb_run, folder.parents[1]))
+        row = Row(
+            **cell.description(job.sweep), **recorder.result,
+            wandb=wandb_logger.location(wandb_run, folder.parents[1]),
+            threads=cell.trainer.threads, computation=job.computation, commit=job.commit,
+            versions=versions(), finished=now(),
+        )  # fmt: skip
         recorder.status = row.status
     except BaseException as error:
-        interrupted = _is_interrupt(error)
+        # Lightning turns Ctrl-C into SystemExit, and a rank may notice the broken connection to an
+        # interrupted rank before its own signal.
+        interrupted = was_interrupted() or isinstance(error, KeyboardInterrupt)
         phase: run_files.Phase = "interrupted" if interrupted else "failed"
         run_files.update_state(folder, phase=phase, error="" if interrupted else one_line(error))
         code = INTERRUPTED if interrupted else 1
@@ -216,21 +195,9 @@ def _recorded(job: Job, report: Report, wandb_runs: ExitStack) -> Iterator["Reco
         raise
     write(folder, row)  # before W&B, which may fail
     (folder / "previous.json").unlink(missing_ok=True)
-    if not job.cell.checkpoint.keep:
+    if not cell.checkpoint.keep:
         (folder / checkpoint.LAST).unlink(missing_ok=True)
     wandb_runs.callback(wandb_logger.finish, wandb_run, _wandb_summary(row), 0)
-
-
-def _process_info(job: Job) -> dict[str, Any]:
-    """Return the fields of the state that tell where the run is trained."""
-    info = {
-        "title": job.cell.title,
-        "pid": os.getpid(),
-        "host": platform.node(),
-        "plan": str(job.plan),
-        "job": slurm_job_id(),
-    }
-    return {name: value for name, value in info.items() if value is not None}
 
 
 @contextmanager
@@ -249,6 +216,7 @@ class Recorder(Listener):
 
     Args:
         job: of the run.
+        index: of the job among those that are trained together.
         report: sends the progress to the scheduler.
         wandb_run: of the run, if it has one.
         state: that the training continues from.
@@ -258,12 +226,13 @@ class Recorder(Listener):
     def __init__(
         self,
         job: Job,
+        index: int,
         report: Report,
         wandb_run: wandb.Run | None,
         state: State | None,
         past: list[Record],
     ) -> None:
-        self.folder, self.report, self.wandb_run = job.folder, report, wandb_run
+        self.folder, self.index, self.report, self.wandb_run = job.folder, index, report, wandb_run
         experiment = Experiment(job.cell, job.plan)
         self.training = Training(experiment, self, _checkpoints(job, writes=True), state)
         self.history = History(job.folder, past, curve_columns(job.cell.probe.kinds))
@@ -285,31 +254,11 @@ class Recorder(Listener):
         if not self.wrote_steps:  # for readers of the folder, such as the scheduler of a cluster
             run_files.update_state(self.folder, steps=steps)
             self.wrote_steps = True
-        self.report({"done": done, "steps": steps, "loss": loss})
+        self.report((self.index, {"done": done, "steps": steps, "loss": loss}))
 
     def on_probe(self, kind: str, records: Sequence[run_files.Record], epoch: int) -> None:
         """Write the records of a probe after `epoch`."""
         append_epoch(self.folder, kind, records, epoch)
-
-
-def _is_interrupt(error: BaseException) -> bool:
-    # Lightning turns Ctrl-C into SystemExit, and a rank may notice the broken connection to an
-    # interrupted rank before its own signal.
-    return was_interrupted() or isinstance(error, KeyboardInterrupt)
-
-
-def describe(job: Job, result: Mapping[str, Any], wandb_location: str = "") -> Row:
-    """Return the row of a run with the result of its training."""
-    return Row(
-        **job.cell.description(job.sweep),
-        **result,
-        wandb=wandb_location,
-        threads=job.cell.trainer.threads,
-        computation=job.computation,
-        finished=now(),
-        versions=versions(),
-        commit=job.commit,
-    )
 
 
 def _wandb_summary(row: Row) -> dict[str, Any]:

@@ -20,8 +20,8 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from importlib import import_module
 from multiprocessing import connection, forkserver
@@ -29,11 +29,10 @@ from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from types import FrameType
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 from normbench.errors import BadInput, OutOfMemory, one_line
 
-GRACE = 15.0  # seconds an interrupted worker process has to write its state
 INTERRUPTED = 130  # exit code of a worker process that was asked to stop
 
 _CONTEXT = multiprocessing.get_context("forkserver")
@@ -66,19 +65,14 @@ class Exit:
     rank: int | None = None
 
     @property
+    def kind(self) -> str:
+        """Kind of its last message: "refused" after `BadInput`, "memory" after `OutOfMemory`."""
+        return self.last.kind if self.last is not None else ""
+
+    @property
     def succeeded(self) -> bool:
         """It reported a result."""
-        return self.last is not None and self.last.kind == "result"
-
-    @property
-    def refused(self) -> bool:
-        """It raised `BadInput`."""
-        return self.last is not None and self.last.kind == "refused"
-
-    @property
-    def out_of_memory(self) -> bool:
-        """It raised `OutOfMemory`."""
-        return self.last is not None and self.last.kind == "memory"
+        return self.kind == "result"
 
     @property
     def result(self) -> Any:
@@ -102,34 +96,12 @@ class Exit:
         return time.time() - age
 
 
-class Waitable(Protocol):
-    """A worker process, or several that share a job."""
-
-    @property
-    def handles(self) -> list[Any]:
-        """Handles for `multiprocessing.connection.wait`."""
-
-    def messages(self) -> Iterable[Message]:
-        """Yield the messages since the last call."""
-
-    def poll(self) -> Exit | None:
-        """Return the end of it; None while it runs."""
-
-    def kill(self) -> None:
-        """End it now."""
-
-
 class WorkerProcess:
     """A running worker process and the pipe from it."""
 
     def __init__(self, process: ForkServerProcess, pipe: Connection) -> None:
-        self.process = process
-        self.pipe = pipe
+        self.process, self.pipe = process, pipe
         self.last: Message | None = None
-
-    @property
-    def handles(self) -> list[Any]:
-        return [self.pipe, self.process.sentinel]
 
     def messages(self) -> Iterable[Message]:
         """Yield the messages since the last call."""
@@ -159,16 +131,11 @@ class WorkerProcess:
         try:
             os.killpg(self.process.pid or 0, signal.SIGKILL)
         except ProcessLookupError:  # gone, or too young to lead a session
-            with suppress(ProcessLookupError):
-                os.kill(self.process.pid or 0, signal.SIGKILL)
+            self.send_signal(signal.SIGKILL)
 
 
 def start(
-    target: str,
-    argument: Any,
-    *,
-    log: Path | None = None,
-    environment: Mapping[str, str | None] | None = None,
+    target: str, argument: Any, *, log: Path | None, environment: Mapping[str, str | None]
 ) -> WorkerProcess:
     """Call `target` with (argument, report) in a new worker process.
 
@@ -182,7 +149,7 @@ def start(
     # One direction only: a worker process that read from its parent could wait for ever.
     reader, writer = _CONTEXT.Pipe(duplex=False)
     # A forked process would inherit the environment that the server had at its start.
-    updated = {**os.environ, **(environment or {})}
+    updated = {**os.environ, **environment}
     variables = {name: value for name, value in updated.items() if value is not None}
     process = _CONTEXT.Process(target=_main, args=(target, argument, writer, log, variables))
     _fork(process)
@@ -201,26 +168,6 @@ def _fork(process: ForkServerProcess) -> None:
     raise RuntimeError("the fork server does not answer")
 
 
-def wait(processes: Iterable[Waitable], seconds: float) -> None:
-    """Wait until one of `processes` has sent a message or ended, at most `seconds`."""
-    # A set, because runs that share a process share its pipe.
-    handles = {handle for process in processes for handle in process.handles}
-    connection.wait(list(handles), timeout=seconds)
-
-
-def wait_for_exit(process: Waitable) -> Exit:
-    """Wait for the end of `process`; kill it if the wait is interrupted."""
-    try:
-        while (end := process.poll()) is None:
-            wait([process], 1.0)
-            for _ in process.messages():  # a full pipe would block it
-                pass
-    except BaseException:
-        process.kill()
-        raise
-    return end
-
-
 def start_server(preload: Iterable[str]) -> None:
     """Start the fork server unless it runs; it imports the modules `preload` in the background."""
     _CONTEXT.set_forkserver_preload(["normbench.execution.end_with_parent", *preload])
@@ -236,39 +183,21 @@ def _ensure_server() -> None:
     os.environ.setdefault("MALLOC_TRIM_THRESHOLD_", str(2**62))
     # Otherwise torch creates a CUDA context to count devices, and CUDA does not survive a fork.
     os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
-    with _import_path_in_environment(), _ignored_signals():
-        forkserver.ensure_running()
-
-
-@contextmanager
-def _import_path_in_environment() -> Iterator[None]:
-    """Pass sys.path on: before Python 3.12 the server does not get it, and skips failed imports."""
-    previous = os.environ.get("PYTHONPATH")
+    # The server inherits what is ignored here. It ignores SIGINT itself, but only after its
+    # imports; Slurm sends SIGUSR2 to all processes of a job that it is about to preempt.
+    ignored = (signal.SIGINT, signal.SIGUSR2)
+    handlers = {number: signal.signal(number, signal.SIG_IGN) for number in ignored}
+    # Before Python 3.12 the server does not get sys.path, and skips imports that fail.
+    import_path = os.environ.get("PYTHONPATH")
     os.environ["PYTHONPATH"] = os.pathsep.join(path or str(Path.cwd()) for path in sys.path)
     try:
-        yield
-    finally:
-        if previous is None:
-            del os.environ["PYTHONPATH"]
-        else:
-            os.environ["PYTHONPATH"] = previous
-
-
-@contextmanager
-def _ignored_signals() -> Iterator[None]:
-    """Ignore signals that the server must not die of; a started process inherits the setting.
-
-    SIGINT: the server itself ignores it only after its imports. SIGUSR2: Slurm sends it to all
-    processes of a job that it is about to preempt.
-    """
-    handlers = {
-        number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGUSR2)
-    }
-    try:
-        yield
+        forkserver.ensure_running()
     finally:
         for number, handler in handlers.items():
             signal.signal(number, handler)
+        del os.environ["PYTHONPATH"]
+        if import_path is not None:
+            os.environ["PYTHONPATH"] = import_path
 
 
 def _main(
@@ -281,23 +210,26 @@ def _main(
     os.environ.clear()  # the inherited variables are those of the server's start
     os.environ.update(environment)
     _redirect_output(log)
-    send = _sender(pipe)
+
+    def send(*message: Any) -> None:
+        with suppress(BrokenPipeError):  # the parent is gone
+            pipe.send(Message(*message))
+
     try:
         module, _, function = target.partition(":")
         work = getattr(import_module(module), function)
-        send(Message("result", work(argument, lambda content: send(Message("progress", content)))))
+        send("result", work(argument, lambda content: send("progress", content)))
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
     except BadInput as error:
-        send(Message("refused", str(error)))
+        send("refused", str(error))
         sys.exit(2)
-    except OutOfMemory as error:
-        traceback.print_exc()
-        send(Message("memory", str(error)))
-        sys.exit(1)
     except BaseException as error:
         traceback.print_exc()
-        send(Message("failed", one_line(error)))
+        if isinstance(error, OutOfMemory):
+            send("memory", str(error))
+        else:
+            send("failed", one_line(error))
         sys.exit(1)
 
 
@@ -312,16 +244,6 @@ def _interrupt(number: int, _frame: FrameType | None) -> None:
 def was_interrupted() -> bool:
     """Return whether this worker process was asked to stop."""
     return bool(_interrupts)
-
-
-def _sender(pipe: Connection) -> Callable[[Message], None]:
-    """Return a function that sends messages and ignores that the parent is gone."""
-
-    def send(message: Message) -> None:
-        with suppress(BrokenPipeError):
-            pipe.send(message)
-
-    return send
 
 
 def _redirect_output(log: Path | None) -> None:

@@ -63,11 +63,11 @@ def test_the_failure_of_one_rank_is_the_reported_failure(command: Command, rows:
     """The other rank only loses its connection. The next run of the sweep is trained."""
     end = command(*BROKEN, "-m", "norm=partial,bn", "batch=4", *TWO, *SHORT)
     assert end.code == 1
-    own = run_folder(*BROKEN, "norm=partial", "batch=4", *SHORT)
-    said = f"rank 1: RuntimeError: this layer is broken on purpose ({own / 'log.1.txt'})"
-    assert f"failed  {cell(*BROKEN, 'norm=partial', 'batch=4', *SHORT).title}: {said}" in end.out
-    assert "in forward" in (own / "log.1.txt").read_text()
-    state = run_files.read_state(own)
+    folder = run_folder(*BROKEN, "norm=partial", "batch=4", *SHORT)
+    failure = f"rank 1: RuntimeError: this layer is broken on purpose ({folder / 'log.1.txt'})"
+    assert f"failed  {cell(*BROKEN, 'norm=partial', 'batch=4', *SHORT).title}: {failure}" in end.out
+    assert "in forward" in (folder / "log.1.txt").read_text()
+    state = run_files.read_state(folder)
     assert state["phase"] == "failed"
     assert state["error"] == "rank 1: RuntimeError: this layer is broken on purpose"
     assert [row.norm for row in rows()] == ["bn"]
@@ -77,25 +77,25 @@ def test_the_failure_of_one_rank_is_the_reported_failure(command: Command, rows:
 @pytest.mark.parametrize("number", [0, 1])
 def test_a_rank_that_is_killed_ends_the_run(number: int, command: Command, rows: Rows) -> None:
     arguments = ("norm=bn", "batch=4", *TWO, *LONG)
-    own = run_folder(*arguments)
-    log = own / ("log.1.txt" if number else "log.txt")
-    killer = run_when(lambda: is_training(own), lambda: os.kill(rank_of(log), signal.SIGKILL))
+    folder = run_folder(*arguments)
+    log = folder / ("log.1.txt" if number else "log.txt")
+    killer = run_when(lambda: is_training(folder), lambda: os.kill(rank_of(log), signal.SIGKILL))
     end = command(*arguments)
     killer.join()
     assert end.code == 1
     assert f"rank {number}: killed by signal 9" in end.out
-    assert run_files.read_state(own)["error"] == f"rank {number}: killed by signal 9"
-    assert not run_files.is_locked(own)
+    assert run_files.read_state(folder)["error"] == f"rank {number}: killed by signal 9"
+    assert not run_files.is_locked(folder)
     wait_until_gone(Path.cwd())
 
 
 def test_ranks_are_interrupted_together(command: Command) -> None:
     arguments = ("norm=bn", "batch=4", *TWO, *LONG)
-    own = run_folder(*arguments)
-    stopper = run_when(lambda: is_training(own), lambda: os.kill(os.getpid(), signal.SIGINT))
+    folder = run_folder(*arguments)
+    stopper = run_when(lambda: is_training(folder), lambda: os.kill(os.getpid(), signal.SIGINT))
     assert command(*arguments).code == 130
     stopper.join()
-    assert run_files.read_state(own)["phase"] == "interrupted"
+    assert run_files.read_state(folder)["phase"] == "interrupted"
 
 
 def test_out_of_memory_is_followed_by_smaller_passes(command: Command, rows: Rows) -> None:
@@ -110,8 +110,8 @@ def test_out_of_memory_is_followed_by_smaller_passes(command: Command, rows: Row
         for large in (32, 16)
     ]
     assert {row.plan for row in rows()} == {"32 workers: devices=1 per_forward=8 accumulation=4"}
-    given = command(*BROKEN, "norm=greedy", "batch=4", "trainer.per_forward=8", "runs=b", *SHORT)
-    assert given.code == 0
+    direct = command(*BROKEN, "norm=greedy", "batch=4", "trainer.per_forward=8", "runs=b", *SHORT)
+    assert direct.code == 0
     assert results.read("b")[0].test_loss == rows()[0].test_loss
 
 
@@ -137,13 +137,13 @@ def test_synchronized_statistics_on_two_devices_are_those_of_one(
     command: Command, rows: Rows
 ) -> None:
     """Also with recomputation, which synchronizes again in the backward pass."""
-    found = []
+    rows_read = []
     for devices, impl in ((1, "eager"), (2, "eager"), (2, "lean")):
         arguments = ("norm=sync_bn", "model.stem_stride=1", f"trainer.devices={devices}")
         more = ("precision=64-true", f"trainer.impl={impl}", f"runs={impl}{devices}")
         assert command(*arguments, *more, *SHORT).code == 0
-        found += results.read(f"{impl}{devices}")
-    one, two, lean = found
+        rows_read += results.read(f"{impl}{devices}")
+    one, two, lean = rows_read
     assert one.id == two.id == lean.id
     assert one.train_loss == pytest.approx(two.train_loss, rel=1e-12)
     assert (lean.impl, lean.train_loss, lean.test_loss) == ("lean", two.train_loss, two.test_loss)
@@ -163,11 +163,11 @@ def test_synchronized_statistics_on_two_devices_are_those_of_one(
 def test_plans_are_ordered_by_speed(
     workers: int, devices: int, per_forward: int | None, first: Plan, number: int
 ) -> None:
-    found = plans(workers, devices, per_forward)
-    assert found[0] == first
-    assert len(found) == number
-    assert {plan.workers for plan in found} == {workers}
-    passes = [plan.accumulation for plan in found]
+    ordered = plans(workers, devices, per_forward)
+    assert ordered[0] == first
+    assert len(ordered) == number
+    assert {plan.workers for plan in ordered} == {workers}
+    passes = [plan.accumulation for plan in ordered]
     assert passes == sorted(passes)
 
 
@@ -226,7 +226,7 @@ def test_a_group_ends_with_the_first_failure_or_the_result_of_rank_0(
     argument = dict(zip("01", actions, strict=True))
     log = tmp_path / "log.txt"
     group = process_group.start("child_work:act_by_rank", argument, 2, log=log)
-    end = worker_process.wait_for_exit(group)
+    end = process_group.wait_for_exit(group)
     assert end.last is not None
     assert (end.rank, end.last.kind, end.last.content) == (rank, kind, content)
     wait_until_gone(tmp_path)

@@ -59,7 +59,7 @@ def test_a_training_resumes_bit_for_bit(words: list[str], tmp_path: Path) -> Non
     """Stop it in its second epoch, between two records of the curve."""
     base = cell(*words, "recipe.images=3200", "trainer=cpu", "trainer.chunk=1", "logger=none")
     plan = base.trainer.plans(base.workers)[0]
-    expected, whole = train_cell(base, plan)
+    expected, curve = train_cell(base, plan)
 
     first = Curve(last_step=18)
     checkpoints = Checkpoints(tmp_path, every=0)
@@ -71,37 +71,37 @@ def test_a_training_resumes_bit_for_bit(words: list[str], tmp_path: Path) -> Non
     resumed, rest = train_cell(base, plan, state=state)
     assert (expected.pop("resumed"), resumed.pop("resumed")) == (0, 1)
     assert resumed == expected
-    assert first.records + rest == whole
+    assert first.records + rest == curve
 
 
 def test_a_killed_run_resumes_from_its_checkpoint(command: Command, rows: Rows) -> None:
     arguments = ("norm=bn", "batch=4", *RESUMABLE)
     assert command(*arguments, "runs=undisturbed").code == 0
     (expected,) = results.read("undisturbed")
-    own = run_folder(*arguments)
+    folder = run_folder(*arguments)
 
     def far() -> bool:
-        return is_training(own) and (own / checkpoint.LAST).exists()
+        return is_training(folder) and (folder / checkpoint.LAST).exists()
 
-    killer = run_when(far, lambda: os.kill(pid_of(own), signal.SIGKILL))
+    killer = run_when(far, lambda: os.kill(pid_of(folder), signal.SIGKILL))
     assert command(*arguments).code == 1
     killer.join()
-    done = checkpoint.load_state(own / checkpoint.LAST)["done"]
+    done = checkpoint.load_state(folder / checkpoint.LAST)["done"]
     assert 0 < done < 100
     assert command(*arguments).code == 0
     (row,) = rows()
     assert numbers(row) == numbers(expected)
     assert row.resumed == 1
     undisturbed = Path("undisturbed/default") / row.id
-    assert list(read_history(own)) == list(read_history(undisturbed))
-    assert not list(own.glob("*.pt"))
+    assert list(read_history(folder)) == list(read_history(undisturbed))
+    assert not list(folder.glob("*.pt"))
 
 
 def test_without_resume_a_run_begins_anew(command: Command, rows: Rows) -> None:
     arguments = ("norm=bn", "batch=4", *RESUMABLE)
-    own = run_folder(*arguments)
+    folder = run_folder(*arguments)
     stopper = run_when(
-        lambda: (own / checkpoint.LAST).exists(), lambda: os.kill(os.getpid(), signal.SIGINT)
+        lambda: (folder / checkpoint.LAST).exists(), lambda: os.kill(os.getpid(), signal.SIGINT)
     )
     assert command(*arguments).code == 130
     stopper.join()
@@ -111,12 +111,12 @@ def test_without_resume_a_run_begins_anew(command: Command, rows: Rows) -> None:
 
 def test_a_damaged_checkpoint_is_ignored(command: Command, rows: Rows) -> None:
     arguments = ("norm=bn", "batch=4", *RESUMABLE)
-    own = run_folder(*arguments)
-    own.mkdir(parents=True)
-    (own / checkpoint.LAST).write_bytes(b"half of a checkpoint")
+    folder = run_folder(*arguments)
+    folder.mkdir(parents=True)
+    (folder / checkpoint.LAST).write_bytes(b"half of a checkpoint")
     assert command(*arguments).code == 0
     assert rows()[0].resumed == 0
-    assert "so the training begins anew" in (own / "log.txt").read_text()
+    assert "so the training begins anew" in (folder / "log.txt").read_text()
 
 
 @pytest.mark.parametrize(
@@ -159,8 +159,8 @@ def test_a_run_can_begin_with_a_kept_checkpoint(command: Command, rows: Rows) ->
     base = ("norm=sn", "model.stem_stride=1", *SHORT, "recipe.images=3840")
     end = command(*base, "checkpoint=keep", "checkpoint.epochs=[1,2]")
     assert end.code == 0, end.err
-    own = run_folder(*base)
-    assert sorted(path.name for path in own.glob("*.pt")) == [
+    folder = run_folder(*base)
+    assert sorted(path.name for path in folder.glob("*.pt")) == [
         "checkpoint.pt", "epoch-1.pt", "epoch-2.pt",
     ]  # fmt: skip
     run = rows()[0].id
@@ -236,8 +236,8 @@ def disturbed(
 def living(folder: Path) -> list[int]:
     """Return ids of processes that train; a state alone may be that of a process that has ended."""
     paths = [path.parent for path in folder.glob("runs/*/*/state.json")]
-    told = {int(run_files.read_state(path).get("pid", 0)) for path in paths}
-    return sorted(told & {*processes(str(folder))})
+    pids = {int(run_files.read_state(path).get("pid", 0)) for path in paths}
+    return sorted(pids & {*processes(str(folder))})
 
 
 def over(process: subprocess.Popen[str]) -> bool:

@@ -52,14 +52,16 @@ def test_a_preempted_job_is_queued_again_and_resumes(command: Command, rows: Row
     arguments = ("norm=bn", "batch=4", *RESUMABLE, "recipe.images=25600")
     assert command(*arguments, "runs=undisturbed").code == 0
     (expected,) = results.read("undisturbed")
-    own = run_folder(*arguments)
+    folder = run_folder(*arguments)
     jobs: list[str] = []
 
     def preempt() -> None:
-        jobs.append(str(run_files.read_state(own)["job"]))
+        jobs.append(str(run_files.read_state(folder)["job"]))
         subprocess.run(["scancel", "--signal=USR2", jobs[0]], check=True)
 
-    signaller = run_when(lambda: is_training(own) and (own / checkpoint.LAST).exists(), preempt)
+    signaller = run_when(
+        lambda: is_training(folder) and (folder / checkpoint.LAST).exists(), preempt
+    )
     end = command(*arguments, *SLURM)
     signaller.join()
     assert end.code == 0, end.out + end.err
@@ -85,13 +87,13 @@ def test_a_job_that_fails_is_named_and_the_others_finish(
 def test_the_same_command_watches_its_earlier_jobs(command: Command, rows: Rows) -> None:
     # Long enough for the command to begin anew beside other work.
     arguments = ("norm=bn", "batch=4", *RESUMABLE, "recipe.images=51200", *SLURM)
-    own = run_folder(*arguments)
-    stopper = run_when(lambda: is_training(own), lambda: os.kill(os.getpid(), 2))
+    folder = run_folder(*arguments)
+    stopper = run_when(lambda: is_training(folder), lambda: os.kill(os.getpid(), 2))
     stopped = command(*arguments)
     stopper.join()
     assert stopped.code == 130
     assert "1 job stays in the queue; `scancel " in stopped.out
-    job = str(run_files.read_state(own)["job"])
+    job = str(run_files.read_state(folder)["job"])
     assert active_jobs({job}) == {job}
     end = command(*arguments)
     assert end.code == 0
@@ -104,13 +106,13 @@ def test_a_job_that_ends_while_the_command_starts_is_not_submitted_again(
     command: Command, rows: Rows, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     arguments = ("norm=gn", "batch=4", *RESUMABLE, *SLURM)
-    own = run_folder(*arguments)
-    stopper = run_when(lambda: is_training(own), lambda: os.kill(os.getpid(), 2))
+    folder = run_folder(*arguments)
+    stopper = run_when(lambda: is_training(folder), lambda: os.kill(os.getpid(), 2))
     assert command(*arguments).code == 130
     stopper.join()
 
     def ended(_numbers: set[str]) -> set[str]:
-        run_when((own / "row.json").exists, lambda: None).join()
+        run_when((folder / "row.json").exists, lambda: None).join()
         return set()
 
     monkeypatch.setattr(slurm, "active_jobs", ended)
@@ -123,17 +125,17 @@ def test_a_job_that_ends_while_the_command_starts_is_not_submitted_again(
 @on_slurm
 def test_a_job_that_is_cancelled_has_failed(command: Command, rows: Rows) -> None:
     arguments = ("norm=bn", "batch=4", *RESUMABLE, "recipe.images=1000000", *SLURM)
-    own = run_folder(*arguments)
+    folder = run_folder(*arguments)
 
     def cancel() -> None:
-        subprocess.run(["scancel", str(run_files.read_state(own)["job"])], check=True)
+        subprocess.run(["scancel", str(run_files.read_state(folder)["job"])], check=True)
 
-    canceller = run_when(lambda: is_training(own), cancel)
+    canceller = run_when(lambda: is_training(folder), cancel)
     end = command(*arguments)
     canceller.join()
     assert end.code == 1
     assert "failed  bn batch=4 seed=0" in end.out
-    assert run_files.read_state(own)["phase"] == "failed"
+    assert run_files.read_state(folder)["phase"] == "failed"
     assert rows() == []
 
 
@@ -213,8 +215,7 @@ def test_the_failure_of_a_rank_is_reported_although_rank_0_is_terminated(
         [sys.executable, "-m", "normbench", "norm=bn", "batch=4", *SHORT],
         cwd=tmp_path, env=os.environ | variables, stdout=subprocess.PIPE, text=True,
     ) as leader:  # fmt: skip
-        own = run_folder("norm=bn", "batch=4", *SHORT)
-        folder = tmp_path / own
+        folder = tmp_path / run_folder("norm=bn", "batch=4", *SHORT)
         wait_for((folder / "log.txt").exists)
         if not of_the_end:
             run_files.write_failure(folder, 1, "rank 1: RuntimeError: no luck", "log", time.time())
@@ -229,15 +230,15 @@ def test_the_failure_of_a_rank_is_reported_although_rank_0_is_terminated(
 
 @on_slurm
 def test_the_environment_of_srun_on_several_nodes() -> None:
-    found = distributed_env(
+    env = distributed_env(
         {
             "SLURM_STEP_ID": "0", "SLURM_STEP_NUM_TASKS": "4", "SLURM_STEP_NUM_NODES": "2",
             "SLURM_STEP_NODELIST": "node[07-08]", "SLURM_JOB_ID": "20007", "SLURM_PROCID": "3",
             "SLURM_LOCALID": "1", "SLURM_NODEID": "1",
         }
     )  # fmt: skip
-    assert found is not None
-    assert found.variables | {"TORCHELASTIC_RUN_ID": ""} == {
+    assert env is not None
+    assert env.variables | {"TORCHELASTIC_RUN_ID": ""} == {
         "RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2",
         "GROUP_RANK": "1", "GROUP_WORLD_SIZE": "2", "MASTER_ADDR": "node07",
         "MASTER_PORT": "20014", "TORCHELASTIC_RUN_ID": "", "TORCHELASTIC_USE_AGENT_STORE": "False",

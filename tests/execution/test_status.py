@@ -16,13 +16,15 @@ from support.processes import is_training, run_when
 def test_runs_by_their_state(command: Command, capsys: pytest.CaptureFixture[str]) -> None:
     assert command("-m", "norm=bn,gn", "batch=4,8", *SHORT).code == 0
     assert command(*BROKEN, "norm=broken", *SHORT).code == 1
-    own = run_folder("norm=bn", "batch=4", *RESUMABLE)
+    folder = run_folder("norm=bn", "batch=4", *RESUMABLE)
 
     def look_and_stop() -> None:
         status.main(["running"])
         os.kill(os.getpid(), signal.SIGINT)
 
-    stopper = run_when(lambda: is_training(own) and (own / "checkpoint.pt").exists(), look_and_stop)
+    stopper = run_when(
+        lambda: is_training(folder) and (folder / "checkpoint.pt").exists(), look_and_stop
+    )
     assert "running      default/" in command("norm=bn", "batch=4", *RESUMABLE).out
     stopper.join()
     lost = run_folder("norm=bn", "batch=4", *LONG)
@@ -49,5 +51,5 @@ def test_status_imports_no_torch() -> None:
     program = (
         "import sys, normbench.status, normbench.bench.__main__; print('torch' in sys.modules)"
     )
-    found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
-    assert found.stdout == "False\n"
+    end = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert end.stdout == "False\n"

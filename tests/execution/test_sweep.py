@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 
 from normbench import results, run_files
-from normbench.execution import worker_process
+from normbench.execution import process_group, worker_process
 from normbench.execution.job import Job
 from normbench.execution.local_scheduler import TRAIN
 from normbench.execution.progress import Bars, Lines, Screen
@@ -43,9 +43,9 @@ def test_a_grid_leaves_a_row_a_cell_and_prints_the_table(command: Command, rows:
     assert "column of this row is the same computation for a given seed" in end.out
     assert "demonstration" in end.out
     for row in rows():
-        own = Path("runs") / "default" / row.id
-        assert not (own / "state.json").exists()
-        assert len(list(read_history(own))) == 2
+        folder = Path("runs") / "default" / row.id
+        assert not (folder / "state.json").exists()
+        assert len(list(read_history(folder))) == 2
     flat = [row for row in rows() if row.norm == "evonorm_s0" and row.seed == 0]
     assert len({(row.test_top1, row.test_loss, row.train_loss) for row in flat}) == 1
     for form in ("md", "csv", "tex", "png", "pdf", "svg"):
@@ -55,8 +55,8 @@ def test_a_grid_leaves_a_row_a_cell_and_prints_the_table(command: Command, rows:
 def test_a_row_has_the_options_and_the_measurements(command: Command, rows: Rows) -> None:
     assert command("norm=gn", "batch=4", "seed=3", "model.width=8", *SHORT).code == 0
     (row,) = rows()
-    asked = cell("norm=gn", "batch=4", "seed=3", "model.width=8", *SHORT)
-    assert (row.id, row.config) == (asked.id, json.loads(json.dumps(asked.identity)))
+    expected = cell("norm=gn", "batch=4", "seed=3", "model.width=8", *SHORT)
+    assert (row.id, row.config) == (expected.id, json.loads(json.dumps(expected.identity)))
     assert (row.norm, row.batch, row.workers, row.global_batch, row.seed) == ("gn", 4, 32, 128, 3)
     assert row.options == "model.width=8 recipe.images=2560"
     assert (row.groups, row.batch_independent, row.threads) == ([4], True, 1)
@@ -181,10 +181,10 @@ def test_a_run_that_raises_is_one_line_and_the_sweep_goes_on(command: Command, r
     assert "RuntimeError: this layer is broken on purpose" in end.out
     assert "1 of 2 cells have no row; the same command goes on from here" in end.out
     assert [row.norm for row in rows()] == ["gn"]
-    own = run_folder(*BROKEN, "norm=broken", "batch=4", *SHORT)
-    assert run_files.read_state(own)["phase"] == "failed"
-    assert "Traceback" in (own / "log.txt").read_text()
-    assert "in forward" in (own / "log.txt").read_text()
+    folder = run_folder(*BROKEN, "norm=broken", "batch=4", *SHORT)
+    assert run_files.read_state(folder)["phase"] == "failed"
+    assert "Traceback" in (folder / "log.txt").read_text()
+    assert "in forward" in (folder / "log.txt").read_text()
     assert "2 cells, 1 finished before, 1 to do" in command(*arguments).out
 
 
@@ -233,14 +233,14 @@ def test_a_sweep_that_is_stopped_keeps_what_is_finished(
 @pytest.mark.slow
 def test_ctrl_c_at_a_terminal_stops_everything(tmp_path: Path) -> None:
     """The signal reaches the whole process group, also the fork server."""
-    own = tmp_path / run_folder("norm=bn", "batch=4", *LONG)
+    folder = tmp_path / run_folder("norm=bn", "batch=4", *LONG)
     with terminal(tmp_path, "norm=bn", "batch=4", *LONG) as process:
-        wait_for(lambda: is_training(own))
+        wait_for(lambda: is_training(folder))
         os.killpg(process.pid, signal.SIGINT)
         out, _ = process.communicate(timeout=60)
     assert process.returncode == 130
     assert "Traceback" not in out
-    assert run_files.read_state(own)["phase"] == "interrupted"
+    assert run_files.read_state(folder)["phase"] == "interrupted"
     wait_until_gone(tmp_path)
 
 
@@ -263,22 +263,24 @@ def test_worker_processes_die_with_a_killed_parent_and_the_command_resumes(
     tmp_path: Path, command: Command, rows: Rows
 ) -> None:
     arguments = ("norm=bn", "batch=4", "recipe.images=64000", "logger=none", "trainer=cpu")
-    own = tmp_path / run_folder(*arguments)
+    folder = tmp_path / run_folder(*arguments)
     with terminal(tmp_path, *arguments) as process:
-        wait_for(lambda: is_training(own))
-        assert pid_of(own) in processes(str(tmp_path))
+        wait_for(lambda: is_training(folder))
+        assert pid_of(folder) in processes(str(tmp_path))
         process.kill()
         process.wait()
     wait_until_gone(tmp_path)
-    assert run_files.read_state(own)["phase"] == "running"
+    assert run_files.read_state(folder)["phase"] == "running"
     assert command(*arguments).code == 0
     assert [row.status for row in rows()] == ["ok"]
 
 
 def oom(memory: int) -> Row:
     """The row of a run that did not fit into `memory` bytes."""
-    asked = cell("norm=bn", *SHORT).description("default")
-    return Row(**asked, status="oom", reason="no memory", device_memory=memory, finished="2026")
+    description = cell("norm=bn", *SHORT).description("default")
+    return Row(
+        **description, status="oom", reason="no memory", device_memory=memory, finished="2026"
+    )
 
 
 @pytest.mark.parametrize(("memory", "status"), [(1, "ok"), (10**15, "oom")])
@@ -318,15 +320,15 @@ def test_a_layer_that_cannot_be_built_is_one_line_and_a_traceback(command: Comma
 
 def test_a_forced_run_that_is_stopped_keeps_the_old_row_aside(command: Command, rows: Rows) -> None:
     arguments = ["norm=bn", "batch=4", *LONG]
-    own = run_folder(*arguments)
-    asked = cell(*arguments).description("default")
-    results.write(own, Row(**asked, status="ok", test_top1=90.0))
-    stopper = run_when(lambda: is_training(own), lambda: os.kill(os.getpid(), signal.SIGINT))
+    folder = run_folder(*arguments)
+    description = cell(*arguments).description("default")
+    results.write(folder, Row(**description, status="ok", test_top1=90.0))
+    stopper = run_when(lambda: is_training(folder), lambda: os.kill(os.getpid(), signal.SIGINT))
     assert command("force=true", *arguments).code == 130
     stopper.join()
     assert rows() == []
-    assert run_files.read_state(own)["phase"] == "interrupted"
-    assert results.read_row(own / "previous.json").test_top1 == 90.0
+    assert run_files.read_state(folder)["phase"] == "interrupted"
+    assert results.read_row(folder / "previous.json").test_top1 == 90.0
 
 
 def test_a_worker_process_changes_nothing_in_a_locked_folder(
@@ -340,8 +342,8 @@ def test_a_worker_process_changes_nothing_in_a_locked_folder(
         job.log.write_text("of the other\n")
         run_files.write_state(folder, "running", pid=1)
         worker_process.start_server(PRELOAD)
-        end, _ = finish(worker_process.start(TRAIN, job, log=job.log))
-        assert end.result == "busy"
+        end, _ = finish(process_group.start(TRAIN, [job], log=job.log))
+        assert end.result == ["busy"]
     assert job.log.read_text() == "of the other\n"
     assert run_files.read_state(folder)["pid"] == 1
 
@@ -364,11 +366,11 @@ def test_reports_that_cannot_be_written_are_refused_before_any_training(command:
 
 def show(shown: Screen) -> None:
     """A run begins, must wait, begins again and ends."""
-    shown.began("a", "gn recipe.decayed=[weight]")
-    shown.moved("a", 5, 10, 1.5)
-    shown.left("a")
-    shown.began("a", "gn recipe.decayed=[weight]")
-    shown.ended("a", "ok gn recipe.decayed=[weight] [/a]", failed=False)
+    shown.add("a", "gn recipe.decayed=[weight]")
+    shown.update("a", 5, 10, 1.5)
+    shown.remove("a")
+    shown.add("a", "gn recipe.decayed=[weight]")
+    shown.end("a", "ok gn recipe.decayed=[weight] [/a]", failed=False)
     shown.close()
 
 

@@ -25,10 +25,10 @@ def inspected(folder: Path) -> dict[str, Any]:
     (offline,) = folder.glob("wandb/offline-run-*")
     script = str(Path(sys.executable).with_name("wandb"))
     words = [script, "leet", "inspect", "--summary", "--json", str(offline)]
-    found: dict[str, Any] = json.loads(
+    contents: dict[str, Any] = json.loads(
         subprocess.run(words, capture_output=True, check=True).stdout
     )
-    return found
+    return contents
 
 
 def history(folder: Path) -> list[dict[str, Any]]:
@@ -46,19 +46,23 @@ def test_an_offline_run_has_the_numbers_of_the_row(command: Command, rows: Rows,
     assert end.code == 0
     assert "W&B: 1 offline runs; `wandb sync runs/default/*/wandb/offline-run-*` uploads" in end.out
     (row,) = rows()
-    own = Path("runs/default") / row.id
-    found = inspected(own)
-    assert (found["state"], found["exit_code"], found["project"]) == ("finished", 0, "normbench")
-    assert found["name"] == f"{norm} batch=4 seed=0 recipe.images=2560"
-    assert {norm, "digits", "resnet14", "fixed_global_batch"} == set(found["tags"])
-    assert found["config"].items() >= flatten(row.config).items()
-    assert (found["config"]["id"], found["config"]["sweep"]) == (row.id, "default")
+    folder = Path("runs/default") / row.id
+    contents = inspected(folder)
+    assert (contents["state"], contents["exit_code"], contents["project"]) == (
+        "finished",
+        0,
+        "normbench",
+    )
+    assert contents["name"] == f"{norm} batch=4 seed=0 recipe.images=2560"
+    assert {norm, "digits", "resnet14", "fixed_global_batch"} == set(contents["tags"])
+    assert contents["config"].items() >= flatten(row.config).items()
+    assert (contents["config"]["id"], contents["config"]["sweep"]) == (row.id, "default")
     for key in ("test_top1", "test_loss", "train_loss", "params", "status"):
-        assert found["summary"][key] == pytest.approx(getattr(row, key))
+        assert contents["summary"][key] == pytest.approx(getattr(row, key))
     assert row.wandb.startswith(f"default/{row.id}/wandb/offline-run-")
     assert (Path("runs") / row.wandb).is_dir()
-    curve = list(read_history(own))
-    logged = history(own)
+    curve = list(read_history(folder))
+    logged = history(folder)
     assert len(curve) == len(logged)
     assert "spp_variance" in curve[-1]
     for ours, theirs in zip(curve, logged, strict=True):
@@ -67,10 +71,10 @@ def test_an_offline_run_has_the_numbers_of_the_row(command: Command, rows: Rows,
 
 def test_two_runs_of_a_sweep_are_two_runs_of_a_group(command: Command, rows: Rows) -> None:
     assert command("-m", "sweeps=demo", "norm=bn", "batch=4", "seed=0,1", *WITH_WANDB).code == 0
-    found = [inspected(Path("runs/demo") / row.id) for row in rows()]
-    assert {each["config"]["sweep"] for each in found} == {"demo"}
-    assert len({each["run_id"] for each in found}) == 2
-    assert {each["config"]["seed"] for each in found} == {0, 1}
+    contents = [inspected(Path("runs/demo") / row.id) for row in rows()]
+    assert {each["config"]["sweep"] for each in contents} == {"demo"}
+    assert len({each["run_id"] for each in contents}) == 2
+    assert {each["config"]["seed"] for each in contents} == {0, 1}
 
 
 @pytest.mark.slow
@@ -96,19 +100,19 @@ def test_runs_share_a_service_that_ends_with_their_sweep(
 def test_a_failed_run_is_failed_in_wandb(command: Command) -> None:
     arguments = (*BROKEN, "norm=broken", "batch=4", *WITH_WANDB)
     assert command(*arguments).code == 1
-    found = inspected(Path("runs/default") / cell(*arguments).id)
-    assert (found["state"], found["exit_code"]) == ("failed", 1)
-    assert found["summary"]["status"] == "failed"
+    contents = inspected(Path("runs/default") / cell(*arguments).id)
+    assert (contents["state"], contents["exit_code"]) == ("failed", 1)
+    assert contents["summary"]["status"] == "failed"
 
 
 @pytest.mark.slow
 def test_an_interrupted_run_is_interrupted_in_wandb(command: Command) -> None:
     arguments = ["norm=bn", "batch=4", *(word for word in LONG if word != "logger=none")]
-    own = Path("runs/default") / cell(*arguments).id
-    stopper = run_when(lambda: is_training(own), lambda: os.kill(os.getpid(), signal.SIGINT))
+    folder = Path("runs/default") / cell(*arguments).id
+    stopper = run_when(lambda: is_training(folder), lambda: os.kill(os.getpid(), signal.SIGINT))
     assert command(*arguments).code == 130
     stopper.join()
-    assert inspected(own)["exit_code"] == 130
+    assert inspected(folder)["exit_code"] == 130
 
 
 def test_without_a_logger_there_is_no_wandb_folder(command: Command, rows: Rows) -> None:

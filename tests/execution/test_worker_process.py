@@ -19,14 +19,14 @@ from normbench.execution.local_scheduler import LocalScheduler
 from normbench.execution.process_group import ProcessGroup
 from normbench.execution.scheduler import QueueEntry
 from normbench.execution.sweep import PRELOAD, make_job
-from normbench.execution.worker_process import Exit, WorkerProcess
+from normbench.execution.worker_process import Exit
 from support.cells import PLUGIN, cell
 from support.processes import finish, processes, wait_until_gone
 
 
-def start(function: str, argument: Any = None, **options: Any) -> WorkerProcess:
+def start(function: str, argument: Any = None, **options: Any) -> ProcessGroup:
     worker_process.start_server(PRELOAD)
-    return worker_process.start(f"child_work:{function}", argument, **options)
+    return process_group.start(f"child_work:{function}", argument, **options)
 
 
 def test_a_worker_process_is_forked_with_the_imports_of_the_server() -> None:
@@ -46,7 +46,7 @@ def test_a_worker_process_is_forked_with_the_imports_of_the_server() -> None:
 def test_a_killed_server_is_replaced() -> None:
     server = finish(start("describe"))[0].result["server"]
     sleeper = start("sleep", 60)
-    worker_process.wait([sleeper], 30)
+    process_group.wait([sleeper], 30)
     os.kill(server, signal.SIGKILL)
     assert finish(sleeper)[0].code != 0
     description = finish(start("describe"))[0].result
@@ -80,23 +80,26 @@ def test_an_exit_without_a_message_leaves_its_code(code: int) -> None:
     ("number", "code"), [(signal.SIGINT, 130), (signal.SIGKILL, -9), (signal.SIGTERM, -15)]
 )
 def test_a_signal_ends_a_worker_process(number: int, code: int) -> None:
-    process = start("sleep", 60)
-    worker_process.wait([process], 30)
-    process.send_signal(number)
-    assert finish(process)[0].code == code
+    sleeper = start("sleep", 60)
+    process_group.wait([sleeper], 30)
+    sleeper.send_signal(number)
+    assert finish(sleeper)[0].code == code
 
 
 def test_stop_ends_all_groups() -> None:
     sleepers = [start("sleep", 60) for _ in range(3)]
-    for process in sleepers:
-        worker_process.wait([process], 30)
-    process_group.stop([ProcessGroup([process]) for process in sleepers])
-    assert [sleeper.process.exitcode for sleeper in sleepers] == [130] * 3
+    for sleeper in sleepers:
+        process_group.wait([sleeper], 30)
+    process_group.stop(sleepers)
+    exits = [process.process.exitcode for sleeper in sleepers for process in sleeper.processes]
+    assert exits == [130] * 3
 
 
 def start_parent(program: str, folder: Path) -> "subprocess.Popen[str]":
     environment = {**os.environ, "PYTHONPATH": str(PLUGIN)}
-    program = f"import time; from normbench.execution import worker_process\n{program}"
+    program = (
+        f"import time; from normbench.execution import process_group, worker_process\n{program}"
+    )
     return subprocess.Popen(
         [sys.executable, "-c", program],
         stdout=subprocess.PIPE, cwd=folder, env=environment, text=True,
@@ -107,8 +110,8 @@ def start_parent(program: str, folder: Path) -> "subprocess.Popen[str]":
 def test_no_worker_process_outlives_its_parent(tmp_path: Path, number: int) -> None:
     program = (
         "worker_process.start_server(())\n"
-        "process = worker_process.start('child_work:sleep', 600)\n"
-        "worker_process.wait([process], 60); print('ready', process.process.pid, flush=True)\n"
+        "group = process_group.start('child_work:sleep', 600)\n"
+        "process_group.wait([group], 60); print('ready', group.pid, flush=True)\n"
         "time.sleep(600)\n"
     )
     with start_parent(program, tmp_path) as parent:
@@ -176,19 +179,16 @@ def test_runs_at_the_same_time_share_the_cores(
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(8))
     jobs: list[Job] = []
 
-    def start(_: str, job: Job, *_more: object, **_options: object) -> SimpleNamespace:
-        jobs.append(job)
-        return SimpleNamespace(pid=len(jobs))
+    def start(_: str, group: list[Job], *_more: object, **_options: object) -> SimpleNamespace:
+        jobs.extend(group)
+        return SimpleNamespace()
 
     monkeypatch.setattr("normbench.execution.process_group.start", start)
     settings = compose([f"runs={tmp_path}", f"jobs={slots}"])[1]
     assert settings is not None
     cells = [cell("norm=gn", f"seed={seed}", "trainer=cpu") for seed in range(16)]
-    entries = [
-        QueueEntry(make_job(each, settings, init_checkpoint=None, external_ranks=False))
-        for each in cells
-    ]
-    scheduler = LocalScheduler(entries, settings, Summary(), lambda _: None, gpus=0, memory=0)
+    entries = [QueueEntry(make_job(each, settings)) for each in cells]
+    scheduler = LocalScheduler(entries, settings, Summary(), gpus=0, memory=0)
     scheduler.fill_slots()
     assert [job.cell.trainer.readers for job in jobs] == [readers] * slots
 

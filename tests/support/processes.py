@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from normbench import run_files
-from normbench.execution import worker_process
-from normbench.execution.worker_process import Exit, WorkerProcess
+from normbench.execution import process_group
+from normbench.execution.process_group import ProcessGroup
+from normbench.execution.worker_process import Exit
 from normbench.results import read_history
 
 
@@ -83,10 +84,10 @@ def terminal(folder: Path, *arguments: str) -> Iterator[subprocess.Popen[str]]:
             process.kill()
 
 
-def finish(process: WorkerProcess) -> tuple[Exit, list[Any]]:
-    """Wait for the end of a worker process; return it and the contents of all messages."""
+def finish(group: ProcessGroup) -> tuple[Exit, list[Any]]:
+    """Wait for the end of a process group; return it and the contents of all messages."""
     contents = []
-    while (end := process.poll()) is None:
-        worker_process.wait([process], 1)
-        contents += [message.content for message in process.messages()]
+    while (end := group.poll()) is None:
+        process_group.wait([group], 1)
+        contents += [message.content for message in group.messages()]
     return end, contents

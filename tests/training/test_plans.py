@@ -68,7 +68,7 @@ def distances(mode: Mode, plan: Plan, cells: Mapping[str, Cell], folder: Path) -
     log = folder / f"{mode}-{plan.devices}-{plan.per_forward}-{plan.accumulation}.txt"
     errand = Errand(mode, plan, dict(cells), folder)
     running = process_group.start("support.plan_training:run", errand, plan.devices, log=log)
-    end = worker_process.wait_for_exit(running)
+    end = process_group.wait_for_exit(running)
     assert end.succeeded, (end, process_group.log_of_rank(log, end.rank or 0).read_text())
     found: Distances = end.result
     return found
