@@ -141,30 +141,26 @@ def clear_failures(folder: Path) -> None:
 
 def write_records(path: Path, records: Sequence[Record]) -> None:
     """Write `records` as CSV, atomically; columns in the order of their first appearance."""
-    columns = list(dict.fromkeys(column for record in records for column in record))
+    rounded = [
+        {name: f"{x:.9g}" if isinstance(x, float) else x for name, x in each.items()}
+        for each in records
+    ]
     text = io.StringIO()
+    columns = list(dict.fromkeys(name for each in records for name in each))
     writer = csv.DictWriter(text, columns, lineterminator="\n")
     writer.writeheader()
-    writer.writerows(
-        {
-            column: f"{value:.9g}" if isinstance(value, float) else value
-            for column, value in record.items()
-        }
-        for record in records
-    )
+    writer.writerows(rounded)
     write_file(path, text.getvalue().encode())
 
 
 def read_records(path: Path) -> list[Record]:
     """Read a CSV file of `write_records`: numbers become numbers, empty fields None."""
     with path.open(newline="") as file:
-        return [
-            {
-                name: text if name in TEXT_COLUMNS else _parse_value(text)
-                for name, text in line.items()
-            }
-            for line in csv.DictReader(file)
-        ]
+        lines = list(csv.DictReader(file))
+    return [
+        {name: x if name in TEXT_COLUMNS else _parse_value(x) for name, x in line.items()}
+        for line in lines
+    ]
 
 
 def append_epoch(folder: Path, kind: str, records: Sequence[Record], epoch: int) -> None:
