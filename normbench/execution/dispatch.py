@@ -46,7 +46,7 @@ class NodeRun:
         """
         from submitit.helpers import DelayedSubmission
 
-        process_group.stop(list(ProcessGroup.active))
+        process_group.stop(ProcessGroup.active)
         run_files.write_state(self._folder, "queued", title=self.cell.title, job=slurm_job_id())
         return DelayedSubmission(self)
 

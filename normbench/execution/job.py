@@ -77,7 +77,7 @@ class PreflightRequest:
 
 @dataclass(frozen=True)
 class CellCheck:
-    """What preflight says of one cell.
+    """The verdict of the preflight on one cell.
 
     Args:
         impossible: the reason why it cannot work; empty if it can.

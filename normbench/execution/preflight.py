@@ -51,14 +51,14 @@ class Networks:
         cell = experiment.cell
         key, step_key = _network_key(cell), _step_key(cell)
         if step_key not in self.refusals:
-            self.refusals[step_key] = ""
+            refusal = ""
             try:
                 if key not in self.infos:
                     self.infos[key] = experiment.info
                 with torch.device("meta"):  # code of a user's may create tensors
                     self.infos[key].try_training(cell.workers, cell.global_batch)
             except Impossible as reason:
-                self.refusals[step_key] = str(reason)
+                refusal = str(reason)
             except BadInput:
                 raise
             except Exception as error:  # code of a user's own can fail in any way
@@ -68,8 +68,9 @@ class Networks:
                 raise BadInput(
                     f"{cell.title}: its network cannot be built and run ({one_line(error)}){trace}"
                 ) from error
-        if refusal := self.refusals[step_key]:
-            raise Impossible(refusal)
+            self.refusals[step_key] = refusal
+        if self.refusals[step_key]:
+            raise Impossible(self.refusals[step_key])
         return self.infos[key]
 
 
