@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from normbench import results
 from normbench.execution.reuse import copy_row, shareable_rows
@@ -42,7 +43,7 @@ def test_a_copied_row_describes_the_other_cell_and_has_the_curve(tmp_path: Path)
     copy_row(row, other, tmp_path, "second")
     (copy,) = results.read(tmp_path, other.id)
     assert copy.finished
-    fields = {"shared_with": row.id, "finished": copy.finished}
+    fields: dict[str, Any] = {"shared_with": row.id, "finished": copy.finished}
     assert copy == replace(row, **other.description("second"), **fields)
     assert list(read_history(tmp_path / "second" / other.id)) == [{"step": 5, "train_loss": 2.0}]
 
