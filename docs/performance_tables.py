@@ -13,58 +13,69 @@ Line = dict[str, str]
 _HEAD = """\
 # Performance
 
-Written by `python -m normbench.pages` from the files of [reports/bench](../../reports/bench), which
-`python -m normbench.bench KIND out=FILE` writes. All that stands in one table was measured in one
-run, in turn; shown are medians, and quartiles in brackets. Other machines have other ratios.
+Written by `python docs/build.py` from the files of [reports/bench](../../reports/bench), which
+`python -m normbench.bench KIND out=FILE` writes. The lines of a table were measured in one run, in
+turn. Ratios are medians, with quartiles in brackets. They differ from machine to machine.
 """
 _LAYERS = """\
 ## Layers
 
-Processor time of a forward and a backward pass of a layer and its activation, over that of torch's
-`F.batch_norm` and `relu`; and maps that lie there for the backward pass, over the input's size, the
-output not counted, which the next convolution keeps anyway (of compiled layers what autograd keeps
-of them). `eager`, `lean` and `compile` are those of `trainer.impl`. Layers of torch and timm are
-eager.
+`eager`, `lean` and `compile`: processor time of a forward and a backward pass of a layer with its
+activation, divided by that of torch's `F.batch_norm` and `relu`. The names are values of
+`trainer.impl`; layers of torch and timm are eager.
+
+`kept`: memory that the layer saves for its backward pass, divided by the size of its input. The
+output does not count, because the next convolution saves it anyway. For compiled layers it is the
+memory of the tensors that autograd saves.
 """
 _STEP = """\
 ## Steps
 
-Processor time of an optimizer step of a training (loader, records, progress and all) over a loop of
-PyTorch by hand with the same loader: the smallest network that there is, where the harness is all
-that there is to see, and another one. The loop measured twice says how much is noise.
+Processor time of an optimizer step in normbench (with loader, records and progress), divided by
+that of a bare PyTorch loop with the same loader. In the smallest network nearly all time is spent
+outside the network; `as typed` is the network of the command line. The difference between
+`bare loop` and `bare again`, which are the same loop, is noise.
 """
 _SEEDS = """\
-## Seeds together
+## Stacked seeds
 
-Processor time of a training step of several seeds as one network (`stack_seeds=true`) over one
-training after the other, one worker each. On small networks at small batches most of a step is the
-calling of operators, which is done once for all; where arithmetic is most of it nothing is gained.
+Processor time of a training step of several seeds as one network (`stack_seeds=true`: `together`),
+divided by that of the same seeds trained one after the other. With small networks and batches most
+of a step is the overhead of calling operators, which stacked seeds share. Where arithmetic takes
+most of the time, stacking gains nothing.
 """
 _SWEEP = """\
 ## Sweeps
 
-Seconds of a whole command line: a sweep, and a process of normbench for each of its cells, one
-after the other; from the command to the end of the first optimizer step, in which torch and the
-libraries are imported, and from the row of a run to the first step of the next one. A sweep at an
-older commit is the same sweep by that one: since 4bee759 runs share imports and a service of W&B.
+Wall time in seconds, divided by that of the sweep:
+
+- `sweep`: the whole command;
+- `a process each`: one `python -m normbench` for each cell, one after the other;
+- `sweep at commit`: the same command at an older commit (after 4bee759, runs share imports and the
+  service of W&B);
+- `command to first step`: from the command to the end of the first optimizer step, which includes
+  importing torch;
+- `row to next first step`: from the row of a run to the end of the next run's first step.
 """
 _LOADER = """\
 ## Loaders
 
-Images a second that a loader makes ready for a network, nothing trained, over those of a DataLoader
-of torch with transforms of torchvision (`usual`), `batch` images at a time by two processes.
+Images per second that a loader delivers, without training, divided by those of a PyTorch DataLoader
+with transforms of torchvision (`usual`), which loads `batch` images at a time in two processes.
 """
 _WORKERS = """\
 ## Workers
 
-Images a second of a training under each of the plans that lay its workers, devices x per_forward x
-accumulation, over the first: all in one process, or a process each by DDP, on the same cores.
+Images per second of a training under several plans (`devices x per_forward x accumulation`), divided
+by those of the first plan, on the same CPU cores. With more than one device, each has a process and
+they train by DDP.
 """
 _REPORT = """\
 ## Reports
 
-All tables from so many rows, and `python -m normbench.report` with nothing new, over opening each
-row and reading its JSON.
+Wall time in seconds, divided by that of opening each row and parsing its JSON (`JSON alone`): of
+reading the rows and making all tables (`first time`; `again` with no new row), and of
+`python -m normbench.report` with no new row.
 """
 _OTHERS = {
     "seeds": _SEEDS, "sweep": _SWEEP, "loader": _LOADER, "workers": _WORKERS, "report": _REPORT,
@@ -72,7 +83,7 @@ _OTHERS = {
 
 
 def performance() -> str:
-    """The whole of docs/performance.md."""
+    """Return docs/reference/performance.md."""
     parts = [_HEAD, _LAYERS]
     layers = _read("layers")
     for shape in dict.fromkeys(line["shape"] for line in layers):
@@ -97,8 +108,8 @@ def _table_of_layers(lines: Sequence[Line]) -> str:
     head = ["layer", *IMPLS, *(f"kept, {impl}" for impl in IMPLS)]
     rows = []
     for name in names:
-        own = [cells.get(f"{name} {impl}", ("", "")) for impl in IMPLS]
-        rows.append([name, *(ratio for ratio, _ in own), *(kept for _, kept in own)])
+        entries = [cells.get(f"{name} {impl}", ("", "")) for impl in IMPLS]
+        rows.append([name, *(ratio for ratio, _ in entries), *(kept for _, kept in entries)])
     ours = {f"{name} {impl}" for name in names for impl in IMPLS}
     others = ((name, *cell) for name, cell in cells.items() if name not in ours)
     rows += [[name, ratio, "", "", kept, "", ""] for name, ratio, kept in others]
@@ -116,14 +127,14 @@ def _table_of_steps(lines: Sequence[Line]) -> str:
 
 
 def _table(lines: Sequence[Line]) -> str:
-    """A column for what tells lines apart, the ratio with its quartiles, and the last number."""
+    """Return a table: the columns that identify a line, the ratio, and the measured number."""
     *words, _, _, _, unit = [key for key in lines[0] if key not in MACHINE]
     rows = [[*(line[word] for word in words), _ratio(line), _number(line[unit])] for line in lines]
     return _markdown([*words, "ratio", unit.replace("_", " ")], rows)
 
 
 def _number(text: str) -> str:
-    """Four digits, and none of them after a thousand."""
+    """Return four significant digits; from 1,000 on, a whole number."""
     value = float(text)
     return f"{value:,.0f}" if value >= 1000 else f"{value:.4g}"
 

@@ -1,27 +1,27 @@
-"""Names in conf/ become objects here, and nowhere else.
+"""Normalizers, networks and data sets by the names of their yamls in conf/, and a list of them.
 
     python -m normbench.catalog norms|models|data|recipes|regs|protocols|trainers|loggers|sweeps
 
-lists the names with what each is; of normalizers also the parameters per channel and whether images
-are independent of each other (docs/reference/normalizers.md says all of them).
+lists the names, each with its description. For normalizers it adds the parameters per channel and
+whether a layer is batch-independent; docs/reference/normalizers.md has their formulas and options.
 
     python -m normbench.catalog models NAME [norm=bn] [classes=1000] [image=224]
 
-says of an architecture with a normalizer how many parameters and multiply-adds it has, and what of
-it the normalizer reached. NAME is a name of the list or timm/ and any name of timm; with commas, or
-norm=all, there is a line for each pair.
+prints the parameters and multiply-adds of a network with a normalizer, and which of its layers the
+normalizer replaces. NAME is a name of the list, or timm/ and the name of a model of timm. Several
+names, separated by commas, or norm=all print one line per network and normalizer.
 
     python -m normbench.catalog recipes NAME [images=1281167] [global_batch=256]
 
-says what a recipe does when, with so many images an optimizer step and so many training images (of
-CIFAR 50,000), and which of its numbers no source gives.
+prints the learning rate over the training, for this number of training images and this global
+batch, and which of the recipe's numbers no source gives.
 
     python -m normbench.catalog data|regs|norms|... NAME
 
-shows, of every other list, the yaml: options with their values, and what its comments say of them.
+prints the yaml of NAME: its options with their values and comments.
 
-A yaml's `_target_` names a class or a function; its other keys are its arguments, and an argument
-that it does not know, or of another type, is an error.
+A yaml's `_target_` names a class or a function; its other keys are the arguments. An unknown
+argument, or a value of another type, is an error.
 """
 
 import sys
