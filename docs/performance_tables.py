@@ -66,9 +66,9 @@ with transforms of torchvision (`usual`), which loads `batch` images at a time i
 _WORKERS = """\
 ## Workers
 
-Images per second of a training under several plans (`devices x per_forward x accumulation`), divided
-by those of the first plan, on the same CPU cores. With more than one device, each has a process and
-they train by DDP.
+Images per second of a training under several plans (`devices x per_forward x accumulation`),
+divided by those of the first plan, on the same CPU cores. Several devices are as many processes,
+which train by DDP.
 """
 _REPORT = """\
 ## Reports
