@@ -2,15 +2,15 @@
 
     python -m normbench.prepare data=imagenet data.root=FOLDER
 
-    data.jpeg=SHARE       of the images that are stored as JPEG, which are smaller, and not as
-                          pixels; a JPEG file that is not resized keeps its bytes
-    data.resolution=N     larger images are reduced to a longer side of N pixels
+    data.jpeg=SHARE       share of the images that are stored as JPEG, which takes less space than
+                          pixels; a JPEG file that is not resized is copied
+    data.resolution=N     reduce larger images to a longer side of N pixels
     data.beton=FOLDER     folder of the files, for example on a fast local disk (data.root)
 
-Words but readers= are those of `python -m normbench`; data and its options count. Give the same
-options to the training, with loader=ffcv or without: auto takes such files where they are. A file
-appears when it is whole. An interrupted prepare starts that file again; a file that has these
-images is not written again.
+The words besides readers= are those of `python -m normbench`; only data and its options have an
+effect. Give the same options to the training: loader=auto and loader=ffcv then read these files. A
+file gets its name when it is complete. After an interruption the same command writes the unfinished
+file again; complete files are not written again.
 """
 
 import sys

@@ -2,9 +2,9 @@
 
     python -m normbench.status [runs=DIR] [STATE ...]
 
-    finished      there is a row; also as ok, diverged, impossible, oom
+    finished      has a row; its status (ok, diverged, impossible, oom) also selects runs
     running       a process holds the run's lock; its step and loss are printed
-    queued        its cluster job is waiting
+    queued        its cluster job has not started
     interrupted   stopped by Ctrl-C or a signal; the same command resumes it
     failed        ended with an error, printed in one line; the traceback is in log.txt
     lost          its process was killed before it could write a state

@@ -1,9 +1,10 @@
-"""Time and memory of layers, steps, sweeps and loaders; what is compared is measured in turn.
+"""Measure time and memory of layers, steps, sweeps and loaders, each beside a reference.
 
     python -m normbench.bench KIND [WORDS]
 
-The output has medians, and ratios to the first of each group with their quartiles. WORDS are those
-of `python -m normbench`.
+WORDS are those of `python -m normbench`. All alternatives are measured in turn, so that other work
+on the machine slows all of them. Printed are medians, and the ratio to the first alternative with
+its quartiles.
 """
 
 import sys

@@ -1,4 +1,4 @@
-"""Options of every benchmark. Without torch, for the help."""
+"""Options of every benchmark. Imports no torch, so that --help is quick."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,18 +13,19 @@ class Options:
 
     rounds: int = option(7, "measurements of each, in turn")
     out: Path | None = option(
-        None, "CSV with machine, versions and commit, as those of reports/bench", "FILE"
+        None, "CSV file to write, with machine, versions and commit, as in reports/bench", "FILE"
     )
 
 
 @dataclass(frozen=True)
 class Layers(Options):
-    """Every normalizer's layer, forward and backward, over torch's batch normalization and ReLU;
-    the maps of its input's size that it keeps for the backward pass."""
+    """Time of a forward and a backward pass of every normalizer's layer, relative to torch's batch
+    normalization and ReLU; the memory that it saves for the backward pass, in maps of its input's
+    size."""
 
     norm: tuple[str, ...] = option((), "normalizers (all)")
     impl: tuple[Literal["eager", "lean", "compile", "triton"], ...] = option(
-        (), "implementations (all that the device has; triton is for CUDA)", "IMPL,..."
+        (), "implementations (all that work on the device; triton needs CUDA)", "IMPL,..."
     )
     peers: bool = option(True, "time layers of torch and timm, too")
     shape: tuple[str, ...] = option(("4x256x56x56", "32x256x14x14"), "maps", "NxCxHxW,...")
@@ -37,8 +38,8 @@ class Layers(Options):
 
 @dataclass(frozen=True)
 class Step(Options):
-    """Processor time of an optimizer step over a bare loop of PyTorch; on a GPU wall time, with and
-    without CUDA graphs of steps. WORDS of one cell, as norm=gn batch=4."""
+    """Processor time of an optimizer step relative to a bare PyTorch loop; on a GPU wall time, with
+    and without CUDA graphs. WORDS of one cell, as norm=gn batch=4."""
 
     device: Literal["cpu", "cuda"] = option("cpu", "device of the training")
     steps: int = option(300, "optimizer steps of a training")
@@ -47,8 +48,8 @@ class Step(Options):
 
 @dataclass(frozen=True)
 class Seeds(Options):
-    """Processor time of stacked seeds over the same seeds one after the other. WORDS of one cell,
-    as norm=gn batch=4."""
+    """Processor time of stacked seeds relative to the same seeds one after the other. WORDS of one
+    cell, as norm=gn batch=4."""
 
     seeds: tuple[int, ...] = option((3, 8), "numbers of seeds")
     steps: int = option(300, "optimizer steps of a training")
@@ -57,26 +58,24 @@ class Seeds(Options):
 
 @dataclass(frozen=True)
 class Sweep(Options):
-    """A sweep over a process for each of its runs, one after the other; seconds from the command to
+    """Wall time of a sweep, and of one command per cell, one after the other; from the command to
     the first step, and from a run's row to the next run's first step. WORDS of a grid of lists, as
     norm=bn,gn seed=0,1,2."""
 
-    against: Path | None = option(
-        None, "another checkout of normbench, whose sweep is timed as well"
-    )
+    against: Path | None = option(None, "another checkout of normbench, whose sweep is timed, too")
 
 
 @dataclass(frozen=True)
 class Report(Options):
-    """Tables from made-up rows, over reading their JSON."""
+    """Time of making tables from made-up rows, relative to parsing their JSON."""
 
     rows: int = option(10_000, "made-up rows")
 
 
 @dataclass(frozen=True)
 class Workers(Options):
-    """Plans of one run, over the first of them. WORDS of one cell, as protocol=fixed_workers
-    workers=8 norm=bn batch=4."""
+    """Speed of a run under several plans, relative to the first. WORDS of one cell, as
+    protocol=fixed_workers workers=8 norm=bn batch=4."""
 
     plans: tuple[str, ...] = option(
         (), "devices x per_forward x accumulation; their product is the workers", "PLAN,..."
@@ -86,13 +85,13 @@ class Workers(Options):
 
 @dataclass(frozen=True)
 class Loader(Options):
-    """Loaders of one run, over the first of them; nothing is trained. WORDS of one cell, as
+    """Speed of several loaders, relative to the first; nothing is trained. WORDS of one cell, as
     data=cifar10 trainer.readers=2 batch=4."""
 
     loaders: tuple[Literal["usual", "memory", "torch", "ffcv"], ...] = option(
-        (), "memory, torch, ffcv, and usual: a DataLoader of torch as in tutorials, `batch` images "
-        "at a time by trainer.readers processes. All but memory need a data set of files, as "
-        "data=fashion_mnist, of more than a few hundred images: otherwise most of the time is "
-        "their start", "L,...",
+        (), "memory, torch, ffcv, and usual: a DataLoader as in PyTorch's tutorials, which loads "
+        "`batch` images at a time in trainer.readers processes. All but memory need a data set of "
+        "files, as data=fashion_mnist. With a few hundred images most of the time is their start",
+        "L,...",
     )  # fmt: skip
     cores: int | None = option(None, "CPU cores that all processes share (those of this machine)")

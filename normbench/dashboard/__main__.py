@@ -4,9 +4,10 @@
     python -m normbench.dashboard --dry-run [out=DIR] [project=NAME] [runs=DIR] [TABLE ...]
 
 TABLE is a file of reports/tables/ (default: all). The workspace `normbench` has accuracy over
-images per worker, curves, throughput, memory and divergences of all runs, `normbench-diverged`
-lists those that diverged; a page has a table and the runs behind it. What was saved before is
-replaced. The server is that of `wandb login` and WANDB_BASE_URL.
+images per worker, curves, throughput, memory and the number of diverged runs; the workspace
+`normbench-diverged` lists diverged runs. A report page has a table and the runs behind it.
+Workspaces and pages that the command saved before are replaced. The server is that of `wandb login`
+and WANDB_BASE_URL.
 """
 
 import json
@@ -44,14 +45,14 @@ PATIENCE = 10  # seconds that a server may take for its first answer
 class Options:
     """Options of the command line."""
 
-    project: str = cli.option("", "project of W&B (WANDB_PROJECT, or normbench)")
+    project: str = cli.option("", "W&B project (WANDB_PROJECT, or normbench)")
     entity: str = cli.option(
-        "", "user or team that owns it (WANDB_ENTITY, or whom the key belongs to)"
+        "", "user or team that owns the project (WANDB_ENTITY, or the owner of the key)"
     )
     runs: Path = cli.option(Path("runs"), "root folder of the runs whose tables the pages show")
     out: Path | None = cli.option(None, "where --dry-run writes (reports/dashboard)")
     dry_run: bool = cli.option(
-        False, "write as JSON what would be saved; needs neither a server nor a key"
+        False, "write workspaces and pages as JSON; needs neither a server nor a key"
     )
 
 

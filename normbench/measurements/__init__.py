@@ -1,12 +1,12 @@
-"""Measurements inside a network, with which the papers explain their results. torch only.
+"""Measurements inside a network, by which the papers explain their results. Imports only torch.
 
     spp     signal propagation (Brock, De and Smith 2021, section 3)
     power   power decomposition and linearity (Labatie et al. 2021, eq. 5, 8 and 9)
     ratios  ratios of switchable normalization (Luo et al. 2019, section 4)
 
-They change nothing in the network and draw no random number. A training runs them by
-`training_probes`, finished networks by `python -m normbench.probe`. Another one is a module here
-with what `Measurement` lists, and a yaml in conf/probe/.
+They do not change the network and draw no random number. `training_probes` runs them during a
+training, `python -m normbench.probe` on finished networks. To add one, write a module here with the
+functions of `Measurement`, and a yaml in conf/probe/.
 """
 
 from collections.abc import Sequence
@@ -27,7 +27,7 @@ class Measurement(Protocol):
     def measure(
         self, network: nn.Module, images: Tensor, statistics: Any = "batch", /
     ) -> list[dict[str, Any]]:
-        """Return records (columns by name), say one for each layer."""
+        """Return records, for example one per layer: values by column name."""
 
     def curve_means(self, records: Sequence[dict[str, Any]], /) -> dict[str, float]:
         """Return the means of the records of one measurement."""

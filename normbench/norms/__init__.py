@@ -7,7 +7,7 @@ normalization is `activation(channels, act)`. Gains start at 1 and shifts at 0. 
 computed in at least fp32, also under autocast; the output has the dtype and memory format of the
 input. `eps` is added inside the square root unless a page says otherwise.
 
-In the blocks of the papers' networks:
+Use in the blocks of the papers' networks:
 
     v1          conv, layer(act), conv, layer(act), conv, layer(None); shortcut: conv, layer(None);
                 after the addition activation(act)

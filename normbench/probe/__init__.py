@@ -1,10 +1,10 @@
-"""The command `python -m normbench.probe`: look inside networks before or after training.
+"""The command `python -m normbench.probe`: measurements inside networks before or after training.
 
-__main__         help and entry; `request` parses the words
+__main__         help and entry; `options` of each kind; `request` parses the words
 networks         networks at initialization; `trained_network` those of runs and files
 forward_pass     spp and power: kinds of `normbench.measurements`, any network
-ratios           of runs with switchable normalization
+ratios           the ratios of runs with switchable normalization
 example_weight, speed, gains
                  kinds of their own, measurement and command in one module
-output           files and printed tables
+output           writes files and prints tables
 """

@@ -1,14 +1,14 @@
-"""Look inside networks, before or after training: the papers' figures that explain results.
+"""Measure quantities inside networks, before or after training, and draw them.
 
     python -m normbench.probe KIND [WORDS] [vs WORDS ...]
     python -m normbench.probe FIGURE [WORDS]
 
-WORDS are those of `python -m normbench`; a list makes several networks: norm=bn,gn. The words after
-vs describe another network by its differences from the first. FIGURE is a figure of a paper, from
-the list at the end.
+WORDS are those of `python -m normbench`. A list such as norm=bn,gn describes several networks. The
+words after vs describe another network by its differences from the first. FIGURE is a figure of a
+paper, from the list at the end.
 
-Each command writes STEM.csv, STEM.png and STEM.pdf. A training can measure itself after epochs by
-probe=KIND (spp, power, ratios): `python -m normbench norm=sn probe=ratios probe.every=2`.
+Each command writes STEM.csv, STEM.png and STEM.pdf. A training measures spp, power or ratios after
+its epochs with probe=KIND: `python -m normbench norm=sn probe=ratios probe.every=2`.
 """
 
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""Options of every kind of probe. Without torch, for the help."""
+"""Options of every kind of probe. Imports no torch, so that --help is quick."""
 
 from contextlib import suppress
 from dataclasses import dataclass
@@ -9,8 +9,8 @@ from normbench.config.cli import option
 from normbench.config.files import training_probes
 
 RUN = (
-    "the network of a finished run with checkpoint=keep: its id, RUN@EPOCH, RUN,RUN or all. The "
-    "run knows its norm= and model="
+    "the network of a finished run with checkpoint=keep: its id, RUN@EPOCH, RUN,RUN or all. Its "
+    "norm= and model= are those of the run"
 )
 FILE = "a checkpoint or a state_dict of the network that the other words describe"
 
@@ -35,7 +35,8 @@ class Options:
     """Options of all kinds."""
 
     out: Path = option(
-        Path("reports/probes"), "folder of the files; those of runs are in their folders, too"
+        Path("reports/probes"),
+        "folder of the files; measurements of runs are in the folders of the runs, too",
     )
     name: str = option("", "name of the files (the kind); existing ones are replaced", "STEM")
 
@@ -57,7 +58,7 @@ class ForwardPass(OfRuns):
     images: int = option(256, "images in the forward pass")
     image: int | None = option(None, "pixels of a side with input=normal (those of data=)")
     statistics: Literal["batch", "running"] = option(
-        "batch", "statistics of the images at hand, or those of evaluation"
+        "batch", "statistics of these images, or the running ones of evaluation"
     )
 
 
@@ -74,7 +75,7 @@ class Power(ForwardPass):
     """Power of the normalized maps over depth, and channel-wise linearity."""
 
     eps: float | None = option(
-        None, "instead of the layers' own eps; 0 is allowed", "X", _parse_eps
+        None, "eps that replaces that of the layers; 0 is allowed", "X", _parse_eps
     )
 
 
@@ -85,7 +86,7 @@ class Ratios(OfRuns):
 
 @dataclass(frozen=True)
 class ExampleWeight(OfRuns):
-    """Metrics over the weight alpha of an image in its statistics. Needs ckpt=."""
+    """Metrics over the weight alpha of an image in its own statistics. Needs ckpt=."""
 
     alphas: tuple[float, ...] = option(
         (), "weights from 0 to 1 (20 of them)", "A,B,...", _parse_alphas
