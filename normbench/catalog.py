@@ -40,8 +40,8 @@ from normbench.errors import BadInput, Impossible, choose_from, parse_count
 from normbench.models import swap as models_swap
 from normbench.models.network_info import NetworkInfo
 from normbench.norms.base.layer import Normalizer
-from normbench.training import schedule
 from normbench.training.recipe import Recipe
+from normbench.training.schedule_preview import format_schedule
 
 LISTS = {
     "norms": CONF / "norm",
@@ -220,7 +220,7 @@ def tell_recipes(arguments: list[str]) -> int:
         print(f"{name}: {headline(path)}")
         print(f"{images:,} training images, global batch {batch}\n")
         try:
-            print(schedule.format_schedule(recipe, images, batch))
+            print(format_schedule(recipe, images, batch))
         except ValueError as error:
             raise BadInput(f"global_batch={batch}: {name} {error}") from None
         if ours := ", ".join(sorted(unverified(path))):

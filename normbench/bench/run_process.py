@@ -28,8 +28,8 @@ Epochs = Callable[[int], Iterable[int]]  # number of an epoch -> numbers of imag
 def measure(request: tuple[Cell, Plan], _tell: Callable[[Any], None]) -> float:
     """Return images per second of the steps of a training."""
     cell, plan = request
-    module, images = prepare(Training(Experiment(cell, plan)))
-    build_trainer(module).fit(module, images)
+    module = prepare(Training(Experiment(cell, plan)))
+    build_trainer(module).fit(module, module.images)
     return module.images_per_second
 
 

@@ -37,14 +37,14 @@ def _in_turn(seeds: Sequence[Cell]) -> float:
     """Return processor seconds of a step of each seed, summed."""
     total = 0.0
     for cell in seeds:
-        module, images = prepare(Training(Experiment(cell)))
-        total += time_training(build_trainer(module), module, images)
+        module = prepare(Training(Experiment(cell)))
+        total += time_training(build_trainer(module), module, module.images)
     return total / module.steps
 
 
 def _together(seeds: Sequence[Cell]) -> float:
     """Processor seconds of a step of all."""
-    modules = [prepare(Training(Experiment(cell)))[0] for cell in seeds]
+    modules = [prepare(Training(Experiment(cell))) for cell in seeds]
     stacked = StackedTrainingModule(modules)
     seconds = time_training(build_trainer(modules[0]), stacked, StackedDataModule(stacked))
     return seconds / modules[0].steps

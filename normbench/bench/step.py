@@ -107,8 +107,8 @@ class _Clock(Callback):
 
 def _ours(cell: Cell, device: torch.device) -> float:
     """Seconds of a step of the training."""
-    module, images = prepare(Training(Experiment(cell)))
-    return time_training(build_trainer(module), module, images, device) / module.steps
+    module = prepare(Training(Experiment(cell)))
+    return time_training(build_trainer(module), module, module.images, device) / module.steps
 
 
 def time_training(
@@ -126,7 +126,8 @@ def time_training(
 
 def _bare(cell: Cell, device: torch.device) -> float:
     """Seconds of a step of the loop that one would write by hand."""
-    module, data = prepare(Training(Experiment(cell)))
+    module = prepare(Training(Experiment(cell)))
+    data = module.images
     network = module.model.to(device).train()
     optimizer = module.recipe.build_optimizer(network, cell.global_batch)
     schedule = module.recipe.build_scheduler(optimizer, module.steps)

@@ -41,7 +41,7 @@ def build(group: str, chosen: Mapping[str, Any], **given: Any) -> Any:
     """
     target = _target(group, chosen.get("_target_"))
     accepted = arguments(group, chosen) - given.keys()
-    hints = get_type_hints(target.__init__ if isclass(target) else target)
+    hints = get_type_hints(target.__init__ if isclass(target) else target, include_extras=True)
     told = {key: value for key, value in chosen.items() if key != "_target_"}
     for key, value in told.items():
         if key not in accepted:

@@ -1,8 +1,8 @@
 """Measurements inside a network, by which the papers explain their results. Imports only torch.
 
-    spp     signal propagation (Brock, De and Smith 2021, section 3)
-    power   power decomposition and linearity (Labatie et al. 2021, eq. 5, 8 and 9)
-    ratios  ratios of switchable normalization (Luo et al. 2019, section 4)
+    signal_propagation  signal propagation plots, spp (Brock, De and Smith 2021, section 3)
+    power               power decomposition and linearity (Labatie et al. 2021, eq. 5, 8 and 9)
+    ratios              ratios of switchable normalization (Luo et al. 2019, section 4)
 
 They do not change the network and draw no random number. `training_probes` runs them during a
 training, `python -m normbench.probe` on finished networks. To add one, write a module here with the
@@ -38,4 +38,5 @@ class Measurement(Protocol):
 
 def measurement(kind: str) -> Measurement:
     """Return the module of a kind of probe."""
-    return cast(Measurement, import_module(f"{__name__}.{kind}"))
+    module = "signal_propagation" if kind == "spp" else kind
+    return cast(Measurement, import_module(f"{__name__}.{module}"))

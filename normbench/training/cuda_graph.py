@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from normbench.training.chunk import StepBatch
+from normbench.training.batches import StepBatch
 from normbench.training.metrics import PassOutput
 
 Replay = Callable[[], Any]

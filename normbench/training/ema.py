@@ -20,21 +20,21 @@ class MovingAverage(nn.Module):
     Args:
         network: the network to average.
         decay: d, or its limit.
-        warms_up: d rises to `decay` as above; else it is constant, and the first update copies the
+        per_epoch: updates come at the ends of epochs: d is constant, and the first one copies the
             network.
     """
 
-    def __init__(self, network: nn.Module, decay: float, *, warms_up: bool = True) -> None:
+    def __init__(self, network: nn.Module, decay: float, *, per_epoch: bool = False) -> None:
         super().__init__()
-        self.decay, self.warms_up = decay, warms_up
+        self.decay, self.per_epoch = decay, per_epoch
         self.network = deepcopy(network).requires_grad_(False)
 
     def update(self, network: nn.Module, number: int) -> None:
         """Move towards `network`; `number` counts the updates from 0."""
-        if self.warms_up:
-            decay = min(self.decay, (1 + number) / (10 + number))
-        else:
+        if self.per_epoch:
             decay = self.decay if number else 0.0
+        else:
+            decay = min(self.decay, (1 + number) / (10 + number))
         get_ema_multi_avg_fn(decay)(_float_tensors(self.network), _float_tensors(network), number)
 
 

@@ -26,12 +26,12 @@ from normbench.norms.implementation import Implementation
 from normbench.norms.workers import set_workers
 from normbench.run_files import Record as ProbeRecord
 from normbench.training.checkpoint import Checkpoints, State
-from normbench.training.chunk import Chunking
-from normbench.training.datamodule import DataModule, WorkerSampler
+from normbench.training.datamodule import DataModule
 from normbench.training.hardware import current_rank, missing_compiler, uses_gpu
 from normbench.training.metrics import Record
 from normbench.training.recipe import Recipe
 from normbench.training.regularization import Regularization
+from normbench.training.sampler import Chunking, WorkerSampler
 
 # Larger chunks gain nothing: augmentation then costs far less than the steps themselves.
 CHUNK_IMAGES = 2000  # images of a chunk, about, if trainer.chunk is null
@@ -110,17 +110,10 @@ class Experiment:
             set_rescale(network, self.reg.rescale)
         return network
 
-    def open_images(self, other_seed: DataModule | None = None) -> DataModule:
-        """Open the images of the run.
-
-        Args:
-            other_seed: images of another seed of the cell, whose files are open already.
-        """
+    def open_images(self) -> DataModule:
+        """Open the images of the run."""
         cell, plan, data, reg = self.cell, self.plan, self.data, self.reg
-        if other_seed is None:
-            splits, loader = open_splits(data, cell.loader, policies=bool(reg.policies))
-        else:
-            data, splits, loader = other_seed.data, other_seed.splits, other_seed.loader
+        splits, loader = open_splits(data, cell.loader, policies=bool(reg.policies))
         images = len(splits.train.labels)
         most = min(CHUNK_IMAGES, CHUNK_VALUES // math.prod(data.train_shape))
         chunk = cell.trainer.chunk or max(1, round(most / cell.global_batch))

@@ -23,6 +23,7 @@ from normbench.norms.base.running import NetworkStatistics
 from normbench.norms.implementation import set_implementation
 from normbench.norms.recalibration import recalibrate
 from normbench.norms.renorm import renorm_layers, set_progress
+from normbench.training.batches import Chunk, EvaluationBatch, StepBatch
 from normbench.training.checkpoint import (
     State,
     collect_optimizer_state,
@@ -30,7 +31,6 @@ from normbench.training.checkpoint import (
     require_continuable,
     restore_optimizer_state,
 )
-from normbench.training.chunk import Chunk, EvaluationBatch, StepBatch
 from normbench.training.cuda_graph import GraphedStep
 from normbench.training.datamodule import DataModule
 from normbench.training.ema import MovingAverage
@@ -68,39 +68,36 @@ class TrainingModule(LightningModule):
         channels_last = cell.trainer.channels_last
         self.format = torch.channels_last if channels_last else torch.contiguous_format
         self.model = network.to(memory_format=self.format)
-        self.cell, self.images, self.listener = cell, images, training.listener
-        self.checkpoints = training.checkpoints
+        self.cell, self.images = cell, images
+        self.listener, self.checkpoints = training.listener, training.checkpoints
         self.recipe, self.reg, self.plan = experiment.recipe, experiment.reg, experiment.plan
-        self.global_batch, self.log_every = cell.global_batch, cell.trainer.log_every
         self.steps = images.chunking.steps
         self.steps_per_epoch = images.sampler.steps_per_epoch
         self.done = self.first_step = 0  # completed optimizer steps; those of another run
         self.training_seconds = 0.0
         self.resumed = 0  # number of times that the training has resumed from a checkpoint
         self.lr = 0.0  # of the latest step
-        self.metrics = StepMetrics(self.steps, self.steps_per_epoch, self.global_batch)
+        self.divergence = ""  # which loss was not finite
+        self.metrics = StepMetrics(self.steps, self.steps_per_epoch, cell.global_batch)
         self.scheduled_layers = renorm_layers(network)
         self.dropping_layers = drop_layers(network)
         classes = experiment.data.classes
         self.validation, self.testing = Evaluation(classes), Evaluation(classes)
         lay_workers(network, self.plan)
         self.statistics = NetworkStatistics(network)
-        self.ema_per_epoch = self.recipe.ema_unit == "epoch"
         self.ema: MovingAverage | None = None
         if self.recipe.ema is not None:
-            self.ema = MovingAverage(network, self.recipe.ema, warms_up=not self.ema_per_epoch)
+            per_epoch = self.recipe.ema_unit == "epoch"
+            self.ema = MovingAverage(network, self.recipe.ema, per_epoch=per_epoch)
         self.impl = experiment.choose_impl(self.steps)
-        set_implementation(
-            network, self.impl
-        )  # after the copy of the average, which evaluations run eagerly
-        self.graphs = cell.trainer.cuda_graph
+        # After the copy of the average, which evaluations run eagerly.
+        set_implementation(network, self.impl)
         self.compute_gradients: Callable[[StepBatch], list[PassOutput]] = self._compute_gradients
-        if self.graphs:
+        if cell.trainer.cuda_graph:
             self.compute_gradients = GraphedStep(self._compute_gradients, network)
         self.probes = TrainingProbes(
             cell.probe.kinds, cell.probe.every, cell.title, self.listener.on_probe
         )
-        self.probe_images = cell.probe.images
         self._state = training.state
         if training.state is not None:
             self._load_training_state(training.state)
@@ -111,7 +108,7 @@ class TrainingModule(LightningModule):
         return self.model if self.ema is None else self.ema.network
 
     def configure_optimizers(self) -> tuple[list[object], list[object]]:  # type: ignore[override]
-        optimizer = self.recipe.build_optimizer(self.model, self.global_batch)
+        optimizer = self.recipe.build_optimizer(self.model, self.cell.global_batch)
         if self._state is not None:
             restore_optimizer_state(optimizer, self.model, self._state["optimizer"])
         return [optimizer], [self.build_scheduler(optimizer)]
@@ -145,7 +142,7 @@ class TrainingModule(LightningModule):
                 torch.cuda.set_rng_state_all(self._state["random_cuda"])
             self._state = None  # it is as large as the network
         if self.probes.kinds:
-            self._probed = self.images.sample_training_images(self.probe_images)
+            self._probed = self.images.sample_training_images(self.cell.probe.images)
             if not self.done and (means := self._run_probes(0)):
                 self.listener.on_record({"step": 0, "epoch": 0.0, **means})
 
@@ -173,7 +170,7 @@ class TrainingModule(LightningModule):
         self.lr = self.optimizer.param_groups[0]["lr"]
         self.optimizer.step()
         self.lr_scheduler.step()
-        if self.ema is not None and not self.ema_per_epoch:
+        if self.ema is not None and not self.ema.per_epoch:
             self.ema.update(self.model, self.done + ahead)
         return outputs
 
@@ -186,7 +183,7 @@ class TrainingModule(LightningModule):
         x, passes = batch.images[turn], len(batch.images)  # (N, C, H, W)
         if self.dropping_layers:
             set_draws(self.dropping_layers, batch.draws(turn))
-        logits = self.model(x.to(self.dtype, memory_format=self.format))
+        logits = self.model(self._cast(x))
         # Passes have equally many images, so the mean of their means is the mean over all.
         targets = (target[turn] for target in batch.mix_targets)
         loss = self.reg.loss(logits, batch.labels[turn], *targets) / passes
@@ -196,6 +193,9 @@ class TrainingModule(LightningModule):
         with nullcontext() if exchange else strategy.block_backward_sync():
             self.backpropagate(loss)
         return PassOutput(loss.detach(), logits.detach())
+
+    def _cast(self, images: Tensor) -> Tensor:
+        return images.to(self.dtype, memory_format=self.format)
 
     def _gather_steps(self, steps: Tensor, due: bool) -> tuple[list[LossAndHits], bool]:
         """Reduce losses and hits (K, 2) over all devices; return True if rank 0 wants to save."""
@@ -220,18 +220,19 @@ class TrainingModule(LightningModule):
         for loss, _ in steps:
             self.done += 1
             if not math.isfinite(loss):
-                raise Diverged(f"the loss of step {self.done} of {self.steps} was {loss}")
+                self.divergence = f"the loss of step {self.done} of {self.steps} was {loss}"
+                raise Diverged(self.divergence)
         self.metrics.add(steps)
         # From the end of the last chunk: loading counts, validation does not.
         now = time.monotonic()
         self.training_seconds += now - self._since
         self._since = now
         self.listener.on_progress(self.done, self.steps, steps[-1][0])
-        if ends_epoch and self.ema is not None and self.ema_per_epoch:
+        if ends_epoch and self.ema is not None and self.ema.per_epoch:
             self.average_statistics()
             self.ema.update(self.model, (self.done - 1) // self.steps_per_epoch)
         if not ends_epoch:  # at the end of an epoch validation comes before record and checkpoint
-            if self.done % self.log_every == 0:
+            if self.done % self.cell.trainer.log_every == 0:
                 self._report({})
             if due:
                 self._save_checkpoint()
@@ -267,8 +268,7 @@ class TrainingModule(LightningModule):
         """Probe the network after `epoch` if that is due, without changing it."""
         if not self.probes.due(epoch, last=self.done == self.steps):
             return {}
-        images = self._probed.to(self.device)
-        images = images.to(self.dtype, memory_format=self.format)
+        images = self._cast(self._probed.to(self.device))
         # All devices take part, as synchronized statistics are of all of them.
         with self.trainer.precision_plugin.forward_context(), force_eager():
             return self.probes.measure(self.evaluated, images, epoch)
@@ -288,7 +288,7 @@ class TrainingModule(LightningModule):
     @property
     def images_per_second(self) -> float:
         """Speed of the training steps, without evaluations and checkpoints."""
-        return (self.done - self.first_step) * self.global_batch / self.training_seconds
+        return (self.done - self.first_step) * self.cell.global_batch / self.training_seconds
 
     def on_validation_epoch_start(self) -> None:
         self.validation.reset()
@@ -302,9 +302,8 @@ class TrainingModule(LightningModule):
 
     def _evaluate(self, evaluation: Evaluation, batch: EvaluationBatch) -> None:
         if len(batch.labels):  # a device gets none if there are fewer images than devices
-            images = batch.images.to(self.dtype, memory_format=self.format)
             with force_eager():  # a few passes of other sizes are not worth compiling
-                evaluation.update(self.evaluated(images), batch.labels)
+                evaluation.update(self.evaluated(self._cast(batch.images)), batch.labels)
 
     def _save_checkpoint(self) -> None:
         state = self.training_state()  # a collective operation; one of the ranks writes

@@ -20,9 +20,10 @@ r = 1 + ln(b) / 4 with b uniform from exp(-4) to 1.
 import math
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal
+from typing import Annotated, Literal, NamedTuple
 
 import torch
+from pydantic import Field, PositiveFloat
 from scipy.special import betaincinv
 from torch import Tensor
 from torch.nn import functional as F
@@ -30,13 +31,14 @@ from torch.nn import functional as F
 from normbench.data.counter_rng import of_step, permutation
 from normbench.data.policies import Policies
 
+Rate = Annotated[float, Field(ge=0, lt=1)]
 
-@dataclass(frozen=True)
-class Mix:
+
+class Mix(NamedTuple):
     """Partners and weights for the B images of one step, in the order of the global batch.
 
     Args:
-        partners: (B,) positions of the partners.
+        partners: (B,) positions of the partners in it.
         share: (B,) weight of an image's own pixels outside of the box; inside it is 0.
         boxes: (B, 4) top, bottom, left, right; bottom and right are exclusive.
         label_share: (B,) weight of an image's own label.
@@ -71,26 +73,18 @@ class Regularization:
             null: none.
     """
 
-    label_smoothing: float = 0.0
-    mixup: float | None = None
-    cutmix: float | None = None
+    label_smoothing: Rate = 0.0
+    mixup: PositiveFloat | None = None
+    cutmix: PositiveFloat | None = None
     cutmix_target: float | None = None
     mixup_and_cutmix: Literal["either", "halves"] | None = None
-    dropout: float | None = None
-    stochastic_depth: float | None = None
+    dropout: Rate | None = None
+    stochastic_depth: Rate | None = None
     rescale: bool | None = None
     policy: str | None = None
     color_jitter: float | None = None
 
     def __post_init__(self) -> None:
-        for name in ("label_smoothing", "dropout", "stochastic_depth"):
-            value = getattr(self, name)
-            if value is not None and not 0 <= value < 1:
-                raise ValueError(f"{name}={value}: it must be at least 0 and below 1")
-        for name in ("mixup", "cutmix"):
-            value = getattr(self, name)
-            if value is not None and value <= 0:
-                raise ValueError(f"{name}={value}: it must be above 0, as 0.2; null disables it")
         if self.cutmix_target is not None:
             if self.cutmix is not None:
                 raise ValueError("cutmix_target: it replaces cutmix; choose cutmix=null")
@@ -135,12 +129,12 @@ class Regularization:
         smoothing = self.label_smoothing
         if others is None or share is None:
             return F.cross_entropy(logits, labels, label_smoothing=smoothing)
-        own, other = (
-            F.cross_entropy(logits, each, label_smoothing=smoothing, reduction="none")
-            for each in (labels, others)
+        loss, loss_of_others = (
+            F.cross_entropy(logits, targets, label_smoothing=smoothing, reduction="none")
+            for targets in (labels, others)
         )
-        share = share.to(own.dtype)
-        return (share * own + (1 - share) * other).mean()
+        share = share.to(loss.dtype)
+        return (share * loss + (1 - share) * loss_of_others).mean()
 
     @property
     def _kinds(self) -> list[str]:
@@ -165,13 +159,10 @@ class Regularization:
             parts = [("mixup", first, half), ("cutmix", second, global_batch - half)]
         else:
             parts = [(kinds[int(choice * len(kinds))], first, global_batch)]
-        drawn = [
-            (self._mix_values(kind, uniform, center, size), count) for kind, uniform, count in parts
-        ]
-        share, boxes, label_share = (
-            torch.cat([torch.tensor([values[field]] * count) for values, count in drawn if count])
-            for field in range(3)
-        )
+        values = []  # of each image
+        for kind, uniform, count in parts:
+            values += [self._mix_values(kind, uniform, center, size)] * count
+        share, boxes, label_share = map(torch.tensor, zip(*values, strict=True))
         return Mix(self.draw_partners(seed, step, global_batch), share, boxes, label_share)
 
     def _mix_values(

@@ -4,28 +4,24 @@ The losses of K stacked networks are added. As no weight belongs to two networks
 gradient, and elementwise optimizers (SGD, RMSProp) update it as they would alone, up to rounding.
 """
 
-import time
-from collections.abc import Callable, Iterator, Sequence, Sized
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
 import torch
 from pytorch_lightning import LightningDataModule, LightningModule
+from pytorch_lightning.utilities import CombinedLoader
 from torch import Tensor, nn
 
 from normbench.config.cells import Cell
-from normbench.training.chunk import Chunk, EvaluationBatch
+from normbench.training.batches import Chunk, EvaluationBatch
+from normbench.training.datamodule import Restartable
 from normbench.training.experiment import Experiment, Training
 from normbench.training.lightning_module import Diverged, TrainingModule
 from normbench.training.metrics import PassOutput, reduce_steps
 from normbench.training.stacked_networks import StackedNetworks
-from normbench.training.trainer import (
-    build_trainer,
-    collect_hardware_fields,
-    collect_test_fields,
-    collect_training_fields,
-    prepare,
-)
+from normbench.training.trainer import fit_and_test, prepare
 
 
 class StackedTrainingModule(LightningModule):
@@ -41,12 +37,11 @@ class StackedTrainingModule(LightningModule):
         self.seeds = list(modules)
         self.submodules = nn.ModuleList(modules)  # so that Lightning moves them to the device
         self.done = modules[0].done
-        self.diverged: dict[TrainingModule, str] = {}
 
     @property
     def active(self) -> list[TrainingModule]:
         """The seeds that have not diverged."""
-        return [module for module in self.seeds if module not in self.diverged]
+        return [module for module in self.seeds if not module.divergence]
 
     def configure_optimizers(self) -> tuple[list[object], list[object]]:  # type: ignore[override]
         first = self.seeds[0]
@@ -55,7 +50,7 @@ class StackedTrainingModule(LightningModule):
             module.configure_optimizers()[0][0] for module in self.seeds
         ]
         self.stack = StackedNetworks([module.model for module in self.seeds])
-        optimizer = first.recipe.build_optimizer(self.stack.model, first.global_batch)
+        optimizer = first.recipe.build_optimizer(self.stack.model, first.cell.global_batch)
         if first.done:
             self.stack.stack_optimizer_state(optimizer, self.seed_optimizers)
         return [optimizer], [first.build_scheduler(optimizer)]
@@ -93,27 +88,24 @@ class StackedTrainingModule(LightningModule):
         if due or ends_epoch:  # any module may then save its state
             self.stack.split_optimizer_state(self.optimizer, self.seed_optimizers)
         for module in self.active:
-            try:
+            with suppress(Diverged):
                 module.count_steps(loss_and_hits[module], due, ends_epoch=ends_epoch)
-            except Diverged as reason:
-                self.diverged[module] = str(reason)
         if not self.active:
             raise Diverged("all seeds")
 
     def _take_step(self, chunks: Sequence[Chunk], ahead: int) -> tuple[Tensor, Tensor]:
         """Take a step of all seeds on N images each: losses (K,) and logits (K, N, classes)."""
-        images = torch.stack([chunk.images[ahead, 0] for chunk in chunks]).to(self.dtype)
-        seed_targets = [_loss_targets(chunk, ahead) for chunk in chunks]
+        tensors = zip(*(chunk.step(ahead).tensors for chunk in chunks), strict=True)
+        images, *targets = (torch.stack([each[0] for each in of_seeds]) for of_seeds in tensors)
         self.optimizer.zero_grad()
-        targets = [torch.stack(values) for values in zip(*seed_targets, strict=True)]
-        losses, logits = self.stack(self._loss, images, *targets)
+        losses, logits = self.stack(self._loss, images.to(self.dtype), *targets)
         losses.sum().backward()
         lr = self.optimizer.param_groups[0]["lr"]
         self.optimizer.step()
         self.lr_scheduler.step()
         for module in self.active:
             module.lr = lr
-            if module.ema is not None and not module.ema_per_epoch:
+            if module.ema is not None and not module.ema.per_epoch:
                 module.ema.update(module.model, self.done + ahead)
         return losses.detach(), logits.detach()
 
@@ -151,15 +143,7 @@ class StackedTrainingModule(LightningModule):
         self, batches: list[EvaluationBatch]
     ) -> list[tuple[TrainingModule, EvaluationBatch]]:
         pairs = zip(self.seeds, batches, strict=True)
-        return [(module, batch) for module, batch in pairs if module not in self.diverged]
-
-
-def _loss_targets(chunk: Chunk, ahead: int) -> tuple[Tensor, ...]:
-    """Return the arguments of the loss of a step after the logits."""
-    labels = chunk.labels[ahead, 0]
-    if chunk.partners is None:
-        return (labels,)
-    return labels, chunk.partners.labels[ahead, 0], chunk.partners.label_share[ahead, 0]
+        return [(module, batch) for module, batch in pairs if not module.divergence]
 
 
 class StackedDataModule(LightningDataModule):
@@ -170,90 +154,41 @@ class StackedDataModule(LightningDataModule):
         self.module = module
         self.seeds = [each.images for each in module.seeds]
 
-    def train_dataloader(self) -> "_StackedChunks":
-        return _StackedChunks(self.module)
+    def train_dataloader(self) -> Restartable[list[Chunk]]:
+        return Restartable(self._read_remaining_chunks)
 
-    def val_dataloader(self) -> "_StackedLoaders":
-        return _StackedLoaders([images.val_dataloader() for images in self.seeds])
+    def val_dataloader(self) -> CombinedLoader:
+        return CombinedLoader([images.val_dataloader() for images in self.seeds], "min_size")
 
-    def test_dataloader(self) -> "_StackedLoaders":
-        return _StackedLoaders([images.test_dataloader() for images in self.seeds])
+    def test_dataloader(self) -> CombinedLoader:
+        return CombinedLoader([images.test_dataloader() for images in self.seeds], "min_size")
 
     def on_after_batch_transfer(self, batches: Any, dataloader_idx: int) -> Any:
         pairs = zip(self.seeds, batches, strict=True)
         return [images.on_after_batch_transfer(batch, dataloader_idx) for images, batch in pairs]
 
-
-class _StackedChunks:
-    """Lists of chunks, one per seed, of the rest of the epoch in which the trainings are."""
-
-    def __init__(self, module: StackedTrainingModule) -> None:
-        self.module = module
-
-    def __iter__(self) -> Iterator[list[Chunk]]:
-        seeds = [each.images for each in self.module.seeds]
-        position = divmod(self.module.done, seeds[0].sampler.steps_per_epoch)
-        return map(list, zip(*(images.read_chunks(*position) for images in seeds), strict=True))
-
-
-class _StackedLoaders:
-    """Lists of batches from loaders of equal length."""
-
-    def __init__(self, loaders: Sequence[Any]) -> None:
-        self.loaders = loaders
-
-    def __len__(self) -> int:
-        first: Sized = self.loaders[0]
-        return len(first)
-
-    def __iter__(self) -> Iterator[list[EvaluationBatch]]:
-        return map(list, zip(*self.loaders, strict=True))
+    def _read_remaining_chunks(self) -> Iterator[list[Chunk]]:
+        position = divmod(self.module.done, self.seeds[0].sampler.steps_per_epoch)
+        return map(list, zip(*(each.read_chunks(*position) for each in self.seeds), strict=True))
 
 
 def train_stacked(trainings: Sequence[Training]) -> list[dict[str, Any]]:
     """Train and test experiments that differ in their seeds; return the fields of their rows."""
     modules: list[TrainingModule] = []
-    for training in trainings:
-        module, _ = prepare(_eager(training), modules[0].images if modules else None)
-        modules.append(module)
+    for training in map(_without_compilation, trainings):
+        seed = training.experiment.cell.seed
+        images = modules[0].images.with_seed(seed) if modules else None
+        modules.append(prepare(training, images))
+    module = StackedTrainingModule(modules)
     fields = trainings[0].experiment.describe(modules[0].images) | {"stacked_seeds": len(trainings)}
-    started = time.monotonic()
-    outcomes = _fit_and_test(StackedTrainingModule(modules))
-    seconds = time.monotonic() - started
-    return [
-        {**fields, **outcomes[module], "seconds": seconds, **collect_hardware_fields(module)}
-        for module in modules
-    ]
+    return [fields | each for each in fit_and_test(module, StackedDataModule(module), modules)]
 
 
-def _eager(training: Training) -> Training:
+def _without_compilation(training: Training) -> Training:
     """Turn off compilation, which vmap does not support."""
     experiment = training.experiment
     cell = replace(experiment.cell, trainer=replace(experiment.cell.trainer, impl="eager"))
     return replace(training, experiment=Experiment(cell, experiment.plan))
-
-
-def _fit_and_test(module: StackedTrainingModule) -> dict[TrainingModule, dict[str, Any]]:
-    first, images = module.seeds[0], StackedDataModule(module)
-    trainer = build_trainer(first)
-    finished = first.done >= first.steps
-    try:
-        if not finished:
-            trainer.fit(module, images)
-    except Diverged:
-        return _diverged_fields(module)
-    if first.images.holds_out and (first.recipe.recalibration or finished):
-        trainer.validate(module, images, verbose=False)  # under the final statistics
-    fields = {seed: collect_training_fields(seed) for seed in module.active}
-    trainer.test(module, images, verbose=False)
-    fields = {seed: own | collect_test_fields(seed) for seed, own in fields.items()}
-    return fields | _diverged_fields(module)
-
-
-def _diverged_fields(module: StackedTrainingModule) -> dict[TrainingModule, dict[str, Any]]:
-    return {
-        seed: {"status": "diverged", "reason": reason} for seed, reason in module.diverged.items()
-    }
 
 
 def explain_unstackable_cell(cell: Cell) -> str:

@@ -5,13 +5,15 @@ import math
 import os
 import time
 import warnings
+from collections.abc import Sequence
+from contextlib import suppress
 from datetime import timedelta
 from typing import Any
 
 import torch
 from lightning_fabric.plugins.environments.lightning import LightningEnvironment
 from lightning_fabric.plugins.environments.torchelastic import TorchElasticEnvironment
-from pytorch_lightning import Trainer, seed_everything
+from pytorch_lightning import LightningDataModule, LightningModule, Trainer, seed_everything
 from pytorch_lightning.strategies import DDPStrategy, Strategy
 
 from normbench.config.plan import Plan
@@ -36,50 +38,49 @@ def train(training: Training) -> dict[str, Any]:
     A plan of several devices is trained by as many processes, each of which calls this function
     with its rank in the environment variables of torchelastic.
     """
-    module, images = prepare(training)
-    fields = training.experiment.describe(images)
-    return fields | _fit_and_test(module, images)
+    module = prepare(training)
+    (fields,) = fit_and_test(module, module.images, [module])
+    return training.experiment.describe(module.images) | fields
 
 
-def prepare(
-    training: Training, other_seed: DataModule | None = None
-) -> tuple[TrainingModule, DataModule]:
-    """Build the network and open the images of an experiment.
-
-    Args:
-        training: the experiment.
-        other_seed: images of another seed of its cell, whose files are open already.
-    """
+def prepare(training: Training, images: DataModule | None = None) -> TrainingModule:
+    """Build the network of an experiment, and open its images unless they are given."""
     experiment = training.experiment
     cell = experiment.cell
     torch.set_num_threads(cell.trainer.threads)
-    images = experiment.open_images(other_seed)
+    images = images or experiment.open_images()
     images.warm_up()
     # For the weights; everything else is drawn by `normbench.data.counter_rng`.
     seed_everything(cell.seed, verbose=False)
     network = experiment.build_network().to(weight_dtype(cell))
-    return TrainingModule(network, training, images), images
+    return TrainingModule(network, training, images)
 
 
-def _fit_and_test(module: TrainingModule, images: DataModule) -> dict[str, Any]:
-    trainer = build_trainer(module)
+def fit_and_test(
+    module: LightningModule, images: LightningDataModule, seeds: Sequence[TrainingModule]
+) -> list[dict[str, Any]]:
+    """Train and test `module`; return the fields of a row for each of the `seeds` in it."""
+    first = seeds[0]
+    trainer = build_trainer(first)
     started = time.monotonic()
-    try:
-        finished = module.done >= module.steps  # a state of the end: only evaluations are left
+    finished = first.done >= first.steps  # a state of the end: only evaluations are left
+    with suppress(Diverged):
         if not finished:
             trainer.fit(module, images)
-        if images.holds_out and (module.recipe.recalibration or finished):
+        if first.images.holds_out and (first.recipe.recalibration or finished):
             trainer.validate(module, images, verbose=False)  # under the final statistics
-        fields = collect_training_fields(module)
         trainer.test(module, images, verbose=False)
-        fields |= collect_test_fields(module)
-    except Diverged as reason:
-        fields = {"status": "diverged", "reason": str(reason)}
-    return fields | {"seconds": time.monotonic() - started, **collect_hardware_fields(module)}
+    seconds = time.monotonic() - started
+    return [
+        {**collect_results(seed), "seconds": seconds, **collect_hardware_fields(seed)}
+        for seed in seeds
+    ]
 
 
-def collect_training_fields(module: TrainingModule) -> dict[str, Any]:
-    """Return the fields of a row about the training and the validation at its end."""
+def collect_results(module: TrainingModule) -> dict[str, Any]:
+    """Return the fields of a row about losses, accuracies and speed."""
+    if module.divergence:
+        return {"status": "diverged", "reason": module.divergence}
     loss, top1 = module.metrics.final_means()
     fields: dict[str, Any] = {
         "status": "ok",
@@ -87,6 +88,7 @@ def collect_training_fields(module: TrainingModule) -> dict[str, Any]:
         "train_top1": top1,
         "images_per_second": module.images_per_second,
         "sn_ratios": mean_ratios(module.evaluated),
+        **module.testing.summary("test"),
     }
     if module.images.holds_out:
         fields["val_top1"] = module.validation.summary("val")["val_top1"]
@@ -95,17 +97,9 @@ def collect_training_fields(module: TrainingModule) -> dict[str, Any]:
     if loss >= 0.99 * math.log(classes):
         reason = f"the final training loss of {loss:.3f} is not 1 % below ln({classes})"
         fields |= {"status": "diverged", "reason": reason}
-    return fields
-
-
-def collect_test_fields(module: TrainingModule) -> dict[str, Any]:
-    """Return the fields of a row about the test images.
-
-    The test loss can be infinite after a finite training loss: running statistics can be broken.
-    """
-    fields: dict[str, Any] = dict(module.testing.summary("test"))
-    if not math.isfinite(fields["test_loss"]):
-        reason = f"the loss on the test images was {fields['test_loss']}"
+    # It can be infinite after a finite training loss: running statistics can be broken.
+    if not math.isfinite(test_loss := fields["test_loss"]):
+        reason = f"the loss on the test images was {test_loss}"
         fields |= {"test_loss": None, "status": "diverged", "reason": reason}
     return fields
 
@@ -115,7 +109,7 @@ def collect_hardware_fields(module: TrainingModule) -> dict[str, Any]:
     return {
         "channels_last": module.cell.trainer.channels_last,
         "impl": module.impl,
-        "cuda_graphs": module.graphs,
+        "cuda_graphs": module.cell.trainer.cuda_graph,
         "resumed": module.resumed,
         **measure_devices(module.cell, module.plan.devices),
     }

@@ -23,11 +23,12 @@ from normbench.data.reading import LOADERS, NO_FFCV, LoaderName, Reader, open_sp
 from normbench.errors import BadInput
 from normbench.prepare import main as prepare
 from normbench.training import checkpoint
+from normbench.training.batches import Chunk, EvaluationBatch
 from normbench.training.checkpoint import Checkpoints
-from normbench.training.chunk import Chunk, Chunking, EvaluationBatch
-from normbench.training.datamodule import DataModule, WorkerSampler
+from normbench.training.datamodule import DataModule
 from normbench.training.experiment import Experiment, Training
 from normbench.training.regularization import Regularization
+from normbench.training.sampler import Chunking, WorkerSampler
 from normbench.training.trainer import train
 from support import dataset_files
 from support.cells import Curve, Interrupted, cell, train_cell

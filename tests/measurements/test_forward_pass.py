@@ -10,7 +10,7 @@ from normbench.errors import Impossible
 from normbench.measurements.power import power
 from normbench.measurements.ratios import ratios
 from normbench.measurements.receptive_field import receptive_fields
-from normbench.measurements.spp import propagation
+from normbench.measurements.signal_propagation import propagation
 from normbench.norms.workers import set_workers
 from support.networks import network_of, noise, unchanged
 from support.slow import EVERYDAY_NORMS, slow_except

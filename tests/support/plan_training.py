@@ -76,7 +76,7 @@ def run(errand: Errand, tell: Callable[[Any], None]) -> dict[str, list[dict[str,
 
 def _trained(errand: Errand, name: str, cell: Cell) -> list[dict[str, float]]:
     folder = errand.folder / name
-    module, images = prepare(Training(Experiment(cell, errand.plan)))
+    module = prepare(Training(Experiment(cell, errand.plan)))
     looking = Looking(_beginning(errand, folder))
     if errand.mode == "control":
         set_workers(module.model, 1)
@@ -84,7 +84,7 @@ def _trained(errand: Errand, name: str, cell: Cell) -> list[dict[str, float]]:
     trainer.callbacks.append(looking)  # type: ignore[attr-defined]
     if errand.mode in ("restarted", "control"):
         trainer.limit_train_batches = RESTARTS
-    trainer.fit(module, images)
+    trainer.fit(module, module.images)
     if errand.mode == "reference":
         torch.save(looking.seen, folder / "seen.pt")
         return []

@@ -7,11 +7,14 @@ import pytest
 import torch
 from torch import Tensor
 
+from normbench.config.build import build, options
 from normbench.config.plan import Plan
 from normbench.data.digits import Digits
-from normbench.training.chunk import Chunk, Chunking, augment_chunk
-from normbench.training.datamodule import DataModule, WorkerSampler
+from normbench.errors import BadInput
+from normbench.training.batches import Chunk, augment_chunk
+from normbench.training.datamodule import DataModule
 from normbench.training.regularization import Regularization, mix_images
+from normbench.training.sampler import Chunking, WorkerSampler
 from support.cells import SHORT, cell, train_cell
 from support.slow import slow_except
 
@@ -120,7 +123,7 @@ def test_the_loss_is_the_closed_form(smoothing: float) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "says"),
+    ("changes", "says"),
     [
         ({"cutmix_target": 0.5}, "cutmix_target=0.5: it must be from 0.62 to 1"),
         ({"cutmix_target": 0.9, "cutmix": 1.0}, "it replaces cutmix"),
@@ -128,13 +131,13 @@ def test_the_loss_is_the_closed_form(smoothing: float) -> None:
             {"mixup_and_cutmix": "halves", "mixup": 0.2},
             "mixup_and_cutmix=halves: it needs mixup and cutmix",
         ),
-        ({"dropout": 1.0}, "dropout=1.0: it must be at least 0 and below 1"),
-        ({"stochastic_depth": -0.1}, "stochastic_depth=-0.1: it must be at least 0 and below 1"),
+        ({"dropout": 1.0}, "dropout=1.0: input should be less than 1"),
+        ({"stochastic_depth": -0.1}, "stochastic_depth=-0.1: .* greater than or equal to 0"),
     ],
 )
-def test_levels_that_make_no_sense_are_refused(options: dict[str, Any], says: str) -> None:
-    with pytest.raises(ValueError, match=says):
-        Regularization(**options)
+def test_levels_that_make_no_sense_are_refused(changes: dict[str, Any], says: str) -> None:
+    with pytest.raises(BadInput, match=rf"reg\..*{says}"):
+        build("reg", options("reg", "none", changes))
 
 
 def seen(plan: Plan) -> dict[tuple[int, int], tuple[Tensor, Tensor]]:
@@ -148,12 +151,11 @@ def seen(plan: Plan) -> dict[tuple[int, int], tuple[Tensor, Tensor]]:
         step = 0
         for chunk in images.read_chunks(0):
             ready: Chunk = augment_chunk(data, chunk)
-            assert ready.partners is not None
             for k in range(len(ready.images)):
                 flat = zip(
                     ready.indices[k].flatten(),
                     ready.images[k].flatten(0, 1),
-                    ready.partners.labels[k].flatten(),
+                    ready.mix_targets[0][k].flatten(),
                     strict=True,
                 )
                 found |= {(step, int(index)): (image, label) for index, image, label in flat}

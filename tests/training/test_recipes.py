@@ -14,12 +14,12 @@ from normbench.config.build import build, options
 from normbench.config.files import CONF, names, unverified
 from normbench.errors import BadInput, Impossible
 from normbench.models.drop import Dropout, StochasticDepth
-from normbench.training import schedule
 from normbench.training.ema import MovingAverage
 from normbench.training.experiment import Experiment
 from normbench.training.parameter_groups import ROLES, list_parameters
 from normbench.training.recipe import Recipe
 from normbench.training.regularization import Regularization
+from normbench.training.schedule_preview import list_events, simulate_lr
 from support import dataset_files
 from support.cells import SHORT, cell, train_cell
 from support.commands import Command
@@ -117,8 +117,8 @@ def test_the_optimizer_follows_the_course_step_by_step(name: str) -> None:
     batch = max(made.rates, default=128)
     images = 2 * batch if made.epochs is None or made.epochs > 50 else 8 * batch
     steps = made.count_steps(images, batch)
-    rates = schedule.simulate_lr(made, made.build_optimizer(nn.Linear(2, 2), batch), steps)
-    told = schedule.list_events(made, images, batch)
+    rates = simulate_lr(made, made.build_optimizer(nn.Linear(2, 2), batch), steps)
+    told = list_events(made, images, batch)
     assert [each.lr for each in told] == pytest.approx([rates[each.step] for each in told])
     assert told[0].name == "first step"
     assert told[-1].step == steps - 1
@@ -177,9 +177,9 @@ def test_a_command_with_another_batch_is_refused_before_any_training(command: Co
     [
         ({"schedule": "exponential"}, "period=None: schedule=exponential needs a period"),
         ({"period": 0.1}, "period=0.1: .* other schedules need period=null"),
-        ({"rates": {128: -1}}, "rates=.*: global batches and rates must be above 0"),
+        ({"rates": {128: -1}}, "recipe.rates={128: -1}: input should be greater than 0"),
         ({"ema_unit": "epoch"}, "ema_unit=epoch: it needs recipe.ema"),
-        ({"crop": 0}, "crop=0: it must be above 0"),
+        ({"crop": 0}, "crop=0: input should be greater than 0"),
     ],
 )
 def test_a_bad_recipe_is_one_sentence(changes: dict[str, Any], says: str) -> None:
@@ -190,8 +190,8 @@ def test_a_bad_recipe_is_one_sentence(changes: dict[str, Any], says: str) -> Non
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
-        ({"alpha": 1.0}, "alpha=1.0: a decay must be at least 0 and below 1"),
-        ({"eps": 0.0}, "eps=0.0: it must be above 0"),
+        ({"alpha": 1.0}, "alpha=1.0: input should be less than 1"),
+        ({"eps": 0.0}, "eps=0.0: input should be greater than 0"),
         ({"nesterov": True}, "nesterov=true: RMSProp has no Nesterov form"),
     ],
 )
@@ -216,7 +216,7 @@ def test_evonorms_proxy_task_trains(precision: str, tmp_path: Path) -> None:
 
 def test_an_average_over_epochs_begins_with_the_first_and_keeps_its_decay() -> None:
     network = nn.Linear(1, 1, bias=False)
-    average = MovingAverage(network, 0.9, warms_up=False)
+    average = MovingAverage(network, 0.9, per_epoch=True)
     expected = None
     for number, value in enumerate((3.0, 1.0, -2.0)):
         nn.init.constant_(network.weight, value)

@@ -7,8 +7,8 @@ from torch import Tensor
 from normbench.config.plan import Plan, default_plan
 from normbench.data.counter_rng import Draws, permutation
 from normbench.data.digits import Digits
-from normbench.training.chunk import Chunk, Chunking, augment_chunk
-from normbench.training.datamodule import WorkerSampler
+from normbench.training.batches import Chunk, augment_chunk
+from normbench.training.sampler import Chunking, WorkerSampler
 
 PLANS = [Plan(1, 8, 1), Plan(8, 1, 1), Plan(1, 1, 8), Plan(2, 2, 2), Plan(4, 2, 1), Plan(2, 1, 4)]
 

@@ -16,13 +16,14 @@ from normbench.data.digits import Digits
 from normbench.errors import BadInput, Impossible
 from normbench.execution import preflight
 from normbench.training import cuda_graph
-from normbench.training.chunk import Chunk, Chunking, augment_chunk
-from normbench.training.datamodule import DataModule, WorkerSampler
+from normbench.training.batches import Chunk, augment_chunk
+from normbench.training.datamodule import DataModule
 from normbench.training.experiment import Experiment, Training
 from normbench.training.metrics import PassOutput, StepMetrics
 from normbench.training.parameter_groups import build_groups, list_parameters
 from normbench.training.recipe import Recipe
-from normbench.training.schedule import simulate_lr
+from normbench.training.sampler import Chunking, WorkerSampler
+from normbench.training.schedule_preview import simulate_lr
 from normbench.training.trainer import prepare
 from support.cells import SHORT, arguments_for, cell, network_for, train_cell
 from support.layers import norm_layers
@@ -78,14 +79,14 @@ def test_multistep_drops_at_fractions_of_the_training() -> None:
         ({"epochs": 3}, r"as in recipe\.epochs=10 recipe\.images=null"),
         ({"images": None}, "set one of them"),
         ({"lr": float("nan")}, "recipe.lr=nan: it must be a finite number"),
-        ({"lr": 0}, "lr=0.0: it must be above 0"),
+        ({"lr": 0}, "recipe.lr=0: input should be greater than 0"),
         ({"lr": "fast"}, "recipe.lr=fast: input should be a valid number"),
-        ({"warmup": 1.5}, "recipe.warmup=1.5: a fraction of all steps must be"),
+        ({"warmup": 1.5}, "recipe.warmup=1.5: input should be less than 1"),
         ({"schedule": "cosin"}, "recipe.schedule=cosin: input should be 'cosine'"),
         ({"decayed": ["wieght"]}, "did you mean weight"),
         ({"momentum": 0.0}, "nesterov=false"),
         ({"wd": 1}, "recipe.wd is no option of demo"),
-        ({"recalibration": 0}, "recipe.recalibration=0: it must be above 0"),
+        ({"recalibration": 0}, "recipe.recalibration=0: input should be greater than 0"),
         (
             {"gain_target": 1.0, "decayed": ["weight"]},
             "gain_target=1.0: recipe.decayed has no gain",
@@ -484,7 +485,8 @@ def first_gradients(norm: str, plan: Plan) -> list[torch.Tensor]:
     """The gradients of the first step, from a task of its own."""
     words = ("model.depth=8", "batch=4", "workers=4", "protocol=fixed_workers", *SHORT)
     base = cell(*arguments_for(norm), *words, "precision=64-true")
-    module, data = prepare(Training(Experiment(base, plan)))
+    module = prepare(Training(Experiment(base, plan)))
+    data = module.images
     chunk: Chunk = augment_chunk(data.data, next(data.read_chunks(0)))
     for images, labels in zip(chunk.images[0], chunk.labels[0], strict=True):
         loss = nn.functional.cross_entropy(module.model(images.double()), labels)

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from normbench.catalog import model, normalizer
 from normbench.errors import Impossible
-from normbench.measurements.spp import propagation
+from normbench.measurements.signal_propagation import propagation
 from normbench.models.swap import swap
 from support.networks import network_of, noise
 

@@ -1,0 +1,79 @@
+"""Which image which worker sees in which step, and where the chunks of an epoch end.
+
+Shape letters: K steps of a chunk, A forward passes of a step, N images of a pass.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from normbench.config.plan import Plan
+from normbench.data.counter_rng import permutation
+
+
+@dataclass(frozen=True)
+class WorkerSampler:
+    """The images of every step: one permutation an epoch, drawn from (seed, epoch).
+
+    Image k of a global batch belongs to worker k mod W. Images that do not fill a global batch are
+    left out of that epoch.
+
+    Args:
+        images: training images.
+        global_batch: images of an optimizer step.
+        plan: layout of the workers on the devices.
+        seed: of the run.
+    """
+
+    images: int
+    global_batch: int
+    plan: Plan
+    seed: int
+
+    @property
+    def steps_per_epoch(self) -> int:
+        return self.images // self.global_batch
+
+    def device_indices(self, epoch: int, device: int = 0) -> Tensor:
+        """Return the indices (steps, A, N) of the images that `device` sees in `epoch`."""
+        return self.select_device(self.global_batches(epoch), device)
+
+    def global_batches(self, epoch: int) -> Tensor:
+        """Return the indices (steps, global batch) of the images of `epoch`."""
+        order = permutation(self.seed, epoch, self.images)
+        return order[: self.steps_per_epoch * self.global_batch].view(-1, self.global_batch)
+
+    def select_device(self, steps: Tensor, device: int) -> Tensor:
+        """Select what `device` takes of each step: (K, global batch, ...) -> (K, A, N, ...)."""
+        turns = range(self.plan.accumulation)
+        return torch.stack([steps[:, self.plan.share(device, turn)] for turn in turns], dim=1)
+
+
+@dataclass(frozen=True)
+class Chunking:
+    """Division of a run into chunks.
+
+    A chunk ends with the epoch, and at every step at which a record of the curve is due.
+
+    Args:
+        steps: optimizer steps of the run.
+        chunk: the most steps of a chunk.
+        log_every: steps between two records within an epoch.
+    """
+
+    steps: int
+    chunk: int
+    log_every: int
+
+    def split_epoch(self, epoch: int, steps_per_epoch: int, start: int = 0) -> Iterator[slice]:
+        """Yield the steps of each chunk from `start` on, counted from the beginning of `epoch`."""
+        # `before` and log_every count steps of the run, the others steps of this epoch.
+        before = epoch * steps_per_epoch
+        end = min(steps_per_epoch, self.steps - before)
+        while start < end:
+            to_record = self.log_every - (before + start) % self.log_every
+            stop = min(start + self.chunk, start + to_record, end)
+            yield slice(start, stop)
+            start = stop
