@@ -1,13 +1,13 @@
-"""Forward passes for measurements: they leave the network as it was, and every call is seen."""
+"""Forward passes for measurements: restore the network afterwards, and trace its calls."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, Literal
+from typing import Any, Literal, TypeGuard
 
 import torch
 from torch import Tensor, fx, nn
 
-from normbench.errors import Impossible
+from normbench.errors import Impossible, one_line
 from normbench.models.fx_graph import ADDITIONS, Tracer, layer
 from normbench.models.layer_types import is_activation, is_batch_norm
 from normbench.norms.base.layer import Activation, NormAct
@@ -23,7 +23,7 @@ def measuring(network: nn.Module, statistics: Statistics = "batch") -> Iterator[
     """Run `network` without gradients and dropout; restore modes, buffers and workers at the end.
 
     Args:
-        network: to be measured.
+        network: the network to measure.
         statistics: "batch": of the images at hand, as one worker, as in training. "running": as in
             evaluation. Batch-independent normalizers compute the same with both.
     """
@@ -50,7 +50,7 @@ def measuring(network: nn.Module, statistics: Statistics = "batch") -> Iterator[
 
 
 class _Tracer(Tracer):
-    """Keeps residual joins and activations of normbench as single calls."""
+    """Keep residual joins and activations of normbench as single calls."""
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
         single = isinstance(m, Join | Activation | ThresholdedLinear)
@@ -66,8 +66,7 @@ def trace(network: nn.Module) -> fx.GraphModule:
     try:
         return fx.GraphModule(network, _Tracer().trace(network))
     except Exception as error:  # any code of a foreign network may fail, in any way
-        reason = f"{type(error).__name__}: {error}".partition("\n")[0]
-        raise Impossible(f"the network cannot be traced: {reason}") from error
+        raise Impossible(f"the network cannot be traced: {one_line(error)}") from error
 
 
 def branch_argument(module: fx.GraphModule, call: fx.Node, depth: dict[fx.Node, int]) -> int | None:
@@ -92,15 +91,13 @@ def block_output(module: fx.GraphModule, join: fx.Node) -> fx.Node:
     next_layer = layer(module, reader)
     if others or next_layer is None:
         return join
-    own = isinstance(next_layer, Activation | ThresholdedLinear)
+    activates = isinstance(next_layer, Activation | ThresholdedLinear) or is_activation(next_layer)
     # An activation that only a normalization reads is the start of the next block.
-    starts_block = len(reader.users) == 1 and isinstance(
-        layer(module, next(iter(reader.users))), NormAct
-    )
-    activates = own or is_activation(next_layer)
+    readers = [layer(module, user) for user in reader.users]
+    starts_block = len(readers) == 1 and isinstance(readers[0], NormAct)
     return reader if activates and not starts_block else join
 
 
-def is_map(value: Any) -> bool:
-    """Return whether `value` is a tensor (N, C, H, W)."""
+def is_map(value: Any) -> TypeGuard[Tensor]:
+    """Return True if `value` is a tensor (N, C, H, W)."""
     return isinstance(value, Tensor) and value.dim() == 4

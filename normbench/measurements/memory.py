@@ -6,13 +6,12 @@ returns counts until it is freed, and scratch memory within an operation is not 
 
 import gc
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 
 def peak_memory(run: Callable[[], object], device: torch.device) -> int:
@@ -47,33 +46,39 @@ def memory_for_backward(layer: Callable[[Tensor], Tensor], x: Tensor) -> int:
 
 
 class _StorageCounter(TorchDispatchMode):
-    """Counts the bytes of the storages that operations create, until they are freed."""
+    """Count the bytes of the storages that operations create, until they are freed."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.peak = self.current = 0
-        self.counted: set[int] = set()
+        self.counted: set[int] = set()  # addresses
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        tensors = (each for each in tree_leaves((args, kwargs)) if isinstance(each, Tensor))
-        inputs = {_key(tensor) for tensor in tensors}
+        inputs = {storage.data_ptr() for storage in _storages([args, kwargs])}
         output = func(*args, **(kwargs or {}))
-        for each in tree_leaves(output):
-            if isinstance(each, Tensor) and _key(each) not in inputs | self.counted:
-                self._count(each.untyped_storage())
+        for storage in _storages(output):
+            if storage.data_ptr() not in inputs | self.counted:
+                self._count(storage)
         return output
 
     def _count(self, storage: torch.UntypedStorage) -> None:
-        key, size = storage._cdata, storage.nbytes()
-        self.counted.add(key)
+        address, size = storage.data_ptr(), storage.nbytes()
+        self.counted.add(address)
         self.current += size
         self.peak = max(self.peak, self.current)
-        weakref.finalize(storage, self._free, key, size)
+        weakref.finalize(storage, self._free, address, size)
 
-    def _free(self, key: int, size: int) -> None:
-        self.counted.discard(key)
+    def _free(self, address: int, size: int) -> None:
+        self.counted.discard(address)
         self.current -= size
 
 
-def _key(tensor: Tensor) -> int:
-    return int(tensor.untyped_storage()._cdata)
+def _storages(value: Any) -> Iterator[torch.UntypedStorage]:
+    """Yield the storages of the tensors in nested arguments or results of an operation."""
+    if isinstance(value, Tensor):
+        yield value.untyped_storage()
+    elif isinstance(value, Mapping):
+        yield from _storages([*value.values()])
+    elif isinstance(value, Sequence) and not isinstance(value, str):
+        for each in value:
+            yield from _storages(each)

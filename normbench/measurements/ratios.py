@@ -8,6 +8,7 @@ means and variances or those of one layer in two networks, differ by
 """
 
 import math
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
@@ -48,8 +49,8 @@ def ratios(network: nn.Module, image: tuple[int, int, int]) -> list[LayerRatios]
         ValueError: the network has no switchable layer.
     """
     fields = receptive_fields(network, image)
-    order = {name: place for place, name in enumerate(fields)}
-    layers = sorted(switchable_layers(network), key=lambda pair: order[pair[0]])
+    order = list(fields)
+    layers = sorted(switchable_layers(network), key=lambda pair: order.index(pair[0]))
     ratios_of_layers = []
     for depth, (name, layer) in enumerate(layers, 1):
         mean, var = (
@@ -82,11 +83,11 @@ def field_groups(fields: Sequence[int]) -> Mapping[int, str]:
         edges = sorted({ordered[len(ordered) * part // 3 - 1] for part in (1, 2)} - {max(fields)})
     edges = [*edges, max(fields)]
     groups = {}
-    for field in set(fields):
-        place = next(place for place, edge in enumerate(edges) if field <= edge)
+    for field in sorted(set(fields)):
+        place = bisect_left(edges, field)
         least = edges[place - 1] + 1 if place else min(fields)
         groups[field] = f"RF {least} to {edges[place]}"
-    return dict(sorted(groups.items()))
+    return groups
 
 
 def measure(network: nn.Module, images: Tensor, _statistics: Statistics = "batch") -> list[Record]:

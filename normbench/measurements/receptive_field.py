@@ -51,7 +51,7 @@ def receptive_fields(network: nn.Module, image: tuple[int, int, int]) -> dict[st
 
 
 class _Interpreter(fx.Interpreter):
-    """Runs a network call by call and follows the receptive field."""
+    """Run a network call by call and follow the receptive field."""
 
     def __init__(self, module: fx.GraphModule) -> None:
         super().__init__(module)
@@ -97,10 +97,10 @@ class _Interpreter(fx.Interpreter):
 
 
 def _largest(fields: list[ReceptiveField]) -> ReceptiveField:
-    """Return the maxima along each side by itself."""
+    """Return the maximum along each side."""
     sizes, jumps = (
         (max(pair[0] for pair in pairs), max(pair[1] for pair in pairs))
-        for pairs in ([field.size for field in fields], [field.jump for field in fields])
+        for pairs in zip(*fields, strict=True)
     )
     return ReceptiveField(sizes, jumps)
 
@@ -110,7 +110,7 @@ def _pair(value: Any) -> Pair:
 
 
 def _is_pooled(arguments: tuple[Any, ...], value: Tensor) -> bool:
-    """Return whether a call reduced a map to one number per channel."""
+    """Return True if a call reduced a map to one number per channel."""
     maps = [each for each in arguments if is_map(each)]
     single = math.prod(value.shape[2:]) == 1
     return single and any(math.prod(each.shape[2:]) > 4 for each in maps)

@@ -94,7 +94,7 @@ def table(records: Sequence[Record]) -> list[list[object]]:
 
 
 class _Interpreter(fx.Interpreter):
-    """Runs a network call by call and measures its blocks; it keeps no map longer than needed."""
+    """Run a network call by call and measure its blocks; free each map after its last use."""
 
     def __init__(self, module: fx.GraphModule) -> None:
         super().__init__(module)
@@ -106,11 +106,11 @@ class _Interpreter(fx.Interpreter):
         self.pending: dict[fx.Node, tuple[str, float]] = {}
 
     def run_node(self, n: fx.Node) -> Any:
-        place = branch_argument(self.calls, n, self.depth)
+        branch = branch_argument(self.calls, n, self.depth)
         arguments, _ = self.fetch_args_kwargs_from_env(n)
-        if place is not None and _add_maps(*arguments[:2]):
+        if branch is not None and _are_maps_of_one_shape(*arguments[:2]):
             name = str(n.target if n.op == "call_module" else n.name)
-            self.pending[block_output(self.calls, n)] = name, _variance(arguments[place])
+            self.pending[block_output(self.calls, n)] = name, _variance(arguments[branch])
         value = super().run_node(n)
         if n in self.pending:
             self._add_block(value, *self.pending.pop(n))
@@ -131,8 +131,8 @@ class _Interpreter(fx.Interpreter):
         )  # fmt: skip
 
 
-def _add_maps(first: Any, second: Any) -> bool:
-    """Return whether two maps of one shape are added, and not a bias to a map."""
+def _are_maps_of_one_shape(first: Any, second: Any) -> bool:
+    # Otherwise the addition is that of a bias to a map.
     return is_map(first) and is_map(second) and first.shape == second.shape
 
 

@@ -28,7 +28,7 @@ class TrainingProbes:
         self.kinds, self.every, self.network, self.save = list(kinds), every, network, save
 
     def due(self, epoch: int, *, last: bool) -> bool:
-        """Return whether to measure after `epoch`; `last`: the training ends there."""
+        """Return True if `epoch` is to be measured; `last`: the training ends there."""
         return bool(self.kinds) and (last or epoch % self.every == 0)
 
     def measure(self, network: nn.Module, images: Tensor, epoch: int) -> dict[str, float]:
@@ -37,7 +37,7 @@ class TrainingProbes:
         A kind that fails in this network is reported in the log and skipped from then on.
         """
         means: dict[str, float] = {}
-        for kind in [*self.kinds]:
+        for kind in list(self.kinds):
             try:
                 records = measurement(kind).measure(network, images, "batch")
             except Exception as error:  # no failure of a probe may end a training
@@ -45,8 +45,8 @@ class TrainingProbes:
                 print(f"probe.kinds={kind} is skipped: {reason}", flush=True)
                 self.kinds.remove(kind)
                 continue
-            of_network = [{"network": self.network, "epoch": epoch} | each for each in records]
-            self.save(kind, of_network, epoch)
+            columns = {"network": self.network, "epoch": epoch}
+            self.save(kind, [columns | record for record in records], epoch)
             means |= measurement(kind).curve_means(records)
         return means
 

@@ -7,8 +7,7 @@ launched as usual, since its learning rate changes.
 """
 
 import gc
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -18,6 +17,7 @@ from torch import nn
 from normbench.training.batches import StepBatch
 from normbench.training.metrics import PassOutput
 
+ComputeGradients = Callable[[StepBatch], list[PassOutput]]
 Replay = Callable[[], Any]
 WARM_UPS = 3  # libraries choose their kernels and allocate memory before the capture
 
@@ -30,20 +30,14 @@ class GraphedStep:
         network: whose buffers the capture must not change.
     """
 
-    def __init__(
-        self, compute_gradients: Callable[[StepBatch], list[PassOutput]], network: nn.Module
-    ) -> None:
+    def __init__(self, compute_gradients: ComputeGradients, network: nn.Module) -> None:
         self.compute_gradients, self.network = compute_gradients, network
         self.static_batch: StepBatch | None = None
         self.replay: Replay | None = None
         self.outputs: list[PassOutput] = []
 
     def __call__(self, batch: StepBatch) -> list[PassOutput]:
-        """Leave the gradients of `batch` and return the outputs of its passes.
-
-        Raises:
-            RuntimeError: in the first step, if it contains what cannot be captured.
-        """
+        """Leave the gradients of `batch` and return the outputs of its passes."""
         if self.static_batch is None or self.replay is None:
             self.static_batch = batch.clone()
             self.replay = self._capture(self.static_batch)
@@ -53,6 +47,11 @@ class GraphedStep:
         return [PassOutput(loss.clone(), logits.clone()) for loss, logits in self.outputs]
 
     def _capture(self, batch: StepBatch) -> Replay:
+        """Capture the passes of `batch`.
+
+        Raises:
+            RuntimeError: they contain what cannot be captured.
+        """
         buffers = [buffer.clone() for buffer in self.network.buffers()]
         try:
             replay, self.outputs = capture(partial(self.compute_gradients, batch))
@@ -89,20 +88,13 @@ def capture(run: Callable[[], list[PassOutput]]) -> tuple[Replay, list[PassOutpu
                 run()
         torch.cuda.current_stream().wait_stream(stream)
         graph = torch.cuda.CUDAGraph()
-        with _pause_garbage_collector(), torch.cuda.graph(graph):
-            outputs = run()
+        # Garbage is collected before: freeing an older graph would invalidate the capture.
+        gc.collect()
+        gc.disable()
+        try:
+            with torch.cuda.graph(graph):
+                outputs = run()
+        finally:
+            gc.enable()
     torch.cuda.set_rng_state(random_state)
     return graph.replay, outputs
-
-
-@contextmanager
-def _pause_garbage_collector() -> Iterator[None]:
-    """Pause the garbage collector: freeing an older graph would invalidate the capture."""
-    enabled = gc.isenabled()
-    gc.collect()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()

@@ -36,8 +36,8 @@ from normbench.training.sampler import Chunking, WorkerSampler
 # Larger chunks gain nothing: augmentation then costs far less than the steps themselves.
 CHUNK_IMAGES = 2000  # images of a chunk, about, if trainer.chunk is null
 CHUNK_VALUES = 2**26  # the most values of a chunk, for large images
-#: Multiply-adds of all forward passes from which compiling, which takes a minute, pays: those of
-#: hours of training on a CPU, of a quarter of an hour on a GPU.
+#: Least multiply-adds of all forward passes at which compiling, which takes a minute, pays: hours
+#: of training on a CPU, a quarter of an hour on a GPU.
 COMPILED_MACS = {"cpu": 1e14, "cuda": 1e15}
 COMPILED_IMAGES = 100_000  # shorter trainings are not compiled by default, whatever the network
 
@@ -93,19 +93,15 @@ class Experiment:
             Impossible: the level of regularization sets an option that the model does not have.
         """
         cell, rates = self.cell, self.reg.drop_rates
-        known = arguments("model", cell.model.options)
-        if missing := sorted(rates.keys() - known):
+        if missing := sorted(rates.keys() - arguments("model", cell.model.options)):
             raise Impossible(
                 f"reg={cell.reg.name} sets {missing[0]}, and model={cell.model.name} has no such "
                 "option"
             )
         network: nn.Module = build(
-            "model",
-            {**cell.model.options, **rates},
-            norm=self.norm,
-            num_classes=self.data.classes,
+            "model", {**cell.model.options, **rates}, norm=self.norm, num_classes=self.data.classes,
             in_chans=self.data.image_shape[0],
-        )
+        )  # fmt: skip
         if self.reg.rescale is not None:
             set_rescale(network, self.reg.rescale)
         return network
@@ -132,8 +128,8 @@ class Experiment:
     def choose_impl(self, steps: int) -> Implementation:
         """Return how layers are computed in a training of `steps`.
 
-        `trainer.impl=auto` follows from the size of the training and the kind of device, and from
-        no clock. Triton kernels and recomputation are never chosen by default.
+        `trainer.impl=auto` depends on the size of the training and the kind of device, not on a
+        clock, and never chooses Triton kernels or recomputation.
         """
         if self.cell.trainer.impl != "auto":
             return self.cell.trainer.impl
@@ -164,8 +160,8 @@ def count_readers(cell: Cell) -> int:
     return own_cores() if cell.trainer.readers is None else cell.trainer.readers
 
 
-def lay_workers(network: nn.Module, plan: Plan) -> None:
-    """Tell the layers of `network` how many workers share a forward pass.
+def set_plan(network: nn.Module, plan: Plan) -> None:
+    """Set how many workers share a forward pass of `network`.
 
     Raises:
         Impossible: synchronized statistics and a plan of several passes.
@@ -188,8 +184,8 @@ class Listener:
     def on_progress(self, done: int, steps: int, loss: float) -> None:
         """Receive the number of completed steps, of all steps, and the latest loss."""
 
-    def on_probe(self, kind: str, lines: Sequence[ProbeRecord], epoch: int) -> None:
-        """Receive the lines that a probe of `kind` has measured after `epoch`."""
+    def on_probe(self, kind: str, records: Sequence[ProbeRecord], epoch: int) -> None:
+        """Receive the records that a probe of `kind` has measured after `epoch`."""
 
 
 @dataclass(frozen=True)

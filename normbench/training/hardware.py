@@ -48,8 +48,8 @@ def use_full_precision() -> None:
 def missing_compiler(cell: Cell) -> str:
     """Return the compiler that torch.compile lacks here, C for a GPU and C++ for a CPU, or ""."""
     variable, defaults = ("CC", ("gcc", "clang")) if uses_gpu(cell) else ("CXX", ("g++",))
-    names = (name,) if (name := os.environ.get(variable)) else defaults
-    return "" if any(map(shutil.which, names)) else f"{names[0]} ({variable} names another)"
+    compilers = (name,) if (name := os.environ.get(variable)) else defaults
+    return "" if any(map(shutil.which, compilers)) else f"{compilers[0]} ({variable} names another)"
 
 
 def host_memory() -> int:

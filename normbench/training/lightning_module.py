@@ -6,7 +6,6 @@ device once. The number of steps in a chunk changes no result.
 
 import math
 import time
-from collections.abc import Callable
 from contextlib import nullcontext
 from functools import partial
 from typing import Any
@@ -31,10 +30,10 @@ from normbench.training.checkpoint import (
     require_continuable,
     restore_optimizer_state,
 )
-from normbench.training.cuda_graph import GraphedStep
+from normbench.training.cuda_graph import ComputeGradients, GraphedStep
 from normbench.training.datamodule import DataModule
 from normbench.training.ema import MovingAverage
-from normbench.training.experiment import Training, lay_workers
+from normbench.training.experiment import Training, set_plan
 from normbench.training.metrics import (
     Evaluation,
     LossAndHits,
@@ -83,7 +82,7 @@ class TrainingModule(LightningModule):
         self.dropping_layers = drop_layers(network)
         classes = experiment.data.classes
         self.validation, self.testing = Evaluation(classes), Evaluation(classes)
-        lay_workers(network, self.plan)
+        set_plan(network, self.plan)
         self.statistics = NetworkStatistics(network)
         self.ema: MovingAverage | None = None
         if self.recipe.ema is not None:
@@ -92,12 +91,11 @@ class TrainingModule(LightningModule):
         self.impl = experiment.choose_impl(self.steps)
         # After the copy of the average, which evaluations run eagerly.
         set_implementation(network, self.impl)
-        self.compute_gradients: Callable[[StepBatch], list[PassOutput]] = self._compute_gradients
+        self.compute_gradients: ComputeGradients = self._compute_gradients
         if cell.trainer.cuda_graph:
             self.compute_gradients = GraphedStep(self._compute_gradients, network)
-        self.probes = TrainingProbes(
-            cell.probe.kinds, cell.probe.every, cell.title, self.listener.on_probe
-        )
+        probe = cell.probe
+        self.probes = TrainingProbes(probe.kinds, probe.every, cell.title, self.listener.on_probe)
         self._state = training.state
         if training.state is not None:
             self._load_training_state(training.state)
@@ -195,6 +193,7 @@ class TrainingModule(LightningModule):
         return PassOutput(loss.detach(), logits.detach())
 
     def _cast(self, images: Tensor) -> Tensor:
+        """Convert images to the data type and the memory format of the network."""
         return images.to(self.dtype, memory_format=self.format)
 
     def _gather_steps(self, steps: Tensor, due: bool) -> tuple[list[LossAndHits], bool]:
@@ -245,9 +244,10 @@ class TrainingModule(LightningModule):
         for statistics in filter(None, averaged):
             statistics.write(self._reduce_devices(statistics.read()))
 
-    def _report(self, more: Record) -> None:
+    def _report(self, evaluations: Record) -> None:
+        """Report a record of the curve: the steps since the last one, and `evaluations`."""
         position = {"step": self.done, "epoch": self.done / self.steps_per_epoch, "lr": self.lr}
-        self.listener.on_record(position | self.metrics.take_pending() | more)
+        self.listener.on_record(position | self.metrics.take_pending() | evaluations)
 
     def on_train_epoch_end(self) -> None:
         # Lightning validates before it ends the epoch.

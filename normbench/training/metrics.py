@@ -1,7 +1,7 @@
 """Losses and accuracies: of the images of a split, and of training steps."""
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from statistics import fmean
 from typing import NamedTuple
 
@@ -28,8 +28,8 @@ class Evaluation(nn.Module):
 
     def reset(self) -> None:
         """Forget all images."""
-        for metric in (self.top1, self.top5, self.loss):
-            metric.reset()
+        for metric in self.children():
+            metric.reset()  # type: ignore[operator]
 
     def update(self, logits: Tensor, labels: Tensor) -> None:
         """Count the images of logits (N, classes) and labels (N,)."""
@@ -48,10 +48,10 @@ class Evaluation(nn.Module):
 
 
 class PassOutput(NamedTuple):
-    """Outcome of a forward pass: its part of the loss of the step, (), and logits (N, classes)."""
+    """Result of a forward pass."""
 
-    loss: Tensor
-    logits: Tensor
+    loss: Tensor  # (), its part of the loss of the step
+    logits: Tensor  # (N, classes)
 
 
 def reduce_steps(steps: Sequence[Sequence[PassOutput]], labels: Tensor) -> Tensor:
@@ -72,13 +72,7 @@ def reduce_steps(steps: Sequence[Sequence[PassOutput]], labels: Tensor) -> Tenso
 
 
 class StepMetrics:
-    """Losses and hits of training steps, averaged for the curve and for the row.
-
-    Args:
-        steps: optimizer steps of the training.
-        steps_per_epoch: of them, in one epoch.
-        global_batch: images of a step.
-    """
+    """Losses and hits of training steps, averaged for the curve and for the row."""
 
     def __init__(self, steps: int, steps_per_epoch: int, global_batch: int) -> None:
         self.global_batch = global_batch
@@ -103,6 +97,6 @@ class StepMetrics:
         """Return loss and accuracy in percent at the end of the training."""
         return self._means(self.final)
 
-    def _means(self, steps: Sequence[LossAndHits]) -> tuple[float, float]:
+    def _means(self, steps: Iterable[LossAndHits]) -> tuple[float, float]:
         losses, hits = zip(*steps, strict=True)
         return fmean(losses), 100 * fmean(hits) / self.global_batch

@@ -16,8 +16,7 @@ A module may also declare factors of the learning rate, by parameter, in `rates`
 """
 
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any, get_args
+from typing import Any, NamedTuple, get_args
 
 from torch import nn
 from torch.optim import Optimizer
@@ -28,13 +27,12 @@ ROLES: tuple[Role, ...] = get_args(Role)
 _BUILT_IN: dict[str, Role] = {"weight": "weight", "bias": "bias"}
 
 
-@dataclass(frozen=True)
-class TrainedParameter:
-    """A parameter, its role, and the factor of its learning rate."""
+class TrainedParameter(NamedTuple):
+    """A parameter with its role."""
 
     parameter: nn.Parameter
     role: Role
-    rate: float
+    rate: float  # factor of the learning rate
 
 
 def list_parameters(model: nn.Module) -> Iterator[TrainedParameter]:
@@ -67,13 +65,11 @@ def build_groups(
     The first two groups have the learning rate `lr`; parameters with a factor of it have groups of
     their own.
     """
-    members: dict[tuple[float, float], list[nn.Parameter]] = {
-        (1.0, weight_decay): [],
-        (1.0, 0.0): [],
-    }
-    for each in list_parameters(model):
-        key = (each.rate, weight_decay if each.role in decayed else 0.0)
-        members.setdefault(key, []).append(each.parameter)
+    # By factor of the learning rate and weight decay.
+    members: dict[tuple[float, float], list[nn.Parameter]] = {(1, weight_decay): [], (1, 0): []}
+    for parameter, role, rate in list_parameters(model):
+        key = (rate, weight_decay if role in decayed else 0.0)
+        members.setdefault(key, []).append(parameter)
     return [
         {"params": parameters, "lr": lr * rate, "weight_decay": decay}
         for (rate, decay), parameters in members.items()

@@ -1,39 +1,28 @@
-"""Preview of a recipe's schedule, for `python -m normbench.catalog recipes NAME`.
-
-Learning rates at the first step, after the warm-up, at every milestone and at the last step, and
-what the optimizer does.
-"""
+"""Preview of a recipe for `python -m normbench.catalog recipes NAME`: schedule and optimizer."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from math import ceil
+from typing import NamedTuple
 
 import torch
 from torch import nn
 from torch.optim import SGD, Optimizer
 
-from normbench.training import parameter_groups
+from normbench.training.parameter_groups import ROLES
 from normbench.training.recipe import Recipe, RMSPropRecipe
 
 
-@dataclass(frozen=True)
-class ScheduleEvent:
-    """A step at which the schedule changes.
-
-    Args:
-        name: of the event.
-        step: counted from 0.
-        epoch: passes over the training images before it.
-        lr: learning rate of the step.
-    """
+class ScheduleEvent(NamedTuple):
+    """A step at which the schedule changes."""
 
     name: str
-    step: int
-    epoch: float
+    step: int  # from 0 on
+    epoch: float  # passes over the training images before the step
     lr: float
 
 
 def list_events(recipe: Recipe, images: int, global_batch: int) -> list[ScheduleEvent]:
-    """List the steps of a training on `images` at which the schedule changes, and the last one.
+    """List the steps of a training on `images` at which the schedule changes, first and last too.
 
     Raises:
         ValueError: the recipe has no learning rate for that global batch.
@@ -42,29 +31,24 @@ def list_events(recipe: Recipe, images: int, global_batch: int) -> list[Schedule
     peak = recipe.peak_lr(global_batch)
     names: dict[int, str] = {}
     for name, fraction in _event_fractions(recipe):
-        step = min(steps - 1, max(0, -int(-fraction * steps // 1)))  # the first one after it
-        names.setdefault(step, name)
-    per_epoch = images // global_batch
-    rates = None
-    if recipe.schedule == "onecycle":  # torch's own; it has no closed form here
+        names.setdefault(min(steps - 1, ceil(fraction * steps)), name)
+    if recipe.schedule == "onecycle":  # torch's own, without a closed form here
         rates = simulate_lr(recipe, SGD([nn.Parameter(torch.zeros(1))], lr=peak), steps)
+    else:
+        rates = {step: peak * recipe.lr_factor(step, steps) for step in names}
+    per_epoch = images // global_batch
     return [
-        ScheduleEvent(
-            name,
-            step,
-            step / per_epoch,
-            peak * recipe.lr_factor(step, steps) if rates is None else rates[step],
-        )
+        ScheduleEvent(name, step, step / per_epoch, rates[step])
         for step, name in sorted(names.items())
     ]
 
 
-def simulate_lr(recipe: Recipe, optimizer: Optimizer, steps: int) -> list[float]:
-    """Return the learning rate of every step, as the recipe's scheduler sets it in `optimizer`."""
+def simulate_lr(recipe: Recipe, optimizer: Optimizer, steps: int) -> dict[int, float]:
+    """Return the learning rate by step, as the recipe's scheduler sets it in `optimizer`."""
     scheduler = recipe.build_scheduler(optimizer, steps)
-    rates = []
-    for _ in range(steps):
-        rates.append(float(optimizer.param_groups[0]["lr"]))
+    rates = {}
+    for step in range(steps):
+        rates[step] = float(optimizer.param_groups[0]["lr"])
         optimizer.step()
         scheduler.step()
     return rates
@@ -93,8 +77,8 @@ def describe_optimizer(recipe: Recipe) -> str:
     if isinstance(recipe, RMSPropRecipe):
         kind = f"RMSProp, decay {recipe.alpha:g}, epsilon {recipe.eps:g}"
     momentum = f"{'Nesterov ' if recipe.nesterov else ''}momentum {recipe.momentum:g}"
-    decayed = ", ".join(role for role in parameter_groups.ROLES if role in recipe.decayed)
-    others = ", ".join(role for role in parameter_groups.ROLES if role not in recipe.decayed)
+    decayed = ", ".join(role for role in ROLES if role in recipe.decayed)
+    others = ", ".join(role for role in ROLES if role not in recipe.decayed)
     rest = f", on {others} none" if others else ""
     return f"{kind}, {momentum}; weight decay {recipe.weight_decay:g} on {decayed}{rest}"
 

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from normbench.config.cells import Cell
 from normbench.training.batches import Chunk, EvaluationBatch
+from normbench.training.checkpoint import Checkpoints
 from normbench.training.datamodule import Restartable
 from normbench.training.experiment import Experiment, Training
 from normbench.training.lightning_module import Diverged, TrainingModule
@@ -81,9 +82,7 @@ class StackedTrainingModule(LightningModule):
         ]
         self.done += len(steps)
         loss_and_hits = dict(zip(self.seeds, torch.stack(numbers).tolist(), strict=True))
-        due = any(
-            module.checkpoints is not None and module.checkpoints.due() for module in self.active
-        )
+        due = any(checkpoints.due() for checkpoints in self._active_checkpoints())
         ends_epoch = chunks[0].ends_epoch
         if due or ends_epoch:  # any module may then save its state
             self.stack.split_optimizer_state(self.optimizer, self.seed_optimizers)
@@ -116,12 +115,15 @@ class StackedTrainingModule(LightningModule):
         return self.seeds[0].reg.loss(logits, *targets), logits
 
     def on_train_epoch_end(self) -> None:
-        checkpoints = [each.checkpoints for each in self.active if each.checkpoints is not None]
+        checkpoints = self._active_checkpoints()
         if any(each.due() for each in checkpoints):
             for each in checkpoints:  # seeds that stop at the same step can resume together
                 each.make_due()
         for module in self.active:
             module.on_train_epoch_end()
+
+    def _active_checkpoints(self) -> list[Checkpoints]:
+        return [each.checkpoints for each in self.active if each.checkpoints is not None]
 
     def on_train_end(self) -> None:
         for module in self.active:
@@ -132,18 +134,14 @@ class StackedTrainingModule(LightningModule):
             module.on_validation_epoch_start()
 
     def validation_step(self, batches: list[EvaluationBatch], index: int) -> None:
-        for module, batch in self._active_pairs(batches):
-            module.validation_step(batch, index)
+        for module, batch in zip(self.seeds, batches, strict=True):
+            if not module.divergence:
+                module.validation_step(batch, index)
 
     def test_step(self, batches: list[EvaluationBatch], index: int) -> None:
-        for module, batch in self._active_pairs(batches):
-            module.test_step(batch, index)
-
-    def _active_pairs(
-        self, batches: list[EvaluationBatch]
-    ) -> list[tuple[TrainingModule, EvaluationBatch]]:
-        pairs = zip(self.seeds, batches, strict=True)
-        return [(module, batch) for module, batch in pairs if not module.divergence]
+        for module, batch in zip(self.seeds, batches, strict=True):
+            if not module.divergence:
+                module.test_step(batch, index)
 
 
 class StackedDataModule(LightningDataModule):

@@ -7,11 +7,12 @@ moving average, probes, checkpoints) sees it as if it were trained alone.
 
 from collections.abc import Callable, Sequence
 from copy import deepcopy
+from itertools import chain
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
+from torch.func import functional_call, stack_module_state
 from torch.optim import Optimizer
 
 from normbench.errors import one_line
@@ -27,27 +28,20 @@ class StackedNetworks:
     """
 
     def __init__(self, networks: Sequence[nn.Module]) -> None:
+        self.networks = networks
+        stacked, self.buffers = stack_module_state(list(networks))
         #: Structure and parameter roles of the networks, with stacked parameters; it has no forward
         #: of its own, only `__call__` can compute it.
         self.model = deepcopy(networks[0])
-        parameters = [dict(network.named_parameters()) for network in networks]
-        stacked = {
-            name: nn.Parameter(
-                torch.stack([each[name].detach() for each in parameters]), first.requires_grad
-            )
-            for name, first in parameters[0].items()
-        }
+        parameters = {name: nn.Parameter(x, x.requires_grad) for name, x in stacked.items()}
         names = {parameter: name for name, parameter in self.model.named_parameters()}
         for module in self.model.modules():
             for leaf, parameter in list(module.named_parameters(recurse=False)):
-                setattr(module, leaf, stacked[names[parameter]])
-        for name, parameter in stacked.items():
-            for each, slice_ in zip(parameters, parameter.detach(), strict=True):
-                each[name].data = slice_
-        #: Parameters of each network, in the order of those of `model`.
-        self.slices = [[each[name] for name in stacked] for each in parameters]
-        names_of_buffers = [name for name, _ in self.model.named_buffers()]
-        self.buffers = {name: _stack_buffer(name, networks) for name in names_of_buffers}
+                setattr(module, leaf, parameters[names[parameter]])
+        tensors = parameters | self.buffers
+        for number, network in enumerate(networks):
+            for name, tensor in chain(network.named_parameters(), network.named_buffers()):
+                tensor.data = tensors[name].detach()[number]
 
     def __call__(self, compute: Callable[..., Any], *inputs: Tensor) -> Any:
         """Map `compute` over the networks and their slices of `inputs`, all (K, ...).
@@ -62,8 +56,9 @@ class StackedNetworks:
 
     def split_optimizer_state(self, stacked: Optimizer, optimizers: Sequence[Optimizer]) -> None:
         """Give the optimizer of each network its slices of the stacked optimizer's state."""
-        for number, (optimizer, slices) in enumerate(zip(optimizers, self.slices, strict=True)):
-            for parameter, slice_ in zip(self.model.parameters(), slices, strict=True):
+        for number, (network, optimizer) in enumerate(zip(self.networks, optimizers, strict=True)):
+            pairs = zip(self.model.parameters(), network.parameters(), strict=True)
+            for parameter, slice_ in pairs:
                 state = stacked.state[parameter].items()
                 optimizer.state[slice_] = {
                     name: value[number] if _is_stacked(value) else value for name, value in state
@@ -71,26 +66,16 @@ class StackedNetworks:
 
     def stack_optimizer_state(self, stacked: Optimizer, optimizers: Sequence[Optimizer]) -> None:
         """Stack the states of the networks' optimizers, for resumed trainings."""
-        for parameter, *slices in zip(self.model.parameters(), *self.slices, strict=True):
-            states = [
-                optimizer.state[slice_]
-                for optimizer, slice_ in zip(optimizers, slices, strict=True)
-            ]
+        slices = zip(*(network.parameters() for network in self.networks), strict=True)
+        for parameter, of_networks in zip(self.model.parameters(), slices, strict=True):
+            pairs = zip(optimizers, of_networks, strict=True)
+            states = [optimizer.state[slice_] for optimizer, slice_ in pairs]
             stacked.state[parameter] = {
                 name: torch.stack([state[name] for state in states])
-                if isinstance(value, Tensor) and value.shape == slices[0].shape
+                if isinstance(value, Tensor) and value.shape == parameter.shape[1:]
                 else value
                 for name, value in states[0].items()
             }
-
-
-def _stack_buffer(name: str, networks: Sequence[nn.Module]) -> Tensor:
-    """Stack a buffer to (K, ...); each network gets a view of its slice."""
-    stacked = torch.stack([network.get_buffer(name) for network in networks])
-    owner, _, leaf = name.rpartition(".")
-    for network, slice_ in zip(networks, stacked, strict=True):
-        setattr(network.get_submodule(owner), leaf, slice_)
-    return stacked
 
 
 def _is_stacked(value: Any) -> bool:
