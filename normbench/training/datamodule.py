@@ -182,13 +182,12 @@ class DataModule(LightningDataModule):
         """
         epoch = math.ceil(self.chunking.steps / self.sampler.steps_per_epoch)
         while steps > 0:
-            batches = self.sampler.device_indices(epoch, self.device)[:steps].split(1)  # (1, A, N)
-            sizes = [indices.numel() for indices in batches]
-            flat = torch.cat([indices.flatten() for indices in batches])
-            stream = self.train.stream(flat, epoch, sizes)
+            batches = self.sampler.device_indices(epoch, self.device)[:steps]  # (K, A, N)
+            sizes = [batches[0].numel()] * len(batches)
+            stream = self.train.stream(batches.flatten(), epoch, sizes)
             for indices, images in zip(batches, stream, strict=True):
-                yield from self._augment(images, indices, epoch)[0]
-                steps -= 1
+                yield from self._augment(images, indices[None], epoch)[0]
+            steps -= len(batches)
             epoch += 1
 
     def sample_training_images(self, number: int) -> Tensor:

@@ -205,8 +205,6 @@ class TrainingModule(LightningModule):
         return list(zip(losses, numbers[1::2], strict=True)), saves > 0
 
     def _reduce_devices(self, values: Tensor, how: str = "mean") -> Tensor:
-        if self.plan.devices == 1:
-            return values
         reduced: Tensor = self.trainer.strategy.reduce(values, reduce_op=how)
         return reduced
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, stack_module_state
+from torch.func import functional_call
 from torch.optim import Optimizer
 
 from normbench.errors import one_line
@@ -29,11 +29,21 @@ class StackedNetworks:
 
     def __init__(self, networks: Sequence[nn.Module]) -> None:
         self.networks = networks
-        stacked, self.buffers = stack_module_state(list(networks))
+        # torch.func.stack_module_state refuses graphs of torch.fx: each has a class of its own.
+        parameters = {
+            name: nn.Parameter(
+                torch.stack([each.get_parameter(name).detach() for each in networks]),
+                first.requires_grad,
+            )
+            for name, first in networks[0].named_parameters()
+        }
+        self.buffers = {
+            name: torch.stack([each.get_buffer(name) for each in networks])
+            for name, _ in networks[0].named_buffers()
+        }
         #: Structure and parameter roles of the networks, with stacked parameters; it has no forward
         #: of its own, only `__call__` can compute it.
         self.model = deepcopy(networks[0])
-        parameters = {name: nn.Parameter(x, x.requires_grad) for name, x in stacked.items()}
         names = {parameter: name for name, parameter in self.model.named_parameters()}
         for module in self.model.modules():
             for leaf, parameter in list(module.named_parameters(recurse=False)):

@@ -20,9 +20,9 @@ from support.networks import network_of, noise
 )  # fmt: skip
 def test_receptive_fields_agree_with_the_literature(network: str, field: int) -> None:
     side = 299 if network == "inception_v3" else 224
-    made = model(network, norm=normalizer("bn"), num_classes=10).eval()
-    found = receptive_fields(made, (3, side, side))
-    assert max(found.values()) == field
+    built = model(network, norm=normalizer("bn"), num_classes=10).eval()
+    fields = receptive_fields(built, (3, side, side))
+    assert max(fields.values()) == field
 
 
 def test_gradients_reach_the_receptive_field() -> None:
@@ -54,14 +54,14 @@ def test_squeeze_excite_gates_are_left_out() -> None:
 def test_ratios_that_were_set_are_read() -> None:
     network = network_of("sn")
     names = [layer.name for layer in ratios(network, (1, 8, 8))]
-    given = {name: {"mean": [0.5, 0.3, 0.2], "var": [0.1, 0.2, 0.7]} for name in names}
-    set_ratios(network, given)
-    found = ratios(network, (1, 8, 8))
-    assert len(found) == 15
-    for layer in found:
+    chosen = {name: {"mean": [0.5, 0.3, 0.2], "var": [0.1, 0.2, 0.7]} for name in names}
+    set_ratios(network, chosen)
+    layers = ratios(network, (1, 8, 8))
+    assert len(layers) == 15
+    for layer in layers:
         assert layer.mean == pytest.approx((0.5, 0.3, 0.2), abs=1e-6)
         assert layer.var == pytest.approx((0.1, 0.2, 0.7), abs=1e-6)
-    fields = [layer.field for layer in found]
+    fields = [layer.field for layer in layers]
     assert fields[0] == 3
     assert max(fields) == 103
 
@@ -85,8 +85,8 @@ def test_divergence() -> None:
 
 
 def test_groups_of_receptive_fields_are_the_papers() -> None:
-    known = field_groups([7, 49, 59, 99, 107, 203, 299, 363, 427])
-    assert list(dict.fromkeys(known.values())) == [
+    large = field_groups([7, 49, 59, 99, 107, 203, 299, 363, 427])
+    assert list(dict.fromkeys(large.values())) == [
         "RF 7 to 49", "RF 50 to 99", "RF 100 to 199", "RF 200 to 299", "RF 300 to 427",
     ]  # fmt: skip
     small = field_groups([3, 5, 7, 9, 11, 13, 15, 17, 19])

@@ -95,15 +95,15 @@ def test_proxy_norms_cutmix_has_its_distribution(target: float) -> None:
 
 def test_mixup_of_two_images_is_their_convex_combination() -> None:
     x, other = torch.tensor([[[[1.0, 2.0]]]]), torch.tensor([[[[5.0, 0.0]]]])
-    found = mix_images(x, other, torch.tensor([0.25]), torch.zeros(1, 4, dtype=torch.int64))
-    torch.testing.assert_close(found, torch.tensor([[[[4.0, 0.5]]]]))
+    mixture = mix_images(x, other, torch.tensor([0.25]), torch.zeros(1, 4, dtype=torch.int64))
+    torch.testing.assert_close(mixture, torch.tensor([[[[4.0, 0.5]]]]))
 
 
 def test_cutmix_of_two_images_shows_the_other_in_the_box_alone() -> None:
     x, other = torch.ones(1, 1, 3, 4), torch.full((1, 1, 3, 4), 7.0)
-    found = mix_images(x, other, torch.ones(1), torch.tensor([[1, 3, 0, 2]]))
+    mixture = mix_images(x, other, torch.ones(1), torch.tensor([[1, 3, 0, 2]]))
     expected = torch.tensor([[1.0, 1, 1, 1], [7, 7, 1, 1], [7, 7, 1, 1]])
-    assert torch.equal(found[0, 0], expected)
+    assert torch.equal(mixture[0, 0], expected)
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
@@ -145,7 +145,7 @@ def seen(plan: Plan) -> dict[tuple[int, int], tuple[Tensor, Tensor]]:
     data = Digits()
     splits = data.splits()
     sampler = WorkerSampler(len(splits.train.labels), 24, plan, seed=5)
-    found: dict[tuple[int, int], tuple[Tensor, Tensor]] = {}
+    by_image: dict[tuple[int, int], tuple[Tensor, Tensor]] = {}
     for device in range(plan.devices):
         images = DataModule(data, splits, sampler, Chunking(4, 2, 50), BOTH, device)
         step = 0
@@ -158,9 +158,9 @@ def seen(plan: Plan) -> dict[tuple[int, int], tuple[Tensor, Tensor]]:
                     ready.mix_targets[0][k].flatten(),
                     strict=True,
                 )
-                found |= {(step, int(index)): (image, label) for index, image, label in flat}
+                by_image |= {(step, int(index)): (image, label) for index, image, label in flat}
                 step += 1
-    return found
+    return by_image
 
 
 PLANS = [Plan(1, 1, 8), Plan(8, 1, 1), Plan(2, 2, 2), Plan(2, 4, 1)]
@@ -200,7 +200,7 @@ def test_a_partner_is_augmented_as_at_its_own_place() -> None:
 def test_a_training_is_mixed(words: str) -> None:
     losses = []
     for more in ([], [words], [words, "trainer.chunk=3"]):
-        found, _ = train_cell(cell("norm=gn", *more, *SHORT))
-        losses.append(found["train_loss"])
+        fields, _ = train_cell(cell("norm=gn", *more, *SHORT))
+        losses.append(fields["train_loss"])
     assert losses[0] != losses[1] == losses[2]
     assert losses[1] > losses[0]  # labels of two classes cannot be met by any network

@@ -30,8 +30,8 @@ ALL: set[str] = set(ROLES)
 
 
 def recipe(name: str, **overrides: Any) -> Recipe:
-    made: Recipe = build("recipe", options("recipe", name, overrides))
-    return made
+    built: Recipe = build("recipe", options("recipe", name, overrides))
+    return built
 
 
 Rates = dict[float | None, float]
@@ -39,8 +39,8 @@ Rates = dict[float | None, float]
 
 def tenths(lr: float, *epochs: int, start: float = 0.0) -> Rates:
     """`lr` from `start` on, a tenth of it after the first of `epochs`, and so on to the end."""
-    found: Rates = {start + 0.01: lr, epochs[0] - 0.1: lr, None: lr / 10 ** len(epochs)}
-    return found | {epoch + 0.01: lr / 10**number for number, epoch in enumerate(epochs, 1)}
+    rates: Rates = {start + 0.01: lr, epochs[0] - 0.1: lr, None: lr / 10 ** len(epochs)}
+    return rates | {epoch + 0.01: lr / 10**number for number, epoch in enumerate(epochs, 1)}
 
 
 EVONORM = {1024: 0.4, 512: 0.2, 256: 0.1, 128: 0.05, 64: 0.025, 32: 0.0125}  # tables 9 to 12
@@ -96,50 +96,50 @@ def test_every_recipe_of_a_paper_that_gives_one_is_here() -> None:
 @pytest.mark.parametrize("name", PAPERS)
 def test_learning_rates_are_the_papers(name: str) -> None:
     images, batches = PAPERS[name]
-    made = recipe(name)
+    paper = recipe(name)
     for batch, expected in batches.items():
-        steps, per_epoch = made.count_steps(images, batch), images // batch
+        steps, per_epoch = paper.count_steps(images, batch), images // batch
         for epoch, lr in expected.items():
             step = steps - 1 if epoch is None else round(epoch * per_epoch)
-            rate = made.peak_lr(batch) * made.lr_factor(step, steps)
-            assert rate == pytest.approx(lr, rel=1e-3, abs=1e-3 * made.peak_lr(batch)), (
+            rate = paper.peak_lr(batch) * paper.lr_factor(step, steps)
+            assert rate == pytest.approx(lr, rel=1e-3, abs=1e-3 * paper.peak_lr(batch)), (
                 batch,
                 epoch,
             )
 
 
 @pytest.mark.parametrize("name", names(CONF / "recipe"))
-def test_the_optimizer_follows_the_course_step_by_step(name: str) -> None:
+def test_the_optimizer_follows_the_schedule_step_by_step(name: str) -> None:
     """On a data set that is small enough to take every step of."""
-    made = recipe(name)
-    if made.images is not None:
-        made = recipe(name, images=40 * 128)
-    batch = max(made.rates, default=128)
-    images = 2 * batch if made.epochs is None or made.epochs > 50 else 8 * batch
-    steps = made.count_steps(images, batch)
-    rates = simulate_lr(made, made.build_optimizer(nn.Linear(2, 2), batch), steps)
-    told = list_events(made, images, batch)
-    assert [each.lr for each in told] == pytest.approx([rates[each.step] for each in told])
-    assert told[0].name == "first step"
-    assert told[-1].step == steps - 1
-    assert max(rates.values()) <= made.peak_lr(batch) * (1 + 1e-9)
+    short = recipe(name)
+    if short.images is not None:
+        short = recipe(name, images=40 * 128)
+    batch = max(short.rates, default=128)
+    images = 2 * batch if short.epochs is None or short.epochs > 50 else 8 * batch
+    steps = short.count_steps(images, batch)
+    rates = simulate_lr(short, short.build_optimizer(nn.Linear(2, 2), batch), steps)
+    events = list_events(short, images, batch)
+    assert [each.lr for each in events] == pytest.approx([rates[each.step] for each in events])
+    assert events[0].name == "first step"
+    assert events[-1].step == steps - 1
+    assert max(rates.values()) <= short.peak_lr(batch) * (1 + 1e-9)
 
 
 @pytest.mark.parametrize("name", PULLS)
 @pytest.mark.parametrize("norm", ["gn_pn", "sn", "nf", "bn"])
 def test_optimizer_and_decay_are_the_papers(name: str, norm: str) -> None:
     kind, momentum, nesterov, pull, decayed = PULLS[name]
-    made = recipe(name)
+    paper = recipe(name)
     network = model("resnet20_v2", norm=normalizer(norm), num_classes=10)
-    batch = max(made.rates, default=made.lr_batch)
-    optimizer = made.build_optimizer(network, batch)
+    batch = max(paper.rates, default=paper.lr_batch)
+    optimizer = paper.build_optimizer(network, batch)
     assert type(optimizer).__name__ == kind
     roles = {id(each.parameter): each.role for each in list_parameters(network)}
     for group in optimizer.param_groups:
         assert group["momentum"] == momentum
         assert group.get("nesterov", False) == nesterov
-        own = {roles[id(parameter)] for parameter in group["params"]}
-        assert own <= decayed if group["weight_decay"] else not own & decayed
+        roles_of_group = {roles[id(parameter)] for parameter in group["params"]}
+        assert roles_of_group <= decayed if group["weight_decay"] else not roles_of_group & decayed
         assert group["weight_decay"] in (0.0, pull)
     every = [id(p) for group in optimizer.param_groups for p in group["params"]]
     assert sorted(every) == sorted(map(id, network.parameters()))
@@ -227,12 +227,12 @@ def test_an_average_over_epochs_begins_with_the_first_and_keeps_its_decay() -> N
 
 def test_an_average_over_epochs_reaches_the_evaluation() -> None:
     words = ["norm=bn", "recipe.images=null", "recipe.epochs=3", *SHORT[1:]]
-    found = [
+    results = [
         train_cell(cell(*words, *more))[0]
         for more in ([], ["recipe.ema=0.5", "recipe.ema_unit=epoch"], ["recipe.ema=0.5"])
     ]
-    assert len({each["train_loss"] for each in found}) == 1
-    assert len({each["test_loss"] for each in found}) == 3
+    assert len({each["train_loss"] for each in results}) == 1
+    assert len({each["test_loss"] for each in results}) == 3
 
 
 # Levels of regularization
@@ -248,10 +248,10 @@ def test_a_level_reaches_the_network(name: str, network: str) -> None:
     more = ["model.name=resnet18"] if network == "timm" else []
     one = cell(f"reg={name}", f"model={network}", f"norm={norm}", *more)
     with torch.device("meta"):
-        made = Experiment(one).build_network()
+        built = Experiment(one).build_network()
     reg: Regularization = build("reg", options("reg", name, {}))
-    dropouts = {layer.rate for layer in made.modules() if isinstance(layer, Dropout)}
-    depths = [layer for layer in made.modules() if isinstance(layer, StochasticDepth)]
+    dropouts = {layer.rate for layer in built.modules() if isinstance(layer, Dropout)}
+    depths = [layer for layer in built.modules() if isinstance(layer, StochasticDepth)]
     assert max(dropouts, default=0.0) == (reg.dropout or 0.0)
     if reg.stochastic_depth:
         rates = [layer.rate for layer in depths]
@@ -272,10 +272,10 @@ def test_a_level_that_a_network_has_no_place_for_is_impossible() -> None:
 
 
 def test_values_that_no_source_gives_are_marked_in_the_cell() -> None:
-    found = cell("recipe=pn_resnet", "reg=extra", "norm=gn_pn")
-    assert "recipe.drop=0.1" in found.unverified
-    assert "reg.dropout=0.25" in found.unverified
-    assert not any(word.startswith("recipe.epochs") for word in found.unverified)
+    marked = cell("recipe=pn_resnet", "reg=extra", "norm=gn_pn")
+    assert "recipe.drop=0.1" in marked.unverified
+    assert "reg.dropout=0.25" in marked.unverified
+    assert not any(word.startswith("recipe.epochs") for word in marked.unverified)
     typed = cell("recipe=pn_resnet", "recipe.drop=0.2", "norm=gn_pn")
     assert not any(word.startswith("recipe.drop") for word in typed.unverified)
     assert cell("norm=bn").unverified == []
@@ -288,11 +288,11 @@ def test_a_mark_stands_at_an_option(group: str) -> None:
         assert path.read_text().count("# unverified: ") == len(unverified(path))
 
 
-def test_the_course_of_a_recipe_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_schedule_of_a_recipe_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["recipes", "nf_resnet_15,demo", "images=50000", "global_batch=1024"]) == 0
-    told = capsys.readouterr().out
-    assert "warm-up is over" in told
-    assert "unverified, no source gives them: warmup, weight_decay" in told
+    output = capsys.readouterr().out
+    assert "warm-up is over" in output
+    assert "unverified, no source gives them: warmup, weight_decay" in output
     assert main(["recipes", "nf_resnet_15", "global_batch=7"]) == 2
     assert "none for 7" in capsys.readouterr().err
     assert main(["recipes", "demo", "epochs=7"]) == 2

@@ -57,10 +57,10 @@ def test_the_length_of_a_training(changes: dict[str, Any], batch: int, steps: in
 def test_a_schedule_peaks_at_the_linear_rule_and_never_above(
     schedule: str, steps: int, warmup: float
 ) -> None:
-    made = recipe(schedule=schedule, warmup=warmup, lr=0.1, lr_batch=128)
-    rates = simulate_lr(made, made.build_optimizer(nn.Linear(2, 2), 256), steps)
-    assert max(rates.values()) <= made.peak_lr(256) * (1 + 1e-9)
-    assert made.peak_lr(256) == pytest.approx(0.2)
+    scheduled = recipe(schedule=schedule, warmup=warmup, lr=0.1, lr_batch=128)
+    rates = simulate_lr(scheduled, scheduled.build_optimizer(nn.Linear(2, 2), 256), steps)
+    assert max(rates.values()) <= scheduled.peak_lr(256) * (1 + 1e-9)
+    assert scheduled.peak_lr(256) == pytest.approx(0.2)
     if steps == 200:
         assert max(rates.values()) == pytest.approx(0.2, rel=0.02)
         assert (rates[0] < 0.1 * 0.2) == (warmup > 0 or schedule == "onecycle")
@@ -68,8 +68,8 @@ def test_a_schedule_peaks_at_the_linear_rule_and_never_above(
 
 
 def test_multistep_drops_at_fractions_of_the_training() -> None:
-    made = recipe(schedule="multistep", milestones=[0.5, 0.75], drop=0.1, warmup=0.0)
-    factors = [made.lr_factor(step, 100) for step in range(100)]
+    multistep = recipe(schedule="multistep", milestones=[0.5, 0.75], drop=0.1, warmup=0.0)
+    factors = [multistep.lr_factor(step, 100) for step in range(100)]
     assert factors == pytest.approx([1.0] * 50 + [0.1] * 25 + [0.01] * 25)
 
 
@@ -108,13 +108,13 @@ LAYERS = ["gain", "shift", "scalar", "proxy", "ratio", "residual"]
 @pytest.mark.parametrize("decayed", [["weight"], ["weight", "bias", *LAYERS]], ids=str)
 def test_every_parameter_is_in_one_group(norm: str, decayed: list[str]) -> None:
     network = model(norm=normalizer(norm), num_classes=10, **network_for(norm))
-    found = build_groups(network, 0.5, 1e-4, decayed)
-    everything = [id(p) for group in found for p in group["params"]]
+    groups = build_groups(network, 0.5, 1e-4, decayed)
+    everything = [id(p) for group in groups for p in group["params"]]
     assert sorted(everything) == sorted(id(p) for p in network.parameters())
-    kept = [parameter for layer in norm_layers(network) for parameter in layer.parameters()]
-    pulled = {id(p) for group in found if group["weight_decay"] == 1e-4 for p in group["params"]}
-    free = {id(p) for group in found if group["weight_decay"] == 0 for p in group["params"]}
-    assert {id(p) for p in kept} <= (pulled if "gain" in decayed else free)
+    of_norms = [parameter for layer in norm_layers(network) for parameter in layer.parameters()]
+    pulled = {id(p) for group in groups if group["weight_decay"] == 1e-4 for p in group["params"]}
+    free = {id(p) for group in groups if group["weight_decay"] == 0 for p in group["params"]}
+    assert {id(p) for p in of_norms} <= (pulled if "gain" in decayed else free)
 
 
 def test_fixups_scalars_and_the_classifiers_bias_learn_at_a_tenth_of_the_rate() -> None:
@@ -135,11 +135,11 @@ def test_fixups_scalars_and_the_classifiers_bias_learn_at_a_tenth_of_the_rate() 
 
 @pytest.mark.parametrize("schedule", ["cosine", "onecycle"])
 def test_every_group_follows_the_schedule_at_its_own_rate(schedule: str) -> None:
-    made = recipe(schedule=schedule)
-    optimizer = made.build_optimizer(
+    scheduled = recipe(schedule=schedule)
+    optimizer = scheduled.build_optimizer(
         model("resnet20", norm=normalizer("fixup"), num_classes=10), 128
     )
-    scheduler = made.build_scheduler(optimizer, 20)
+    scheduler = scheduled.build_scheduler(optimizer, 20)
     for _ in range(20):
         rates = {round(group["lr"], 12) for group in optimizer.param_groups}
         high = optimizer.param_groups[0]["lr"]
@@ -154,9 +154,11 @@ def test_decay_pulls_gains_to_their_target_and_all_else_to_zero(
     norm: str, target: float | None, ends: float
 ) -> None:
     decayed = ["weight", "bias", *LAYERS]
-    made = recipe(weight_decay=0.1, gain_target=target, decayed=decayed, momentum=0, nesterov=False)
+    decaying = recipe(
+        weight_decay=0.1, gain_target=target, decayed=decayed, momentum=0, nesterov=False
+    )
     network = model(norm=normalizer(norm), num_classes=10, **network_for(norm))
-    optimizer = made.build_optimizer(network, 128)
+    optimizer = decaying.build_optimizer(network, 128)
     for _ in range(1000):  # decay alone: every gradient is 0
         for parameter in network.parameters():
             parameter.grad = torch.zeros_like(parameter)
@@ -234,10 +236,10 @@ def test_the_curve_has_a_record_an_epoch_and_every_n_steps() -> None:
 
 
 def test_without_a_hold_out_there_is_no_validation() -> None:
-    found, curve = train_cell(cell("norm=gn", "data.val=0", *SHORT))
-    assert "val_top1" not in found
+    fields, curve = train_cell(cell("norm=gn", "data.val=0", *SHORT))
+    assert "val_top1" not in fields
     assert not any("val_top1" in record for record in curve)
-    assert found["test_top1"] > 0
+    assert fields["test_top1"] > 0
 
 
 @pytest.mark.parametrize(
@@ -260,9 +262,9 @@ def test_the_curve_has_the_rate_of_its_own_step() -> None:
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 def test_label_smoothing_reaches_the_loss(smoothing: float) -> None:
-    found, _ = train_cell(cell("norm=gn", f"reg.label_smoothing={smoothing}", *SHORT))
+    smoothed, _ = train_cell(cell("norm=gn", f"reg.label_smoothing={smoothing}", *SHORT))
     plain, _ = train_cell(cell("norm=gn", *SHORT))
-    assert (found["train_loss"] == plain["train_loss"]) == (smoothing == 0.0)
+    assert (smoothed["train_loss"] == plain["train_loss"]) == (smoothing == 0.0)
 
 
 @pytest.mark.parametrize("norm", slow_except(["bn", "sn", "evonorm_b0", "gn"], ["bn", "gn"]))
@@ -285,11 +287,11 @@ def test_images_to_recalibrate_on_are_those_that_would_come_next() -> None:
     sampler = WorkerSampler(len(splits.train.labels), 128, default_plan(16), seed=0)
     ended = DataModule(data, splits, sampler, Chunking(20, 5, 50))
     longer = DataModule(data, splits, sampler, Chunking(40, 5, 50))
-    found = list(ended.batches_after_training(sampler.steps_per_epoch + 2))
-    assert len(found) == sampler.steps_per_epoch + 2
+    batches = list(ended.batches_after_training(sampler.steps_per_epoch + 2))
+    assert len(batches) == sampler.steps_per_epoch + 2
     chunks = (chunk for epoch in (2, 3) for chunk in longer.read_chunks(epoch))
     coming = [images for chunk in chunks for images in augment_chunk(data, chunk).images]
-    assert torch.equal(torch.stack(found), torch.cat(coming)[: len(found)])
+    assert torch.equal(torch.stack(batches), torch.cat(coming)[: len(batches)])
 
 
 def test_batch_renorm_is_told_how_far_the_training_is() -> None:
@@ -310,18 +312,18 @@ def test_batch_renorm_is_told_how_far_the_training_is() -> None:
 
 
 def test_a_loss_that_is_not_finite_ends_the_training_at_once() -> None:
-    found, curve = train_cell(cell("norm=bn", "recipe.lr=1e30", *SHORT))
-    assert found["status"] == "diverged"
-    assert "of 20 was" in found["reason"]
-    assert "test_top1" not in found
+    fields, curve = train_cell(cell("norm=bn", "recipe.lr=1e30", *SHORT))
+    assert fields["status"] == "diverged"
+    assert "of 20 was" in fields["reason"]
+    assert "test_top1" not in fields
     assert all(math.isfinite(record["train_loss"]) for record in curve)
 
 
 def test_a_training_that_learned_nothing_has_diverged() -> None:
-    found, _ = train_cell(cell("norm=bn", "recipe.lr=1e-9", *SHORT))
-    assert found["status"] == "diverged"
-    assert "not 1 % below ln(10)" in found["reason"]
-    assert 0 <= found["test_top1"] <= 100
+    fields, _ = train_cell(cell("norm=bn", "recipe.lr=1e-9", *SHORT))
+    assert fields["status"] == "diverged"
+    assert "not 1 % below ln(10)" in fields["reason"]
+    assert 0 <= fields["test_top1"] <= 100
 
 
 def test_an_evaluation_counts_every_image_once(monkeypatch: pytest.MonkeyPatch) -> None:
