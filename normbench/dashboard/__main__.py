@@ -21,21 +21,17 @@ from typing import TYPE_CHECKING
 
 from normbench import results
 from normbench.config import cli
-from normbench.config.files import TABLES, comment
 from normbench.errors import BadInput
 from normbench.report import build
-from normbench.report.exports import table_markdown
-from normbench.report.metrics import METRICS
 from normbench.report.pivot import tables
 from normbench.report.table import Table
-from normbench.report.table_spec import TableSpec
 from normbench.results import Row
 from normbench.run_files import require_writable
 
 if TYPE_CHECKING:
     import wandb
 
-    from normbench.dashboard.panels import Dashboard, ReportPage
+    from normbench.dashboard.panels import Dashboard
 
 DRY_RUN = "--dry-run"
 PATIENCE = 10  # seconds that a server may take for its first answer
@@ -68,74 +64,39 @@ def main(arguments: Sequence[str]) -> int:
     if options.out and not options.dry_run:
         raise BadInput(f"out={options.out} is only for {DRY_RUN}")
     specs = build.specs(wanted)
-    rows = _rows(options.runs)
+    results.require_rows(options.runs)
+    rows = [row for row in results.read(options.runs) if row.kind == "run"]
     if not find_spec("wandb_workspaces"):
         raise BadInput("wandb-workspaces is missing: pip install 'normbench[dashboard]'")
-    pages = _pages(specs, rows, wanted, options.runs)
+    shown = [table for table in tables(specs, rows) if table.runs]
+    if empty := sorted({*wanted} - {table.spec.name for table in shown}):
+        raise BadInput(f"table {empty[0]} has no finished run below runs={options.runs}")
     project = options.project or os.environ.get("WANDB_PROJECT") or "normbench"
     entity = options.entity or os.environ.get("WANDB_ENTITY", "")
     if options.dry_run:
-        out = options.out or Path("reports/dashboard")
-        _write(out, _dashboards(rows, pages, project, entity))
+        folder = options.out or Path("reports/dashboard")
+        _write(folder, _dashboards(rows, shown, project, entity))
     else:
-        _save(rows, pages, project, entity)
+        _save(rows, shown, project, entity)
     return 0
 
 
-def _rows(root: Path) -> list[Row]:
-    results.require_rows(root)
-    return [row for row in results.read(root) if row.kind == "run"]
-
-
-def _pages(
-    specs: Sequence[TableSpec], rows: Sequence[Row], wanted: Sequence[str], root: Path
-) -> list["ReportPage"]:
-    """Return a page for each table with rows, which are those below `root`.
-
-    Raises:
-        BadInput: a table named on the command line has none.
-    """
-    from normbench.dashboard.panels import ReportPage, Section  # importing wandb takes seconds
-
-    by_id = {row.id: row for row in rows}
-    parts: dict[str, list[Section]] = {}
-    for table in tables(specs, rows, None):
-        trained = {row.shared_with or row.id: row for row in table.runs}
-        runs = [by_id.get(run, row) for run, row in trained.items()]
-        if runs:
-            part = Section(table_markdown(table), runs, _measured(table))
-            parts.setdefault(table.spec.name, []).append(part)
-    if empty := sorted({*wanted} - parts.keys()):
-        raise BadInput(f"table {empty[0]} has no finished run below runs={root}")
-    return [
-        ReportPage(spec.name, spec.title, _source(spec), parts[spec.name])
-        for spec in specs
-        if spec.name in parts
-    ]
-
-
-def _measured(table: Table) -> dict[str, str]:
-    """Return the metrics of a table that are fields of a row: labels by field."""
-    shown = [entry.metric for entry in table.entries]
-    known = {name: metric.label for name, metric in METRICS.items() if metric in shown}
-    return {name: label for name, label in known.items() if name in Row.__dataclass_fields__}
-
-
-def _source(spec: TableSpec) -> str:
-    source = f" Source: {spec.source}." if spec.source else ""
-    return f"{comment(TABLES / f'{spec.name}.yaml')}{source} File: reports/tables/{spec.name}.yaml."
-
-
 def _dashboards(
-    rows: Sequence[Row], pages: Sequence["ReportPage"], project: str, entity: str
+    rows: Sequence[Row], tables: Sequence[Table], project: str, entity: str
 ) -> dict[str, "Dashboard"]:
     """Return all dashboards by the stem of the file that --dry-run writes."""
-    from normbench.dashboard import panels
+    from normbench.dashboard import panels  # importing wandb takes seconds
 
+    pages: dict[str, list[Table]] = {}
+    for table in tables:
+        pages.setdefault(table.spec.name, []).append(table)
     return {
         "workspace": panels.workspace(rows, project, entity),
         "workspace-diverged": panels.diverged(project, entity),
-        **{f"report-{page.name}": panels.report(page, project, entity) for page in pages},
+        **{
+            f"report-{name}": panels.report(of_spec, rows, project, entity)
+            for name, of_spec in pages.items()
+        },
     }
 
 
@@ -143,14 +104,14 @@ def _write(folder: Path, dashboards: Mapping[str, "Dashboard"]) -> None:
     """Write each dashboard as a file."""
     from normbench.dashboard.panels import spec
 
-    out = require_writable(folder, f"out={folder}", "use a writable one, as out=boards")
-    for name, found in {name: spec(dashboard) for name, dashboard in dashboards.items()}.items():
-        path = out / f"{name}.json"
-        path.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n")
+    require_writable(folder, f"out={folder}", "use a writable one, as out=boards")
+    for name, dashboard in dashboards.items():
+        path = folder / f"{name}.json"
+        path.write_text(json.dumps(spec(dashboard), indent=1, ensure_ascii=False) + "\n")
         print(f"wrote {path}")
 
 
-def _save(rows: Sequence[Row], pages: Sequence["ReportPage"], project: str, entity: str) -> None:
+def _save(rows: Sequence[Row], tables: Sequence[Table], project: str, entity: str) -> None:
     """Save each dashboard on the server and print its address."""
     from normbench.dashboard.panels import replace
 
@@ -158,7 +119,7 @@ def _save(rows: Sequence[Row], pages: Sequence["ReportPage"], project: str, enti
         entity = entity or api.default_entity or ""
         if not entity:
             raise BadInput("the W&B server knows no user or team of this key; name one by entity=")
-        dashboards = _dashboards(rows, pages, project, entity)
+        dashboards = _dashboards(rows, tables, project, entity)
         for dashboard in dashboards.values():  # before anything is saved: the project may not exist
             replace(dashboard, api)
         for name, dashboard in dashboards.items():

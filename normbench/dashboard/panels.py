@@ -9,7 +9,6 @@ import json
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import wandb
@@ -18,6 +17,10 @@ import wandb_workspaces.workspaces as ws
 from wandb_workspaces import expr
 from wandb_workspaces.workspaces.internal import get_view_dict
 
+from normbench.config.files import TABLES, comment
+from normbench.report.exports import table_markdown
+from normbench.report.metrics import METRICS
+from normbench.report.table import Table
 from normbench.results import Row
 
 Dashboard = ws.Workspace | wr.Report
@@ -38,77 +41,59 @@ COLUMNS = (
 SHOWN = 100  # lines or bars in a panel; W&B's default of 10 would drop most of a table
 
 
-@dataclass(frozen=True)
-class Section:
-    """A section of a report page.
-
-    Args:
-        markdown: the table with heading and footnotes.
-        trained: its trained runs; of entries that share a computation, W&B has one run.
-        measured: metrics of the table, labels by key.
-    """
-
-    markdown: str
-    trained: Sequence[Row]
-    measured: Mapping[str, str]
+@contextmanager
+def _steady_ids() -> Iterator[None]:
+    """Give panels reproducible ids, which W&B draws from `random`."""
+    before = random.getstate()
+    random.seed("normbench")
+    try:
+        yield
+    finally:
+        random.setstate(before)
 
 
-@dataclass(frozen=True)
-class ReportPage:
-    """Content of a report page: name, title and source of a table, and its sections."""
-
-    name: str
-    title: str
-    source: str
-    parts: Sequence[Section]
-
-
+@_steady_ids()
 def workspace(rows: Sequence[Row], project: str, entity: str = "") -> ws.Workspace:
     """Return the overview of a project; means are over runs that differ only in their seed.
 
-    Args:
-        rows: of the runs; they determine the keys by which runs are grouped.
-        project: in W&B.
-        entity: owner of the project; needed only to save.
+    The keys by which W&B groups its runs are those in which `rows` differ. `entity`, the owner of
+    the project, is needed only to save.
     """
-    with _steady_ids():
-        sections = [
-            ws.Section(
-                name="Accuracy over images per worker", panels=_over(*ACCURACY), is_open=True
-            ),
-            ws.Section(name="Training curves", panels=_curves(), is_open=True),
-            ws.Section(name="Throughput and memory", panels=_cost(), is_open=True),
-            ws.Section(name="Divergences", panels=_divergences(), is_open=True),
-        ]
+    panels = {
+        "Accuracy over images per worker": _over(*ACCURACY),
+        "Training curves": _curves(),
+        "Throughput and memory": _cost(),
+        "Divergences": _divergences(),
+    }
     shown = ws.RunsetSettings(
         groupby=[ws.Config(key) for key in grouping(rows)], pinned_columns=list(COLUMNS)
     )
-    return _workspace("normbench", sections, shown, project, entity)
+    return _workspace("normbench", panels, shown, project, entity)
 
 
+@_steady_ids()
 def diverged(project: str, entity: str = "") -> ws.Workspace:
     """Return the workspace of all diverged runs."""
-    with _steady_ids():
-        sections = [ws.Section(name="Training curves", panels=_curves(), is_open=True)]
     only = expr.And(ws.Summary("status").isin(["diverged"]))
     shown = ws.RunsetSettings(filters=only, pinned_columns=list(COLUMNS))
-    return _workspace("normbench-diverged", sections, shown, project, entity)
+    panels = {"Training curves": _curves()}
+    return _workspace("normbench-diverged", panels, shown, project, entity)
 
 
-def report(page: ReportPage, project: str, entity: str = "") -> wr.Report:
-    """Return the report page of a table.
-
-    Args:
-        page: its content.
-        project: in W&B.
-        entity: owner of the project; needed only to save.
-    """
-    with _steady_ids():
-        blocks = [wr.P(page.source), *(block for part in page.parts for block in _blocks(part))]
+@_steady_ids()
+def report(
+    tables: Sequence[Table], rows: Sequence[Row], project: str, entity: str = ""
+) -> wr.Report:
+    """Return the report page of a table in all settings; `rows` are those of all runs."""
+    spec = tables[0].spec
+    file = f"reports/tables/{spec.name}.yaml"
+    source = f" Source: {spec.source}." if spec.source else ""
+    description = f"{comment(TABLES / f'{spec.name}.yaml')}{source} File: {file}."
+    by_id = {row.id: row for row in rows}
     return wr.Report(
-        title=f"{page.name}: {page.title}"[:128],  # longer titles are refused by W&B
-        description=page.source,
-        blocks=blocks,
+        title=f"{spec.name}: {spec.title}"[:128],  # longer titles are refused by W&B
+        description=description,
+        blocks=[wr.P(description), *(block for table in tables for block in _blocks(table, by_id))],
         width="fluid",
         project=project,
         entity=entity,
@@ -119,8 +104,8 @@ def spec(dashboard: Dashboard) -> dict[str, Any]:
     """Return what the server stores of `dashboard`."""
     # save() makes this private call and there is no public one; hence the pin in pyproject.toml.
     text = dashboard._to_model().spec.model_dump_json(by_alias=True, exclude_none=True)
-    found: dict[str, Any] = json.loads(text)
-    return found
+    content: dict[str, Any] = json.loads(text)
+    return content
 
 
 def replace(dashboard: Dashboard, api: wandb.Api) -> None:
@@ -147,26 +132,32 @@ def grouping(rows: Sequence[Row]) -> list[str]:
     return [*keys, *COMPARED]
 
 
-def _blocks(part: Section) -> list[Any]:
+def _blocks(table: Table, rows: Mapping[str, Row]) -> list[Any]:
+    """Return a table, and panels of the runs that were trained for it."""
+    # Of entries that share a computation, W&B has one run.
+    ids = {row.shared_with or row.id: row for row in table.runs}
+    trained = [rows.get(id_, row) for id_, row in ids.items()]
+    shown = [entry.metric for entry in table.entries]
+    measured = {
+        name: metric.label
+        for name, metric in METRICS.items()
+        if metric in shown and name in Row.__dataclass_fields__
+    } or dict([ACCURACY])
     runs = wr.Runset(
         name="trained runs of this table",
-        filters=_filter(part.trained),
-        groupby=[f"config.{key}" for key in grouping(part.trained)],
+        filters=_filter(trained),
+        groupby=[f"config.{key}" for key in grouping(trained)],
         pinned_columns=list(COLUMNS),
     )
-    over_batch = [panel for key, label in part.measured.items() for panel in _over(key, label)]
-    panels = [*(over_batch or _over(*ACCURACY)), *_curves(), *_cost(), *_divergences()]
-    number = len(part.trained)
-    what = "the run" if number == 1 else f"the {number} runs"
+    over_batch = [panel for key, label in measured.items() for panel in _over(key, label)]
+    count = "the run" if len(trained) == 1 else f"the {len(trained)} runs"
     below = (
-        f"Below: {what} behind this table, as far as W&B has them. Entries of one computation "
+        f"Below: {count} behind this table, as far as W&B has them. Entries of one computation "
         "share one run, at the images per worker at which it was trained."
     )
-    return [
-        wr.MarkdownBlock(part.markdown),
-        wr.P(below),
-        wr.PanelGrid(runsets=[runs], panels=panels),
-    ]
+    panels = [*over_batch, *_curves(), *_cost(), *_divergences()]
+    grid = wr.PanelGrid(runsets=[runs], panels=panels)
+    return [wr.MarkdownBlock(table_markdown(table)), wr.P(below), grid]
 
 
 def _filter(rows: Sequence[Row]) -> expr.And:
@@ -175,7 +166,7 @@ def _filter(rows: Sequence[Row]) -> expr.And:
     It has the other keys too: without the ids, it shows later runs of the same experiments.
     """
     values = {key: sorted({getattr(row, key) for row in rows}) for key in (*SETTING, "norm", "id")}
-    return expr.And(*(ws.Config(key).isin(found) for key, found in values.items()))
+    return expr.And(*(ws.Config(key).isin(wanted) for key, wanted in values.items()))
 
 
 def _over(key: str, label: str) -> list[Any]:
@@ -186,16 +177,13 @@ def _over(key: str, label: str) -> list[Any]:
 
 
 def _curves() -> list[Any]:
+    means: dict[str, Any] = {
+        "groupby_aggfunc": "mean",
+        "groupby_rangefunc": "stddev",
+        "max_runs_to_show": SHOWN,
+    }
     return [
-        wr.LinePlot(
-            title=title,
-            x="epoch",
-            y=[key],
-            title_x="epoch",
-            groupby_aggfunc="mean",
-            groupby_rangefunc="stddev",
-            max_runs_to_show=SHOWN,
-        )
+        wr.LinePlot(title=title, x="epoch", y=[key], title_x="epoch", **means)
         for key, title in CURVES.items()
     ]
 
@@ -217,36 +205,24 @@ def _divergences() -> list[Any]:
 def _bars(key: str, title: str, how: Literal["mean", "sum"] = "mean") -> wr.BarPlot:
     """Return a panel with a bar for each group of runs."""
     return wr.BarPlot(
-        title=title,
-        metrics=[key],
-        groupby_aggfunc=how,
-        groupby_rangefunc="stddev" if how == "mean" else None,
-        max_runs_to_show=SHOWN,
-        max_bars_to_show=SHOWN,
-    )
+        title=title, metrics=[key], groupby_aggfunc=how, max_runs_to_show=SHOWN,
+        groupby_rangefunc="stddev" if how == "mean" else None, max_bars_to_show=SHOWN,
+    )  # fmt: skip
 
 
 def _workspace(
-    name: str, sections: list[ws.Section], shown: ws.RunsetSettings, project: str, entity: str
+    name: str, panels: Mapping[str, list[Any]], shown: ws.RunsetSettings, project: str, entity: str
 ) -> ws.Workspace:
-    made = ws.Workspace(
+    """Return a workspace with a section for each group of panels."""
+    board = ws.Workspace(
         name=name,
-        sections=sections,
+        sections=[
+            ws.Section(name=title, panels=group, is_open=True) for title, group in panels.items()
+        ],
         settings=ws.WorkspaceSettings(max_runs=SHOWN),
         runset_settings=shown,
         project=project,
         entity=entity,
     )
-    made._internal_name = f"nw-{name}-v"  # otherwise every save would create another workspace
-    return made
-
-
-@contextmanager
-def _steady_ids() -> Iterator[None]:
-    """Give panels reproducible ids, which W&B draws from `random`."""
-    before = random.getstate()
-    random.seed("normbench")
-    try:
-        yield
-    finally:
-        random.setstate(before)
+    board._internal_name = f"nw-{name}-v"  # otherwise every save would create another workspace
+    return board

@@ -62,12 +62,12 @@ def written(*words: str) -> dict[str, dict[str, Any]]:
     return {path.stem: json.loads(path.read_text()) for path in sorted(Path("out").iterdir())}
 
 
-def named(found: Any, key: str) -> list[Any]:
+def named(nested: Any, key: str) -> list[Any]:
     """The values of `key` at whatever depth."""
-    if not isinstance(found, dict | list):
+    if not isinstance(nested, dict | list):
         return []
-    own = [found[key]] if isinstance(found, dict) and key in found else []
-    below = found.values() if isinstance(found, dict) else found
+    own = [nested[key]] if isinstance(nested, dict) and key in nested else []
+    below = nested.values() if isinstance(nested, dict) else nested
     return own + [value for each in below for value in named(each, key)]
 
 
@@ -96,9 +96,9 @@ def test_a_page_has_the_table_and_the_runs_that_were_trained_for_it(folder: Path
     assert table["content"] == exports.table_markdown(*batch_size_tables(results.read("runs")))
     (grid,) = [block for block in page["blocks"] if block["type"] == "panel-grid"]
     (runs,) = grid["metadata"]["runSets"]
-    found = {each["key"]["name"]: each["value"] for each in runs["filters"]["filters"]}
-    assert found["id"] == sorted(row.id for row in RUNS if row.shared_with is None)
-    assert (found["norm"], found["protocol"]) == (["bn", "gn"], ["fixed_global_batch"])
+    filters = {each["key"]["name"]: each["value"] for each in runs["filters"]["filters"]}
+    assert filters["id"] == sorted(row.id for row in RUNS if row.shared_with is None)
+    assert (filters["norm"], filters["protocol"]) == (["bn", "gn"], ["fixed_global_batch"])
     panels = grid["metadata"]["panelBankSectionConfig"]["panels"]
     assert {"Scatter Plot", "Bar Chart", "Run History Line Plot"} <= set(named(panels, "viewType"))
 
@@ -122,8 +122,8 @@ def test_what_is_saved_is_what_a_dry_run_writes_and_takes_the_place_of_the_old(
     capsys.readouterr()
     for _ in range(2):
         assert dashboard.main(["batch_size"]) == 0
-        found = {name: server.saved(name) for name in ("normbench", "normbench-diverged", REPORT)}
-        assert list(found.values()) == [
+        boards = {name: server.saved(name) for name in ("normbench", "normbench-diverged", REPORT)}
+        assert list(boards.values()) == [
             expected[name] for name in ("workspace", "workspace-diverged", "report-batch_size")
         ]
         lines = capsys.readouterr().out.splitlines()
