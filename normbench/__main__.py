@@ -87,9 +87,7 @@ def _conclude(cells: list[Cell], settings: Settings, summary: Summary) -> None:
 def _specs_of(sweep: str) -> list[TableSpec]:
     """Return our tables, and those of the papers that `sweep` reproduces."""
     return [
-        spec
-        for spec in build.specs()
-        if not spec.fixed or sweep in (spec.sweep, f"{spec.sweep}_small")
+        spec for spec in build.specs() if spec.axes or sweep in (spec.sweep, f"{spec.sweep}_small")
     ]
 
 

@@ -1,17 +1,17 @@
-"""Make tables, figures, verdicts on claims and a recommendation from finished runs.
+"""Recommend a normalizer, and make tables, figures and verdicts on claims, from finished runs.
 
     python -m normbench.report [TABLE ...] [runs=DIR] [out=DIR] [study=DIR]
 
 TABLE is the name of a file in reports/tables/. Without one, the whole report is made:
 
-    out/index.html           one page with tables, figures, claims and recommendation
-    out/claims.md, .csv      verdicts on the papers' claims
+    out/index.html           one page: recommendation, tables with their figures, claims
     out/recommendation.md    which normalizer for which number of images per worker
+    out/claims.md, .csv      verdicts on the papers' claims
     out/report.tex           all tables as one LaTeX document
     out/TABLE/SETTING.*      each table alone: md, csv, tex and its figures
 
-With TABLE, only these tables are printed and written, even if they have no runs. Takes seconds and
-needs no torch.
+With TABLE, only these tables are printed and written, even if they have no runs. The recommendation
+is printed first. Takes seconds and needs no torch.
 """
 
 from collections.abc import Sequence
@@ -21,13 +21,13 @@ from pathlib import Path
 from normbench import results
 from normbench.config import cli
 from normbench.errors import BadInput
-from normbench.report import build
+from normbench.report import build, recommendation
 from normbench.report.cache import Cache, inputs_digest, write_if_changed
 from normbench.report.exports import table_markdown
 from normbench.report.pivot import tables
 from normbench.report.table import Table
 from normbench.report.table_spec import TableSpec
-from normbench.report.verdicts import count_verdicts, judge_claims, tables_to_show
+from normbench.report.verdicts import count_verdicts
 from normbench.results import STUDY
 from normbench.run_files import require_writable
 
@@ -63,7 +63,7 @@ def main(arguments: Sequence[str]) -> int:
     runs, out = options.runs or Path("runs"), options.out or Path("reports")
     require_writable(out, f"out={out}", "use a writable folder, as out=reports")
     # A paper's table has the paper's numbers even without runs.
-    if options.runs or not wanted or not all(spec.fixed for spec in specs):
+    if options.runs or not wanted or any(spec.axes for spec in specs):
         results.require_rows(runs)
     if wanted:
         _write_some(specs, runs, out)
@@ -75,37 +75,37 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _write_some(specs: Sequence[TableSpec], runs: Path, out: Path) -> None:
-    found = tables(specs, results.read(runs), None, empty=True)
-    for table in found:
+    printed = tables(specs, results.read(runs), empty=True)
+    _recommend(printed)
+    for table in printed:
         print(table_markdown(table))
-    changed = build.write(found, out, runs)
+    changed = build.write(printed, out, runs)
     print("\n".join(f"wrote {path}" for path in changed) or "nothing has changed")
 
 
 def _write_all(specs: Sequence[TableSpec], runs: Path, out: Path) -> None:
     inputs = inputs_digest(out, runs)  # before reading: rows written meanwhile count next time
-    report, dropped = _report(specs, runs)
+    report = build.read_report(specs, runs)
     changed = build.write_all(report, out, inputs)
+    _recommend(report.with_runs)
     for table in report.with_runs:
-        print(_summary(table))
-    if dropped:
+        entries = list(table.entries)
+        filled = f"{sum(bool(entry.values) for entry in entries)} of {len(entries)} entries"
+        print(f"{table.spec.name}: {filled}, {len(table.runs)} runs, {table.slug}")
+    if report.dropped:
         print(
             "left out unless named, because too few of their entries have runs to judge a claim: "
-            + ", ".join(dropped)
+            + ", ".join(report.dropped)
         )
     print(f"verdicts on the papers' claims: {count_verdicts(report.claims)}")
     print(f"{len(changed)} files are new or changed" if changed else "no file has changed")
     print(f"page: {out / build.PAGE}")
 
 
-def _report(specs: Sequence[TableSpec], runs: Path) -> tuple[build.Report, list[str]]:
-    """Return the report of all tables, and the names of tables with too few runs."""
-    found = tables(specs, results.read(runs), None, empty=True)
-    claims = build.read_claims(specs)
-    kept = tables_to_show(claims, found)
-    verdicts = judge_claims(claims, {spec.name: spec for spec in specs}, kept)
-    dropped = {table.spec.name for table in found} - {table.spec.name for table in kept}
-    return build.Report(kept, verdicts, runs), sorted(dropped)
+def _recommend(tables: Sequence[Table]) -> None:
+    """Print the recommendation, if a table compares normalizers."""
+    if any(map(recommendation.sentences, tables)):
+        print(recommendation.markdown(tables))
 
 
 def _write_study(specs: Sequence[TableSpec], study: Path, options: Options) -> None:
@@ -121,15 +121,9 @@ def _write_study(specs: Sequence[TableSpec], study: Path, options: Options) -> N
         print(f"wrote {path}")
     elif results.study_file(runs) != path:
         raise BadInput(f"runs={runs} is a study already; copy it to {study}")
-    report, _ = _report(specs, path)
-    write_if_changed(study / build.PAGE, build.study_page(report, study).encode())
+    page = build.study_page(build.read_report(specs, path), study)
+    write_if_changed(study / build.PAGE, page.encode())
     print(f"page: {study / build.PAGE}")
-
-
-def _summary(table: Table) -> str:
-    filled = sum(bool(entry.values) for entry in table.entries)
-    total = sum(1 for _ in table.entries)
-    return f"{table.spec.name}: {filled} of {total} entries, {len(table.runs)} runs, {table.slug}"
 
 
 if __name__ == "__main__":

@@ -10,9 +10,14 @@ from typing import Any
 
 from normbench.errors import BadInput, choose_from
 from normbench.report.metrics import METRICS, Metric
-from normbench.report.table_spec import Label, TableSpec
+from normbench.report.table_spec import Label, TableSpec, check_keys
 
-KINDS = ("higher", "not_lower", "alike", "spread", "deviation", "more", "rises", "falls")
+#: Kinds of claims, and how many entries each compares; () is any number.
+KINDS: Mapping[str, Sequence[int]] = {
+    "higher": (1, 2), "not_lower": (1, 2), "alike": (1, 2), "spread": (), "deviation": (1,),
+    "more": (4,), "rises": (), "falls": (),
+}  # fmt: skip
+_OPTIONAL = (*KINDS, "bound", "average", "metric")
 UNSIGNED = ("spread", "deviation")  # kinds whose effect is never negative
 Pick = tuple[Label, Label]  # row and column of an entry
 
@@ -23,7 +28,7 @@ class Claim:
 
     Args:
         name: key in its file.
-        paper: that makes the claim.
+        paper: authors and year.
         place: section, table or figure of the paper.
         says: the sentence.
         tables: in which it is judged, each table alone.
@@ -55,74 +60,61 @@ class Claim:
 
     @property
     def sentence(self) -> str:
-        """Return the sentence of the paper and the bound that makes it precise."""
+        """The sentence of the paper and the bound that makes it precise."""
         return self.says + (f" (bound {self.bound:g})" if self.bound else "")
 
     @property
     def flat(self) -> bool:
-        """Return whether the claim is about the shape of a row."""
+        """True if the claim is about the shape of a row."""
         return self.kind in ("spread", "rises", "falls")
+
+    @property
+    def two_sided(self) -> bool:
+        """True if the bound limits the size of the effect, whatever its sign."""
+        return self.kind in ("alike", *UNSIGNED)
 
 
 def claims(file: str, raw: Mapping[str, Any], specs: Mapping[str, TableSpec]) -> list[Claim]:
-    """Parse a file of reports/claims/.
-
-    Args:
-        file: its name.
-        raw: its content.
-        specs: all tables by name.
+    """Parse the content of a file of reports/claims/; `specs` are all tables by name.
 
     Raises:
         BadInput: a claim is invalid or about a table, row or column that does not exist.
     """
-    found = []
-    for name, entry in raw["claims"].items():
-        try:
-            claim = _claim(name, str(raw["paper"]), dict(entry))
+    parsed = []
+    name = ""
+    try:
+        check_keys(raw, "a file of claims", required=("paper", "claims"))
+        for name, entry in raw["claims"].items():
+            claim = _claim(name, str(raw["paper"]), entry)
             for table in claim.tables:
                 if table not in specs:
                     raise ValueError(f"table {table} is unknown; {choose_from(table, specs)}")
                 for picks in claim_alternatives(claim, specs[table]):
                     claim_weights(claim, specs[table], picks)
-        except (KeyError, TypeError, ValueError) as error:
-            raise BadInput(f"reports/claims/{file}.yaml, {name}: {error}") from error
-        found.append(claim)
-    return found
+            parsed.append(claim)
+    except (TypeError, ValueError) as error:
+        place = f", {name}" if name else ""
+        raise BadInput(f"reports/claims/{file}.yaml{place}: {error}") from error
+    return parsed
 
 
-def _claim(name: str, paper: str, entry: dict[str, Any]) -> Claim:
+def _claim(name: str, paper: str, entry: Mapping[str, Any]) -> Claim:
     kinds = [kind for kind in KINDS if kind in entry]
     if len(kinds) != 1:
         raise ValueError(f"a claim needs exactly one of {', '.join(KINDS)}")
-    picks = tuple((_label(row), _label(column)) for row, column in entry.pop(kinds[0]))
-    metric = entry.pop("metric", None)
+    check_keys(entry, "a claim", ("place", "says", "tables"), _OPTIONAL)
+    (kind,) = kinds
+    picks = tuple((_label(row), _label(column)) for row, column in entry[kind])
+    if KINDS[kind] and len(picks) not in KINDS[kind]:
+        raise ValueError(f"{kind} compares {' or '.join(map(str, KINDS[kind]))} entries")
+    metric = entry.get("metric")
     if metric is not None and metric not in METRICS:
         raise ValueError(f"metric={metric} is unknown; {choose_from(metric, METRICS)}")
-    found = Claim(
-        name=name,
-        paper=paper,
-        place=entry.pop("place"),
-        says=entry.pop("says"),
-        tables=tuple(entry.pop("tables")),
-        kind=kinds[0],
-        picks=picks,
-        bound=float(entry.pop("bound", 0.0)),
-        average=entry.pop("average", False),
-        metric=METRICS[metric] if metric else None,
-    )
-    for key in entry:
-        known = [*Claim.__dataclass_fields__, *KINDS]
-        raise ValueError(f"{key} is no key of a claim; {choose_from(key, known)}")
-    wanted = {
-        "higher": (1, 2),
-        "not_lower": (1, 2),
-        "alike": (1, 2),
-        "deviation": (1,),
-        "more": (4,),
-    }.get(kinds[0])
-    if wanted and len(picks) not in wanted:
-        raise ValueError(f"{kinds[0]} compares {' or '.join(map(str, wanted))} entries")
-    return found
+    return Claim(
+        name, paper, entry["place"], entry["says"], tuple(entry["tables"]), kind, picks,
+        float(entry.get("bound", 0.0)), entry.get("average", False),
+        METRICS[metric] if metric else None,
+    )  # fmt: skip
 
 
 def _label(words: Any) -> Label:
@@ -137,44 +129,41 @@ def claim_alternatives(claim: Claim, spec: TableSpec) -> Iterator[tuple[Pick, ..
     Raises:
         ValueError: the table has no such row or column.
     """
-    assert spec.fixed is not None
-    rows, columns = ([place.label for place in axis] for axis in spec.fixed)
-    matching = [
-        [
-            (row, column)
-            for row, column in product(rows, columns)
-            if _matches(pick[0], row) and _matches(pick[1], column)
-        ]
-        for pick in claim.picks
-    ]
-    for pick, found in zip(claim.picks, matching, strict=True):
-        if not found:
-            raise ValueError(f"{spec.name} has no entry {' '.join(pick[0])}, {' '.join(pick[1])}")
+    places = [(row.label, column.label) for row, column in product(spec.rows, spec.columns)]
+    matching = []
+    for row, column in claim.picks:
+        matches = [place for place in places if _fits(row, place[0]) and _fits(column, place[1])]
+        if not matches:
+            raise ValueError(f"{spec.name} has no entry {' '.join(row)}, {' '.join(column)}")
+        matching.append(matches)
     if claim.flat:
-        yield tuple(entry for found in matching for entry in found)
+        yield tuple(place for matches in matching for place in matches)
         return
-    several = [len(found) for found in matching if len(found) > 1]
-    if len(set(several)) > 1:
+    counts = {len(matches) for matches in matching} - {1}
+    if len(counts) > 1:
         raise ValueError("* stands for different numbers of entries")
-    for index in range(several[0] if several else 1):
-        yield tuple(found[index] if len(found) > 1 else found[0] for found in matching)
+    # A pick without * has one match, which is compared with every match of the others.
+    for index in range(max(counts, default=1)):
+        yield tuple(matches[index % len(matches)] for matches in matching)
 
 
-def _matches(wanted: Label, label: Label) -> bool:
+def _fits(wanted: Label, label: Label) -> bool:
     if wanted == ("*",):
         return True
-    return len(wanted) == len(label) and all(
-        fnmatchcase(own, word) for word, own in zip(wanted, label, strict=True)
-    )
+    return len(wanted) == len(label) and all(map(fnmatchcase, label, wanted))
 
 
 def claim_weights(claim: Claim, spec: TableSpec, picks: Sequence[Pick]) -> list[float]:
-    """Return the weight of each entry in the effect."""
+    """Return the weight of each entry in the effect.
+
+    Raises:
+        ValueError: a slope is claimed of an entry without images per worker.
+    """
     if claim.kind == "more":
         return [1.0, -1.0, -1.0, 1.0]
     if claim.kind in UNSIGNED:
         return [1.0] * len(picks)
-    if claim.kind not in ("rises", "falls"):
+    if not claim.flat:
         return [1.0, -1.0][: len(picks)]
     x = [log2(_batch(spec, pick)) for pick in picks]
     center = fmean(x)
@@ -184,14 +173,9 @@ def claim_weights(claim: Claim, spec: TableSpec, picks: Sequence[Pick]) -> list[
 
 
 def _batch(spec: TableSpec, pick: Pick) -> int:
-    """Return the images per worker of an entry, from its row or column.
-
-    Raises:
-        ValueError: neither has images per worker.
-    """
-    assert spec.fixed is not None
-    for axis, label in zip(spec.fixed, pick, strict=True):
-        for place in axis:
-            if place.label == label and place.batch is not None:
-                return place.batch
+    """Return the images per worker of an entry, from its row or column."""
+    for axis, label in zip((spec.rows, spec.columns), pick, strict=True):
+        for header in axis:
+            if header.label == label and header.batch is not None:
+                return header.batch
     raise ValueError(f"{' '.join(pick[0])}, {' '.join(pick[1])} has no images per worker")

@@ -9,7 +9,6 @@ import io
 import zlib
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from statistics import fmean
 from textwrap import fill
@@ -23,7 +22,6 @@ from matplotlib.ticker import FixedLocator, NullLocator
 from normbench.config.files import CONF, names
 from normbench.report.figure_kinds import BATCH, CURVES, SIZES, FileFormat, by_size
 from normbench.report.metrics import METRICS
-from normbench.report.statistics import summary
 from normbench.report.table import Entry, Table
 from normbench.report.table_spec import Label
 from normbench.results import read_run_history
@@ -45,9 +43,9 @@ _DASHES: tuple[Any, ...] = ("-", "--", "-.", (0, (1, 1)), (0, (5, 1, 1, 1, 1, 1)
 
 def style(name: str, variant: int = 0) -> dict[str, Any]:
     """Return colour, marker and dashes of a normalizer; its variants share only the colour."""
-    known = names(CONF / "norm")
+    ours = names(CONF / "norm")
     # A user's normalizer outside conf/norm/ gets a position by its name.
-    place = known.index(name) if name in known else len(known) + zlib.crc32(name.encode()) % 20
+    place = ours.index(name) if name in ours else len(ours) + zlib.crc32(name.encode()) % 20
     # 12 markers and 5 dashes have no common factor: a pair repeats after 60 positions.
     return {
         "color": COLOURS[place % len(COLOURS)],
@@ -56,129 +54,123 @@ def style(name: str, variant: int = 0) -> dict[str, Any]:
     }
 
 
-def draw(table: Table, forms: Sequence[FileFormat]) -> Files:
-    """Draw the numbers of `table` over images per worker; the same table gives the same bytes."""
-    with _figure(len(table.lines)) as (figure, finish):
-        axes = figure.add_subplot()
-        columns = sorted({column.batch for column in table.columns if column.batch})
-        for label, entries, line_style in _lines(table):
-            points = [
-                (column.batch, *summary(list(entry.values.values()), entry.statistic))
-                for column, entry in zip(table.columns, entries, strict=True)
-                if entry.values and column.batch
-            ]
-            if points:
-                x, y, error = zip(*sorted(points), strict=True)
-                bars = [each or 0.0 for each in error]
-                axes.errorbar(x, y, bars, label=" ".join(label), capsize=3, **line_style)
-        _over_batch(axes, columns)
-        axes.set_ylabel(table.spec.label)
-        _title(axes, table)
-        return finish(axes, forms)
+def draw(table: Table, kind: str, forms: Sequence[FileFormat], runs: Path) -> Files:
+    """Draw a figure of `table`; the same table gives the same bytes. `runs` has the histories."""
+    # A long legend goes beside the axes, in columns of 16; the figure gets wider.
+    lines = len(table.lines)
+    columns = -(-lines // 16) if lines > _LINES_INSIDE else 0
+    with mpl.rc_context({**STABLE, "font.size": 9}):
+        figure = Figure(figsize=(5.0, 3.4), layout="constrained")
+        axes = _DRAW[kind](figure, table, runs)
+        handles, labels = axes.get_legend_handles_labels()
+        if columns:
+            figure.set_figwidth(figure.get_figwidth() + 1.6 * columns)
+            figure.legend(
+                handles, labels, frameon=False, loc="outside right upper",
+                ncols=columns, fontsize=7,
+            )  # fmt: skip
+        elif handles:
+            axes.legend(frameon=False)
+        return save_figure(figure, forms)
 
 
-def draw_curves(table: Table, forms: Sequence[FileFormat], root: Path) -> Files:
+def _draw_over_batch(figure: Figure, table: Table, _runs: Path) -> Axes:
+    """Draw numbers over images per worker."""
+    axes = figure.add_subplot()
+    for label, entries, line_style in _lines(table):
+        points = [
+            (column.batch, *entry.summary)
+            for column, entry in zip(table.columns, entries, strict=True)
+            if entry.values and column.batch
+        ]
+        if points:
+            x, y, error = zip(*sorted(points), strict=True)
+            bars = [each or 0.0 for each in error]
+            axes.errorbar(x, y, bars, label=" ".join(label), capsize=3, **line_style)
+    batches = sorted({column.batch for column in table.columns if column.batch})
+    axes.set_xscale("log", base=2)
+    axes.xaxis.set_major_locator(FixedLocator(batches))
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.set_xticks(batches, [str(batch) for batch in batches])
+    axes.set(xlabel="images per worker", ylabel=table.spec.metric.label)
+    axes.set_title(fill(table.setting_text, 70), fontsize=8)
+    axes.grid(alpha=0.3)
+    return axes
+
+
+def _draw_curves(figure: Figure, table: Table, runs: Path) -> Axes:
     """Draw training and validation accuracy over epochs, means over seeds.
 
     The left panel has the fewest images per worker with runs, the right panel the most.
     """
-    heads = [(column.batch or 0, str(column), index) for index, column in enumerate(table.columns)]
-    filled = [
-        head for head in sorted(heads) if any(c[head[2]].values for c in table.lines.values())
-    ]
-    shown = filled if len(filled) < 2 else [filled[0], filled[-1]]
-    with _figure(len(table.lines), width=3.6 * len(shown)) as (figure, finish):
-        panels = figure.subplots(1, len(shown), sharey=True, squeeze=False)[0]
-        for axes, (_, head, index) in zip(panels, shown, strict=True):
-            for label, entries, line_style in _lines(table):
-                _curves(axes, " ".join(label), entries[index], root, line_style)
-            axes.set_xlabel("epoch")
-            axes.set_title(f"{head}: training (dotted), validation", fontsize=8)
-            axes.grid(alpha=0.3)
-        panels[0].set_ylabel("top-1 accuracy (%)")
-        return finish(panels[-1], forms)
+    heads = sorted(
+        (column.batch or 0, str(column), index)
+        for index, column in enumerate(table.columns)
+        if any(entries[index].values for entries in table.lines.values())
+    )
+    shown = heads if len(heads) < 2 else [heads[0], heads[-1]]
+    figure.set_figwidth(3.6 * len(shown))
+    panels: Sequence[Axes] = figure.subplots(1, len(shown), sharey=True, squeeze=False)[0]
+    for axes, (_, head, index) in zip(panels, shown, strict=True):
+        for label, entries, line_style in _lines(table):
+            _draw_curve(axes, " ".join(label), entries[index], runs, line_style)
+        axes.set_xlabel("epoch")
+        axes.set_title(f"{head}: training (dotted), validation", fontsize=8)
+        axes.grid(alpha=0.3)
+    panels[0].set_ylabel("top-1 accuracy (%)")
+    return panels[-1]
 
 
-def draw_sizes(table: Table, forms: Sequence[FileFormat]) -> Files:
-    """Draw the numbers of `table` over parameters and over multiply-adds."""
-    with _figure(len(table.lines), width=7.0) as (figure, finish):
-        panels = figure.subplots(1, 2, sharey=True)
-        for axes, size in zip(panels, ("params_m", "macs_g"), strict=True):
-            for norm, points in by_size(table, size).items():
-                x, y = zip(*sorted(points), strict=True)
-                axes.plot(x, y, label=norm, **style(norm))
-            axes.set_xlabel(METRICS[size].label)
-            axes.grid(alpha=0.3)
-        panels[0].set_ylabel(table.spec.label)
-        return finish(panels[-1], forms)
+def _draw_curve(
+    axes: Axes, label: str, entry: Entry, runs: Path, line_style: Mapping[str, Any]
+) -> None:
+    # Accuracies by epoch.
+    trained: dict[float, list[float]] = defaultdict(list)
+    validated: dict[float, list[float]] = defaultdict(list)
+    for record in (record for row in entry.runs for record in read_run_history(runs, row)):
+        for accuracies, key in ((trained, "train_top1"), (validated, "val_top1")):
+            if key in record:
+                accuracies[round(record["epoch"], 3)].append(record[key])
+    # Not a marker at every epoch.
+    marker = {"label": label, "marker": line_style["marker"], "markersize": 4, "markevery": 0.15}
+    for accuracies, dashes, more in ((trained, ":", {}), (validated or trained, "-", marker)):
+        # Only epochs that all seeds recorded: a mean over some of them would jump.
+        means = {x: fmean(y) for x, y in accuracies.items() if len(y) >= len(entry.values)}
+        if means:
+            x, y = zip(*sorted(means.items()), strict=True)
+            axes.plot(x, y, color=line_style["color"], linestyle=dashes, linewidth=1, **more)
 
 
-#: Functions that draw, by the end of the file name.
-DRAW: Mapping[str, Callable[[Table, Sequence[FileFormat], Path], Files]] = {
-    BATCH: lambda table, forms, _runs: draw(table, forms),
-    CURVES: draw_curves,
-    SIZES: lambda table, forms, _runs: draw_sizes(table, forms),
+def _draw_sizes(figure: Figure, table: Table, _runs: Path) -> Axes:
+    """Draw numbers over parameters and over multiply-adds."""
+    figure.set_figwidth(7.0)
+    panels: Sequence[Axes] = figure.subplots(1, 2, sharey=True)
+    for axes, size in zip(panels, ("params_m", "macs_g"), strict=True):
+        for norm, points in by_size(table, size).items():
+            x, y = zip(*sorted(points), strict=True)
+            axes.plot(x, y, label=norm, **style(norm))
+        axes.set_xlabel(METRICS[size].label)
+        axes.grid(alpha=0.3)
+    panels[0].set_ylabel(table.spec.metric.label)
+    return panels[-1]
+
+
+_DRAW: Mapping[str, Callable[[Figure, Table, Path], Axes]] = {
+    BATCH: _draw_over_batch,
+    CURVES: _draw_curves,
+    SIZES: _draw_sizes,
 }
 
 
 def _lines(table: Table) -> Iterator[tuple[Label, Sequence[Entry], dict[str, Any]]]:
-    shown: Counter[str] = Counter()
+    """Yield label, entries and style of each row."""
+    variants: Counter[str] = Counter()
     for label, entries in table.lines.items():
         norms = [row.norm for entry in entries for row in entry.runs]
         # "gn groups=8" is a variant of gn.
         name = norms[0] if norms else label[0].split(" ")[0]
-        yield label, entries, style(name, shown[name])
-        shown[name] += 1
-
-
-def _curves(
-    axes: Axes, label: str, entry: Entry, root: Path, line_style: Mapping[str, Any]
-) -> None:
-    trained: dict[float, list[float]] = defaultdict(list)
-    validated: dict[float, list[float]] = defaultdict(list)
-    for row in entry.runs:
-        for record in read_run_history(root, row):
-            for found, key in ((trained, "train_top1"), (validated, "val_top1")):
-                if key in record:
-                    found[round(record["epoch"], 3)].append(record[key])
-    marker = {
-        "marker": line_style["marker"],
-        "markersize": 4,
-        "markevery": 0.15,
-    }  # not at every epoch
-    for found, dashes, name in ((trained, ":", None), (validated or trained, "-", label)):
-        # Only epochs that all seeds recorded: a mean over some of them would jump.
-        whole = {x: fmean(y) for x, y in found.items() if len(y) >= len(entry.values)}
-        if whole:
-            x, y = zip(*sorted(whole.items()), strict=True)
-            more = marker if name else {}
-            axes.plot(
-                x, y, color=line_style["color"], linestyle=dashes, label=name, linewidth=1, **more
-            )
-
-
-@contextmanager
-def _figure(
-    lines: int, width: float = 5.0
-) -> Iterator[tuple[Figure, Callable[[Axes, Sequence[FileFormat]], Files]]]:
-    """Yield a figure and the function that adds the legend and returns its files."""
-    # A long legend goes beside the axes, in columns of 16; the figure gets wider.
-    columns = -(-lines // 16) if lines > _LINES_INSIDE else 0
-    with mpl.rc_context({**STABLE, "font.size": 9}):
-        figure = Figure(figsize=(width + 1.6 * columns, 3.4), layout="constrained")
-
-        def finish(legend_of: Axes, forms: Sequence[FileFormat]) -> Files:
-            handles, labels = legend_of.get_legend_handles_labels()
-            if columns:
-                figure.legend(
-                    handles, labels, frameon=False, loc="outside right upper",
-                    ncols=columns, fontsize=7,
-                )  # fmt: skip
-            elif handles:
-                legend_of.legend(frameon=False)
-            return save_figure(figure, forms)
-
-        yield figure, finish
+        yield label, entries, style(name, variants[name])
+        variants[name] += 1
 
 
 def save_figure(figure: Figure, forms: Sequence[FileFormat]) -> Files:
@@ -186,24 +178,12 @@ def save_figure(figure: Figure, forms: Sequence[FileFormat]) -> Files:
     if engine := figure.get_layout_engine():
         engine.execute(figure)
         figure.set_layout_engine("none")  # laid out once for all formats: half the time
-    return {form: _save_format(figure, form) for form in forms}
-
-
-def _save_format(figure: Figure, form: FileFormat) -> bytes:
-    out = io.BytesIO()
-    dated = {"png": "Software", "pdf": "CreationDate", "svg": "Date"}[form]
-    figure.savefig(out, format=form, dpi=160, metadata={dated: None}, transparent=form == "svg")
-    return out.getvalue()
-
-
-def _over_batch(axes: Axes, columns: Sequence[int]) -> None:
-    axes.set_xscale("log", base=2)
-    axes.xaxis.set_major_locator(FixedLocator(list(columns)))
-    axes.xaxis.set_minor_locator(NullLocator())
-    axes.set_xticks(list(columns), [str(column) for column in columns])
-    axes.set_xlabel("images per worker")
-    axes.grid(alpha=0.3)
-
-
-def _title(axes: Axes, table: Table) -> None:
-    axes.set_title(fill(table.setting_text, 70), fontsize=8)
+    dated = {"png": "Software", "pdf": "CreationDate", "svg": "Date"}
+    files: Files = {}
+    for form in forms:
+        out = io.BytesIO()
+        figure.savefig(
+            out, format=form, dpi=160, metadata={dated[form]: None}, transparent=form == "svg"
+        )
+        files[form] = out.getvalue()
+    return files

@@ -7,7 +7,7 @@ from typing import Literal
 from normbench.report.metrics import METRICS
 from normbench.report.table import Table
 from normbench.results import read_run_history, study_file
-from normbench.run_files import probe_file
+from normbench.run_files import PROBES, probe_file
 
 FileFormat = Literal["png", "pdf", "svg"]
 FORMATS: tuple[FileFormat, ...] = ("png", "pdf", "svg")
@@ -16,12 +16,7 @@ PROBE_FIGURES = {f"-{kind}": kind for kind in ("spp", "power", "ratios", "exampl
 
 
 def figure_kinds(table: Table, runs: Path) -> list[str]:
-    """Return the kinds of figures that `table` has data for.
-
-    Args:
-        table: to be drawn.
-        runs: root of the runs or a study, for their histories and probes.
-    """
+    """Return the kinds of figures that `table` has data for; `runs` has histories and probes."""
     accuracy = table.spec.metric.accuracy
     rows = [row for entry in table.entries if entry.values for row in entry.runs]
     folders = [runs / row.sweep / row.id for row in rows]
@@ -31,20 +26,16 @@ def figure_kinds(table: Table, runs: Path) -> list[str]:
         curves = any((folder / "history.csv").exists() for folder in folders)
     sizes = any(len(points) > 1 for points in by_size(table, "params_m").values())
     drawn = {BATCH: table.drawable, CURVES: accuracy and curves, SIZES: accuracy and sizes}
-    probes = [
-        end
-        for end, kind in PROBE_FIGURES.items()
-        if any(probe_file(folder, kind) for folder in folders)
-    ]
-    return [kind for kind, has_data in drawn.items() if has_data] + probes
+    probed = [folder for folder in folders if (folder / PROBES).is_dir()]
+    for end, kind in PROBE_FIGURES.items():
+        drawn[end] = any(probe_file(folder, kind) for folder in probed)
+    return [end for end, has_data in drawn.items() if has_data]
 
 
 def by_size(table: Table, size: str) -> dict[str, list[tuple[float, float]]]:
     """Return (size of the network, best number) for each size, by normalizer.
 
-    Args:
-        table: whose numbers.
-        size: metric of the size: params_m or macs_g.
+    The size is a metric: params_m or macs_g.
     """
     best: dict[str, dict[float, float]] = defaultdict(dict)
     for entry in table.entries:

@@ -2,19 +2,35 @@
 
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import product
 from statistics import fmean
 from typing import Any
 
-from normbench.report.table import Column, Entry, Table, option_key, words
+from normbench.report.table import Entry, Table, option_key, words
 from normbench.report.table_spec import FULL, Header, Label, TableSpec, fits
 from normbench.results import Row, flatten, row_order
+
+Place = tuple[Label, Label]  # row and column of an entry
+
+
+@dataclass(frozen=True)
+class RunGroup:
+    """Rows that differ only in seed and results; their place in a table is determined once."""
+
+    rows: Sequence[Row]  # sorted as by `normbench.results.read`
+    options: Mapping[str, Any]  # scientific ones; the seed only if the table is about seeds
+
+    @property
+    def row(self) -> Row:
+        """The first row, for what all have in common."""
+        return self.rows[0]
 
 
 def tables(
     specs: Sequence[TableSpec],
     rows: Sequence[Row],
-    touched: Collection[str] | None,
+    touched: Collection[str] | None = None,
     *,
     empty: bool = False,
 ) -> list[Table]:
@@ -24,232 +40,241 @@ def tables(
         specs: of the tables.
         rows: sorted as by `normbench.results.read`; rows of probes are ignored.
         touched: ids of runs; only settings with one of them are returned. None: all settings.
-        empty: also return papers' tables without runs, with the paper's numbers alone.
+        empty: return papers' tables without runs too.
     """
-    return list(_tables(specs, _group_rows(rows), touched, empty))
-
-
-def _tables(
-    specs: Sequence[TableSpec],
-    runs: Sequence["RunGroup"],
-    touched: Collection[str] | None,
-    empty: bool,
-) -> Iterator[Table]:
+    groups = _group_rows(rows)
+    pivoted: list[Table] = []
     for spec in specs:
-        own = _select(spec, runs)
-        made = _paper_tables(spec, own) if spec.fixed else _free_tables(spec, own)
+        chosen = _select(spec, groups)
+        of_spec = [*(_own_tables(spec, chosen) if spec.axes else _paper_tables(spec, chosen))]
         if touched is not None:
-            made = [each for each in made if any(row.id in touched for row in each.runs)]
-        if not made and empty and spec.fixed:
-            made = [_filled(spec, {}, [], FULL, {})]
-        yield from made
-
-
-@dataclass(frozen=True)
-class RunGroup:
-    """Rows that differ only in seed and results, and their configuration.
-
-    The place of a group in a table is determined once for all its rows.
-
-    Args:
-        rows: sorted as by `normbench.results.read`.
-        options: all scientific options, flattened; the seed only if the table is about seeds.
-        parts: each part of the configuration (norm, model, batch ...) as text, for comparison.
-    """
-
-    rows: list[Row]
-    options: Mapping[str, Any]
-    parts: Mapping[str, str]
-
-    @property
-    def row(self) -> Row:
-        """Return the first row, for what all have in common."""
-        return self.rows[0]
-
-    def by_seed(self) -> "Iterator[RunGroup]":
-        """Yield each row as a group of its own, with its seed among the options."""
-        for row in self.rows:
-            options = {**self.options, "seed": row.seed}
-            yield RunGroup([row], options, {**self.parts, "seed": repr(row.seed)})
+            of_spec = [table for table in of_spec if any(row.id in touched for row in table.runs)]
+        if not of_spec and empty and not spec.axes:
+            of_spec = [_fill(spec, {}, [], FULL, {})]
+        pivoted += of_spec
+    return pivoted
 
 
 def _group_rows(rows: Iterable[Row]) -> list[RunGroup]:
     """Group the rows of runs that differ only in seed and results."""
-    groups: dict[tuple[str, ...], RunGroup] = {}
+    groups: dict[tuple[str, ...], list[Row]] = defaultdict(list)
     for row in rows:
-        if row.kind != "run":
-            continue
-        config = row.config.copy()
-        config.pop("seed", None)
-        key = (row.options, _hardware(row), repr(config))
-        if key not in groups:
-            parts = {part: repr(value) for part, value in config.items()}
-            groups[key] = RunGroup([], flatten(config), parts)
-        groups[key].rows.append(row)
-    return list(groups.values())
+        if row.kind == "run":
+            # The text of the configuration is its key: it has lists and mappings.
+            config = {part: options for part, options in row.config.items() if part != "seed"}
+            groups[row.options, _hardware(row), repr(config)].append(row)
+    return [RunGroup(alike, _options_of(alike[0])) for alike in groups.values()]
 
 
-def _select(spec: TableSpec, runs: Sequence[RunGroup]) -> list[RunGroup]:
+def _options_of(row: Row) -> dict[str, Any]:
+    return {key: value for key, value in flatten(row.config).items() if key != "seed"}
+
+
+def _select(spec: TableSpec, groups: Sequence[RunGroup]) -> list[RunGroup]:
     """Return the groups that the table is about, split by seed if seeds are on an axis."""
-    where = spec.where or {}
-    seedless = {option: value for option, value in where.items() if option != "seed"}
-    asked = [each for each in runs if fits(seedless, each.options)]
-    if "seed" not in spec.keys | where.keys():
-        return asked
-    return [one for each in asked for one in each.by_seed() if fits(where, one.options)]
-
-
-def _sorted_rows(runs: Iterable[RunGroup]) -> tuple[Row, ...]:
-    """Return all rows of the groups, sorted."""
-    groups = list(runs)
-    if len(groups) == 1:
-        return tuple(groups[0].rows)  # sorted already
-    return tuple(sorted((row for group in groups for row in group.rows), key=row_order))
+    # A group has no seed yet, so all other conditions come first: they leave fewer rows to split.
+    seedless = {option: value for option, value in spec.where.items() if option != "seed"}
+    chosen = [group for group in groups if fits(seedless, group.options)]
+    if "seed" not in spec.keys | spec.where.keys():
+        return chosen
+    single = [
+        RunGroup([row], {**group.options, "seed": row.seed})
+        for group in chosen
+        for row in group.rows
+    ]
+    return [group for group in single if fits(spec.where, group.options)]
 
 
 def _by_setting(
-    spec: TableSpec, runs: Iterable[RunGroup]
-) -> list[tuple[dict[str, Any], list[RunGroup]]]:
-    """Return the settings of `runs`, each with its groups."""
-    found: dict[tuple[str, ...], tuple[dict[str, Any], list[RunGroup]]] = {}
-    for run in runs:
-        left_out, more = _besides_axes(run.row, spec)
-        kept = {part: text for part, text in run.parts.items() if part not in left_out}
-        # Options that are not on the axis belong to the setting.
-        for part in spec.options:
-            kept[part] = str(
-                [pair for pair in run.options.items() if _belongs(pair[0], part, spec)]
-            )
-        key = (*(f"{part} {text}" for part, text in sorted(kept.items())), *more.values())
-        if key not in found:
-            options = {
-                name: value
-                for name, value in run.options.items()
-                if name.partition(".")[0] in kept and name not in spec.keys
-            }
-            found[key] = ({**options, **more}, [])
-        found[key][1].append(run)
-    return [found[key] for key in sorted(found)]
-
-
-def _belongs(option: str, part: str, spec: TableSpec) -> bool:
-    return option.partition(".")[0] == part and option not in spec.keys
-
-
-def _free_tables(spec: TableSpec, runs: Sequence[RunGroup]) -> list[Table]:
-    settings = _by_setting(spec, runs)
-    known = [setting for setting, _ in settings]
-    return [_table(spec, setting, own, known) for setting, own in settings]
-
-
-def _table(
-    spec: TableSpec, setting: dict[str, Any], runs: list[RunGroup], known: list[dict[str, Any]]
-) -> Table:
-    assert isinstance(spec.rows, str)
-    assert isinstance(spec.columns, str)
-    names = _names(runs, spec.rows)
-    entries: dict[tuple[str, Any], list[RunGroup]] = defaultdict(list)
-    for run in runs:
-        entries[names[run.row.id], _value(run.row, spec.columns)].append(run)
-    labels = sorted({label for label, _ in entries})
-    columns = sorted({column for _, column in entries})
-    lines: dict[Label, list[Entry]] = {
-        (label,): [
-            Entry(_sorted_rows(entries.get((label, column), ())), spec.metric) for column in columns
-        ]
-        for label in labels
-    }
-    heads = [
-        Column((str(column),), column if spec.columns == "batch" else None) for column in columns
+    spec: TableSpec, groups: Iterable[RunGroup]
+) -> list[tuple[dict[str, Any], list[str], list[RunGroup]]]:
+    """Return the settings of `groups`, the options that distinguish each, and its groups."""
+    members: dict[str, tuple[dict[str, Any], list[RunGroup]]] = {}
+    for group in groups:
+        setting = _setting(spec, group)
+        members.setdefault(str(sorted(setting.items())), (setting, []))[1].append(group)
+    settings = [members[key] for key in sorted(members)]
+    alike: dict[str, list[dict[str, Any]]] = defaultdict(list)
+    for setting, _ in settings:
+        alike[str(words(setting))].append(setting)
+    return [
+        (setting, _differing(alike[str(words(setting))]), of_setting)
+        for setting, of_setting in settings
     ]
-    return Table(
-        spec, setting, _distinguishing(setting, known), heads, lines, axes=(spec.rows, spec.columns)
-    )
 
 
-def _distinguishing(setting: Mapping[str, Any], known: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return the options that distinguish a setting from others with the same text."""
-    own = words(setting)
-    return _differing([other for other in known if words(other) == own])
+def _setting(spec: TableSpec, group: RunGroup) -> dict[str, Any]:
+    """Return the options of a group that are not on an axis, and the words that typed them."""
+    row = group.row
+    # workers or global_batch follows from `batch` and must not split the table.
+    follows = {"fixed_workers": "global_batch", "fixed_global_batch": "workers"}
+    on_axes = spec.groups | {"seed", follows.get(row.protocol, "")}
+    if "global_batch" in spec.groups:
+        on_axes |= {"batch", "workers"}
+    # In a paper's table, options that no axis names belong to the setting: eps of `norm: gn`.
+    on_axes -= spec.options
+    setting = {
+        key: value
+        for key, value in group.options.items()
+        if key.partition(".")[0] not in on_axes and key not in spec.keys
+    }
+    if spec.metric.hardware:
+        setting["devices"] = _hardware(row)
+    if spec.axes:  # the labels of rows and columns have the words typed for them
+        typed = _typed(row, lambda key: key.partition(".")[0] not in spec.groups)
+    else:
+        typed = _typed(row, lambda key: key not in spec.keys)
+    return {**setting, "options": typed}
 
 
-def _paper_tables(spec: TableSpec, runs: Sequence[RunGroup]) -> list[Table]:
-    placed: dict[int, dict[str, list[tuple[Label, Label]]]] = defaultdict(dict)
-    for run in runs:
-        for scale, places in _places(spec, run.options):
-            placed[scale][run.row.id] = places
-    made = []
-    for scale, places_of in sorted(placed.items()):
-        settings = _by_setting(spec, (run for run in runs if run.row.id in places_of))
-        known = [setting for setting, _ in settings]
-        for setting, own in settings:
-            entries: dict[tuple[Label, Label], list[RunGroup]] = defaultdict(list)
-            for run in own:
-                for place in places_of[run.row.id]:
-                    entries[place].append(run)
-            made.append(_filled(spec, setting, _distinguishing(setting, known), scale, entries))
-    return made
+def _hardware(row: Row) -> str:
+    """Return the hardware that a speed or memory belongs to."""
+    together = "" if row.stacked_seeds == 1 else f", {row.stacked_seeds} seeds together"
+    return row.devices + together
 
 
-def _places(
-    spec: TableSpec, options: Mapping[str, Any]
-) -> Iterable[tuple[int, list[tuple[Label, Label]]]]:
-    """Yield the scale (full, else small) and the entries that a run belongs to."""
-    assert spec.fixed is not None
-    rows, columns = spec.fixed
+def _own_tables(spec: TableSpec, groups: Sequence[RunGroup]) -> Iterator[Table]:
+    """Yield the tables whose rows and columns are the values of two options."""
+    assert spec.axes is not None
+    row_axis, column_axis = spec.axes
+    for setting, differs, members in _by_setting(spec, groups):
+        labels = _row_labels(members, row_axis)
+        columns = {group.row.id: _column(group.row, column_axis) for group in members}
+        runs: dict[Place, list[RunGroup]] = defaultdict(list)
+        for group in members:
+            runs[(labels[group.row.id],), (str(columns[group.row.id]),)].append(group)
+        heads = [
+            Header((str(column),), (({column_axis: column},),))
+            for column in sorted({*columns.values()})
+        ]
+        rows = [Header((label,), ()) for label in sorted({*labels.values()})]
+        filled = replace(spec, rows=tuple(rows), columns=tuple(heads))
+        yield _fill(filled, setting, differs, FULL, runs)
+
+
+def _row_labels(groups: Sequence[RunGroup], axis: str) -> dict[str, str]:
+    """Return the label of each group on `axis`, by the id of its first run: name and typed options.
+
+    If a yaml was changed between runs, options that differ are part of the label: "gn" with eps
+    1e-5 and, after the change, with 1e-3.
+    """
+    alike: dict[str, list[tuple[str, dict[str, Any]]]] = defaultdict(list)
+    for group in groups:
+        options = {
+            key.removeprefix(f"{axis}."): value
+            for key, value in group.options.items()
+            if key.startswith(f"{axis}.")
+        }
+        alike[_name(group.row, axis)].append((group.row.id, options))
+    labels = {}
+    for name, variants in alike.items():
+        keys = _differing([options for _, options in variants])
+        for id_, options in variants:
+            labels[id_] = " ".join([name, *(f"{key}={options.get(key)}" for key in keys)])
+    return labels
+
+
+def _column(row: Row, axis: str) -> Any:
+    """Return the column of a row, numbers as numbers, so that they sort by value."""
+    value = getattr(row, axis)
+    return value if isinstance(value, int) else _name(row, axis)
+
+
+def _name(row: Row, axis: str) -> str:
+    """Return the value of an option, with the options typed for it: "gn groups=8"."""
+    typed = _typed(row, lambda key: key.partition(".")[0] == axis).replace(f"{axis}.", "")
+    return " ".join([str(getattr(row, axis)), *typed.split()])
+
+
+def _typed(row: Row, wanted: Callable[[str], bool]) -> str:
+    return " ".join(word for word in row.options.split() if wanted(option_key(word)))
+
+
+def _differing(settings: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return the keys whose values differ between `settings`."""
+    keys = sorted({key for setting in settings for key in setting})
+    return [key for key in keys if len({str(setting.get(key)) for setting in settings}) > 1]
+
+
+def _paper_tables(spec: TableSpec, groups: Sequence[RunGroup]) -> Iterator[Table]:
+    """Yield the tables with the rows and columns of a paper, those of small networks last."""
     for scale in range(spec.scales):
-        down = [place.label for place in rows if not place.minus and place.fits(options, scale)]
-        along = [place.label for place in columns if not place.minus and place.fits(options, scale)]
-        if down and along:
-            yield scale, [(row, column) for row in down for column in along]
-            return
+        placed = {
+            group.row.id: places
+            for group in groups
+            if (places := _places(spec, group.options, scale))
+        }
+        here = [group for group in groups if group.row.id in placed]
+        for setting, differs, members in _by_setting(spec, here):
+            runs: dict[Place, list[RunGroup]] = defaultdict(list)
+            for group in members:
+                for place in placed[group.row.id]:
+                    runs[place].append(group)
+            yield _fill(spec, setting, differs, scale, runs)
+        # A run of the paper's networks is not looked for among the small ones.
+        groups = [group for group in groups if group.row.id not in placed]
 
 
-def _filled(
+def _places(spec: TableSpec, options: Mapping[str, Any], scale: int) -> list[Place]:
+    """Return the entries that a run belongs to."""
+    rows, columns = (
+        [header.label for header in axis if header.fits(options, scale)]
+        for axis in (spec.rows, spec.columns)
+    )
+    return list(product(rows, columns))
+
+
+def _fill(
     spec: TableSpec,
     setting: Mapping[str, Any],
     differs: Sequence[str],
     scale: int,
-    runs: Mapping[tuple[Label, Label], Sequence[RunGroup]],
+    runs: Mapping[Place, Sequence[RunGroup]],
 ) -> Table:
-    assert spec.fixed is not None
-    rows, columns = spec.fixed
-    entries = {
-        (row.label, column.label): _cell(spec, row, column, runs.get((row.label, column.label), ()))
-        for row in rows
-        for column in columns
+    """Return a table with these runs; entries that are differences come from other entries."""
+    entries: dict[Place, Entry] = {}
+    for row, column in product(spec.rows, spec.columns):
+        place = row.label, column.label
+        entries[place] = _entry(spec, row, column, runs.get(place, ()))
+    # After all others, from which they are computed.
+    for row, column in product(spec.rows, spec.columns):
+        if column.minus or row.minus:
+            entries[row.label, column.label] = _difference(entries, row, column)
+    lines = {
+        row.label: [entries[row.label, column.label] for column in spec.columns]
+        for row in spec.rows
     }
-    for row in rows:
-        for column in columns:
-            if column.minus or row.minus:
-                entries[row.label, column.label] = _difference(entries, spec, row, column)
-    lines = {row.label: [entries[row.label, column.label] for column in columns] for row in rows}
-    heads = [Column(column.label, column.batch) for column in columns]
-    return Table(spec, setting, differs, heads, lines, scale)
+    return Table(spec, setting, differs, lines, scale)
 
 
-def _cell(spec: TableSpec, row: Header, column: Header, runs: Sequence[RunGroup]) -> Entry:
-    theirs = (spec.published or {}).get((row.label, column.label))
-    variants: dict[tuple[str, ...], list[RunGroup]] = defaultdict(list)
-    for run in runs:
-        variants[_variant(run)].append(run)
-    every = [_sorted_rows(own) for own in variants.values()]
-    latest = max(every, key=lambda own: max(run.finished for run in own), default=())
-    older = sum(map(len, every)) - len(latest)
-    return Entry(latest, spec.of(row, column), spec.statistic, theirs, older=older)
+def _entry(spec: TableSpec, row: Header, column: Header, groups: Sequence[RunGroup]) -> Entry:
+    """Return an entry of the latest variant of its runs, if a yaml was changed between them."""
+    variants: dict[str, list[RunGroup]] = defaultdict(list)
+    for group in groups:
+        variants[_variant(group)].append(group)
+    candidates = [_sorted_rows(variant) for variant in variants.values()]
+    latest = max(candidates, key=lambda rows: max(row.finished for row in rows), default=())
+    published = spec.published.get((row.label, column.label))
+    older = sum(map(len, candidates)) - len(latest)
+    return Entry(latest, spec.metric_of(row, column), spec.statistic, published, older)
 
 
-def _variant(run: RunGroup) -> tuple[str, ...]:
+def _variant(group: RunGroup) -> str:
     """Return what all seeds of an entry share; of `init_from=RUN@EPOCH` only the epoch."""
-    parts = {part: text for part, text in run.parts.items() if part != "seed"}
-    if "init_from" in parts:
-        parts["init_from"] = parts["init_from"].partition("@")[2]
-    return tuple(f"{part} {text}" for part, text in sorted(parts.items()))
+    options = {key: value for key, value in group.options.items() if key != "seed"}
+    if "init_from" in options:
+        options["init_from"] = str(options["init_from"]).partition("@")[2]
+    return str(sorted(options.items()))
 
 
-def _difference(
-    entries: Mapping[tuple[Label, Label], Entry], spec: TableSpec, row: Header, column: Header
-) -> Entry:
+def _sorted_rows(groups: Sequence[RunGroup]) -> tuple[Row, ...]:
+    """Return all rows of the groups, sorted."""
+    rows = tuple(row for group in groups for row in group.rows)
+    return rows if len(groups) == 1 else tuple(sorted(rows, key=row_order))  # one group is sorted
+
+
+def _difference(entries: Mapping[Place, Entry], row: Header, column: Header) -> Entry:
+    """Return the entry of a row or column that is the difference of two others."""
     minus = column.minus or row.minus
     assert minus is not None
 
@@ -258,89 +283,13 @@ def _difference(
             return entries[other or row.label, label]
         return entries[label, other or column.label]
 
-    theirs = (spec.published or {}).get((row.label, column.label))
-    metric = spec.of(row, column)
+    entry = entries[row.label, column.label]
     tried, second = [at(label) for label in minus.first], at(minus.second, minus.at)
-    candidates = [entry for entry in tried if entry.values]
+    candidates = [each for each in tried if each.values]
     if not candidates or not second.values:
-        return Entry((), metric, spec.statistic, theirs, sources=(*tried, second))
-    sign = -1 if metric.better == "lower" else 1
-    first = max(candidates, key=lambda entry: sign * fmean(entry.values.values()))
-    seeds = first.values.keys() & second.values.keys()
-    return Entry(
-        (), metric, spec.statistic, theirs,
-        given={seed: first.values[seed] - second.values[seed] for seed in sorted(seeds)},
-        sources=(first, second), among=len(candidates),
-    )  # fmt: skip
-
-
-def _besides_axes(row: Row, spec: TableSpec) -> tuple[Collection[str], dict[str, str]]:
-    """Return the parts of the configuration outside the setting, and what it has beside them."""
-    # workers or global_batch follows from `batch` and must not split the table.
-    follows = {"fixed_workers": "global_batch", "fixed_global_batch": "workers"}
-    left_out = spec.groups | {"seed", follows.get(row.protocol, "")}
-    if "global_batch" in spec.groups:
-        left_out |= {"batch", "workers"}
-    more = {"devices": _hardware(row)} if spec.metric.hardware else {}
-    if spec.fixed:
-        # Options of a group on an axis that the table does not name belong to the setting.
-        return left_out, {**more, "options": _options(row, lambda key: key not in spec.keys)}
-    typed = _options(row, lambda key: key.partition(".")[0] not in spec.groups)
-    return left_out, {**more, "options": typed}
-
-
-def _hardware(row: Row) -> str:
-    """Return the hardware that a speed or memory belongs to."""
-    return (
-        row.devices
-        if row.stacked_seeds == 1
-        else f"{row.devices}, {row.stacked_seeds} seeds together"
-    )
-
-
-def _names(runs: Sequence[RunGroup], axis: str) -> dict[str, str]:
-    """Return the label of each run on `axis`, by run id: its name and typed options.
-
-    If a yaml was changed between runs, options that differ are part of the label.
-    """
-    alike: dict[str, dict[str, list[RunGroup]]] = defaultdict(lambda: defaultdict(list))
-    for run in runs:
-        alike[_name(run.row, axis)][run.parts.get(axis, "")].append(run)
-    names = {}
-    for name, variants in alike.items():
-        # "gn" with eps 1e-5 and, after a change of its yaml, with 1e-3: both labels show eps.
-        options = {text: _axis_options(own[0], axis) for text, own in variants.items()}
-        keys = _differing(list(options.values()))
-        for text, values in options.items():
-            called = " ".join([name, *(f"{key}={values.get(key)}" for key in keys)])
-            names.update({run.row.id: called for run in variants[text]})
-    return names
-
-
-def _axis_options(run: RunGroup, axis: str) -> dict[str, Any]:
-    within = f"{axis}."
-    options = run.options.items()
-    return {key.removeprefix(within): value for key, value in options if key.startswith(within)}
-
-
-def _name(row: Row, axis: str) -> str:
-    own = _options(row, lambda key: key.partition(".")[0] == axis).replace(f"{axis}.", "")
-    return " ".join([str(getattr(row, axis)), *own.split()])
-
-
-def _value(row: Row, axis: str) -> Any:
-    """Return the same, but numbers as numbers, so that columns sort by value."""
-    value = getattr(row, axis)
-    return value if isinstance(value, int) else _name(row, axis)
-
-
-def _options(row: Row, wanted: Callable[[str], bool]) -> str:
-    if not row.options:
-        return ""
-    return " ".join(word for word in row.options.split() if wanted(option_key(word)))
-
-
-def _differing(options: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return the keys whose values differ between `options`."""
-    keys = sorted({key for each in options for key in each})
-    return [key for key in keys if len({str(each.get(key)) for each in options}) > 1]
+        return replace(entry, sources=(*tried, second))
+    sign = -1 if entry.metric.better == "lower" else 1
+    first = max(candidates, key=lambda each: sign * fmean(each.values.values()))
+    seeds = sorted(first.values.keys() & second.values.keys())
+    differences = {seed: first.values[seed] - second.values[seed] for seed in seeds}
+    return replace(entry, differences=differences, sources=(first, second), among=len(candidates))

@@ -30,6 +30,8 @@ _POWER = {"p1": "$P_1$ constant", "p2": "$P_2$ means of images", "p3": "$P_3$ po
           "p4": "$P_4$ deviations of images"}  # fmt: skip
 _POWER_COLOURS = ("#882255", "#CC79A7", "#009E73", "#0072B2")
 _MEMBERS = {"in": "#009E73", "ln": "#0072B2", "bn": "#D55E00"}
+_SPP = {"squared_mean": "average channel squared mean", "variance": "average channel variance",
+        "branch_variance": "residual average channel variance"}  # fmt: skip
 _MEASURES = {"top1": "top-1 (%)", "top5": "top-5 (%)", "loss": "loss"}
 
 
@@ -39,14 +41,7 @@ def draw(
     title: str = "",
     forms: Sequence[FileFormat] = ("png", "pdf"),
 ) -> Files:
-    """Return the files of a probe's figure; equal records give equal bytes.
-
-    Args:
-        kind: of the probe.
-        records: as `normbench.run_files.read_records` returns them.
-        title: above the figure.
-        forms: file formats.
-    """
+    """Return the files of a probe's figure; equal records give equal bytes."""
     style: dict[Any, Any] = {"font.size": 8, "axes.titlesize": 8, "legend.frameon": False}
     with mpl.rc_context({**STABLE, **style}):
         figure = DRAW[kind](records)
@@ -104,22 +99,15 @@ def _spp(records: Sequence[Record]) -> Figure:
     A panel for each measure, with dots at the ends of stages.
     """
     figure, ((*panels,),) = _panels(1, 3)
-    measures = {
-        "squared_mean": "average channel squared mean",
-        "variance": "average channel variance",
-        "branch_variance": "residual average channel variance",
-    }
-    for axes, (measure, label) in zip(panels, measures.items(), strict=True):
-        for place, (key, blocks) in enumerate(
-            group_by(_some_epochs(records), "network", "epoch").items()
-        ):
+    networks = group_by(_some_epochs(records), "network", "epoch")
+    for axes, (measure, label) in zip(panels, _SPP.items(), strict=True):
+        for place, (key, blocks) in enumerate(networks.items()):
             x, y = _numbers(blocks, "block"), _numbers(blocks, measure)
             axes.plot(x, y, label=network_label(key), linewidth=1, **_line_style(place))
             ends = [n for n, block in enumerate(blocks) if block["ends_stage"]]
             axes.plot([x[n] for n in ends], [y[n] for n in ends], "k.", markersize=5)
         _scale(axes, _numbers(records, measure))
-        axes.set_xlabel("residual block")
-        axes.set_title(label)
+        axes.set(xlabel="residual block", title=label)
         axes.grid(alpha=0.3)
     _legend(figure, panels[0])
     return figure
@@ -145,40 +133,33 @@ def _power(records: Sequence[Record]) -> Figure:
     networks = group_by(_some_epochs(records), "network", "epoch")
     across = min(_ACROSS, len(networks) + 2)
     figure, panels = _panels(-(-(len(networks) + 2) // across), across)
-    for axes in panels.flat:
+    *stacks, left, linear = panels.flat[: len(networks) + 2]
+    for axes in panels.flat[len(networks) + 2 :]:
         axes.set_visible(False)
-    for axes, (key, layers) in zip(panels.flat, networks.items(), strict=False):
-        axes.set_visible(True)
+    for place, (axes, (key, layers)) in enumerate(zip(stacks, networks.items(), strict=True)):
         depth = _numbers(layers, "depth")
         axes.stackplot(
             depth, *(_numbers(layers, term) for term in _POWER), labels=_POWER.values(),
             colors=_POWER_COLOURS, linewidth=0,
         )  # fmt: skip
         axes.set(xlim=(min(depth), max(max(depth), min(depth) + 1)), ylim=(0, 1.02))
-        axes.set_title(network_label(key))
-        axes.set_xlabel("layer")
-    _legend(figure, panels.flat[0])
-    left, linear = panels.flat[len(networks) : len(networks) + 2]
-    for place, (key, layers) in enumerate(networks.items()):
-        depth = _numbers(layers, "depth")
+        axes.set(title=network_label(key), xlabel="layer")
         varies = [layer["p2"] + layer["p3"] + layer["p4"] for layer in layers]
         left.plot(depth, varies, label=network_label(key), linewidth=1, **_line_style(place))
         active = [layer for layer in layers if layer["linearity"] is not None]
         places, shares = _numbers(active, "depth"), _numbers(active, "linearity")
         linear.plot(places, shares, linewidth=1, marker=".", markersize=3, **_line_style(place))
-    bounded = [layer for layer in records if layer.get("bound") is not None]
-    if bounded:
+    _legend(figure, stacks[0])
+    if bounded := [layer for layer in records if layer.get("bound") is not None]:
         layers = next(iter(group_by(bounded, "network", "epoch").values()))
         bound = _numbers(layers, "bound")
         left.plot(_numbers(layers, "depth"), bound, "k:", label="bound of theorem 1 (LN)")
     left.set_yscale("log")
     left.set_ylim(min(0.5, left.get_ylim()[0]), 1.3)  # so that a constant 1 looks constant
-    for axes, label in ((left, "$P_2+P_3+P_4$"), (linear, "channel-wise linearity")):
-        axes.set_visible(True)
-        axes.set_title(label)
-        axes.set_xlabel("layer")
-        axes.grid(alpha=0.3)
     linear.set_ylim(0, 1.02)
+    for axes, label in ((left, "$P_2+P_3+P_4$"), (linear, "channel-wise linearity")):
+        axes.set(title=label, xlabel="layer")
+        axes.grid(alpha=0.3)
     left.legend(fontsize=6)
     return figure
 
@@ -188,19 +169,23 @@ def _ratios(records: Sequence[Record]) -> Figure:
     networks = group_by(records, "network")
     across = 1 + max(len(group_by(of_network, "group")) for of_network in networks.values())
     figure, panels = _panels(4 * len(networks), across)
+    for axes in panels.flat:
+        axes.set_visible(False)
     shares: list[Axes] = []
     divergences: list[Axes] = []
     for number, (network, of_network) in enumerate(networks.items()):
         rows = panels[4 * number : 4 * number + 4]
-        for axes in rows.flat:
-            axes.set_visible(False)
         for place, group in enumerate([*group_by(of_network, "group"), "all layers"]):
             chosen = [each for each in of_network if group in ("all layers", each["group"])]
             for row, of in zip(rows, ("mean", "var"), strict=False):
-                _shares(row[place], [each for each in chosen if each["of"] == of])
+                for member, colour in _MEMBERS.items():
+                    ratios = [each for each in chosen if each["of"] == of]
+                    _over_epochs(row[place], ratios, member, color=colour, label=member)
                 row[place].set_title(f"{network}: {of}, {group}")
                 shares.append(row[place])
-            _divergence(rows[2][place], chosen)
+            of_means = [each for each in chosen if each["of"] == "mean"]
+            _over_epochs(rows[2][place], of_means, "divergence", color="black")
+            rows[2][place].set(title=r"$D(\lambda^\mu \| \lambda^\sigma)$", xlabel="epoch")
             divergences.append(rows[2][place])
             for height, row in enumerate(rows[:3]):  # three rows of one scale each
                 row[place].tick_params(labelleft=place == 0, labelbottom=height == 2)
@@ -212,28 +197,14 @@ def _ratios(records: Sequence[Record]) -> Figure:
         for axes in panels_of_one_scale:
             axes.set(visible=True, ylim=(0, top))
             axes.grid(alpha=0.3)
-    for axes in divergences:
-        axes.set_xlabel("epoch")
     return figure
 
 
-def _shares(axes: Axes, records: Sequence[Record]) -> None:
-    """Draw the mean ratio of each member over layers and seeds."""
-    for member, colour in _MEMBERS.items():
-        means = {
-            epoch: fmean(_numbers(of, member)) for epoch, of in group_by(records, "epoch").items()
-        }
-        marker = "o" if len(means) == 1 else None
-        axes.plot([*means], [*means.values()], color=colour, label=member, marker=marker)
-
-
-def _divergence(axes: Axes, records: Sequence[Record]) -> None:
-    """Draw the mean divergence of the ratios of means and variances."""
-    of_mean = [record for record in records if record["of"] == "mean"]
-    means = {e: fmean(_numbers(of, "divergence")) for e, of in group_by(of_mean, "epoch").items()}
+def _over_epochs(axes: Axes, records: Sequence[Record], key: str, **line_style: Any) -> None:
+    """Draw the mean of a column over layers and seeds."""
+    means = {epoch: fmean(_numbers(of, key)) for epoch, of in group_by(records, "epoch").items()}
     marker = "o" if len(means) == 1 else None
-    axes.plot([*means], [*means.values()], color="black", marker=marker)
-    axes.set_title(r"$D(\lambda^\mu \| \lambda^\sigma)$")
+    axes.plot([*means], [*means.values()], marker=marker, **line_style)
 
 
 def _largest(axes: Axes, records: Sequence[Record]) -> None:
@@ -269,10 +240,9 @@ def _example_weight(records: Sequence[Record]) -> Figure:
             axes.plot(x, y, label=str(network), **style)
             low, high = ([m + s * sign for m, s in zip(y, spread, strict=True)] for sign in (-1, 1))
             axes.fill_between(x, low, high, color=style["color"], alpha=0.15, linewidth=0)
-            best = (min if measure == "loss" else max)(range(len(y)), key=y.__getitem__)
+            best = y.index((min if measure == "loss" else max)(y))
             axes.plot(x[best], y[best], "o", color=style["color"])
-        axes.set_xlabel(r"$\alpha$")
-        axes.set_title(f"{label} on the validation images")
+        axes.set(xlabel=r"$\alpha$", title=f"{label} on the validation images")
         axes.grid(alpha=0.3)
     _legend(figure, panels[0])
     return figure

@@ -1,13 +1,12 @@
 """Recommendation: which normalizer for a given number of images per worker, and at what cost."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, median
 
 from normbench.config.files import CONF, names
 from normbench.report.statistics import mean_and_std, tukey_margins
 from normbench.report.table import WORDS, Entry, Table
-from normbench.report.table_spec import Label
 
 METHOD = (
     "For each number of images per worker: the normalizer with the best mean, and those not "
@@ -20,102 +19,77 @@ METHOD = (
 
 @dataclass(frozen=True)
 class Candidate:
-    """A normalizer at one number of images per worker.
+    """A normalizer at one number of images per worker."""
 
-    Args:
-        name: with the options that differ from its yaml.
-        mean: test accuracy in percent.
-        std: sample standard deviation; None with one seed.
-        seeds: number of seeds.
-        worse: significantly worse than the best; None if either has one seed.
-        time: per training image, relative to the fastest.
-        memory: peak, relative to the lowest.
-    """
-
-    name: str
+    name: str  # with the options that differ from its yaml
     mean: float
-    std: float | None
+    std: float | None  # None with one seed
     seeds: int
-    worse: bool | None
-    time: float | None
-    memory: float | None
+    worse: bool | None  # significantly worse than the best; None if either has one seed
+    time: float | None  # per training image, relative to the fastest
+    memory: float | None  # peak, relative to the lowest
 
 
 @dataclass(frozen=True)
 class Advice:
-    """Recommendation for `batch` images per worker in the setting of a table.
-
-    Args:
-        batch: images per worker.
-        good: the best and those not significantly worse, best first.
-        unsure: not testable, because they or the best have one seed.
-        worse: significantly worse than the best.
-        lost: with runs that diverged, ran out of memory or are impossible.
-        untested: normalizers of conf/norm/ without a run here.
-    """
+    """Recommendation for `batch` images per worker in the setting of a table."""
 
     batch: int
-    good: tuple[Candidate, ...]
-    unsure: tuple[Candidate, ...]
-    worse: tuple[Candidate, ...]
-    failed: tuple[str, ...]
-    untested: tuple[str, ...]
+    good: tuple[Candidate, ...]  # the best and those not significantly worse, best first
+    unsure: tuple[Candidate, ...]  # not testable: they or the best have one seed
+    worse: tuple[Candidate, ...]  # significantly worse than the best
+    failed: tuple[str, ...]  # with runs that diverged, ran out of memory or are impossible
+    untested: tuple[str, ...]  # normalizers of conf/norm/ without a run here
 
 
 def advice(table: Table) -> list[Advice]:
     """Return the advice for each column of a table of normalizers over images per worker."""
-    if table.spec.rows != "norm":
+    if not table.spec.axes or table.spec.axes[0] != "norm":
         return []
-    found = []
-    for index, column in enumerate(table.columns):
-        entries = {label: entries[index] for label, entries in table.lines.items()}
-        if column.batch is not None and any(entry.values for entry in entries.values()):
-            found.append(_advice(column.batch, entries))
-    return found
-
-
-def _advice(batch: int, entries: dict[Label, Entry]) -> Advice:
-    failed = [
-        f"{label[0]} ({_failure_text(entry)})"
-        for label, entry in entries.items()
-        if entry.failed and label[0]
+    return [
+        _advice(column.batch, {label[0]: line[index] for label, line in table.lines.items()})
+        for index, column in enumerate(table.columns)
+        if column.batch is not None and any(line[index].values for line in table.lines.values())
     ]
-    whole = {
-        label[0]: entry for label, entry in entries.items() if entry.values and not entry.failed
-    }
-    tested = {label[0].split(" ")[0] for label, entry in entries.items() if entry.runs}
-    untested = tuple(name for name in names(CONF / "norm") if name not in tested)
+
+
+def _advice(batch: int, entries: Mapping[str, Entry]) -> Advice:
+    tested = {name.split(" ")[0] for name, entry in entries.items() if entry.runs}
+    failed = [f"{name} ({_failure_text(e)})" for name, e in entries.items() if e.failed]
+    # The mean of the seeds that did not fail would flatter a normalizer that diverges.
+    whole = {name: e for name, e in entries.items() if e.values and not e.failed}
     ranked = sorted(whole, key=lambda name: (-fmean(whole[name].values.values()), name))
-    if not ranked:
-        return Advice(batch, (), (), (), tuple(failed), untested)
-    worse = _worse_than_best([list(whole[name].values.values()) for name in ranked])
-    costs = _costs([whole[name] for name in ranked])
+    samples = [[*whole[name].values.values()] for name in ranked]
     candidates = [
-        Candidate(
-            name, *mean_and_std([*entry.values.values()]), len(entry.values), own, time, memory
+        Candidate(name, *mean_and_std(values), len(values), worse, *cost)
+        for name, values, worse, cost in zip(
+            ranked, samples, _worse_than_best(samples), _costs([whole[name] for name in ranked]),
+            strict=True,
         )
-        for name, entry, own, (time, memory) in zip(
-            ranked, (whole[name] for name in ranked), worse, costs, strict=True
-        )
-    ]
-    best, others = candidates[0], candidates[1:]
+    ]  # fmt: skip
     return Advice(
         batch,
-        (best, *(each for each in others if each.worse is False)),
-        tuple(each for each in others if each.worse is None),
-        tuple(each for each in others if each.worse),
+        tuple(each for each in candidates if each.worse is False),
+        tuple(each for each in candidates if each.worse is None),
+        tuple(each for each in candidates if each.worse),
         tuple(failed),
-        untested,
+        tuple(name for name in names(CONF / "norm") if name not in tested),
     )
 
 
 def _worse_than_best(ranked: Sequence[Sequence[float]]) -> list[bool | None]:
-    """Return whether each sample is significantly worse than the first, which is the best."""
-    able = [values for values in ranked if len(values) > 1]
-    if len(ranked[0]) < 2 or len(able) < 2:
+    """Return for each sample whether it is significantly worse than the first, the best.
+
+    None if that or the best has a single value.
+    """
+    if not ranked:
+        return []
+    # A single value has no variance and takes no part in the test.
+    several = [values for values in ranked if len(values) > 1]
+    if len(several) < 2 or len(ranked[0]) < 2:
         return [False, *(None for _ in ranked[1:])]
     best = fmean(ranked[0])
-    margins = iter(tukey_margins(able))
+    margins = iter(tukey_margins(several))
     return [best - fmean(values) > next(margins) if len(values) > 1 else None for values in ranked]
 
 
@@ -124,16 +98,15 @@ def _costs(entries: Sequence[Entry]) -> list[tuple[float | None, float | None]]:
 
     Stacked seeds are left out: their time and memory are those of several networks.
     """
-    single = [run for entry in entries for run in entry.runs if run.stacked_seeds == 1]
-    devices = [run.devices for run in single if run.devices]
+    single = [[run for run in entry.runs if run.stacked_seeds == 1] for entry in entries]
+    devices = [run.devices for runs in single for run in runs if run.devices]
     common = max(set(devices), key=devices.count, default="")
     seconds, memories = [], []
-    for entry in entries:
-        alike = [run for run in entry.runs if run.devices == common and run.stacked_seeds == 1]
-        own = [run for run in alike if run.status not in WORDS]
-        speeds = [run.images_per_second for run in own if run.images_per_second]
+    for runs in single:
+        alike = [run for run in runs if run.devices == common and run.status not in WORDS]
+        speeds = [run.images_per_second for run in alike if run.images_per_second]
         # On a CPU, peak memory is that of the whole process with its libraries.
-        peaks = [run.peak_memory for run in own if run.peak_memory and "cpu" not in common]
+        peaks = [run.peak_memory for run in alike if run.peak_memory and "cpu" not in common]
         # Medians: a run beside other work must not count against its normalizer.
         seconds.append(1 / median(speeds) if speeds else None)
         memories.append(median(peaks) if peaks else None)
@@ -151,41 +124,49 @@ def _failure_text(entry: Entry) -> str:
     )
 
 
+def markdown(tables: Sequence[Table]) -> str:
+    """Return the recommendation for the setting of each of `tables`."""
+    parts = ["# Which normalizer\n"]
+    for table in tables:
+        if advised := sentences(table):
+            parts += [f"**{table.setting_text}**\n", *(f"- {each}" for each in advised), ""]
+    return "\n".join([*parts, METHOD]) + "\n"
+
+
 def sentences(table: Table) -> list[str]:
     """Return the advice for each number of images per worker, and what was not tested."""
-    found = advice(table)
-    untested = [f"Not tested: {', '.join(found[-1].untested) or 'none'}."] if found else []
-    return [*(sentence(table, each) for each in found), *untested]
+    columns = advice(table)
+    untested = [f"Not tested: {', '.join(columns[-1].untested) or 'none'}."] if columns else []
+    return [*(sentence(table, column) for column in columns), *untested]
 
 
-def sentence(table: Table, found: Advice) -> str:
+def sentence(table: Table, advised: Advice) -> str:
     """Return the advice for one number of images per worker in words."""
     decimals = table.spec.decimals
-    text = f"With {found.batch} images per worker"
-    if found.good:
-        best, *others = (_described(each, decimals) for each in found.good)
+    text = f"With {advised.batch} images per worker"
+    if advised.good:
+        best, *others = (_describe(each, decimals) for each in advised.good)
         text += f" the best is {best}."
         if others:
             text += f" Not significantly worse: {'; '.join(others)}."
     else:
         text += " no normalizer has a result for every seed."
-    if found.worse:
-        worse = "; ".join(f"{each.name} {each.mean:.{decimals}f}" for each in found.worse)
-        text += f" Significantly worse: {worse}."
-    if found.unsure:
-        unsure = "; ".join(f"{each.name} {each.mean:.{decimals}f}" for each in found.unsure)
-        text += f" Not testable with one seed: {unsure}."
-    if found.failed:
-        text += f" Without a result: {'; '.join(found.failed)}."
-    return text
+    lists = {
+        "Significantly worse": [f"{each.name} {each.mean:.{decimals}f}" for each in advised.worse],
+        "Not testable with one seed": [
+            f"{each.name} {each.mean:.{decimals}f}" for each in advised.unsure
+        ],
+        "Without a result": advised.failed,
+    }
+    return text + "".join(f" {what}: {'; '.join(each)}." for what, each in lists.items() if each)
 
 
-def _described(each: Candidate, decimals: int) -> str:
-    costs = []
-    if each.time is not None:
-        costs.append(f"{each.time:.2f}x time")
-    if each.memory is not None:
-        costs.append(f"{each.memory:.2f}x memory")
-    cost = f", {', '.join(costs)}" if costs else ""
-    deviation = "" if each.std is None else f" ± {each.std:.{decimals}f}"
-    return f"{each.name} ({each.mean:.{decimals}f}{deviation}, n = {each.seeds}{cost})"
+def _describe(candidate: Candidate, decimals: int) -> str:
+    deviation = "" if candidate.std is None else f" ± {candidate.std:.{decimals}f}"
+    costs = [
+        f", {value:.2f}x {what}"
+        for what, value in (("time", candidate.time), ("memory", candidate.memory))
+        if value is not None
+    ]
+    number = f"{candidate.mean:.{decimals}f}{deviation}, n = {candidate.seeds}"
+    return f"{candidate.name} ({number}{''.join(costs)})"

@@ -1,4 +1,4 @@
-"""Means over seeds and their confidence intervals."""
+"""Means over seeds, their confidence intervals, and how both are printed."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -6,23 +6,29 @@ from functools import cache
 from statistics import fmean, median, stdev, variance
 
 CONFIDENCE = 0.95
+MINUS = "−"
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """An estimate and its confidence interval; with one seed there is no interval.
-
-    Args:
-        value: the estimate.
-        low: lower end of the interval.
-        high: upper end of the interval.
-        seeds: smallest number of seeds of its samples.
-    """
+    """An estimate and its confidence interval, which is missing with one seed."""
 
     value: float
     low: float | None
     high: float | None
-    seeds: int
+    seeds: int  # of the smallest sample
+
+    def text(self, decimals: int) -> str:
+        """Return the value and its interval: "+1.2 [+0.8, +1.6]"."""
+        value = signed(self.value, decimals)
+        if self.low is None or self.high is None:
+            return value
+        return f"{value} [{signed(self.low, decimals)}, {signed(self.high, decimals)}]"
+
+
+def signed(number: float, decimals: int) -> str:
+    """Return a number with its sign, and the minus character of typography."""
+    return f"{number:+.{decimals}f}".replace("-", MINUS)
 
 
 def mean_and_std(values: Sequence[float]) -> tuple[float, float | None]:
@@ -36,33 +42,14 @@ def summary(values: Sequence[float], statistic: str) -> tuple[float, float | Non
     return (median(values) if statistic == "median" else mean), std
 
 
-def paired_difference(
-    first: Mapping[int, float], second: Mapping[int, float], confidence: float = CONFIDENCE
-) -> tuple[float, float, float, int] | None:
-    """Return mean, lower and upper end, and number of pairs of `first` minus `second` by seed.
-
-    Student's t interval of paired differences; None with fewer than two common seeds.
-    """
-    differences = [first[seed] - second[seed] for seed in sorted(first.keys() & second.keys())]
-    count = len(differences)
-    if count < 2:
-        return None
-    half = _quantile((1 + confidence) / 2, count - 1) * stdev(differences) / count**0.5
-    mean = fmean(differences)
-    return mean, mean - half, mean + half, count
-
-
 def welch_contrast(
     parts: Sequence[tuple[float, Sequence[float]]], confidence: float = CONFIDENCE
 ) -> Estimate:
     """Return a weighted sum of means of independent samples, with its Welch interval.
 
-    With weights 1 and -1 this is Welch's interval of a difference (Welch 1947, Biometrika 34); the
-    degrees of freedom are Satterthwaite's (1946, Biometrics Bulletin 2). Variances may differ.
-
-    Args:
-        parts: (weight, values) of each sample.
-        confidence: of the interval.
+    `parts` are (weight, values) of each sample. With weights 1 and -1 this is Welch's interval of a
+    difference (Welch 1947, Biometrika 34); the degrees of freedom are Satterthwaite's (1946,
+    Biometrics Bulletin 2). Variances may differ.
     """
     value = sum(weight * fmean(values) for weight, values in parts)
     seeds = min(len(values) for _, values in parts)
@@ -72,19 +59,30 @@ def welch_contrast(
         (weight**2 * variance(values) / len(values), len(values)) for weight, values in parts
     ]
     total = sum(square for square, _ in squares)
-    if total == 0:
+    if total == 0:  # equal numbers in every sample: no degrees of freedom to compute
         return Estimate(value, value, value, seeds)
     freedom = total**2 / sum(square**2 / (count - 1) for square, count in squares)
-    half = _quantile((1 + confidence) / 2, freedom) * total**0.5
+    from scipy.special import stdtrit  # slow import: 0.2 s
+
+    half = float(stdtrit(freedom, (1 + confidence) / 2)) * total**0.5
     return Estimate(value, value - half, value + half, seeds)
+
+
+def paired_difference(first: Mapping[int, float], second: Mapping[int, float]) -> Estimate | None:
+    """Return the mean of `first` minus `second`, paired by seed, with Student's t interval.
+
+    None with fewer than two common seeds.
+    """
+    differences = [first[seed] - second[seed] for seed in sorted(first.keys() & second.keys())]
+    # Of one sample, Welch's interval is Student's.
+    return welch_contrast([(1.0, differences)]) if len(differences) > 1 else None
 
 
 def tukey_spread(samples: Sequence[Sequence[float]], confidence: float = CONFIDENCE) -> Estimate:
     """Return the largest mean minus the smallest, with its Tukey-Kramer interval.
 
-    The ends are the largest ends of the simultaneous intervals of all pairs (Tukey 1949, Kramer
-    1956, Biometrics 12), which account for choosing the extremes: even for equal means the spread
-    of estimates is positive. Variances are pooled.
+    The ends are the largest ends of the simultaneous intervals of all pairs, which account for
+    choosing the extremes: even for equal means the spread of estimates is positive.
     """
     means = [fmean(values) for values in samples]
     value = max(means) - min(means)
@@ -93,10 +91,30 @@ def tukey_spread(samples: Sequence[Sequence[float]], confidence: float = CONFIDE
         return Estimate(value, None, None, seeds)
     if not any(variance(values) for values in samples):
         return Estimate(value, value, value, seeds)
-    from scipy.stats import tukey_hsd
+    pairs = [
+        (means[first] - mean, margin)
+        for first in range(len(samples))
+        for mean, margin in zip(means, tukey_margins(samples, confidence, first), strict=True)
+    ]
+    low = max(difference - margin for difference, margin in pairs)
+    high = max(difference + margin for difference, margin in pairs)
+    return Estimate(value, max(0.0, low), high, seeds)
 
-    interval = tukey_hsd(*samples).confidence_interval(confidence)
-    return Estimate(value, max(0.0, float(interval.low.max())), float(interval.high.max()), seeds)
+
+def tukey_margins(
+    samples: Sequence[Sequence[float]], confidence: float = CONFIDENCE, first: int = 0
+) -> list[float]:
+    """Return for each sample the difference from the mean of the `first` that is significant.
+
+    Tukey's honest significant difference (Tukey 1949, Kramer 1956, Biometrics 12), with pooled
+    variance. It holds for all pairs at once, so the first sample may be chosen as the best one.
+    Each sample has at least two values.
+    """
+    counts = [len(values) for values in samples]
+    freedom = sum(counts) - len(counts)
+    pooled = sum((len(values) - 1) * variance(values) for values in samples) / freedom
+    quantile = _studentized_range(confidence, len(samples), freedom)
+    return [quantile * (pooled / 2 * (1 / counts[first] + 1 / count)) ** 0.5 for count in counts]
 
 
 def std_interval(values: Sequence[float], confidence: float = CONFIDENCE) -> Estimate:
@@ -113,30 +131,8 @@ def std_interval(values: Sequence[float], confidence: float = CONFIDENCE) -> Est
     return Estimate(value, low, high, len(values))
 
 
-def tukey_margins(
-    samples: Sequence[Sequence[float]], confidence: float = CONFIDENCE
-) -> list[float]:
-    """Return for each sample the difference from the first mean that is significant.
-
-    Tukey's honest significant difference (Tukey 1949, Kramer 1956) with pooled variance. It holds
-    for all pairs at once, so the first sample may be chosen as the best one. Each sample has at
-    least two values.
-    """
-    freedom = sum(len(values) - 1 for values in samples)
-    pooled = sum((len(values) - 1) * variance(values) for values in samples) / freedom
-    quantile = _studentized_range(confidence, len(samples), freedom)
-    counts = [len(values) for values in samples]
-    return [quantile * (pooled / 2 * (1 / counts[0] + 1 / count)) ** 0.5 for count in counts]
-
-
 @cache
 def _studentized_range(probability: float, samples: int, freedom: int) -> float:
     from scipy.stats import studentized_range  # slow: 0.1 s for each quantile
 
     return float(studentized_range.ppf(probability, samples, freedom))
-
-
-def _quantile(probability: float, freedom: float) -> float:
-    from scipy.special import stdtrit  # slow import: 0.2 s
-
-    return float(stdtrit(freedom, probability))

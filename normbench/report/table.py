@@ -7,18 +7,20 @@ The setting is every option that is not on an axis of the table: data set, model
 import hashlib
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
+from itertools import groupby
 from typing import Any
 
 from normbench.report.metrics import Metric
-from normbench.report.statistics import summary
-from normbench.report.table_spec import FULL, Label, PublishedNumber, TableSpec, fits
+from normbench.report.statistics import signed, summary
+from normbench.report.table_spec import FULL, Header, Label, PublishedNumber, TableSpec, fits
 from normbench.results import Row
 
 LONGEST = 150  # characters of the setting in a file name; file systems allow 255 in all
 MISSING = "–"
-MINUS = "−"
+DAGGER = "†"  # marks a row whose columns are one computation
+DOUBLE_DAGGER = "‡"  # marks an entry with reused runs
 WORDS = {"diverged": "div.", "oom": "OOM", "impossible": "n/a"}
 
 
@@ -26,152 +28,132 @@ WORDS = {"diverged": "div.", "oom": "OOM", "impossible": "n/a"}
 class Entry:
     """An entry of a table: runs of one configuration, one for each seed, and the paper's number.
 
-    Args:
-        runs: of one configuration.
-        metric: of the numbers.
-        statistic: mean or median.
-        published: the paper's number.
-        given: of a difference, its values by seed.
-        older: number of runs left out because a default has changed since.
-        sources: of a difference, the two entries.
-        among: of a difference, how many entries the first was chosen from as the best.
+    An entry may instead be the difference of two others, its `sources`. It has no runs of its own,
+    but `differences` by seed. `among` is the number of entries of which the first is the best.
     """
 
     runs: tuple[Row, ...]
     metric: Metric
     statistic: str = "mean"
     published: PublishedNumber | None = None
-    given: Mapping[int, float] | None = None
-    older: int = 0
+    older: int = 0  # runs left out because a default has changed since
+    differences: Mapping[int, float] | None = None
     sources: tuple["Entry", ...] = ()
     among: int = 1
 
     @cached_property
     def source_runs(self) -> tuple[Row, ...]:
-        """Return the runs, or of a difference the runs of both entries."""
+        """The runs, or of a difference the runs of both entries."""
         return self.runs + tuple(run for entry in self.sources for run in entry.runs)
 
     @cached_property
     def values(self) -> Mapping[int, float]:
-        """Return the metric by seed, without runs that have no number."""
-        if self.given is not None:
-            return self.given
-        good = [row for row in self.runs if row.status == "ok" or not self.metric.learned]
-        return {row.seed: value for row in good if (value := self.metric.of(row)) is not None}
+        """The metric by seed, without runs that have no number."""
+        if self.differences is not None:
+            return self.differences
+        rows = [row for row in self.runs if row.status == "ok" or not self.metric.learned]
+        return {row.seed: value for row in rows if (value := self.metric.of(row)) is not None}
 
     @cached_property
+    def summary(self) -> tuple[float, float | None]:
+        """Mean or median of the values, and their sample standard deviation."""
+        return summary([*self.values.values()], self.statistic)
+
+    @property
     def center(self) -> float | None:
-        """Return mean or median of the values."""
-        return summary(list(self.values.values()), self.statistic)[0] if self.values else None
+        return self.summary[0] if self.values else None
 
     @property
     def shared(self) -> bool:
-        """Return whether some runs reuse the result of the same computation elsewhere."""
+        """True if some runs reuse the result of the same computation elsewhere."""
         return any(row.shared_with is not None for row in self.source_runs)
 
     @property
     def failed(self) -> int:
-        """Return the number of runs without a result."""
+        """Number of runs without a result."""
         return sum(self.failures.values())
 
     @property
     def failures(self) -> Mapping[str, int]:
-        """Return how many runs diverged, ran out of memory or were impossible."""
-        counts = {
-            word: sum(row.status == status for row in self.source_runs)
-            for status, word in WORDS.items()
-        }
+        """Number of runs that diverged, ran out of memory or were impossible, by the word."""
+        statuses = [row.status for row in self.source_runs]
         if not self.metric.learned and self.values:
-            counts[WORDS["diverged"]] = 0
-        return {word: count for word, count in counts.items() if count}
+            statuses = [status for status in statuses if status != "diverged"]
+        return {word: statuses.count(key) for key, word in WORDS.items() if key in statuses}
 
     def text(self, decimals: int) -> str:
         """Return mean ± standard deviation (n), and how many runs failed."""
-        parts = []
-        if self.values:
-            center, std = summary(list(self.values.values()), self.statistic)
-            deviation = "" if std is None else f" ± {std:.{decimals}f}"
-            sign = "+" if self.given is not None else ""
-            parts.append(f"{center:{sign}.{decimals}f}{deviation} ({len(self.values)})")
-        parts += [
-            f"{count} {word}" if self.values else word for word, count in self.failures.items()
-        ]
-        return ", ".join(parts) or MISSING
-
-
-@dataclass(frozen=True)
-class Column:
-    """Head of a column, with its images per worker if it has any."""
-
-    label: Label
-    batch: int | None = None
-
-    def __str__(self) -> str:
-        return " ".join(self.label)
+        if not self.values:
+            return ", ".join(self.failures) or MISSING
+        center, std = self.summary
+        deviation = "" if std is None else f" ± {std:.{decimals}f}"
+        sign = "" if self.differences is None else "+"
+        number = f"{center:{sign}.{decimals}f}{deviation} ({len(self.values)})"
+        return ", ".join([number, *(f"{count} {word}" for word, count in self.failures.items())])
 
 
 @dataclass(frozen=True)
 class Table:
-    """One table in one setting.
-
-    Args:
-        spec: its rows, columns and metric.
-        setting: scientific options that are not on an axis.
-        differs: options to show because only they distinguish this setting from another.
-        columns: heads of the columns.
-        lines: entries of each row, by the label of the row.
-        scale: FULL, or SMALL if small networks replace the paper's.
-    """
+    """One table in one setting."""
 
     spec: TableSpec
-    setting: Mapping[str, Any]
-    differs: Sequence[str]
-    columns: Sequence[Column]
-    lines: Mapping[Label, Sequence[Entry]]
-    scale: int = FULL
-    axes: Label = field(default=("", ""))
+    setting: Mapping[str, Any]  # scientific options that are not on an axis
+    differs: Sequence[str]  # options to show: only they distinguish this setting from another
+    lines: Mapping[Label, Sequence[Entry]]  # entries by the label of their row
+    scale: int = FULL  # or SMALL, if small networks replace the paper's
+
+    @property
+    def columns(self) -> Sequence[Header]:
+        return self.spec.columns
 
     @property
     def heading(self) -> str:
-        """Return the title and the setting."""
+        """Title and setting."""
         return f"{self.spec.title}: {self.setting_text}"
 
     @property
     def setting_text(self) -> str:
-        """Return the setting as typed on the command line."""
-        said = " ".join(words(self.setting, self.differs)) or "no runs"
-        return said if self.scale == FULL else f"small networks: {said}"
+        """The setting as typed on the command line."""
+        text = " ".join(words(self.setting, self.differs)) or "no runs"
+        return text if self.scale == FULL else f"small networks: {text}"
 
     @property
     def corner(self) -> str:
-        """Return the text of the top left corner."""
-        return " \\ ".join(word for word in self.axes if word)
+        """Text of the top left corner."""
+        return " \\ ".join(self.spec.axes or ())
 
     @property
     def slug(self) -> str:
-        """Return the setting as a file name."""
+        """The setting as a file name."""
         scale = ["small"] if self.scale != FULL else []
-        said = "-".join([*scale, *words(self.setting, self.differs, short=True)])
-        slug = re.sub(r"[^\w.=-]+", "_", said) or "published"
+        text = "-".join([*scale, *words(self.setting, self.differs, short=True)])
+        slug = re.sub(r"[^\w.=-]+", "_", text) or "published"
         if len(slug) <= LONGEST:
             return slug
         return f"{slug[:LONGEST]}-{hashlib.sha256(slug.encode()).hexdigest()[:8]}"
 
     @property
+    def over_batch(self) -> bool:
+        """True if columns differ in the images per worker."""
+        return len({column.batch for column in self.columns} - {None}) > 1
+
+    @property
     def drawable(self) -> bool:
-        """Return whether there are numbers over images per worker."""
-        over_batch = len({column.batch for column in self.columns} - {None}) > 1
-        return over_batch and any(entry.values for entry in self.entries)
+        """True if there are numbers over images per worker."""
+        return self.over_batch and any(entry.values for entry in self.entries)
 
     @property
     def sparse(self) -> bool:
-        """Return whether few entries of a paper's table have runs, or all have the same run."""
-        if self.spec.fixed is None:
+        """True if few entries of a paper's table have runs, or all have the same run."""
+        if self.spec.axes:
             return False
-        rows, columns = ([p for p in axis if p.ours and not p.minus] for axis in self.spec.fixed)
+        rows, columns = (
+            sum(header.ours for header in axis) for axis in (self.spec.rows, self.spec.columns)
+        )
         filled = [{run.id for run in entry.runs} for entry in self.entries if entry.runs]
-        compared = any(each != filled[0] for each in filled)
-        return not compared or 4 * len(filled) < len(rows) * len(columns)
+        # The same run in every entry compares nothing.
+        same = all(ids == filled[0] for ids in filled)
+        return same or 4 * len(filled) < rows * columns
 
     @property
     def entries(self) -> Iterable[Entry]:
@@ -179,75 +161,120 @@ class Table:
 
     @cached_property
     def runs(self) -> list[Row]:
-        """Return the rows of all entries, each once."""
+        """The rows of all entries, each once."""
         return list({row.id: row for entry in self.entries for row in entry.runs}.values())
 
     @cached_property
     def deviations(self) -> list[str]:
-        """Return how the setting differs from the paper's; if it does, numbers are not compared."""
-        wanted = self.spec.setting or {}
-        found = [] if self.scale == FULL else ["small networks"]
+        """Differences of the setting from the paper's; with any, numbers are not compared."""
+        wanted = self.spec.setting
+        texts = [] if self.scale == FULL else ["small networks"]
         for key, value in wanted.items():
-            have, group = self.setting.get(key), key.partition(".")[0]
-            another = group != key and group in wanted and self.setting.get(group) != wanted[group]
+            group, ours = key.partition(".")[0], self.setting.get(key)
             # Options of another data set are not listed, only the data set.
-            if not another and not fits({key: value}, {key: have}):
-                found.append(f"{key}={have} ({value})")
+            another = group != key and group in wanted and self.setting.get(group) != wanted[group]
+            if not another and not fits({key: value}, {key: ours}):
+                texts.append(f"{key}={ours} ({value})")
         typed = self.setting.get("options", "").split()
-        return found + [word for word in typed if option_key(word) not in wanted]
+        return texts + [word for word in typed if option_key(word) not in wanted]
+
+    @cached_property
+    def single_computations(self) -> list[Label]:
+        """The rows whose columns are one computation by construction."""
+        if self.setting.get("protocol") != "fixed_global_batch" or not self.over_batch:
+            return []
+        return [
+            label
+            for label, entries in self.lines.items()
+            if sum(bool(entry.values) for entry in entries) > 1
+            and (_batch_independent(entries) or _identical(entries))
+        ]
+
+    def row_mark(self, label: Label) -> str:
+        """Return the mark behind the label of a row of one computation."""
+        return f" {DAGGER}" if label in self.single_computations else ""
+
+    def mark(self, label: Label, entry: Entry) -> str:
+        """Return the mark behind an entry of this row with reused runs."""
+        return f" {DOUBLE_DAGGER}" if entry.shared and not self.row_mark(label) else ""
 
     def difference(self, entry: Entry) -> float | None:
         """Return our number minus the paper's, if the settings agree."""
-        if self.deviations or entry.center is None or entry.published is None:
+        theirs = entry.published.value if entry.published else None
+        if self.deviations or entry.center is None or theirs is None:
             return None
-        theirs = entry.published.value
-        return None if theirs is None else entry.center - theirs
+        return entry.center - theirs
 
     def text(self, entry: Entry) -> str:
         """Return an entry as text: our number, in brackets the paper's and the difference."""
-        decimals = self.decimals(entry)
+        ours = entry.text(self.decimals(entry))
         if entry.published is None:
-            return entry.text(decimals)
-        theirs = str(entry.published)
-        if (difference := self.difference(entry)) is not None:
-            theirs += f", {format_difference(difference, decimals)}"
-        return f"{entry.text(decimals)} [{theirs}]"
+            return ours
+        return f"{ours} [{', '.join(filter(None, (str(entry.published), self.delta(entry))))}]"
+
+    def delta(self, entry: Entry) -> str:
+        """Return the difference to the paper's number as text, "" if there is none."""
+        difference = self.difference(entry)
+        return "" if difference is None else signed(difference, self.decimals(entry))
 
     def decimals(self, entry: Entry) -> int:
-        own = entry.metric is not self.spec.metric
-        return entry.metric.decimals if own else self.spec.decimals
+        """Return the decimals that are printed of an entry."""
+        return (self.spec if entry.metric is self.spec.metric else entry.metric).decimals
 
     def best(self) -> set[tuple[Label, int]]:
         """Return (row, column) of the best entries of each column, to the printed digits."""
-        found = set()
+        best = set()
         for index, _ in enumerate(self.columns):
             column = {label: entries[index] for label, entries in self.lines.items()}
             numbers = {
                 label: round(entry.center, self.decimals(entry)) * _SIGN[entry.metric.better]
                 for label, entry in column.items()
-                if entry.center is not None and entry.given is None and entry.metric.better
+                if entry.center is not None and entry.differences is None and entry.metric.better
             }
             if len(numbers) > 1:
                 top = max(numbers.values())
-                found |= {(label, index) for label, value in numbers.items() if value == top}
-        return found
+                best |= {(label, index) for label, number in numbers.items() if number == top}
+        return best
+
+    def header_levels(self) -> list[list[tuple[str, int]]]:
+        """Return for each level of the column labels its words and how many columns each spans.
+
+        Equal neighbours become one if all words above them are equal too, except in the last level.
+        """
+        labels = [column.label for column in self.columns]
+        levels = []
+        for end in range(1, len(labels[0])):
+            groups = groupby(label[:end] for label in labels)
+            levels.append([(words[-1], len(list(group))) for words, group in groups])
+        return [*levels, [(label[-1], 1) for label in labels]]
 
     def grid(self) -> tuple[list[str], list[list[str]]]:
         """Return header and body as text."""
         header = [self.corner, *map(str, self.columns)]
         body = [
-            [" ".join(label), *(self.text(entry) for entry in entries)]
+            [
+                " ".join(label) + self.row_mark(label),
+                *(self.text(entry) + self.mark(label, entry) for entry in entries),
+            ]
             for label, entries in self.lines.items()
         ]
         return header, body
 
 
-_SIGN = {"higher": 1, "lower": -1, "": 0}
+_SIGN = {"higher": 1, "lower": -1}
 
 
-def format_difference(number: float, decimals: int) -> str:
-    """Return a number with its sign, and the minus character of typography."""
-    return f"{number:+.{decimals}f}".replace("-", MINUS)
+def _batch_independent(entries: Sequence[Entry]) -> bool:
+    return all(row.batch_independent for entry in entries for row in entry.source_runs)
+
+
+def _identical(entries: Sequence[Entry]) -> bool:
+    """Return True if each seed has the same numbers in all columns, as synchronized BN has."""
+    numbers: dict[int, list[tuple[float | None, ...]]] = {}
+    for row in (row for entry in entries for row in entry.runs):
+        numbers.setdefault(row.seed, []).append((row.train_loss, row.test_loss, row.test_top1))
+    repeated = [of_seed for of_seed in numbers.values() if len(of_seed) > 1]
+    return bool(repeated) and all(len(set(of_seed)) == 1 for of_seed in repeated)
 
 
 def words(
@@ -259,10 +286,18 @@ def words(
     held = "workers" if setting.get("protocol") == "fixed_workers" else "global_batch"
     usual = {"reg": "none", "precision": "32-true"}
     keys = ["data", "model", "recipe", "reg", "precision", "protocol", held, "devices"]
-    said = [key for key in keys if key in setting and setting[key] != usual.get(key)]
-    words = [f"{setting[key]}" if short else f"{key}={setting[key]}" for key in said]
-    return [*words, *setting["options"].split(), *(f"{k}={setting.get(k)}" for k in differs)]
+    shown = {key: setting[key] for key in keys if key in setting}
+    return [
+        *(
+            str(value) if short else f"{key}={value}"
+            for key, value in shown.items()
+            if value != usual.get(key)
+        ),
+        *setting["options"].split(),
+        *(f"{key}={setting.get(key)}" for key in differs),
+    ]
 
 
 def option_key(word: str) -> str:
+    """Return the key of a word as typed: `+norm.eps=1` has norm.eps."""
     return word.partition("=")[0].lstrip("+")

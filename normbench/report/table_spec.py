@@ -1,22 +1,22 @@
 """Tables as specified in reports/tables/: rows, columns, metric and the paper's numbers.
 
-A paper's table lists its rows and columns, each with the options that its runs have. A table of our
-own has an option as axis, as `rows: norm`, and one row or column for each of its values.
+A paper's table lists its rows and columns, each with the options of its runs. A table of our own
+has options as axes, as `rows: norm` and `columns: batch`, and a row or column for each value.
 """
 
 import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from functools import cached_property
 from itertools import product
 from typing import Any, Literal
 
 from normbench.errors import BadInput, choose_from
-from normbench.report.metrics import METRICS, Metric, published_only
+from normbench.report.metrics import METRICS, Metric
 
 Label = tuple[str, ...]  # one word for each level: ("RN50", "with")
-FULL, SMALL = 0, 1  # the paper's networks; small networks in their place
+FULL, SMALL = 0, 1  # scales: the paper's networks, or small networks in their place
 
 OPTIONS = (
     "norm", "model", "data", "reg", "recipe", "protocol", "batch", "workers", "global_batch",
@@ -27,21 +27,12 @@ _NUMBER = re.compile(r"(-?\d+(?:\.\d+)?)(?: ± (\d*\.?\d+))?( unverified)?")
 
 @dataclass(frozen=True)
 class PublishedNumber:
-    """A number printed by a paper.
+    """A number printed by a paper."""
 
-    Args:
-        value: None if the paper prints a word, as OOM.
-        error: the number after ±.
-        word: printed instead of a number.
-        unverified: we could not verify the number in the text of the paper.
-        text: as printed.
-    """
-
-    value: float | None
-    error: float | None = None
-    word: str = ""
-    unverified: bool = False
-    text: str = ""
+    value: float | None  # None if the paper prints a word, as OOM
+    error: float | None = None  # the number after ±
+    unverified: bool = False  # we could not verify it in the text of the paper
+    text: str = ""  # as printed
 
     def __str__(self) -> str:
         return f"{self.text} ?" if self.unverified else self.text
@@ -49,46 +40,39 @@ class PublishedNumber:
 
 @dataclass(frozen=True)
 class Difference:
-    """A row or column that is the difference of two others.
+    """A row or column that is the difference of two others on the same axis."""
 
-    Args:
-        first: minuend; of several, the best.
-        second: subtrahend, on the same axis.
-        at: position of the second on the other axis; None: that of the first.
-    """
-
-    first: tuple[Label, ...]
-    second: Label
-    at: Label | None = None
+    first: tuple[Label, ...]  # minuend; of several, the best
+    second: Label  # subtrahend
+    at: Label | None = None  # place of the subtrahend on the other axis; None: that of the minuend
 
 
 @dataclass(frozen=True)
 class Header:
-    """A row or column of a paper's table.
+    """A row or column of a table.
 
-    Args:
-        label: its words.
-        conditions: for each level, options of the paper's runs and, if different, of small ones.
-        metric: of its numbers, where it is not the table's.
-        minus: the difference that it shows; it has no runs of its own.
-        ours: normbench can train it.
+    `conditions` are, for each level, options of the paper's runs and, if different, of small ones.
     """
 
     label: Label
     conditions: tuple[tuple[Mapping[str, Any], ...], ...]
-    metric: str | None = None
-    minus: Difference | None = None
-    ours: bool = True
+    metric: str | None = None  # of its numbers, if it is not the table's
+    minus: Difference | None = None  # that it shows
+    ours: bool = True  # normbench can train its runs; a difference has none
+
+    def __str__(self) -> str:
+        return " ".join(self.label)
 
     @cached_property
     def keys(self) -> frozenset[str]:
-        return frozenset(key for level in self.conditions for each in level for key in each)
+        return frozenset(key for level in self.conditions for options in level for key in options)
 
-    @property
+    @cached_property
     def batch(self) -> int | None:
-        """Return the images per worker, if there is exactly one such condition."""
-        found = {each["batch"] for level in self.conditions for each in level if "batch" in each}
-        return found.pop() if len(found) == 1 else None
+        """The images per worker, if there is exactly one such condition."""
+        options = [each for level in self.conditions for each in level]
+        batches = {each["batch"] for each in options if "batch" in each}
+        return batches.pop() if len(batches) == 1 else None
 
     def fits(self, options: Mapping[str, Any], scale: int) -> bool:
         return self.ours and all(
@@ -98,32 +82,31 @@ class Header:
 
 @dataclass(frozen=True)
 class TableSpec:
-    """A table.
+    """A table, as specified in its file.
 
-    `rows` and `columns` are the name of an option, or the places of a paper's table. `seeds` is the
-    number of runs behind a number of the paper, or the words that say of how many they are; None
-    where the paper does not say.
+    A paper's table has `rows` and `columns`; a table of our own has `axes`, the options whose
+    values are its rows and columns. `seeds` is the number of runs behind a number of the paper, or
+    words that tell it. All runs have the options of `where`. Numbers are compared with the paper's
+    if the runs have the options of `setting`. `sweep` trains the runs, and with the ending _small
+    those of small networks.
     """
 
     name: str
     title: str
     metric: Metric
-    rows: str | tuple[Header, ...]
-    columns: str | tuple[Header, ...]
+    rows: tuple[Header, ...]
+    columns: tuple[Header, ...]
     decimals: int
+    axes: tuple[str, str] | None = None
     paper: str = ""
     place: str = ""
     sweep: str | None = None
     statistic: Literal["mean", "median"] = "mean"
     seeds: int | str | None = None
-    where: Mapping[str, Any] | None = None
-    setting: Mapping[str, Any] | None = None
-    published: Mapping[tuple[Label, Label], PublishedNumber] | None = None
-    notes: tuple[str, ...] = ()
-
-    @property
-    def label(self) -> str:
-        return self.metric.label
+    where: Mapping[str, Any] = field(default_factory=dict)
+    setting: Mapping[str, Any] = field(default_factory=dict)
+    published: Mapping[tuple[Label, Label], PublishedNumber] = field(default_factory=dict)
+    notes: Sequence[str] = ()
 
     @property
     def source(self) -> str:
@@ -131,58 +114,49 @@ class TableSpec:
 
     @cached_property
     def scales(self) -> int:
-        """Return the number of scales: 2 if the table has small networks, else 1."""
-        levels = [
-            len(each) for axis in self.fixed or () for place in axis for each in place.conditions
-        ]
-        return max(levels, default=1)
-
-    @cached_property
-    def groups(self) -> frozenset[str]:
-        """Return the parts of the configuration on the axes: norm, batch ..."""
-        return frozenset(key.partition(".")[0] for key in self.keys)
+        """2 if the table has small networks, else 1."""
+        headers = (*self.rows, *self.columns)
+        return max((len(level) for header in headers for level in header.conditions), default=1)
 
     @cached_property
     def keys(self) -> frozenset[str]:
-        """Return the options on the axes."""
-        found: set[str] = set()
-        for axis in (self.rows, self.columns):
-            if isinstance(axis, str):
-                found.add(axis)
-            else:
-                found.update(*(place.keys for place in axis))
-        return frozenset(found)
+        """The options on the axes."""
+        if self.axes:
+            return frozenset(self.axes)
+        return frozenset().union(*(header.keys for header in (*self.rows, *self.columns)))
+
+    @cached_property
+    def groups(self) -> frozenset[str]:
+        """The parts of the configuration on the axes: norm, batch ..."""
+        return frozenset(key.partition(".")[0] for key in self.keys)
 
     @cached_property
     def options(self) -> frozenset[str]:
-        """Return parts of the configuration with options, but not their choice, on an axis."""
-        return self.groups - self.keys if self.fixed else frozenset()
+        """The parts of the configuration with options, but not their choice, on an axis."""
+        return frozenset() if self.axes else self.groups - self.keys
 
-    @cached_property
-    def fixed(self) -> tuple[tuple[Header, ...], tuple[Header, ...]] | None:
-        """Return the rows and columns of a paper's table; None for a table of our own."""
-        if isinstance(self.rows, str) or isinstance(self.columns, str):
-            return None
-        return self.rows, self.columns
-
-    def of(self, row: Header, column: Header) -> Metric:
+    def metric_of(self, row: Header, column: Header) -> Metric:
         """Return the metric of an entry."""
         name = column.metric or row.metric
         return METRICS[name] if name else self.metric
 
 
+_REQUIRED = ("title", "metric", "rows", "columns")
+_OPTIONAL = {"label", *TableSpec.__dataclass_fields__} - {"name", "axes", *_REQUIRED}
+
+
 def fits(wanted: Mapping[str, Any], options: Mapping[str, Any]) -> bool:
-    """Return whether `options` meet all conditions: of a list any value, * as a wildcard."""
-    return all(_is(options.get(key), value) for key, value in wanted.items())
+    """Return True if `options` meet all conditions: of a list any value, * as a wildcard."""
+    return all(_is_one_of(options.get(key), value) for key, value in wanted.items())
 
 
-def _is(have: Any, wanted: Any) -> bool:
+def _is_one_of(value: Any, wanted: Any) -> bool:
     # `norm: [bn, gn]` is a choice, `norm.over: [[in, ln]]` one of a single value, a list.
     choices = wanted if isinstance(wanted, list) else [wanted]
-    return have in choices or any(
-        fnmatchcase(have, each)
-        for each in choices
-        if isinstance(have, str) and isinstance(each, str) and "*" in each
+    return value in choices or any(
+        fnmatchcase(value, pattern)
+        for pattern in choices
+        if isinstance(value, str) and isinstance(pattern, str) and "*" in pattern
     )
 
 
@@ -193,145 +167,67 @@ def spec(name: str, raw: Mapping[str, Any]) -> TableSpec:
         BadInput: the file is invalid; the message names file, key and remedy.
     """
     try:
-        return _Reader(name, dict(raw)).spec()
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise BadInput(f"reports/tables/{name}.yaml: {error}") from error
-
-
-class _Reader:
-    """Parser of a table: takes keys one by one and refuses unknown ones."""
-
-    def __init__(self, name: str, raw: dict[str, Any]) -> None:
-        self.name = name
-        self.raw = raw
-
-    def spec(self) -> TableSpec:
-        rows, columns = (self._axis(axis) for axis in ("rows", "columns"))
-        metric = self._metric(self._take("metric"))
-        _options_known(rows)
-        _options_known(columns)
-        _minus_known(rows, columns)
-        _minus_known(columns, rows)
-        published = self._published(_with_words(self._take("published", {})), rows, columns)
-        statistic = self._take("statistic", "mean")
-        if statistic not in ("mean", "median"):
-            raise ValueError(f"statistic={statistic} is unknown; it is mean or median")
-        found = TableSpec(
-            name=self.name,
-            title=self._take("title"),
-            metric=metric,
-            rows=rows,
-            columns=columns,
-            decimals=self._take("decimals", metric.decimals),
-            paper=self._take("paper", ""),
-            place=self._take("place", ""),
-            sweep=self._take("sweep", None),
-            statistic=statistic,
-            seeds=self._take("seeds", None),
-            where=self._take("where", {}),
-            setting=self._take("setting", {}),
-            published=published,
-            notes=tuple(self._take("notes", [])),
-        )
-        for key in self.raw:
-            known = [*TableSpec.__dataclass_fields__, "label"]
-            raise ValueError(f"{key} is no key of a table; {choose_from(key, known)}")
-        return found
-
-    def _take(self, key: str, *default: Any) -> Any:
-        if key not in self.raw and not default:
-            raise ValueError(f"{key} is missing")
-        return self.raw.pop(key, *default)
-
-    def _metric(self, name: str) -> Metric:
-        label = self.raw.pop("label", None)
-        if name in METRICS:
-            return METRICS[name]
-        if label is None:
-            raise ValueError(f"metric={name} needs a label, or {choose_from(name, METRICS)}")
-        return published_only(label)
-
-    def _axis(self, axis: str) -> str | tuple[Header, ...]:
-        raw = self._take(axis)
-        if isinstance(raw, str):
-            return raw
-        levels = raw if isinstance(raw, list) else [raw]
-        read = [[_place(str(label), entry) for label, entry in level.items()] for level in levels]
-        return tuple(_combine(each) for each in product(*read))
-
-    def _published(
-        self, raw: Any, rows: str | tuple[Header, ...], columns: str | tuple[Header, ...]
-    ) -> dict[tuple[Label, Label], PublishedNumber]:
-        if isinstance(rows, str) or isinstance(columns, str):
-            return {}
-        found = {}
-        for row in rows:
-            line = raw
-            for word in row.label:
-                line = line.get(word, {}) if isinstance(line, Mapping) else {}
-            if line and len(line) != len(columns):
-                raise ValueError(
-                    f"published {', '.join(row.label)}: {len(line)} numbers, "
-                    f"and the table has {len(columns)} columns"
-                )
-            for column, entry in zip(columns, line or (), strict=bool(line)):
-                if entry is not None:
-                    found[row.label, column.label] = published(entry)
-        self._all_known(raw, {row.label for row in rows})
-        return found
-
-    def _all_known(self, raw: Any, known: set[Label], above: Label = ()) -> None:
-        for word, inner in raw.items():
-            label = (*above, str(word))
-            if isinstance(inner, Mapping):
-                self._all_known(inner, known, label)
-            elif label not in known:
-                raise ValueError(f"published {', '.join(label)} is no row of the table")
-
-
-def published(entry: Any) -> PublishedNumber:
-    """Parse a number of a paper: 76.1, "76.3 ± 0.1", "74.0 unverified" or OOM."""
-    text = str(entry)
-    if found := _NUMBER.fullmatch(text):
-        error = float(found[2]) if found[2] else None
-        shown = text.removesuffix(" unverified")
-        return PublishedNumber(float(found[1]), error, "", found[3] is not None, shown)
-    if re.fullmatch(r"[A-Za-z.]+", text):
-        return PublishedNumber(None, None, text, False, text)
-    raise ValueError(f"published {text!r} is no number, as 76.1 or '76.3 ± 0.1', and no word")
-
-
-def _minus_known(axis: str | tuple[Header, ...], other: str | tuple[Header, ...]) -> None:
-    """Refuse differences of rows or columns that do not exist."""
-    if isinstance(axis, str) or isinstance(other, str):
-        return
-    own, across = ({place.label for place in each} for each in (axis, other))
-    for place in axis:
-        if place.minus is None:
-            continue
-        wanted = [(label, own) for label in (*place.minus.first, place.minus.second)]
-        wanted += [(place.minus.at, across)] if place.minus.at else []
-        for label, known in wanted:
-            if label not in known:
-                raise ValueError(f"minus {', '.join(label)} is no row or column of the table")
-
-
-def _options_known(axis: str | tuple[Header, ...]) -> None:
-    """Refuse conditions on options that no run has."""
-    for place in axis if not isinstance(axis, str) else ():
-        for key in sorted(place.keys):
+        table = _table(name, raw)
+        for key in sorted({*table.keys, *table.where, *table.setting}):
             if key.partition(".")[0] not in OPTIONS:
                 raise ValueError(f"{key} is no option of a run; {choose_from(key, OPTIONS)}")
+    except (TypeError, ValueError, AttributeError) as error:
+        raise BadInput(f"reports/tables/{name}.yaml: {error}") from error
+    return table
 
 
-def _with_words(raw: Any) -> Any:
-    """Return the same with keys as text: yaml reads the label 128 as a number."""
-    if isinstance(raw, Mapping):
-        return {str(key): _with_words(value) for key, value in raw.items()}
-    return raw
+def check_keys(
+    raw: Mapping[str, Any], kind: str, required: Iterable[str], optional: Iterable[str] = ()
+) -> None:
+    """Refuse unknown and missing keys of a yaml.
+
+    Raises:
+        ValueError: with the key and what works.
+    """
+    keys = {*required, *optional}
+    for key in raw:
+        if key not in keys:
+            raise ValueError(f"{key} is no key of {kind}; {choose_from(key, keys)}")
+    for key in required:
+        if key not in raw:
+            raise ValueError(f"{key} is missing")
 
 
-def _place(label: str, entry: Any) -> Header:
+def _table(name: str, raw: Mapping[str, Any]) -> TableSpec:
+    check_keys(raw, "a table", _REQUIRED, _OPTIONAL)
+    if (statistic := raw.get("statistic", "mean")) not in ("mean", "median"):
+        raise ValueError(f"statistic={statistic} is unknown; it is mean or median")
+    metric = _metric(raw["metric"], raw.get("label"))
+    values = {"decimals": metric.decimals} | {key: raw[key] for key in raw if key != "label"}
+    values |= {"name": name, "metric": metric}
+    axes = raw["rows"], raw["columns"]
+    if all(isinstance(axis, str) for axis in axes):
+        return TableSpec(**values | {"axes": axes, "rows": (), "columns": ()})
+    if any(isinstance(axis, str) for axis in axes):
+        raise ValueError("rows and columns are both an option, as `rows: norm`, or neither is")
+    rows, columns = map(_headers, axes)
+    _check_differences(rows, columns)
+    _check_differences(columns, rows)
+    numbers = _published(raw.get("published", {}), rows, columns)
+    return TableSpec(**values | {"rows": rows, "columns": columns, "published": numbers})
+
+
+def _metric(name: str, label: str | None) -> Metric:
+    if name in METRICS:
+        return METRICS[name]
+    if label is None:
+        raise ValueError(f"metric={name} needs a label, or {choose_from(name, METRICS)}")
+    return Metric(label, 1, "")  # printed by a paper, and measured in none of our runs
+
+
+def _headers(axis: Any) -> tuple[Header, ...]:
+    levels = axis if isinstance(axis, list) else [axis]
+    read = [[_header(str(label), entry) for label, entry in level.items()] for level in levels]
+    return tuple(_combine(each) for each in product(*read))
+
+
+def _header(label: str, entry: Any) -> Header:
+    """Return the header of one level."""
     if entry is None:
         return Header((label,), (), ours=False)
     if isinstance(entry, Mapping) and "minus" in entry:
@@ -339,29 +235,79 @@ def _place(label: str, entry: Any) -> Header:
         several = first if isinstance(first, list) else [first]
         at = (str(entry["at"]),) if "at" in entry else None
         minus = Difference(tuple((str(each),) for each in several), (str(second),), at)
-        return Header((label,), (), entry.get("metric"), minus)
-    alternatives = entry if isinstance(entry, list) else [entry]
-    metrics = {each.get("metric") for each in alternatives} - {None}
+        return Header((label,), (), entry.get("metric"), minus, ours=False)
+    scales = entry if isinstance(entry, list) else [entry]
+    metric = next((options["metric"] for options in scales if "metric" in options), None)
     conditions = tuple(
-        {key: value for key, value in each.items() if key != "metric"} for each in alternatives
+        {key: value for key, value in options.items() if key != "metric"} for options in scales
     )
-    return Header((label,), (conditions,), metrics.pop() if metrics else None)
+    return Header((label,), (conditions,), metric)
 
 
 def _combine(levels: Sequence[Header]) -> Header:
     """Combine one header of each level; a difference on one level holds at all others."""
     label = tuple(word for level in levels for word in level.label)
-    metric = next((level.metric for level in levels if level.metric), None)
-    conditions = tuple(want for level in levels for want in level.conditions)
-    ours = all(level.ours for level in levels)
+    minus = None
     for index, level in enumerate(levels):
         if level.minus:
-            put = _replacing(label, index)
-            first = tuple(put(one) for (one,) in level.minus.first)
-            minus = Difference(first, put(level.minus.second[0]), level.minus.at)
-            return Header(label, conditions, metric, minus, ours)
-    return Header(label, conditions, metric, None, ours)
+            before, after = label[:index], label[index + 1 :]
+            first = tuple((*before, *each, *after) for each in level.minus.first)
+            minus = replace(level.minus, first=first, second=(*before, *level.minus.second, *after))
+    return Header(
+        label,
+        tuple(condition for level in levels for condition in level.conditions),
+        next((level.metric for level in levels if level.metric), None),
+        minus,
+        all(level.ours for level in levels),
+    )
 
 
-def _replacing(label: Label, index: int) -> Callable[[str], Label]:
-    return lambda word: (*label[:index], word, *label[index + 1 :])
+def _check_differences(axis: Sequence[Header], other: Sequence[Header]) -> None:
+    """Refuse differences of rows or columns that do not exist."""
+    labels, across = ({header.label for header in headers} for headers in (axis, other))
+    for minus in (header.minus for header in axis if header.minus):
+        unknown = [label for label in (*minus.first, minus.second) if label not in labels]
+        unknown += [minus.at] if minus.at and minus.at not in across else []
+        if unknown:
+            raise ValueError(f"minus {', '.join(unknown[0])} is no row or column of the table")
+
+
+def _published(
+    raw: Mapping[Any, Any], rows: Sequence[Header], columns: Sequence[Header]
+) -> dict[tuple[Label, Label], PublishedNumber]:
+    labels = {row.label for row in rows}
+    numbers = {}
+    for label, line in _lines(raw):
+        if label not in labels:
+            raise ValueError(f"published {', '.join(label)} is no row of the table")
+        if len(line) != len(columns):
+            raise ValueError(
+                f"published {', '.join(label)}: {len(line)} numbers, "
+                f"and the table has {len(columns)} columns"
+            )
+        for column, entry in zip(columns, line, strict=True):
+            if entry is not None:
+                numbers[label, column.label] = published(entry)
+    return numbers
+
+
+def _lines(raw: Mapping[Any, Any], above: Label = ()) -> Iterator[tuple[Label, Sequence[Any]]]:
+    """Yield label and numbers of each row; a row of several levels is nested as deep."""
+    for word, inner in raw.items():
+        label = (*above, str(word))  # yaml reads the label 128 as a number
+        if isinstance(inner, Mapping):
+            yield from _lines(inner, label)
+        else:
+            yield label, inner
+
+
+def published(entry: Any) -> PublishedNumber:
+    """Parse a number of a paper: 76.1, "76.3 ± 0.1", "74.0 unverified" or OOM."""
+    text = str(entry)
+    if number := _NUMBER.fullmatch(text):
+        value, error = (float(each) if each else None for each in number.groups()[:2])
+        printed = text.removesuffix(" unverified")
+        return PublishedNumber(value, error, number[3] is not None, printed)
+    if re.fullmatch(r"[A-Za-z.]+", text):
+        return PublishedNumber(None, text=text)
+    raise ValueError(f"published {text!r} is no number, as 76.1 or '76.3 ± 0.1', and no word")

@@ -5,16 +5,16 @@ whole interval lies on one side of the claim's bound, undecided if it contains t
 no interval, untested where rows are missing. The paper's own numbers are compared by sign only.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
-from typing import Literal
+from typing import Literal, get_args
 
 from normbench.report import statistics
-from normbench.report.claims import UNSIGNED, Claim, Pick, claim_alternatives, claim_weights
-from normbench.report.metrics import Metric
-from normbench.report.statistics import CONFIDENCE, Estimate
-from normbench.report.table import Entry, Table, format_difference
+from normbench.report.claims import Claim, Pick, claim_alternatives, claim_weights
+from normbench.report.statistics import CONFIDENCE, Estimate, signed
+from normbench.report.table import Entry, Table
 from normbench.report.table_spec import TableSpec
 
 Outcome = Literal["confirmed", "refuted", "undecided", "untested"]
@@ -39,12 +39,9 @@ METHOD = (
 
 @dataclass(frozen=True)
 class Verdict:
-    """Verdict of rows on a claim.
+    """Verdict of rows on a claim, with the estimate that was compared with the bound.
 
-    Args:
-        outcome: confirmed, refuted, undecided or untested.
-        effect: the estimate compared with the bound.
-        reason: why the claim is untested or undecided, where the interval does not show it.
+    `reason` tells why the claim is untested or undecided, where the interval does not show it.
     """
 
     outcome: Outcome
@@ -54,12 +51,9 @@ class Verdict:
 
 @dataclass(frozen=True)
 class PublishedEffect:
-    """Effect of a claim in the paper's own numbers.
+    """Effect of a claim in the paper's own numbers; the weakest, if it is about several.
 
-    Args:
-        holds: the effect has the sign that the claim states.
-        effect: the weakest, if the claim is about several.
-        unverified: one of the numbers could not be verified in the text of the paper.
+    `unverified`: one of the numbers could not be verified in the text of the paper.
     """
 
     holds: bool
@@ -69,34 +63,23 @@ class PublishedEffect:
 
 @dataclass(frozen=True)
 class ClaimResult:
-    """A claim judged in one setting of one of its tables.
-
-    Args:
-        claim: that is judged.
-        spec: of the table.
-        table: with the rows; None if there are none.
-        verdict: of the rows.
-        published: effect in the paper's numbers; None if it prints none.
-    """
+    """A claim judged in one setting of one of its tables, by our rows and the paper's numbers."""
 
     claim: Claim
     spec: TableSpec
-    table: Table | None
+    table: Table | None  # None without rows
     verdict: Verdict
-    published: PublishedEffect | None
-
-    @property
-    def metric(self) -> Metric:
-        return self.claim.metric or self.spec.metric
+    published: PublishedEffect | None  # None if the paper prints no number
 
     @property
     def decimals(self) -> int:
-        decimals = self.spec.decimals if self.claim.metric is None else self.metric.decimals
-        return decimals + (self.claim.kind in ("rises", "falls"))
+        # One more of slopes: a change per doubling is smaller than the differences it sums up to.
+        slope = self.claim.kind in ("rises", "falls")
+        return (self.claim.metric or self.spec).decimals + slope
 
     @property
     def setting(self) -> str:
-        """Return the setting of the rows as typed, and whether it is the paper's."""
+        """The setting of the rows as typed, and whether it is the paper's."""
         if self.table is None:
             return "no runs"
         setting = self.table.setting_text
@@ -104,14 +87,9 @@ class ClaimResult:
 
     @property
     def effect(self) -> str:
-        """Return the effect and its interval as text."""
+        """The effect and its interval as text."""
         effect = self.verdict.effect
-        if effect is None:
-            return ""
-        value = self._signed(effect.value)
-        if effect.low is None or effect.high is None:
-            return value
-        return f"{value} [{self._signed(effect.low)}, {self._signed(effect.high)}]"
+        return "" if effect is None else effect.text(self.decimals)
 
     @property
     def seeds(self) -> str:
@@ -119,38 +97,29 @@ class ClaimResult:
 
     @property
     def evidence(self) -> str:
-        """Return whether the paper's own numbers show the claim, and their effect."""
+        """What the paper's own numbers say of the claim."""
         if self.published is None:
             return "no number"
         word = "holds" if self.published.holds else "does not hold"
         mark = " ?" if self.published.unverified else ""
-        return f"{word} ({self._signed(self.published.effect)}{mark})"
-
-    def _signed(self, number: float) -> str:
-        return format_difference(number, self.decimals)
+        return f"{word} ({signed(self.published.effect, self.decimals)}{mark})"
 
 
 def judge_claims(
     claims: Sequence[Claim], specs: Mapping[str, TableSpec], tables: Sequence[Table]
 ) -> list[ClaimResult]:
-    """Judge every claim in every setting of its tables.
-
-    Args:
-        claims: to be judged.
-        specs: all tables by name.
-        tables: with rows, one for each setting.
-    """
+    """Judge every claim in every setting of its tables; `specs` are all tables by name."""
     results = []
     for claim in claims:
         for name in claim.tables:
-            spec = specs[name]
-            published = judge_published(claim, spec)
-            with_runs = [table for table in tables if table.spec.name == name and table.runs]
-            for table in with_runs:
-                results.append(ClaimResult(claim, spec, table, judge(claim, table), published))
-            if not with_runs:
-                verdict = Verdict("untested", reason="no runs of this table")
-                results.append(ClaimResult(claim, spec, None, verdict, published))
+            published = judge_published(claim, specs[name])
+            judged = [
+                ClaimResult(claim, specs[name], table, judge(claim, table), published)
+                for table in tables
+                if table.spec.name == name and table.runs
+            ]
+            no_runs = Verdict("untested", reason="no runs of this table")
+            results += judged or [ClaimResult(claim, specs[name], None, no_runs, published)]
     return results
 
 
@@ -159,25 +128,29 @@ def tables_to_show(claims: Sequence[Claim], tables: Sequence[Table]) -> list[Tab
     return [
         table
         for table in tables
-        if not table.runs or not table.sparse or any(_is_tested(claim, table) for claim in claims)
+        if not table.runs
+        or not table.sparse
+        or any(
+            table.spec.name in claim.tables and judge(claim, table).outcome != "untested"
+            for claim in claims
+        )
     ]
-
-
-def _is_tested(claim: Claim, table: Table) -> bool:
-    return table.spec.name in claim.tables and judge(claim, table).outcome != "untested"
 
 
 def count_verdicts(results: Sequence[ClaimResult]) -> str:
     """Return the number of verdicts of each outcome as text."""
     outcomes = [result.verdict.outcome for result in results]
-    words: Sequence[Outcome] = ("confirmed", "refuted", "undecided", "untested")
-    return ", ".join(f"{outcomes.count(word)} {word}" for word in words)
+    return ", ".join(f"{outcomes.count(word)} {word}" for word in get_args(Outcome))
 
 
-def group_by_claim(results: Sequence[ClaimResult]) -> Iterator[tuple[Claim, list[ClaimResult]]]:
-    """Yield each claim with its results."""
-    for claim in dict.fromkeys(result.claim for result in results):
-        yield claim, [result for result in results if result.claim is claim]
+def group_claims(
+    results: Sequence[ClaimResult],
+) -> dict[str, dict[Claim, list[ClaimResult]]]:
+    """Group results by paper and claim."""
+    papers: dict[str, dict[Claim, list[ClaimResult]]] = {}
+    for result in results:
+        papers.setdefault(result.claim.paper, {}).setdefault(result.claim, []).append(result)
+    return papers
 
 
 def judge(claim: Claim, table: Table) -> Verdict:
@@ -188,6 +161,7 @@ def judge(claim: Claim, table: Table) -> Verdict:
     confidence = _bonferroni(len(weighted))
     verdicts = []
     for weights in weighted:
+        # An entry may be in several comparisons of a mean; it has one weight and one sample.
         entries = {pick: _entry_at(claim, table, pick) for pick in weights}
         if any(map(_out_of_memory, entries.values())):
             continue  # without a number there is no speed to compare, in the paper either
@@ -201,10 +175,10 @@ def _mean_weights(
     claim: Claim, spec: TableSpec, alternatives: Sequence[Sequence[Pick]]
 ) -> dict[Pick, float]:
     """Return the weight of each entry in the mean of comparisons; a repeated entry has one."""
-    total: dict[Pick, float] = {}
+    total: dict[Pick, float] = defaultdict(float)
     for picks in alternatives:
         for pick, weight in zip(picks, claim_weights(claim, spec, picks), strict=True):
-            total[pick] = total.get(pick, 0.0) + weight / len(alternatives)
+            total[pick] += weight / len(alternatives)
     return total
 
 
@@ -243,13 +217,12 @@ def judge_published(claim: Claim, spec: TableSpec) -> PublishedEffect | None:
     effects = []
     unverified = False
     for picks in claim_alternatives(claim, spec):
-        numbers = [(spec.published or {}).get(pick) for pick in picks]
-        values = [number.value for number in numbers if number and number.value is not None]
-        if claim.kind == "deviation":
-            values = [number.error for number in numbers if number and number.error is not None]
+        numbers = [spec.published[pick] for pick in picks if pick in spec.published]
+        printed = [n.error if claim.kind == "deviation" else n.value for n in numbers]
+        values = [value for value in printed if value is not None]
         if len(values) < len(picks):
             continue
-        unverified |= any(number.unverified for number in numbers if number)
+        unverified |= any(number.unverified for number in numbers)
         if claim.kind == "spread":
             effects.append(max(values) - min(values))
         else:
@@ -259,9 +232,9 @@ def judge_published(claim: Claim, spec: TableSpec) -> PublishedEffect | None:
         return None
     if claim.average:
         effects = [fmean(effects)]
-    holds = [_has_claimed_sign(claim, round(effect, 6)) for effect in effects]
-    weakest = max(effects, key=abs) if claim.kind in ("alike", *UNSIGNED) else min(effects)
-    return PublishedEffect(all(holds), round(weakest, 6), unverified)
+    effects = [round(effect, 6) for effect in effects]
+    weakest = max(effects, key=abs) if claim.two_sided else min(effects)
+    return PublishedEffect(all(_holds(claim, effect) for effect in effects), weakest, unverified)
 
 
 def _entry_at(claim: Claim, table: Table, pick: Pick) -> Entry:
@@ -271,7 +244,7 @@ def _entry_at(claim: Claim, table: Table, pick: Pick) -> Entry:
 
 
 def _out_of_memory(entry: Entry) -> bool:
-    """Return whether a speed or memory is missing because its runs did not fit."""
+    """Return True if a speed or memory is missing because its runs did not fit."""
     statuses = {row.status for row in entry.source_runs}
     return not entry.metric.learned and not entry.values and "oom" in statuses
 
@@ -288,24 +261,19 @@ def _obstacle(claim: Claim, entries: Mapping[Pick, Entry]) -> Verdict | None:
             return Verdict("undecided", reason=f"{name}: {runs} ended without a number")
         if not entry.values:
             return Verdict("untested", reason=f"no runs of {name}")
-    if _share_computation(list(entries.values())) or (
-        claim.flat and any(_equal_by_construction(entry) for entry in entries.values())
-    ):
-        return Verdict(
-            "untested", reason="these entries share a computation, so they are equal in any case"
-        )
+    equal = claim.flat and any(_equal_by_construction(entry) for entry in entries.values())
+    if equal or _share_computation([*entries.values()]):
+        reason = "these entries share a computation, so they are equal in any case"
+        return Verdict("untested", reason=reason)
     return None
 
 
 def _share_computation(entries: Sequence[Entry]) -> bool:
-    """Return whether a computation that was done once is in several of the entries."""
-    earlier: set[str] = set()
-    for entry in entries:
-        keys = {run.computation or run.shared_with or run.id for run in entry.runs}
-        if keys & earlier:
-            return True
-        earlier |= keys
-    return False
+    """Return True if a computation that was done once is in several of the entries."""
+    keys = [
+        {run.computation or run.shared_with or run.id for run in entry.runs} for entry in entries
+    ]
+    return len(frozenset().union(*keys)) < sum(map(len, keys))
 
 
 def _equal_by_construction(entry: Entry) -> bool:
@@ -318,21 +286,24 @@ def _decide(claim: Claim, effect: Estimate) -> Verdict:
     if effect.low is None or effect.high is None:
         reason = "one seed gives no interval; train more, as seed=0,1,2"
         return Verdict("undecided", effect, reason)
-    if claim.kind in ("alike", *UNSIGNED):
-        inside = -claim.bound <= effect.low and effect.high <= claim.bound
-        outside = effect.low > claim.bound or effect.high < -claim.bound
-    elif claim.kind == "not_lower":
-        inside, outside = effect.low >= -claim.bound, effect.high < -claim.bound
-    else:
-        inside, outside = effect.low > claim.bound, effect.high <= claim.bound
-    outcome: Outcome = "confirmed" if inside else "refuted" if outside else "undecided"
+    # The effects that the claim allows are an interval: if both ends are inside, all is; if the
+    # ends and the effect nearest to 0 are outside, all is.
+    nearest = min(max(effect.low, 0.0), effect.high)
+    holds = [_holds(claim, each) for each in (effect.low, effect.high, nearest)]
+    outcome: Outcome = "confirmed" if all(holds) else "undecided" if any(holds) else "refuted"
     return Verdict(outcome, effect)
 
 
-def _has_claimed_sign(claim: Claim, effect: float) -> bool:
-    if claim.kind in ("alike", *UNSIGNED):
-        return abs(effect) <= claim.bound
-    return effect >= -claim.bound if claim.kind == "not_lower" else effect > claim.bound
+def _holds(claim: Claim, effect: float) -> bool:
+    slack = _slack(claim, effect)
+    return slack >= 0 if claim.two_sided or claim.kind == "not_lower" else slack > 0
+
+
+def _slack(claim: Claim, effect: float) -> float:
+    """Return the distance of an effect from the bound, negative where the claim does not hold."""
+    if claim.two_sided:
+        return claim.bound - abs(effect)
+    return effect + claim.bound if claim.kind == "not_lower" else effect - claim.bound
 
 
 _WEAKEST_FIRST: Sequence[Outcome] = ("refuted", "untested", "undecided", "confirmed")
@@ -341,21 +312,14 @@ _WEAKEST_FIRST: Sequence[Outcome] = ("refuted", "untested", "undecided", "confir
 def _weakest(claim: Claim, verdicts: Sequence[Verdict]) -> Verdict:
     """Return the weakest verdict: a claim about several entries is refuted if one of them is.
 
-    It is confirmed if all are. With an entry missing it is untested, unless another refutes it.
+    It is confirmed if all are. With an entry missing it is untested, unless another refutes it. Of
+    equal outcomes, the weakest has the least slack within its interval.
     """
-    return min(
-        verdicts,
-        key=lambda verdict: (
-            _WEAKEST_FIRST.index(verdict.outcome),
-            _margin(claim, verdict.effect) if verdict.effect else 0.0,
-        ),
-    )
 
+    def strength(verdict: Verdict) -> tuple[int, float]:
+        effect = verdict.effect
+        ends = [] if effect is None else [effect.low, effect.high, effect.value]
+        slacks = [_slack(claim, end) for end in ends if end is not None]
+        return _WEAKEST_FIRST.index(verdict.outcome), min(slacks, default=0.0)
 
-def _margin(claim: Claim, effect: Estimate) -> float:
-    """Return the distance of the interval, or of the estimate without one, from the bound."""
-    low = effect.value if effect.low is None else effect.low
-    high = effect.value if effect.high is None else effect.high
-    if claim.kind in ("alike", *UNSIGNED):
-        return claim.bound - max(abs(low), abs(high))
-    return low + claim.bound if claim.kind == "not_lower" else low - claim.bound
+    return min(verdicts, key=strength)

@@ -63,21 +63,21 @@ def test_the_verdict_follows_from_the_interval(
 def test_a_difference_has_welchs_interval() -> None:
     """As SciPy computes it for two samples."""
     first, second = [80.0, 80.2, 80.9], [70.0, 70.5, 73.0]
-    found = verdict([*runs("bn", 64, first), *runs("bn", 4, second)], **FALLS).effect
-    assert found is not None
+    result = verdict([*runs("bn", 64, first), *runs("bn", 4, second)], **FALLS).effect
+    assert result is not None
     test = stats.ttest_ind(first, second, equal_var=False)
     low, high = test.confidence_interval(0.95)
-    assert (found.low, found.high) == pytest.approx((low, high))
-    assert found.value == pytest.approx(fmean(first) - fmean(second))
-    assert found.seeds == 3
+    assert (result.low, result.high) == pytest.approx((low, high))
+    assert result.value == pytest.approx(fmean(first) - fmean(second))
+    assert result.seeds == 3
 
 
 def test_a_spread_has_tukeys_interval() -> None:
     samples = [[1.0, 2.0, 3.5], [0.0, 0.5, 1.2, 0.7], [5.0, 5.5]]
-    found = tukey_spread(samples)
+    result = tukey_spread(samples)
     interval = stats.tukey_hsd(*samples).confidence_interval(0.95)
-    assert found.value == pytest.approx(5.25 - 0.6)
-    assert (found.low, found.high) == pytest.approx((interval.low.max(), interval.high.max()))
+    assert result.value == pytest.approx(5.25 - 0.6)
+    assert (result.low, result.high) == pytest.approx((interval.low.max(), interval.high.max()))
 
 
 def test_the_interval_of_a_difference_of_differences_covers_as_often_as_it_says() -> None:
@@ -91,10 +91,10 @@ def test_the_interval_of_a_difference_of_differences_covers_as_often_as_it_says(
             (w, rng.normal(0, s, 3).tolist())
             for w, s in zip((1, -1, -1, 1), (1, 2, 1, 0.5), strict=True)
         ]
-        found = welch_contrast(parts)
-        assert found.low is not None
-        assert found.high is not None
-        inside += found.low <= 0 <= found.high
+        result = welch_contrast(parts)
+        assert result.low is not None
+        assert result.high is not None
+        inside += result.low <= 0 <= result.high
     assert 0.92 <= inside / 400 <= 0.985
 
 
@@ -103,14 +103,14 @@ def test_a_claim_about_every_column_is_as_strong_as_its_weakest() -> None:
     every = {"higher": [["BN", "*"], ["GN", "*"]]}
     good = [each for batch in (4, 16, 64) for each in runs("bn", batch, [80.0, 80.1, 80.2])]
     low = [each for batch in (4, 16, 64) for each in runs("gn", batch, [70.0, 70.1, 70.2])]
-    found = verdict([*good, *low], **every)
-    assert found.outcome == "confirmed"
+    result = verdict([*good, *low], **every)
+    assert result.outcome == "confirmed"
     one = verdict([*good, *low], higher=[["BN", 4], ["GN", 4]])
-    assert found.effect is not None
+    assert result.effect is not None
     assert one.effect is not None
-    assert found.effect.low is not None
+    assert result.effect.low is not None
     assert one.effect.low is not None
-    assert found.effect.low < one.effect.low  # Bonferroni: a wider interval for one of three
+    assert result.effect.low < one.effect.low  # Bonferroni: a wider interval for one of three
     worse = [*runs("bn", 16, [60.0, 60.1, 60.2]), *(r for r in good if r.batch != 16), *low]
     assert verdict(worse, **every).outcome == "refuted"
     average = verdict(worse, **every, average=True)
@@ -140,9 +140,9 @@ def test_a_claim_about_every_column_is_as_strong_as_its_weakest() -> None:
 def test_without_runs_enough_there_is_no_verdict(
     rows: list[Row], entry: Mapping[str, Any], word: str, reason: str
 ) -> None:
-    found = verdict(rows, **entry)
-    assert found.outcome == word
-    assert reason in found.reason
+    result = verdict(rows, **entry)
+    assert result.outcome == word
+    assert reason in result.reason
 
 
 @pytest.mark.parametrize(
@@ -156,9 +156,9 @@ def test_without_runs_enough_there_is_no_verdict(
 @pytest.mark.parametrize("kind", ["spread", "rises"])
 def test_that_one_computation_is_flat_says_nothing(changes: dict[str, Any], kind: str) -> None:
     rows = [each for b in (4, 16, 64) for each in runs("gn", b, [74.0, 74.1, 74.2], **changes)]
-    found = verdict(rows, **{kind: [["GN", "*"]]}, bound=1.0)
-    assert found.outcome == "untested"
-    assert "share a computation" in found.reason
+    result = verdict(rows, **{kind: [["GN", "*"]]}, bound=1.0)
+    assert result.outcome == "untested"
+    assert "share a computation" in result.reason
     # A claim about its height, and not its flatness, is judged.
     bn = runs("bn", 4, [70.0, 70.1, 70.2], **changes | {"shared_with": None})
     assert verdict([*rows, *bn], higher=[["GN", 4], ["BN", 4]]).outcome == "confirmed"
@@ -171,9 +171,9 @@ def test_one_computation_is_not_compared_with_itself(kind: str) -> None:
         replace(row, shared_with=other.id)
         for row, other in zip(runs("gn", 64, [74.0, 74.1, 74.2]), first, strict=True)
     ]
-    found = verdict([*first, *again], **{kind: [["GN", 4], ["GN", 64]]}, bound=1.0)
-    assert found.outcome == "untested"
-    assert "share a computation" in found.reason
+    result = verdict([*first, *again], **{kind: [["GN", 4], ["GN", 64]]}, bound=1.0)
+    assert result.outcome == "untested"
+    assert "share a computation" in result.reason
 
 
 def test_what_is_missing_does_not_hide_a_refutation() -> None:
@@ -181,8 +181,8 @@ def test_what_is_missing_does_not_hide_a_refutation() -> None:
     bn = [each for batch in (4, 16) for each in runs("bn", batch, [60.0, 60.1, 60.2])]
     gn = [each for batch in (16, 64) for each in runs("gn", batch, [70.0, 70.1, 70.2])]
     assert verdict([*bn, *gn], **every).outcome == "refuted"
-    found = verdict([*bn, *runs("gn", 16, [50.0, 50.1, 50.2])], **every)
-    assert (found.outcome, found.reason) == ("untested", "no runs of GN, 4")
+    result = verdict([*bn, *runs("gn", 16, [50.0, 50.1, 50.2])], **every)
+    assert (result.outcome, result.reason) == ("untested", "no runs of GN, 4")
 
 
 def test_the_weakest_of_several_is_the_one_nearest_to_the_bound() -> None:
@@ -193,10 +193,10 @@ def test_the_weakest_of_several_is_the_one_nearest_to_the_bound() -> None:
         for b, off in ((4, 1.0), (16, 0.0), (64, -5.0))
         for each in runs("gn", b, [70.0 + off, 70.1 + off, 70.2 + off])
     ]
-    found = verdict([*bn, *gn], **alike)
-    assert found.outcome == "refuted"
-    assert found.effect is not None
-    assert found.effect.value == pytest.approx(5.0)
+    result = verdict([*bn, *gn], **alike)
+    assert result.outcome == "refuted"
+    assert result.effect is not None
+    assert result.effect.value == pytest.approx(5.0)
 
 
 def best_gain(values: Sequence[Sequence[float]], base: Sequence[float]) -> Verdict:
@@ -264,11 +264,11 @@ def test_runs_of_their_own_are_judged_on_flatness() -> None:
 def test_the_papers_numbers_are_judged_by_their_sign(
     entry: Mapping[str, Any], expected: tuple[bool, float]
 ) -> None:
-    found = judge_published(claim(**entry), SPEC)
-    assert found is not None
-    assert found.holds is expected[0]
-    assert abs(found.effect) == pytest.approx(abs(expected[1]))
-    assert not found.unverified
+    result = judge_published(claim(**entry), SPEC)
+    assert result is not None
+    assert result.holds is expected[0]
+    assert abs(result.effect) == pytest.approx(abs(expected[1]))
+    assert not result.unverified
 
 
 def test_another_metric_than_the_tables_can_be_claimed_about() -> None:
@@ -280,10 +280,10 @@ def test_another_metric_than_the_tables_can_be_claimed_about() -> None:
         for each in runs("bn", batch, [70.0, 70.0, 70.0])
     ]
     entry: dict[str, Any] = {"rises": [["BN", "*"]], "metric": "bn_ratio_mean"}
-    found = verdict(rows, **entry)
-    assert found.outcome == "confirmed"
-    assert found.effect is not None
-    assert found.effect.value == pytest.approx(0.1)  # 0.4 over four doublings
+    result = verdict(rows, **entry)
+    assert result.outcome == "confirmed"
+    assert result.effect is not None
+    assert result.effect.value == pytest.approx(0.1)  # 0.4 over four doublings
     assert judge_published(claim(**entry), SPEC) is None
 
 
@@ -325,27 +325,27 @@ def test_there_are_claims_of_all_five_papers() -> None:
 def test_a_papers_own_numbers_agree_with_what_it_says(each: Claim) -> None:
     """Else a number or the claim is mistyped."""
     for name in each.tables:
-        found = judge_published(each, SPECS[name])
-        assert found is None or found.holds, (name, found)
+        result = judge_published(each, SPECS[name])
+        assert result is None or result.holds, (name, result)
 
 
 def test_the_claims_of_the_guide_are_valid() -> None:
     text = (ROOT / "docs" / "guide" / "tables.md").read_text().partition("## Claims")[2]
     raw = yaml.safe_load(text.partition("```yaml\n")[2].partition("```")[0])
-    found = claims("guide", raw, SPECS)
-    assert [each.kind for each in found] == ["higher", "spread", "more"]
-    for each in found:
+    result = claims("guide", raw, SPECS)
+    assert [each.kind for each in result] == ["higher", "spread", "more"]
+    for each in result:
         assert judge_published(each, SPECS["evonorm_9"]) is not None
 
 
 def test_every_claim_is_tried_before_every_table() -> None:
-    found = judge_claims(ALL, SPECS, [])
-    assert len(found) == sum(len(each.tables) for each in ALL)
-    assert {each.verdict.outcome for each in found} == {"untested"}
-    text = exports.claims_markdown(found)
+    result = judge_claims(ALL, SPECS, [])
+    assert len(result) == sum(len(each.tables) for each in ALL)
+    assert {each.verdict.outcome for each in result} == {"untested"}
+    text = exports.claims_markdown(result)
     assert text.count("Untested, because their tables have no runs:") == 5
     assert all(each.says in text for each in ALL)
-    assert len(exports.claims_csv(found).splitlines()) == len(found) + 1
+    assert len(exports.claims_csv(result).splitlines()) == len(result) + 1
 
 
 # Several comparisons
@@ -361,10 +361,10 @@ def test_the_honest_significant_difference_is_scipys() -> None:
 
 def test_a_deviation_has_the_interval_of_chi_square() -> None:
     values = [80.0, 80.2, 80.9, 79.7, 80.4]
-    found = std_interval(values)
+    result = std_interval(values)
     square = stdev(values) ** 2
-    assert (found.low, found.high) == pytest.approx(
+    assert (result.low, result.high) == pytest.approx(
         [(4 * square / stats.chi2.ppf(tail, 4)) ** 0.5 for tail in (0.975, 0.025)]
     )
-    assert found.value == pytest.approx(stdev(values))
+    assert result.value == pytest.approx(stdev(values))
     assert std_interval([80.0]).low is None

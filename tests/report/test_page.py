@@ -1,9 +1,10 @@
-"""The page of a report: what is on it, that it needs nothing else, that everybody can use it."""
+"""The page of a report: its content and order; it needs no other file and is accessible."""
 
 import re
 import shutil
 import subprocess
 from collections import Counter
+from contextlib import redirect_stdout
 from html.parser import HTMLParser
 from itertools import pairwise
 from pathlib import Path
@@ -80,7 +81,8 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
         curve = History(path)
         for epoch in (1, 2):
             curve.add({"step": epoch, "epoch": epoch, "train_top1": 50.0, "val_top1": 40.0 + epoch})
-    assert main([f"runs={folder / 'runs'}", f"out={folder / 'reports'}"]) == 0
+    with (folder / "printed.txt").open("w") as printed, redirect_stdout(printed):
+        assert main([f"runs={folder / 'runs'}", f"out={folder / 'reports'}"]) == 0
     return folder
 
 
@@ -96,6 +98,26 @@ def test_the_page_needs_no_other_file(page: Page) -> None:
     style = "".join(page.words)
     assert "url(" not in style.replace("url(#", "")  # of an SVG's own clip paths
     assert "@import" not in style
+
+
+def test_the_recommendation_stands_first(made: Path, page: Page) -> None:
+    sections = [str(each["id"]) for each in page.all("h2")]
+    assert sections == ["answer", "tables", "claims", "published"]
+    links = [str(each["href"]) for each in page.all("a")]
+    assert links[:5] == ["#main", *(f"#{section}" for section in sections)]
+    text = (made / "reports" / "recommendation.md").read_text()
+    assert text.startswith("# Which normalizer\n\n**data=")
+    assert "\n- With 4 images per worker the best is evonorm_s0 (76.4 ± 0.1, n = 2" in text
+
+
+def test_the_command_prints_the_recommendation_first(
+    made: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first = "# Which normalizer\n\n**data="
+    assert (made / "printed.txt").read_text().startswith(first)
+    monkeypatch.setattr(build, "write", lambda *_: [])
+    assert main(["batch_size", f"runs={made / 'runs'}", f"out={made / 'reports'}"]) == 0
+    assert capsys.readouterr().out.startswith(first)
 
 
 def test_no_id_is_there_twice_and_every_link_on_the_page_leads_to_one(page: Page) -> None:
@@ -188,12 +210,12 @@ def test_the_filters_know_every_table(page: Page) -> None:
 def test_what_has_no_runs_is_filtered_by_what_its_paper_says(page: Page) -> None:
     published = [each for each in page.all("details") if each.get("data-part") == "published"]
     assert len(published) > 10
-    found = {str(each["id"]).removesuffix("-published"): each for each in published}
-    assert found["evonorm_10"]["data-data"] == "imagenet"
-    assert found["evonorm_10"]["data-model"] == "resnet50"
-    assert found["evonorm_10"]["data-reg"] == "randaug"
-    assert "data-data" not in found["nf_7"]  # the file has the numbers alone
-    assert "resnet288_v2" in str(found["nf_1"]["data-model"]).split()
+    details = {str(each["id"]).removesuffix("-published"): each for each in published}
+    assert details["evonorm_10"]["data-data"] == "imagenet"
+    assert details["evonorm_10"]["data-model"] == "resnet50"
+    assert details["evonorm_10"]["data-reg"] == "randaug"
+    assert "data-data" not in details["nf_7"]  # the file has the numbers alone
+    assert "resnet288_v2" in str(details["nf_1"]["data-model"]).split()
     untried = [each for each in page.all("li") if each.get("data-part") == "verdict"]
     assert untried
     assert all("data-data" in each or "data-model" in each for each in untried)
@@ -250,11 +272,11 @@ def in_a_browser(text: str, folder: Path) -> Seen:
     path = folder / "page.html"
     path.write_text(text)
     flags = ["--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={folder / 'profile'}"]
-    found = subprocess.run(
+    browsed = subprocess.run(
         [browser, *flags, "--dump-dom", path.as_uri()],
         capture_output=True, text=True, check=True, timeout=120,
     )  # fmt: skip
-    return Seen(found.stdout)
+    return Seen(browsed.stdout)
 
 
 def test_a_filter_leaves_no_heading_behind_and_says_how_much_is_left(
@@ -270,7 +292,7 @@ def test_a_filter_leaves_no_heading_behind_and_says_how_much_is_left(
     assert title in set(all_.words) - set(chosen.words)
     for each in [*chosen.all("tr"), *chosen.all("li"), *chosen.all("details")]:
         assert "digits" in str(each.get("data-data", "digits")).split()
-    heads = ("verdicts", "untried", "claim", "paper")
+    heads = ("verdicts", "untested", "claim", "paper")
     for head in heads:
         assert any(each.get("data-group") == head for _, each in all_.tags)
     assert not any(each.get("data-group") == "verdicts" for _, each in chosen.tags)
@@ -304,10 +326,6 @@ def test_the_whole_report_is_there(made: Path) -> None:
     tex = (out / "report.tex").read_text()
     assert tex.count(r"\begin{table}") == tex.count(r"\end{table}") == 3
     assert r"\textbf{76.4 $\pm$ 0.1 (2) [76.4, +0.0]}" in tex
-    assert (
-        "With 4 images per worker the best is evonorm_s0 (76.4 ± 0.1, n = 2"
-        in (out / "recommendation.md").read_text()
-    )
 
 
 def test_what_did_not_change_is_not_made_again(

@@ -29,7 +29,7 @@ from support.rows import runs
 from support.slow import slow_except
 
 SPECS = {each.name: each for each in build.specs()}
-PAPERS = sorted(name for name, each in SPECS.items() if each.fixed)
+PAPERS = sorted(name for name, each in SPECS.items() if not each.axes)
 TRAINED = [name for name in PAPERS if SPECS[name].sweep]
 
 
@@ -80,9 +80,7 @@ SUMS: dict[str, tuple[int, float]] = {
 def of_row(name: str, *row: str) -> list[Any]:
     """A line of a table as it was typed."""
     known = SPECS[name]
-    assert known.fixed is not None
-    found = known.published or {}
-    return [found.get((row, place.label)) for place in known.fixed[1]]
+    return [known.published.get((row, column.label)) for column in known.columns]
 
 
 def test_every_table_of_the_papers_is_there() -> None:
@@ -98,7 +96,7 @@ def test_every_table_of_the_papers_is_there() -> None:
 
 @pytest.mark.parametrize("name", PAPERS)
 def test_the_numbers_add_up_to_those_of_the_paper(name: str) -> None:
-    known = (SPECS[name].published or {}).values()
+    known = SPECS[name].published.values()
     values = [each.value for each in known if each.value is not None and not each.unverified]
     count, total = SUMS[name]
     assert (len(values), round(sum(values), 3)) == (count, total)
@@ -136,8 +134,7 @@ def test_some_rows_typed_once_more() -> None:
 
 def test_numbers_that_no_text_of_a_paper_has_are_marked() -> None:
     marked = {
-        name: sum(number.unverified for number in (SPECS[name].published or {}).values())
-        for name in PAPERS
+        name: sum(number.unverified for number in SPECS[name].published.values()) for name in PAPERS
     }
     assert {name: count for name, count in marked.items() if count} == {"nf_1": 28}
 
@@ -149,7 +146,7 @@ def test_numbers_that_no_text_of_a_paper_has_are_marked() -> None:
         ("76.3 ± 0.1", PublishedNumber(76.3, 0.1, text="76.3 ± 0.1")),
         ("79.5 ± .1", PublishedNumber(79.5, 0.1, text="79.5 ± .1")),
         ("74.0 unverified", PublishedNumber(74.0, unverified=True, text="74.0")),
-        ("OOM", PublishedNumber(None, word="OOM", text="OOM")),
+        ("OOM", PublishedNumber(None, text="OOM")),
         (-0.13, PublishedNumber(-0.13, text="-0.13")),
     ],
 )
@@ -177,8 +174,8 @@ def rows_of(sweep: str) -> list[Row]:
 @cache
 def filled(name: str, sweep: str) -> Table:
     """The table that a sweep fills."""
-    (found,) = tables([SPECS[name]], rows_of(sweep), None)
-    return found
+    (table,) = tables([SPECS[name]], rows_of(sweep), None)
+    return table
 
 
 #: One table of each paper, whose sweep is composed every day.
@@ -192,9 +189,7 @@ SCALES = slow_except(
 @pytest.mark.parametrize(("name", "end"), SCALES, ids=lambda each: str(each) or "full")
 def test_a_sweep_fills_its_table_and_nothing_else(name: str, end: str) -> None:
     table = filled(name, f"{SPECS[name].sweep}{end}")
-    fixed = SPECS[name].fixed
-    assert fixed is not None
-    rows, columns = fixed
+    rows, columns = SPECS[name].rows, SPECS[name].columns
     empty = [
         (row.label, column.label)
         for row in rows
@@ -218,7 +213,7 @@ def test_the_full_scale_is_the_papers_setting_and_the_small_one_is_not(name: str
     assert small.deviations
     kinds = {
         len(level)
-        for axis in SPECS[name].fixed or ()
+        for axis in (SPECS[name].rows, SPECS[name].columns)
         for place in axis
         for level in place.conditions
     }
@@ -322,10 +317,10 @@ def test_rows_of_another_recipe_are_no_part_of_it() -> None:
 
 def test_options_that_the_table_names_do_not_split_it_and_others_do() -> None:
     def groups(number: int, typed: str) -> list[Row]:
-        found = runs("gn", 4, [70.0], model="resnet50", options=typed)
-        for row in found:
+        rows = runs("gn", 4, [70.0], model="resnet50", options=typed)
+        for row in rows:
             row.config["norm"]["groups"] = number
-        return found
+        return rows
 
     rows = {"GN 8": {"norm": "gn", "norm.groups": 8}, "GN 32": {"norm": "gn", "norm.groups": 32}}
     both = [*groups(8, "norm.groups=8"), *groups(32, "")]
@@ -366,21 +361,21 @@ def test_of_several_firsts_a_difference_takes_the_best() -> None:
         "GN": {"norm": "gn"}, "LN": {"norm": "ln"}, "BN": {"norm": "bn"},
         "gain": {"minus": [["GN", "LN"], "BN"]},
     }  # fmt: skip
-    found = one(
+    table = one(
         [*FULL_RUNS, *runs("ln", 4, [80.0, 81.0], model="resnet50")], rows=rows, published={}
     )
-    assert cell_text(found, "gain", "RN50", "few") == "+18.5 ± 0.7 (2)"
+    assert cell_text(table, "gain", "RN50", "few") == "+18.5 ± 0.7 (2)"
 
 
 def test_a_difference_may_be_to_one_column() -> None:
     """As of all batches to a number that one batch has."""
-    found = one(
+    table = one(
         [*FULL_RUNS, *runs("bn", 64, [75.0, 75.5], model="resnet50")],
         rows=MADE["rows"] | {"minus": {"minus": ["GN", "BN"], "at": "many"}},
         columns={"few": {"batch": 4, "model": "resnet50"}, "many": {"batch": 64}},
         published={},
     )
-    assert [found.text(entry) for entry in found.lines["minus",]] == [
+    assert [table.text(entry) for entry in table.lines["minus",]] == [
         "−4.2 ± 0.4 (2)".replace("−", "-"),
         "–",
     ]

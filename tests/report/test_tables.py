@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import astuple
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +18,8 @@ from normbench.config.files import CONF, ROOT, names
 from normbench.report import build, exports
 from normbench.report.__main__ import main
 from normbench.report.figure import draw, style
-from normbench.report.figure_kinds import FORMATS, figure_kinds
-from normbench.report.footnotes import differences, footnotes, single_computation_rows
+from normbench.report.figure_kinds import BATCH, FORMATS, figure_kinds
+from normbench.report.footnotes import differences, footnotes
 from normbench.report.pivot import tables
 from normbench.report.statistics import mean_and_std, paired_difference
 from normbench.report.table import Table
@@ -32,7 +33,7 @@ def test_a_cell_is_mean_deviation_and_number_of_seeds() -> None:
         ["norm \\ batch", "4", "128"],
         [
             ["bn", "82.0 ± 2.0 (3)", "92.0 ± 2.0 (3)"],
-            ["gn", "88.5 ± 0.7 (2)", "88.5 ± 0.7 (2)"],
+            ["gn †", "88.5 ± 0.7 (2)", "88.5 ± 0.7 (2)"],
         ],
     )
 
@@ -67,9 +68,13 @@ def test_batches_are_in_the_order_of_numbers() -> None:
     ids=str,
 )  # fmt: skip
 def test_runs_of_another_setting_are_another_table(change: dict[str, Any]) -> None:
-    found = batch_size_tables([*RUNS, run("bn", 4, 0, 50.0, **change)])
-    assert len(found) == 2
-    assert len({table.heading for table in found}) == len({table.slug for table in found}) == 2
+    by_setting = batch_size_tables([*RUNS, run("bn", 4, 0, 50.0, **change)])
+    assert len(by_setting) == 2
+    assert (
+        len({table.heading for table in by_setting})
+        == len({table.slug for table in by_setting})
+        == 2
+    )
 
 
 @pytest.mark.parametrize(
@@ -108,8 +113,10 @@ def test_runs_from_before_a_yaml_changed_are_kept_apart_and_named() -> None:
     """Nothing was typed, so only the configurations tell."""
     old = [with_options(seed, "", model={"width": 16}) for seed in (0, 1)]
     new = [with_options(seed, "", model={"width": 32}) for seed in (0, 1)]
-    found = batch_size_tables(old + new)
-    assert sorted(re.findall(r"model\.width=\d+", " ".join(table.heading for table in found))) == [
+    by_width = batch_size_tables(old + new)
+    assert sorted(
+        re.findall(r"model\.width=\d+", " ".join(table.heading for table in by_width))
+    ) == [
         "model.width=16",
         "model.width=32",
     ]
@@ -149,7 +156,7 @@ def test_the_groups_that_a_network_really_has_are_said() -> None:
 
 def test_one_computation_is_said_under_a_fixed_global_batch_alone() -> None:
     (table,) = batch_size_tables(RUNS)
-    assert single_computation_rows(table) == [("gn",)]
+    assert table.single_computations == [("gn",)]
     assert (
         "† gn: with protocol=fixed_global_batch, every column of this row is the same computation"
         in " ".join(footnotes(table))
@@ -159,17 +166,17 @@ def test_one_computation_is_said_under_a_fixed_global_batch_alone() -> None:
     (other,) = batch_size_tables(
         [run("gn", b, 0, 90.0, global_batch=8 * b, **workers) for b in (4, 8)]
     )
-    assert single_computation_rows(other) == []
+    assert other.single_computations == []
 
 
 def test_a_row_whose_numbers_are_the_same_to_the_digit_is_one_computation_too() -> None:
     """Synchronized batch normalization: it sees the batch, but the same one in every column."""
     flat = [run("bn", batch, seed, 80.0 + seed) for batch in (4, 128) for seed in (0, 1)]
-    assert single_computation_rows(batch_size_tables(flat)[0]) == [("bn",)]
+    assert batch_size_tables(flat)[0].single_computations == [("bn",)]
     other = [*flat[:3], run("bn", 128, 1, 81.0, train_loss=0.123)]
-    assert single_computation_rows(batch_size_tables(other)[0]) == []
+    assert batch_size_tables(other)[0].single_computations == []
     apart = [run("bn", 4, 0, 80.0), run("bn", 128, 1, 80.0)]
-    assert single_computation_rows(batch_size_tables(apart)[0]) == []
+    assert batch_size_tables(apart)[0].single_computations == []
 
 
 def test_why_a_cell_cannot_work_is_said() -> None:
@@ -183,8 +190,8 @@ def test_why_a_cell_cannot_work_is_said() -> None:
 def test_the_widest_column_is_compared_with_the_narrowest_by_seed() -> None:
     (table,) = batch_size_tables(RUNS)
     assert differences(table) == [
-        "bn: batch=128 minus batch=4 is +10.0, 95 % confidence interval [+5.0, +15.0] "
-        "(paired t interval over 3 seeds)."
+        "bn: batch=128 minus batch=4 is +10.0 [+5.0, +15.0] "
+        "(95 % confidence interval, paired by seed, 3 seeds)."
     ]
 
 
@@ -205,8 +212,10 @@ def test_the_deviation_is_that_of_a_sample(values: list[float], expected: Any) -
 
 def test_the_interval_is_students() -> None:
     """Pairs 1, 2, 3 apart: mean 2, deviation 1; 4.3027 is the 97.5 % quantile of two degrees."""
-    found = paired_difference({0: 1.0, 1: 2.0, 2: 3.0, 9: 5.0}, {0: 0.0, 1: 0.0, 2: 0.0})
-    assert found == pytest.approx((2.0, 2 - 4.3027 / 3**0.5, 2 + 4.3027 / 3**0.5, 3), abs=1e-4)
+    estimate = paired_difference({0: 1.0, 1: 2.0, 2: 3.0, 9: 5.0}, {0: 0.0, 1: 0.0, 2: 0.0})
+    assert estimate is not None
+    expected = (2.0, 2 - 4.3027 / 3**0.5, 2 + 4.3027 / 3**0.5, 3)
+    assert astuple(estimate) == pytest.approx(expected, abs=1e-4)
     assert paired_difference({0: 1.0}, {0: 0.0}) is None
 
 
@@ -236,7 +245,7 @@ def test_csv_has_a_line_a_run() -> None:
 
 def test_a_figure_is_the_same_bytes_every_time() -> None:
     (table,) = batch_size_tables(RUNS)
-    once, again = draw(table, FORMATS), draw(table, FORMATS)
+    once, again = (draw(table, BATCH, FORMATS, Path()) for _ in range(2))
     assert once == again
     assert once["png"][:8] == b"\x89PNG\r\n\x1a\n"
     assert once["pdf"][:5] == b"%PDF-"
@@ -379,12 +388,12 @@ def test_help_names_the_tables(capsys: pytest.CaptureFixture[str]) -> None:
 def test_neither_help_nor_report_imports_torch(module: str, tmp_path: Path) -> None:
     write_row(tmp_path / "runs")
     argument = "--help" if module == "normbench" else f"out={tmp_path}"
-    found = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-X", "importtime", "-m", module, argument],
         cwd=tmp_path, capture_output=True, text=True, check=True,
     )  # fmt: skip
     imported = {
-        line.rpartition("|")[2].strip().partition(".")[0] for line in found.stderr.splitlines()
+        line.rpartition("|")[2].strip().partition(".")[0] for line in process.stderr.splitlines()
     }
     assert "normbench" in imported
     heavy = {"torch", "pytorch_lightning", "wandb", "sklearn"}

@@ -43,9 +43,9 @@ def test_a_bound_belongs_to_not_lower_and_alike_and_not_to_higher(
 ) -> None:
     rows = [*speeds("bn", 10.0), *speeds("gn", 10.0 + difference)]
     (table,) = tables([SPEED], rows, None)
-    found = judge(claim(SPEED, bound=5.0, **{kind: [["GN", 4], ["BN", 4]]}), table)
-    assert found.outcome == outcome
-    assert found.effect == statistics.Estimate(difference, difference, difference, 3)
+    result = judge(claim(SPEED, bound=5.0, **{kind: [["GN", 4], ["BN", 4]]}), table)
+    assert result.outcome == outcome
+    assert result.effect == statistics.Estimate(difference, difference, difference, 3)
 
 
 @pytest.mark.parametrize("kind", ["not_lower", "alike"])
@@ -57,12 +57,12 @@ def test_an_interval_across_the_lower_bound_decides_nothing(
         *runs("gn", 4, [70.0 + offset, 71.0 + offset, 72.0 + offset]),
         *runs("bn", 4, [70.0, 71.0, 72.0]),
     ]
-    found = verdict(rows, bound=bound, **{kind: [["GN", 4], ["BN", 4]]})
-    assert found.effect is not None
-    assert found.effect.low is not None
-    assert found.effect.high is not None
-    assert found.effect.low < -bound < found.effect.high
-    assert found.outcome == "undecided"
+    result = verdict(rows, bound=bound, **{kind: [["GN", 4], ["BN", 4]]})
+    assert result.effect is not None
+    assert result.effect.low is not None
+    assert result.effect.high is not None
+    assert result.effect.low < -bound < result.effect.high
+    assert result.outcome == "undecided"
 
 
 def test_one_seed_leaves_the_difference_and_says_what_is_missing() -> None:
@@ -100,16 +100,16 @@ def test_the_weakest_of_several_is_the_one_whose_interval_comes_nearest(
     ]
     two = spec("made", TABLE | {"columns": {4: {"batch": 4}, 16: {"batch": 16}}, "published": {}})
     (table,) = tables([two], rows, None)
-    found = judge(claim(two, bound=9.0, **{kind: [["GN", "*"], ["BN", "*"]]}), table)
-    assert found.effect is not None
-    assert found.effect.value == pytest.approx(wide)
+    result = judge(claim(two, bound=9.0, **{kind: [["GN", "*"], ["BN", "*"]]}), table)
+    assert result.effect is not None
+    assert result.effect.value == pytest.approx(wide)
 
 
 def test_deviations_of_several_cells_are_judged_at_a_level_for_all_of_them() -> None:
     rows = [*runs("bn", 4, [70.0, 71.0, 74.0]), *runs("bn", 16, [70.0, 71.0, 72.0])]
     rows += runs("bn", 64, [70.0, 71.0, 72.0])
-    found = verdict(rows, deviation=[["BN", "*"]], bound=0.1)
-    assert found.effect == statistics.std_interval([70.0, 71.0, 74.0], 1 - 0.05 / 3)
+    result = verdict(rows, deviation=[["BN", "*"]], bound=0.1)
+    assert result.effect == statistics.std_interval([70.0, 71.0, 74.0], 1 - 0.05 / 3)
 
 
 def test_the_spread_of_the_best_of_several_has_an_interval_for_all_of_them() -> None:
@@ -124,8 +124,8 @@ def test_the_spread_of_the_best_of_several_has_an_interval_for_all_of_them() -> 
             rows += runs(name, batch, [base, base + 0.2, base + 0.5], batch_independent=False)
     (table,) = tables([known], rows, None)
     samples = [list(cell.values.values()) for cell in table.lines["gain",]]
-    found = judge(claim(known, spread=[["gain", "*"]], bound=50.0), table)
-    assert found.effect == statistics.tukey_spread(samples, 1 - 0.05 / 3)
+    result = judge(claim(known, spread=[["gain", "*"]], bound=50.0), table)
+    assert result.effect == statistics.tukey_spread(samples, 1 - 0.05 / 3)
 
 
 # The paper's own numbers
@@ -134,8 +134,8 @@ def test_the_spread_of_the_best_of_several_has_an_interval_for_all_of_them() -> 
 def published(numbers: dict[str, Sequence[Any]], **entry: Any) -> tuple[bool, float, bool] | None:
     """Return whether the claim holds, its effect, and if a number is unverified."""
     known = spec("made", TABLE | {"published": numbers})
-    found = judge_published(claim(known, **entry), known)
-    return None if found is None else (found.holds, found.effect, found.unverified)
+    result = judge_published(claim(known, **entry), known)
+    return None if result is None else (result.holds, result.effect, result.unverified)
 
 
 NUMBERS: dict[str, Sequence[Any]] = {"BN": [70.0, 75.0, 76.0], "GN": [74.0, 74.2, "74.1 ± 0.3"]}
