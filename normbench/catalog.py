@@ -58,18 +58,18 @@ _CHANNELS = 64  # of a layer to be measured; any number that it has of nothing e
 
 
 def normalizers() -> list[str]:
-    """The sorted names of all normalizers."""
+    """Return the sorted names of all normalizers."""
     return names(CONF / "norm")
 
 
 def normalizer(name: str, **overrides: Any) -> Normalizer:
-    """The normalizer `name` with the options of its yaml, some of them overridden."""
+    """Return the normalizer `name` with the options of its yaml and `overrides`."""
     made: Normalizer = build("norm", options("norm", name, overrides))
     return made
 
 
 def models() -> list[str]:
-    """The sorted names of all architectures of our own."""
+    """Return the sorted names of all yamls in conf/model/."""
     return names(CONF / "model")
 
 
@@ -94,7 +94,7 @@ def model(
 
 
 def swap(network: nn.Module, norm: Normalizer | str, **options: Any) -> nn.Module:
-    """Return `network` with `norm`, a normalizer or its name: `normbench.models.swap.swap`."""
+    """Return `network` with `norm`, a normalizer or its name; see `normbench.models.swap.swap`."""
     return models_swap.swap(network, _resolve(norm), **options)
 
 
@@ -103,7 +103,7 @@ def _resolve(norm: Normalizer | str) -> Normalizer:
 
 
 def datasets() -> list[str]:
-    """The sorted names of all data sets."""
+    """Return the sorted names of all data sets."""
     return names(CONF / "data")
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 
 class BadInput(Exception):  # noqa: N818 (a word of the user's, not a defect of the program)
-    """No run can use the words of a command; one sentence with option, value and remedy."""
+    """The command line cannot be used; the message names option, value and remedy."""
 
 
 class Impossible(Exception):  # noqa: N818

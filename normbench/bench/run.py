@@ -1,4 +1,4 @@
-"""Plans or loaders of one run against each other, timed in turn on the same cores."""
+"""Compare the speed of plans or loaders of one run, timed in turn on the same cores."""
 
 import tempfile
 from collections.abc import Callable, Sequence

@@ -55,7 +55,7 @@ def _time_second_epoch(epochs: Epochs) -> float:
 
 
 def _our_epochs(images: DataModule) -> Epochs:
-    """Return epochs of the chunks of a run, augmented."""
+    """Return a function that yields the sizes of the augmented chunks of an epoch, in images."""
     # However short the training is that the recipe asks for.
     steps = 2 * images.sampler.steps_per_epoch
     images.chunking = replace(images.chunking, steps=steps)
@@ -80,7 +80,7 @@ def _usual_epochs(images: DataModule, batch: int, processes: int) -> Epochs:
 
 
 class _Images(TorchDataset[tuple[Tensor, int]]):
-    """Images one by one as tensors."""
+    """A dataset for a DataLoader: one image as a tensor per index."""
 
     def __init__(self, data: DatasetOnDisk, split: Split) -> None:
         self.split = split

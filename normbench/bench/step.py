@@ -1,9 +1,9 @@
 """Time that normbench adds to an optimizer step, over a bare loop of PyTorch.
 
 Both take the same steps on the same images of one cell, from the same loader, in one process and in
-turn. Measured is processor time; on a CUDA device it is wall time with and without CUDA graphs, as
-the processor runs ahead of the device there. The bare loop has forward, cross-entropy, backward,
-optimizer and schedule; the training has all that a run has except validation.
+turn. The time is processor time. On a CUDA device it is wall time, with and without CUDA graphs,
+because there the processor runs ahead of the device. The bare loop has forward, cross-entropy,
+backward, optimizer and schedule; the training has all that a run has except validation.
 """
 
 import time
@@ -106,7 +106,7 @@ class _Clock(Callback):
 
 
 def _ours(cell: Cell, device: torch.device) -> float:
-    """Seconds of a step of the training."""
+    """Return the seconds of a step of normbench's training."""
     module = prepare(Training(Experiment(cell)))
     return time_training(build_trainer(module), module, module.images, device) / module.steps
 

@@ -27,7 +27,7 @@ SHORT = (
 
 
 def bench_sweep(options: Sweep, words: Sequence[str]) -> None:
-    """Time a sweep over a process for each of its runs."""
+    """Time a sweep, and one command for each of its cells."""
     other = options.against
     if other is not None and not (other / "normbench/__main__.py").exists():
         raise BadInput(f"against={other}: it holds no normbench; a checkout of another commit does")

@@ -55,7 +55,7 @@ class Choice:
 
     @property
     def _is_known_by_folder(self) -> bool:
-        """Whether the folder alone tells which images these are: no official name and checksum."""
+        """The data set has no official name and checksum, so its folder identifies it."""
         if "root" not in self.options:
             return False
         nameless = self.options.get("name", "") is None

@@ -72,7 +72,7 @@ class Dataset(ABC):
 
     Args:
         val: fraction of the training images that is held out for validation; 0 holds out none.
-        fraction: of the training images that is used at all, of every class; null: all of them.
+        fraction: share of the training images of every class that is used; null: all of them.
     """
 
     val: float = 0.1

@@ -1,4 +1,4 @@
-"""The description beside a file of `normbench.prepare`: of which images it is, and its size."""
+"""The manifest beside a file of `normbench.prepare`: which images it has, and its size."""
 
 import hashlib
 import json

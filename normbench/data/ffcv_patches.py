@@ -4,8 +4,9 @@ FFCV sets torch's number of threads when it is imported and in every pass; that 
 floating-point sums, so a run sets it. Where a GPU is visible FFCV also creates streams on the first
 one, even for images that stay in memory.
 
-FFCV documents Loader, DatasetWriter, fields, decoders and operations of one's own (Operation,
-AllocationQuery, Compiler). Used without being documented, each because there is no other way:
+FFCV documents Loader, DatasetWriter, fields, decoders and user-defined operations (Operation,
+AllocationQuery, Compiler). This package also uses undocumented names, because nothing documented
+does the same:
 
     Compiler.set_num_threads      replaced here: it sets torch's threads
     epoch_iterator.IS_CUDA        turned off here: it creates streams
@@ -18,7 +19,7 @@ AllocationQuery, Compiler). Used without being documented, each because there is
     libffcv.imdecode              decodes one JPEG into memory of its own size
     DatasetWriter.metadata_sm     shared memory that remains when writing is interrupted
 
-A test holds FFCV to these names and signatures.
+A test fails if FFCV changes these names or signatures.
 """
 
 import warnings

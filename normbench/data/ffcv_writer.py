@@ -1,7 +1,7 @@
 """Writing images into files for FFCV (Leclerc et al. 2023) by its DatasetWriter.
 
-A file appears under its name when it is whole. FFCV's writer cannot go on after an interruption:
-the next attempt begins anew.
+A file gets its name when it is complete. FFCV's writer cannot resume after an interruption, so the
+next attempt writes the whole file again.
 """
 
 import fcntl

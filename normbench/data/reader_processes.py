@@ -63,7 +63,7 @@ def map_in_processes(
 
 @dataclass(frozen=True)
 class _Failure:
-    """The message of a BadInput, which would not arrive as one from another process."""
+    """The message of a BadInput raised in another process, where its type would be lost."""
 
     message: str
 

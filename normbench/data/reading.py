@@ -101,7 +101,7 @@ class Reader:
                 pass
 
     def augments(self, epoch: int | None) -> bool:
-        """Return whether the images of `epoch` come augmented, as policies need them one by one."""
+        """Return True if the reader augments `epoch`, because policies work on single images."""
         return bool(self.policies) and epoch is not None
 
     def fulfil(self, request: Request) -> Tensor:

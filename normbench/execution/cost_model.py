@@ -244,7 +244,7 @@ def _training_length(experiment: Experiment, images: int) -> tuple[int, int]:
 
 
 class Rates:
-    """Speeds from rows, or else scaled by multiply-adds from that of ResNet-50.
+    """Speeds measured in rows; without a row, scaled by multiply-adds from ResNet-50.
 
     Args:
         rows: of finished runs.
@@ -276,7 +276,7 @@ class Rates:
 
 
 def dense_macs(macs: int, grouped: Mapping[int, int]) -> float:
-    """Return the multiply-adds without groups that take as long.
+    """Return the multiply-adds of ungrouped convolutions that would take the same time.
 
     Args:
         macs: of a network.

@@ -11,7 +11,7 @@ from normbench.results import Row
 
 @dataclass
 class Summary:
-    """The end of a sweep: numbers of cells, by the origin of their rows."""
+    """The result of a sweep: numbers of cells, by the origin of their rows."""
 
     reused: int = 0
     trained: int = 0

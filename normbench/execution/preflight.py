@@ -258,7 +258,7 @@ def require_learning_rate(cell: Cell, recipe: Recipe) -> None:
 
 
 def _require_epochs(cell: Cell, recipe: Recipe, images: int) -> None:
-    """Refuse checkpoints of epochs after the end of the training."""
+    """Refuse checkpoints of epochs that the training does not reach."""
     steps = recipe.count_steps(images, cell.global_batch)
     complete = steps // (images // cell.global_batch)
     if late := [epoch for epoch in cell.checkpoint.epochs if epoch > complete]:

@@ -58,7 +58,7 @@ class QueueEntry:
 
     @cached_property
     def memory_key(self) -> str:
-        """Equal for jobs that differ only in their seeds, and so need the same memory."""
+        """A key that jobs share if they differ only in their seeds, so need the same memory."""
         return repr((replace(self.cell, seed=0).id, self.plans[0].devices))
 
 

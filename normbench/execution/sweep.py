@@ -222,7 +222,7 @@ class Sweep:
 
 
 def _set_row_aside(job: Job) -> None:
-    """Remove what would make a cluster's job or its scheduler believe that the run is finished.
+    """Remove files by which a cluster's job or its scheduler would take the run for finished.
 
     A row of a forced run, or one that ran out of memory elsewhere, would end the watching. A run
     that must not resume loses its checkpoint.

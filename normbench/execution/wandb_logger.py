@@ -118,7 +118,7 @@ def location(run: wandb.Run | None, root: Path) -> str:
 
 
 def finish(run: wandb.Run | None, summary: Mapping[str, Any], code: int) -> None:
-    """Close the run. wandb would do it by atexit, which does not run in a forked process."""
+    """Close the W&B run; wandb's own atexit handler does not run in a forked process."""
     if run is None:
         return
     run.summary.update(dict(summary))

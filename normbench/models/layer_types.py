@@ -49,7 +49,7 @@ def is_batch_norm(layer: nn.Module) -> bool:
 
 
 def is_activation(layer: nn.Module) -> bool:
-    """Whether `layer` is an activation of torch or timm, and no gate."""
+    """Return True if `layer` is an activation of torch or timm, but not a gate."""
     return type(layer).__module__.startswith(ACTIVATION_MODULES) and not isinstance(layer, GATES)
 
 

@@ -63,7 +63,7 @@ class NetworkInfo:
 
     @property
     def grouped_macs(self) -> Counter[int]:
-        """Those of `trained_macs` in convolutions with groups, by input channels of a group."""
+        """The part of `trained_macs` in grouped convolutions, by input channels of a group."""
         return self._training_work[1]
 
     @cached_property

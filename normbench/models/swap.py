@@ -291,9 +291,10 @@ def _standardize(graph: CallGraph, norm: Normalizer) -> None:
 
 
 def _on_maps(graph: CallGraph, call: fx.Node) -> bool:
-    """Whether a convolution is neither of squeeze-excite nor the classifier.
+    """Return True if a convolution is neither part of squeeze-excite nor the classifier.
 
-    On pooled maps, it is of squeeze-excite if maps follow, and the classifier if no weights follow.
+    A convolution of pooled maps is part of squeeze-excite if maps follow it, and the classifier if
+    no layer with weights follows it.
     """
     if graph.is_map(call.all_input_nodes[0]):
         return True

@@ -181,7 +181,7 @@ class EvoNormCandidate(EvoNorm, Grouped):
 
 
 class EvoNormAct(NormAct):
-    """An expression as a layer. Normalization and activation are one, so it has no `normalize`."""
+    """The layer of an expression. It has no `normalize`: normalization and activation are one."""
 
     roles: ClassVar[dict[str, Role]] = {**NormAct.roles, "v": "gain"}
     shown: ClassVar[tuple[str, ...]] = ("which",)

@@ -298,6 +298,6 @@ def logits_of(given: tuple[float, ...] | None, members: int) -> Tensor:
 
 
 def are_ratios(given: Sequence[float], members: int) -> bool:
-    """Whether `given` are as many ratios as `members`, from 0 to 1, with sum 1."""
+    """Return True if `given` are as many ratios as `members`, from 0 to 1, with sum 1."""
     inside = all(0 <= each <= 1 for each in given)
     return len(given) == members and inside and abs(sum(given) - 1) < 1e-4

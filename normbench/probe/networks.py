@@ -36,7 +36,7 @@ _WORKERS = ("protocol", "workers", "global_batch")
 
 @dataclass(frozen=True)
 class ProbedNetwork:
-    """A network to measure; of a run, with its parameters after `epoch`."""
+    """A network to measure: at initialization, or that of a run after `epoch`."""
 
     label: str
     cell: Cell
@@ -50,7 +50,7 @@ class ProbedNetwork:
         return device_of(self.cell)
 
     def build(self) -> nn.Module:
-        """Return the network on its device; drawn from the cell's seed, as a training begins."""
+        """Build the network on its device; new weights are drawn from the seed of the cell."""
         torch.manual_seed(self.cell.seed)
         return self.create().to(self.device, weight_dtype(self.cell))
 
@@ -77,7 +77,7 @@ def device_of(cell: Cell) -> torch.device:
 
 
 def use_all_cores() -> None:
-    """Use all cores, as a probe runs alone, and full precision; not for measuring speed."""
+    """Use all CPU cores and full precision, which the probe of speed does not."""
     torch.set_num_threads(share_of_cores(1))
     use_full_precision()
 

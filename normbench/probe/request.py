@@ -17,8 +17,8 @@ class ProbeRequest:
     """A request to a probe.
 
     Args:
-        kind: of the probe.
-        networks: label, or "", and words of each network or grid of networks.
+        kind: kind of the probe.
+        networks: pairs (label or "", words), one for each network or grid of networks.
         options: an object of `KINDS[kind]`.
         typed: the options that were typed or are in the file of a figure, as text.
         stem: name of the files.

@@ -31,10 +31,10 @@ class Checkpoints:
 
     Args:
         folder: of the run.
-        every: seconds of training between two; None: none is written during the training.
-        epochs: after which one is kept for good.
-        final: one is written at the end of the training.
-        writes: this process is the rank that writes.
+        every: seconds of training between two checkpoints; None: none during the training.
+        epochs: epochs after which a checkpoint is kept for good.
+        final: write a checkpoint at the end of the training.
+        writes: this process is the rank that writes checkpoints.
     """
 
     def __init__(
@@ -105,7 +105,7 @@ def require_continuable(state: State, steps: int, steps_per_epoch: int) -> None:
     """Refuse a state from which a training of `steps` cannot continue.
 
     Raises:
-        BadInput: its epochs are of another length, or it has completed more steps.
+        BadInput: its epochs have another number of steps, or it has completed more steps.
     """
     over = state["done"] > steps or (state["done"] == steps and not state["last"])
     if state["steps_per_epoch"] != steps_per_epoch or over:

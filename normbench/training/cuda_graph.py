@@ -37,7 +37,7 @@ class GraphedStep:
         self.outputs: list[PassOutput] = []
 
     def __call__(self, batch: StepBatch) -> list[PassOutput]:
-        """Leave the gradients of `batch` and return the outputs of its passes."""
+        """Compute the gradients of `batch`, and return the outputs of its passes."""
         if self.static_batch is None or self.replay is None:
             self.static_batch = batch.clone()
             self.replay = self._capture(self.static_batch)

@@ -178,7 +178,7 @@ class DataModule(LightningDataModule):
     def batches_after_training(self, steps: int) -> Iterator[Tensor]:
         """Yield augmented images (N, C, H, W) of the passes of the `steps` after the training.
 
-        They are not mixed, as those of an evaluation are not.
+        As in an evaluation, images are not mixed.
         """
         epoch = math.ceil(self.chunking.steps / self.sampler.steps_per_epoch)
         while steps > 0:

@@ -1,4 +1,4 @@
-"""Exponential moving average of a network, which evaluations see instead of the network.
+"""Exponential moving average of a network, which replaces the network in evaluations.
 
     average <- d * average + (1 - d) * network,    d = min(decay, (1 + i) / (10 + i)) after step i
 

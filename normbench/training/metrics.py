@@ -1,4 +1,4 @@
-"""Losses and accuracies: of the images of a split, and of training steps."""
+"""Losses and accuracies of the images of a split and of training steps."""
 
 from collections import deque
 from collections.abc import Iterable, Sequence

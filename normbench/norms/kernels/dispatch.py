@@ -64,7 +64,7 @@ def set_triton(module: nn.Module) -> None:
 
 
 def has_kernel(layer: nn.Module) -> bool:
-    """Whether a kernel exists for the class of `layer`."""
+    """Return True if a kernel exists for the class of `layer`."""
     return type(layer) in _kernels
 
 

@@ -9,7 +9,7 @@ import triton.language as tl
 
 @triton.jit
 def read(x, c, p, inside, P, sc, sp, ACC: tl.constexpr):
-    """Values of the channels `c` at the positions `p`, where they lie, and which are there."""
+    """Load channels `c` at positions `p`; return values, offsets, and the mask of valid ones."""
     there = inside[:, None] & (p < P)[None, :]
     at = c[:, None] * sc + p[None, :] * sp
     return tl.load(x + at, mask=there, other=0.0).to(ACC), at, there

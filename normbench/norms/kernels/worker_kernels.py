@@ -44,7 +44,7 @@ def moments_of(
     x, means, squares, C, P, sn, sc, sp, span,
     BLOCK_C: tl.constexpr, BLOCK_P: tl.constexpr, ACC: tl.constexpr,
 ):  # fmt: skip
-    """Of a part of each channel of an image its mean, and the sum of squares of deviations."""
+    """Return mean and sum of squared deviations of a part of each channel of an image."""
     n = tl.program_id(0).to(tl.int64)
     c = tl.program_id(1) * BLOCK_C + tl.arange(0, BLOCK_C)
     columns = tl.arange(0, BLOCK_P)
