@@ -73,9 +73,8 @@ which train by DDP.
 _REPORT = """\
 ## Reports
 
-Wall time in seconds, divided by that of opening each row and parsing its JSON (`JSON alone`): of
-reading the rows and making all tables (`first time`; `again` with no new row), and of
-`python -m normbench.report` with no new row.
+Wall time in seconds of `python -m normbench.report` with no new row, divided by that of opening
+each row and parsing its JSON (`JSON alone`).
 """
 _OTHERS = {
     "seeds": _SEEDS, "sweep": _SWEEP, "loader": _LOADER, "workers": _WORKERS, "report": _REPORT,
