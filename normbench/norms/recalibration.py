@@ -1,4 +1,4 @@
-"""Precise running statistics: computed over K training batches under the current weights.
+"""Precise running statistics: computed over K training batches with the current weights.
 
 The moving averages of a training include statistics of outdated weights. Here the weights are
 frozen and K batches pass through the network; each layer averages mean and mean square of its
@@ -16,8 +16,8 @@ statistics (group, layer and instance normalization) gain running statistics thi
 `normbench.norms.inference`.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import ExitStack
 from typing import Any
 
 import torch
@@ -46,7 +46,7 @@ def recalibrate(
         model: on the device of the batches.
         batches: images (N, C, H, W) of a forward pass each, or tuples that begin with them, as from
             a DataLoader; all batches have equal weight.
-        mean_over_devices: if several processes have batches, return the mean of a tensor over them.
+        mean_over_devices: returns the mean of a tensor over the processes that have batches.
 
     Returns:
         The number of layers with new statistics.
@@ -54,93 +54,67 @@ def recalibrate(
     Raises:
         ValueError: the network has no such layer, or there is no batch.
     """
-    layers = [layer for layer in model.modules() if _has_statistics(layer)]
+    layers = [layer for layer in model.modules() if _takes_statistics(layer)]
     if not layers:
         raise ValueError(
             "the network has no layer with running statistics, nor one that could have them"
         )
-    sums = {layer: _Sums() for layer in layers}
-    modes = {module: module.training for module in model.modules()}
-    counters = [b for key, b in model.named_buffers() if key.endswith("num_batches_tracked")]
-    counted = [counter.clone() for counter in counters]
-    momenta: dict[Any, float] = {
-        layer: layer.momentum  # type: ignore[misc]
-        for layer in layers
-        if hasattr(layer, "momentum")
-    }
-    with ExitStack() as undo:
-        for layer in layers:
-            undo.callback(layer.register_forward_pre_hook(sums[layer].hook).remove)
-        undo.callback(_set_modes, modes)
-        undo.callback(_set_counters, counters, counted)  # torch's layers count batches
-        undo.callback(_set_momenta, momenta)
-        model.eval()
-        for layer in momenta:
-            layer.train()
-        _set_momenta(dict.fromkeys(momenta, 0.0))  # the statistics are written at the end
-        for batch in batches:
-            model(batch if isinstance(batch, Tensor) else batch[0])
-    for layer, total in sums.items():
-        if not total.batches:
-            raise ValueError("there is no batch, or no batch reaches a layer")
-        _write(layer, *total.moments(mean_over_devices))
+    for layer, moments in _average_inputs(model, layers, batches).items():
+        mean, square = mean_over_devices(moments)
+        _write_statistics(layer, mean, (square - mean.square()).clamp(min=0.0))
     return len(layers)
 
 
-class _Sums:
-    """Sums of means and mean squares (C,) of a layer's inputs, in double precision."""
+def _average_inputs(
+    model: nn.Module, layers: Sequence[nn.Module], batches: Iterable[Tensor | Sequence[Tensor]]
+) -> dict[nn.Module, Tensor]:
+    """Return E[x] and E[x^2] (2, C) of each layer's inputs, in double precision."""
+    sums: dict[nn.Module, Tensor] = {}
+    counts = Counter[nn.Module]()
 
-    def __init__(self) -> None:
-        self.batches = 0
-        self.mean: Tensor | float = 0.0
-        self.square: Tensor | float = 0.0
-
-    def hook(self, _layer: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+    def add(layer: nn.Module, inputs: tuple[Tensor, ...]) -> None:
         # Workers have equally many images, so their mean is the mean over all images.
         mean, var = merge_moments(*channel_moments(upcast(inputs[0])), dim=0)
-        self.mean = self.mean + mean.double()
-        self.square = self.square + (var + mean.square()).double()
-        self.batches += 1
+        moments = torch.stack([mean, var + mean.square()]).double()
+        sums[layer] = sums.get(layer, 0) + moments
+        counts[layer] += 1
 
-    def moments(self, over_devices: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor]:
-        assert isinstance(self.mean, Tensor)
-        assert isinstance(self.square, Tensor)
-        mean, square = over_devices(torch.stack([self.mean, self.square]) / self.batches)
-        return mean, (square - mean.square()).clamp(min=0.0)
-
-
-def _has_statistics(layer: nn.Module) -> bool:
-    grouped = isinstance(layer, GroupNormAct | nn.GroupNorm)
-    kept = isinstance(layer, RunningStatistics | nn.BatchNorm2d | nn.SyncBatchNorm)
-    return grouped or (kept and getattr(layer, "running_var", None) is not None)
-
-
-def _write(layer: nn.Module, mean: Tensor, var: Tensor) -> None:
-    statistics = {"running_mean": mean, "running_var": var}
-    buffers = dict(layer.named_buffers(recurse=False))
-    if isinstance(layer, GroupNormAct | nn.GroupNorm) and not buffers:
-        weight: Tensor | None = getattr(layer, "weight", None)
-        dtype = (
-            torch.float64 if weight is not None and weight.dtype.itemsize == 8 else torch.float32
-        )
-        for name, statistic in statistics.items():
-            layer.register_buffer(name, statistic.to(dtype))
-        return
-    for name, buffer in buffers.items():
-        if name in statistics:
-            buffer.copy_(statistics[name])
+    before: list[tuple[Any, str, Any]] = [(m, "training", m.training) for m in model.modules()]
+    tracking: list[Any] = [layer for layer in layers if hasattr(layer, "momentum")]
+    before += [(layer, "momentum", layer.momentum) for layer in tracking]
+    counters = [layer for layer in tracking if hasattr(layer, "num_batches_tracked")]  # torch's
+    before += [(each, "num_batches_tracked", each.num_batches_tracked.clone()) for each in counters]
+    hooks = [layer.register_forward_pre_hook(add) for layer in layers]
+    try:
+        model.eval()
+        for layer in tracking:
+            layer.train()
+            layer.momentum = 0.0  # the statistics are written at the end
+        for batch in batches:
+            model(batch if isinstance(batch, Tensor) else batch[0])
+    finally:
+        for hook in hooks:
+            hook.remove()
+        for module, name, value in before:
+            setattr(module, name, value)
+    if len(sums) < len(layers):
+        raise ValueError("there is no batch, or no batch reaches a layer")
+    return {layer: sums[layer] / counts[layer] for layer in layers}
 
 
-def _set_modes(modes: dict[nn.Module, bool]) -> None:
-    for module, training in modes.items():
-        module.training = training
+def _takes_statistics(layer: nn.Module) -> bool:
+    tracks = isinstance(layer, RunningStatistics | nn.BatchNorm2d | nn.SyncBatchNorm)
+    if tracks and getattr(layer, "running_var", None) is not None:
+        return True
+    return isinstance(layer, GroupNormAct | nn.GroupNorm)
 
 
-def _set_counters(counters: list[Tensor], counted: list[Tensor]) -> None:
-    for counter, count in zip(counters, counted, strict=True):
-        counter.copy_(count)
-
-
-def _set_momenta(momenta: dict[Any, float]) -> None:
-    for layer, momentum in momenta.items():
-        layer.momentum = momentum
+def _write_statistics(layer: nn.Module, mean: Tensor, var: Tensor) -> None:
+    weight: Tensor | None = getattr(layer, "weight", None)
+    for name, statistic in (("running_mean", mean), ("running_var", var)):
+        buffer: Tensor | None = getattr(layer, name, None)
+        if buffer is not None:
+            buffer.copy_(statistic)
+        elif isinstance(layer, GroupNormAct | nn.GroupNorm):
+            wide = weight is not None and weight.dtype == torch.float64
+            layer.register_buffer(name, statistic if wide else statistic.float())

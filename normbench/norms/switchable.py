@@ -55,7 +55,7 @@ from normbench.norms.base.moments import (
     split_sets,
 )
 from normbench.norms.base.options import require_positive, require_share
-from normbench.norms.base.running import RunningStatistics, blend_moments
+from normbench.norms.base.running import RunningStatistics, blend_moments, running_moments
 from normbench.norms.workers import PerWorker
 
 Member = Literal["in", "ln", "bn"]
@@ -97,21 +97,16 @@ class SwitchableNorm(Normalizer):
                 f"over={list(self.over)}: some of in, ln, bn, in this order, once each"
             )
         for name in ("mean_ratios", "var_ratios"):
-            given = getattr(self, name)
-            if given is not None and not are_ratios(given, len(self.over)):
+            ratios = getattr(self, name)
+            if ratios is not None and not are_ratios(ratios, len(self.over)):
                 raise ValueError(
-                    f"{name}={list(given)}: {len(self.over)} ratios from 0 to 1 whose sum is 1, "
+                    f"{name}={list(ratios)}: {len(self.over)} ratios from 0 to 1 whose sum is 1, "
                     f"for {', '.join(self.over)}"
                 )
         if self.tied and self.var_ratios is not None:
-            given = list(self.var_ratios)
-            raise ValueError(f"var_ratios={given}: tied ratios are norm.mean_ratios for both")
-
-    @property
-    def undecided(self) -> bool:
-        """Whether ratios are hard and not given here, so a trained network must provide them."""
-        given = self.mean_ratios is not None and (self.tied or self.var_ratios is not None)
-        return self.hard and not given
+            raise ValueError(
+                f"var_ratios={list(self.var_ratios)}: tied ratios are norm.mean_ratios for both"
+            )
 
     @property
     def batch_independent(self) -> bool:
@@ -130,22 +125,24 @@ class SwitchableNormAct(PerWorker, RunningStatistics, Normalizing):
         "var_logits": "ratio",
         "logits": "ratio",
     }
+    shown: ClassVar[tuple[str, ...]] = ("act", "over", "example_weight")
 
     def __init__(self, channels: int, act: str | None, options: SwitchableNorm) -> None:
         super().__init__(channels, act)
-        self.options, self.hard = options, options.hard
-        if options.undecided:
+        self.options, self.over, self.hard = options, options.over, options.hard
+        ratios = {"mean_logits": options.mean_ratios, "var_logits": options.var_ratios}
+        if options.tied:
+            ratios = {"logits": options.mean_ratios}
+        if options.hard and None in ratios.values():
             self.unfinished = (
                 "norm.hard=true: which member counts follows from the ratios of a trained network, "
                 "as with init_from=RUN@EPOCH, or from given ones, as norm.mean_ratios=[0,0,1] "
                 "norm.var_ratios=[0,1,0]; tied, from the first alone"
             )
+        for name, initial in ratios.items():
+            logits = logits_of(initial, len(self.over))
+            self.register_parameter(name, nn.Parameter(logits, requires_grad=not options.hard))
         self.batch_independent = options.batch_independent
-        given = {"mean": options.mean_ratios, "var": options.var_ratios}
-        for name in ("",) if options.tied else ("mean_", "var_"):
-            logits = logits_of(given[name.rstrip("_") or "mean"], len(options.over))
-            parameter = nn.Parameter(logits, requires_grad=not options.hard)
-            self.register_parameter(f"{name}logits", parameter)
         if not self.batch_independent:
             self.register_running(channels, options.momentum)
 
@@ -156,99 +153,97 @@ class SwitchableNormAct(PerWorker, RunningStatistics, Normalizing):
             return (
                 "norm.unbiased=true: a 1x1 map has no unbiased variance; norm.unbiased=false works"
             )
-        own = (
-            images // self.workers if self.training else 2
-        )  # running statistics are of many images
-        values = {"in": positions, "ln": channels * positions, "bn": own * positions}
-        if all(values[member] == 1 for member in self.options.over):
+        # Running statistics are of many images, so any number above 1.
+        batch = images // self.workers if self.training else 2
+        values = {"in": positions, "ln": channels * positions, "bn": batch * positions}
+        if all(values[member] == 1 for member in self.over):
             return (
-                f"switchable normalization over {', '.join(self.options.over)}: every statistic "
+                f"switchable normalization over {', '.join(self.over)}: every statistic "
                 "here is that of a single value; more members of norm.over, a larger batch or "
                 "a larger map work"
             )
         return ""
 
+    def _logits(self) -> tuple[Tensor, Tensor]:
+        names = ("logits", "logits") if self.options.tied else ("mean_logits", "var_logits")
+        return self.get_parameter(names[0]), self.get_parameter(names[1])
+
     def ratios(self) -> tuple[Tensor, Tensor]:
         """Return the ratios of means and of variances, each (members,) with sum 1."""
-        names = ("logits", "logits") if self.options.tied else ("mean_logits", "var_logits")
-        mean, var = (torch.softmax(upcast(getattr(self, name)), dim=0) for name in names)
-        if not self.hard:
-            return mean, var
-        return _one_hot(mean), _one_hot(var)
+        mean, var = (torch.softmax(upcast(logits), dim=0) for logits in self._logits())
+        return (_one_hot(mean), _one_hot(var)) if self.hard else (mean, var)
 
     def norm_act(self, x: Tensor) -> Tensor:
-        return self.activation(self.affine(self._normalized(x, track=True)))
+        return self.activation(self.affine(self._normalize(x, track=True)))
 
     def normalize(self, x: Tensor) -> Tensor:
-        return self._normalized(x, track=False)
+        return self._normalize(x, track=False)
 
-    def _normalized(self, x: Tensor, *, track: bool) -> Tensor:
+    def _normalize(self, x: Tensor, *, track: bool) -> Tensor:
         x = upcast(x)
         positions = x.shape[2] * x.shape[3]
-        mean, scale = self.mixture(channel_moments(x), positions, self.ratios(), track=track)
+        mean, scale = self.mix_moments(channel_moments(x), positions, self.ratios(), track=track)
         # One multiplication and one addition on the map, for any mixture.
         return x * per_channel(scale) - per_channel(mean * scale)
 
-    def mixture(
-        self, own: Moments, positions: int, ratios: tuple[Tensor, Tensor], *, track: bool
+    def mix_moments(
+        self, moments: Moments, positions: int, ratios: tuple[Tensor, Tensor], *, track: bool
     ) -> Moments:
         """Return the mixed mean and inverse standard deviation, broadcastable over (N, C).
 
         Args:
-            own: mean and (biased) variance (N, C) of every channel of every image.
+            moments: mean and (biased) variance (N, C) of every channel of every image.
             positions: number of positions of a map.
             ratios: of means and of variances.
             track: update the running statistics.
         """
-        mean, var = own
-        own = mean, var * (positions / (positions - 1)) if self.options.unbiased else var
-        means, variances = [], []
-        for member in self.options.over:
-            mean, var = self._of_member(member, own, track=track)  # each broadcasts over (N, C)
-            means.append(mean)
-            variances.append(var)
+        mean, var = moments
+        if self.options.unbiased:
+            var = var * (positions / (positions - 1))
+        members = [self._member_moments(member, (mean, var), track=track) for member in self.over]
+        means, variances = zip(*members, strict=True)
         p, q = ratios
-        mean = _mixed(p, means)
+        mean = _mix(p, means)
         if self.options.mix == "std":
-            return mean, 1 / _mixed(q, [torch.sqrt(var + self.options.eps) for var in variances])
-        return mean, torch.rsqrt(_mixed(q, variances) + self.options.eps)
+            return mean, 1 / _mix(q, [torch.sqrt(var + self.options.eps) for var in variances])
+        return mean, torch.rsqrt(_mix(q, variances) + self.options.eps)
 
-    def _of_member(self, member: Member, own: Moments, *, track: bool) -> Moments:
-        """Compute a member's statistics from those (N, C) of every channel of every image."""
-        mean, var = own
+    def _member_moments(self, member: Member, moments: Moments, *, track: bool) -> Moments:
+        """Return a member's moments, broadcastable over (N, C), from those of each channel."""
+        mean, var = moments
         if member == "in":
-            return own
+            return moments
         if member == "ln":
             mean, var = merge_moments(mean, var, dim=1)
             return mean[:, None], var[:, None]
         if not self.training:
-            running = self.running_mean, self.running_var
-            return (
-                blend_moments(own, running, self.example_weight) if self.example_weight else running
-            )
+            running = running_moments(self)
+            weight = self.example_weight
+            return blend_moments(moments, running, weight) if weight else running
+        images = len(mean)
         # (N, C) -> (N/W, W, C): images of a worker along the first axis.
-        mean, var = merge_moments(
-            split_sets(mean, self.workers), split_sets(var, self.workers), dim=0
-        )
+        mean, var = (split_sets(each, self.workers) for each in moments)
+        mean, var = merge_moments(mean, var, dim=0)
         if track:
             self.track(mean=mean, var=var)
-        return expand_sets(mean, len(own[0])), expand_sets(var, len(own[0]))
+        return expand_sets(mean, images), expand_sets(var, images)
 
     def reference_normalize(self, x: Tensor) -> Tensor:
-        means, variances = zip(*(self._reference_of(m, x) for m in self.options.over), strict=True)
-        names = ("logits", "logits") if self.options.tied else ("mean_logits", "var_logits")
-        p, q = (self._reference_ratios(getattr(self, name).double()) for name in names)
-        mean = _summed(p, means)
+        members = [self._reference_moments(member, x) for member in self.over]
+        means, variances = zip(*members, strict=True)
+        p, q = (self._reference_ratios(logits.double()) for logits in self._logits())
+        mean = _sum_products(p, means)
         if self.options.mix == "std":
-            return (x - mean) / _summed(q, [torch.sqrt(v + self.options.eps) for v in variances])
-        return (x - mean) / torch.sqrt(_summed(q, variances) + self.options.eps)
+            roots = [torch.sqrt(var + self.options.eps) for var in variances]
+            return (x - mean) / _sum_products(q, roots)
+        return (x - mean) / torch.sqrt(_sum_products(q, variances) + self.options.eps)
 
     def _reference_ratios(self, logits: Tensor) -> Tensor:
         if self.hard:
             return (logits == logits.max()).double()
         return torch.exp(logits) / torch.exp(logits).sum()
 
-    def _reference_of(self, member: Member, x: Tensor) -> Moments:
+    def _reference_moments(self, member: Member, x: Tensor) -> Moments:
         if member == "bn" and not self.training:
             return per_channel(self.running_mean.double()), per_channel(self.running_var.double())
         n = x.shape[2] * x.shape[3]
@@ -257,28 +252,24 @@ class SwitchableNormAct(PerWorker, RunningStatistics, Normalizing):
         var = factor * reference_ops.variance(x, reference_ops.POSITIONS)
         if member == "in":
             return mean, var
-        axis = (1,) if member == "ln" else (0,)
 
-        def over(statistic: Tensor) -> Tensor:
+        def average(statistic: Tensor) -> Tensor:
             if member == "ln":
-                return reference_ops.mean(statistic, axis)
+                return reference_ops.mean(statistic, (1,))
             return reference_ops.by_set(
-                statistic, self.workers, lambda s: reference_ops.mean(s, axis)
+                statistic, self.workers, lambda images: reference_ops.mean(images, (0,))
             )
 
         # E[x^2] of the union, less the square of its mean, as in the authors' code.
-        return over(mean), over(var + mean**2) - over(mean) ** 2
-
-    def extra_repr(self) -> str:
-        return f"{super().extra_repr()}, over={'+'.join(self.options.over)}"
+        return average(mean), average(var + mean**2) - average(mean) ** 2
 
 
-def _mixed(ratio: Tensor, statistics: list[Tensor]) -> Tensor:
+def _mix(ratio: Tensor, statistics: Sequence[Tensor]) -> Tensor:
     # Not a matrix product, which autocast would round to half precision.
     return (torch.stack(torch.broadcast_tensors(*statistics), dim=-1) * ratio).sum(-1)
 
 
-def _summed(ratio: Tensor, statistics: Sequence[Tensor]) -> Tensor:
+def _sum_products(ratio: Tensor, statistics: Sequence[Tensor]) -> Tensor:
     total = ratio[0] * statistics[0]
     for k in range(1, len(statistics)):
         total = total + ratio[k] * statistics[k]
@@ -289,15 +280,15 @@ def _one_hot(ratio: Tensor) -> Tensor:
     return F.one_hot(ratio.argmax(), len(ratio)).to(ratio.dtype)
 
 
-def logits_of(given: tuple[float, ...] | None, members: int) -> Tensor:
-    """Return logits whose softmax is `given`; None: all equal."""
-    if given is None:
+def logits_of(ratios: tuple[float, ...] | None, members: int) -> Tensor:
+    """Return logits whose softmax is `ratios`; None: all equal."""
+    if ratios is None:
         return torch.ones(members)  # as in the authors' code
     # A ratio of 0 has no finite logit; exp(-30) vanishes in fp32 beside the others.
-    return torch.tensor(given).clamp(min=1e-13).log()
+    return torch.tensor(ratios).clamp(min=1e-13).log()
 
 
-def are_ratios(given: Sequence[float], members: int) -> bool:
-    """Return True if `given` are as many ratios as `members`, from 0 to 1, with sum 1."""
-    inside = all(0 <= each <= 1 for each in given)
-    return len(given) == members and inside and abs(sum(given) - 1) < 1e-4
+def are_ratios(values: Sequence[float], members: int) -> bool:
+    """Return True if `values` are as many ratios as `members`, from 0 to 1, with sum 1."""
+    inside = all(0 <= each <= 1 for each in values)
+    return len(values) == members and inside and abs(sum(values) - 1) < 1e-4

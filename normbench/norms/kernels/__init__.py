@@ -19,15 +19,15 @@ from torch import Tensor
 
 
 def supports(x: Tensor) -> bool:
-    """Whether the kernels can run on `x`: on a CUDA device, or with Triton's interpreter."""
+    """Return True if kernels can run on `x`: on a CUDA device, or with Triton's interpreter."""
     return x.device.type == "cuda" or interpreted()
 
 
 def interpreted() -> bool:
-    """Whether Triton interprets kernels in Python, on any device."""
+    """Return True if Triton interprets kernels in Python, on any device."""
     return os.environ.get("TRITON_INTERPRET") == "1" and available()
 
 
 def available() -> bool:
-    """Whether Triton is installed."""
+    """Return True if Triton is installed."""
     return find_spec("triton") is not None

@@ -26,34 +26,20 @@ from normbench.norms.batch import BatchNormAct, SyncBatchNormAct
 from normbench.norms.evonorm import EvoNormBAct, EvoNormSAct
 from normbench.norms.frn import FilterResponseNormAct
 from normbench.norms.group import GroupNormAct
-from normbench.norms.kernels.per_sample import Sample, fits, per_sample
-from normbench.norms.kernels.per_worker import Worker, per_worker
-from normbench.norms.kernels.tiles import ACTIVATIONS
+from normbench.norms.kernels.per_sample import SampleOptions, fits, per_sample
+from normbench.norms.kernels.per_worker import WorkerOptions, per_worker
+from normbench.norms.kernels.tiles import ACTIVATIONS, Parameters
 from normbench.norms.proxy import ProxyAct, ProxyBatchNormAct, ProxyGroupNormAct
 from normbench.norms.switchable import SwitchableNormAct
 
-#: S series: whether statistics are variances, not mean squares.
+#: S series: True if statistics are variances, False if they are mean squares.
 _CENTERED = {"d2.6": True, "d2.5": True, "d2.2": False}
-#: B series: the bound, and whether its statistic is a variance.
+#: B series: the bound, and True if its statistic is a variance.
 _BOUNDS = {
     "d1.6": ("gate * x + second", True),
     "d1.1": ("(x + 1) * second", False),
     "d1.7": ("second - x", False),
 }
-
-
-Kernel = Callable[[Any, Tensor], Tensor | None]
-_kernels: dict[type[NormAct], Kernel] = {}  # by exact class: a subclass may compute something else
-
-
-def _register(layer: type[NormAct]) -> Callable[[Kernel], Kernel]:
-    """Register a kernel for layers of exactly this class."""
-
-    def register(kernel: Kernel) -> Kernel:
-        _kernels[layer] = kernel
-        return kernel
-
-    return register
 
 
 def set_triton(module: nn.Module) -> None:
@@ -65,46 +51,43 @@ def set_triton(module: nn.Module) -> None:
 
 def has_kernel(layer: nn.Module) -> bool:
     """Return True if a kernel exists for the class of `layer`."""
-    return type(layer) in _kernels
+    return type(layer) in _KERNELS
 
 
 def run_kernel(layer: NormAct, x: Tensor) -> Tensor | None:
     """Return the output of `layer` by its kernel, or None if there is none."""
-    kernel = _kernels.get(type(layer))
+    kernel = _KERNELS.get(type(layer))
     if kernel is None or not kernels.supports(x) or torch.compiler.is_compiling():
         return None
     return kernel(layer, x)
 
 
-@_register(GroupNormAct)
-def _(layer: GroupNormAct, x: Tensor) -> Tensor | None:
-    return _of_groups(layer, x, None)
-
-
-@_register(ProxyGroupNormAct)
-def _(layer: ProxyGroupNormAct, x: Tensor) -> Tensor | None:
-    return _of_groups(layer, x, _proxy(layer))
-
-
-def _of_groups(
-    layer: GroupNormAct, x: Tensor, proxy: tuple[Tensor, Tensor] | None
-) -> Tensor | None:
+def _group_norm(layer: GroupNormAct, x: Tensor) -> Tensor | None:
     if layer.act not in ACTIVATIONS or (not layer.training and layer.example_weight != 1):
         return None
-    options = Sample(layer.groups, layer.eps, act=layer.act)
-    return _of_image(x, options, layer.weight, bias=layer.bias, proxy=proxy)
+    options = SampleOptions(layer.groups, layer.eps, act=layer.act)
+    return _one_image(x, options, Parameters(layer.weight, layer.bias, **_proxy(layer)))
 
 
-def _of_image(
-    x: Tensor,
-    options: Sample,
-    weight: Tensor | None,
-    proxy: tuple[Tensor, Tensor] | None = None,
-    **others: Any,
-) -> Tensor:
+def _filter_response_norm(layer: FilterResponseNormAct, x: Tensor) -> Tensor | None:
+    if layer.eps is not None:
+        return None  # learned eps is for 1x1 maps, which are cheap
+    act = None if layer.tau is None else "tlu"
+    options = SampleOptions(layer.channels, layer.least, center=False, act=act)
+    return _one_image(x, options, Parameters(layer.weight, layer.bias, tau=layer.tau))
+
+
+def _evonorm_s(layer: EvoNormSAct, x: Tensor) -> Tensor | None:
+    if layer.which not in _CENTERED:
+        return None
+    options = SampleOptions(layer.groups, layer.eps, center=_CENTERED[layer.which], gated=True)
+    return _one_image(x, options, Parameters(layer.weight, layer.bias, gate=layer.v))
+
+
+def _one_image(x: Tensor, options: SampleOptions, parameters: Parameters) -> Tensor:
     """Use one kernel, or moments of channels if a group is too large for it."""
-    if fits(x, options, proxy=proxy is not None):
-        return per_sample(x, options, weight=weight, proxy=proxy, **others)
+    if fits(x, options, parameters):
+        return per_sample(x, options, parameters)
 
     def coefficients(mean: Tensor, var: Tensor, *weight: Tensor) -> tuple[Tensor, Tensor]:
         mean, var = merge_channels(mean, var, options.groups)
@@ -114,52 +97,16 @@ def _of_image(
         first = expand_groups(mean, x.shape[1]) if shifted else torch.zeros_like(scale.detach())
         return first, scale * weight[0] if weight else scale
 
-    own = () if weight is None else (weight,)
-    return per_worker(
-        x, Worker(options.act, options.gated), coefficients, own=own, proxy=proxy, **others
-    )
+    weight = () if parameters.weight is None else (parameters.weight,)
+    worker_options = WorkerOptions(options.act, options.gated)
+    return per_worker(x, worker_options, parameters._replace(weight=None), coefficients, *weight)
 
 
-def _proxy(layer: ProxyAct) -> tuple[Tensor, Tensor]:
-    mean, var = layer.proxy_moments()
-    return mean, torch.rsqrt(var + layer.proxy_eps) if layer.scale else torch.ones_like(mean)
-
-
-@_register(FilterResponseNormAct)
-def _(layer: FilterResponseNormAct, x: Tensor) -> Tensor | None:
-    if layer.eps is not None:
-        return None  # learned eps is for 1x1 maps, which are cheap
-    act = None if layer.tau is None else "tlu"
-    options = Sample(layer.channels, layer.least, center=False, act=act)
-    return _of_image(x, options, layer.weight, bias=layer.bias, tau=layer.tau)
-
-
-@_register(EvoNormSAct)
-def _(layer: EvoNormSAct, x: Tensor) -> Tensor | None:
-    if layer.which not in _CENTERED:
-        return None
-    options = Sample(layer.groups, layer.eps, center=_CENTERED[layer.which], gated=True)
-    return _of_image(x, options, layer.weight, bias=layer.bias, gate=layer.v)
-
-
-@_register(BatchNormAct)
-def _(layer: BatchNormAct, x: Tensor) -> Tensor | None:
-    return _of_batch(layer, x, None)
-
-
-@_register(ProxyBatchNormAct)
-def _(layer: ProxyBatchNormAct, x: Tensor) -> Tensor | None:
-    return _of_batch(layer, x, _proxy(layer)) if layer.training else None
-
-
-@_register(SyncBatchNormAct)
-def _(layer: SyncBatchNormAct, x: Tensor) -> Tensor | None:
-    return None if torch.distributed.is_initialized() else _of_batch(layer, x, None)
-
-
-def _of_batch(layer: BatchNormAct, x: Tensor, proxy: tuple[Tensor, Tensor] | None) -> Tensor | None:
+def _batch_norm(layer: BatchNormAct, x: Tensor) -> Tensor | None:
     if not layer.training or layer.act not in ACTIVATIONS:
         return None  # in evaluation a fixed affine map: torch's kernel is as fast
+    if layer.whole_step and torch.distributed.is_initialized():
+        return None
     sets = layer.sets(len(x))
     values = len(x) // sets * x.shape[2] * x.shape[3]
 
@@ -170,36 +117,35 @@ def _of_batch(layer: BatchNormAct, x: Tensor, proxy: tuple[Tensor, Tensor] | Non
         return expand_sets(mean, len(x)), expand_sets(scale, len(x))
 
     assert layer.weight is not None
-    options = Worker(act=layer.act)
-    return per_worker(x, options, coefficients, own=(layer.weight,), bias=layer.bias, proxy=proxy)
+    parameters = Parameters(bias=layer.bias, **_proxy(layer))
+    return per_worker(x, WorkerOptions(layer.act), parameters, coefficients, layer.weight)
 
 
-@_register(EvoNormBAct)
-def _(layer: EvoNormBAct, x: Tensor) -> Tensor | None:
+def _evonorm_b(layer: EvoNormBAct, x: Tensor) -> Tensor | None:
     if layer.which not in _BOUNDS:
         return None
     bound, centered = _BOUNDS[layer.which]
 
     def coefficients(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
-        own = var if centered else var + mean.square()
-        return torch.sqrt(_var_of_batch(layer, mean, var) + layer.eps), torch.sqrt(own + layer.eps)
+        power = var if centered else var + mean.square()
+        batch_var = _batch_var(layer, mean, var)
+        return torch.sqrt(batch_var + layer.eps), torch.sqrt(power + layer.eps)
 
-    options = Worker(bound=bound)
-    return per_worker(x, options, coefficients, weight=layer.weight, bias=layer.bias, gate=layer.v)
+    parameters = Parameters(layer.weight, layer.bias, gate=layer.v)
+    return per_worker(x, WorkerOptions(bound=bound), parameters, coefficients)
 
 
-def _var_of_batch(layer: EvoNormBAct, mean: Tensor, var: Tensor) -> Tensor:
+def _batch_var(layer: EvoNormBAct, mean: Tensor, var: Tensor) -> Tensor:
+    """Return the variance (N, C) of each channel over its worker, or the running one (1, C)."""
     if not layer.training:
         return layer.running_var[None].to(var.dtype)
-    _, of_worker = merge_moments(
-        split_sets(mean, layer.workers), split_sets(var, layer.workers), dim=0
-    )
-    layer.track(var=of_worker)
-    return expand_sets(of_worker, len(mean))
+    workers = layer.workers
+    _, worker_var = merge_moments(split_sets(mean, workers), split_sets(var, workers), dim=0)
+    layer.track(var=worker_var)
+    return expand_sets(worker_var, len(mean))
 
 
-@_register(SwitchableNormAct)
-def _(layer: SwitchableNormAct, x: Tensor) -> Tensor | None:
+def _switchable_norm(layer: SwitchableNormAct, x: Tensor) -> Tensor | None:
     if layer.act not in ACTIVATIONS:
         return None
     positions = x.shape[2] * x.shape[3]
@@ -207,9 +153,32 @@ def _(layer: SwitchableNormAct, x: Tensor) -> Tensor | None:
     def coefficients(
         mean: Tensor, var: Tensor, p: Tensor, q: Tensor, weight: Tensor
     ) -> tuple[Tensor, Tensor]:
-        mean, scale = layer.mixture((mean, var), positions, (p, q), track=True)
+        mean, scale = layer.mix_moments((mean, var), positions, (p, q), track=True)
         return mean, scale * weight
 
     assert layer.weight is not None
-    own = (*layer.ratios(), layer.weight)
-    return per_worker(x, Worker(act=layer.act), coefficients, own=own, bias=layer.bias)
+    options, parameters = WorkerOptions(layer.act), Parameters(bias=layer.bias)
+    return per_worker(x, options, parameters, coefficients, *layer.ratios(), layer.weight)
+
+
+def _proxy(layer: NormAct) -> dict[str, Tensor]:
+    """Return shift and scale of proxy normalization as parameters of a kernel, if there are any."""
+    if not isinstance(layer, ProxyAct):
+        return {}
+    mean, var = layer.proxy_moments()
+    scale = torch.rsqrt(var + layer.proxy_eps) if layer.scale else torch.ones_like(mean)
+    return {"shift": mean, "scale": scale}
+
+
+#: By exact class: a subclass may compute something else.
+_KERNELS: dict[type[NormAct], Callable[[Any, Tensor], Tensor | None]] = {
+    BatchNormAct: _batch_norm,
+    EvoNormBAct: _evonorm_b,
+    EvoNormSAct: _evonorm_s,
+    FilterResponseNormAct: _filter_response_norm,
+    GroupNormAct: _group_norm,
+    ProxyBatchNormAct: _batch_norm,
+    ProxyGroupNormAct: _group_norm,
+    SwitchableNormAct: _switchable_norm,
+    SyncBatchNormAct: _batch_norm,
+}

@@ -23,32 +23,29 @@ from torch.autograd.function import once_differentiable
 from normbench.norms.kernels.tiles import (
     ACTIVATIONS,
     USUAL,
+    Parameters,
     Tile,
-    accumulator,
     dense,
-    given,
-    in_dtypes,
-    lies_last,
-    placed_like,
-    presence,
-    strides,
+    is_channels_last,
+    shape_arguments,
+    stride_like,
     wide_dtype,
 )
 from normbench.norms.kernels.worker_kernels import forward, inputs, moments_of, sums
 
-#: The second argument of the maximum, z of EvoNorm B0, B1 and B2, by number.
-BOUNDS = {"gate * x + second": 1, "(x + 1) * second": 2, "second - x": 3}
+#: Numbers of the second argument of the maximum, z of EvoNorm B0, B1 and B2.
+BOUNDS = {None: 0, "gate * x + second": 1, "(x + 1) * second": 2, "second - x": 3}
 PROGRAMS = 512  # several for each multiprocessor of a GPU
 Coefficients = Callable[..., tuple[Tensor, Tensor]]
 
 
 @dataclass(frozen=True)
-class Worker:
+class WorkerOptions:
     """The options of a layer.
 
     Args:
-        act: of an affine map: None, identity, relu, silu or tlu.
-        gated: whether the map is gated, with 1 for a gate that is not given.
+        act: activation of an affine map: None, identity, relu, silu or tlu.
+        gated: the map is gated; an absent gate is 1.
         bound: one of `BOUNDS` of a bounded map.
     """
 
@@ -59,85 +56,70 @@ class Worker:
 
 def per_worker(
     x: Tensor,
-    options: Worker,
+    options: WorkerOptions,
+    parameters: Parameters,
     coefficients: Coefficients,
-    *,
-    own: tuple[Tensor, ...] = (),
-    weight: Tensor | None = None,
-    bias: Tensor | None = None,
-    gate: Tensor | None = None,
-    tau: Tensor | None = None,
-    proxy: tuple[Tensor, Tensor] | None = None,
+    *coefficient_parameters: Tensor,
 ) -> Tensor:
-    """Compute a layer, (N, C, H, W) -> (N, C, H, W), in dtype and memory format of `x`.
+    """Compute a layer, (N, C, H, W) -> (N, C, H, W), in the dtype and memory format of `x`.
 
     Args:
         x: the maps.
         options: the layer's options.
-        coefficients: of mean and (biased) variance (N, C) of every channel of every image, and of
-            `own`, makes what the map takes; each broadcasts over (N, C).
-        own: parameters that `coefficients` needs.
-        weight: gain (C,) of a bounded map; that of others is in their second coefficient.
-        bias: shift (C,).
-        gate: (C,), of a gated map and of the bound that has one.
-        tau: thresholds (C,), of the activation tlu.
-        proxy: shift and scale (C,) behind the activation of an affine map.
+        parameters: those of the map; only a bounded one has a weight.
+        coefficients: returns the map's two coefficients, which broadcast over (N, C), from mean and
+            (biased) variance (N, C) of every channel of every image and `coefficient_parameters`.
+        coefficient_parameters: parameters of `coefficients`, which get gradients.
     """
-    shift, scale = proxy or (None, None)
-    found: Tensor = _PerWorker.apply(
-        x, options, coefficients, weight, bias, gate, tau, shift, scale, *own
+    output: Tensor = _PerWorker.apply(
+        x, options, coefficients, *parameters, *coefficient_parameters
     )
-    return found
+    return output
 
 
 class _PerWorker(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, options: Worker, coefficients: Coefficients, *given_: Any
+        ctx: Any, x: Tensor, options: WorkerOptions, coefficients: Coefficients, *tensors: Any
     ) -> Tensor:
-        x = dense(x)
-        parameters, own = given_[:6], given_[6:]
+        x, count = dense(x), len(Parameters._fields)
+        parameters = Parameters(*tensors[:count]).contiguous()
         moments = _moments(x)
         with torch.enable_grad():  # the coefficients have a graph of their own
-            leaves = [each.detach().requires_grad_() for each in (*moments, *own)]
-            made = [each.expand(x.shape[:2]) for each in coefficients(*leaves)]
-        first, second = (each.detach().to(moments[0].dtype).contiguous() for each in made)
+            leaves = [each.detach().requires_grad_() for each in (*moments, *tensors[count:])]
+            outputs = [each.expand(x.shape[:2]) for each in coefficients(*leaves)]
+        first, second = (each.detach().to(moments[0].dtype).contiguous() for each in outputs)
         out = torch.empty_like(x)
         grid, arguments = _launch_arguments(x)
-        by_kernel = (given(each, x) for each in parameters)
         with torch.cuda.device_of(x):
-            forward[grid](
-                x, out, first, second, *by_kernel, **arguments, **_which(options, parameters)
-            )
+            forward[grid](x, out, first, second, *parameters, **arguments, **_select_map(options))
         ctx.save_for_backward(x, moments[0], first, second, *parameters)
-        ctx.options, ctx.leaves, ctx.made = options, leaves, made
+        ctx.options, ctx.leaves, ctx.outputs = options, leaves, outputs
         return out
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        x, mean, first, second, *parameters = ctx.saved_tensors
-        gradient, dx = placed_like(gradient, x), torch.empty_like(x)
+        x, mean, first, second, *tensors = ctx.saved_tensors
+        parameters = Parameters(*tensors)
+        gradient, dx = stride_like(gradient, x), torch.empty_like(x)
         grid, arguments = _launch_arguments(x)
-        arguments |= _which(ctx.options, parameters)
-        maps = (x, gradient)
-        own = (first, second, *(given(each, x) for each in parameters))
+        arguments |= _select_map(ctx.options)
         partial = mean.new_empty((6, grid[2] * len(x), x.shape[1]))
-        sums[grid](*maps, *own, partial, partial.stride(0), **arguments)
+        values = (x, gradient, first, second, *parameters)
+        sums[grid](*values, partial, partial.stride(0), **arguments)
+        # (6, parts * N, C) -> (6, N, C)
         to_first, to_second, *others = partial.unflatten(1, (grid[2], -1)).sum(1)
-        to_mean, to_var, *to_own = _through(ctx.made, ctx.leaves, (to_first, to_second))
+        to_mean, to_var, *to_own = _backward_coefficients(ctx, (to_first, to_second))
         to_moments = (
             torch.zeros_like(mean) if each is None else each.contiguous()
             for each in (to_mean, to_var)
         )
-        inputs[grid](*maps, dx, *own, mean, *to_moments, **arguments)
+        inputs[grid](*values, dx, mean, *to_moments, **arguments)
         weight, bias, third, scale = (each.sum(0) for each in others)
-        by_gate = ctx.options.bound is not None or ctx.options.gated
-        by_tau = ctx.options.act == "tlu"
-        found = (
-            weight, bias, third if by_gate else None, third if by_tau else None, third, scale
-        )  # fmt: skip
-        return dx, None, None, *in_dtypes(found, parameters), *to_own
+        # A layer has a gate, a tau or a proxy.
+        gradients = Parameters(weight, bias, third, third, third, scale)
+        return dx, None, None, *parameters.cast(gradients), *to_own
 
 
 def _moments(x: Tensor) -> tuple[Tensor, Tensor]:
@@ -152,47 +134,41 @@ def _moments(x: Tensor) -> tuple[Tensor, Tensor]:
         return means[0], squares[0] / count
     rest = count - (grid[2] - 1) * span  # positions of the last part
     mean = (means[:-1].sum(0) * span + means[-1] * rest) / count
-    apart = (means - mean).square()
-    return mean, (squares.sum(0) + apart[:-1].sum(0) * span + apart[-1] * rest) / count
+    between = (means - mean).square()
+    return mean, (squares.sum(0) + between[:-1].sum(0) * span + between[-1] * rest) / count
 
 
-def _through(
-    made: Sequence[Tensor], leaves: Sequence[Tensor], gradients: Sequence[Tensor]
-) -> tuple[Tensor | None, ...]:
-    """Return the gradients of `leaves` from those of the coefficients `made` from them."""
-    needed = [each.requires_grad for each in made]
-    outputs = [each for each, wanted in zip(made, needed, strict=True) if wanted]
-    wanted = [
-        each.to(own.dtype)
-        for each, own, wanted in zip(gradients, made, needed, strict=True)
-        if wanted
+def _backward_coefficients(ctx: Any, gradients: Sequence[Tensor]) -> tuple[Tensor | None, ...]:
+    """Return the gradients of the leaves of the coefficients from those of the coefficients."""
+    needed = [
+        (output, gradient.to(output.dtype))
+        for output, gradient in zip(ctx.outputs, gradients, strict=True)
+        if output.requires_grad
     ]
     # The graph is small, of shape (N, C), and gradients may be taken twice.
-    return torch.autograd.grad(outputs, leaves, wanted, allow_unused=True, retain_graph=True)
+    return torch.autograd.grad(
+        *zip(*needed, strict=True), ctx.leaves, allow_unused=True, retain_graph=True
+    )
 
 
 def _launch_arguments(x: Tensor) -> tuple[tuple[int, int, int], dict[str, Any]]:
     """Return the grid of programs and the arguments that all kernels share."""
     images, channels = x.shape[:2]
     positions = x.shape[2] * x.shape[3]
-    sn, sc, sp = strides(x)
     whole = triton.next_power_of_2(positions)
     # Channels are adjacent in channels_last, positions otherwise.
-    wide = 64 if lies_last(x) else max(1, USUAL // 4 // whole)
+    wide = 64 if is_channels_last(x) else max(1, USUAL // 4 // whole)
     wide = min(wide, triton.next_power_of_2(channels))
     tile = Tile(wide, min(whole, max(16, USUAL // 2 // wide)))
     blocks = triton.cdiv(channels, wide)
     tiles = triton.cdiv(positions, tile.positions)
     span = tile.positions * triton.cdiv(tiles * images * blocks, max(PROGRAMS, images * blocks))
-    return (images, blocks, triton.cdiv(positions, span)), {
-        "C": channels, "P": positions, "sn": sn, "sc": sc, "sp": sp, "span": span,
-        **tile.arguments, "ACC": accumulator(x),
-    }  # fmt: skip
+    grid = images, blocks, triton.cdiv(positions, span)
+    return grid, {"span": span, **shape_arguments(x), **tile.arguments}
 
 
-def _which(options: Worker, parameters: Sequence[Tensor | None]) -> dict[str, Any]:
+def _select_map(options: WorkerOptions) -> dict[str, Any]:
     """Return the kernel arguments that select the map."""
     return {
-        "BOUND": 0 if options.bound is None else BOUNDS[options.bound], "GATED": options.gated,
-        "ACT": ACTIVATIONS[options.act], **presence(parameters),
+        "BOUND": BOUNDS[options.bound], "GATED": options.gated, "ACT": ACTIVATIONS[options.act]
     }  # fmt: skip

@@ -1,6 +1,10 @@
-"""What kernels of both families do: read values and parameters of channels, and map them.
+"""The map of values that kernels of both families compute, and its derivatives.
 
-a(x) = x - m  or  x * sigmoid(gate * x),   y = a * r + bias,   z = (act(y) - shift) * scale
+    a(x) = x - m  or  x * sigmoid(gate * x),   y = a * r + bias,   z = (act(y) - shift) * scale
+
+In kernels m, r, w (weight), b (bias), v (gate), t (tau), s (shift) and q (scale) are of shape
+(channels, 1), to broadcast over tiles (channels, positions). `ACT` numbers the activations of
+`normbench.norms.kernels.tiles`. An absent parameter is None, which Triton compiles in.
 """
 
 import triton
@@ -9,35 +13,31 @@ import triton.language as tl
 
 @triton.jit
 def read(x, c, p, inside, P, sc, sp, ACC: tl.constexpr):
-    """Load channels `c` at positions `p`; return values, offsets, and the mask of valid ones."""
-    there = inside[:, None] & (p < P)[None, :]
-    at = c[:, None] * sc + p[None, :] * sp
-    return tl.load(x + at, mask=there, other=0.0).to(ACC), at, there
+    """Return the tile of channels `c` and positions `p`, its offsets, and the mask of the map."""
+    mask = inside[:, None] & (p < P)[None, :]
+    offsets = c[:, None] * sc + p[None, :] * sp
+    return tl.load(x + offsets, mask=mask, other=0.0).to(ACC), offsets, mask
 
 
 @triton.jit
-def load_channels(parameter, c, inside, other, HAS: tl.constexpr, ACC: tl.constexpr):
-    """A parameter of the channels `c`, to be broadcast over positions."""
-    if HAS:
-        found = tl.load(parameter + c, mask=inside, other=0.0).to(ACC)
+def load_channels(parameter, c, inside, default, ACC: tl.constexpr):
+    """Return a parameter of the channels `c`, or `default` if it is absent."""
+    if parameter is None:
+        values = tl.zeros(c.shape, ACC) + default
     else:
-        found = tl.zeros(c.shape, ACC) + other
-    return found[:, None]
+        values = tl.load(parameter + c, mask=inside, other=default).to(ACC)
+    return values[:, None]
 
 
 @triton.jit
-def parameters(
-    weight, bias, gate, tau, shift, scale, c, inside, HAS_WEIGHT: tl.constexpr,
-    HAS_BIAS: tl.constexpr, HAS_GATE: tl.constexpr, ACT: tl.constexpr, PROXY: tl.constexpr,
-    ACC: tl.constexpr,
-):  # fmt: skip
-    """Those of the channels `c`, in this order."""
-    w = load_channels(weight, c, inside, 1.0, HAS_WEIGHT, ACC)
-    b = load_channels(bias, c, inside, 0.0, HAS_BIAS, ACC)
-    v = load_channels(gate, c, inside, 1.0, HAS_GATE, ACC)
-    t = load_channels(tau, c, inside, 0.0, ACT == 3, ACC)
-    s = load_channels(shift, c, inside, 0.0, PROXY, ACC)
-    q = load_channels(scale, c, inside, 1.0, PROXY, ACC)
+def load_parameters(weight, bias, gate, tau, shift, scale, c, inside, ACC: tl.constexpr):
+    """Return the parameters of the channels `c` in this order."""
+    w = load_channels(weight, c, inside, 1.0, ACC)
+    b = load_channels(bias, c, inside, 0.0, ACC)
+    v = load_channels(gate, c, inside, 1.0, ACC)
+    t = load_channels(tau, c, inside, 0.0, ACC)
+    s = load_channels(shift, c, inside, 0.0, ACC)
+    q = load_channels(scale, c, inside, 1.0, ACC)
     return w, b, v, t, s, q
 
 
@@ -47,8 +47,8 @@ def sigmoid(x):
 
 
 @triton.jit
-def activated(y, tau, ACT: tl.constexpr):
-    """The activation of `y`; what is no number passes."""
+def activate(y, tau, ACT: tl.constexpr):
+    """Return the activation of `y`. Comparisons are such that NaN passes."""
     if ACT == 1:
         y = tl.where(y <= 0, 0.0, y)
     elif ACT == 2:
@@ -59,56 +59,56 @@ def activated(y, tau, ACT: tl.constexpr):
 
 
 @triton.jit
-def before_activation(g, y, tau, ACT: tl.constexpr):
-    """The gradient at the input `y` of an activation, from that at its output."""
+def backward_activation(g, y, tau, ACT: tl.constexpr):
+    """Return the gradient at the input `y` of an activation, from `g` at its output."""
     if ACT == 1:
         g = tl.where(y <= 0, 0.0, g)
     elif ACT == 2:
         s = sigmoid(y)
         g = g * s * (1 + y * (1 - s))
     elif ACT == 3:
-        g = g - at_threshold(g, y, tau)
+        g = g - backward_threshold(g, y, tau)
     return g
 
 
 @triton.jit
-def at_threshold(g, y, tau):
-    """The part of a gradient that goes to the threshold."""
+def backward_threshold(g, y, tau):
+    """Return the part of a gradient that goes to the threshold; half where both are equal."""
     return tl.where(y < tau, g, tl.where(y == tau, g * 0.5, 0.0))
 
 
 @triton.jit
-def value(x, m, r, b, v, t, s, q, GATED: tl.constexpr, ACT: tl.constexpr, PROXY: tl.constexpr):
-    """z of x."""
+def compute(x, m, r, b, v, t, s, q, GATED: tl.constexpr, ACT: tl.constexpr, PROXY: tl.constexpr):
+    """Return z of x."""
     a = x * sigmoid(v * x) if GATED else x - m
-    z = activated(a * r + b, t, ACT)
+    z = activate(a * r + b, t, ACT)
     if PROXY:
         z = (z - s) * q
     return z
 
 
 @triton.jit
-def derivatives(
+def differentiate(
     x, g, m, r, b, v, t, s, q, GATED: tl.constexpr, ACT: tl.constexpr, PROXY: tl.constexpr
 ):  # fmt: skip
-    """The gradient of y, a and its slope, and what gate or tau, shift and scale get."""
-    nothing = tl.zeros_like(x)
-    to_third, to_shift, to_scale = nothing, nothing, nothing
+    """Return the gradient at y, a, the slope of a, and gradients of gate or tau, shift, scale."""
+    zeros = tl.zeros_like(x)
+    to_third, to_shift, to_scale = zeros, zeros, zeros
     if GATED:
         gated = sigmoid(v * x)
         slope = gated * (1 + v * x * (1 - gated))
         a = x * gated
     else:
-        slope = nothing + 1.0
+        slope = zeros + 1.0
         a = x - m
     y = a * r + b
     if PROXY:
-        to_scale = g * (activated(y, t, ACT) - s)
+        to_scale = g * (activate(y, t, ACT) - s)
         g = g * q
         to_shift = -g
     if ACT == 3:
-        to_third = at_threshold(g, y, t)
-    g = before_activation(g, y, t, ACT)
+        to_third = backward_threshold(g, y, t)
+    g = backward_activation(g, y, t, ACT)
     if GATED:
         to_third = g * r * x * x * gated * (1 - gated)
     return g, a, slope, to_third, to_shift, to_scale

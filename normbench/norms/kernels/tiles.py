@@ -1,17 +1,47 @@
-"""Tiles, strides and parameters, for the code that launches the kernels of both families."""
+"""Parameters, tiles and strides, for the code that launches the kernels of both families."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import triton.language as tl
 from torch import Tensor
 
-#: Activations that there are kernels for, by number; `tlu` has a threshold for every channel.
+#: Numbers of the activations that kernels compute; `tlu` has a threshold per channel.
 ACTIVATIONS = {None: 0, "identity": 0, "relu": 1, "silu": 2, "tlu": 3}
-LARGEST = 8192  # values of a tile: eight registers of a multiprocessor for each
-USUAL = 4096
+LARGEST = 8192  # values of the largest tile
+USUAL = 4096  # values of a tile where there is a choice
+
+
+class Parameters(NamedTuple):
+    """Parameters (C,) of the map of a layer (`normbench.norms.kernels.pointwise`), or None.
+
+    Args:
+        weight: gain.
+        bias: shift.
+        gate: factor of x in the sigmoid, or in the bound of EvoNorm-B0.
+        tau: threshold of the activation tlu.
+        shift: mean of the proxy, subtracted after the activation.
+        scale: inverse deviation of the proxy, a factor after the activation.
+    """
+
+    weight: Tensor | None = None
+    bias: Tensor | None = None
+    gate: Tensor | None = None
+    tau: Tensor | None = None
+    shift: Tensor | None = None
+    scale: Tensor | None = None
+
+    def contiguous(self) -> "Parameters":
+        """Return the parameters with adjacent values, as kernels read them."""
+        return Parameters(*(None if each is None else each.contiguous() for each in self))
+
+    def cast(self, gradients: "Parameters") -> Iterator[Tensor | None]:
+        """Yield the gradient of each parameter in its dtype; None where there is no parameter."""
+        for parameter, gradient in zip(self, gradients, strict=True):
+            absent = parameter is None or gradient is None
+            yield None if absent else gradient.to(parameter.dtype)
 
 
 @dataclass(frozen=True)
@@ -26,6 +56,7 @@ class Tile:
         """The kernel arguments of the tile."""
         return {
             "BLOCK_C": self.channels, "BLOCK_P": self.positions,
+            # A warp has 32 threads: 16 values each, in registers.
             "num_warps": min(16, max(1, self.channels * self.positions // 512)),
             "enable_fp_fusion": True,  # explicit, because Triton's default is to change
         }  # fmt: skip
@@ -42,19 +73,19 @@ def wide_dtype(x: Tensor) -> torch.dtype:
 
 
 def dense(x: Tensor) -> Tensor:
-    """`x`, or a copy, in one of the two memory formats."""
+    """Return `x`, or a copy, in one of the two memory formats."""
     return x if x.is_contiguous(memory_format=torch.channels_last) else x.contiguous()
 
 
-def placed_like(gradient: Tensor, x: Tensor) -> Tensor:
-    """`gradient`, or a copy, with the strides of `x`."""
+def stride_like(gradient: Tensor, x: Tensor) -> Tensor:
+    """Return `gradient`, or a copy, with the strides of `x`."""
     if gradient.stride() == x.stride():
         return gradient
     return torch.empty_like(x, dtype=gradient.dtype).copy_(gradient)
 
 
-def lies_last(x: Tensor) -> bool:
-    """Whether values of a position lie beside each other, and not those of a channel."""
+def is_channels_last(x: Tensor) -> bool:
+    """Return True if the channels of a position are adjacent, not the positions of a channel."""
     return (
         x.stride(1) == 1
         and x.shape[2] * x.shape[3] > 1
@@ -62,28 +93,10 @@ def lies_last(x: Tensor) -> bool:
     )
 
 
-def strides(x: Tensor) -> tuple[int, int, int]:
-    """From image to image, from channel to channel and from position to position."""
-    return (x.stride(0), 1, x.shape[1]) if lies_last(x) else (x.stride(0), x.stride(1), 1)
-
-
-def given(parameter: Tensor | None, x: Tensor) -> Tensor:
-    """A parameter for a kernel; where there is none something that it will not read."""
-    return x if parameter is None else parameter.contiguous()
-
-
-def presence(parameters: Sequence[Tensor | None]) -> dict[str, bool]:
-    """Which of weight, bias, gate, tau, shift and scale there are."""
-    weight, bias, gate, _, shift, _ = parameters
+def shape_arguments(x: Tensor) -> dict[str, Any]:
+    """Return the kernel arguments of sizes, strides (of image, channel, position) and sums."""
+    channel, position = (1, x.shape[1]) if is_channels_last(x) else (x.stride(1), 1)
     return {
-        "HAS_WEIGHT": weight is not None, "HAS_BIAS": bias is not None,
-        "HAS_GATE": gate is not None, "PROXY": shift is not None,
+        "C": x.shape[1], "P": x.shape[2] * x.shape[3],
+        "sn": x.stride(0), "sc": channel, "sp": position, "ACC": accumulator(x),
     }  # fmt: skip
-
-
-def in_dtypes(
-    gradients: Sequence[Tensor | None], parameters: Sequence[Tensor | None]
-) -> Iterator[Tensor | None]:
-    """Gradients of those parameters that there are, in their dtypes."""
-    for found, parameter in zip(gradients, parameters, strict=True):
-        yield None if found is None or parameter is None else found.to(parameter.dtype)
