@@ -27,7 +27,7 @@ class DynamicTanh(Normalizer):
         alpha: initial scale.
     """
 
-    alpha: float = 0.5
+    alpha: float = 0.5  # the paper's
     batch_independent: ClassVar[bool] = True
 
     def __post_init__(self) -> None:

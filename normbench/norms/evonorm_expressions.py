@@ -6,7 +6,7 @@ occurrence. `normbench.norms.evonorm` has the names of the six that have one.
 """
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -20,12 +20,13 @@ from normbench.norms.base.moments import (
     root_mean_square,
 )
 
+#: What a statistic covers: a channel over the images of a worker, or of one image a channel, all
+#: channels, or a group of channels.
+Scope = Literal["bwh", "wh", "whc", "g"]
+
 
 class Statistics:
-    """Roots of variances (std) and of mean squares (rms) of the input of a layer.
-
-    Each is computed on demand and broadcasts over (N, C, H, W).
-    """
+    """Statistics of the input of a layer, which broadcast over (N, C, H, W)."""
 
     def __init__(self, layer: Any, x: Tensor) -> None:
         self.layer, self.x, self.eps = layer, x, layer.eps
@@ -34,29 +35,19 @@ class Statistics:
         """Return the learned vector."""
         return per_channel(self.layer.v)
 
-    def std_bwh(self) -> Tensor:
-        """Of a channel over the images of a worker."""
-        return per_channel(torch.sqrt(self.layer.batch_var(self.x) + self.eps))
-
-    def std_wh(self) -> Tensor:
-        """Of a channel of one image."""
-        return per_channel(torch.sqrt(channel_moments(self.x)[1] + self.eps))
-
-    def rms_wh(self) -> Tensor:
-        """Of a channel of one image."""
-        return root_mean_square(self.x, self.eps, (2, 3))
-
-    def rms_whc(self) -> Tensor:
-        """Of one image."""
-        return root_mean_square(self.x, self.eps, (1, 2, 3))
-
-    def std_g(self) -> Tensor:
-        """Of a group of channels of one image."""
+    def std(self, scope: Scope) -> Tensor:
+        """Return the root of the variance plus eps."""
+        if scope == "bwh":
+            return per_channel(torch.sqrt(self.layer.batch_var(self.x) + self.eps))
+        if scope == "wh":
+            return per_channel(torch.sqrt(channel_moments(self.x)[1] + self.eps))
         var = group_moments(self.x, self.layer.groups)[1]
         return per_channel(expand_groups(torch.sqrt(var + self.eps), self.layer.channels))
 
-    def rms_g(self) -> Tensor:
-        """Of a group of channels of one image."""
+    def rms(self, scope: Scope) -> Tensor:
+        """Return the root of the mean square plus eps."""
+        if scope != "g":
+            return root_mean_square(self.x, self.eps, (2, 3) if scope == "wh" else (1, 2, 3))
         groups = self.x.unflatten(1, (self.layer.groups, -1))
         rms = root_mean_square(groups, self.eps, (2, 3, 4)).flatten(1)
         return per_channel(expand_groups(rms, self.layer.channels))
@@ -68,35 +59,27 @@ class ReferenceStatistics(Statistics):
     def v(self) -> Tensor:
         return per_channel(self.layer.v.double())
 
-    def std_bwh(self) -> Tensor:
-        if not self.layer.training:
+    def std(self, scope: Scope) -> Tensor:
+        if scope == "bwh" and not self.layer.training:
             return torch.sqrt(per_channel(self.layer.running_var.double()) + self.eps)
-        return torch.sqrt(
-            reference_ops.by_set(
-                self.x,
-                self.layer.workers,
-                lambda images: reference_ops.variance(images, reference_ops.BATCH),
+        return self._root(scope, reference_ops.variance)
+
+    def rms(self, scope: Scope) -> Tensor:
+        return self._root(scope, lambda x, axes: reference_ops.mean(x**2, axes))
+
+    def _root(self, scope: Scope, statistic: Callable[[Tensor, tuple[int, ...]], Tensor]) -> Tensor:
+        if scope == "bwh":
+            square = reference_ops.by_set(
+                self.x, self.layer.workers, lambda x: statistic(x, reference_ops.BATCH)
             )
-            + self.eps
-        )
-
-    def std_wh(self) -> Tensor:
-        return torch.sqrt(reference_ops.variance(self.x, reference_ops.POSITIONS) + self.eps)
-
-    def rms_wh(self) -> Tensor:
-        return torch.sqrt(reference_ops.mean(self.x**2, reference_ops.POSITIONS) + self.eps)
-
-    def rms_whc(self) -> Tensor:
-        return torch.sqrt(reference_ops.mean(self.x**2, reference_ops.IMAGE) + self.eps)
-
-    def std_g(self) -> Tensor:
-        return self._root_of_groups(lambda g: reference_ops.variance(g, reference_ops.IMAGE))
-
-    def rms_g(self) -> Tensor:
-        return self._root_of_groups(lambda g: reference_ops.mean(g**2, reference_ops.IMAGE))
-
-    def _root_of_groups(self, statistic: Callable[[Tensor], Tensor]) -> Tensor:
-        return torch.sqrt(reference_ops.by_group(self.x, self.layer.groups, statistic) + self.eps)
+        elif scope == "g":
+            square = reference_ops.by_group(
+                self.x, self.layer.groups, lambda x: statistic(x, reference_ops.IMAGE)
+            )
+        else:
+            axes = reference_ops.POSITIONS if scope == "wh" else reference_ops.IMAGE
+            square = statistic(self.x, axes)
+        return torch.sqrt(square + self.eps)
 
 
 #: Numerator and divisor of a layer before gain and shift; apart, so that the layer can divide its
@@ -106,27 +89,27 @@ Expression = Callable[[Tensor, Statistics], tuple[Tensor, Tensor]]
 
 def _bounded(z: Callable[[Tensor, Statistics], Tensor]) -> Expression:
     """Return the expression x / max(std_bwh, z)."""
-    return lambda x, s: (x, torch.maximum(s.std_bwh(), z(x, s)))
+    return lambda x, s: (x, torch.maximum(s.std("bwh"), z(x, s)))
 
 
 def _gated_by_maximum(x: Tensor, s: Statistics) -> tuple[Tensor, Tensor]:
-    z = x / s.rms_g()
+    z = x / s.rms("g")
     return z * torch.sigmoid(torch.maximum(x, z)), torch.ones_like(x[:1, :1, :1, :1])
 
 
 EXPRESSIONS: dict[str, Expression] = {
-    "d1.1": _bounded(lambda x, s: (x + 1) * s.rms_wh()),
-    "d1.2": _bounded(lambda x, s: x + s.rms_whc()),
-    "d1.3": lambda x, s: (-x * torch.sigmoid(x), s.std_bwh()),
-    "d1.4": _bounded(lambda x, s: x * s.rms_wh()),
-    "d1.5": _bounded(lambda x, s: s.rms_whc() - x),
-    "d1.6": _bounded(lambda x, s: s.v() * x + s.std_wh()),
-    "d1.7": _bounded(lambda x, s: s.rms_wh() - x),
-    "d1.9": _bounded(lambda x, s: x + s.std_wh()),
-    "d2.1": lambda x, s: (x * torch.tanh(torch.sigmoid(x)), s.rms_g()),
-    "d2.2": lambda x, s: (x * torch.sigmoid(x), s.rms_g()),
-    "d2.5": lambda x, s: (x * torch.sigmoid(x), s.std_g()),
-    "d2.6": lambda x, s: (x * torch.sigmoid(s.v() * x), s.std_g()),
+    "d1.1": _bounded(lambda x, s: (x + 1) * s.rms("wh")),
+    "d1.2": _bounded(lambda x, s: x + s.rms("whc")),
+    "d1.3": lambda x, s: (-x * torch.sigmoid(x), s.std("bwh")),
+    "d1.4": _bounded(lambda x, s: x * s.rms("wh")),
+    "d1.5": _bounded(lambda x, s: s.rms("whc") - x),
+    "d1.6": _bounded(lambda x, s: s.v() * x + s.std("wh")),
+    "d1.7": _bounded(lambda x, s: s.rms("wh") - x),
+    "d1.9": _bounded(lambda x, s: x + s.std("wh")),
+    "d2.1": lambda x, s: (x * torch.tanh(torch.sigmoid(x)), s.rms("g")),
+    "d2.2": lambda x, s: (x * torch.sigmoid(x), s.rms("g")),
+    "d2.5": lambda x, s: (x * torch.sigmoid(x), s.std("g")),
+    "d2.6": lambda x, s: (x * torch.sigmoid(s.v() * x), s.std("g")),
     "d2.10": _gated_by_maximum,
 }
 WITH_V = ("d1.6", "d2.6")  # the layers with the learned vector v

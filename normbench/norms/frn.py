@@ -47,7 +47,7 @@ class FilterResponseNorm(Normalizer):
         learned_eps: add |e| too, with e learned, initially 1e-4: for 1x1 maps.
     """
 
-    eps: float = 1e-6
+    eps: float = 1e-6  # the paper's
     learned_eps: bool = False
     batch_independent: ClassVar[bool] = True
 

@@ -4,7 +4,7 @@ from typing import Literal
 
 from torch import nn
 
-from normbench.norms.base.recompute import set_recompute
+from normbench.norms.base.layer import NormAct
 
 Implementation = Literal["eager", "lean", "compile", "triton"]
 
@@ -19,7 +19,9 @@ def set_implementation(network: nn.Module, impl: Implementation) -> None:
             uses the kernels of layers that have one (`normbench.norms.kernels.dispatch`).
     """
     if impl == "lean":
-        set_recompute(network)
+        for layer in network.modules():
+            if isinstance(layer, NormAct):
+                layer.recompute = True
     elif impl == "compile":
         network.compile()
     elif impl == "triton":

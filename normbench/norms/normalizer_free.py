@@ -72,9 +72,9 @@ class NF(Normalizer):
         gate: factor of squeeze-excite gates; null: 2, as gates are 1/2 on average.
     """
 
-    alpha: float = 0.2
+    alpha: float = 0.2  # the paper's
     skip_gain: bool = True
-    ws_eps: float = 1e-4
+    ws_eps: float = 1e-4  # the paper's code
     gain: float | None = None
     weights: Literal["gaussian"] | None = None
     gate: float | None = None
@@ -129,7 +129,7 @@ class FixUpNorm(NoNorm):
         rate: learning rate of the scalars and the classifier's bias, relative to all else.
     """
 
-    rate: float = 0.1
+    rate: float = 0.1  # the authors' code
 
     def __post_init__(self) -> None:
         require_positive(rate=self.rate)

@@ -53,7 +53,7 @@ class ProxyAct(Normalizing):
         "proxy_weight": "proxy",
         "proxy_bias": "proxy",
     }
-    worth_recomputing = True
+    worth_recomputing = True  # the activation and its proxy save maps, whatever the layer saves
     weight: nn.Parameter
     bias: nn.Parameter
     proxy_weight: nn.Parameter | None
@@ -122,8 +122,8 @@ class Proxied(Normalizer):
     """
 
     additional: bool = True
-    samples: int = 256
-    proxy_eps: float = 0.03
+    samples: int = 256  # of ports that follow the paper; the authors' code has 200
+    proxy_eps: float = 0.03  # the authors' code
     proxied: ClassVar[type[ProxyAct]] = ProxyGroupNormAct
 
     def __post_init__(self) -> None:
@@ -140,7 +140,7 @@ class Proxied(Normalizer):
         if act is not None:
             return self.proxied(channels, act, self, scale=scale)
         layer = super().layer(channels, None)  # type: ignore[safe-super]
-        if self.additional:
+        if self.additional:  # a gain alone, appendix A.1
             layer.bias = None
         return layer
 

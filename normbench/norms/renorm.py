@@ -51,10 +51,10 @@ class BatchRenorm(BatchNorm):
         d_open: fraction at which the limit of d reaches `d_max`.
     """
 
-    momentum: float = 0.01
+    momentum: float = 0.01  # momentum and limits are the paper's
     r_max: float = 3.0
     d_max: float = 5.0
-    start: float = 0.04
+    start: float = 0.04  # fractions of ours, in place of the paper's steps
     r_open: float = 0.3
     d_open: float = 0.2
 
@@ -116,6 +116,7 @@ class BatchRenormAct(BatchNormAct):
         x = upcast(x)
         mean, var = set_moments(x, self.workers)
         r, d = self.corrections(mean.detach(), var.detach())
+        # (x - mean) / sigma_b * r + d as one multiplication and one addition on the map.
         scale = torch.rsqrt(var + self.eps) * r
         scale, shift = (expand_sets(each, len(x)) for each in (scale, d - mean * scale))
         return x * per_channel(scale) + per_channel(shift), (mean, var)

@@ -31,7 +31,7 @@ class RmsNorm(Normalizer):
         eps: added to the mean square, inside the square root.
     """
 
-    eps: float = 1e-6
+    eps: float = 1e-6  # timm's RmsNorm2d
     batch_independent: ClassVar[bool] = True
 
     def __post_init__(self) -> None:

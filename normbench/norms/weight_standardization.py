@@ -34,7 +34,7 @@ class Standardized(Normalizer):
         ws_eps: added to the variance of a filter's weights, inside the square root.
     """
 
-    ws_eps: float = 1e-10
+    ws_eps: float = 1e-10  # Big Transfer
 
     def __post_init__(self) -> None:
         super().__post_init__()  # type: ignore[misc]

@@ -18,8 +18,8 @@ from normbench.catalog import normalizer, normalizers
 from normbench.errors import Impossible
 from normbench.measurements.memory import memory_for_backward
 from normbench.norms.base.activations import GAINS, activation
-from normbench.norms.base.recompute import set_recompute
 from normbench.norms.evonorm_expressions import EXPRESSIONS
+from normbench.norms.implementation import set_implementation
 from normbench.norms.renorm import BatchRenormAct, set_progress
 from normbench.norms.workers import PerWorker, set_workers
 from support.covering import covering, pairs
@@ -405,7 +405,7 @@ def test_a_lean_layer_is_the_layer_bit_for_bit(name: str, act: str | None, train
     layer = perturbed_layer(normalizer(name), 8, act, torch.float32).train(training)
     set_workers(layer, 2)
     twin = copy.deepcopy(layer)
-    set_recompute(twin)
+    set_implementation(twin, "lean")
     x = images((16, 8, 3, 3), torch.float32)
     for _ in range(2):  # the second time with the running statistics of the first
         expected = values_and_gradients(layer, x, layer(x))
@@ -421,7 +421,7 @@ def test_a_lean_layer_keeps_no_map_but_its_input(name: str, act: str | None) -> 
     """Batch renormalization alone reads, on the way, what it moves."""
     layer = normalizer(name).layer(16, act)
     x = torch.randn(8, 16, 16, 16)
-    set_recompute(layer)
+    set_implementation(layer, "lean")
     assert memory_for_backward(layer, x) <= 1.05 * x.nbytes
 
 

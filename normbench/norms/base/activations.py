@@ -31,7 +31,7 @@ GAINS = {
     "softplus": 1.91912598011,
     "logsigmoid": 1.91912598011,
     "relu6": 1.71285855497,
-    "selu": 1.0,
+    "selu": 1.0,  # its constants were chosen so
     "softsign": 2.33753336311,
     "hardswish": 1.81387147381,
     "mish": 1.5920253811,

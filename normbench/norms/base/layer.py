@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from normbench.errors import Impossible
 from normbench.norms.base.activations import activation, save_input_only
 from normbench.norms.base.options import largest_divisor, require_positive
-from normbench.norms.base.recompute import Recomputable, recomputed
+from normbench.norms.base.recompute import recomputed
 from normbench.norms.base.residual import Residual
 from normbench.norms.base.standardized_conv import Standardization
 
@@ -83,7 +83,7 @@ class Grouped(Normalizer):
         eps: added to the variance, inside the square root.
     """
 
-    groups: int = 32
+    groups: int = 32  # the papers' number
     eps: float = 1e-5
 
     def __post_init__(self) -> None:
@@ -112,7 +112,7 @@ class Activation(nn.Module):
         return f"{self.act}"
 
 
-class NormAct(Recomputable, nn.Module):
+class NormAct(nn.Module):
     """Normalization and activation in one layer, (N, C, H, W) -> (N, C, H, W).
 
     Parameters are the gain `weight` (C,), initially 1, and the shift `bias` (C,), initially 0, if
@@ -125,6 +125,11 @@ class NormAct(Recomputable, nn.Module):
     #: Another implementation, which returns None for an input that it does not support
     #: (`normbench.norms.kernels.dispatch`).
     kernel: "Callable[[NormAct, Tensor], Tensor | None] | None" = None
+    #: Save the input alone for the backward pass and recompute the rest, where that saves memory
+    #: (`normbench.norms.base.recompute`).
+    recompute: bool = False
+    #: True during the second forward pass, when running statistics have moved already.
+    recomputing: bool = False
     #: Why the layer can only be trained from a checkpoint, or "".
     unfinished: str = ""
     #: What each parameter is, for weight decay and learning rates.
@@ -166,6 +171,11 @@ class NormAct(Recomputable, nn.Module):
         if self.recompute and self.worth_recomputing and torch.is_grad_enabled():
             return recomputed(self, x)
         return self.compute(x)
+
+    @property
+    def worth_recomputing(self) -> bool:
+        """True if the formula saves more than one map for the backward pass."""
+        return True
 
     def compute(self, x: Tensor) -> Tensor:
         """Return the formula's output in the dtype and memory format of `x`."""
@@ -211,8 +221,7 @@ class NormAct(Recomputable, nn.Module):
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         for name, before in buffers.items():
             after = self.get_buffer(name)
-            # .half() and .bfloat16() must not round running statistics.
-            if after.dtype.itemsize < 4:
+            if after.dtype.itemsize < 4:  # .half() and .bfloat16() must not round statistics
                 setattr(self, name, before.to(after.device))
         return self
 

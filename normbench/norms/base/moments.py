@@ -18,13 +18,14 @@ def channel_moments(x: Tensor) -> Moments:
 
 def group_moments(x: Tensor, groups: int) -> Moments:
     """Return mean and variance (N, G) of each group of channels of each image."""
-    # Splitting C is a view in NCHW and in channels_last.
+    # (N, C, H, W) -> (N, G, C/G, H, W): a view in NCHW and in channels_last.
     var, mean = torch.var_mean(x.unflatten(1, (groups, -1)), dim=(2, 3, 4), correction=0)
     return mean, var
 
 
 def set_moments(x: Tensor, sets: int) -> Moments:
     """Return mean and variance (S, C) of each channel over the images of each set."""
+    # (N/S, S, C, H, W) -> (S, C)
     var, mean = torch.var_mean(split_sets(x, sets), dim=(0, 3, 4), correction=0)
     return mean, var
 
@@ -46,8 +47,8 @@ def merge_moments(mean: Tensor, var: Tensor, dim: int) -> Moments:
 
     By the law of total variance, which unlike E[x^2] - E[x]^2 is never negative.
     """
-    between, whole = torch.var_mean(mean, dim=dim, correction=0)
-    return whole, var.mean(dim) + between
+    between, union_mean = torch.var_mean(mean, dim=dim, correction=0)
+    return union_mean, var.mean(dim) + between
 
 
 def merge_channels(mean: Tensor, var: Tensor, groups: int) -> Moments:

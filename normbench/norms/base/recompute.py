@@ -9,43 +9,23 @@ Layers that save no more than their input are left alone. So is batch renormaliz
 pass reads running statistics that it also updates.
 """
 
-from torch import Tensor, nn
+from typing import Any
+
+from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 
-class Recomputable:
-    """The interface of a layer that may be recomputed."""
+def recomputed(layer: Any, x: Tensor) -> Tensor:
+    """Return `layer.compute(x)`, saving nothing but `x` for the backward pass.
 
-    #: Save the input alone and recompute the rest, where that saves memory.
-    recompute: bool = False
-    #: True during the second forward pass, when running statistics have moved already.
-    recomputing: bool = False
-
-    @property
-    def worth_recomputing(self) -> bool:
-        """Whether the formula saves more than one map for the backward pass."""
-        return True
-
-    def compute(self, x: Tensor) -> Tensor:
-        """Return the layer's output, in the dtype and memory format of `x`."""
-        raise NotImplementedError
-
-
-def set_recompute(module: nn.Module, recompute: bool = True) -> None:
-    """Switch recomputation on or off in the layers of `module`."""
-    for layer in module.modules():
-        if isinstance(layer, Recomputable):
-            layer.recompute = recompute
-
-
-def recomputed(layer: Recomputable, x: Tensor) -> Tensor:
-    """Return the output of `layer`, saving nothing but `x` for the backward pass."""
+    In the second forward pass `layer.recomputing` is True.
+    """
     turns = iter((False,))
 
     def run(x: Tensor) -> Tensor:
         layer.recomputing = next(turns, True)
         try:
-            return layer.compute(x)
+            return layer.compute(x)  # type: ignore[no-any-return]
         finally:
             layer.recomputing = False
 

@@ -67,7 +67,7 @@ class SkipInit(Residual):
     kind: ClassVar[str] = "skipinit"
 
     def join(self) -> "Join":
-        return ScaledSum(1.0)
+        return ScaledSum(factor=1.0)
 
     def initialize(self, network: nn.Module, branches: Branches, head: nn.Linear) -> None:
         nn.init.zeros_(head.weight)
@@ -85,9 +85,9 @@ class NormalizerFree(Residual):
     """
 
     kind: ClassVar[str] = "nf"
-    alpha: float = 0.2
+    alpha: float = 0.2  # the paper's
     skip_gain: bool = True
-    gate: float = 2.0
+    gate: float = 2.0  # undoes the mean of 1/2 of a sigmoid
 
     @property
     def gate_gain(self) -> float:
@@ -129,7 +129,7 @@ class FixUp(Residual):
     """
 
     kind: ClassVar[str] = "fixup"
-    rate: float = 0.1
+    rate: float = 0.1  # as in the authors' code
 
     def join(self) -> "Join":
         return ShiftedSum(self.rate)
@@ -149,7 +149,7 @@ class FixUp(Residual):
         head.rates = {"bias": self.rate}  # type: ignore[assignment]
         for convs in branches:
             factor = len(branches) ** (-1 / (2 * len(convs) - 2))
-            for conv, _next in pairwise(convs):
+            for conv, _next in pairwise(convs):  # all but the last
                 fan_out = conv.out_channels * conv.kernel_size[0] * conv.kernel_size[1]
                 nn.init.normal_(conv.weight, std=sqrt(2 / fan_out) * factor)
             nn.init.zeros_(convs[-1].weight)

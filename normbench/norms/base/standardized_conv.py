@@ -62,18 +62,19 @@ class StandardizedConv2d(nn.Conv2d):
         super().__init__(
             conv.in_channels, conv.out_channels, conv.kernel_size,  # type: ignore[arg-type]
             conv.stride, conv.padding, conv.dilation, conv.groups,  # type: ignore[arg-type]
-            conv.bias is not None, conv.padding_mode, device="meta",
+            conv.bias is not None, conv.padding_mode,
+            device="meta",  # no memory: the parameters of `conv` come next
         )  # fmt: skip
         self.weight, self.bias = conv.weight, conv.bias
         self.eps = eps
 
     def forward(self, x: Tensor) -> Tensor:
         weight = self.standardized().to(self.weight.dtype)
-        out: Tensor = self._conv_forward(x, weight, self.bias)
+        out: Tensor = self._conv_forward(x, weight, self.bias)  # pads as `padding_mode` says
         return out
 
     def standardized(self) -> Tensor:
-        """Return the weights that the convolution uses."""
+        """Return the standardized weights (O, I, kH, kW)."""
         centered, var = self._moments()
         return centered * torch.rsqrt(var + self.eps)
 

@@ -109,10 +109,10 @@ def _launch_arguments(x: Tensor, options: SampleOptions) -> tuple[tuple[int, int
 def _tile(x: Tensor, groups: int) -> tuple[int, Tile]:
     """Return the number of groups of a program, and the tile that holds them."""
     sets, group, positions = 1, x.shape[1] // groups, x.shape[2] * x.shape[3]
-    whole = triton.next_power_of_2(positions)
+    columns = triton.next_power_of_2(positions)
     # In channels_last neighbouring channels are adjacent in memory, so read several.
-    most = max(USUAL, 32 * whole) if is_channels_last(x) else USUAL
+    limit = max(USUAL, 32 * columns) if is_channels_last(x) else USUAL
     if group & (group - 1) == 0:  # else a tile cannot be split into its groups
-        while groups % (2 * sets) == 0 and 2 * sets * group * whole <= most:
+        while groups % (2 * sets) == 0 and 2 * sets * group * columns <= limit:
             sets *= 2
-    return sets, Tile(triton.next_power_of_2(sets * group), whole)
+    return sets, Tile(triton.next_power_of_2(sets * group), columns)

@@ -140,27 +140,23 @@ def _moments(x: Tensor) -> tuple[Tensor, Tensor]:
 
 def _backward_coefficients(ctx: Any, gradients: Sequence[Tensor]) -> tuple[Tensor | None, ...]:
     """Return the gradients of the leaves of the coefficients from those of the coefficients."""
-    needed = [
-        (output, gradient.to(output.dtype))
-        for output, gradient in zip(ctx.outputs, gradients, strict=True)
-        if output.requires_grad
-    ]
+    pairs = zip(ctx.outputs, gradients, strict=True)
+    needed = [(output, each.to(output.dtype)) for output, each in pairs if output.requires_grad]
+    outputs, gradients = zip(*needed, strict=True)
     # The graph is small, of shape (N, C), and gradients may be taken twice.
-    return torch.autograd.grad(
-        *zip(*needed, strict=True), ctx.leaves, allow_unused=True, retain_graph=True
-    )
+    return torch.autograd.grad(outputs, ctx.leaves, gradients, allow_unused=True, retain_graph=True)
 
 
 def _launch_arguments(x: Tensor) -> tuple[tuple[int, int, int], dict[str, Any]]:
     """Return the grid of programs and the arguments that all kernels share."""
     images, channels = x.shape[:2]
     positions = x.shape[2] * x.shape[3]
-    whole = triton.next_power_of_2(positions)
+    columns = triton.next_power_of_2(positions)
     # Channels are adjacent in channels_last, positions otherwise.
-    wide = 64 if is_channels_last(x) else max(1, USUAL // 4 // whole)
-    wide = min(wide, triton.next_power_of_2(channels))
-    tile = Tile(wide, min(whole, max(16, USUAL // 2 // wide)))
-    blocks = triton.cdiv(channels, wide)
+    rows = 64 if is_channels_last(x) else max(1, USUAL // 4 // columns)
+    rows = min(rows, triton.next_power_of_2(channels))
+    tile = Tile(rows, min(columns, max(16, USUAL // 2 // rows)))
+    blocks = triton.cdiv(channels, rows)
     tiles = triton.cdiv(positions, tile.positions)
     span = tile.positions * triton.cdiv(tiles * images * blocks, max(PROGRAMS, images * blocks))
     grid = images, blocks, triton.cdiv(positions, span)

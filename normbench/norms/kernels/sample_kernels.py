@@ -14,8 +14,8 @@ def _sum_groups(sums, SETS: tl.constexpr, BLOCK_C: tl.constexpr):
         sums = tl.zeros_like(sums) + tl.sum(sums, axis=0)
     elif SETS < BLOCK_C:
         parts = tl.reshape(sums, (SETS, BLOCK_C // SETS))
-        whole = tl.sum(parts, axis=1)[:, None] + tl.zeros_like(parts)
-        sums = tl.reshape(whole, (BLOCK_C,))
+        totals = tl.sum(parts, axis=1)[:, None] + tl.zeros_like(parts)
+        sums = tl.reshape(totals, (BLOCK_C,))
     return sums
 
 

@@ -40,8 +40,10 @@ class Parameters(NamedTuple):
     def cast(self, gradients: "Parameters") -> Iterator[Tensor | None]:
         """Yield the gradient of each parameter in its dtype; None where there is no parameter."""
         for parameter, gradient in zip(self, gradients, strict=True):
-            absent = parameter is None or gradient is None
-            yield None if absent else gradient.to(parameter.dtype)
+            if parameter is None or gradient is None:
+                yield None
+            else:
+                yield gradient.to(parameter.dtype)
 
 
 @dataclass(frozen=True)
