@@ -140,11 +140,12 @@ def _moments(x: Tensor) -> tuple[Tensor, Tensor]:
 
 def _backward_coefficients(ctx: Any, gradients: Sequence[Tensor]) -> tuple[Tensor | None, ...]:
     """Return the gradients of the leaves of the coefficients from those of the coefficients."""
+    leaves: list[Tensor] = ctx.leaves
     pairs = zip(ctx.outputs, gradients, strict=True)
     needed = [(output, each.to(output.dtype)) for output, each in pairs if output.requires_grad]
     outputs, gradients = zip(*needed, strict=True)
     # The graph is small, of shape (N, C), and gradients may be taken twice.
-    return torch.autograd.grad(outputs, ctx.leaves, gradients, allow_unused=True, retain_graph=True)
+    return torch.autograd.grad(outputs, leaves, gradients, allow_unused=True, retain_graph=True)
 
 
 def _launch_arguments(x: Tensor) -> tuple[tuple[int, int, int], dict[str, Any]]:
