@@ -84,23 +84,17 @@ class ProxyAct(Normalizing):
 
     def reference(self, x: Tensor) -> Tensor:
         z = self.function(self.affine(self.reference_normalize(x.double())))
-        out = []
-        for c in range(self.channels):
-            mean, var = self._reference_moments(c)
-            channel = z[:, c] - mean
-            out.append(channel / torch.sqrt(var + self.proxy_eps) if self.scale else channel)
-        return torch.stack(out, dim=1)
-
-    def _reference_moments(self, c: int) -> tuple[Tensor, Tensor]:
-        weight, bias = self.weight[c].double(), self.bias[c].double()
         # Midpoint i of n shares of probability, by the standard normal's quantile function.
         share = (torch.arange(self.samples, dtype=torch.float64) + 0.5) / self.samples
-        y = torch.special.ndtri(share.to(weight.device))
+        u = torch.special.ndtri(share.to(x.device))
+        weight, bias = self.weight.double()[:, None], self.bias.double()[:, None]
         if self.proxy_weight is not None and self.proxy_bias is not None:
-            y = self.proxy_bias[c].double() + (1 + self.proxy_weight[c].double()) * y
-        activated = self.function(weight * y + bias)
-        mean = activated.sum() / self.samples
-        return mean, ((activated - mean) ** 2).sum() / self.samples
+            u = self.proxy_bias.double()[:, None] + (1 + self.proxy_weight.double())[:, None] * u
+        proxy = self.function(weight * u + bias)  # (C, samples)
+        mean = proxy.sum(1, keepdim=True) / self.samples
+        var = ((proxy - mean) ** 2).sum(1, keepdim=True) / self.samples
+        out = z - mean[..., None]  # (C, 1, 1) broadcasts over maps
+        return out / torch.sqrt(var[..., None] + self.proxy_eps) if self.scale else out
 
 
 class ProxyGroupNormAct(ProxyAct, GroupNormAct):

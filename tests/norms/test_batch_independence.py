@@ -13,10 +13,10 @@ WORDS = ("recipe.images=256", "logger=none", "trainer=cpu", "data.val=0")
 
 
 def numbers(norm: str, batch: int, *more: str) -> tuple[Any, ...]:
-    own = ["norm.ghost=2"] if norm == "ghost_bn" else []
-    asked = cell(*arguments_for(norm), f"batch={batch}", *own, *WORDS, *more)
-    found, _ = train_cell(asked)
-    return tuple(found.get(name) for name in ("train_loss", "test_loss", "test_top1", "status"))
+    ghost = ["norm.ghost=2"] if norm == "ghost_bn" else []
+    request = cell(*arguments_for(norm), f"batch={batch}", *ghost, *WORDS, *more)
+    row, _ = train_cell(request)
+    return tuple(row.get(name) for name in ("train_loss", "test_loss", "test_top1", "status"))
 
 
 @pytest.mark.parametrize("norm", slow_except(normalizers(), EVERYDAY_NORMS))

@@ -189,9 +189,9 @@ def test_the_second_layer_sees_what_training_shows_it() -> None:
     recalibrate(model, [x])
     second = copy.deepcopy(model)[:2]
     second.train()
-    seen = second(x)
-    torch.testing.assert_close(model[3].get_buffer("running_mean"), seen.mean((0, 2, 3)))
-    var = seen.var((0, 2, 3), correction=0)
+    output = second(x)
+    torch.testing.assert_close(model[3].get_buffer("running_mean"), output.mean((0, 2, 3)))
+    var = output.var((0, 2, 3), correction=0)
     torch.testing.assert_close(model[3].get_buffer("running_var"), var)
 
 
@@ -237,9 +237,9 @@ def test_ratios_travel_from_network_to_network(name: str) -> None:
     learned = random_ratios(name)
     other = network(name)
     set_ratios(other, ratios(learned))
-    for layer, found in ratios(other).items():
-        assert found["mean"] == pytest.approx(ratios(learned)[layer]["mean"], abs=1e-6)
-        assert found["var"] == pytest.approx(ratios(learned)[layer]["var"], abs=1e-6)
+    for layer, values in ratios(other).items():
+        assert values["mean"] == pytest.approx(ratios(learned)[layer]["mean"], abs=1e-6)
+        assert values["var"] == pytest.approx(ratios(learned)[layer]["var"], abs=1e-6)
     assert all(not layer.hard for _, layer in switchable_layers(other))
 
 
@@ -248,33 +248,33 @@ def test_hard_ratios_are_the_largest_of_each_layer_and_learn_no_more(name: str) 
     model = random_ratios(name)
     soft = ratios(model)
     harden(model)
-    for layer, found in ratios(model).items():
+    for layer, values in ratios(model).items():
         for kind in ("mean", "var"):
             largest = soft[layer][kind].index(max(soft[layer][kind]))
-            assert found[kind] == [float(k == largest) for k in range(3)]
+            assert values[kind] == [float(k == largest) for k in range(3)]
     model(images((8, 6, 5, 5))).sum().backward()
     logits = [value for key, value in model.named_parameters() if key.endswith("logits")]
     assert logits
     assert all(value.grad is None for value in logits)
     fresh = network(name)  # a saved state keeps them
     fresh.load_state_dict(model.state_dict())
-    for layer, found in ratios(fresh).items():
-        assert found["mean"] == pytest.approx(ratios(model)[layer]["mean"], abs=1e-9)
+    for layer, values in ratios(fresh).items():
+        assert values["mean"] == pytest.approx(ratios(model)[layer]["mean"], abs=1e-9)
     set_ratios(model, soft)  # and back again
     assert all(value.requires_grad for value in logits)
 
 
 @pytest.mark.parametrize(
-    ("given", "says"),
+    ("learned", "says"),
     [
         ({}, "no ratios for the layer 0"),
         ({"0": {"mean": [1.0, 0.0], "var": [1.0, 0.0]}}, "are not 3 with sum 1"),
         ({"0": {"mean": [1.0, 1.0, 0.0], "var": [1.0, 0.0, 0.0]}}, "are not 3 with sum 1"),
     ],
 )
-def test_ratios_that_do_not_fit_are_refused(given: Any, says: str) -> None:
+def test_ratios_that_do_not_fit_are_refused(learned: Any, says: str) -> None:
     with pytest.raises(ValueError, match=says):
-        set_ratios(network("sn"), given)
+        set_ratios(network("sn"), learned)
 
 
 def test_two_ratios_for_a_tied_layer_are_refused() -> None:

@@ -54,15 +54,15 @@ def twins(
 
 
 def assert_alike(layer: NormAct, fused: NormAct, x: Tensor, dtype: torch.dtype) -> None:
-    worst = TOLERANCE[dtype]
-    found = values_and_gradients(fused, x, fused(x))
+    tolerance = TOLERANCE[dtype]
+    actual = values_and_gradients(fused, x, fused(x))
     expected = values_and_gradients(layer, x, layer(x))
-    for ours, theirs in zip(found, expected, strict=True):
+    for ours, theirs in zip(actual, expected, strict=True):
         assert ours.dtype == theirs.dtype
         scale = float(theirs.detach().abs().max()) + 1
-        torch.testing.assert_close(ours, theirs, rtol=worst, atol=worst * scale)
+        torch.testing.assert_close(ours, theirs, rtol=tolerance, atol=tolerance * scale)
     for ours, theirs in zip(fused.buffers(), layer.buffers(), strict=True):
-        torch.testing.assert_close(ours, theirs, rtol=worst, atol=worst)
+        torch.testing.assert_close(ours, theirs, rtol=tolerance, atol=tolerance)
 
 
 def test_the_layers_of_the_papers_have_kernels() -> None:
@@ -167,17 +167,17 @@ def test_nothing_but_the_input_and_statistics_are_kept(name: str) -> None:
     layer = normalizer(name).layer(16)
     set_triton(layer)
     x = torch.randn(2, 16, 24, 24, requires_grad=True)
-    kept: dict[int, int] = {}
+    saved: dict[int, int] = {}
 
     def note(tensor: Tensor) -> Tensor:
-        kept[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
+        saved[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
         layer(x)
     # Proxies are 256 values of every channel, whatever the size of the map.
     proxies = 8 * 16 * 256 * 4 if name.endswith("pn") else 0
-    assert sum(kept.values()) <= 1.05 * x.nbytes + proxies
+    assert sum(saved.values()) <= 1.05 * x.nbytes + proxies
 
 
 @pytest.mark.parametrize("name", slow_except(["gn", "bn", "evonorm_b0"], ["gn"]))
@@ -204,11 +204,11 @@ def test_a_network_learns_the_same(name: str) -> None:
 def test_they_compile_for_a_gpu_where_there_is_none() -> None:
     script = Path(__file__).parents[1] / "support/compile_kernels.py"
     environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
-    found = subprocess.run(
+    process = subprocess.run(
         [sys.executable, script], env=environment, capture_output=True, text=True
     )
-    assert found.returncode == 0, found.stderr
-    lines = [line for line in found.stdout.splitlines() if line.startswith("  ")]
+    assert process.returncode == 0, process.stderr
+    lines = [line for line in process.stdout.splitlines() if line.startswith("  ")]
     names = {line.split()[0] for line in lines}
     assert names == {"forward", "backward", "moments_of", "sums", "inputs"}
     assert all(line.endswith(", 0 bytes outside of them") for line in lines)

@@ -80,12 +80,12 @@ def worst_error(name: str, options: dict[str, Any], row: dict[str, Any]) -> floa
         assert str(refused.value) == reason
         return None
     before = copy.deepcopy(layer.state_dict())
-    found = values_and_gradients(layer, x, layer(x))
+    actual = values_and_gradients(layer, x, layer(x))
     layer.load_state_dict(before)
     expected = values_and_gradients(layer, x, layer.reference(x))
     errors = (
         (ours - theirs).abs() / theirs.abs().clamp(min=1)
-        for ours, theirs in zip(found, expected, strict=True)
+        for ours, theirs in zip(actual, expected, strict=True)
     )
     return max(float(error.detach().max()) for error in errors)
 
@@ -104,15 +104,16 @@ def test_values_and_gradients_are_those_of_the_reference(
     assert not failed
     # What refuses a shape says so; what refused nearly all would have passed unseen.
     for training in (True, False):
-        seen = [e for e, row in zip(errors, rows, strict=True) if row["training"] == training]
-        assert sum(error is not None for error in seen) >= (0.1 if training else 0.8) * len(seen)
+        cases = zip(errors, rows, strict=True)
+        computed = [error is not None for error, row in cases if row["training"] == training]
+        assert sum(computed) >= (0.1 if training else 0.8) * len(computed)
 
 
 def test_in_the_sample_every_pair_of_values_occurs() -> None:
     rows = covering(FACTORS)
     for (first, i), (second, j) in pairs(FACTORS):
-        wanted = FACTORS[first][i], FACTORS[second][j]
-        assert any((row[first], row[second]) == wanted for row in rows)
+        pair = FACTORS[first][i], FACTORS[second][j]
+        assert any((row[first], row[second]) == pair for row in rows)
 
 
 def tensors(layer: nn.Module, x: Tensor) -> tuple[Callable[..., Tensor], list[Tensor]]:
@@ -159,11 +160,11 @@ def test_a_standardized_convolution_and_its_layer_are_those_of_the_references(
     both = nn.Sequential(conv, perturbed_layer(norm, 8, act, torch.float64))
     x = images((8, 6, 5, 4))
     before = copy.deepcopy(both.state_dict())
-    found = values_and_gradients(both, x, both(x))
+    actual = values_and_gradients(both, x, both(x))
     both.load_state_dict(before)
     out = F.conv2d(x, conv.reference(), conv.bias, groups=groups)
     expected = values_and_gradients(both, x, both[1].reference(out))  # type: ignore[operator]
-    for ours, theirs in zip(found, expected, strict=True):
+    for ours, theirs in zip(actual, expected, strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-9)
 
 
@@ -189,8 +190,8 @@ def test_dtype_and_layout(
     assert output.is_contiguous(memory_format=layout)
     assert all(buffer.dtype not in HALF for buffer in layer.buffers())
     expected = reference.reference(x)
-    worst = TOLERANCE[dtype]
-    torch.testing.assert_close(output.double(), expected, rtol=worst, atol=worst)
+    tolerance = TOLERANCE[dtype]
+    torch.testing.assert_close(output.double(), expected, rtol=tolerance, atol=tolerance)
 
 
 @pytest.mark.parametrize("name", normalizers())
@@ -241,8 +242,8 @@ def test_parameters_have_the_names_and_starts_of_the_contract(
             assert values.tolist() == pytest.approx(FEW[parameter])
         elif parameter not in FEW and layer.roles[parameter] != "residual":
             assert torch.equal(values, torch.full((6,), STARTS[parameter]))
-    kept = {buffer for buffer in layer.state_dict() if buffer not in layer.roles}
-    assert kept <= {"running_mean", "running_var"}
+    buffers = {buffer for buffer in layer.state_dict() if buffer not in layer.roles}
+    assert buffers <= {"running_mean", "running_var"}
 
 
 @pytest.mark.parametrize("name", normalizers())
@@ -292,15 +293,17 @@ def test_in_training_a_batch_dependent_layer_sees_the_images_of_its_worker(name:
         set_progress([layer], 0.0)
     state = copy.deepcopy(layer.state_dict())
     x = images((32, 6, 3, 3))
-    seen = list(of_workers(layer, x, state, range(4)))
+    outputs = list(of_workers(layer, x, state, range(4)))
     set_workers(layer, 4)
     layer.load_state_dict(state)
     apart = layer(x)
     if layer.sets(32) == 1:  # synchronized: all workers are one
-        torch.testing.assert_close(apart, seen[-1])
+        torch.testing.assert_close(apart, outputs[-1])
         return
-    torch.testing.assert_close(apart, torch.stack(seen[:4], 1).flatten(0, 1), rtol=1e-9, atol=1e-9)
-    changed = (seen[-1] - apart).abs().max()
+    torch.testing.assert_close(
+        apart, torch.stack(outputs[:4], 1).flatten(0, 1), rtol=1e-9, atol=1e-9
+    )
+    changed = (outputs[-1] - apart).abs().max()
     assert changed > 1e-2 or layer.sets(32) != 4  # the control: the grouping changes something
 
 
@@ -323,15 +326,15 @@ def test_running_statistics_are_the_mean_over_workers(name: str) -> None:
     workers = [normalizer(name).layer(3).double() for _ in range(4)]
     x = images((32, 3, 4, 4)).detach()
     layer(x)
-    found = dict(layer.named_buffers())
+    buffers = dict(layer.named_buffers())
     for worker, each in enumerate(workers):
         each(x[worker::4])
-    for key in found.keys() - {"progress"}:
+    for key in buffers.keys() - {"progress"}:
         mean = torch.stack([each.get_buffer(key) for each in workers]).mean(0)
         if isinstance(layer, BatchRenormAct) and key == "running_var":  # its deviation moves
             roots = [torch.sqrt(each.get_buffer(key) + layer.eps) for each in workers]
             mean = torch.stack(roots).mean(0).square() - layer.eps
-        torch.testing.assert_close(found[key], mean)
+        torch.testing.assert_close(buffers[key], mean)
 
 
 #: Whose running variance is the unbiased one, as torch's.
@@ -349,14 +352,14 @@ def test_running_statistics_move_by_momentum_to_those_of_the_workers(name: str, 
         x = images((32, 3, 2, 2)).detach() * (step + 1) + step
         layer(x)
         workers = [x] if layer.sets(32) == 1 else [x[0::2], x[1::2]]  # type: ignore[operator]
-        seen = [w.var((0, 2, 3), correction=int(name in UNBIASED)) for w in workers]
+        variances = [w.var((0, 2, 3), correction=int(name in UNBIASED)) for w in workers]
         mean = (1 - momentum) * mean + momentum * x.mean((0, 2, 3))
         if isinstance(layer, BatchRenormAct):  # whose deviation moves
-            root = torch.stack([torch.sqrt(v + layer.eps) for v in seen]).mean(0)
+            root = torch.stack([torch.sqrt(v + layer.eps) for v in variances]).mean(0)
             moved = (1 - momentum) * torch.sqrt(var + layer.eps) + momentum * root
             var = moved.square() - layer.eps
         else:
-            var = (1 - momentum) * var + momentum * torch.stack(seen).mean(0)
+            var = (1 - momentum) * var + momentum * torch.stack(variances).mean(0)
     torch.testing.assert_close(layer.get_buffer("running_var"), var)
     if not name.startswith("evonorm"):
         torch.testing.assert_close(layer.get_buffer("running_mean"), mean)
@@ -390,8 +393,8 @@ def test_a_compiled_layer_has_no_graph_breaks(name: str, training: bool) -> None
     expected = values_and_gradients(layer, x, layer(x))
     layer.load_state_dict(state)
     compiled = torch.compile(layer, fullgraph=True, backend="aot_eager")
-    found = values_and_gradients(layer, x, compiled(x))
-    for ours, theirs in zip(found, expected, strict=True):
+    actual = values_and_gradients(layer, x, compiled(x))
+    for ours, theirs in zip(actual, expected, strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4)
 
 
@@ -442,9 +445,9 @@ def test_a_compiled_activation_is_the_one_of_torch(act: str) -> None:
     edges = [0.0, -0.0, 1.0, -1.0, math.inf, -math.inf, math.nan]
     one, other = (torch.tensor(edges, requires_grad=True) for _ in range(2))
     function = torch.compile(activation(act), fullgraph=True, backend="aot_eager")
-    found, expected = function(one), getattr(F, act)(other)
-    torch.testing.assert_close(found, expected, rtol=0, atol=0, equal_nan=True)
-    found.sum().backward()
+    actual, expected = function(one), getattr(F, act)(other)
+    torch.testing.assert_close(actual, expected, rtol=0, atol=0, equal_nan=True)
+    actual.sum().backward()
     expected.sum().backward()
     torch.testing.assert_close(one.grad, other.grad, rtol=0, atol=0, equal_nan=True)
 
@@ -468,6 +471,6 @@ if __name__ == "__main__":
     print("worst |a - b| / max(1, |b|) of values and gradients against the reference, fp64")
     for name, options in CASES:
         errors = [worst_error(name, options, row) for row in covering(FACTORS)]
-        known = [error for error in errors if error is not None]
+        computed = [error for error in errors if error is not None]
         label = f"{name} {case_id(options)}"
-        print(f"{label:<90} {max(known):.1e}  {len(known)} of {len(errors)} shapes computed")
+        print(f"{label:<90} {max(computed):.1e}  {len(computed)} of {len(errors)} shapes computed")

@@ -54,10 +54,10 @@ def test_bn_is_torchs_bit_for_bit(name: str, training: bool) -> None:
         a, b = x.clone().requires_grad_(), x.clone().requires_grad_()
         left, right = ours(a), F.relu(theirs(b))
         assert torch.equal(left, right)
-        wanted = [a, *ours.parameters()], [b, *theirs.parameters()]
+        inputs = [a, *ours.parameters()], [b, *theirs.parameters()]
         for mine, other in zip(
-            torch.autograd.grad(left.square().sum(), wanted[0]),
-            torch.autograd.grad(right.square().sum(), wanted[1]),
+            torch.autograd.grad(left.square().sum(), inputs[0]),
+            torch.autograd.grad(right.square().sum(), inputs[1]),
             strict=True,
         ):
             assert torch.equal(mine, other)
@@ -80,13 +80,13 @@ def test_sync_bn_of_two_processes_is_torchs_bn_of_both(tmp_path: Path) -> None:
     theirs = nn.BatchNorm2d(6).double()
     x = images((8, 6, 3, 3))
     expected = theirs(x)
-    wanted = [x, *theirs.parameters()]
-    gradients = torch.autograd.grad((expected * torch.sin(x.detach())).sum(), wanted)
-    found = [torch.load(tmp_path / f"{rank}.pt") for rank in range(2)]
-    for rank, (output, of_x, of_weight, of_bias, mean, var) in enumerate(found):
+    inputs = [x, *theirs.parameters()]
+    gradients = torch.autograd.grad((expected * torch.sin(x.detach())).sum(), inputs)
+    results = [torch.load(tmp_path / f"{rank}.pt") for rank in range(2)]
+    for rank, (output, of_x, of_weight, of_bias, mean, var) in enumerate(results):
         torch.testing.assert_close(output, expected[rank::2], **FP64)
         torch.testing.assert_close(of_x, gradients[0][rank::2], rtol=1e-10, atol=1e-10)
-        other = found[1 - rank]
+        other = results[1 - rank]
         torch.testing.assert_close(of_weight + other[2], gradients[1], rtol=1e-10, atol=1e-10)
         torch.testing.assert_close(of_bias + other[3], gradients[2], rtol=1e-10, atol=1e-10)
         torch.testing.assert_close(mean, theirs.running_mean, **FP64)
@@ -105,10 +105,10 @@ def _one_of_two(rank: int, folder: Path) -> None:
     assert isinstance(layer, SyncBatchNormAct)
     x = images((8, 6, 3, 3)).detach()[rank::2].requires_grad_()
     output = layer(x)
-    wanted = [x, *layer.parameters()]
-    gradients = torch.autograd.grad((output * torch.sin(x.detach())).sum(), wanted)
-    found = [output.detach(), *gradients, layer.running_mean, layer.running_var]
-    torch.save(found, folder / f"{rank}.pt")
+    inputs = [x, *layer.parameters()]
+    gradients = torch.autograd.grad((output * torch.sin(x.detach())).sum(), inputs)
+    results = [output.detach(), *gradients, layer.running_mean, layer.running_var]
+    torch.save(results, folder / f"{rank}.pt")
     distributed.destroy_process_group()
 
 
@@ -230,11 +230,11 @@ def test_scaled_weight_standardization_is_timms(groups: int, size: int) -> None:
 def test_standardized_weights_are_those_of_the_reference(kind: str, groups: int) -> None:
     conv = nn.Conv2d(8, 16, 3, groups=groups, bias=False).double()
     ours = Standardization(kind, 1e-10).convert(conv)  # type: ignore[arg-type]
-    found, expected = ours.standardized(), ours.reference()
-    torch.testing.assert_close(found, expected, **FP64)
-    weights = torch.randn(found.shape, dtype=torch.float64)
+    actual, expected = ours.standardized(), ours.reference()
+    torch.testing.assert_close(actual, expected, **FP64)
+    weights = torch.randn(actual.shape, dtype=torch.float64)
     left, right = (
-        torch.autograd.grad((each * weights).sum(), ours.weight)[0] for each in (found, expected)
+        torch.autograd.grad((each * weights).sum(), ours.weight)[0] for each in (actual, expected)
     )
     torch.testing.assert_close(left, right, rtol=1e-10, atol=1e-10)
 

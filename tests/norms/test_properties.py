@@ -250,8 +250,8 @@ def test_fixup_starts_branches_at_zero() -> None:
     FixUp().initialize(head, branches, head)
     for first, second, last in branches:
         for conv in (first, second):
-            wanted = sqrt(2 / (32 * 9)) * 16 ** (-1 / 4)  # three convolutions in a branch
-            assert conv.weight.std().item() == pytest.approx(wanted, rel=0.05)
+            std = sqrt(2 / (32 * 9)) * 16 ** (-1 / 4)  # three convolutions in a branch
+            assert conv.weight.std().item() == pytest.approx(std, rel=0.05)
         assert not last.weight.any()
     assert not head.weight.any()
     assert not head.bias.any()
@@ -262,8 +262,8 @@ def test_standardized_filters_have_mean_0_and_their_variance(kind: Any) -> None:
     conv = Standardization(kind, 1e-10).convert(nn.Conv2d(8, 16, 3, groups=2).double())
     weights = conv.standardized().flatten(1)
     torch.testing.assert_close(weights.mean(1), torch.zeros(16).double())
-    wanted = 1 / 36 if isinstance(conv, ScaledStandardizedConv2d) else 1.0
-    torch.testing.assert_close(weights.var(1, correction=0), torch.full((16,), wanted).double())
+    variance = 1 / 36 if isinstance(conv, ScaledStandardizedConv2d) else 1.0
+    torch.testing.assert_close(weights.var(1, correction=0), torch.full((16,), variance).double())
     with pytest.raises(Impossible, match="filters of a single weight"):
         Standardization(kind, 1e-10).convert(nn.Conv2d(8, 8, 1, groups=8))
 
@@ -344,8 +344,8 @@ def test_without_activation_the_additional_parameters_replace_the_shift(
 ) -> None:
     norm = normalizer("gn_pn", additional=additional)
     assert {name for name, _ in norm.layer(8, None).named_parameters()} == left
-    found = {name for name, _ in norm.layer(8).named_parameters()} - {"weight", "bias"}
-    assert found == ({"proxy_weight", "proxy_bias"} if additional else set())
+    names = {name for name, _ in norm.layer(8).named_parameters()} - {"weight", "bias"}
+    assert names == ({"proxy_weight", "proxy_bias"} if additional else set())
 
 
 # Batch renormalization
@@ -358,8 +358,8 @@ def test_without_activation_the_additional_parameters_replace_the_shift(
 def test_the_limits_of_batch_renorm_open_linearly(progress: float, r: float, d: float) -> None:
     layer = normalizer("batch_renorm").layer(4)
     layer.get_buffer("progress").fill_(progress)
-    found = [each.item() for each in layer.limits()]  # type: ignore[operator]
-    assert found == pytest.approx([r, d], abs=1e-3)
+    limits = [each.item() for each in layer.limits()]  # type: ignore[operator]
+    assert limits == pytest.approx([r, d], abs=1e-3)
 
 
 # What cannot work says so

@@ -37,17 +37,17 @@ ALL = ["bn", "bn_pn", "evonorm_b0", "evonorm_b1", "evonorm_b2", "evonorm_s0", "f
 done: set[tuple[Any, ...]] = set()
 
 
-def compiled(kernel: JITFunction[Any], *given: Any, **options: Any) -> None:
+def compile_launch(kernel: JITFunction[Any], *positional: Any, **options: Any) -> None:
     """In the place of a launch: compile what would be launched, as Triton specializes it."""
     del options["grid"], options["warmup"]
     chosen = {name: options.pop(name) for name in ("num_warps", "enable_fp_fusion")}
-    told = dict(zip(kernel.arg_names, given, strict=False)) | options
-    constants = {p.name: told[p.name] for p in kernel.params if p.is_constexpr}
-    one = 1
-    constants |= {name: 1 for name, value in told.items() if value is one}
+    arguments = dict(zip(kernel.arg_names, positional, strict=False)) | options
+    constants = {p.name: arguments[p.name] for p in kernel.params if p.is_constexpr}
+    one = 1  # by identity: True and 1.0 equal it, and are no constants
+    constants |= {k: value for k, value in arguments.items() if value is one or value is None}
     signature, attributes = {}, {}
     for place, name in enumerate(kernel.arg_names):
-        value = told[name]
+        value = arguments[name]
         if name in constants:
             signature[name] = "constexpr"
             continue
@@ -60,8 +60,8 @@ def compiled(kernel: JITFunction[Any], *given: Any, **options: Any) -> None:
     done.add(key)
     places = {(kernel.arg_names.index(name),): value for name, value in constants.items()}
     source = ASTSource(kernel, signature=signature, constexprs=places, attrs=attributes)
-    found = compile_(source, target=TARGET, options=chosen)
-    print(f"  {kernel.__name__:<16} {chosen['num_warps']:2} warps, {usage(found.asm['cubin'])}")
+    binary = compile_(source, target=TARGET, options=chosen)
+    print(f"  {kernel.__name__:<16} {chosen['num_warps']:2} warps, {usage(binary.asm['cubin'])}")
 
 
 def usage(cubin: bytes) -> str:
@@ -82,7 +82,7 @@ def usage(cubin: bytes) -> str:
 
 def work(names: list[str], shapes: list[tuple[int, ...]], dtypes: list[torch.dtype]) -> None:
     """Forward and backward passes of layers, nothing computed."""
-    JITFunction.run = compiled
+    JITFunction.run = compile_launch
     kernels.supports = lambda x: True
     for dtype in dtypes:
         for layout in (torch.channels_last, torch.contiguous_format):

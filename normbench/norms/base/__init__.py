@@ -2,6 +2,6 @@
 
 Begin with `layer`: the interfaces of a normalizer and its layers. `moments` and `running` compute
 and keep statistics, `activations`, `standardized_conv` and `residual` are what stands around a
-layer, `recompute` trades time for memory, `reference_ops` serves the references. Nothing here knows
-a family.
+layer, `options` checks the values of a yaml, `recompute` trades time for memory, `reference_ops`
+serves the references. Nothing here knows a family.
 """
