@@ -24,11 +24,11 @@ from normbench.norms.kernels.tiles import (
     LARGEST,
     USUAL,
     Parameters,
-    Tile,
     dense,
     is_channels_last,
     shape_arguments,
     stride_like,
+    tile_arguments,
     wide_dtype,
 )
 
@@ -54,9 +54,9 @@ class SampleOptions:
 
 def fits(x: Tensor, options: SampleOptions, parameters: Parameters) -> bool:
     """Return True if a program can hold a group of `x`, its gradient and the proxy's values."""
-    tile = _tile(x, options.groups)[1]
+    _, channels, positions = _tile(x, options.groups)
     proxies = 1 if parameters.shift is None else 2
-    return tile.channels * tile.positions <= LARGEST // proxies * 4 // wide_dtype(x).itemsize
+    return channels * positions <= LARGEST // proxies * 4 // wide_dtype(x).itemsize
 
 
 def per_sample(x: Tensor, options: SampleOptions, parameters: Parameters) -> Tensor:
@@ -98,16 +98,16 @@ class _PerSample(torch.autograd.Function):
 
 def _launch_arguments(x: Tensor, options: SampleOptions) -> tuple[tuple[int, int], dict[str, Any]]:
     """Return the grid of programs and the arguments that both kernels share."""
-    sets, tile = _tile(x, options.groups)
+    sets, *tile = _tile(x, options.groups)
     return (len(x), options.groups // sets), {
         "GROUP": x.shape[1] // options.groups, "SETS": sets, "CENTER": options.center,
         "GATED": options.gated, "ACT": ACTIVATIONS[options.act],
-        **shape_arguments(x), **tile.arguments,
+        **shape_arguments(x), **tile_arguments(*tile),
     }  # fmt: skip
 
 
-def _tile(x: Tensor, groups: int) -> tuple[int, Tile]:
-    """Return the number of groups of a program, and the tile that holds them."""
+def _tile(x: Tensor, groups: int) -> tuple[int, int, int]:
+    """Return the groups of a program, and channels and positions of the tile that holds them."""
     sets, group, positions = 1, x.shape[1] // groups, x.shape[2] * x.shape[3]
     columns = triton.next_power_of_2(positions)
     # In channels_last neighbouring channels are adjacent in memory, so read several.
@@ -115,4 +115,4 @@ def _tile(x: Tensor, groups: int) -> tuple[int, Tile]:
     if group & (group - 1) == 0:  # else a tile cannot be split into its groups
         while groups % (2 * sets) == 0 and 2 * sets * group * columns <= limit:
             sets *= 2
-    return sets, Tile(triton.next_power_of_2(sets * group), columns)
+    return sets, triton.next_power_of_2(sets * group), columns

@@ -24,11 +24,11 @@ from normbench.norms.kernels.tiles import (
     ACTIVATIONS,
     USUAL,
     Parameters,
-    Tile,
     dense,
     is_channels_last,
     shape_arguments,
     stride_like,
+    tile_arguments,
     wide_dtype,
 )
 from normbench.norms.kernels.worker_kernels import forward, inputs, moments_of, sums
@@ -156,12 +156,12 @@ def _launch_arguments(x: Tensor) -> tuple[tuple[int, int, int], dict[str, Any]]:
     # Channels are adjacent in channels_last, positions otherwise.
     rows = 64 if is_channels_last(x) else max(1, USUAL // 4 // columns)
     rows = min(rows, triton.next_power_of_2(channels))
-    tile = Tile(rows, min(columns, max(16, USUAL // 2 // rows)))
+    columns = min(columns, max(16, USUAL // 2 // rows))
     blocks = triton.cdiv(channels, rows)
-    tiles = triton.cdiv(positions, tile.positions)
-    span = tile.positions * triton.cdiv(tiles * images * blocks, max(PROGRAMS, images * blocks))
+    tiles = triton.cdiv(positions, columns)
+    span = columns * triton.cdiv(tiles * images * blocks, max(PROGRAMS, images * blocks))
     grid = images, blocks, triton.cdiv(positions, span)
-    return grid, {"span": span, **shape_arguments(x), **tile.arguments}
+    return grid, {"span": span, **shape_arguments(x), **tile_arguments(rows, columns)}
 
 
 def _select_map(options: WorkerOptions) -> dict[str, Any]:

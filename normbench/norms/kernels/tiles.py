@@ -1,7 +1,6 @@
 """Parameters, tiles and strides, for the code that launches the kernels of both families."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
@@ -46,31 +45,18 @@ class Parameters(NamedTuple):
                 yield gradient.to(parameter.dtype)
 
 
-@dataclass(frozen=True)
-class Tile:
-    """The block of channels and positions that a program computes at a time."""
-
-    channels: int
-    positions: int
-
-    @property
-    def arguments(self) -> dict[str, Any]:
-        """The kernel arguments of the tile."""
-        return {
-            "BLOCK_C": self.channels, "BLOCK_P": self.positions,
-            # A warp has 32 threads: 16 values each, in registers.
-            "num_warps": min(16, max(1, self.channels * self.positions // 512)),
-            "enable_fp_fusion": True,  # explicit, because Triton's default is to change
-        }  # fmt: skip
-
-
-def accumulator(x: Tensor) -> Any:
-    """Return the Triton dtype of sums."""
-    return tl.float64 if x.dtype == torch.float64 else tl.float32
+def tile_arguments(channels: int, positions: int) -> dict[str, Any]:
+    """Return the kernel arguments of the block of the map that a program computes at a time."""
+    return {
+        "BLOCK_C": channels, "BLOCK_P": positions,
+        # A warp has 32 threads: 16 values each, in registers.
+        "num_warps": min(16, max(1, channels * positions // 512)),
+        "enable_fp_fusion": True,  # explicit, because Triton's default is to change
+    }  # fmt: skip
 
 
 def wide_dtype(x: Tensor) -> torch.dtype:
-    """Return the torch dtype of sums."""
+    """Return the dtype of sums."""
     return torch.float64 if x.dtype == torch.float64 else torch.float32
 
 
@@ -100,5 +86,6 @@ def shape_arguments(x: Tensor) -> dict[str, Any]:
     channel, position = (1, x.shape[1]) if is_channels_last(x) else (x.stride(1), 1)
     return {
         "C": x.shape[1], "P": x.shape[2] * x.shape[3],
-        "sn": x.stride(0), "sc": channel, "sp": position, "ACC": accumulator(x),
+        "sn": x.stride(0), "sc": channel, "sp": position,
+        "ACC": tl.float64 if x.dtype == torch.float64 else tl.float32,
     }  # fmt: skip
