@@ -20,8 +20,8 @@ from normbench.norms.base.moments import (
     root_mean_square,
 )
 
-#: What a statistic covers: a channel over the images of a worker, or of one image a channel, all
-#: channels, or a group of channels.
+#: The values of a statistic: a channel over the images of a worker (bwh), or of one image a channel
+#: (wh), all channels (whc) or a group of channels (g).
 Scope = Literal["bwh", "wh", "whc", "g"]
 
 

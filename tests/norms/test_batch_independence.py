@@ -1,4 +1,4 @@
-"""What normalizers declare about workers is what they compute, which is why rows can be shared."""
+"""Normalizers compute what they declare about workers, so that their rows can be shared."""
 
 from typing import Any
 
@@ -21,7 +21,7 @@ def numbers(norm: str, batch: int, *more: str) -> tuple[Any, ...]:
 
 @pytest.mark.parametrize("norm", slow_except(normalizers(), EVERYDAY_NORMS))
 def test_a_normalizer_is_what_it_declares_about_workers(norm: str) -> None:
-    """Bit for bit the same however 128 images are divided; or else other numbers."""
+    """Every division of 128 images gives the same bits, or other numbers if it matters."""
     same = numbers(norm, 4) == numbers(norm, 64)
     assert same == normalizer(norm).worker_independent
 

@@ -1,4 +1,4 @@
-"""What can be done to a trained network: example weighing, precise statistics, hard ratios."""
+"""Trained networks: example weighing, precise statistics, hard ratios."""
 
 import copy
 from pathlib import Path

@@ -28,13 +28,13 @@ pytestmark = pytest.mark.skipif(
 )
 
 LAYOUTS = [torch.contiguous_format, torch.channels_last]
-#: With an activation and in training; the others are computed as their formulas stand.
+#: Normalizers with kernels in training; layers without one compute their formula in PyTorch.
 WITH_KERNELS = {
     "bn", "bn_pn", "bn_ws", "evonorm_b0", "evonorm_b1", "evonorm_b2", "evonorm_s0", "evonorm_s1",
     "evonorm_s2", "frn", "gn", "gn_pn", "gn_ws", "gn_ws_pn", "in", "in_pn", "ln", "ln_pn", "ln_ws",
     "sn", "sn_tied", "sync_bn",
 }  # fmt: skip
-#: One of each kind of map.
+#: One normalizer for each kind of map.
 FAMILIES = ["ln_pn", "gn", "evonorm_s0", "frn", "bn", "evonorm_b0", "sn"]
 
 
@@ -155,7 +155,7 @@ def test_gradients_may_be_taken_twice_of_one_map() -> None:
 
 
 def test_equal_sides_of_a_maximum_share_the_gradient() -> None:
-    """As torch.maximum has it: 0 is often at a threshold of 0."""
+    """As in torch.maximum: values are often 0, the initial threshold."""
     layer, fused = (normalizer("frn").layer(4).double() for _ in range(2))
     set_triton(fused)
     x = torch.zeros(2, 4, 3, 3, dtype=torch.float64, requires_grad=True)

@@ -102,7 +102,7 @@ def test_values_and_gradients_are_those_of_the_reference(
         if error is not None and not error <= 1e-10
     ]
     assert not failed
-    # What refuses a shape says so; what refused nearly all would have passed unseen.
+    # A layer that refused nearly all shapes would pass without having computed anything.
     for training in (True, False):
         cases = zip(errors, rows, strict=True)
         computed = [error is not None for error, row in cases if row["training"] == training]
@@ -220,7 +220,7 @@ STARTS = {
     "proxy_weight": 0.0,
     "proxy_bias": 0.0,
 }
-#: What a layer has one or a few of, whatever its channels, and where they start.
+#: Initial values of parameters whose size does not depend on the channels.
 FEW = {
     "eps": [1e-4],
     "alpha": [0.5],
@@ -310,7 +310,7 @@ def test_in_training_a_batch_dependent_layer_sees_the_images_of_its_worker(name:
 def of_workers(
     layer: nn.Module, x: Tensor, state: dict[str, Tensor], workers: range
 ) -> Iterator[Tensor]:
-    """What a layer gives for the images of each worker, and then for all images at once."""
+    """Yield the output of a layer for the images of each worker, then for all images at once."""
     for part in (*(x[worker :: len(workers)] for worker in workers), x):
         layer.load_state_dict(state)
         yield layer(part)
@@ -337,7 +337,7 @@ def test_running_statistics_are_the_mean_over_workers(name: str) -> None:
         torch.testing.assert_close(buffers[key], mean)
 
 
-#: Whose running variance is the unbiased one, as torch's.
+#: Normalizers with the unbiased running variance, as in torch.
 UNBIASED = {"bn", "sync_bn", "bn_pn", "bn_ws"}
 
 
@@ -365,7 +365,7 @@ def test_running_statistics_move_by_momentum_to_those_of_the_workers(name: str, 
         torch.testing.assert_close(layer.get_buffer("running_mean"), mean)
 
 
-# What people do with modules
+# Saving, copying and compiling
 
 
 @pytest.mark.parametrize("name", normalizers())
@@ -429,7 +429,7 @@ def test_a_lean_layer_keeps_no_map_but_its_input(name: str, act: str | None) -> 
 
 
 def test_what_a_layer_keeps_is_seen() -> None:
-    """Or the bound would hold for any."""
+    """The control of the test above: its bound does not hold for any layer."""
     x = torch.randn(8, 32, 32, 32)
     assert memory_for_backward(normalizer("evonorm_b0").layer(32), x) == pytest.approx(
         4 * x.nbytes, rel=0.01
@@ -440,7 +440,7 @@ def test_what_a_layer_keeps_is_seen() -> None:
 
 @pytest.mark.parametrize("act", [name for name in GAINS if name not in ("logsigmoid", "gelu_tanh")])
 def test_a_compiled_activation_is_the_one_of_torch(act: str) -> None:
-    """At 0, beyond all numbers and at none as well."""
+    """At 0, infinity and NaN too."""
     torch._dynamo.reset()
     edges = [0.0, -0.0, 1.0, -1.0, math.inf, -math.inf, math.nan]
     one, other = (torch.tensor(edges, requires_grad=True) for _ in range(2))

@@ -1,4 +1,4 @@
-"""What the papers say of their layers: invariances, bounds, ratios, variances."""
+"""Properties that the papers state of their layers: invariances, bounds, ratios, variances."""
 
 import copy
 from itertools import product
@@ -162,7 +162,7 @@ def test_evonorm_b0_in_evaluation_replaces_the_variance_of_the_batch_alone() -> 
     running = torch.sqrt(layer.get_buffer("running_var").view(-1, 1, 1) + 1e-5)
     expected = x / torch.maximum(running, v * x + std) * weight + bias
     torch.testing.assert_close(layer(x), expected)
-    # So it is no fixed affine map: between two inputs lies not what lies between the outputs.
+    # It is no fixed affine map: the output of a mean of inputs is not the mean of outputs.
     middle = (layer(x[:2]) + layer(x[2:])) / 2
     assert (layer((x[:2] + x[2:]) / 2) - middle).abs().max() > 1e-2
 
@@ -304,7 +304,7 @@ def test_one_hot_logits_are_the_normalizer_that_they_pick(
 
 
 def test_the_codes_unbiased_variance_leaks_into_all_members() -> None:
-    """With every variance from the unbiased one of a channel of an image, as the code has it."""
+    """As in the authors' code, all variances come from the unbiased one of each channel."""
     x = images((4, 6, 2, 2)).detach()
     ours = normalizer("sn", unbiased=True, over=["ln"]).layer(6, None).double()
     mean, var = x.mean((2, 3)), x.var((2, 3))  # torch's default is unbiased
@@ -362,7 +362,7 @@ def test_the_limits_of_batch_renorm_open_linearly(progress: float, r: float, d: 
     assert limits == pytest.approx([r, d], abs=1e-3)
 
 
-# What cannot work says so
+# Refusals
 
 
 @pytest.mark.parametrize(

@@ -132,7 +132,7 @@ class NormAct(nn.Module):
     recomputing: bool = False
     #: Why the layer can only be trained from a checkpoint, or "".
     unfinished: str = ""
-    #: What each parameter is, for weight decay and learning rates.
+    #: Role of each parameter, for weight decay and learning rates.
     roles: ClassVar[dict[str, Role]] = {"weight": "gain", "bias": "shift"}
     #: Parameters and buffers that `inherit_parameters` copies.
     inherited: ClassVar[tuple[str, ...]] = ("weight", "bias")
