@@ -42,7 +42,7 @@ from normbench.norms.base.layer import (
 )
 from normbench.norms.base.moments import normalize_by, set_moments, split_sets
 from normbench.norms.base.options import require_positive, require_share
-from normbench.norms.base.running import RunningStatistics, running_moments, weighted_moments
+from normbench.norms.base.running import RunningStatistics, normalize_weighted, running_moments
 from normbench.norms.workers import PerWorker
 
 Pair = tuple[Tensor | None, Tensor | None]
@@ -117,9 +117,7 @@ class BatchNormAct(PerWorker, RunningStatistics, Normalizing):
     def normalize(self, x: Tensor) -> Tensor:
         if not self.example_weight or self.training:
             return self._fused(x, (None, None), track=False)
-        x = upcast(x)
-        moments = weighted_moments(self, x, self.channels, self.example_weight)
-        return normalize_by(x, moments, self.eps)
+        return normalize_weighted(self, x, self.channels, self.example_weight)
 
     def _fused(self, x: Tensor, affine: Pair, *, track: bool) -> Tensor:
         """Normalize `x` and apply gain and shift in one operation of torch."""

@@ -36,7 +36,7 @@ from normbench.norms.base.moments import (
     split_sets,
 )
 from normbench.norms.base.options import require_positive, require_share
-from normbench.norms.base.running import RunningStatistics, running_moments, weighted_moments
+from normbench.norms.base.running import RunningStatistics, normalize_weighted, running_moments
 from normbench.norms.workers import PerWorker
 
 
@@ -97,6 +97,8 @@ class BatchGroupNormAct(PerWorker, RunningStatistics, Normalizing):
         return self._normalize(upcast(x), track=False)
 
     def _normalize(self, x: Tensor, *, track: bool) -> Tensor:
+        if self.example_weight and not self.training:
+            return normalize_weighted(self, x, self.groups, self.example_weight)
         return normalize_by(x, self._moments(x, track=track), self.eps)
 
     def _moments(self, x: Tensor, *, track: bool) -> Moments:
@@ -110,8 +112,6 @@ class BatchGroupNormAct(PerWorker, RunningStatistics, Normalizing):
                 self.track(mean=mean, var=var)
             mean, var = merge_channels(*moments, self.groups)
             return expand_sets(mean, len(x)), expand_sets(var, len(x))
-        if self.example_weight:
-            return weighted_moments(self, x, self.groups, self.example_weight)
         return merge_channels(*running_moments(self), self.groups)
 
     def reference_normalize(self, x: Tensor) -> Tensor:

@@ -26,14 +26,7 @@ import torch
 from torch import Tensor, nn
 
 from normbench.norms.base import reference_ops
-from normbench.norms.base.layer import (
-    NormAct,
-    Normalizer,
-    Normalizing,
-    Role,
-    per_channel,
-    upcast,
-)
+from normbench.norms.base.layer import NormAct, Normalizer, Normalizing, Role, per_channel, upcast
 from normbench.norms.base.moments import root_mean_square
 from normbench.norms.base.options import require_positive
 

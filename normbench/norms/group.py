@@ -27,17 +27,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from normbench.norms.base import reference_ops
-from normbench.norms.base.layer import (
-    Grouped,
-    NormAct,
-    Normalizer,
-    Normalizing,
-    saves_only_output,
-    upcast,
-)
-from normbench.norms.base.moments import normalize_by
+from normbench.norms.base.layer import Grouped, NormAct, Normalizer, Normalizing, saves_only_output
 from normbench.norms.base.options import require_positive
-from normbench.norms.base.running import weighted_moments
+from normbench.norms.base.running import normalize_weighted
 
 
 @dataclass(frozen=True)
@@ -119,9 +111,7 @@ class GroupNormAct(Normalizing):
     def normalize(self, x: Tensor) -> Tensor:
         if not self._weighs_examples:
             return F.group_norm(x, self.groups, eps=self.eps)
-        x = upcast(x)
-        moments = weighted_moments(self, x, self.groups, self.example_weight)
-        return normalize_by(x, moments, self.eps)
+        return normalize_weighted(self, x, self.groups, self.example_weight)
 
     def reference_normalize(self, x: Tensor) -> Tensor:
         return reference_ops.by_group(

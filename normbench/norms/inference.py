@@ -22,9 +22,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from normbench.norms.base.layer import per_channel, upcast
-from normbench.norms.base.moments import normalize_by
-from normbench.norms.base.running import RunningStatistics, running_moments, weighted_moments
+from normbench.norms.base.layer import per_channel
+from normbench.norms.base.running import RunningStatistics, normalize_weighted, running_moments
 from normbench.norms.group import GroupNormAct
 
 #: Attribute of layers of torch or timm with the handle that removes the hook.
@@ -89,8 +88,7 @@ def _batch_norm(alpha: float, layer: Any, inputs: tuple[Tensor]) -> tuple[Tensor
         return None
     (x,) = inputs
     m, v = running_moments(layer)
-    y = upcast(x)
-    y = normalize_by(y, weighted_moments(layer, y, layer.num_features, alpha), layer.eps)
+    y = normalize_weighted(layer, x, layer.num_features, alpha)
     # The layer undoes this and continues with y, including a fused activation.
     return ((y * per_channel(torch.sqrt(v + layer.eps)) + per_channel(m)).to(x.dtype),)
 
@@ -100,8 +98,7 @@ def _group_norm(alpha: float, layer: Any, inputs: tuple[Tensor], output: Tensor)
     if layer.training:
         return None
     (x,) = inputs
-    y = upcast(x)
-    y = normalize_by(y, weighted_moments(layer, y, layer.num_groups, alpha), layer.eps)
+    y = normalize_weighted(layer, x, layer.num_groups, alpha)
     if layer.affine:
         y = y * per_channel(layer.weight) + per_channel(layer.bias)
     for fused in ("drop", "act"):  # of timm's GroupNormAct

@@ -32,14 +32,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from normbench.norms.base.layer import (
-    NormAct,
-    Normalizer,
-    Normalizing,
-    Role,
-    per_channel,
-    upcast,
-)
+from normbench.norms.base.layer import NormAct, Normalizer, Normalizing, Role, per_channel, upcast
 from normbench.norms.base.options import require_positive
 from normbench.norms.batch import BatchNorm, BatchNormAct
 from normbench.norms.group import GroupNorm, GroupNormAct, InstanceNorm, LayerNorm

@@ -39,14 +39,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from normbench.norms.base import reference_ops
-from normbench.norms.base.layer import (
-    NormAct,
-    Normalizer,
-    Normalizing,
-    Role,
-    per_channel,
-    upcast,
-)
+from normbench.norms.base.layer import NormAct, Normalizer, Normalizing, Role, per_channel, upcast
 from normbench.norms.base.moments import (
     Moments,
     channel_moments,

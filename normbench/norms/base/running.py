@@ -13,12 +13,13 @@ with m_{x^2} = v + m^2, is computed in a form that is never negative.
 """
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from normbench.norms.base.layer import NormAct
-from normbench.norms.base.moments import Moments, group_moments, merge_channels
+from normbench.norms.base.layer import NormAct, upcast
+from normbench.norms.base.moments import Moments, group_moments, merge_channels, normalize_by
 
 
 class RunningStatistics(NormAct):
@@ -128,11 +129,11 @@ def blend_moments(moments: Moments, running: Moments, weight: float) -> Moments:
     return (1 - weight) * m + weight * mean, blended
 
 
-def weighted_moments(layer: nn.Module, x: Tensor, groups: int, weight: float) -> Moments:
-    """Mix the moments (N, G) of the groups of `x` by `weight` with the running ones of `layer`."""
-    return blend_moments(
-        group_moments(x, groups), merge_channels(*running_moments(layer), groups), weight
-    )
+def normalize_weighted(layer: Any, x: Tensor, groups: int, weight: float) -> Tensor:
+    """Normalize `x` by moments (N, G) of its groups, mixed by `weight` with the running ones."""
+    x = upcast(x)
+    running = merge_channels(*running_moments(layer), groups)
+    return normalize_by(x, blend_moments(group_moments(x, groups), running, weight), layer.eps)
 
 
 def running_moments(layer: nn.Module) -> Moments:
