@@ -28,9 +28,10 @@ from torch.multiprocessing.spawn import spawn
 from torch.nn import functional as F
 
 from normbench.catalog import normalizer
+from normbench.norms import batch
 from normbench.norms.base.activations import GAINS, activation
 from normbench.norms.base.standardized_conv import Standardization
-from normbench.norms.batch import SyncBatchNormAct
+from normbench.norms.batch import BatchNorm, SyncBatchNormAct
 from normbench.norms.renorm import BatchRenormAct, set_progress
 from normbench.norms.workers import set_workers
 from support.layers import images, perturbed_layer
@@ -72,6 +73,53 @@ def test_sync_bn_is_torchs_bn_of_all_workers() -> None:
     x = images((8, 6, 3, 3))
     torch.testing.assert_close(ours(x), theirs(x), **FP64)
     torch.testing.assert_close(ours.get_buffer("running_var"), theirs.running_var, **FP64)
+
+
+def test_sync_bn_of_two_equal_devices_is_that_of_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A device with the same images changes nothing but the factor of the unbiased variance."""
+    alone, pair = (perturbed_layer(normalizer("sync_bn"), 6, "silu", torch.float64) for _ in "ab")
+    x = images((8, 6, 3, 3))
+    expected = alone(x)
+    monkeypatch.setattr(batch, "_devices", lambda: 2)
+    monkeypatch.setattr(batch, "all_reduce", lambda value: 2 * value)
+    normalized = pair.normalize(x)  # type: ignore[operator]
+    torch.testing.assert_close(pair.activation(pair.affine(normalized)), expected, **FP64)
+    torch.testing.assert_close(pair(x), expected, **FP64)
+    torch.testing.assert_close(
+        pair.get_buffer("running_mean"), alone.get_buffer("running_mean"), **FP64
+    )
+    before = perturbed_layer(normalizer("sync_bn"), 6, "silu", torch.float64)
+    moved = [each.get_buffer("running_var") - 0.9 * before.get_buffer("running_var")
+             for each in (alone, pair)]  # fmt: skip
+    torch.testing.assert_close(moved[0] * (71 / 72), moved[1] * (143 / 144), **FP64)
+    assert pair.refusal(torch.Size((1, 6, 1, 1))) == ""  # two values on two devices
+    assert pair.worth_recomputing
+
+
+def test_bn_inherits_the_options_of_the_layer_that_it_replaces() -> None:
+    old = nn.BatchNorm2d(6, eps=1e-3, momentum=0.02)
+    assert BatchNorm().inherit_options(old) == BatchNorm(momentum=0.02, eps=1e-3)
+    assert BatchNorm(momentum=0.3).inherit_options(old) == BatchNorm(momentum=0.3, eps=1e-3)
+    cumulative = nn.BatchNorm2d(6, momentum=None)
+    assert BatchNorm().inherit_options(cumulative) == BatchNorm()
+    assert BatchNorm().inherit_options(nn.GroupNorm(2, 6, eps=1e-3)) == BatchNorm()
+
+
+def test_bn_inherits_parameters_and_statistics_of_equal_shape() -> None:
+    old = nn.BatchNorm2d(6)
+    for value in (old.weight, old.bias, old.running_mean, old.running_var):
+        assert value is not None
+        value.data.uniform_(0.5, 1.5)
+    new, other = BatchNorm().layer(6), BatchNorm().layer(5)
+    new.inherit_parameters(old)
+    other.inherit_parameters(old)
+    for name in ("weight", "bias", "running_mean", "running_var"):
+        assert torch.equal(new.state_dict()[name], old.state_dict()[name])
+    assert torch.equal(other.get_parameter("weight"), torch.ones(5))
+    evonorm = normalizer("evonorm_b0").layer(6)
+    evonorm.inherit_parameters(old)
+    assert torch.equal(evonorm.get_parameter("weight"), old.weight)
+    assert torch.equal(evonorm.get_buffer("running_var"), torch.ones(6))  # of another formula
 
 
 @pytest.mark.slow

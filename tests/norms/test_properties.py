@@ -401,6 +401,14 @@ def test_single_values_and_groups_that_do_not_fit_are_refused(
         assert layer.eval()(torch.ones(1, *shape[1:])).isfinite().all()
 
 
+@pytest.mark.parametrize("shape", [(2, 4, 1, 1), (1, 4, 2, 2), (1, 4, 1, 2), (1, 4, 2, 1)], ids=str)
+@pytest.mark.parametrize("name", ["bn", "batch_renorm", "bgn", "sn"])
+def test_two_values_of_a_channel_are_enough(name: str, shape: tuple[int, ...]) -> None:
+    layer = normalizer(name).layer(4)
+    assert layer.refusal(torch.Size(shape)) == ""
+    assert layer(torch.randn(shape)).isfinite().all()
+
+
 def test_synchronized_workers_of_one_image_work() -> None:
     layer = normalizer("sync_bn").layer(4)
     set_workers(layer, 2)
@@ -427,9 +435,31 @@ def test_images_must_fall_evenly_on_workers() -> None:
         ("bn", {"momentum": 2.0}, "norm.momentum=2.0: it must be above 0 and at most 1"),
         ("bgn", {"images": 0}, "norm.images=0: it must be above 0"),
         ("ghost_bn", {"ghost": 0}, "norm.ghost=0: it must be above 0"),
+        ("bn", {"momentum": 0.0}, "norm.momentum=0.0: it must be above 0 and at most 1"),
+        ("bgn", {"eps": 0.0}, "norm.eps=0.0: it must be above 0"),
+        ("bgn", {"momentum": 1.1}, "norm.momentum=1.1: it must be above 0 and at most 1"),
+        ("batch_renorm", {"eps": 0.0}, "norm.eps=0.0: it must be above 0"),
+        ("batch_renorm", {"d_max": 0.0}, "norm.d_max=0.0: it must be above 0"),
         ("batch_renorm", {"r_max": 0.5}, "norm.r_max=0.5: it must be at least 1"),
         ("batch_renorm", {"start": 0.5}, "norm.start=0.5: .* below norm.r_open=0.3"),
+        ("batch_renorm", {"start": 0.2}, "norm.start=0.2: .* below norm.d_open=0.2"),
+        ("batch_renorm", {"start": -0.1}, "norm.start=-0.1: it must be at least 0"),
+        ("batch_renorm", {"r_open": 1.1}, "norm.r_open=1.1, which is at most 1"),
+        ("evonorm_b0", {"eps": 0.0}, "norm.eps=0.0: it must be above 0"),
+        ("evonorm_b0", {"momentum": 2.0}, "norm.momentum=2.0: it must be above 0 and at most 1"),
+        ("evonorm_candidate", {"momentum": 0.0}, "norm.momentum=0.0: it must be above 0 and at"),
+        ("evonorm_candidate", {"eps": 0.0}, "norm.eps=0.0: it must be above 0"),
+        ("frn", {"eps": 0.0}, "norm.eps=0.0: it must be above 0"),
+        ("rms", {"eps": 0.0}, "norm.eps=0.0: it must be above 0"),
+        ("fixup", {"rate": 0.0}, "norm.rate=0.0: it must be above 0"),
+        ("gn_pn", {"groups": 0}, "norm.groups=0: it must be above 0"),
         ("gn_pn", {"samples": 0}, "norm.samples=0: it must be above 0"),
+        ("gn_pn", {"proxy_eps": 0.0}, "norm.proxy_eps=0.0: it must be above 0"),
+        ("nf", {"ws_eps": 0.0}, "norm.ws_eps=0.0: it must be above 0"),
+        ("nf", {"gain": 0.0}, "norm.gain=0.0: it must be above 0"),
+        ("nf", {"gate": -1.0}, "norm.gate=-1.0: it must be above 0"),
+        ("sn", {"eps": 0.0}, "norm.eps=0.0: it must be above 0"),
+        ("sn", {"momentum": 2.0}, "norm.momentum=2.0: it must be above 0 and at most 1"),
         ("nf", {"alpha": 0.0}, "norm.alpha=0.0: it must be above 0"),
         ("gn_ws", {"ws_eps": 0.0}, "norm.ws_eps=0.0: it must be above 0"),
         ("dyt", {"alpha": -1.0}, "norm.alpha=-1.0: it must be above 0"),
