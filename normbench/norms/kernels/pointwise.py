@@ -13,7 +13,7 @@ import triton.language as tl
 
 @triton.jit
 def read(x, c, p, inside, P, sc, sp, ACC: tl.constexpr):
-    """Return the tile of channels `c` and positions `p`, its offsets, and the mask of the map."""
+    """Load channels `c` at positions `p`; return values, offsets, and the mask of valid ones."""
     mask = inside[:, None] & (p < P)[None, :]
     offsets = c[:, None] * sc + p[None, :] * sp
     return tl.load(x + offsets, mask=mask, other=0.0).to(ACC), offsets, mask
