@@ -4,9 +4,11 @@ Hydra instantiates plugins from the namespace package `hydra_plugins` alone. So 
 here, without an `__init__.py`, and conf/hydra/sweeper/normbench.yaml names its class.
 """
 
+import copy
 import itertools
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from hydra.conf import HydraConf
@@ -15,18 +17,24 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
 from hydra.plugins.sweeper import Sweeper
 from hydra.types import HydraContext, TaskFunction
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig, OmegaConf, read_write
 
 #: Keys whose plain numbers need no composition of their own: they choose no file.
 NUMBERS = ("batch", "workers", "global_batch", "seed")
+#: Groups whose files fill one section of the configuration each, unless `_is_plain` says otherwise.
+SECTIONS = ("norm", "model", "data", "reg", "recipe")
+
+Words = dict[str, list[str]]  # of a cell by section; "" for all others
+Composition = tuple[DictConfig, HydraConf]  # a configuration without Hydra's part, and that part
 
 
 class NormbenchSweeper(Sweeper):
     """Pass each cell of a grid to the task function instead of launching it.
 
     The task function is called as `task(config, hydra, numbers)`, once a cell, in the order of the
-    command line. Cells that differ in plain numbers alone share one `config`, because Hydra takes
-    some 45 ms for a composition; `numbers` has the cell's own.
+    command line. Hydra takes some 45 ms for a composition, so cells share what is equal: those that
+    differ in plain numbers alone one `config` (`numbers` has the cell's own), all others the
+    sections of `SECTIONS`, each composed once for each choice and its options.
 
     Args:
         params: words of the grid in a file of sweeps/; those of the command line follow them.
@@ -34,7 +42,10 @@ class NormbenchSweeper(Sweeper):
 
     def __init__(self, params: Mapping[str, Any] | None = None) -> None:
         self.params = dict(params or {})
-        self.compositions: dict[tuple[str, ...], tuple[DictConfig, HydraConf]] = {}
+        self.compositions: dict[tuple[str, ...], Composition] = {}
+        #: Words and configuration of the first cell with certain words outside of `SECTIONS`.
+        self.bases: dict[tuple[str, ...], tuple[Words, DictConfig]] = {}
+        self.sections: dict[tuple[str, ...], DictConfig | None] = {}
 
     def setup(
         self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig
@@ -59,7 +70,7 @@ class NormbenchSweeper(Sweeper):
             # All cells of a composition give the same numbers, if not the same values of them.
             kind = (*(word for key, word in cell.items() if key not in numbers), *sorted(numbers))
             if kind not in self.compositions:
-                self.compositions[kind] = self._compose(list(cell.values()))
+                self.compositions[kind] = self._join_sections(cell, numbers)
             config, hydra = self.compositions[kind]
             first = config if first is None else first
             values = {key: int(word.partition("=")[2]) for key, word in numbers.items()}
@@ -88,12 +99,54 @@ class NormbenchSweeper(Sweeper):
         for cell in itertools.product(*choices.values()):
             yield dict(zip(choices, cell, strict=True))
 
-    def _compose(self, words: list[str]) -> tuple[DictConfig, HydraConf]:
-        """Return the configuration of a cell and, apart from it, Hydra's part of it."""
-        config = self.loader.load_sweep_config(self.master_config, words)
-        HydraConfig.instance().set_config(config)  # for ${hydra:...}
-        task_config = OmegaConf.masked_copy(config, [str(key) for key in config if key != "hydra"])
-        return task_config, HydraConfig.get()
+    def _join_sections(self, cell: Mapping[str, str], numbers: Mapping[str, str]) -> Composition:
+        """Return the configuration of a cell, made of sections of others where that is the same."""
+        words: Words = {group: [] for group in (*SECTIONS, "")}
+        for key, word in cell.items():
+            group = key.partition(".")[0]  # of +norm.x that is +norm, which has no section
+            words[group if group in SECTIONS else ""].append(word)
+        context = (*(w for w in words[""] if w not in numbers.values()), *sorted(numbers))
+        if context not in self.bases:
+            self.bases[context] = words, self._compose(list(cell.values()))
+            return _split(self.bases[context][1])
+        base_words, base = self.bases[context]
+        joined = copy.deepcopy(base)
+        for group in SECTIONS:
+            if words[group] == base_words[group]:
+                continue
+            choice = (*context, *words[group])
+            if choice not in self.sections:
+                others = {**base_words, group: words[group]}
+                composed = self._compose([*itertools.chain(*others.values())])
+                is_separate = _is_plain(base, group) and _is_plain(composed, group)
+                self.sections[choice] = composed if is_separate else None
+            source = self.sections[choice]
+            if source is None:
+                return _split(self._compose(list(cell.values())))
+            joined[group] = source[group]
+            with read_write(joined.hydra):
+                joined.hydra.runtime.choices[group] = source.hydra.runtime.choices[group]
+        return _split(joined)
+
+    def _compose(self, words: list[str]) -> DictConfig:
+        """Return the whole configuration of a cell."""
+        return self.loader.load_sweep_config(self.master_config, words)
+
+
+def _split(config: DictConfig) -> Composition:
+    HydraConfig.instance().set_config(config)  # for ${hydra:...}
+    task_config = OmegaConf.masked_copy(config, [str(key) for key in config if key != "hydra"])
+    return task_config, HydraConfig.get()
+
+
+def _is_plain(config: DictConfig, group: str) -> bool:
+    """Return True if the chosen file of `group` fills the section of its name and no other."""
+    name = config.hydra.runtime.choices[group]
+    for source in config.hydra.runtime.config_sources:
+        path = Path(source.path, group, f"{name}.yaml")
+        if source.schema == "file" and path.is_file():
+            return not re.search("@package|^defaults:", path.read_text(), re.MULTILINE)
+    return False
 
 
 def _untyped_words(grid: Mapping[str, Any], typed: set[str]) -> list[str]:

@@ -2,6 +2,7 @@
 
 import ast
 from importlib import import_module
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +24,11 @@ SOURCES = [*(ROOT / "normbench").rglob("*.py"), *(ROOT / "hydra_plugins").glob("
         (["protocol=fixed_workers", "workers=2,4", "norm=bn"], 1),
         (["recipe.lr=0.1,0.2", "seed=0,1"], 2),
         (["recipe.lr='${batch}'", "batch=4,8"], 1),
+        (["norm=bn,gn,ln", "model=resnet8,resnet14", "recipe.lr=0.1,0.2", "norm.eps=1e-4"], 5),
+        (["norm=bn,gn", "model=resnet8,resnet14", "precision=32-true,64-true"], 6),
     ],
 )
-def test_cells_that_differ_in_plain_numbers_are_composed_once(
+def test_cells_share_compositions(
     words: list[str], compositions: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     compose(["norm=bn"])  # Hydra has scanned its plugins
@@ -39,6 +42,21 @@ def test_cells_that_differ_in_plain_numbers_are_composed_once(
     monkeypatch.setattr(sweeper, "_compose", count)
     compose(["-m", *words])
     assert len(calls) == compositions
+
+
+def test_a_file_that_fills_several_sections_is_composed_with_every_cell(tmp_path: Path) -> None:
+    (tmp_path / "reg").mkdir()
+    defaults = "defaults:\n  - override /data@_global_.data: fashion_mnist\n"
+    (tmp_path / "reg/grey.yaml").write_text(defaults + (CONF / "reg/none.yaml").read_text())
+    base = ["--config-dir", str(tmp_path)]
+    for reg in ("none,grey", "grey,none"):
+        cells, _ = compose([*base, "-m", f"reg={reg}", "norm=bn,gn", "model=resnet8,resnet14"])
+        alone = [
+            compose([*base, f"reg={name}", f"norm={norm}", f"model={model}"])[0][0]
+            for name, norm, model in product(reg.split(","), ("bn", "gn"), ("resnet8", "resnet14"))
+        ]
+        assert cells == alone
+        assert {each.data.name for each in cells} == {"digits", "fashion_mnist"}
 
 
 def test_an_option_may_follow_a_number_of_the_cell() -> None:
