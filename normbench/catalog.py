@@ -1,9 +1,10 @@
 """Normalizers, networks and data sets by the names of their yamls in conf/, and a list of them.
 
-    python -m normbench.catalog norms|models|data|recipes|regs|protocols|trainers|loggers|sweeps
+    python -m normbench.catalog LIST
 
 lists the names, each with its description. For normalizers it adds the parameters per channel and
 whether a layer is batch-independent; docs/reference/normalizers.md has their formulas and options.
+LIST is norms, models, data, recipes, regs, protocols, trainers, loggers or sweeps.
 
     python -m normbench.catalog models NAME [norm=bn] [classes=1000] [image=224]
 
@@ -24,8 +25,7 @@ A yaml's `_target_` names a class or a function; its other keys are the argument
 argument, or a value of another type, is an error.
 """
 
-import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,7 +36,7 @@ from normbench.config import cli
 from normbench.config.build import build, options
 from normbench.config.files import CONF, SWEEPS, headline, names, sizes_line, unverified
 from normbench.data.dataset import Dataset
-from normbench.errors import BadInput, Impossible, choose_from, parse_count
+from normbench.errors import BadInput, Impossible, choose_from
 from normbench.models import swap as models_swap
 from normbench.models.network_info import NetworkInfo
 from normbench.norms.base.layer import Normalizer
@@ -173,22 +173,36 @@ def network_info(name: str, norm: str, classes: int, image: int) -> NetworkInfo:
     return info
 
 
-def _chosen(kind: str, words: list[str], usual: Mapping[str, str]) -> dict[str, str]:
-    """The options of a list: `usual` with what the words say."""
-    given = dict(word.split("=", 1) for word in words if "=" in word)
-    if unknown := [word for word in words if word.partition("=")[0] not in usual]:
-        known = ", ".join(f"{key}=" for key in usual) or "none"
-        raise BadInput(f"{unknown[0]} is no option of {kind}; known: {known}")
-    return {**usual, **given}
+@dataclass(frozen=True)
+class Options:
+    """Options of lists but models and recipes: none."""
 
 
-def tell_models(arguments: list[str]) -> int:
+@dataclass(frozen=True)
+class ModelOptions(Options):
+    """Options of `models NAME`."""
+
+    norm: tuple[str, ...] = cli.option(("bn",), "normalizers, or all")
+    classes: int = cli.option(1000, "logits of an image")
+    image: int = cli.option(224, "pixels of a side")
+
+
+@dataclass(frozen=True)
+class RecipeOptions(Options):
+    """Options of `recipes NAME`."""
+
+    images: int = cli.option(1_281_167, "training images, of CIFAR 50000")
+    global_batch: int = cli.option(256, "images of an optimizer step")
+
+
+OPTIONS: dict[str, type[Options]] = {"models": ModelOptions, "recipes": RecipeOptions}
+
+
+def tell_models(wanted: Sequence[str], chosen: ModelOptions) -> None:
     """Print what is known of architectures with normalizers, in full of one pair of them."""
-    usual = {"norm": "bn", "classes": "1000", "image": "224"}
-    chosen = _chosen("models", arguments[1:], usual)
-    classes, image = (parse_count(key, chosen[key], 32) for key in ("classes", "image"))
-    norms = normalizers() if chosen["norm"] == "all" else chosen["norm"].split(",")
-    pairs = [(name, norm) for name in arguments[0].split(",") for norm in norms]
+    classes, image = chosen.classes, chosen.image
+    norms = normalizers() if chosen.norm == ("all",) else chosen.norm
+    pairs = [(name, norm) for name in wanted for norm in norms]
     for name, norm in pairs:
         try:
             info = network_info(name, norm, classes, image)
@@ -205,16 +219,14 @@ def tell_models(arguments: list[str]) -> int:
         measured = [("parameters", f"{info.params:,}"), ("multiply-adds", f"{info.macs:,}")]
         for what, value in measured + info.coverage.counts() + info.coverage.kinds():
             print(f"{what:<36} {value:>14}")
-    return 0
 
 
-def tell_recipes(arguments: list[str]) -> int:
+def tell_recipes(wanted: Sequence[str], chosen: RecipeOptions) -> None:
     """Print the course of a training under each of the recipes named."""
-    chosen = _chosen("recipes", arguments[1:], {"images": "1281167", "global_batch": "256"})
-    images, batch = (parse_count(key, chosen[key], 256) for key in ("images", "global_batch"))
+    images, batch = chosen.images, chosen.global_batch
     if batch > images:
         raise BadInput(f"global_batch={batch}: there are {images} images")
-    for name in arguments[0].split(","):
+    for name in wanted:
         recipe: Recipe = build("recipe", options("recipe", name, {}))
         path = CONF / "recipe" / f"{name}.yaml"
         print(f"{name}: {headline(path)}")
@@ -226,38 +238,44 @@ def tell_recipes(arguments: list[str]) -> int:
         if ours := ", ".join(sorted(unverified(path))):
             print(f"unverified, no source gives them: {ours}")
         print()
-    return 0
 
 
-def _show(kind: str, asked: list[str]) -> int:
-    """Print the yaml of each of the names asked for."""
-    wanted, known = asked[0].split(","), names(LISTS[kind])
+def _show(kind: str, wanted: Sequence[str]) -> None:
+    """Print the yaml of each of the names `wanted`."""
+    known = names(LISTS[kind])
     for name in wanted:
         if name not in known:
             raise BadInput(f"{name} is none of the {kind}; {choose_from(name, known)}")
-    _chosen(kind, asked[1:], {})
     for name in wanted:
         print((LISTS[kind] / f"{name}.yaml").read_text())
+
+
+def _help() -> str:
+    lists = (f"Of {kind} NAME:\n{cli.describe(of)}" for kind, of in OPTIONS.items())
+    return "\n\n".join([__doc__.rstrip(), *lists])
+
+
+@cli.command("normbench.catalog", _help)
+def main(arguments: Sequence[str]) -> int:
+    """Print the names of one list, each with the headline of its yaml, or one of them in full."""
+    kind, *words = arguments or ["nothing"]
+    if kind not in LISTS:
+        raise BadInput(f"{' '.join(arguments) or kind} is no list; {choose_from(kind, LISTS)}")
+    chosen, asked = cli.parse_options(words, OPTIONS.get(kind, Options), owner=kind)
+    wanted = asked[0].split(",") if asked else []
+    if not wanted:
+        _list(kind)
+    elif isinstance(chosen, ModelOptions):
+        tell_models(wanted, chosen)
+    elif isinstance(chosen, RecipeOptions):
+        tell_recipes(wanted, chosen)
+    else:
+        _show(kind, wanted)
     return 0
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Print the names of one list, each with the headline of its yaml, or one of them in full."""
-    if {"-h", "--help"} & set(arguments):
-        print(__doc__)
-        return 0
-    kind, *more = arguments or ["nothing"]
-    told = {"models": tell_models, "recipes": tell_recipes}
-    if kind not in LISTS:
-        given = " ".join(arguments) or "nothing"
-        print(f"normbench.catalog: {given} is no list; {choose_from(kind, LISTS)}", file=sys.stderr)
-        return 2
-    if more:
-        try:
-            return told[kind](more) if kind in told else _show(kind, more)
-        except BadInput as error:
-            print(f"normbench.catalog: {error}", file=sys.stderr)
-            return 2
+def _list(kind: str) -> None:
+    """Print the names of a list, each with the headline of its yaml."""
     width = max(map(len, names(LISTS[kind]))) + 2
     for name in names(LISTS[kind]):
         path = LISTS[kind] / f"{name}.yaml"
@@ -265,7 +283,6 @@ def main(arguments: Sequence[str]) -> int:
         print(line(facts(name)) if kind == "norms" else f"{name:<{width}}{text}")
         if kind == "models":
             print(f"{'':<{width}}{sizes_line(path)}")
-    return 0
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ class OutOfMemory(Exception):  # noqa: N818 (a result, not an error)
 def choose_from(word: str, choices: Iterable[str]) -> str:
     """Return the end of a sentence about an unknown `word`: all choices, and the nearest one."""
     choices = sorted(choices)
-    listed = f"known: {', '.join(choices)}"
+    listed = f"known: {', '.join(choices) or 'none'}"
     near = get_close_matches(word, choices, n=1, cutoff=0.6)
     return f"did you mean {near[0]}? ({listed})" if near else listed
 
@@ -34,17 +34,6 @@ def require_one_of(name: str, value: Any, choices: Collection[str]) -> str:
     if value not in choices:
         raise BadInput(f"{name}={value} is unknown; {choose_from(str(value), choices)}")
     return str(value)
-
-
-def parse_count(name: str, word: str, example: int) -> int:
-    """Return the whole number above 0 that `word` says.
-
-    Raises:
-        BadInput: it is none.
-    """
-    if not word.isdecimal() or not int(word):
-        raise BadInput(f"{name}={word}: it is a whole number above 0, as {name}={example}")
-    return int(word)
 
 
 def one_line(error: BaseException) -> str:

@@ -641,7 +641,7 @@ def test_the_catalog_measures_an_architecture(capsys: pytest.CaptureFixture[str]
     [
         (["resnet5x"], "model=resnet5x is unknown; did you mean"),
         (["resnet50", "norm=bnn"], "norm=bnn is unknown; did you mean bn"),
-        (["resnet50", "size=3"], "size=3 is no option of models; known: norm=, classes=, image="),
+        (["resnet50", "size=3"], "size=3 is unknown to models; known: classes, image, norm"),
         (["resnet50", "image=0"], "image=0: it is a whole number above 0"),
         (["inception_v3", "image=32"], "cannot work: images of 32x32 are too small for it"),
         (["resnet50", "norm=nf"], "resnet50 norm=nf cannot work: the normalizer asks for"),
