@@ -7,8 +7,7 @@ CUDA device `of_copy` is the time in which a copy moves the least that the layer
 """
 
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -42,18 +41,6 @@ TIMM = {
 Function = Callable[[Tensor], Tensor]
 
 
-@dataclass(frozen=True)
-class Maps:
-    """Type, device and memory format of the layers' inputs."""
-
-    dtype: torch.dtype
-    device: torch.device
-    format: torch.memory_format
-
-    def draw(self, shape: tuple[int, ...]) -> Tensor:
-        return torch.randn(shape, dtype=self.dtype).to(self.device, memory_format=self.format)
-
-
 def bench_layers(options: Layers, _: Sequence[str]) -> None:
     """Time the layers over torch's batch normalization and ReLU."""
     torch.set_num_threads(options.threads)
@@ -68,14 +55,17 @@ def bench_layers(options: Layers, _: Sequence[str]) -> None:
     except ValueError as error:
         raise BadInput(str(error)) from None
     dtype: torch.dtype = getattr(torch, options.dtype)
-    maps = Maps(dtype, device, FORMATS[options.format])
+
+    def draw(shape: tuple[int, ...]) -> Tensor:
+        return torch.randn(shape, dtype=dtype).to(device, memory_format=FORMATS[options.format])
+
     lines: list[dict[str, object]] = []
     for shape in map(_parse_shape, options.shape):
-        entries = dict(_peers(shape[1], options.act)) if options.peers else {}
+        entries = dict(_peer_layers(shape[1], options.act)) if options.peers else {}
         for name in options.norm or normalizers():
             for impl in impls:
-                entries[f"{name} {impl}"] = partial(_ours, name, shape[1], options.act, impl)
-        lines += _time_layers(entries, shape, maps, options.rounds)
+                entries[f"{name} {impl}"] = partial(_build_layer, name, shape[1], options.act, impl)
+        lines += _time_layers(entries, draw(shape), draw(shape), options.rounds)
     save(options.out, lines)
 
 
@@ -100,23 +90,22 @@ def _parse_shape(word: str) -> tuple[int, ...]:
     return n, c, h, w
 
 
-def _ours(name: str, channels: int, act: str, impl: Any) -> nn.Module:
+def _build_layer(name: str, channels: int, act: str, impl: Any) -> nn.Module:
     layer = normalizer(name).layer(channels, act)
     if impl == "compile":
         layer.compile(fullgraph=True, dynamic=False)
         return layer
     set_implementation(layer, impl)
     if impl == "triton":
-        from normbench.norms.kernels.dispatch import (
-            has_kernel,  # there is no Triton for some machines
-        )
+        # Not at the top: there is no Triton for some machines.
+        from normbench.norms.kernels.dispatch import has_kernel
 
         if not has_kernel(layer):
             raise Impossible("there is no kernel for it")
     return layer
 
 
-def _peers(channels: int, act: str) -> Iterator[tuple[str, Callable[[], nn.Module]]]:
+def _peer_layers(channels: int, act: str) -> Iterator[tuple[str, Callable[[], nn.Module]]]:
     function = {"relu": nn.ReLU, "silu": nn.SiLU}.get(act)
     if function is None:
         raise BadInput(f"act={act}: relu or silu, or peers=false for any")
@@ -129,51 +118,49 @@ def _peers(channels: int, act: str) -> Iterator[tuple[str, Callable[[], nn.Modul
         yield name, partial(getattr(timm.layers, kind), channels, **options)
 
 
-def _base(channels: int, device: torch.device) -> Function:
+def _batch_norm_relu(channels: int, device: torch.device) -> Function:
     ones, zeros = (make(channels, device=device) for make in (torch.ones, torch.zeros))
     weight, bias = (each.clone().requires_grad_() for each in (ones, zeros))
     return lambda x: F.relu(F.batch_norm(x, zeros, ones, weight, bias, True, 0.1, 1e-5))
 
 
 def _time_layers(
-    entries: dict[str, Callable[[], nn.Module]], shape: tuple[int, ...], maps: Maps, rounds: int
+    entries: Mapping[str, Callable[[], nn.Module]], x: Tensor, gradient: Tensor, rounds: int
 ) -> Iterator[dict[str, object]]:
-    x, gradient = maps.draw(shape).requires_grad_(), maps.draw(shape)
-    on_cpu = maps.device.type == "cpu"
-    base_layer = _base(shape[1], maps.device)
+    """Yield a line for the base and for each layer that takes maps like `x`."""
+    x.requires_grad_()
+    shape, channels = "x".join(map(str, x.shape)), x.shape[1]
+    on_cpu = x.device.type == "cpu"
+    base_layer = _batch_norm_relu(channels, x.device)
     steps: dict[str, Measurement] = {BASE: partial(_seconds, base_layer, x, gradient)}
-    base_kept = memory_for_backward if on_cpu else _kept_by_autograd
-    kept_maps = {BASE: base_kept(base_layer, x)}
-    least: dict[str, int] = {}
-    for name, make in entries.items():
+    count_kept = memory_for_backward if on_cpu else _kept_by_autograd
+    kept = {BASE: count_kept(base_layer, x)}
+    least_maps: dict[str, int] = {}
+    for name, build in entries.items():
         try:
-            layer = make().to(maps.device)
-            counts = (
-                memory_for_backward
-                if on_cpu and not name.endswith(" compile")
-                else _kept_by_autograd
-            )
-            kept_maps[name] = counts(layer, x)
+            layer = build().to(x.device)
+            # Compiled code allocates without calling operations, which memory_for_backward counts.
+            count = _kept_by_autograd if name.endswith(" compile") else count_kept
+            kept[name] = count(layer, x)
         except (Impossible, ValueError, AssertionError) as reason:  # timm refuses some channels
-            message = str(reason) or f"it takes no {shape[1]} channels"
-            print(f"{name} at {'x'.join(map(str, shape))}: {message}")
+            print(f"{name} at {shape}: {str(reason) or f'it takes no {channels} channels'}")
             continue
         steps[name] = partial(_seconds, layer, x, gradient)
         if isinstance(layer, NormAct):
-            least[name] = LEAST_MAPS[layer.batch_independent]
+            least_maps[name] = LEAST_MAPS[layer.batch_independent]
     if not on_cpu:
         steps["copy"] = partial(_copy, x.detach(), gradient)
     timings = measure_in_turn(steps, rounds)
-    base = timings[BASE].median
     copy = None if on_cpu else timings.pop("copy").median / 2  # it reads and writes
     for name, result in timings.items():
         line: dict[str, object] = {
-            "shape": "x".join(map(str, shape)), "layer": name, **result.over(base),
-            "kept": kept_maps[name] / x.untyped_storage().nbytes(),
+            "shape": shape, "layer": name, **result.over(timings[BASE].median),
+            "kept": kept[name] / x.untyped_storage().nbytes(),
             "milliseconds": 1000 * result.median,
         }  # fmt: skip
         if copy is not None:
-            line["of_copy"] = copy * least[name] / result.median if name in least else ""
+            least = least_maps.get(name)
+            line["of_copy"] = "" if least is None else copy * least / result.median
         yield line
 
 

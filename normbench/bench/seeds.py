@@ -26,14 +26,15 @@ def bench_seeds(options: Seeds, words: Sequence[str]) -> None:
     for number in options.seeds:
         seeds = [replace(cell, seed=seed) for seed in range(number)]
         entries: dict[str, Measurement] = {
-            "one after the other": partial(_in_turn, seeds), "together": partial(_together, seeds),
-        }  # fmt: skip
+            "one after the other": partial(_time_in_turn, seeds),
+            "together": partial(_time_stacked, seeds),
+        }
         timings = measure_in_turn(entries, options.rounds)
         lines += compare(timings, "how", "milliseconds", 1e3, cell=cell.title, seeds=number)
     save(options.out, lines)
 
 
-def _in_turn(seeds: Sequence[Cell]) -> float:
+def _time_in_turn(seeds: Sequence[Cell]) -> float:
     """Return processor seconds of a step of each seed, summed."""
     total = 0.0
     for cell in seeds:
@@ -42,7 +43,7 @@ def _in_turn(seeds: Sequence[Cell]) -> float:
     return total / module.steps
 
 
-def _together(seeds: Sequence[Cell]) -> float:
+def _time_stacked(seeds: Sequence[Cell]) -> float:
     """Processor seconds of a step of all."""
     modules = [prepare(Training(Experiment(cell))) for cell in seeds]
     stacked = StackedTrainingModule(modules)

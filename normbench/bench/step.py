@@ -45,14 +45,15 @@ def bench_step(options: Step, words: Sequence[str]) -> None:
         cell = cell_of(of, steps, device)
         require_compiler(cell)
         entries: dict[str, Measurement] = {
-            "bare loop": partial(_bare, cell, device), "bare again": partial(_bare, cell, device),
-            "normbench": partial(_ours, cell, device),
-        }  # fmt: skip
+            "bare loop": partial(_time_bare_loop, cell, device),
+            "bare again": partial(_time_bare_loop, cell, device),
+            "normbench": partial(_time_normbench, cell, device),
+        }
         if device.type == "cuda":
             graphs = replace(cell, trainer=replace(cell.trainer, cuda_graph=True))
             info = Experiment(graphs).info
             require_cuda_graph(graphs, changes_every_step=info.changes_every_step)
-            entries["normbench, graphs"] = partial(_ours, graphs, device)
+            entries["normbench, graphs"] = partial(_time_normbench, graphs, device)
         timings = measure_in_turn(entries, options.rounds)
         base = timings["bare loop"].median
         for line in compare(timings, "loop", "microseconds", 1e6, network=name, cell=cell.title):
@@ -105,7 +106,7 @@ class _Clock(Callback):
             self.seconds *= module.done / (module.done - self.left_out)
 
 
-def _ours(cell: Cell, device: torch.device) -> float:
+def _time_normbench(cell: Cell, device: torch.device) -> float:
     """Return the seconds of a step of normbench's training."""
     module = prepare(Training(Experiment(cell)))
     return time_training(build_trainer(module), module, module.images, device) / module.steps
@@ -124,7 +125,7 @@ def time_training(
     return clock.seconds
 
 
-def _bare(cell: Cell, device: torch.device) -> float:
+def _time_bare_loop(cell: Cell, device: torch.device) -> float:
     """Seconds of a step of the loop that one would write by hand."""
     module = prepare(Training(Experiment(cell)))
     data = module.images

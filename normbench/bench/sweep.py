@@ -31,64 +31,64 @@ def bench_sweep(options: Sweep, words: Sequence[str]) -> None:
     other = options.against
     if other is not None and not (other / "normbench/__main__.py").exists():
         raise BadInput(f"against={other}: it holds no normbench; a checkout of another commit does")
-    cells = _cells(words)
-    first, next_ = [], []
+    cells = _parse_cells(words)
+    to_first, to_next = [], []
 
-    def begun() -> float:
+    def time_starts() -> float:
         started = time.monotonic()
-        to_first, between = starts(words)
-        first.append(to_first)
-        next_.extend(between)
+        first, others = measure_starts(words)
+        to_first.append(first)
+        to_next.extend(others)
         return time.monotonic() - started
 
     entries: dict[str, Measurement] = {
-        "sweep": partial(_wall, [["-m", *words]]), "a process each": partial(_wall, cells),
-        "starts": begun,
-    }  # fmt: skip
+        "sweep": partial(_time_commands, [["-m", *words]]),
+        "a process each": partial(_time_commands, cells),
+        "starts": time_starts,
+    }
     if other is not None:
         name = f"sweep at commit {commit(other)[:7] or 'unknown'}"
-        entries[name] = partial(_wall, [["-m", *words]], other.resolve())
+        entries[name] = partial(_time_commands, [["-m", *words]], other.resolve())
     timings = measure_in_turn(entries, options.rounds, warm_up=False)
     del timings["starts"]  # its runs say more than their sum
     timings |= {
-        "command to first step": quartiles(first),
-        "row to next first step": quartiles(next_),
+        "command to first step": quartiles(to_first),
+        "row to next first step": quartiles(to_next),
     }
     save(options.out, compare(timings, "what", "seconds", words=" ".join(words)))
 
 
-def _cells(words: Sequence[str]) -> list[list[str]]:
+def _parse_cells(words: Sequence[str]) -> list[list[str]]:
     """Return the words of each cell of a grid."""
+    choices = []
     for word in words:
-        if "(" in word or not word.partition("=")[2]:
+        key, _, values = word.partition("=")
+        if "(" in values or not values:
             raise BadInput(f"{word}: a grid to be timed is of lists, as norm=bn,gn seed=0,1,2")
-    keys, values = zip(*(word.split("=", 1) for word in words), strict=True) if words else ((), ())
-    cells = [
-        [f"{key}={value}" for key, value in zip(keys, chosen, strict=True)]
-        for chosen in product(*(value.split(",") for value in values))
-    ]
+        choices.append([f"{key}={value}" for value in values.split(",")])
+    cells = [[*cell] for cell in product(*choices)]
     if len(cells) < 2:
         raise BadInput("a grid is timed, as norm=bn,gn seed=0,1,2; this is one cell")
     return cells
 
 
-def _wall(commands: Sequence[Sequence[str]], checkout: Path | None = None) -> float:
+def _time_commands(commands: Sequence[Sequence[str]], checkout: Path | None = None) -> float:
     """Return seconds of commands, one after the other, perhaps by another checkout."""
     with tempfile.TemporaryDirectory() as root:
         started = time.monotonic()
         for words in commands:
-            process = _started(words, root, checkout)
+            process = _start(words, root, checkout)
             _require_success(process)
         return time.monotonic() - started
 
 
-def starts(words: Sequence[str]) -> tuple[float, list[float]]:
+def measure_starts(words: Sequence[str]) -> tuple[float, list[float]]:
     """Return seconds from the command to the first step, and from each row to the next step."""
     with tempfile.TemporaryDirectory() as root:
         stepped: dict[Path, float] = {}
         ended: dict[Path, float] = {}
         started = time.monotonic()
-        process = _started(["-m", *words, *SHORT], root)
+        process = _start(["-m", *words, *SHORT], root)
         while process.poll() is None:
             time.sleep(POLL)
             for run in Path(root).glob("runs/*/*/"):
@@ -102,9 +102,7 @@ def starts(words: Sequence[str]) -> tuple[float, list[float]]:
     return stepped[runs[0]] - started, between
 
 
-def _started(
-    words: Sequence[str], root: str, checkout: Path | None = None
-) -> subprocess.Popen[str]:
+def _start(words: Sequence[str], root: str, checkout: Path | None = None) -> subprocess.Popen[str]:
     path = os.pathsep.join(map(str, filter(None, [checkout, os.environ.get("PYTHONPATH")])))
     return subprocess.Popen(
         [sys.executable, "-m", "normbench", *words],

@@ -49,10 +49,10 @@ def compose(arguments: list[str]) -> tuple[list[Cell], Settings | None]:
     # Hydra calls it with the configuration alone, hydra_plugins/normbench_sweeper.py for each cell.
     # hydra.main returns None, so cells leave it by a list.
     def collect(
-        config: DictConfig, own: HydraConf | None = None, numbers: Mapping[str, int] | None = None
+        config: DictConfig, hydra: HydraConf | None = None, numbers: Mapping[str, int] | None = None
     ) -> None:
         if id(config) not in compositions:
-            compositions[id(config)] = Composition(config, own or HydraConfig.get())
+            compositions[id(config)] = Composition(config, hydra or HydraConfig.get())
         composed.append((compositions[id(config)], numbers or {}))
 
     # Hydra's parser takes no option between two overrides.
@@ -69,7 +69,13 @@ def compose(arguments: list[str]) -> tuple[list[Cell], Settings | None]:
         return [], None
     if len(composed) == 1:
         _require_multirun(composed[0][0].hydra)
-    return _unique([cell for cell, _ in parsed]), _shared({settings for _, settings in parsed})
+    settings = {settings for _, settings in parsed}
+    if len(settings) > 1:
+        raise BadInput(
+            "runs, jobs, force, resume, sweeps and hydra/launcher hold for all runs of a command "
+            "line: give one value"
+        )
+    return _unique([cell for cell, _ in parsed]), settings.pop()
 
 
 def _unique(cells: Sequence[Cell]) -> list[Cell]:
@@ -85,20 +91,6 @@ def _unique(cells: Sequence[Cell]) -> list[Cell]:
     return list(by_id.values())
 
 
-def _shared(settings: set[Settings]) -> Settings:
-    """Return the settings that all cells have.
-
-    Raises:
-        BadInput: they differ.
-    """
-    if len(settings) > 1:
-        raise BadInput(
-            "runs, jobs, force, resume, sweeps and hydra/launcher hold for all runs of a command "
-            "line: give one value"
-        )
-    return settings.pop()
-
-
 class Composition:
     """A configuration as Hydra composed it; its cells differ in plain numbers alone."""
 
@@ -108,12 +100,11 @@ class Composition:
         self.choices = {str(group): name for group, name in hydra.runtime.choices.items()}
         sources = hydra.runtime.config_sources
         folders = [Path(source.path) for source in sources if source.schema == "file"]
-        paths = {group: _find(folders, group, name) for group, name in self.choices.items() if name}
-        files = {
-            group: _read(path, path.stat().st_mtime_ns) for group, path in paths.items() if path
-        }
-        self.defaults = {group: files[group][0] if group in files else {} for group in paths}
-        self.unverified = {group: file[1] for group, file in files.items()}
+        self.defaults: dict[str, Mapping[str, Any]] = {}
+        self.unverified: dict[str, frozenset[str]] = {}
+        for group, name in self.choices.items():
+            if name:
+                self.defaults[group], self.unverified[group] = _read_choice(folders, group, name)
 
     def parse(self, numbers: Mapping[str, int]) -> tuple[Cell, Settings]:
         """Return the cell with these `numbers`, and the settings of its command line."""
@@ -163,15 +154,20 @@ def _resolve(config: DictConfig) -> dict[str, Any]:
     return {str(key): value for key, value in resolved.items()}
 
 
-def _find(folders: Sequence[Path], group: str, name: str) -> Path | None:
-    """Return the file of a group's choice, as Hydra finds it; its own groups have none."""
-    paths = (folder / group / f"{name}.yaml" for folder in folders)
-    return next((path for path in paths if path.is_file()), None)
+def _read_choice(
+    folders: Sequence[Path], group: str, name: str
+) -> tuple[dict[str, Any], frozenset[str]]:
+    """Return the content of the yaml that Hydra finds for a choice, and its unverified options."""
+    for folder in folders:
+        path = folder / group / f"{name}.yaml"
+        if path.is_file():
+            return _read(path, path.stat().st_mtime_ns)
+    return {}, frozenset()  # Hydra's own groups have no file there
 
 
 @cache
 def _read(path: Path, _time: int) -> tuple[dict[str, Any], frozenset[str]]:
-    """Return the content of a yaml and its unverified options; many compositions share both."""
+    """Read a yaml that many compositions share; anew if its time of change has changed."""
     return load(path), unverified(path)
 
 
@@ -195,15 +191,11 @@ def _as_list_of_one(word: str) -> str:
     return f"{key}=null,null" if override.value() is None else f"{key}=choice({value})"
 
 
-def _require_multirun(own: HydraConf) -> None:
-    """Refuse a sweep file that spans a grid where only one run is asked for.
-
-    Raises:
-        BadInput: the file has words of a grid.
-    """
-    if own.mode != RunMode.MULTIRUN and own.sweeper.get("params"):
+def _require_multirun(hydra: HydraConf) -> None:
+    """Raise `BadInput` if a file of sweeps/ spans a grid and -m is missing."""
+    if hydra.mode != RunMode.MULTIRUN and hydra.sweeper.get("params"):
         raise BadInput(
-            f"sweeps={own.runtime.choices.get('sweeps')} spans a grid, and a grid needs -m, or "
+            f"sweeps={hydra.runtime.choices.get('sweeps')} spans a grid, and a grid needs -m, or "
             "`mode: MULTIRUN` below `hydra:` in the file"
         )
 
@@ -211,7 +203,7 @@ def _require_multirun(own: HydraConf) -> None:
 @contextmanager
 def _environment(arguments: list[str]) -> Iterator[None]:
     """Set the variables that config.yaml reads, and the arguments where Hydra looks for them."""
-    typed = sys.argv
+    argv = sys.argv
     with tempfile.TemporaryDirectory(prefix="normbench-") as scratch:
         # Hydra takes every folder beside sweeps/ for a group, so runs/ would hide the key runs.
         path = Path(scratch) / "searchpath"
@@ -224,7 +216,7 @@ def _environment(arguments: list[str]) -> Iterator[None]:
         try:
             yield
         finally:
-            sys.argv = typed
+            sys.argv = argv
 
 
 def _config_dirs(arguments: Sequence[str]) -> list[Path]:

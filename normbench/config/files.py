@@ -61,7 +61,7 @@ def groups() -> list[str]:
 
 
 def training_probes() -> tuple[str, ...]:
-    """The kinds of probes that can measure a network while it trains: the files of conf/probe/."""
+    """Return the kinds of probes that can measure a network in training: those of conf/probe/."""
     return tuple(name for name in names(CONF / "probe") if name != "none")
 
 

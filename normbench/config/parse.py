@@ -25,6 +25,17 @@ from normbench.config.cells import (
 from normbench.config.files import training_probes
 from normbench.errors import BadInput, choose_from, require_one_of
 
+#: Whole numbers of conf/trainer: the least, and what each counts.
+TRAINER_NUMBERS = {
+    "devices": (1, "devices of a run at most"),
+    "per_forward": (1, "workers in one forward pass at most"),
+    "threads": (1, "CPU threads of a run"),
+    "chunk": (1, "optimizer steps of a chunk"),
+    "log_every": (1, "steps between two records of the curve"),
+    "readers": (0, "processes that read images"),
+}
+NULLABLE = ("per_forward", "chunk", "readers")
+
 
 def parse(
     config: Mapping[str, Any],
@@ -163,30 +174,14 @@ def _as_type_of(default: Any, value: Any) -> Any:
 
 
 def _parse_trainer(options: Mapping[str, Any]) -> Hardware:
-    accelerator = require_one_of(
-        "trainer.accelerator", options["accelerator"], get_args(Accelerator)
-    )
-    chunk, per_forward, readers = (options[key] for key in ("chunk", "per_forward", "readers"))
-    if chunk is not None:
-        require_whole("trainer.chunk", chunk, 1, "optimizer steps of a chunk")
-    if per_forward is not None:
-        require_whole("trainer.per_forward", per_forward, 1, "workers in one forward pass at most")
-    if readers is not None:
-        require_whole("trainer.readers", readers, 0, "processes that read images")
-    return Hardware(
-        accelerator,  # type: ignore[arg-type]
-        require_whole("trainer.devices", options["devices"], 1, "devices of a run at most"),
-        per_forward,
-        require_whole("trainer.threads", options["threads"], 1, "CPU threads of a run"),
-        chunk,
-        require_whole(
-            "trainer.log_every", options["log_every"], 1, "steps between two records of the curve"
-        ),
-        readers,
-        _require_bool("trainer.channels_last", options["channels_last"]),
-        require_one_of("trainer.impl", options["impl"], get_args(Impl)),  # type: ignore[arg-type]
-        _require_bool("trainer.cuda_graph", options["cuda_graph"]),
-    )
+    for key, (least, meaning) in TRAINER_NUMBERS.items():
+        if key not in NULLABLE or options[key] is not None:
+            require_whole(f"trainer.{key}", options[key], least, meaning)
+    for key in ("channels_last", "cuda_graph"):
+        _require_bool(f"trainer.{key}", options[key])
+    require_one_of("trainer.accelerator", options["accelerator"], get_args(Accelerator))
+    require_one_of("trainer.impl", options["impl"], get_args(Impl))
+    return Hardware(**options)
 
 
 def _parse_settings(rest: dict[str, Any], sweep: str | None) -> Settings:

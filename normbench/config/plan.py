@@ -39,17 +39,6 @@ class Plan:
         )
 
 
-def default_plan(workers: int, devices: int = 1) -> Plan:
-    """Return the plan of fewest passes: all workers of a device in one forward pass.
-
-    Raises:
-        ValueError: `devices` does not divide `workers`.
-    """
-    if workers % devices:
-        raise ValueError(f"{workers} workers do not fall evenly on {devices} devices")
-    return Plan(devices, workers // devices, 1)
-
-
 def plans(workers: int, devices: int = 1, per_forward: int | None = None) -> list[Plan]:
     """Return the plans of `workers`, the fastest first: fewer passes need more memory.
 
@@ -58,15 +47,15 @@ def plans(workers: int, devices: int = 1, per_forward: int | None = None) -> lis
         devices: upper limit; used is the largest number below that divides `workers`.
         per_forward: upper limit of workers in one forward pass; None: no limit.
     """
-    used = _largest_divisor(workers, devices)
+    used = _divisors(workers, devices)[0]
     share = workers // used
-    most = share if per_forward is None else min(per_forward, share)
-    sizes = [size for size in range(most, 0, -1) if share % size == 0]
-    return [Plan(used, size, share // size) for size in sizes]
+    limit = share if per_forward is None else per_forward
+    return [Plan(used, size, share // size) for size in _divisors(share, limit)]
 
 
-def _largest_divisor(number: int, limit: int) -> int:
-    return next(divisor for divisor in range(min(number, limit), 0, -1) if number % divisor == 0)
+def _divisors(number: int, limit: int) -> list[int]:
+    """Return the divisors of `number` up to `limit`, the largest first."""
+    return [size for size in range(min(number, limit), 0, -1) if number % size == 0]
 
 
 def share_of_cores(processes: int) -> int:

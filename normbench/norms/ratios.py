@@ -84,5 +84,5 @@ def switchable_layers(model: nn.Module) -> list[tuple[str, SwitchableNormAct]]:
     named = model.named_modules()
     layers = [(name, layer) for name, layer in named if isinstance(layer, SwitchableNormAct)]
     if not layers:
-        raise ValueError("the network has no switchable normalization")
+        raise ValueError("the network has no switchable normalization; norm=sn has it")
     return layers

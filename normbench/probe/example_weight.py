@@ -6,18 +6,16 @@ beside alpha as in training: 0 with batch statistics, 1 with statistics of group
 channels. `normbench.norms.inference` has the formula.
 """
 
-import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from torch import Tensor, nn
 
-from normbench.errors import BadInput, Impossible
 from normbench.measurements.forward_pass import measuring
 from normbench.norms.group import GroupNormAct
 from normbench.norms.inference import set_example_weight
 from normbench.norms.recalibration import recalibrate
-from normbench.probe.networks import device_of, requested_runs, use_all_cores
+from normbench.probe.networks import device_of, measure_runs, use_all_cores
 from normbench.probe.output import print_table, write_results, write_run_results
 from normbench.probe.request import ProbeRequest
 from normbench.probe.trained_network import TrainedRun
@@ -124,29 +122,20 @@ def _best_alpha(points: Sequence[AlphaPoint], metric: str, usual: float) -> floa
 def run(request: ProbeRequest) -> None:
     """Evaluate the requested runs over alpha; print and write the curves."""
     use_all_cores()
-    records: list[Record] = []
-    rows, refusals = [], []
-    for label, trained_runs in requested_runs(request).items():
-        for trained in trained_runs:
-            title = f"{label} seed={trained.cell.seed} ({trained.row.id})"
-            print(title, file=sys.stderr, flush=True)
-            try:
-                curve = _curve_of_run(trained, request.options.alphas or ALPHAS)
-            except (ValueError, Impossible) as reason:
-                refusals.append(f"{label} ({trained.row.id}) is n/a: {reason}")
-                continue
-            of_run = list(_records(label, trained, curve))
-            records += of_run
-            start = [label, trained.row.id, trained.cell.seed]
-            rows += [[*start, *entries] for entries in _changes(curve)]
-            tested = {f"test_{m}": getattr(curve.test(a), m) for m, a in curve.best.items()}
-            chosen = next(p for p in curve.points if p.alpha == curve.best["top1"])
-            options = {f"example_weight.{m}": f"{a:g}" for m, a in curve.best.items()}
-            metrics = {"val_top1": chosen.top1, **tested}
-            write_run_results(request, trained, of_run, options, metrics)
-    if not records:
-        raise BadInput(f"ckpt={request.options.ckpt}: {'; '.join(refusals)}")
-    print("\n".join(refusals))
+    rows: list[list[object]] = []
+
+    def measure_run(label: str, trained: TrainedRun) -> list[Record]:
+        curve = _curve_of_run(trained, request.options.alphas or ALPHAS)
+        records = list(_records(label, trained, curve))
+        rows.extend([label, trained.row.id, trained.cell.seed, *row] for row in _changes(curve))
+        chosen = next(p for p in curve.points if p.alpha == curve.best["top1"])
+        tested = {f"test_{m}": getattr(curve.test(a), m) for m, a in curve.best.items()}
+        options = {f"example_weight.{m}": f"{a:g}" for m, a in curve.best.items()}
+        metrics = {"val_top1": chosen.top1, **tested}
+        write_run_results(request, trained, records, options, metrics)
+        return records
+
+    records = measure_runs(request, measure_run)
     print_table(rows, HEAD)
     write_results(request, records)
 

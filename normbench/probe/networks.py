@@ -3,8 +3,9 @@
 Each has a label that names its differences from the others.
 """
 
+import sys
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -16,7 +17,7 @@ from torch import Tensor, nn
 from normbench.config.cells import GROUPS, Cell
 from normbench.config.compose import compose
 from normbench.config.plan import share_of_cores
-from normbench.errors import BadInput
+from normbench.errors import BadInput, Impossible
 from normbench.probe.options import ForwardPass
 from normbench.probe.request import ProbeRequest
 from normbench.probe.trained_network import (
@@ -159,6 +160,31 @@ def requested_runs(request: ProbeRequest) -> dict[str, list[TrainedRun]]:
     for label, run in zip(labels, runs, strict=True):
         by_label[label].append(run)
     return by_label
+
+
+def measure_runs(
+    request: ProbeRequest, measure: Callable[[str, TrainedRun], Iterable[Record]]
+) -> list[Record]:
+    """Return the records that `measure` yields for the label and run of each requested run.
+
+    Runs that it refuses by a ValueError or Impossible are printed.
+
+    Raises:
+        BadInput: it refuses all runs.
+    """
+    records: list[Record] = []
+    refusals = []
+    for label, runs in requested_runs(request).items():
+        for run in runs:
+            print(f"{label} seed={run.cell.seed} ({run.row.id})", file=sys.stderr, flush=True)
+            try:
+                records += measure(label, run)
+            except (ValueError, Impossible) as reason:
+                refusals.append(f"{label} ({run.row.id}) is n/a: {reason}")
+    if not records:
+        raise BadInput(f"ckpt={request.options.ckpt}: {'; '.join(refusals)}")
+    print("\n".join(refusals))
+    return records
 
 
 def label_cells(cells: Sequence[Cell], *, seeds: bool) -> list[str]:

@@ -6,10 +6,9 @@ from statistics import fmean
 
 import torch
 
-from normbench.errors import BadInput, Impossible
 from normbench.measurements.ratios import HEAD, divergence, measure, table
 from normbench.norms.switchable import MEMBERS
-from normbench.probe.networks import requested_runs
+from normbench.probe.networks import measure_runs
 from normbench.probe.output import print_table, write_results, write_run_results
 from normbench.probe.request import ProbeRequest
 from normbench.probe.trained_network import TrainedRun
@@ -23,20 +22,13 @@ def run(request: ProbeRequest) -> None:
     Raises:
         BadInput: no run has switchable normalization.
     """
-    records: list[Record] = []
-    refusals = []
-    for label, runs in requested_runs(request).items():
-        for trained in runs:
-            try:
-                of_run = list(_records(trained, label))
-            except (ValueError, Impossible) as reason:
-                refusals.append(f"{label} ({trained.row.id}) is n/a: {reason}")
-                continue
-            records += of_run
-            write_run_results(request, trained, of_run)
-    if not records:
-        raise BadInput(f"ckpt={request.options.ckpt}: {'; '.join(refusals)}; norm=sn has it")
-    print("\n".join(refusals))
+
+    def measure_run(label: str, trained: TrainedRun) -> list[Record]:
+        of_run = list(_records(trained, label))
+        write_run_results(request, trained, of_run)
+        return of_run
+
+    records = measure_runs(request, measure_run)
     final = last_epoch(records, "network", "run")
     print_table(table(final), HEAD)
     write_results(request, records)

@@ -257,8 +257,8 @@ def test_a_start_is_timed_from_the_row_before_to_the_first_step(
         assert words == ["-m", "norm=gn", *sweep.SHORT]
         return subprocess.Popen([sys.executable, "-c", SWEEP], cwd=root, text=True)
 
-    monkeypatch.setattr(sweep, "_started", started)
-    first, between = sweep.starts(["norm=gn"])
+    monkeypatch.setattr(sweep, "_start", started)
+    first, between = sweep.measure_starts(["norm=gn"])
     assert first >= 0.3
     assert len(between) == 1
     assert 0.1 < between[0] < 1.0  # 0.2, and not the second that the first run has trained
@@ -267,7 +267,7 @@ def test_a_start_is_timed_from_the_row_before_to_the_first_step(
 @pytest.mark.slow
 def test_runs_of_a_sweep_start_one_after_the_other() -> None:
     words = ["norm=gn", "seed=0,1", *SMALL[1:2], "logger=none", "trainer=cpu"]
-    first, between = sweep.starts(words)
+    first, between = sweep.measure_starts(words)
     assert first > 0
     assert len(between) == 1
     assert between[0] > 0

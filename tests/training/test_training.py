@@ -11,7 +11,7 @@ from torch import nn
 
 from normbench.catalog import model, normalizer, normalizers
 from normbench.config.build import build, options
-from normbench.config.plan import Plan, default_plan
+from normbench.config.plan import Plan, plans
 from normbench.data.digits import Digits
 from normbench.errors import BadInput, Impossible
 from normbench.execution import preflight
@@ -284,7 +284,7 @@ def test_recalibration_changes_what_is_tested_and_nothing_that_was_trained(norm:
 def test_images_to_recalibrate_on_are_those_that_would_come_next() -> None:
     data = Digits()
     splits = data.splits()
-    sampler = WorkerSampler(len(splits.train.labels), 128, default_plan(16), seed=0)
+    sampler = WorkerSampler(len(splits.train.labels), 128, plans(16)[0], seed=0)
     ended = DataModule(data, splits, sampler, Chunking(20, 5, 50))
     longer = DataModule(data, splits, sampler, Chunking(40, 5, 50))
     batches = list(ended.batches_after_training(sampler.steps_per_epoch + 2))
@@ -510,4 +510,4 @@ def test_accumulated_passes_give_the_gradient_of_one_pass(norm: str) -> None:
 def test_synchronized_statistics_refuse_to_be_accumulated() -> None:
     with pytest.raises(Impossible, match="need all images of an optimizer step"):
         first_gradients("sync_bn", Plan(1, 1, 4))
-    assert first_gradients("sync_bn", default_plan(4))
+    assert first_gradients("sync_bn", plans(4)[0])
