@@ -9,6 +9,9 @@ from pathlib import Path
 import numpy as np
 from tabulate import tabulate
 
+from normbench.config.cells import Cell
+from normbench.config.compose import compose
+from normbench.errors import BadInput
 from normbench.execution.provenance import commit, now, versions
 
 Measurement = Callable[[], float]  # seconds, or images per second
@@ -27,6 +30,18 @@ class Quartiles:
         return {
             "ratio": self.median / base, "lower": self.lower / base, "upper": self.upper / base,
         }  # fmt: skip
+
+
+def compose_cell(words: Sequence[str]) -> Cell:
+    """Return the one cell of `words`.
+
+    Raises:
+        BadInput: they are of a grid.
+    """
+    cells, _ = compose([*words])
+    if len(cells) != 1:
+        raise BadInput("one cell is timed; this is a grid")
+    return cells[0]
 
 
 def measure_in_turn(

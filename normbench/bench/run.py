@@ -1,80 +1,62 @@
 """Compare the speed of plans or loaders of one run, timed in turn on the same cores."""
 
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from normbench.bench.measure import compare, measure_in_turn, save
+from normbench.bench.measure import compare, compose_cell, measure_in_turn, save
 from normbench.bench.options import Loader, Workers
 from normbench.config.cells import Cell
-from normbench.config.compose import compose
 from normbench.config.plan import Plan, share_of_cores
 from normbench.errors import BadInput
 from normbench.execution import process_group, worker_process
 from normbench.execution.sweep import PRELOAD
 
-Measurement = Callable[[str, Path], float]  # images per second of a plan or loader
+Request = tuple[str, Any, int]  # function of a worker process, its argument, number of processes
 
 
 def bench_workers(options: Workers, words: Sequence[str]) -> None:
     """Time the training under each of plans=, in images per second."""
-    _bench("plan", options.plans, options, words, _time_plans)
+    cell, cores = compose_cell(words), options.cores or share_of_cores(1)
+    requests: dict[str, Request] = {}
+    for word in options.plans:
+        plan = _parse_plan(word, cell)
+        share = max(1, cores // plan.devices)
+        shared = cell.with_readers(share)
+        shared = replace(shared, trainer=replace(shared.trainer, threads=share))
+        requests[word] = "normbench.bench.run_process:measure", (shared, plan), plan.devices
+    print(f"{cell.title}: {cell.workers} workers of {cell.batch} images")
+    _bench("plan", requests, options, words)
 
 
 def bench_loader(options: Loader, words: Sequence[str]) -> None:
     """Time each of loaders=, in images per second that it makes ready."""
-    _bench("loader", options.loaders, options, words, _time_loaders)
+    cell = compose_cell(words).with_readers(options.cores or share_of_cores(1))
+    print(f"{cell.title}: {cell.global_batch} images a step")
+    feed = "normbench.bench.run_process:feed"
+    _bench("loader", {word: (feed, (cell, word), 1) for word in options.loaders}, options, words)
 
 
 def _bench(
-    what: str,
-    names: Sequence[str],
-    options: Workers | Loader,
-    words: Sequence[str],
-    prepare: Callable[[Cell, Sequence[str], int], Measurement],
+    what: str, requests: Mapping[str, Request], options: Workers | Loader, words: Sequence[str]
 ) -> None:
-    """Time the plans or loaders `names` in the cell of `words`.
+    """Time the requests in turn, each in processes of its own.
 
     Raises:
-        BadInput: a word cannot be used.
+        BadInput: there is none, or one of the processes refused it.
         RuntimeError: one of the processes failed.
     """
-    cells, settings = compose([*words])
-    if settings is None or len(cells) != 1:
-        raise BadInput("one cell is timed; this is a grid")
-    if not names:
+    if not requests:
         raise BadInput(f"{what}s=A,B,... names what is compared")
-    once = prepare(cells[0], names, options.cores or share_of_cores(1))
     worker_process.start_server((*PRELOAD, "normbench.bench.run_process"))
     with tempfile.TemporaryDirectory(prefix="normbench-") as scratch:
         log = Path(scratch) / "log.txt"
-        entries = {name: partial(once, name, log) for name in names}
+        entries = {name: partial(_request, *each, log) for name, each in requests.items()}
         timings = measure_in_turn(entries, options.rounds, warm_up=False)
     save(options.out, compare(timings, what, "images_per_second", cell=" ".join(words)))
-
-
-def _time_plans(cell: Cell, words: Sequence[str], cores: int) -> Measurement:
-    plans = {word: _parse_plan(word, cell) for word in words}
-    print(f"{cell.title}: {cell.workers} workers of {cell.batch} images")
-
-    def once(word: str, log: Path) -> float:
-        plan = plans[word]
-        share = max(1, cores // plan.devices)
-        shared = cell.with_readers(share)
-        shared = replace(shared, trainer=replace(shared.trainer, threads=share))
-        return _request("normbench.bench.run_process:measure", (shared, plan), plan.devices, log)
-
-    return once
-
-
-def _time_loaders(cell: Cell, _words: Sequence[str], cores: int) -> Measurement:
-    print(f"{cell.title}: {cell.global_batch} images a step")
-    return lambda word, log: _request(
-        "normbench.bench.run_process:feed", (cell.with_readers(cores), word), 1, log
-    )
 
 
 def _parse_plan(word: str, cell: Cell) -> Plan:

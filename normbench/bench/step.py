@@ -17,10 +17,9 @@ from pytorch_lightning import Callback, LightningDataModule, LightningModule, Tr
 from torch.nn import functional as F
 
 from normbench.bench.layers import require_device
-from normbench.bench.measure import Measurement, compare, measure_in_turn, save
+from normbench.bench.measure import Measurement, compare, compose_cell, measure_in_turn, save
 from normbench.bench.options import Step
 from normbench.config.cells import Cell
-from normbench.config.compose import compose
 from normbench.errors import BadInput
 from normbench.execution.preflight import require_compiler, require_cuda_graph
 from normbench.training.experiment import Experiment, Training
@@ -66,12 +65,8 @@ def cell_of(words: Sequence[str], steps: int, device: torch.device = CPU) -> Cel
     """Return the one cell of `words` with one worker and `steps` optimizer steps."""
     trainer = "trainer=gpu" if device.type == "cuda" else "trainer=cpu"
     fixed = ("data.val=0", trainer, "logger=none", "protocol=fixed_workers", "workers=1")
-    cells, _ = compose([*words, *fixed])
-    if len(cells) != 1:
-        raise BadInput("one cell is timed; this is a grid")
-    (cell,) = cells
-    length = {"images": steps * cell.batch, "epochs": None}
-    options = {**cell.recipe.options, **length}
+    cell = compose_cell([*words, *fixed])
+    options = {**cell.recipe.options, "images": steps * cell.batch, "epochs": None}
     return replace(cell, recipe=replace(cell.recipe, options=options))
 
 

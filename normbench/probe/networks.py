@@ -123,12 +123,8 @@ def initial_networks(grids: Sequence[tuple[str, Sequence[Cell]]]) -> list[Probed
             label = next(differences)
             if title:
                 label = title if len(group) == 1 else f"{title}, {label}"
-            networks.append(ProbedNetwork(label, cell, partial(_initial_network, cell)))
+            networks.append(ProbedNetwork(label, cell, Experiment(cell).build_network))
     return networks
-
-
-def _initial_network(cell: Cell) -> nn.Module:
-    return Experiment(cell).build_network()
 
 
 def requested_runs(request: ProbeRequest) -> dict[str, list[TrainedRun]]:
