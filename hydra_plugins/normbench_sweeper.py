@@ -11,13 +11,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from hydra.conf import HydraConf
-from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
 from hydra.plugins.sweeper import Sweeper
 from hydra.types import HydraContext, TaskFunction
-from omegaconf import DictConfig, OmegaConf, read_write
+from omegaconf import DictConfig, read_write
 
 #: Keys whose plain numbers need no composition of their own: they choose no file.
 NUMBERS = ("batch", "workers", "global_batch", "seed")
@@ -25,16 +23,15 @@ NUMBERS = ("batch", "workers", "global_batch", "seed")
 SECTIONS = ("norm", "model", "data", "reg", "recipe")
 
 Words = dict[str, list[str]]  # of a cell by section; "" for all others
-Composition = tuple[DictConfig, HydraConf]  # a configuration without Hydra's part, and that part
 
 
 class NormbenchSweeper(Sweeper):
     """Pass each cell of a grid to the task function instead of launching it.
 
-    The task function is called as `task(config, hydra, numbers)`, once a cell, in the order of the
-    command line. Hydra takes some 45 ms for a composition, so cells share what is equal: those that
-    differ in plain numbers alone one `config` (`numbers` has the cell's own), all others the
-    sections of `SECTIONS`, each composed once for each choice and its options.
+    The task function is called as `task(config, numbers)`, once a cell, in the order of the command
+    line; `config` has Hydra's part, too. Hydra takes some 45 ms for a composition, so cells share
+    what is equal: those that differ in plain numbers alone share one `config`, and `numbers` has
+    the cell's own; all others share sections, each composed once for each choice and its options.
 
     Args:
         params: words of the grid in a file of sweeps/; those of the command line follow them.
@@ -42,7 +39,7 @@ class NormbenchSweeper(Sweeper):
 
     def __init__(self, params: Mapping[str, Any] | None = None) -> None:
         self.params = dict(params or {})
-        self.compositions: dict[tuple[str, ...], Composition] = {}
+        self.compositions: dict[tuple[str, ...], DictConfig] = {}
         #: Words and configuration of the first cell with certain words outside of `SECTIONS`.
         self.bases: dict[tuple[str, ...], tuple[Words, DictConfig]] = {}
         self.sections: dict[tuple[str, ...], DictConfig | None] = {}
@@ -71,10 +68,10 @@ class NormbenchSweeper(Sweeper):
             kind = (*(word for key, word in cell.items() if key not in numbers), *sorted(numbers))
             if kind not in self.compositions:
                 self.compositions[kind] = self._join_sections(cell, numbers)
-            config, hydra = self.compositions[kind]
+            config = self.compositions[kind]
             first = config if first is None else first
             values = {key: int(word.partition("=")[2]) for key, word in numbers.items()}
-            self.task(config, hydra, values)
+            self.task(config, values)
         assert first is not None  # a product has an element at least
         return first
 
@@ -99,7 +96,7 @@ class NormbenchSweeper(Sweeper):
         for cell in itertools.product(*choices.values()):
             yield dict(zip(choices, cell, strict=True))
 
-    def _join_sections(self, cell: Mapping[str, str], numbers: Mapping[str, str]) -> Composition:
+    def _join_sections(self, cell: Mapping[str, str], numbers: Mapping[str, str]) -> DictConfig:
         """Return the configuration of a cell, made of sections of others where that is the same."""
         words: Words = {group: [] for group in (*SECTIONS, "")}
         for key, word in cell.items():
@@ -108,7 +105,7 @@ class NormbenchSweeper(Sweeper):
         context = (*(w for w in words[""] if w not in numbers.values()), *sorted(numbers))
         if context not in self.bases:
             self.bases[context] = words, self._compose(list(cell.values()))
-            return _split(self.bases[context][1])
+            return self.bases[context][1]
         base_words, base = self.bases[context]
         joined = copy.deepcopy(base)
         for group in SECTIONS:
@@ -122,21 +119,15 @@ class NormbenchSweeper(Sweeper):
                 self.sections[choice] = composed if is_separate else None
             source = self.sections[choice]
             if source is None:
-                return _split(self._compose(list(cell.values())))
+                return self._compose(list(cell.values()))
             joined[group] = source[group]
             with read_write(joined.hydra):
                 joined.hydra.runtime.choices[group] = source.hydra.runtime.choices[group]
-        return _split(joined)
+        return joined
 
     def _compose(self, words: list[str]) -> DictConfig:
         """Return the whole configuration of a cell."""
         return self.loader.load_sweep_config(self.master_config, words)
-
-
-def _split(config: DictConfig) -> Composition:
-    HydraConfig.instance().set_config(config)  # for ${hydra:...}
-    task_config = OmegaConf.masked_copy(config, [str(key) for key in config if key != "hydra"])
-    return task_config, HydraConfig.get()
 
 
 def _is_plain(config: DictConfig, group: str) -> bool:

@@ -46,13 +46,11 @@ def compose(arguments: list[str]) -> tuple[list[Cell], Settings | None]:
     compositions: dict[int, Composition] = {}
     composed: list[tuple[Composition, Mapping[str, int]]] = []
 
-    # Hydra calls it with the configuration alone, hydra_plugins/normbench_sweeper.py for each cell.
+    # Hydra calls it for a single run, hydra_plugins/normbench_sweeper.py for each cell of a grid.
     # hydra.main returns None, so cells leave it by a list.
-    def collect(
-        config: DictConfig, hydra: HydraConf | None = None, numbers: Mapping[str, int] | None = None
-    ) -> None:
+    def collect(config: DictConfig, numbers: Mapping[str, int] | None = None) -> None:
         if id(config) not in compositions:
-            compositions[id(config)] = Composition(config, hydra or HydraConfig.get())
+            compositions[id(config)] = Composition(config)
         composed.append((compositions[id(config)], numbers or {}))
 
     # Hydra's parser takes no option between two overrides.
@@ -94,11 +92,13 @@ def _unique(cells: Sequence[Cell]) -> list[Cell]:
 class Composition:
     """A configuration as Hydra composed it; its cells differ in plain numbers alone."""
 
-    def __init__(self, config: DictConfig, hydra: HydraConf) -> None:
-        self.config = config
-        self.hydra = hydra
-        self.choices = {str(group): name for group, name in hydra.runtime.choices.items()}
-        sources = hydra.runtime.config_sources
+    def __init__(self, config: DictConfig) -> None:
+        keys = [str(key) for key in config if key != "hydra"]
+        self.config = OmegaConf.masked_copy(config, keys)
+        self.whole = config if "hydra" in config else None  # a single run comes without it
+        self.hydra: HydraConf = config.hydra if self.whole else HydraConfig.get()
+        self.choices = {str(group): name for group, name in self.hydra.runtime.choices.items()}
+        sources = self.hydra.runtime.config_sources
         folders = [Path(source.path) for source in sources if source.schema == "file"]
         self.defaults: dict[str, Mapping[str, Any]] = {}
         self.unverified: dict[str, frozenset[str]] = {}
@@ -108,6 +108,8 @@ class Composition:
 
     def parse(self, numbers: Mapping[str, int]) -> tuple[Cell, Settings]:
         """Return the cell with these `numbers`, and the settings of its command line."""
+        if self.whole is not None:
+            HydraConfig.instance().set_config(self.whole)  # for ${hydra:...}
         if self._follows_numbers:
             for key, number in numbers.items():
                 self.config[key] = number

@@ -64,6 +64,11 @@ def test_an_option_may_follow_a_number_of_the_cell() -> None:
     assert [each.recipe.options["lr"] for each in cells] == [4, 4, 8, 8]
 
 
+def test_an_option_may_follow_the_choices_of_the_cell() -> None:
+    cells, _ = compose(["-m", "norm=bn,gn", "logger.project='${hydra:runtime.choices.norm}'"])
+    assert [each.logger.options["project"] for each in cells] == ["bn", "gn"]
+
+
 def test_a_single_run_has_the_launcher_of_its_options() -> None:
     pytest.importorskip("hydra_plugins.hydra_submitit_launcher")
     words = ["hydra/launcher=slurm", "hydra.launcher.tasks_per_node='${trainer.devices}'"]
