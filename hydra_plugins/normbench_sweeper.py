@@ -98,9 +98,11 @@ class NormbenchSweeper(Sweeper):
 
     def _join_sections(self, cell: Mapping[str, str], numbers: Mapping[str, str]) -> DictConfig:
         """Return the configuration of a cell, made of sections of others where that is the same."""
+        if any(key.startswith(("+", "~")) for key in cell):  # their order counts
+            return self._compose(list(cell.values()))
         words: Words = {group: [] for group in (*SECTIONS, "")}
         for key, word in cell.items():
-            group = key.partition(".")[0]  # of +norm.x that is +norm, which has no section
+            group = key.partition(".")[0]
             words[group if group in SECTIONS else ""].append(word)
         context = (*(w for w in words[""] if w not in numbers.values()), *sorted(numbers))
         if context not in self.bases:

@@ -113,6 +113,8 @@ def test_a_cell_of_a_grid_is_what_it_is_alone(tmp_path: Path) -> None:
         (["recipe.lr=0.3", "++recipe.lr=0.4"], {("bn", 0.4, 1e-5), ("gn", 0.4, 1e-5)}),
         (["++recipe.lr=0.4", "recipe.lr=0.3"], {("bn", 0.3, 1e-5), ("gn", 0.3, 1e-5)}),
         (["++norm={eps:0.001}"], {("bn", 0.1, 1e-3), ("gn", 0.1, 1e-3)}),
+        (["norm.eps=0.002", "++norm.eps=0.001"], {("bn", 0.1, 1e-3), ("gn", 0.1, 1e-3)}),
+        (["++norm.eps=0.001", "norm.eps=0.002"], {("bn", 0.1, 2e-3), ("gn", 0.1, 2e-3)}),
     ],
 )
 def test_of_additions_the_order_counts(words: list[str], expected: set[tuple[Any, ...]]) -> None:
