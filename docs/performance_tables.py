@@ -73,8 +73,10 @@ which train by DDP.
 _REPORT = """\
 ## Reports
 
-Wall time in seconds of `python -m normbench.report` with no new row, divided by that of opening
-each row and parsing its JSON (`JSON alone`).
+Wall time in seconds, divided by that of opening each row and parsing its JSON (`JSON alone`):
+
+- `tables`: reading the rows and making all tables;
+- `command, nothing new`: `python -m normbench.report` with no new row.
 """
 _OTHERS = {
     "seeds": _SEEDS, "sweep": _SWEEP, "loader": _LOADER, "workers": _WORKERS, "report": _REPORT,
