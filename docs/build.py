@@ -32,7 +32,8 @@ BESIDE_LAYERS = (
 )  # fmt: skip
 #: Modules on the page of data sets that are no data set; some import what need not be installed.
 BESIDE_DATA_SETS = (
-    "dataset", "reading", "ffcv_manifest", "random_crop", "policies", "ffcv_reader", "ffcv_writer",
+    "dataset", "reading", "ffcv_manifest", "random_crop", "augmentation_policies", "ffcv_reader",
+    "ffcv_writer",
 )  # fmt: skip
 #: Global batches whose peak learning rates are listed.
 GLOBAL_BATCHES = (4, 8, 32, 64, 128, 256, 512, 768, 1024)
@@ -80,7 +81,7 @@ def architectures() -> str:
         _table(["model", "", "parameters"], rows),
         _family("normbench.models.swap", "model"),
         *(_family(module, "model", families[module]) for module in sorted(families)),
-        *(_family(f"normbench.models.{name}", "model") for name in ("blocks", "drop")),
+        *(_family(f"normbench.models.{name}", "model") for name in ("blocks", "dropout")),
     )
 
 

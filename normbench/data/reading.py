@@ -5,7 +5,7 @@
     ffcv     threads of FFCV's Loader read files of normbench.prepare
 
 All deliver the same bytes: random numbers of an image are drawn by (seed, epoch, image). Policies
-(normbench.data.policies) augment one image at a time and take long, so processes apply them, too.
+(`normbench.data.augmentation_policies`) take long for each image, so processes apply them, too.
 """
 
 import math
@@ -18,11 +18,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from normbench.data.augmentation_policies import AugmentationPolicies
 from normbench.data.counter_rng import Draws
 from normbench.data.dataset import Dataset, Split, Splits, TensorSplit
 from normbench.data.ffcv_manifest import fault
 from normbench.data.photographs import DecodedSplit, FileSplit, Photographs
-from normbench.data.policies import Policies
 from normbench.data.reader_processes import Request, map_in_processes
 from normbench.errors import BadInput
 
@@ -62,11 +62,11 @@ class Reader:
         data: Dataset,
         split: Split,
         seed: int,
-        policies: Policies | None = None,
+        policies: AugmentationPolicies | None = None,
         processes: int = 0,
     ) -> None:
         self.data, self.split, self.seed = data, split, seed
-        self.policies = policies or Policies()
+        self.policies = policies or AugmentationPolicies()
         self.processes = processes
 
     def stream(self, indices: Tensor, epoch: int | None, sizes: Sequence[int]) -> Iterator[Tensor]:

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from normbench.errors import Impossible
-from normbench.models.drop import StochasticDepth
+from normbench.models.dropout import StochasticDepth
 from normbench.norms.base.layer import Normalizer, Normalizing, Scale
 from normbench.norms.base.residual import FixUp, NormalizerFree, Residual, SkipInit
 

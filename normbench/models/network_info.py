@@ -11,7 +11,7 @@ from typing import Any
 from torch import fx, nn
 
 from normbench.models.coverage import Coverage, coverage
-from normbench.models.drop import drop_layers
+from normbench.models.dropout import drop_layers
 from normbench.models.layer_types import is_batch_norm
 from normbench.models.profile import count_macs, dry_run
 from normbench.norms.base.layer import NormAct, Normalizer

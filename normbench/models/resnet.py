@@ -34,7 +34,7 @@ from normbench.models.blocks import (
     require_at_least,
     require_residual,
 )
-from normbench.models.drop import Dropout, linear_rates, require_rates
+from normbench.models.dropout import Dropout, linear_rates, require_rates
 from normbench.norms.base.activations import IDENTITY
 from normbench.norms.base.layer import Normalizer
 

@@ -17,7 +17,7 @@ Gates (sigmoids) stay, and so do the activations and convolutions of squeeze-exc
 attention on pooled maps. All other convolutions but the classifier are converted as the normalizer
 needs. With weight standardization a learned scale per channel follows the last convolution of a
 residual branch that no normalization follows (v2 ResNets; Labatie et al. 2021, appendix A.1).
-Dropout and stochastic depth become those of `normbench.models.drop`.
+Dropout and stochastic depth become those of `normbench.models.dropout`.
 
 Remaining layers keep their weights. A new layer copies gain and shift of the normalization that it
 replaces, so zero-initialized gains survive; batch normalization also copies running statistics, and
@@ -39,7 +39,7 @@ from torch.nn import functional as F
 
 from normbench.errors import Impossible
 from normbench.models.blocks import PLAIN, require_residual
-from normbench.models.drop import Dropout, StochasticDepth
+from normbench.models.dropout import Dropout, StochasticDepth
 from normbench.models.fx_graph import CallGraph
 from normbench.models.layer_types import (
     activation_name,

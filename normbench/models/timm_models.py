@@ -17,7 +17,7 @@ from timm.models.efficientnet import EfficientNet, decode_arch_def, round_channe
 from torch import nn
 
 from normbench.models.blocks import require_at_least
-from normbench.models.drop import require_rates
+from normbench.models.dropout import require_rates
 from normbench.models.swap import swap
 from normbench.norms.base.layer import Normalizer
 

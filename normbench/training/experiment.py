@@ -19,7 +19,7 @@ from normbench.config.plan import Plan, own_cores, plans
 from normbench.data.dataset import Dataset
 from normbench.data.reading import open_splits
 from normbench.errors import Impossible
-from normbench.models.drop import set_rescale
+from normbench.models.dropout import set_rescale
 from normbench.models.network_info import NetworkInfo
 from normbench.norms.base.layer import Normalizer
 from normbench.norms.implementation import Implementation

@@ -17,7 +17,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from normbench.measurements.training_probes import TrainingProbes
-from normbench.models.drop import drop_layers, set_draws
+from normbench.models.dropout import drop_layers, set_draws
 from normbench.norms.base.running import NetworkStatistics
 from normbench.norms.implementation import set_implementation
 from normbench.norms.recalibration import recalibrate

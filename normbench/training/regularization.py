@@ -28,8 +28,8 @@ from scipy.special import betaincinv
 from torch import Tensor
 from torch.nn import functional as F
 
+from normbench.data.augmentation_policies import AugmentationPolicies
 from normbench.data.counter_rng import of_step, permutation
-from normbench.data.policies import Policies
 
 Rate = Annotated[float, Field(ge=0, lt=1)]
 
@@ -99,9 +99,9 @@ class Regularization:
         _ = self.policies  # raises for an unknown policy
 
     @cached_property
-    def policies(self) -> Policies:
+    def policies(self) -> AugmentationPolicies:
         """Policies of single training images."""
-        return Policies(self.policy, self.color_jitter)
+        return AugmentationPolicies(self.policy, self.color_jitter)
 
     @property
     def drop_rates(self) -> dict[str, float]:

@@ -16,7 +16,7 @@ from torch.func import functional_call
 from torch.optim import Optimizer
 
 from normbench.errors import one_line
-from normbench.models.drop import drop_layers
+from normbench.models.dropout import drop_layers
 from normbench.norms.base.running import NetworkStatistics
 
 

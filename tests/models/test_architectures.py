@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from normbench.catalog import model, models, normalizer, normalizers
 from normbench.config.files import CONF, comment
 from normbench.errors import BadInput, Impossible
-from normbench.models.drop import StochasticDepth
+from normbench.models.dropout import StochasticDepth
 from normbench.models.profile import count_macs, parameters_and_macs
 from normbench.norms.base.layer import Scale
 from normbench.norms.base.standardized_conv import ScaledStandardizedConv2d, StandardizedConv2d

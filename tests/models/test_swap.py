@@ -20,7 +20,7 @@ from normbench.config.build import build, options
 from normbench.data.counter_rng import Draws
 from normbench.errors import BadInput, Impossible
 from normbench.models.coverage import coverage
-from normbench.models.drop import Dropout, StochasticDepth, drop_layers, set_draws
+from normbench.models.dropout import Dropout, StochasticDepth, drop_layers, set_draws
 from normbench.models.layer_types import is_batch_norm
 from normbench.models.swap import swap
 from normbench.norms.base.layer import Activation, Affine, NormAct, Scale

@@ -13,7 +13,7 @@ from normbench.catalog import main, model, normalizer
 from normbench.config.build import build, options
 from normbench.config.files import CONF, names, unverified
 from normbench.errors import BadInput, Impossible
-from normbench.models.drop import Dropout, StochasticDepth
+from normbench.models.dropout import Dropout, StochasticDepth
 from normbench.training.ema import MovingAverage
 from normbench.training.experiment import Experiment
 from normbench.training.parameter_groups import ROLES, list_parameters

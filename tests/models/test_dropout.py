@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from normbench.data.counter_rng import Draws
-from normbench.models.drop import Dropout, StochasticDepth, drop_layers, linear_rates, set_draws
+from normbench.models.dropout import Dropout, StochasticDepth, drop_layers, linear_rates, set_draws
 from support.cells import SHORT, cell, train_cell
 
 KINDS = [Dropout, StochasticDepth]

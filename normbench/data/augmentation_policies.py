@@ -44,7 +44,7 @@ GREY = (128, 128, 128)  # fills what an operation moves the image away from, as 
 
 
 @dataclass(frozen=True)
-class Policies:
+class AugmentationPolicies:
     """A policy and color jitter of images (N, C, H, W) uint8, one after the other; C is 1 or 3.
 
     Args:
