@@ -93,13 +93,13 @@ class BlockV1(nn.Module):
         first, last = convs[0], convs[-1]
         self.before = nn.ModuleList(norm.residual.before_conv() for _ in convs)
         self.convs = nn.ModuleList(convolution(norm, conv) for conv in convs)
-        inner = [norm.layer(conv.width, act) for conv in convs[:-1]]
-        self.norms = nn.ModuleList([*inner, norm.layer(last.width, None)])
+        self.norms = nn.ModuleList(norm.layer(conv.width, act) for conv in convs[:-1])
+        self.norms.append(norm.layer(last.width, None))
         self.excite = excitation(norm, last)
         self.drop = StochasticDepth(rate)
         self.join = norm.residual.join()
         self.shortcut: nn.Module = nn.Identity()
-        step = stride(convs)
+        step = total_stride(convs)
         changes = first.channels != last.width or step > 1
         if changes and shortcut == "identity":
             self.shortcut = Pad(last.width - first.channels, step)
@@ -109,13 +109,13 @@ class BlockV1(nn.Module):
         self.activation = norm.activation(last.width, act)
 
     def forward(self, x: Tensor) -> Tensor:
-        entered = self.before[0](x)
-        branch = self.norms[0](self.convs[0](entered))
+        h = self.before[0](x)
+        branch = self.norms[0](self.convs[0](h))
         for before, conv, norm in list(zip(self.before, self.convs, self.norms, strict=True))[1:]:
             branch = norm(conv(before(branch)))
         branch = self.excite(branch)
         # A shortcut that is not the identity also follows the first `before` module.
-        shortcut = x if isinstance(self.shortcut, nn.Identity) else self.shortcut(entered)
+        shortcut = x if isinstance(self.shortcut, nn.Identity) else self.shortcut(h)
         out: Tensor = self.activation(self.join(shortcut, self.drop(branch)))
         return out
 
@@ -153,13 +153,13 @@ class BlockV2(nn.Module):
         super().__init__()
         first, last = convs[0], convs[-1]
         self.beta = beta
-        self.norms = nn.ModuleList(before(norm, conv.channels, act, order) for conv in convs)
+        self.norms = nn.ModuleList(preactivation(norm, conv.channels, act, order) for conv in convs)
         self.convs = nn.ModuleList(convolution(norm, conv) for conv in convs)
         self.excite = nn.ModuleList(excitation(norm, conv) for conv in convs)
         scaled = norm.conv is not None and norm.conv.kind == "ws"
         self.scale = Scale(last.width) if scaled else nn.Identity()
         self.drop = StochasticDepth(rate)
-        step = stride(convs)
+        step = total_stride(convs)
         self.pool = pool and step > 1
         self.project: nn.Conv2d | None = None
         if first.channels != last.width or step > 1:
@@ -172,7 +172,7 @@ class BlockV2(nn.Module):
         h = h if self.beta == 1 else h / self.beta  # after the activation, as in the paper's code
         shortcut = x
         if self.project is not None:
-            shortcut = self.project(halved(h) if self.pool else h)
+            shortcut = self.project(halve_maps(h) if self.pool else h)
         h = self.excite[0](self.convs[0](h))
         for norm, conv, excite in list(zip(self.norms, self.convs, self.excite, strict=True))[1:]:
             h = excite(conv(norm(h)))
@@ -231,7 +231,7 @@ def excitation(norm: Normalizer, conv: Conv) -> nn.Module:
     return SqueezeExcite(conv.width, conv.excite, norm.residual.gate_gain)
 
 
-def before(norm: Normalizer, channels: int, act: str, order: Order) -> nn.Module:
+def preactivation(norm: Normalizer, channels: int, act: str, order: Order) -> nn.Module:
     """Return normalization and activation before a convolution of a pre-activation block.
 
     Raises:
@@ -248,12 +248,12 @@ def before(norm: Normalizer, channels: int, act: str, order: Order) -> nn.Module
     return nn.Sequential(norm.activation(channels, act), layer)
 
 
-def stride(convs: Sequence[Conv]) -> int:
+def total_stride(convs: Sequence[Conv]) -> int:
     """Return the factor by which a branch shrinks its maps."""
     return max(conv.stride for conv in convs)
 
 
-def halved(x: Tensor) -> Tensor:
+def halve_maps(x: Tensor) -> Tensor:
     """Average 2x2 positions; at an odd border, those that exist."""
     return F.avg_pool2d(x, 2, ceil_mode=True, count_include_pad=False)
 
@@ -282,10 +282,13 @@ def initialize(
     norm.residual.initialize(network, branches, head)  # type: ignore[arg-type]
 
 
-def require_at_least(least: float, **options: float | None) -> None:
-    """Raise ValueError for the first of `options` that is given and below `least`."""
+def require_at_least(least: float, **options: float | tuple[float, ...] | None) -> None:
+    """Raise ValueError for the first of `options` with a value below `least`."""
     for name, value in options.items():
-        if value is not None and value < least:
+        if isinstance(value, tuple):
+            if min(value, default=0) < least:
+                raise ValueError(f"{name}={list(value)}: each must be at least {least}")
+        elif value is not None and value < least:
             raise ValueError(f"{name}={value}: it must be at least {least}")
 
 

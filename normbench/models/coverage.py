@@ -6,7 +6,12 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from normbench.models.layer_types import is_activation, is_batch_norm, is_norm, is_standardized
+from normbench.models.layer_types import (
+    STANDARDIZED_CONVS,
+    is_activation,
+    is_batch_norm,
+    is_norm,
+)
 from normbench.norms.base.layer import Activation, NormAct, Normalizer, Scale
 from normbench.norms.base.standardized_conv import StandardizedConv2d
 from normbench.norms.batch import BatchNorm
@@ -43,37 +48,35 @@ class Coverage:
 
     def __str__(self) -> str:
         """Return one line for the terminal, the log and the row."""
-        counts = [f"{value} {what}" for what, value in self.counts()]
-        kinds = [f"{what}: {value}" for what, value in self.kinds()]
+        counts = [f"{count} {label}" for label, count in self.counts()]
+        kinds = [f"{label}: {classes}" for label, classes in self.kinds()]
         return "; ".join(counts + kinds)
 
     def counts(self) -> list[tuple[str, str]]:
         """Return pairs (label, count); rare kinds only if present."""
-        found = [
+        activations = self.pairs + self.activations
+        usual = [
             ("norm + activation", f"{self.pairs:,}"),
             ("norm alone", f"{self.alone:,}"),
-            (
-                "activations with a norm before them",
-                f"{self.pairs:,} of {self.pairs + self.activations:,}",
-            ),
+            ("activations with a norm before them", f"{self.pairs:,} of {activations:,}"),
             ("convolutions standardized", f"{self.standardized:,} of {self.convs:,}"),
         ]
         rare = {"scales at ends of branches": self.scales}
-        rare |= {f"layers with {groups} groups": times for groups, times in self.adjusted.items()}
-        rare |= {f"layers that keep {setting}": times for setting, times in self.kept.items()}
-        return found + [(what, f"{times:,}") for what, times in rare.items() if times]
+        rare |= {f"layers with {groups} groups": count for groups, count in self.adjusted.items()}
+        rare |= {f"layers that keep {setting}": count for setting, count in self.kept.items()}
+        return usual + [(label, f"{count:,}") for label, count in rare.items() if count]
 
     def kinds(self) -> list[tuple[str, str]]:
         """Return pairs (label, classes) of what the normalizer did not reach."""
-        untouched = [("untouched", _listed(self.untouched))] if self.untouched else []
-        return [*untouched, ("left", _listed(self.left) or "nothing")]
+        untouched = [("untouched", _join_counts(self.untouched))] if self.untouched else []
+        return [*untouched, ("left", _join_counts(self.left) or "nothing")]
 
 
 def coverage(network: nn.Module, norm: Normalizer) -> Coverage:
     """Count what `norm` reached in `network`."""
     layers = list(network.modules())
     norms = [layer for layer in layers if isinstance(layer, NormAct)]
-    asked = getattr(norm, "groups", None)
+    groups = getattr(norm, "groups", None)
     return Coverage(
         pairs=sum(layer.act is not None for layer in norms),
         alone=sum(layer.act is None and not isinstance(layer, Scale) for layer in norms),
@@ -81,32 +84,33 @@ def coverage(network: nn.Module, norm: Normalizer) -> Coverage:
         activations=sum(isinstance(layer, Activation | ThresholdedLinear) for layer in layers),
         convs=sum(isinstance(layer, nn.Conv2d) for layer in layers),
         standardized=sum(isinstance(layer, StandardizedConv2d) for layer in layers),
-        adjusted=_counted(
-            f"{layer.groups} of {asked}"
+        adjusted=_count(
+            f"{layer.groups} of {groups}"
             for layer in norms
-            if asked is not None and getattr(layer, "groups", asked) != asked
+            if groups is not None and getattr(layer, "groups", groups) != groups
         ),
-        kept=_counted(_kept(norms, norm)),
-        untouched=_counted(type(layer).__name__ for layer in layers if is_activation(layer)),
-        left=_counted(
+        kept=_count(_inherited_settings(norms, norm)),
+        untouched=_count(type(layer).__name__ for layer in layers if is_activation(layer)),
+        left=_count(
             type(layer).__name__
             for layer in layers
-            if is_norm(layer) or is_batch_norm(layer) or is_standardized(layer)
+            if is_norm(layer) or is_batch_norm(layer) or isinstance(layer, STANDARDIZED_CONVS)
         ),
     )
 
 
-def _kept(layers: list[NormAct], norm: Normalizer) -> Iterator[str]:
+def _inherited_settings(layers: list[NormAct], norm: Normalizer) -> Iterator[str]:
+    """Yield eps and momentum of batch normalizations where they are not the normalizer's."""
     for name in ("eps", "momentum") if isinstance(norm, BatchNorm) else ():
         usual = getattr(norm, name)
         for layer in layers:
-            if (own := getattr(layer, name, usual)) != usual:
-                yield f"{name}={own:g}"
+            if (setting := getattr(layer, name, usual)) != usual:
+                yield f"{name}={setting:g}"
 
 
-def _listed(kinds: dict[str, int]) -> str:
-    return ", ".join(f"{times} {kind}" for kind, times in kinds.items())
+def _join_counts(counts: dict[str, int]) -> str:
+    return ", ".join(f"{count} {kind}" for kind, count in counts.items())
 
 
-def _counted(kinds: Iterable[str]) -> dict[str, int]:
+def _count(kinds: Iterable[str]) -> dict[str, int]:
     return dict(sorted(Counter(kinds).items()))

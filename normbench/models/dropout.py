@@ -4,9 +4,9 @@
     StochasticDepth     z = m * x                 m of each image 0 with probability `rate`;
                         z = m * x / (1 - rate)    with `rescale`
 
-in training; in evaluation both are the identity. After `set_draws` has announced the images of a
-forward pass, the mask is a hash of (seed, epoch, image, layer); before, it is drawn from torch's
-generator, as in torch's modules.
+in training; in evaluation both are the identity. Once `set_draws` has announced the images of the
+next forward pass, the mask is a hash of (seed, epoch, image, layer); without it, the mask comes
+from torch's generator, as in torch's modules.
 
 Elsewhere: timm's DropPath rescales, as EfficientNet's code does; normalizer-free networks do not
 (Brock, De and Smith 2021, released code), and neither does `rescale=False`.

@@ -20,13 +20,13 @@ from torch.nn import functional as F
 
 from normbench.errors import Impossible
 from normbench.models.layer_types import (
-    ACTIVATION_MODULES,
     GATE,
     GATES,
     NORMS,
     activation_name,
     drop_rate,
     is_activation,
+    is_activation_or_gate,
     is_norm,
     match_activation,
 )
@@ -34,11 +34,11 @@ from normbench.norms.base.activations import GAINS
 from normbench.norms.base.layer import NormAct
 
 ADDITIONS = {operator.add, operator.iadd, torch.add, "add", "add_"}
+NORM_FUNCTIONS = (F.batch_norm, F.group_norm, F.instance_norm, torch.batch_norm, torch.group_norm)
 POOLED = (1, 1)
 _DROPS = (timm.layers.DropPath, torchvision.ops.StochasticDepth)
 #: Activation functions, whether normalizers support them or not.
 _FUNCTIONS = {*GAINS, "clamp", "clamp_min", "threshold", "hardtanh", "prelu", "rrelu", "softshrink"}
-_NORM_FUNCTIONS = (F.batch_norm, F.group_norm, F.instance_norm, torch.batch_norm, torch.group_norm)
 
 
 class Tracer(fx.Tracer):
@@ -48,11 +48,12 @@ class Tracer(fx.Tracer):
         super().__init__(autowrap_functions=tuple(get_notrace_functions()))
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
-        known = isinstance(m, (*NORMS, *_DROPS, NormAct, nn.Conv2d, nn.Linear))
-        activates = type(m).__module__.startswith(ACTIVATION_MODULES)
-        untraceable = type(m) in get_notrace_modules()
-        own = known or activates or untraceable
-        return own or super().is_leaf_module(m, module_qualified_name)
+        return (
+            isinstance(m, (*NORMS, *_DROPS, NormAct, nn.Conv2d, nn.Linear))
+            or is_activation_or_gate(m)
+            or type(m) in get_notrace_modules()
+            or super().is_leaf_module(m, module_qualified_name)
+        )
 
 
 class CallGraph:
@@ -73,7 +74,7 @@ class CallGraph:
             calls = Tracer().trace(network.train())
             in_evaluation = Tracer().trace(network.eval())
             self.module = fx.GraphModule(network, calls, type(network).__name__)
-            self.shapes = _shapes(self.module.eval(), image)
+            _record_shapes(self.module.eval(), image)
         except Exception as error:  # foreign code can raise anything
             reason = f"{type(error).__name__}: {error}".partition("\n")[0]
             raise Impossible(
@@ -82,11 +83,12 @@ class CallGraph:
         finally:
             for module, training in modes.items():
                 module.training = training
-        _require_one_way(calls, in_evaluation)
+        _require_same_calls(calls, in_evaluation)
         self.module.training = network.training
 
     @property
     def calls(self) -> list[fx.Node]:
+        """All calls, each after those whose results it uses."""
         return list(self.module.graph.nodes)
 
     def layer(self, call: fx.Node) -> nn.Module | None:
@@ -103,34 +105,35 @@ class CallGraph:
 
     def shape(self, call: fx.Node) -> tuple[int, ...]:
         """Return the shape of a result, (1, C, H, W) of maps; () if it is no tensor."""
-        return self.shapes.get(call.name, ())
+        shape: tuple[int, ...] = call.meta.get("shape", ())
+        return shape
 
     def is_map(self, call: fx.Node) -> bool:
-        """Whether `call` returns maps that are not pooled yet."""
+        """Return True if the result is maps that are not pooled yet."""
         shape = self.shape(call)
         return len(shape) == 4 and shape[2:] != POOLED
 
     def consumers(self, call: fx.Node) -> list[fx.Node]:
         """Return the calls that use the result of `call`, looking through identities."""
-        found = []
+        consumers = []
         for user in call.users:
-            found += self.consumers(user) if self.is_identity(user) else [user]
-        return found
+            consumers += self.consumers(user) if self.is_identity(user) else [user]
+        return consumers
 
     def producer(self, call: fx.Node) -> fx.Node:
         """Return the call that computes the first argument, looking through identities."""
-        given: Any = call.args[0]
-        return self.producer(given) if self.is_identity(given) else given
+        source: Any = call.args[0]
+        return self.producer(source) if self.is_identity(source) else source
 
     def is_identity(self, call: fx.Node) -> bool:
-        """Whether `call` returns its input."""
+        """Return True if `call` returns its input."""
         return isinstance(self.layer(call), nn.Identity) or self.drop_rate(call) == 0.0
 
     def drop_rate(self, call: fx.Node) -> float | None:
         """Return the rate of a call of dropout or stochastic depth; None of any other call."""
         if call.target is F.dropout:
-            given: Any = call.args[1] if len(call.args) > 1 else call.kwargs.get("p", 0.5)
-            return float(given)
+            rate: Any = call.args[1] if len(call.args) > 1 else call.kwargs.get("p", 0.5)
+            return float(rate)
         return drop_rate(self.layer(call))
 
     def activation(self, call: fx.Node) -> str | None:
@@ -138,13 +141,11 @@ class CallGraph:
         layer = self.layer(call)
         if layer is not None:
             return activation_name(layer)
-        if _function(call) not in _FUNCTIONS or len(call.all_input_nodes) != 1:
+        if _function_name(call).strip("_") not in _FUNCTIONS or len(call.all_input_nodes) != 1:
             return None
-        given, options = call.args[1:], call.kwargs
-        if isinstance(call.target, str):
-            return match_activation(lambda u: getattr(u, str(call.target))(*given, **options))
         target: Any = call.target
-        return match_activation(lambda u: target(u, *given, **options))
+        function = getattr(Tensor, target) if isinstance(target, str) else target
+        return match_activation(lambda u: function(u, *call.args[1:], **call.kwargs))
 
     def unsupported_activation(self, call: fx.Node) -> str:
         """Return the name of an activation that normalizers do not support, or ""."""
@@ -152,46 +153,34 @@ class CallGraph:
             return ""
         layer = self.layer(call)
         if layer is None:
-            function = _function(call)
+            function = _function_name(call).strip("_")
             return function if function in _FUNCTIONS - {GATE} else ""
         return type(layer).__name__ if is_activation(layer) else ""
 
     def is_in_place(self, call: fx.Node) -> bool:
-        """Whether an activation overwrites its input."""
+        """Return True if an activation overwrites its input."""
         layer = self.layer(call)
         if layer is not None:
             return bool(getattr(layer, "inplace", False))
-        named = _function(call, bare=False).endswith("_")
-        return named or bool(call.kwargs.get("inplace"))
+        return _function_name(call).endswith("_") or bool(call.kwargs.get("inplace"))
 
     def is_self_gated(self, call: fx.Node) -> bool:
-        """Whether the result is multiplied by a gate of itself, as in x * sigmoid(x)."""
+        """Return True if the result is multiplied by a gate of itself, as in x * sigmoid(x)."""
         readers = self.consumers(call)
-        gates = [each for each in readers if isinstance(self.layer(each), GATES)]
-        gates += [each for each in readers if _function(each) == GATE]
+        gates = [
+            each
+            for each in readers
+            if isinstance(self.layer(each), GATES) or _function_name(each).strip("_") == GATE
+        ]
         return any(set(self.consumers(gate)) & set(readers) for gate in gates)
-
-    def is_norm_function(self, call: fx.Node) -> bool:
-        """Whether `call` normalizes by a function instead of a layer."""
-        return call.target in _NORM_FUNCTIONS
 
     def downstream(self, call: fx.Node) -> set[fx.Node]:
         """Return all calls that depend on the result of `call`."""
-        found: set[fx.Node] = set()
-        ahead = list(call.users)
-        while ahead:
-            each = ahead.pop()
-            if each not in found:
-                found.add(each)
-                ahead += each.users
-        return found
-
-    def is_addition(self, call: fx.Node) -> bool:
-        return call.target in ADDITIONS
-
-    def depths(self) -> dict[fx.Node, int]:
-        """Return, for each call, the largest number of convolutions on a path from the images."""
-        return depths(self.module)
+        dependent = {call}
+        for each in self.calls:
+            if not dependent.isdisjoint(each.all_input_nodes):
+                dependent.add(each)
+        return dependent - {call}
 
     def replace(self, call: fx.Node, layer: nn.Module) -> None:
         """Let `call` call `layer`, under the name of the old layer."""
@@ -200,12 +189,12 @@ class CallGraph:
             self.module.add_submodule(name, layer)
             with self.module.graph.inserting_before(call):
                 fresh = self.module.graph.call_module(name, (call.args[0],))
-            self.shapes[fresh.name] = self.shape(call)
+            fresh.meta = dict(call.meta)
             call.replace_all_uses_with(fresh)
             self.module.graph.erase_node(call)
             return
         others = [other for other in self.calls if other.target == call.target and other != call]
-        if others:  # a layer in several places: each gets its own
+        if others:  # a layer that is called in several places: each call gets a layer
             call.target = f"{call.target}_{call.name}"
         self.module.add_submodule(str(call.target), layer)
 
@@ -215,8 +204,8 @@ class CallGraph:
         self.module.add_submodule(path, layer)
         with self.module.graph.inserting_after(call):
             fresh = self.module.graph.call_module(path, (call,))
+        fresh.meta = dict(call.meta)
         call.replace_all_uses_with(fresh, lambda user: user is not fresh)
-        self.shapes[fresh.name] = self.shape(call)
 
     def pad_before(self, call: fx.Node, conv: nn.Conv2d) -> None:
         """Pad before a convolution that pads dynamically ("same"), outside of it."""
@@ -246,62 +235,69 @@ def layer(module: fx.GraphModule, call: fx.Node) -> nn.Module | None:
 
 def depths(module: fx.GraphModule) -> dict[fx.Node, int]:
     """Return, for each call, the largest number of convolutions on a path from the images."""
-    found: dict[fx.Node, int] = {}
+    depths: dict[fx.Node, int] = {}
     for call in module.graph.nodes:
-        before = max((found[source] for source in call.all_input_nodes), default=0)
-        found[call] = before + isinstance(layer(module, call), nn.Conv2d)
-    return found
+        before = max((depths[source] for source in call.all_input_nodes), default=0)
+        depths[call] = before + isinstance(layer(module, call), nn.Conv2d)
+    return depths
 
 
-def _function(call: fx.Node, *, bare: bool = True) -> str:
-    """Return the name of a called function or method, without the _ of in-place ones."""
+def _function_name(call: fx.Node) -> str:
+    """Return the name of a called function or method, or ""."""
     if call.op not in ("call_function", "call_method"):
         return ""
-    name = call.target if isinstance(call.target, str) else getattr(call.target, "__name__", "")
-    return name.strip("_") if bare else name
+    return call.target if isinstance(call.target, str) else getattr(call.target, "__name__", "")
 
 
-def _require_one_way(calls: fx.Graph, in_evaluation: fx.Graph) -> None:
-    pairs = zip_longest(_described(calls), _described(in_evaluation))
+def _require_same_calls(calls: fx.Graph, in_evaluation: fx.Graph) -> None:
+    """Raise Impossible if a network computes something else in training than in evaluation."""
+    pairs = zip_longest(_list_calls(calls), _list_calls(in_evaluation))
     if others := [(one, other) for one, other in pairs if one != other]:
-        place = next(call[1] for call in others[0] if call is not None)
+        place: Any = next(call[1] for call in others[0] if call is not None)
+        place = getattr(place, "__name__", place)
         raise Impossible(
-            f"the network computes in training what it does not in evaluation, at {place}, and one "
-            "way is all that is traced; auxiliary outputs, for one, can often be switched off"
+            f"the network computes in training what it does not in evaluation, at {place}, and "
+            "only one way can be traced; auxiliary outputs, for example, can often be disabled"
         )
 
 
-def _described(calls: fx.Graph) -> list[tuple[object, ...]]:
-    """List all calls with their arguments, except those of dropout, which depend on the mode."""
+def _list_calls(calls: fx.Graph) -> list[tuple[object, ...]]:
+    """List all calls with their arguments, except of functions that depend on the mode.
+
+    The swap replaces dropout and refuses normalizations.
+    """
     return [
         (call.op, call.target)
-        if call.target is F.dropout
+        if call.target in (F.dropout, *NORM_FUNCTIONS)
         else (call.op, call.target, str(call.args), str(call.kwargs))
         for call in calls.nodes
     ]
 
 
-def _shapes(module: fx.GraphModule, image: tuple[int, int, int]) -> dict[str, tuple[int, ...]]:
-    found: dict[str, tuple[int, ...]] = {}
+class _ShapeInterpreter(fx.Interpreter):
+    """Stores the shape of each result with its call."""
 
-    class Shapes(fx.Interpreter):
-        def run_node(self, n: fx.Node) -> Any:
-            value = super().run_node(n)
-            if isinstance(value, Tensor):
-                found[n.name] = tuple(value.shape)
-            return value
+    def run_node(self, n: fx.Node) -> Any:
+        value = super().run_node(n)
+        n.meta["shape"] = tuple(value.shape) if isinstance(value, Tensor) else ()
+        return value
 
-    class Run(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.inner = module
 
-        def forward(self, x: Tensor) -> None:
-            Shapes(self.inner).run(x)
+class _ShapeRecorder(nn.Module):
+    """A traced network that records shapes, as a module for `functional_call`."""
 
-    run = Run()
-    tensors = {**dict(run.named_parameters()), **dict(run.named_buffers())}
+    def __init__(self, module: fx.GraphModule) -> None:
+        super().__init__()
+        self.module = module
+
+    def forward(self, x: Tensor) -> None:
+        _ShapeInterpreter(self.module).run(x)
+
+
+def _record_shapes(module: fx.GraphModule, image: tuple[int, int, int]) -> None:
+    """Store the shape of each result for an image (C, H, W); no values are computed."""
+    recorder = _ShapeRecorder(module)
+    tensors = {**dict(recorder.named_parameters()), **dict(recorder.named_buffers())}
     on_meta = {name: tensor.to("meta") for name, tensor in tensors.items()}
     with torch.no_grad():
-        functional_call(run, on_meta, (torch.empty(1, *image, device="meta"),))
-    return found
+        functional_call(recorder, on_meta, (torch.empty(1, *image, device="meta"),))

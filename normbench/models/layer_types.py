@@ -33,36 +33,36 @@ NORMS = (
     timm.layers.SimpleNorm2d,
     torchvision.ops.FrozenBatchNorm2d,
 )
+#: Convolutions of timm with standardized weights.
+SCALED_STANDARDIZED_CONVS = (timm.layers.ScaledStdConv2d, timm.layers.ScaledStdConv2dSame)
+STANDARDIZED_CONVS = (
+    timm.layers.StdConv2d,
+    timm.layers.StdConv2dSame,
+    *SCALED_STANDARDIZED_CONVS,
+)
 GATES = (nn.Sigmoid, nn.Hardsigmoid, nn.Softmax, timm.layers.Sigmoid, timm.layers.HardSigmoid)
-#: Python modules in which torch and timm define their activations.
-ACTIVATION_MODULES = ("torch.nn.modules.activation", "timm.layers.activations")
+#: Python modules in which torch and timm define their activations and gates.
+_ACTIVATION_MODULES = ("torch.nn.modules.activation", "timm.layers.activations")
 
 
 def is_norm(layer: nn.Module | None) -> bool:
-    """Whether `layer` is a normalization of torch, timm or torchvision."""
+    """Return True for a normalization of torch, timm or torchvision."""
     return isinstance(layer, NORMS)
 
 
 def is_batch_norm(layer: nn.Module) -> bool:
-    """Whether `layer`, by whatever author, has batch statistics, or frozen ones of batches."""
+    """Return True for a layer of any author with running statistics of batches, frozen or not."""
     return hasattr(layer, "running_var") and not isinstance(layer, (NormAct, *INSTANCE_NORMS))
 
 
 def is_activation(layer: nn.Module) -> bool:
-    """Return True if `layer` is an activation of torch or timm, but not a gate."""
-    return type(layer).__module__.startswith(ACTIVATION_MODULES) and not isinstance(layer, GATES)
+    """Return True for an activation of torch or timm, and False for a gate."""
+    return is_activation_or_gate(layer) and not isinstance(layer, GATES)
 
 
-def is_standardized(layer: nn.Module) -> bool:
-    """Whether `layer` is a convolution of timm with standardized weights."""
-    return isinstance(
-        layer, timm.layers.StdConv2d | timm.layers.StdConv2dSame
-    ) or is_scaled_standardized(layer)
-
-
-def is_scaled_standardized(layer: nn.Module) -> bool:
-    """Whether `layer` is a convolution of timm with scaled weight standardization."""
-    return isinstance(layer, timm.layers.ScaledStdConv2d | timm.layers.ScaledStdConv2dSame)
+def is_activation_or_gate(layer: nn.Module) -> bool:
+    """Return True for an activation or gate of torch or timm."""
+    return type(layer).__module__.startswith(_ACTIVATION_MODULES)
 
 
 def drop_rate(layer: nn.Module | None) -> float | None:
@@ -77,7 +77,7 @@ def drop_rate(layer: nn.Module | None) -> float | None:
 
 
 def normalizes_channels(layer: nn.Module, shape: tuple[int, ...]) -> bool:
-    """Whether `layer` takes maps of `shape` with their channels second, (N, C, H, W)."""
+    """Return True if `layer` normalizes maps of `shape` with channels second, (N, C, H, W)."""
     last = isinstance(layer, nn.LayerNorm | nn.RMSNorm | timm.layers.RmsNorm)
     # LayerNorm2d of timm and torchvision permute the axes themselves.
     return len(shape) == 4 and (not last or "2d" in type(layer).__name__)

@@ -37,8 +37,6 @@ class NFRegNet(nn.Module):
 
     Args:
         norm: the normalizer; nf makes it the paper's network.
-        num_classes: classes to tell apart.
-        in_chans: channels of an image.
         widths: of each stage, before they are multiplied by 0.75.
         depths: blocks of each stage.
         dropout: rate before the classifier.
@@ -64,8 +62,8 @@ class NFRegNet(nn.Module):
     ) -> None:
         super().__init__()
         require_residual(norm, V2)
-        require_at_least(1, depths=min(depths, default=0), max_groups=max_groups)
-        require_at_least(16, widths=min(widths, default=0))
+        require_at_least(1, depths=depths, max_groups=max_groups)
+        require_at_least(16, widths=widths)
         if len(widths) != len(depths):
             raise ValueError(f"depths={list(depths)}: {len(widths)} stages need as many")
         require_rates(dropout=dropout, stochastic_depth=stochastic_depth)

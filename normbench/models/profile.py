@@ -1,4 +1,4 @@
-"""Parameters and multiply-accumulates of a network, and a dry run of a training step.
+"""Multiply-accumulates of a network, and a dry run of a training step.
 
 Multiply-accumulates come from torch's FlopCounterMode: convolutions and matrix products, without
 normalization, activation and sums, as in the tables of papers.
@@ -14,14 +14,6 @@ from normbench.errors import Impossible
 
 #: Messages of torch for maps smaller than a kernel.
 _TOO_SMALL = ("Kernel size can't be greater than actual input size", "Output size is too small")
-
-
-def parameters_and_macs(model: nn.Module, image: tuple[int, int, int]) -> tuple[int, int]:
-    """Return parameters, and multiply-accumulates for one image (C, H, W).
-
-    The model runs once, so put it on the meta device.
-    """
-    return sum(p.numel() for p in model.parameters()), count_macs(model, image)[0]
 
 
 def count_macs(model: nn.Module, image: tuple[int, int, int]) -> tuple[int, Counter[int]]:
@@ -59,7 +51,7 @@ def dry_run(model: nn.Module, images: int, image: tuple[int, int, int]) -> None:
         model.train()(torch.empty(images, *image, device=next(model.parameters()).device))
     except (RuntimeError, AssertionError) as error:
         _, height, width = image
-        if any(sign in str(error) for sign in _TOO_SMALL):
+        if any(message in str(error) for message in _TOO_SMALL):
             raise Impossible(f"images of {height}x{width} are too small for it") from error
         if isinstance(model, fx.GraphModule):  # networks of timm may need their own size
             reason = str(error).partition("\n")[0] or type(error).__name__

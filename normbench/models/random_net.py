@@ -23,8 +23,6 @@ class RandomNet(nn.Module):
 
     Args:
         norm: the normalizer of every layer.
-        num_classes: outputs of the linear classifier, which follows the mean over positions.
-        in_chans: channels of an image.
         depth: layers, each a convolution and its normalization.
         width: channels of every layer.
         act: the activation; identity makes the network linear except for its normalizations.

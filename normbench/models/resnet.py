@@ -36,7 +36,7 @@ from normbench.models.blocks import (
 )
 from normbench.models.dropout import Dropout, linear_rates, require_rates
 from normbench.norms.base.activations import IDENTITY
-from normbench.norms.base.layer import Normalizer
+from normbench.norms.base.layer import Normalizer, require_share
 
 EXPANSION = 4  # channels of a bottleneck's output over those of its stage
 
@@ -46,12 +46,10 @@ class ResNet(nn.Module):
 
     Args:
         norm: the normalizer of every normalization in the network.
-        num_classes: classes to tell apart.
-        in_chans: channels of an image.
         depths: blocks of each stage.
-        bottleneck: 1x1, 3x3, 1x1 with 4 times the channels, and not two 3x3.
+        bottleneck: 1x1, 3x3 and 1x1 convolutions with 4 times the channels; false: two of 3x3.
         order: conv_norm_act is post-activation (v1), norm_act_conv pre-activation (v2); in
-            act_norm_conv (Brock et al. 2021, figure 2) a convolution sees what was just normalized.
+            act_norm_conv (Brock et al. 2021, figure 2) convolutions follow normalizations directly.
         width: channels of the first stage; a bottleneck's output has 4 times as many.
         cardinality: groups of a bottleneck's 3x3 convolution.
         base_width: channels of such a group in a first stage of width 64.
@@ -101,44 +99,38 @@ class ResNet(nn.Module):
         super().__init__()
         v1 = order == "conv_norm_act"
         require_residual(norm, V1 if v1 else V2)
-        _require_stages(depths, strides)
-        require_at_least(1, width=width, cardinality=cardinality, base_width=base_width)
+        if len(depths) != len(strides):
+            raise ValueError(f"strides={list(strides)}: {len(depths)} stages need as many")
+        require_at_least(1, depths=depths, strides=strides, width=width)
+        require_at_least(1, cardinality=cardinality, base_width=base_width)
         require_at_least(1, stem_size=stem_size, stem_stride=stem_stride, max_groups=max_groups)
         require_rates(dropout=dropout, stochastic_depth=stochastic_depth)
+        require_share(excite=1.0 if excite is None else excite)
         if not bottleneck and (cardinality, base_width) != (1, 64):
             raise ValueError("cardinality: basic blocks have no groups; bottleneck=true has")
-        if width * base_width < 64:
-            raise ValueError(f"base_width={base_width}: at width={width} a group has no channel")
-        if excite is not None and not 0 < excite <= 1:
-            raise ValueError(f"excite={excite}: a share of a block's width, above 0 and at most 1")
         if shortcut == "identity" and not v1:
             raise ValueError("shortcut=identity: pre-activation blocks have shortcut=projection")
         norm = norm.with_max_groups(max_groups)  # narrow stages leave many groups a channel each
         self.stem = convolution(norm, Conv(in_chans, width, stem_size, stem_stride), bias=False)
         self.norm = norm.layer(width, act) if v1 else nn.Identity()
         self.pool = nn.MaxPool2d(3, 2, padding=1) if stem_pool else nn.Identity()
-        shapes = [
-            [(*convs[:-1], replace(convs[-1], excite=excite or 0.0)) for convs in stage]
-            for stage in stages(
-                depths, strides, width, cardinality if bottleneck else 0, base_width
-            )
-        ]
+        groups = cardinality if bottleneck else 0
+        branches = list_branches(depths, strides, width, groups, base_width, excite or 0.0)
         betas = chain(*norm.residual.deviations(depths))
         rates = linear_rates(stochastic_depth, sum(depths))
-        blocks = [
-            BlockV1(norm, convs, shortcut, act=act, rate=rate)
-            if v1
-            else BlockV2(norm, convs, beta, act=act, order=order, rate=rate)
-            for convs, beta, rate in zip(chain(*shapes), betas, rates, strict=True)
-        ]
-        self.blocks = nn.Sequential(*blocks)
-        channels = shapes[-1][-1][-1].width
+        self.blocks = nn.Sequential()
+        for convs, beta, rate in zip(branches, betas, rates, strict=True):
+            if v1:
+                self.blocks.append(BlockV1(norm, convs, shortcut, act=act, rate=rate))
+            else:
+                self.blocks.append(BlockV2(norm, convs, beta, act=act, order=order, rate=rate))
+        channels = branches[-1][-1].width
         self.last = nn.Identity() if v1 else norm.final_layer(channels, act)
         self.before_head = norm.residual.before_conv()
         self.dropout = Dropout(dropout)
         self.head = nn.Linear(channels, num_classes)
         gain = 1.0 if order == "act_norm_conv" or act == IDENTITY else sqrt(2)
-        initialize(self, norm, blocks, self.head, gain if init == "fan_in" else None)
+        initialize(self, norm, self.blocks, self.head, gain if init == "fan_in" else None)
 
     def forward(self, x: Tensor) -> Tensor:
         x = self.last(self.blocks(self.pool(self.norm(self.stem(x)))))
@@ -146,14 +138,32 @@ class ResNet(nn.Module):
         return logits
 
 
-def stages(
-    depths: Sequence[int], strides: Sequence[int], width: int, cardinality: int, base_width: int
-) -> list[list[tuple[Conv, ...]]]:
-    """Return the convolutions of every block of every stage; cardinality 0: basic blocks."""
-    by_stage, channels = [], width
+def list_branches(
+    depths: Sequence[int],
+    strides: Sequence[int],
+    width: int,
+    cardinality: int,
+    base_width: int,
+    excite: float,
+) -> list[tuple[Conv, ...]]:
+    """Return the convolutions of the branch of each block.
+
+    Args:
+        depths: blocks of each stage.
+        strides: of each stage.
+        width: channels of the first stage.
+        cardinality: groups of a bottleneck; 0: basic blocks.
+        base_width: channels of such a group in a first stage of width 64.
+        excite: hidden width of squeeze-excite at the end of a branch, as a share; 0: none.
+
+    Raises:
+        ValueError: a group has no channel.
+    """
+    if width * base_width < 64:
+        raise ValueError(f"base_width={base_width}: at width={width} a group has no channel")
+    branches, channels = [], width
     for number, (depth, step) in enumerate(zip(depths, strides, strict=True)):
         planes = width * 2**number
-        stage = []
         for block in range(depth):
             stride = step if block == 0 else 1
             if cardinality:
@@ -161,15 +171,6 @@ def stages(
                 convs = bottleneck(channels, inner, EXPANSION * planes, stride, cardinality)
             else:
                 convs = basic(channels, planes, stride)
-            stage.append(convs)
+            branches.append((*convs[:-1], replace(convs[-1], excite=excite)))
             channels = convs[-1].width
-        by_stage.append(stage)
-    return by_stage
-
-
-def _require_stages(depths: Sequence[int], strides: Sequence[int]) -> None:
-    if len(depths) != len(strides):
-        raise ValueError(f"strides={list(strides)}: {len(depths)} stages need as many")
-    for name, values in (("depths", depths), ("strides", strides)):
-        if min(values, default=0) < 1:
-            raise ValueError(f"{name}={list(values)}: each must be at least 1")
+    return branches

@@ -18,16 +18,13 @@ class CifarResNet(ResNet):
     """Post-activation blocks: (N, in_chans, H, W) -> logits (N, num_classes).
 
     Args:
-        norm: the normalizer of every normalization in the network.
-        num_classes: classes to tell apart.
-        in_chans: channels of an image.
         depth: 6n + 2 layers.
-        width: channels of the first stage.
         shortcut: "identity" (option A) or "projection" (option B).
         stem_stride: 1 as in the paper; 2 makes the net four times cheaper and its maps tiny.
         dropout: rate before the classifier; null: none.
         stochastic_depth: rate that grows linearly from 0 in the first block; null: none.
-        max_groups: cap on the normalizer's groups; null leaves the normalizer's own number.
+
+    All others are those of `ResNet`.
 
     Raises:
         ValueError: no n gives `depth`.
@@ -60,19 +57,12 @@ class CifarResNetV2(ResNet):
     """Pre-activation blocks: (N, in_chans, H, W) -> logits (N, num_classes).
 
     Args:
-        norm: the normalizer of every normalization in the network.
-        num_classes: classes to tell apart.
-        in_chans: channels of an image.
         depth: 6n + 2 layers.
-        width: channels of the first stage.
         stem_stride: 1 as in the paper; 2 makes the net four times cheaper and its maps tiny.
         dropout: rate before the classifier; null: none.
         stochastic_depth: rate that grows linearly from 0 in the first block; null: none.
-        max_groups: cap on the normalizer's groups; null leaves the normalizer's own number.
 
-    Raises:
-        ValueError: no n gives `depth`.
-        Impossible: the normalizer needs residual branches that these blocks do not have.
+    All others, and the errors, are those of `CifarResNet`.
     """
 
     def __init__(

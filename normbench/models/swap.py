@@ -1,8 +1,10 @@
 """Put any normalizer into any network of timm or torchvision.
 
-    norm = normalizer("evonorm_s0")
+    norm = normbench.catalog.normalizer("evonorm_s0")
     network = swap(timm.create_model("resnet50"), norm)
     print(coverage(network, norm))
+
+`normbench.catalog.swap` also takes the name of a normalizer.
 
 Each normalization and the activation that follows it in the graph of calls, identities skipped,
 become one layer of the normalizer:
@@ -40,27 +42,21 @@ from torch.nn import functional as F
 from normbench.errors import Impossible
 from normbench.models.blocks import PLAIN, require_residual
 from normbench.models.dropout import Dropout, StochasticDepth
-from normbench.models.fx_graph import CallGraph
+from normbench.models.fx_graph import ADDITIONS, NORM_FUNCTIONS, CallGraph, depths
 from normbench.models.layer_types import (
+    SCALED_STANDARDIZED_CONVS,
+    STANDARDIZED_CONVS,
     activation_name,
     drop_rate,
     is_batch_norm,
     is_norm,
-    is_scaled_standardized,
     normalizes_channels,
 )
 from normbench.norms.base.layer import Affine, NormAct, Normalizer, Role, Scale
 from normbench.norms.base.residual import NormalizerFree
 
 #: Convolutions that differ in their weights alone, or in how they pad.
-_CONVS = (
-    nn.Conv2d,
-    timm.layers.Conv2dSame,
-    timm.layers.StdConv2d,
-    timm.layers.StdConv2dSame,
-    timm.layers.ScaledStdConv2d,
-    timm.layers.ScaledStdConv2dSame,
-)
+_CONVS = (nn.Conv2d, timm.layers.Conv2dSame, *STANDARDIZED_CONVS)
 
 
 def swap(
@@ -75,7 +71,7 @@ def swap(
     Args:
         network: a network of timm or torchvision, or any that torch.fx can trace. The result shares
             its layers, so do not use it afterwards.
-        norm: the normalizer; `normbench.catalog.swap` takes names too.
+        norm: the normalizer.
         image: (C, H, W) of an image on which the network runs, large enough that maps become 1x1
             only by pooling. The result takes other sizes too.
         allow_left: leave batch normalizations that cannot be replaced.
@@ -87,11 +83,14 @@ def swap(
             missed.
     """
     if not isinstance(norm, Normalizer):
-        raise TypeError(f"norm={norm!r} is no normalizer; normbench.catalog.swap takes names")
+        raise TypeError(
+            f"norm={norm!r} is no normalizer; normbench.catalog.swap takes names of normalizers, "
+            "normbench.catalog.normalizer makes one from its name"
+        )
     graph = CallGraph(network, image)
+    _refuse_functions(graph)
     if not _is_normalizer_free(graph, norm):
         require_residual(norm, PLAIN)
-        _refuse_functions(graph)
         _replace_norms(graph, norm)
         _replace_activations(graph, norm)
         _standardize(graph, norm)
@@ -107,13 +106,14 @@ def swap(
 
 
 def _require_no_batch_norm(network: nn.Module) -> None:
-    found = [(name, type(layer)) for name, layer in network.named_modules() if is_batch_norm(layer)]
-    if found:
-        name, kind = found[0]
+    """Raise Impossible if a batch normalization is left."""
+    left = [(name, type(layer)) for name, layer in network.named_modules() if is_batch_norm(layer)]
+    if left:
+        name, kind = left[0]
         raise Impossible(
-            f"{len(found)} batch normalizations would be left ({kind.__name__} {name}): they do "
-            "not work on maps (N, C, H, W), or stand inside of what cannot be traced; "
-            "model.allow_left=true leaves them"
+            f"{len(left)} batch normalizations would be left ({kind.__name__} {name}): they do "
+            "not normalize maps (N, C, H, W), are of another author, or stand inside of a module "
+            "that cannot be traced; model.allow_left=true leaves them"
         )
 
 
@@ -121,8 +121,8 @@ def _declare_roles(network: nn.Module) -> None:
     """Give the parameters of other modules a role, for weight decay."""
     for layer in network.modules():
         if not hasattr(layer, "roles"):
-            own = layer.named_parameters(recurse=False)
-            roles = {name: _role(layer, name, parameter) for name, parameter in own}
+            parameters = layer.named_parameters(recurse=False)
+            roles = {name: _role(layer, name, parameter) for name, parameter in parameters}
             layer.roles = roles  # type: ignore[assignment]
 
 
@@ -141,8 +141,8 @@ def _role(layer: nn.Module, name: str, parameter: nn.Parameter) -> Role:
 
 
 def _is_normalizer_free(graph: CallGraph, norm: Normalizer) -> bool:
-    """Whether the network already is normalizer-free in the way the normalizer asks for."""
-    scaled = any(map(is_scaled_standardized, graph.module.modules()))
+    """Return True if the network is already normalizer-free, as the normalizer needs it."""
+    scaled = any(isinstance(m, SCALED_STANDARDIZED_CONVS) for m in graph.module.modules())
     if not scaled or type(norm.residual) is not NormalizerFree or any(graph.normalizations()):
         return False
     if norm != type(norm)():
@@ -155,41 +155,38 @@ def _is_normalizer_free(graph: CallGraph, norm: Normalizer) -> bool:
 
 def _refuse_functions(graph: CallGraph) -> None:
     for call in graph.calls:
-        if graph.is_norm_function(call):
+        if call.target in NORM_FUNCTIONS:
             raise Impossible(f"{call.name} normalizes by a function, and layers alone are replaced")
 
 
 def _replace_norms(graph: CallGraph, norm: Normalizer) -> None:
+    """Replace normalizations of maps, each with the activation that follows it."""
     layers: dict[nn.Module, NormAct] = {}
     for call, old in graph.normalizations():
-        given = graph.shape(call.all_input_nodes[0])
-        if not normalizes_channels(old, given):
+        shape = graph.shape(call.all_input_nodes[0])
+        if not normalizes_channels(old, shape):
             continue
         _require_separable(old, call)
-        fused = getattr(old, "act", None)
-        following = None if _acts(fused) else _following(graph, call)
-        act = _known(call, fused) if _acts(fused) else None
-        if following is not None:
-            act = graph.activation(following)
-            _require_sole_reader(graph, following)
-            graph.bypass(following)
+        act = _take_activation(graph, call, old)
         if old not in layers:  # a layer that is called in several places stays one
-            layers[old] = _made(norm, old, given[1], act, last=_is_last(graph, call))
+            similar = norm.inherit_options(old)
+            make = similar.final_layer if _is_last(graph, call) else similar.layer
+            layers[old] = make(shape[1], act)
+            layers[old].inherit_parameters(old)
         if layers[old].act != act:
             raise Impossible(f"{call.target} is called with an activation behind it and without")
         graph.replace(call, layers[old])
-    _require_effect(norm, list(layers.values()))
     if not layers:
         raise Impossible(
             "the network has no normalization of maps (N, C, H, W) that could be replaced"
         )
+    _require_effect(norm, list(layers.values()))
 
 
 def _require_effect(norm: Normalizer, layers: list[NormAct]) -> None:
     """Raise Impossible if the normalizer needs activations and the network offers none."""
-    if any(type(layer) is not Affine for layer in layers):
-        return
-    if layers and type(norm.layer(layers[0].channels)) is not Affine:
+    without_effect = all(type(layer) is Affine for layer in layers)
+    if without_effect and type(norm.layer(layers[0].channels)) is not Affine:
         raise Impossible(
             "no normalization of the network has an activation behind it, and without one this "
             "normalizer normalizes nothing"
@@ -197,6 +194,7 @@ def _require_effect(norm: Normalizer, layers: list[NormAct]) -> None:
 
 
 def _require_separable(old: nn.Module, call: fx.Node) -> None:
+    """Raise Impossible if a layer does more than normalize and then activate."""
     kind = f"{type(old).__name__} at {call.target}"
     if getattr(old, "apply_act", False):
         raise Impossible(f"{kind} is normalization and activation in one")
@@ -204,32 +202,38 @@ def _require_separable(old: nn.Module, call: fx.Node) -> None:
         raise Impossible(f"{kind} drops values between normalization and activation")
 
 
-def _acts(fused: nn.Module | None) -> bool:
-    """Whether a fused layer of normalization and activation has an activation."""
-    return fused is not None and not isinstance(fused, nn.Identity)
+def _take_activation(graph: CallGraph, call: fx.Node, old: nn.Module) -> str | None:
+    """Return the name of the activation in or behind a normalization, and remove one behind it.
 
-
-def _known(call: fx.Node, fused: nn.Module | None) -> str:
-    act = activation_name(fused)
-    if act is None:
-        raise Impossible(_unknown(f"{type(fused).__name__} of {call.target}"))
-    return act
-
-
-def _following(graph: CallGraph, call: fx.Node) -> fx.Node | None:
-    """Return the activation that is the only consumer of `call`, or None."""
-    readers = graph.consumers(call)
+    Args:
+        graph: the network.
+        call: of the normalization.
+        old: its layer, which may be one of timm that also activates.
+    """
+    fused = getattr(old, "act", None)
+    if not isinstance(fused, nn.Identity | None):
+        name = activation_name(fused)
+        if name is None:
+            raise _unknown_activation(f"{type(fused).__name__} of {call.target}")
+        return name
     if graph.is_self_gated(call):
-        raise Impossible(_unknown(f"x * sigmoid(x) after {call.target}"))
+        raise _unknown_activation(f"x * sigmoid(x) after {call.target}")
+    readers = graph.consumers(call)
     if len(readers) != 1:
         return None
     if kind := graph.unsupported_activation(readers[0]):
-        raise Impossible(_unknown(f"{kind} after {call.target}"))
-    return readers[0] if graph.activation(readers[0]) else None
+        raise _unknown_activation(f"{kind} after {call.target}")
+    name = graph.activation(readers[0])
+    if name is not None:
+        _require_sole_reader(graph, readers[0])
+        graph.bypass(readers[0])
+    return name
 
 
-def _unknown(activation: str) -> str:
-    return f"the activation {activation} is none that normalizers know; choose another network"
+def _unknown_activation(activation: str) -> Impossible:
+    return Impossible(
+        f"the activation {activation} is none that normalizers know; choose another network"
+    )
 
 
 def _require_sole_reader(graph: CallGraph, activation: fx.Node) -> None:
@@ -239,7 +243,7 @@ def _require_sole_reader(graph: CallGraph, activation: fx.Node) -> None:
 
 
 def _is_last(graph: CallGraph, call: fx.Node) -> bool:
-    """Whether `call` feeds only the final mean, directly or through a concatenation."""
+    """Return True if `call` feeds only the final mean, directly or through a concatenation."""
     readers = graph.consumers(call)
     if not graph.is_map(call) or len(readers) != 1:
         return False
@@ -247,15 +251,6 @@ def _is_last(graph: CallGraph, call: fx.Node) -> bool:
         return _is_last(graph, readers[0])
     channels = graph.shape(call)[1]
     return graph.shape(readers[0]) in [(1, channels), (1, channels, 1, 1)]
-
-
-def _made(
-    norm: Normalizer, old: nn.Module, channels: int, act: str | None, *, last: bool
-) -> NormAct:
-    norm = norm.inherit_options(old)
-    layer = norm.final_layer(channels, act) if last else norm.layer(channels, act)
-    layer.inherit_parameters(old)
-    return layer
 
 
 def _replace_activations(graph: CallGraph, norm: Normalizer) -> None:
@@ -273,12 +268,12 @@ def _replace_activations(graph: CallGraph, norm: Normalizer) -> None:
 
 
 def _standardize(graph: CallGraph, norm: Normalizer) -> None:
+    """Standardize convolutions as the normalizer needs, and scale ends of branches."""
     if norm.conv is None:
         return
     if norm.conv.kind == "ws":
         for call in _ends_of_branches(graph):
-            channels = graph.shape(call)[1]
-            graph.insert_after(call, Scale(channels), "scale")
+            graph.insert_after(call, Scale(graph.shape(call)[1]), "scale")
     for call in graph.calls:
         conv = graph.layer(call)
         if isinstance(conv, nn.Conv2d) and _on_maps(graph, call):
@@ -291,7 +286,7 @@ def _standardize(graph: CallGraph, norm: Normalizer) -> None:
 
 
 def _on_maps(graph: CallGraph, call: fx.Node) -> bool:
-    """Return True if a convolution is neither part of squeeze-excite nor the classifier.
+    """Return True for a convolution that is neither of squeeze-excite nor the classifier.
 
     A convolution of pooled maps is part of squeeze-excite if maps follow it, and the classifier if
     no layer with weights follows it.
@@ -305,20 +300,20 @@ def _on_maps(graph: CallGraph, call: fx.Node) -> bool:
 
 def _ends_of_branches(graph: CallGraph) -> list[fx.Node]:
     """Return convolutions that are added to their shortcut without a normalization between."""
-    depths = graph.depths()
-    found = []
+    depth = depths(graph.module)
+    ends = []
     for call in graph.calls:
-        if not graph.is_addition(call) or len(call.all_input_nodes) != 2:
+        if call.target not in ADDITIONS or len(call.all_input_nodes) != 2:
             continue
         # The branch is the longer path; the shortcut has at most one convolution.
-        shortcut, end = sorted(call.all_input_nodes, key=depths.__getitem__)
-        if depths[shortcut] == depths[end]:
+        shortcut, end = sorted(call.all_input_nodes, key=depth.__getitem__)
+        if depth[shortcut] == depth[end]:
             continue
         while graph.drop_rate(end) is not None or graph.is_identity(end):
             end = end.all_input_nodes[0]
         if isinstance(graph.layer(end), nn.Conv2d):
-            found.append(end)
-    return found
+            ends.append(end)
+    return ends
 
 
 def _replace_drops(network: nn.Module) -> None:
@@ -328,12 +323,12 @@ def _replace_drops(network: nn.Module) -> None:
         if not rate:
             continue
         if isinstance(layer, nn.Dropout):
-            made: nn.Module = Dropout(rate)
+            drop: nn.Module = Dropout(rate)
         elif isinstance(layer, timm.layers.DropPath):
-            made = StochasticDepth(rate, rescale=layer.scale_by_keep)
+            drop = StochasticDepth(rate, rescale=layer.scale_by_keep)
         elif isinstance(layer, torchvision.ops.StochasticDepth) and layer.mode == "row":
-            made = StochasticDepth(rate, rescale=True)
+            drop = StochasticDepth(rate, rescale=True)
         else:
             kind = type(layer).__name__
             raise Impossible(f"{kind} at {path} drops what is not drawn image by image")
-        network.set_submodule(path, made.train(layer.training))
+        network.set_submodule(path, drop.train(layer.training))

@@ -56,12 +56,7 @@ def timm_model(
     """
     require_at_least(1, max_groups=max_groups)
     require_rates(dropout=dropout, stochastic_depth=stochastic_depth)
-    if not name:
-        raise ValueError("name is missing: any of timm.list_models(), as resnet50")
-    if not timm.is_model(name):
-        near = get_close_matches(name, timm.list_models(), n=1)
-        hint = f"did you mean {near[0]}?" if near else "timm.list_models() has their names"
-        raise ValueError(f"name={name}: timm has no model of that name; {hint}")
+    name = _require_model(name)
     for reserved in {"num_classes", "in_chans", "drop_rate", "drop_path_rate"} & arguments.keys():
         raise ValueError(
             f"arguments.{reserved}={arguments[reserved]}: classes and channels follow from the "
@@ -83,12 +78,18 @@ def timm_model(
     _, *size = network.default_cfg["input_size"]  # type: ignore[index]
     if "img_size" in arguments:
         size = [arguments["img_size"]] * 2
-    return swap(
-        network,
-        norm.with_max_groups(max_groups),
-        image=(in_chans, *size),
-        allow_left=allow_left,
-    )
+    norm = norm.with_max_groups(max_groups)
+    return swap(network, norm, image=(in_chans, *size), allow_left=allow_left)
+
+
+def _require_model(name: str | None) -> str:
+    if not name:
+        raise ValueError("name is missing: any of timm.list_models(), as resnet50")
+    if not timm.is_model(name):
+        near = get_close_matches(name, timm.list_models(), n=1)
+        hint = f"did you mean {near[0]}?" if near else "timm.list_models() has their names"
+        raise ValueError(f"name={name}: timm has no model of that name; {hint}")
+    return name
 
 
 def mbconv_net(

@@ -22,7 +22,7 @@ def announced(layer: nn.Module, images: Tensor, seed: int = 0, epoch: int = 0) -
 
 @pytest.mark.parametrize("rate", [0.1, 0.5, 0.9])
 @pytest.mark.parametrize("drawn", [True, False], ids=["by image", "by torch"])
-def test_as_many_are_dropped_as_the_rate_says(rate: float, drawn: bool) -> None:
+def test_the_share_of_dropped_values_is_the_rate(rate: float, drawn: bool) -> None:
     torch.manual_seed(0)
     x = torch.ones(1000, 4, 3, 3)
     values, paths = Dropout(rate), StochasticDepth(rate)
@@ -47,7 +47,7 @@ def test_nothing_is_dropped_in_evaluation_or_at_a_rate_of_0(kind: Any) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_an_image_is_dropped_by_seed_epoch_and_layer_and_by_nothing_else(kind: Any) -> None:
+def test_drops_depend_on_seed_epoch_image_and_layer_alone(kind: Any) -> None:
     x = torch.ones(1000, 8)
     first = announced(kind(0.5), IMAGES)(x)
     assert torch.equal(announced(kind(0.5), IMAGES)(x), first)
@@ -61,7 +61,7 @@ def test_an_image_is_dropped_by_seed_epoch_and_layer_and_by_nothing_else(kind: A
     assert not torch.equal(pair[0](x), pair[1](x))
 
 
-def test_layers_that_drop_nothing_move_no_other_layers_numbers() -> None:
+def test_layers_of_rate_0_do_not_change_the_drops_of_others() -> None:
     x = torch.ones(1000, 8)
     alone = announced(Dropout(0.5), IMAGES)(x)
     after = nn.ModuleList([Dropout(0.0), Dropout(0.5)])
@@ -101,7 +101,7 @@ def losses(*words: str) -> list[float]:
     return [record["train_loss"] for record in curve]
 
 
-def test_in_a_training_chunks_change_nothing_and_rates_do() -> None:
+def test_chunks_do_not_change_the_drops_of_a_training() -> None:
     drops = ("model.dropout=0.2", "model.stochastic_depth=0.3", "recipe.images=1280")
     once = losses(*drops, "trainer.chunk=1")
     assert losses(*drops, "trainer.chunk=7") == once

@@ -38,7 +38,7 @@ PAPERS = COVERED[: COVERED.index("resnet18") + 1]  # and others of other kinds
 KINDS = ["bn", "gn_ws", "gn_pn", "frn", "evonorm_s0", "nf"]
 
 
-def made(name: str, norm: str = "bn", **arguments: Any) -> Any:
+def swap_timm(name: str, norm: str = "bn", **arguments: Any) -> Any:
     network: Any = timm.create_model(name, num_classes=10, **arguments)
     return swap(network, normalizer(norm), image=network.default_cfg["input_size"])
 
@@ -62,7 +62,7 @@ def randomized(network: nn.Module) -> nn.Module:
     return network
 
 
-def seen(network: nn.Module, x: Tensor) -> dict[str, Tensor]:
+def run_once(network: nn.Module, x: Tensor) -> dict[str, Tensor]:
     """Logits, gradients and buffers of one pass."""
     network.zero_grad()
     logits = network(x)
@@ -75,19 +75,19 @@ def seen(network: nn.Module, x: Tensor) -> dict[str, Tensor]:
 def test_swapped_bn_is_timms_network_bit_for_bit(name: str) -> None:
     torch.manual_seed(0)
     theirs = randomized(timm.create_model(name, num_classes=10))
-    ours = made(name)
+    ours = swap_timm(name)
     ours.load_state_dict(theirs.state_dict(), strict=False)
     size = 96 if name == "inception_v3" else 64
     for training in (True, False):
         x = torch.randn(2, 3, size, size)
-        left, right = (seen(network.train(training), x) for network in (theirs, ours))
+        left, right = (run_once(network.train(training), x) for network in (theirs, ours))
         counters = {key for key in left if key.endswith("num_batches_tracked")}
         assert left.keys() - counters == right.keys()
         assert all(torch.equal(left[key], right[key]) for key in right)
 
 
 @pytest.mark.parametrize("name", ["resnet18", "densenet121", "googlenet"])
-def test_torchvision_too_though_it_shares_and_calls_its_activations(name: str) -> None:
+def test_swapped_bn_computes_torchvisions_network(name: str) -> None:
     torch.manual_seed(0)
     more = {"aux_logits": False, "init_weights": True} if name == "googlenet" else {}
     theirs = randomized(torchvision.models.get_model(name, num_classes=10, **more)).eval()
@@ -97,7 +97,7 @@ def test_torchvision_too_though_it_shares_and_calls_its_activations(name: str) -
     assert coverage(ours, normalizer("bn")).left == {}
 
 
-def test_a_new_layer_takes_over_what_is_known_of_the_old() -> None:
+def test_a_new_layer_inherits_parameters_statistics_and_options() -> None:
     torch.manual_seed(0)
     old: Any = nn.BatchNorm2d(8, eps=1e-3, momentum=0.01)
     old(torch.randn(4, 8, 5, 5) + 3)
@@ -113,8 +113,8 @@ def test_a_new_layer_takes_over_what_is_known_of_the_old() -> None:
     assert torch.equal(bn.running_var, old.running_var)
     assert torch.equal(bn.weight, old.weight)
     assert bn.weight is not old.weight
-    told = new("bn", eps=1e-4)
-    assert (told.eps, told.momentum) == (1e-4, 0.01)
+    overridden = new("bn", eps=1e-4)
+    assert (overridden.eps, overridden.momentum) == (1e-4, 0.01)
     renorm = new("batch_renorm")  # its momentum is its paper's
     assert renorm.momentum == normalizer("batch_renorm").momentum  # type: ignore[attr-defined]
     gn = new("gn")
@@ -125,7 +125,7 @@ def test_a_new_layer_takes_over_what_is_known_of_the_old() -> None:
 # Coverage
 
 
-def stubborn(network: nn.Module) -> list[nn.Module]:
+def left_batch_norms(network: nn.Module) -> list[nn.Module]:
     return [layer for layer in network.modules() if is_batch_norm(layer)]
 
 
@@ -139,10 +139,10 @@ def stubborn(network: nn.Module) -> list[nn.Module]:
         ],
     ),
 )
-def test_no_batch_normalization_is_left_unseen(name: str, norm: str) -> None:
+def test_no_batch_normalization_is_left(name: str, norm: str) -> None:
     with torch.device("meta"):
         try:
-            network = made(name, norm)
+            network = swap_timm(name, norm)
         except Impossible as reason:
             if "normalizes nothing" in str(reason):
                 assert (name, norm) in [
@@ -154,7 +154,7 @@ def test_no_batch_normalization_is_left_unseen(name: str, norm: str) -> None:
             assert f"residual branches of kind {norm}" in str(reason)
             assert "resnet50" in str(reason)  # a model that has them
             return
-        assert not stubborn(network)
+        assert not left_batch_norms(network)
         theirs: Any = timm.create_model(name)
         channels, height, width = theirs.default_cfg["input_size"]
         try:
@@ -184,7 +184,7 @@ def test_counts_of_coverage(
     name: str, pairs: int, alone: int, activations: int, convs: int
 ) -> None:
     with torch.device("meta"):
-        found = coverage(made(name, "gn_ws"), normalizer("gn_ws"))
+        found = coverage(swap_timm(name, "gn_ws"), normalizer("gn_ws"))
     assert (found.pairs, found.alone, found.activations) == (pairs, alone, activations)
     assert found.standardized == convs
     assert f"{pairs} of {pairs + activations} activations with a norm" in str(found)
@@ -192,7 +192,7 @@ def test_counts_of_coverage(
 
 def test_adjusted_groups_are_counted() -> None:
     with torch.device("meta"):
-        found = coverage(made("mobilenetv2_100", "evonorm_s0"), normalizer("evonorm_s0"))
+        found = coverage(swap_timm("mobilenetv2_100", "evonorm_s0"), normalizer("evonorm_s0"))
     assert found.adjusted == {"24 of 32": 4}  # of 144 channels
     assert "4 layers with 24 of 32 groups" in str(found)
 
@@ -205,7 +205,7 @@ def layers(network: nn.Module, kind: type[nn.Module]) -> Iterator[Any]:
 
 
 def test_evonorm_keeps_the_relu_after_a_v1_addition() -> None:
-    network = made("resnet18", "evonorm_s0")
+    network = swap_timm("resnet18", "evonorm_s0")
     block = network.get_submodule("layer2.0")
     assert [type(block.get_submodule(name)) for name in ("bn2", "downsample.1")] == [Affine] * 2
     assert block.get_submodule("bn1").act == "relu"
@@ -215,8 +215,8 @@ def test_evonorm_keeps_the_relu_after_a_v1_addition() -> None:
 
 
 def test_frn_has_a_threshold_after_a_v1_addition_and_none_in_squeeze_excite() -> None:
-    assert len(list(layers(made("resnet18", "frn"), ThresholdedLinear))) == 8
-    network = made("seresnet18", "frn")
+    assert len(list(layers(swap_timm("resnet18", "frn"), ThresholdedLinear))) == 8
+    network = swap_timm("seresnet18", "frn")
     assert len(list(layers(network, ThresholdedLinear))) == 8
     assert len(list(layers(network, nn.ReLU))) == 8
 
@@ -226,19 +226,19 @@ def test_frn_has_a_threshold_after_a_v1_addition_and_none_in_squeeze_excite() ->
     [("resnetv2_50", 1), ("mobilenetv2_100", 1), ("densenet121", 1), ("resnet18", 0)],
 )
 def test_proxy_normalization_is_unscaled_before_the_final_mean(name: str, unscaled: int) -> None:
-    proxied = list(layers(made(name, "gn_pn"), ProxyAct))
+    proxied = list(layers(swap_timm(name, "gn_pn"), ProxyAct))
     assert [layer.scale for layer in proxied].count(False) == unscaled
     assert proxied[-1].scale == (not unscaled)
 
 
 def test_proxy_normalization_is_unscaled_where_branches_go_into_the_final_mean_together() -> None:
     with torch.device("meta"):
-        proxied = list(layers(made("inception_v3", "gn_pn"), ProxyAct))
+        proxied = list(layers(swap_timm("inception_v3", "gn_pn"), ProxyAct))
     assert [layer.scale for layer in proxied].count(False) == 6  # 320 + 2 * 384 + 2 * 384 + 192
 
 
 def test_no_proxy_in_squeeze_excite_and_a_gain_alone_at_the_end_of_mbconv() -> None:
-    network = made("efficientnet_b0", "gn_pn")
+    network = swap_timm("efficientnet_b0", "gn_pn")
     assert len(list(layers(network, ProxyAct))) == 33
     excite = network.get_submodule("blocks.1.0.se")
     assert not any(isinstance(layer, NormAct | Activation) for layer in excite.modules())
@@ -248,11 +248,11 @@ def test_no_proxy_in_squeeze_excite_and_a_gain_alone_at_the_end_of_mbconv() -> N
 
 
 def test_weight_standardization_leaves_squeeze_excite_and_classifier_alone() -> None:
-    network = made("efficientnet_b0", "gn_ws")
+    network = swap_timm("efficientnet_b0", "gn_ws")
     for name, conv in network.named_modules():
         if isinstance(conv, nn.Conv2d):
             assert isinstance(conv, StandardizedConv2d) == (".se." not in name), name
-    bottleneck = made("resnetv2_50", "gn_ws")
+    bottleneck = swap_timm("resnetv2_50", "gn_ws")
     assert not isinstance(bottleneck.get_submodule("head.fc"), StandardizedConv2d)
 
 
@@ -260,7 +260,7 @@ def test_weight_standardization_leaves_squeeze_excite_and_classifier_alone() -> 
 def test_a_learned_scale_follows_a_branch_that_no_normalization_ends(
     name: str, scales: int
 ) -> None:
-    network = made(name, "gn_ws")
+    network = swap_timm(name, "gn_ws")
     assert len(list(layers(network, Scale))) == scales
     assert coverage(network, normalizer("gn_ws")).scales == scales
     if scales:
@@ -271,8 +271,8 @@ def test_a_learned_scale_follows_a_branch_that_no_normalization_ends(
 
 def test_a_head_after_the_mean_is_standardized_and_a_downsampled_stream_has_no_scale() -> None:
     with torch.device("meta"):
-        head = made("mobilenetv3_small_100", "gn_ws").get_submodule("conv_head")
-        stream = made("poolformer_s12", "gn_ws")
+        head = swap_timm("mobilenetv3_small_100", "gn_ws").get_submodule("conv_head")
+        stream = swap_timm("poolformer_s12", "gn_ws")
     assert isinstance(head, StandardizedConv2d)
     assert not list(layers(stream, Scale))
 
@@ -280,7 +280,7 @@ def test_a_head_after_the_mean_is_standardized_and_a_downsampled_stream_has_no_s
 def test_same_padding_survives_standardization() -> None:
     """tf_ networks pad as they go."""
     torch.manual_seed(0)
-    network = made("tf_mobilenetv3_small_minimal_100", "ln_ws")
+    network = swap_timm("tf_mobilenetv3_small_minimal_100", "ln_ws")
     conv = network.get_submodule("conv_stem")
     assert isinstance(conv, StandardizedConv2d)
     same = timm.layers.Conv2dSame(3, 16, 3, 2, bias=False)
@@ -301,7 +301,7 @@ def test_gates_are_no_activations() -> None:
     assert [network.get_submodule(place).act for place in ("1", "3")] == [None, "relu"]
 
 
-def test_an_activation_is_known_by_what_it_computes() -> None:
+def test_an_activation_is_recognized_by_its_values() -> None:
     class Functional(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -373,7 +373,7 @@ class Calls(nn.Module):
         ([timm.layers.EvoNorm2dS0(8, group_size=4)], "bn", Impossible, "EvoNorm2dS0 at 1 is norm"),
     ],
 )
-def test_what_cannot_be_swapped_is_one_sentence(
+def test_an_impossible_swap_is_one_sentence(
     layers: list[nn.Module], norm: str, error: type[Exception], says: str
 ) -> None:
     with pytest.raises(error, match=says):
@@ -401,7 +401,7 @@ def test_a_batch_normalization_is_left_on_request_alone() -> None:
     assert "left: 1 BatchNorm1d" in str(coverage(network, normalizer("gn")))
 
 
-def test_a_network_that_trains_otherwise_than_it_tests_is_refused() -> None:
+def test_a_network_that_differs_in_evaluation_is_refused() -> None:
     class Moody(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -414,7 +414,7 @@ def test_a_network_that_trains_otherwise_than_it_tests_is_refused() -> None:
         swap(Moody(), normalizer("gn"), image=(3, 8, 8))
 
 
-def test_what_is_told_that_it_trains_while_it_is_traced_is_refused() -> None:
+def test_a_traced_training_flag_is_refused() -> None:
     """torch.fx would keep the word for ever."""
 
     class Told(nn.Module):
@@ -429,7 +429,7 @@ def test_what_is_told_that_it_trains_while_it_is_traced_is_refused() -> None:
         swap(Told(), normalizer("gn"), image=(3, 8, 8))
 
 
-def test_a_batch_normalization_inside_of_what_is_not_traced_is_found() -> None:
+def test_a_batch_normalization_in_an_untraced_module_is_found() -> None:
     class Own(nn.Linear):  # a layer of torch's to the tracer, which it does not look into
         def __init__(self) -> None:
             super().__init__(8, 8)
@@ -462,7 +462,7 @@ def test_a_normalization_in_two_places_stays_one(alike: bool) -> None:
     assert len({id(layer) for layer in layers(network, NormAct)}) == 1
 
 
-def test_convolutions_of_another_kind_are_not_standardized_unseen() -> None:
+def test_convolutions_of_another_kind_are_not_standardized() -> None:
     class Odd(nn.Conv2d):
         def forward(self, x: Tensor) -> Tensor:
             return 2 * super().forward(x)
@@ -474,9 +474,18 @@ def test_convolutions_of_another_kind_are_not_standardized_unseen() -> None:
     assert swap(network, normalizer("gn"), image=(3, 8, 8))
 
 
-def test_channels_last_normalizations_are_left_and_said() -> None:
+def test_a_batch_normalization_of_another_author_is_refused() -> None:
+    class Their(nn.modules.batchnorm._BatchNorm):
+        def _check_input_dim(self, input: Tensor) -> None:  # noqa: A002 (torch's name)
+            pass
+
+    with pytest.raises(Impossible, match="batch_norm normalizes by a function"):
+        swap(sequence(Their(8)), normalizer("gn"), image=(3, 8, 8))
+
+
+def test_channels_last_normalizations_are_left_and_counted() -> None:
     with torch.device("meta"):
-        network = made("convnext_tiny", "frn")
+        network = swap_timm("convnext_tiny", "frn")
     found = coverage(network, normalizer("frn"))
     assert found.left == {"LayerNorm": 18}
     assert found.alone == 5
@@ -503,7 +512,7 @@ def test_normalizer_free_networks_of_timm_are_used_as_they_are() -> None:
     ("name", "norm", "drops"),
     [("nf_resnet26", "nf", {"stochastic_depth": 0.5}), ("vgg11_bn", "gn", {"dropout": 0.5})],
 )
-def test_what_drops_inside_of_what_is_not_traced_is_drawn_by_image_too(
+def test_drops_in_untraced_modules_are_drawn_by_image(
     name: str, norm: str, drops: dict[str, float]
 ) -> None:
     torch.manual_seed(0)
@@ -573,7 +582,7 @@ def test_a_bad_name_or_argument_is_one_sentence(
         model(name, norm=normalizer("gn"), num_classes=7, **options)
 
 
-def test_a_run_in_a_model_of_timm_says_and_records_what_it_covers(
+def test_a_run_of_a_timm_model_prints_and_records_its_coverage(
     command: Command, rows: Callable[[], list[Row]]
 ) -> None:
     words = ("model=timm", "model.name=resnet18,inception_v3", "norm=evonorm_s0", "batch=4", *SHORT)
@@ -607,7 +616,7 @@ def test_a_run_with_a_batch_normalization_left_is_not_batch_independent() -> Non
         (["model=timm", "model.name=levit_128"], "computes in training what it does not"),
     ],
 )
-def test_a_command_line_that_no_network_follows_from(
+def test_a_command_line_without_a_possible_network_is_refused(
     command: Command, words: list[str], says: str
 ) -> None:
     end = command(*words)
@@ -642,12 +651,13 @@ def test_the_catalog_measures_an_architecture(capsys: pytest.CaptureFixture[str]
         (["resnet5x"], "model=resnet5x is unknown; did you mean"),
         (["resnet50", "norm=bnn"], "norm=bnn is unknown; did you mean bn"),
         (["resnet50", "size=3"], "size=3 is unknown to models; known: classes, image, norm"),
+        (["resnet50", "resnet20"], "one name of the models, or several as NAME,NAME"),
         (["resnet50", "image=0"], "image=0: it is a whole number above 0"),
         (["inception_v3", "image=32"], "cannot work: images of 32x32 are too small for it"),
         (["resnet50", "norm=nf"], "resnet50 norm=nf cannot work: the normalizer asks for"),
     ],
 )
-def test_what_the_catalog_cannot_measure_is_one_sentence(
+def test_an_error_of_the_catalog_is_one_sentence(
     words: list[str], says: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert catalog(["models", *words]) == 2
@@ -658,7 +668,7 @@ def test_what_the_catalog_cannot_measure_is_one_sentence(
 
 
 def test_dropout_and_drop_path_become_ours_and_rescale_as_timms() -> None:
-    network = made("efficientnet_b0", drop_rate=0.2, drop_path_rate=0.1)
+    network = swap_timm("efficientnet_b0", drop_rate=0.2, drop_path_rate=0.1)
     assert [layer.rate for layer in layers(network, Dropout)] == [0.2]
     paths = list(layers(network, StochasticDepth))
     assert len(paths) == 9  # blocks with a shortcut; the rate of the very first is 0
@@ -685,8 +695,8 @@ def test_stochastic_depth_of_torchvision_and_functional_dropout_become_ours() ->
     assert not torch.equal(network.train()(x), network(x))
 
 
-def test_a_swapped_network_drops_the_same_of_an_image_wherever_it_stands() -> None:
-    network = made("resnet18", "gn", drop_rate=0.5, drop_path_rate=0.5).double().train()
+def test_drops_of_an_image_do_not_depend_on_its_place_in_the_batch() -> None:
+    network = swap_timm("resnet18", "gn", drop_rate=0.5, drop_path_rate=0.5).double().train()
     images = torch.randn(6, 3, 32, 32, dtype=torch.float64)
     indices = torch.tensor([4, 8, 15, 16, 23, 42])
     found = []
