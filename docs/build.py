@@ -17,11 +17,11 @@ from pathlib import Path
 from performance_tables import performance
 
 from normbench import catalog, norms
-from normbench.catalog import Facts, facts
 from normbench.config.build import build, options
 from normbench.config.files import CONF, ROOT, comment, headline, load, names, sizes_line
 from normbench.errors import Impossible
 from normbench.models.coverage import Coverage
+from normbench.norms.base.layer import Normalizer
 from normbench.training.recipe import Recipe
 
 REFERENCE = ROOT / "docs" / "reference"
@@ -51,15 +51,15 @@ WIDEST = 8  # options in which yamls of one class differ and that still fit one 
 def normalizers() -> str:
     """Return docs/reference/normalizers.md."""
     families = _by_module("norm", catalog.normalizers())
-    every = [facts(name) for name in catalog.normalizers()]
-    batch_dependent = {fact.name for fact in every if not fact.batch_independent}
+    norms_by_name = {name: catalog.normalizer(name) for name in catalog.normalizers()}
+    batch_dependent = {name for name, norm in norms_by_name.items() if not norm.batch_independent}
     # Families with batch statistics come first, each group in the order of its names.
     modules = sorted(families, key=lambda module: batch_dependent.isdisjoint(families[module]))
     return _page(
         "Normalizers",
         _written_from("normbench/norms", "conf/norm"),
         _markdown(inspect.getdoc(norms) or "").partition("\n\n")[2],
-        _normalizer_table(every),
+        _normalizer_table(norms_by_name),
         *(_family(module, "norm", families[module]) for module in modules),
         *(_family(f"normbench.norms.{name}", "norm") for name in BESIDE_LAYERS),
     )
@@ -190,14 +190,15 @@ def _peak_rates(recipe: Recipe) -> list[str]:
     return [f"{recipe.peak_lr(b):.6g}" if b in defined else "-" for b in GLOBAL_BATCHES]
 
 
-def _normalizer_table(every: list[Facts]) -> str:
+def _normalizer_table(norms_by_name: dict[str, Normalizer]) -> str:
     head = ["norm", "", "parameters per channel", "batch-independent", "convolutions", "residual"]
     rows = [
         [
-            f"[{fact.name}](#{fact.name})", fact.headline, fact.parameters,
-            "yes" if fact.batch_independent else "no", fact.conv or "-", fact.residual or "plain",
+            f"[{name}](#{name})", headline(CONF / "norm" / f"{name}.yaml"),
+            catalog.count_parameters(norm), "yes" if norm.batch_independent else "no",
+            str(norm.conv or "-"), str(norm.residual),
         ]
-        for fact in every
+        for name, norm in norms_by_name.items()
     ]  # fmt: skip
     return _table(head, rows)
 

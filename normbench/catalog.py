@@ -1,28 +1,15 @@
 """Normalizers, networks and data sets by the names of their yamls in conf/, and a list of them.
 
-    python -m normbench.catalog LIST
+    python -m normbench.catalog norms|models|data|recipes|regs|protocols|trainers|loggers|sweeps
+    python -m normbench.catalog LIST NAME,NAME
 
-lists the names, each with its description. For normalizers it adds the parameters per channel and
-whether a layer is batch-independent; docs/reference/normalizers.md has their formulas and options.
-LIST is norms, models, data, recipes, regs, protocols, trainers, loggers or sweeps.
+A list has the names, each with its description. For normalizers it adds the parameters per channel
+and whether a layer is batch-independent; docs/reference/normalizers.md has their formulas. With a
+NAME its yaml is printed: options with their values and comments. Models and recipes are measured
+instead.
 
-    python -m normbench.catalog models NAME [norm=bn] [classes=1000] [image=224]
-
-prints the parameters and multiply-adds of a network with a normalizer, and which of its layers the
-normalizer replaces. NAME is a name of the list, or timm/ and the name of a model of timm. Several
-names, separated by commas, or norm=all print one line per network and normalizer.
-
-    python -m normbench.catalog recipes NAME [images=1281167] [global_batch=256]
-
-prints the learning rate over the training, for this number of training images and this global
-batch, and which of the recipe's numbers no source gives.
-
-    python -m normbench.catalog data|regs|norms|... NAME
-
-prints the yaml of NAME: its options with their values and comments.
-
-A yaml's `_target_` names a class or a function; its other keys are the arguments. An unknown
-argument, or a value of another type, is an error.
+In Python, `normalizer`, `model`, `swap` and `dataset` take the same names, with options of the yaml
+as keywords. An unknown option, or a value of another type, is an error.
 """
 
 from collections.abc import Sequence
@@ -54,7 +41,8 @@ LISTS = {
     "loggers": CONF / "logger",
     "sweeps": SWEEPS,
 }
-_CHANNELS = 64  # of a layer to be measured; any number that it has of nothing else
+# Channels of the layer whose parameters are counted: a size that nothing else in a layer has.
+_CHANNELS = 64
 
 
 def normalizers() -> list[str]:
@@ -63,13 +51,13 @@ def normalizers() -> list[str]:
 
 
 def normalizer(name: str, **overrides: Any) -> Normalizer:
-    """Return the normalizer `name` with the options of its yaml and `overrides`."""
-    made: Normalizer = build("norm", options("norm", name, overrides))
-    return made
+    """Return the normalizer `name`, with `overrides` of the options of its yaml."""
+    norm: Normalizer = build("norm", options("norm", name, overrides))
+    return norm
 
 
 def models() -> list[str]:
-    """Return the sorted names of all yamls in conf/model/."""
+    """Return the sorted names of all architectures in conf/model."""
     return names(CONF / "model")
 
 
@@ -85,16 +73,27 @@ def model(
         in_chans: channels of an image.
         overrides: options of the yaml.
     """
-    library, _, own = name.rpartition("/")
-    chosen = options("model", library or name, {**({"name": own} if library else {}), **overrides})
+    library, _, model_name = name.rpartition("/")
+    if library:
+        overrides = {"name": model_name, **overrides}
     network: nn.Module = build(
-        "model", chosen, norm=_resolve(norm), num_classes=num_classes, in_chans=in_chans
+        "model",
+        options("model", library or name, overrides),
+        norm=_resolve(norm),
+        num_classes=num_classes,
+        in_chans=in_chans,
     )
     return network
 
 
 def swap(network: nn.Module, norm: Normalizer | str, **options: Any) -> nn.Module:
-    """Return `network` with `norm`, a normalizer or its name; see `normbench.models.swap.swap`."""
+    """Return `network` with `norm`, a normalizer or its name, in place of its normalizations.
+
+    Args:
+        network: a network of timm or torchvision, or any that torch.fx can trace.
+        norm: a normalizer, or its name.
+        options: `image` and `allow_left` of `normbench.models.swap.swap`.
+    """
     return models_swap.swap(network, _resolve(norm), **options)
 
 
@@ -108,56 +107,23 @@ def datasets() -> list[str]:
 
 
 def dataset(name: str, **overrides: Any) -> Dataset:
-    """The data set `name`; its files are read when its splits are asked for."""
-    made: Dataset = build("data", options("data", name, overrides))
-    return made
+    """Return the data set `name`; its files are read when its splits are asked for."""
+    data: Dataset = build("data", options("data", name, overrides))
+    return data
 
 
-@dataclass(frozen=True)
-class Facts:
-    """What is known of a normalizer without its equations."""
-
-    name: str
-    headline: str
-    parameters: str
-    batch_independent: bool
-    conv: str
-    residual: str
-
-
-def facts(name: str) -> Facts:
-    """Measured on a layer of `name`."""
-    norm = normalizer(name)
-    return Facts(
-        name,
-        headline(CONF / "norm" / f"{name}.yaml"),
-        parameters(norm),
-        norm.batch_independent,
-        "" if norm.conv is None else str(norm.conv),
-        "" if norm.residual.kind == "plain" else str(norm.residual),
-    )
-
-
-def parameters(norm: Normalizer) -> str:
-    """How many a layer has: per channel, those of the whole layer, and those of a convolution."""
+def count_parameters(norm: Normalizer) -> str:
+    """Count parameters per channel, of a whole layer, and per channel of a convolution."""
     with torch.device("meta"):
         layer = norm.layer(_CHANNELS)
         plain = nn.Conv2d(1, _CHANNELS, 3, bias=norm.conv_bias)
         conv = plain if norm.conv is None else norm.conv.convert(plain)
     sizes = [parameter.numel() for parameter in layer.parameters()]
-    per_channel, rest = sizes.count(_CHANNELS), sum(s for s in sizes if s != _CHANNELS)
-    of_conv = (sum(p.numel() for p in conv.parameters()) - plain.weight.numel()) // _CHANNELS
-    text = f"{per_channel}"
-    if rest:
+    text = str(sizes.count(_CHANNELS))
+    if rest := sum(size for size in sizes if size != _CHANNELS):
         text += f" + {rest} a layer"
-    return text + (f", conv {of_conv}" if of_conv else "")
-
-
-def line(found: Facts) -> str:
-    """Facts for the terminal."""
-    independent = "batch-independent" if found.batch_independent else "batch-dependent"
-    parameters = f"parameters per channel {found.parameters}"
-    return f"{found.name:<18} {parameters:<36} {independent:<18} {found.headline}"
+    beside_weights = sum(p.numel() for p in conv.parameters()) - plain.weight.numel()
+    return text + (f", conv {beside_weights // _CHANNELS}" if beside_weights else "")
 
 
 def network_info(name: str, norm: str, classes: int, image: int) -> NetworkInfo:
@@ -166,46 +132,57 @@ def network_info(name: str, norm: str, classes: int, image: int) -> NetworkInfo:
     Raises:
         Impossible: the two do not go together, or not at images of that size.
     """
-    made, shape = normalizer(norm), (3, image, image)
-    with torch.device("meta"):  # shapes are computed and no numbers
-        info = NetworkInfo(model(name, norm=made, num_classes=classes), made, shape, shape)
-        info.try_training(workers=1, global_batch=8)  # more images than a ghost has
+    layers, shape = normalizer(norm), (3, image, image)
+    with torch.device("meta"):
+        network = model(name, norm=layers, num_classes=classes)
+        info = NetworkInfo(network, layers, shape, shape)
+        info.try_training(workers=1, global_batch=8)  # of which ghost_bn makes several sets
     return info
 
 
 @dataclass(frozen=True)
-class Options:
-    """Options of lists but models and recipes: none."""
+class NoOptions:
+    """Options of lists whose names are printed as their yamls."""
 
 
 @dataclass(frozen=True)
-class ModelOptions(Options):
-    """Options of `models NAME`."""
+class ModelOptions:
+    """Print parameters and multiply-adds of a network with a normalizer, and which of its layers the
+    normalizer replaces. NAME may be timm/ and a name of timm; several networks or normalizers
+    print a line per pair.
+    """
 
-    norm: tuple[str, ...] = cli.option(("bn",), "normalizers, or all")
+    norm: str = cli.option("bn", "normalizers, separated by commas, or all")
     classes: int = cli.option(1000, "logits of an image")
-    image: int = cli.option(224, "pixels of a side")
+    image: int = cli.option(224, "side of an image in pixels")
 
 
 @dataclass(frozen=True)
-class RecipeOptions(Options):
-    """Options of `recipes NAME`."""
+class RecipeOptions:
+    """Print the schedule of a recipe, and the options whose values no source gives."""
 
-    images: int = cli.option(1_281_167, "training images, of CIFAR 50000")
+    images: int = cli.option(1_281_167, "training images; CIFAR has 50000")
     global_batch: int = cli.option(256, "images of an optimizer step")
 
 
-OPTIONS: dict[str, type[Options]] = {"models": ModelOptions, "recipes": RecipeOptions}
+def _parse(
+    kind: str, words: Sequence[str], options_of: type[cli.Options]
+) -> tuple[list[str], cli.Options]:
+    """Return the names and the options among `words`."""
+    chosen, others = cli.parse_options(words, options_of, owner=kind)
+    if len(others) != 1:
+        raise BadInput(f"{' '.join(words)}: one name of the {kind}, or several as NAME,NAME")
+    return others[0].split(","), chosen
 
 
-def tell_models(wanted: Sequence[str], chosen: ModelOptions) -> None:
-    """Print what is known of architectures with normalizers, in full of one pair of them."""
-    classes, image = chosen.classes, chosen.image
-    norms = normalizers() if chosen.norm == ("all",) else chosen.norm
-    pairs = [(name, norm) for name in wanted for norm in norms]
+def _print_models(words: Sequence[str]) -> None:
+    """Measure architectures with normalizers; print one pair in full, several in a line each."""
+    architectures, chosen = _parse("models", words, ModelOptions)
+    norms = normalizers() if chosen.norm == "all" else chosen.norm.split(",")
+    pairs = [(name, norm) for name in architectures for norm in norms]
     for name, norm in pairs:
         try:
-            info = network_info(name, norm, classes, image)
+            info = network_info(name, norm, chosen.classes, chosen.image)
         except Impossible as reason:
             if len(pairs) == 1:
                 raise BadInput(f"{name} norm={norm} cannot work: {reason}") from None
@@ -215,18 +192,20 @@ def tell_models(wanted: Sequence[str], chosen: ModelOptions) -> None:
             counts = f"{info.params:>11,} parameters; {info.macs:,} multiply-adds; {info.coverage}"
             print(f"{name:<28} {norm:<18} ok   {counts}")
             continue
-        print(f"{name} with norm={norm}, {classes} classes, an image of 3x{image}x{image}\n")
-        measured = [("parameters", f"{info.params:,}"), ("multiply-adds", f"{info.macs:,}")]
-        for what, value in measured + info.coverage.counts() + info.coverage.kinds():
-            print(f"{what:<36} {value:>14}")
+        size = f"3x{chosen.image}x{chosen.image}"
+        print(f"{name} with norm={norm}, {chosen.classes} classes, an image of {size}\n")
+        sizes = [("parameters", f"{info.params:,}"), ("multiply-adds", f"{info.macs:,}")]
+        for label, value in sizes + info.coverage.counts() + info.coverage.kinds():
+            print(f"{label:<36} {value:>14}")
 
 
-def tell_recipes(wanted: Sequence[str], chosen: RecipeOptions) -> None:
-    """Print the course of a training under each of the recipes named."""
+def _print_recipes(words: Sequence[str]) -> None:
+    """Print the schedules of recipes."""
+    recipes, chosen = _parse("recipes", words, RecipeOptions)
     images, batch = chosen.images, chosen.global_batch
     if batch > images:
         raise BadInput(f"global_batch={batch}: there are {images} images")
-    for name in wanted:
+    for name in recipes:
         recipe: Recipe = build("recipe", options("recipe", name, {}))
         path = CONF / "recipe" / f"{name}.yaml"
         print(f"{name}: {headline(path)}")
@@ -235,54 +214,56 @@ def tell_recipes(wanted: Sequence[str], chosen: RecipeOptions) -> None:
             print(format_schedule(recipe, images, batch))
         except ValueError as error:
             raise BadInput(f"global_batch={batch}: {name} {error}") from None
-        if ours := ", ".join(sorted(unverified(path))):
-            print(f"unverified, no source gives them: {ours}")
+        if without_source := ", ".join(sorted(unverified(path))):
+            print(f"unverified, no source gives them: {without_source}")
         print()
 
 
-def _show(kind: str, wanted: Sequence[str]) -> None:
-    """Print the yaml of each of the names `wanted`."""
+def _print_yamls(kind: str, words: Sequence[str]) -> None:
+    chosen, _ = _parse(kind, words, NoOptions)
     known = names(LISTS[kind])
-    for name in wanted:
+    for name in chosen:
         if name not in known:
             raise BadInput(f"{name} is none of the {kind}; {choose_from(name, known)}")
-    for name in wanted:
+    for name in chosen:
         print((LISTS[kind] / f"{name}.yaml").read_text())
 
 
+def _print_names(kind: str) -> None:
+    width = max(map(len, names(LISTS[kind]))) + 2
+    for name in names(LISTS[kind]):
+        path = LISTS[kind] / f"{name}.yaml"
+        if kind == "norms":
+            norm = normalizer(name)
+            parameters = f"parameters per channel {count_parameters(norm)}"
+            independent = "batch-independent" if norm.batch_independent else "batch-dependent"
+            print(f"{name:<18} {parameters:<36} {independent:<18} {headline(path)}")
+        else:
+            print(f"{name:<{width}}{headline(path)}")
+        if kind == "models":
+            print(f"{'':<{width}}{sizes_line(path)}")
+
+
 def _help() -> str:
-    lists = (f"Of {kind} NAME:\n{cli.describe(of)}" for kind, of in OPTIONS.items())
-    return "\n\n".join([__doc__.rstrip(), *lists])
+    models = cli.describe_kind("models NAME", ModelOptions, NoOptions)
+    return f"{__doc__}\n{models}\n{cli.describe_kind('recipes NAME', RecipeOptions, NoOptions)}"
 
 
 @cli.command("normbench.catalog", _help)
 def main(arguments: Sequence[str]) -> int:
-    """Print the names of one list, each with the headline of its yaml, or one of them in full."""
+    """Print the names of one list, or some of them in full; 2 for words that cannot be used."""
     kind, *words = arguments or ["nothing"]
     if kind not in LISTS:
         raise BadInput(f"{' '.join(arguments) or kind} is no list; {choose_from(kind, LISTS)}")
-    chosen, asked = cli.parse_options(words, OPTIONS.get(kind, Options), owner=kind)
-    wanted = asked[0].split(",") if asked else []
-    if not wanted:
-        _list(kind)
-    elif isinstance(chosen, ModelOptions):
-        tell_models(wanted, chosen)
-    elif isinstance(chosen, RecipeOptions):
-        tell_recipes(wanted, chosen)
+    if not words:
+        _print_names(kind)
+    elif kind == "models":
+        _print_models(words)
+    elif kind == "recipes":
+        _print_recipes(words)
     else:
-        _show(kind, wanted)
+        _print_yamls(kind, words)
     return 0
-
-
-def _list(kind: str) -> None:
-    """Print the names of a list, each with the headline of its yaml."""
-    width = max(map(len, names(LISTS[kind]))) + 2
-    for name in names(LISTS[kind]):
-        path = LISTS[kind] / f"{name}.yaml"
-        text = headline(path)
-        print(line(facts(name)) if kind == "norms" else f"{name:<{width}}{text}")
-        if kind == "models":
-            print(f"{'':<{width}}{sizes_line(path)}")
 
 
 if __name__ == "__main__":

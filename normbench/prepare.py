@@ -1,16 +1,16 @@
-"""Write a data set into files for loader=ffcv, from which images are read and decoded faster.
+"""Write FFCV files of a data set, for loader=ffcv to read and decode its images faster.
 
     python -m normbench.prepare data=imagenet data.root=FOLDER
 
-    data.jpeg=SHARE       share of the images that are stored as JPEG, which takes less space than
-                          pixels; a JPEG file that is not resized is copied
-    data.resolution=N     reduce larger images to a longer side of N pixels
+    data.jpeg=SHARE       share of the images stored as JPEG, which is smaller, instead of pixels;
+                          a JPEG file that is not resized keeps its bytes
+    data.resolution=N     shrink larger images to a longer side of N pixels
     data.beton=FOLDER     folder of the files, for example on a fast local disk (data.root)
 
-The words besides readers= are those of `python -m normbench`; only data and its options have an
-effect. Give the same options to the training: loader=auto and loader=ffcv then read these files. A
-file gets its name when it is complete. After an interruption the same command writes the unfinished
-file again; complete files are not written again.
+All words but readers= are those of `python -m normbench`; data and its options count. Train with
+the same options and loader=ffcv; loader=auto, the default, takes such files where they are. A file
+appears under its name when it is whole, and is not written again while it has these images. After
+an interruption the same command writes the unfinished file again.
 """
 
 import sys
@@ -24,7 +24,7 @@ from normbench.config.cells import Cell
 from normbench.config.compose import compose
 from normbench.config.plan import share_of_cores
 from normbench.data.dataset import Dataset
-from normbench.data.ffcv_manifest import fault
+from normbench.data.ffcv_manifest import check_prepared, jpeg_share
 from normbench.data.reading import NO_FFCV
 from normbench.errors import BadInput
 
@@ -38,7 +38,7 @@ class Options:
 
 @cli.command("normbench.prepare", lambda: f"{__doc__}\n{cli.describe(Options)}", needs_words=True)
 def main(arguments: Sequence[str]) -> int:
-    """Write the files; 0, 2 for words or images that cannot be used, 130 after Ctrl-C."""
+    """Write the files; return 2 for words or images that cannot be used, 130 after Ctrl-C."""
     options, words = cli.parse_options(arguments, Options, pass_on=True)
     cells, settings = compose(words)
     if settings is None:
@@ -57,20 +57,21 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _prepare(cell: Cell, readers: int) -> None:
+    """Write the files of the data set of `cell` that are not there yet."""
     data: Dataset = build("data", cell.data.options)
-    paths = [data.prepared_file(name) for name in ("train", "test")]
+    data.prepared_file("train")  # raises for data sets in memory, before anything is loaded
     if not find_spec("ffcv"):
         raise BadInput(NO_FFCV)
     from normbench.data.ffcv_writer import write_prepared  # FFCV takes seconds to import
 
-    jpeg = float(cell.data.options.get("jpeg") or 0.0)
-    for path, split in zip(paths, data.load(), strict=True):
-        if not fault(path, split, jpeg):
+    splits = data.load()
+    for split, (path, problem) in zip(splits, check_prepared(data, splits), strict=True):
+        if not problem:
             print(f"{path} is there, {len(split.labels):,} images")
             continue
-        write_prepared(path, split, jpeg, readers)
-        size = 512 * path.stat().st_blocks / 2**20
-        print(f"{path} written, {len(split.labels):,} images, {size:,.0f} MB of the disk")
+        write_prepared(path, split, jpeg_share(data), readers)
+        size = path.stat().st_size / 2**20
+        print(f"{path} written, {len(split.labels):,} images, {size:,.0f} MB")
 
 
 if __name__ == "__main__":

@@ -75,7 +75,7 @@ def test_every_family_says_where_it_stands_and_what_it_does_in_evaluation() -> N
     ],
 )
 def test_parameters_are_counted_on_the_layer(name: str, parameters: str) -> None:
-    assert catalog.facts(name).parameters == parameters
+    assert catalog.count_parameters(catalog.normalizer(name)) == parameters
 
 
 def test_the_catalog_says_parameters_and_independence(capsys: pytest.CaptureFixture[str]) -> None:
