@@ -1,4 +1,4 @@
-"""Augmentation of many images (N, C, H, W) at once, each by its own draws."""
+"""Augmentation of many images (N, C, H, W) at once, each by its own random numbers."""
 
 import torch
 from torch import Tensor
@@ -26,16 +26,14 @@ def crop(images: Tensor, draws: Draws, padding: int, side: int | None = None) ->
 
     Args:
         images: (N, C, H, W).
-        draws: of these images.
+        draws: random numbers of these images.
         padding: pixels on every side.
-        side: of the window; None: the old size.
+        side: height and width of the window; None: those of the images.
     """
-    count, _, *old = images.shape
-    height, width = old if side is None else (side, side)
+    count, _, old_height, old_width = images.shape
+    height, width = (old_height, old_width) if side is None else (side, side)
     # Numbers of places at which a window fits, along each axis.
-    rows, columns = (
-        1 + length + 2 * padding - new for length, new in zip(old, (height, width), strict=True)
-    )
+    rows, columns = 1 + old_height + 2 * padding - height, 1 + old_width + 2 * padding - width
     if rows == columns == 1:
         return images
     padded = F.pad(images, (padding,) * 4)

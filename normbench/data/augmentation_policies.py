@@ -7,8 +7,8 @@
                     policy for ImageNet, v0 that of EfficientNet's code
     color_jitter    brightness, contrast and saturation times 1 - s to 1 + s, in random order
 
-Both draw from the generators of Python and numpy. These are seeded for every image by (seed, epoch,
-image) and restored afterwards, so that an image is augmented alike in any process.
+Both draw from the generators of Python and numpy. These are seeded for each image by (seed, epoch,
+image) and restored afterwards, so that an image is augmented the same way in any process.
 """
 
 import random
@@ -36,7 +36,7 @@ from torchvision.transforms.functional import (
 from normbench.data.counter_rng import Draws
 
 # timm ignores what it does not know in a name.
-NAMES = (
+_NAMES = (
     r"rand(-(m(\d|10)|n[1-9]|mstd\d+(\.\d+)?|mmax\d+|p(0\.\d+|1\.0|1)|inc[01]|tweights))*"
     r"|(original|originalr|v0|v0r)(-mstd\d+(\.\d+)?)?"
 )
@@ -64,7 +64,7 @@ class AugmentationPolicies:
                 f"color_jitter={self.color_jitter}: it is above 0 and at most 1, as 0.4; null does "
                 "nothing"
             )
-        if self.policy is not None and not re.fullmatch(NAMES, self.policy):
+        if self.policy is not None and not re.fullmatch(_NAMES, self.policy):
             raise ValueError(
                 f"policy={self.policy}: timm has no such policy; rand-m9-n2-p1.0, original, v0 and "
                 "null work"
@@ -83,7 +83,6 @@ class AugmentationPolicies:
         ).to(images.device)
 
     def _augment(self, image: Tensor, *seeds: int) -> Tensor:
-        channels = len(image)
         # A grey image stays grey; the libraries' operations need three channels.
         picture: Image.Image = to_pil_image(image.expand(3, -1, -1))
         with _seeded(*seeds):
@@ -92,7 +91,7 @@ class AugmentationPolicies:
             if self.color_jitter is not None:
                 picture = _jitter(picture, self.color_jitter)
         augmented: Tensor = pil_to_tensor(picture)
-        return augmented[:channels]
+        return augmented[: len(image)]
 
     @cached_property
     def _operations(self) -> Any:

@@ -1,9 +1,9 @@
 """Caltech-256 (Griffin, Holub and Perona 2007): photographs in 256 classes, without the clutter.
 
-There are no official splits. As in Summers and Dinneen 2020, 40 images of a class are trained on,
-10 held out and 30 tested on; which they are follows from a fixed seed. torchvision downloads the
-archive. The images are listed as any folder of classes, since torchvision's class has the clutter,
-no splits, and takes the names of files for consecutive numbers.
+There are no official splits. As in Summers and Dinneen 2020, 40 images of a class are for training,
+10 for validation and 30 for tests, drawn with a fixed seed. torchvision downloads the archive; its
+class has the clutter, no splits, and assumes consecutive numbers in names of files, so the images
+are listed as any folder of classes.
 """
 
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from torchvision import datasets as torchvision
 
 from normbench.data.counter_rng import permutation
 from normbench.data.dataset import SPLIT_SEED
-from normbench.data.official_files import download_once
+from normbench.data.official_files import OfficialFiles
 from normbench.data.photographs import FileSplit, Photographs, class_folders, list_images
 from normbench.errors import BadInput
 
@@ -27,12 +27,12 @@ REMEDY = (
 
 @dataclass(frozen=True)
 class Caltech256(Photographs):
-    """A fixed number of images of every class to train on, and of others to test on.
+    """A fixed number of training and of test images per class.
 
     Args:
         root: folder of caltech256/256_ObjectCategories.
-        train: images of a class that are not tested on.
-        test: images of a class that are.
+        train: images per class for training and validation.
+        test: images per class for tests.
         verify: count the images.
         download: get the archive where the folder is missing.
     """
@@ -56,26 +56,21 @@ class Caltech256(Photographs):
         return CLASSES * self.train, CLASSES * self.test
 
     def list_files(self) -> tuple[FileSplit, FileSplit]:
-        folder = self.folder / FOLDER
+        files = OfficialFiles("caltech256", self.folder, {FOLDER: None}, REMEDY, verify=False)
         if self.download:
-            download_once(
-                "caltech256", self.folder, REMEDY, folder.is_dir,
-                lambda: torchvision.Caltech256(self.folder, download=True),
-            )  # fmt: skip
-        names = class_folders("caltech256", folder, REMEDY)
-        names = [name for name in names if not name.startswith("257.")]
+            files.download(lambda: torchvision.Caltech256(self.folder, download=True))
+        names = [name for name in class_folders(files, FOLDER) if not name.startswith("257.")]
         if len(names) != CLASSES:
-            raise BadInput(
-                f"data=caltech256: {folder} has {len(names)} classes, Caltech-256 {CLASSES} "
-                f"and 257.clutter; {REMEDY}"
-            )
-        images = list_images("caltech256", folder, names, REMEDY)
+            problem = f"has {len(names)} classes, Caltech-256 {CLASSES} and 257.clutter"
+            raise files.unusable(FOLDER, problem)
+        images = list_images(files, FOLDER, names)
         if self.verify and len(images.paths) != IMAGES:
-            raise BadInput(
-                f"data=caltech256: {folder} has {len(images.paths):,} images without "
-                f"clutter, Caltech-256 {IMAGES:,} (data.verify=false takes it as it is); {REMEDY}"
+            raise files.unusable(
+                FOLDER,
+                f"has {len(images.paths):,} images without clutter, Caltech-256 {IMAGES:,} "
+                "(data.verify=false takes it as it is)",
             )
-        train, test = (images.take(chosen) for chosen in self._draw(images.labels, names))
+        train, test = (images.take(indices) for indices in self._draw(images.labels, names))
         return train, test
 
     def _draw(self, labels: torch.Tensor, names: list[str]) -> tuple[torch.Tensor, torch.Tensor]:
@@ -94,5 +89,5 @@ class Caltech256(Photographs):
         # Sorted: an index depends on which images there are and not on how they were drawn.
         return torch.cat(train).sort().values, torch.cat(test).sort().values
 
-    def _name_parts(self, split: str) -> list[str]:
-        return [f"{self.train}+{self.test}", *super()._name_parts(split)]
+    def file_options(self, split: str) -> list[str]:
+        return [f"{self.train}+{self.test}", *super().file_options(split)]

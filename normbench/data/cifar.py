@@ -5,10 +5,9 @@ a damaged file is named.
 """
 
 import pickle
-from abc import abstractmethod
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torchvision import datasets as torchvision
@@ -19,7 +18,7 @@ from normbench.data.official_files import OfficialFiles
 
 @dataclass(frozen=True)
 class _Cifar(SmallImages):
-    """Base class of CIFAR-10 and CIFAR-100.
+    """Both data sets.
 
     Args:
         verify: compare the files with the official MD5 sums.
@@ -32,46 +31,45 @@ class _Cifar(SmallImages):
 
     image_shape = (3, 32, 32)
 
-    @property
-    @abstractmethod
-    def reader(self) -> type[torchvision.CIFAR10]:
-        """torchvision's class, which knows the names and MD5 sums of the files."""
+    #: torchvision's class, which knows the names and MD5 sums of the files.
+    reader: ClassVar[type[torchvision.CIFAR10]]
 
     @property
     def official_sizes(self) -> tuple[int, int]:
         return (50_000, 10_000) if self.verify else super().official_sizes
 
     def load(self) -> tuple[TensorSplit, TensorSplit]:
-        reader = self.reader
-        folder, meta = reader.base_folder, reader.meta
-        train, test = (dict(sums) for sums in (reader.train_list, reader.test_list))
+        reader, meta = self.reader, self.reader.meta
+        parts = [*reader.train_list, *reader.test_list, (meta["filename"], meta["md5"])]
         files = OfficialFiles(
             type(self).__name__.lower(),
             self.folder,
-            {f"{folder}/{name}": md5 for name, md5 in (train | test).items()}
-            | {f"{folder}/{meta['filename']}": meta["md5"]},
+            {f"{reader.base_folder}/{name}": md5 for name, md5 in parts},
             f"data.download=true gets it, or unpack {reader.filename} of {reader.url} in data.root",
             self.verify,
         )
         if self.download:
             files.download(lambda: reader(self.folder, download=True))
         files.check()
-        return (
-            concatenate([self._read(files, name) for name in train]),
-            concatenate([self._read(files, name) for name in test]),
+        if not self.verify:
+            for name in files.sums:
+                with files.reading(name):
+                    require_arrays(self.folder / name)
+        train, test = (
+            concatenate([self._read(files, name) for name, _ in split])
+            for split in (reader.train_list, reader.test_list)
         )
+        return train, test
 
     def _read(self, files: OfficialFiles, name: str) -> TensorSplit:
         """Read the file `name` by torchvision."""
-        # Without sums, which `files` has compared; a file stands for the training images.
-        parts = {"train_list": [[name, None]], "test_list": []}
+        # torchvision reads a whole split: this one has one file, without the sum that `files` has
+        # compared.
+        split = {"train_list": [[name, None]], "test_list": []}
         meta = {**self.reader.meta, "md5": None}
-        reader = type(self.reader.__name__, (self.reader,), {**parts, "meta": meta})
+        reader = type(self.reader.__name__, (self.reader,), {**split, "meta": meta})
         path = f"{self.reader.base_folder}/{name}"
         with files.reading(path):
-            if not self.verify:
-                require_arrays(self.folder / path)
-                require_arrays(self.folder / self.reader.base_folder / meta["filename"])
             content = reader(self.folder)
             images = torch.from_numpy(content.data).permute(0, 3, 1, 2)
             labels = torch.tensor(content.targets)
@@ -97,7 +95,7 @@ class CIFAR100(_Cifar):
 
 
 class _ArrayUnpickler(pickle.Unpickler):
-    """Builds arrays, lists and strings alone."""
+    """Reads arrays, lists and strings alone."""
 
     names = ("_reconstruct", "ndarray", "dtype", "scalar", "_frombuffer", "encode")
 
@@ -108,13 +106,10 @@ class _ArrayUnpickler(pickle.Unpickler):
 
 
 def require_arrays(path: Path) -> None:
-    """Check that a pickle holds arrays, lists and strings alone.
+    """Raise an exception unless a pickle holds arrays, lists and strings alone.
 
-    torchvision runs whatever code a pickle asks for. A file with the official sum is known to be
-    harmless; one that is taken as it is must be read by this first.
-
-    Raises:
-        Exception: it holds anything else, or is damaged.
+    torchvision runs whatever code a pickle names. A file with the official sum is known to be
+    harmless; any other is read by this first.
     """
     with path.open("rb") as file:
         _ArrayUnpickler(file, encoding="latin1").load()

@@ -1,8 +1,8 @@
-"""Random numbers by counter: the same for one image in one epoch on whatever device, in any order.
+"""Random numbers by counter: the same for an image in an epoch, on any device and in any order.
 
 A run may use one GPU or eight; an image must get the same noise, crop or mask in either case. So
-nothing here keeps a state: a number is a hash of (seed, epoch, stream, image, position). The hash
-is the finalizer of SplitMix64 (Steele, Lea, Flood 2014), chained once per word.
+there is no state: a number is a hash of (seed, epoch, stream, image, position). The hash is the
+finalizer of SplitMix64 (Steele, Lea, Flood 2014), chained once per word.
 """
 
 import math
@@ -25,9 +25,9 @@ class Draws:
     epoch: int
     images: Tensor
 
-    def of(self, which: Tensor) -> "Draws":
-        """Return the random numbers of some of the images; `which` are their places."""
-        return replace(self, images=self.images[which])
+    def of(self, places: Tensor) -> "Draws":
+        """Return the random numbers of the images at `places` of `images`."""
+        return replace(self, images=self.images[places])
 
     def uniform(self, stream: str, *shape: int) -> Tensor:
         """Return (N, *shape) numbers in [0, 1), fp32; streams are independent of each other."""
@@ -43,7 +43,7 @@ class Draws:
         return radius * torch.cos(2 * math.pi * self.uniform(f"{stream} angle", *shape))
 
     def keys(self, stream: str) -> Tensor:
-        """Return (N,) 64-bit words from which all numbers of the images in `stream` follow."""
+        """Return (N,) 64-bit words, from which all numbers of `stream` are computed."""
         # Hashed before anything is added: seed 1 of epoch 0 must not be seed 0 of epoch 1.
         start = _mix(self.images.new_tensor(self.seed))
         for word in (self.epoch, zlib.crc32(stream.encode())):
@@ -73,7 +73,7 @@ def permutation(seed: int, epoch: int, count: int, stream: str = "permutation") 
 
 
 def of_step(seed: int, step: int, stream: str, count: int) -> list[float]:
-    """Return `count` numbers in [0, 1) that belong to an optimizer step and not to its images."""
+    """Return `count` numbers in [0, 1) for an optimizer step, independent of its images."""
     draws = Draws(seed, step, torch.zeros(1, dtype=torch.int64))
     numbers: list[float] = draws.uniform(f"step {stream}", count)[0].tolist()
     return numbers

@@ -68,10 +68,3 @@ def crop_and_resize_into(
         for x in range(side):
             for channel in range(3):
                 out[channel, y, x] = min(sums[3 * x + channel] >> FRACTION_BITS, 255)
-
-
-def crop_and_resize(image: Bytes, box: tuple[int, int, int, int], side: int) -> Bytes:
-    """Return the `box` (top, left, height, width) of an image (H, W, 3) as (3, side, side)."""
-    out = np.empty((3, side, side), np.uint8)
-    crop_and_resize_into(image, *box, out)
-    return out

@@ -2,10 +2,10 @@
 
 Images are bytes until they are on the device. On the way there they pass
 
-    crop_and_resize   of photographs alone: a box of each image, random in training
+    crop_and_resize   photographs alone: a box of each image, random in training
                       (normbench.data.random_crop)
-    augment           bytes -> bytes: random windows and flips of many images at once
-    floats            bytes -> fp32, in training; an evaluation has `present`
+    augment           training alone, bytes -> bytes: random windows and flips of many images
+    train_input       bytes -> fp32; in evaluations eval_input
 
 Random numbers are drawn by seed, epoch and image, so they depend neither on the process that reads
 an image nor on the other images of a batch. Shape letters: N images, C channels, H W positions.
@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from copy import copy
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple, Protocol, Self
+from typing import ClassVar, NamedTuple, Protocol, Self
 
 import torch
 from sklearn.model_selection import train_test_split
@@ -72,12 +72,13 @@ class Dataset(ABC):
 
     Args:
         val: fraction of the training images that is held out for validation; 0 holds out none.
-        fraction: share of the training images of every class that is used; null: all of them.
+        fraction: fraction of the training images of each class that is used; null: all.
     """
 
     val: float = 0.1
     fraction: float | None = None
-    side: int | None = field(default=None, init=False)  # of training images, as the recipe has it
+    side: int | None = field(default=None, init=False)  # of training images, from the recipe
+    resizes: ClassVar[bool] = False  # True if images of any size are resized to the network's input
 
     def __post_init__(self) -> None:
         if not 0 <= self.val < 1:
@@ -101,7 +102,7 @@ class Dataset(ABC):
 
     @property
     def limits(self) -> str:
-        """A sentence on what numbers on this data set cannot show, printed below every table."""
+        """A sentence on what numbers on this data set cannot show, printed below tables."""
         return ""
 
     @property
@@ -114,20 +115,17 @@ class Dataset(ABC):
         """Return this data set with training images of `side` pixels; None: as in evaluations.
 
         Raises:
-            BadInput: its images are smaller.
+            BadInput: its images are smaller, and are not resized.
         """
         if side is None:
             return self
-        if side > (most := min(self.image_shape[1:])):
+        if side > (most := min(self.image_shape[1:])) and not self.resizes:
             raise BadInput(
                 f"recipe.crop={side}: {type(self).__name__} has images of {most} pixels, and a "
                 "window is no larger; recipe.crop=null takes them as they are"
             )
-        return self._with_side(side)
-
-    def _with_side(self, side: int) -> Self:
         data = copy(self)
-        object.__setattr__(data, "side", side)
+        object.__setattr__(data, "side", side)  # the data class is frozen
         return data
 
     def splits(self, official: tuple[Split, Split] | None = None) -> Splits:
@@ -142,20 +140,16 @@ class Dataset(ABC):
         train, test = official or self.load()
         if self.fraction is not None and self.fraction < 1:
             train = train.take(_draw_fraction(train.labels, self.fraction))
-        kept, held_out = hold_out(train.labels, self.val)
-        return Splits(train.take(kept), train.take(held_out), test)
+        remaining, held_out = hold_out(train.labels, self.val)
+        return Splits(train.take(remaining), train.take(held_out), test)
 
     @abstractmethod
     def load(self) -> tuple[Split, Split]:
-        """Load the official training and test images.
-
-        Raises:
-            BadInput: a file is missing or damaged; the message names it and how to get it.
-        """
+        """Load the official training and test images; raise as `splits` does."""
 
     @property
     def official_sizes(self) -> tuple[int, int]:
-        """Numbers of official training and test images; no file is read where they are known."""
+        """Numbers of official training and test images, without reading files if possible."""
         train, test = self.load()
         return len(train.labels), len(test.labels)
 
@@ -203,7 +197,7 @@ class DatasetOnDisk(Dataset):
 
     Args:
         root: folder of the official files.
-        beton: folder of what `normbench.prepare` writes; null: `root`.
+        beton: folder of the files of `normbench.prepare`; null: `root`.
         flip: exchange left and right in half of the training images.
     """
 
@@ -228,14 +222,15 @@ class DatasetOnDisk(Dataset):
         return standardize(images, *self.moments)
 
     def prepared_file(self, split: str) -> Path:
-        parts, folder = [type(self).__name__.lower(), split, *self._name_parts(split)], self.folder
-        if self.beton is not None:  # which may have files of other folders, too
-            folder = Path(self.beton).expanduser()
-            parts.append(hashlib.sha256(str(self.folder.resolve()).encode()).hexdigest()[:6])
-        return folder / f"{'-'.join(parts)}.beton"
+        parts = [type(self).__name__.lower(), split, *self.file_options(split)]
+        if self.beton is None:
+            return self.folder / f"{'-'.join(parts)}.beton"
+        # This folder may have files of the same data set from other roots.
+        parts.append(hashlib.sha256(str(self.folder.resolve()).encode()).hexdigest()[:6])
+        return Path(self.beton).expanduser() / f"{'-'.join(parts)}.beton"
 
-    def _name_parts(self, split: str) -> list[str]:  # noqa: ARG002 (no option does)
-        """Return parts of the file's name that stand for options which change its images."""
+    def file_options(self, split: str) -> list[str]:  # noqa: ARG002 (no option does)
+        """Return options that change the images of a prepared file, as parts of its name."""
         return []
 
 
@@ -275,22 +270,20 @@ def hold_out(labels: Tensor, fraction: float) -> tuple[Tensor, Tensor]:
     indices = torch.arange(len(labels))
     if fraction == 0:
         return indices, indices[:0]
-    classes, number = len(labels.unique()), math.ceil(fraction * len(labels))
-    least = math.ceil(100 * classes / len(labels)) / 100
-    if (
-        not classes <= number <= len(labels) - classes
-        or labels.unique(return_counts=True)[1].min() < 2
-    ):
+    counts = labels.unique(return_counts=True)[1]
+    classes, number = len(counts), math.ceil(fraction * len(labels))
+    if not classes <= number <= len(labels) - classes or counts.min() < 2:
+        least = math.ceil(100 * classes / len(labels)) / 100
         raise BadInput(
             f"data.val={fraction} holds out {number} of {len(labels)} images in {classes} "
             "classes, and then not every class is on either side; data.val=0 works, and with 2 "
             f"images of every class one from {least:.2f} to {1 - least:.2f}"
         )
-    kept, held_out = train_test_split(
+    remaining, held_out = train_test_split(
         indices.numpy(), test_size=fraction, stratify=labels.numpy(), random_state=SPLIT_SEED
     )
     # Sorted: an index depends on which images stay and not on how they were drawn.
-    return torch.from_numpy(kept).sort().values, torch.from_numpy(held_out).sort().values
+    return torch.from_numpy(remaining).sort().values, torch.from_numpy(held_out).sort().values
 
 
 def _draw_fraction(labels: Tensor, fraction: float) -> Tensor:

@@ -1,13 +1,32 @@
-"""The manifest beside a file of `normbench.prepare`: which images it has, and its size."""
+"""Manifests: the description beside a file of `normbench.prepare`, of its images and its size."""
 
 import hashlib
 import json
 from pathlib import Path
 
-from normbench.data.dataset import Split, TensorSplit
-from normbench.data.photographs import FileSplit
+from normbench.data.dataset import Dataset, Split, TensorSplit
+from normbench.data.photographs import FileSplit, Photographs
 
 QUALITY = 90  # of images that are compressed anew, as FFCV's default
+
+
+def check_prepared(data: Dataset, official: tuple[Split, Split]) -> list[tuple[Path, str]]:
+    """Return the prepared file of each split with why it cannot be read, "" if it can.
+
+    Raises:
+        BadInput: the images are always in memory.
+    """
+    paths = [data.prepared_file(name) for name in ("train", "test")]
+    jpeg = jpeg_share(data)
+    return [
+        (path, _find_problem(path, split, jpeg))
+        for path, split in zip(paths, official, strict=True)
+    ]
+
+
+def jpeg_share(data: Dataset) -> float:
+    """Return the share of images that prepared files of `data` hold as JPEG."""
+    return (data.jpeg or 0.0) if isinstance(data, Photographs) else 0.0
 
 
 def fingerprint(split: Split, jpeg: float) -> str:
@@ -28,16 +47,16 @@ def fingerprint(split: Split, jpeg: float) -> str:
     return digest.hexdigest()
 
 
-def _manifest(path: Path) -> Path:
-    return path.with_name(f"{path.name}.json")
-
-
-def describe(path: Path, fingerprint: str, size: int) -> None:
+def write_manifest(path: Path, fingerprint: str, size: int) -> None:
     """Write the manifest of the prepared file `path` of `size` bytes."""
     _manifest(path).write_text(json.dumps({"fingerprint": fingerprint, "bytes": size}) + "\n")
 
 
-def fault(path: Path, split: Split, jpeg: float = 0.0) -> str:
+def _manifest(path: Path) -> Path:
+    return path.with_name(f"{path.name}.json")
+
+
+def _find_problem(path: Path, split: Split, jpeg: float) -> str:
     """Return why the file `path` cannot be read for the images of `split`; "" if it can."""
     if not path.is_file():
         return "is missing"

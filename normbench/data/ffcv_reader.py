@@ -1,8 +1,8 @@
 """Reading files of `normbench.prepare` by FFCV (Leclerc et al. 2023).
 
-FFCV's threads read, decode and crop the images in the order of their indices. What FFCV would
-choose by itself is given to it: it draws random boxes per thread, leaves out the last images of an
-evaluation, repeats images to make the shares of several devices even, and counts epochs.
+FFCV's threads read, decode and crop the images in an order and by boxes that it is given. By itself
+it would draw random boxes per thread, leave out the last images of an evaluation, and repeat images
+so that several devices have equally many.
 Shape letters: N images, C channels, H W positions, S side.
 """
 
@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from copy import copy
-from dataclasses import replace as changed
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from queue import Empty
@@ -57,7 +57,7 @@ class CroppingDecoder(decoders.SimpleRGBImageDecoder):  # type: ignore[misc]
 
     def declare_state_and_memory(self, previous_state: Any) -> tuple[Any, Any]:
         shape = (3, self.side, self.side)
-        state = changed(previous_state, jit_mode=True, shape=shape, dtype=np.dtype("u1"))
+        state = replace(previous_state, jit_mode=True, shape=shape, dtype=np.dtype("u1"))
         return state, operations.AllocationQuery(shape, np.dtype("u1"))
 
     def generate_code(self) -> Callable[..., Any]:
@@ -72,7 +72,7 @@ class CroppingDecoder(decoders.SimpleRGBImageDecoder):  # type: ignore[misc]
                 content = read(image["data_ptr"], storage)
                 height, width = np.int64(image["height"]), np.int64(image["width"])
                 if image["mode"] == JPEG:
-                    # Of this size: FFCV would allocate the size of the largest image, many times.
+                    # For this image: FFCV would allocate the size of the largest, many times.
                     pixels = np.empty((height, width, 3), np.uint8)
                     failed = decode_jpeg(
                         content, pixels, height, width, height, width, 0, 0, 1, 1, False, False
@@ -90,7 +90,7 @@ class CroppingDecoder(decoders.SimpleRGBImageDecoder):  # type: ignore[misc]
 
 
 class _Pass(epochs.EpochIterator):  # type: ignore[misc]
-    """FFCV's thread that reads the images of one order, and keeps the error that ended it."""
+    """FFCV's thread that reads images in an order, and keeps the error that ended it."""
 
     failure: BaseException | None = None
 
@@ -109,15 +109,8 @@ class _Pass(epochs.EpochIterator):  # type: ignore[misc]
             self.output_queue.put(None)
 
 
-class _Loader(ffcv.Loader):  # type: ignore[misc]
-    """FFCV's loader, which reads any images in any order."""
-
-    def read(self, order: NDArray[np.uint64]) -> _Pass:
-        """Begin to read the images of `order`."""
-        return _Pass(self, order)
-
-
-_compiled: dict[tuple[Any, ...], _Loader] = {}
+#: FFCV's loaders by what they are compiled for; compiling takes seconds.
+_compiled: dict[tuple[Any, ...], Any] = {}
 
 
 class _File:
@@ -131,6 +124,7 @@ class _File:
         return managers.OSCacheManager(self.reader)
 
 
+@dataclass(frozen=True)
 class PreparedSplit:
     """Images of a file of `normbench.prepare` and their labels (N,) int64.
 
@@ -141,8 +135,10 @@ class PreparedSplit:
         labels: (N,).
     """
 
-    def __init__(self, path: Path, file: _File, indices: Tensor, labels: Tensor) -> None:
-        self.path, self.file, self.indices, self.labels = path, file, indices, labels
+    path: Path
+    file: _File
+    indices: Tensor
+    labels: Tensor
 
     @classmethod
     def open(cls, path: Path) -> "PreparedSplit":
@@ -167,7 +163,7 @@ class PreparedSplit:
         return cls(path, file, torch.arange(len(labels)), labels)
 
     def take(self, indices: Tensor) -> "PreparedSplit":
-        return PreparedSplit(self.path, self.file, self.indices[indices], self.labels[indices])
+        return replace(self, indices=self.indices[indices], labels=self.labels[indices])
 
     def stream(
         self, data: Dataset, indices: Tensor, draws: Draws | None, threads: int
@@ -177,8 +173,8 @@ class PreparedSplit:
         Args:
             data: the data set.
             indices: (N,) of this split.
-            draws: of these images; None: an evaluation.
-            threads: that read.
+            draws: random numbers of these images; None: an evaluation.
+            threads: number of threads that read.
 
         Raises:
             BadInput: an image is damaged; the message names it.
@@ -189,10 +185,10 @@ class PreparedSplit:
         metadata = loader.reader.metadata
         if isinstance(data, Photographs):
             loader.reader.metadata = metadata = _add_boxes(metadata, data, order, draws)
-        batches, start = loader.read(order.numpy().astype(np.uint64)), 0
+        batches, start = _Pass(loader, order.numpy().astype(np.uint64)), 0
         try:
             for (batch,) in batches:
-                self._require_whole(metadata, order[start : start + len(batch)].numpy())
+                self._require_decoded(metadata, order[start : start + len(batch)].numpy())
                 start += len(batch)
                 yield torch.from_numpy(batch.copy())  # FFCV writes the next images there
             if batches.failure is not None:
@@ -200,12 +196,12 @@ class PreparedSplit:
         finally:
             batches.end()
 
-    def _loader(self, data: Dataset, side: int, threads: int) -> _Loader:
+    def _loader(self, data: Dataset, side: int, threads: int) -> Any:
         """Return FFCV's loader for this file, compiled once for all files of such images."""
         key = (isinstance(data, Photographs), data.image_shape, side, threads)
         if key not in _compiled:
             decoder = CroppingDecoder(side) if key[0] else decoders.NDArrayDecoder()
-            _compiled[key] = _Loader(
+            _compiled[key] = ffcv.Loader(
                 str(self.path),
                 batch_size=min(512, max(32, BATCH // math.prod(data.image_shape))),
                 num_workers=threads,
@@ -218,10 +214,11 @@ class PreparedSplit:
         loader.reader = copy(self.file.reader)  # a pass changes its metadata
         return loader
 
-    def _require_whole(self, metadata: NDArray[Any], indices: NDArray[np.int64]) -> None:
+    def _require_decoded(self, metadata: NDArray[Any], indices: NDArray[np.int64]) -> None:
         images = metadata["f0"]
-        if "failed" in (images.dtype.names or ()) and images["failed"][indices].any():
-            damaged = int(indices[images["failed"][indices].nonzero()[0][0]])
+        if "failed" not in (images.dtype.names or ()):
+            return
+        for damaged in indices[images["failed"][indices] != 0]:
             raise BadInput(
                 f"image {damaged} of {self.path} is damaged; remove the file, and python -m "
                 "normbench.prepare with the same data= options makes it again"
@@ -232,15 +229,15 @@ def _add_boxes(
     metadata: NDArray[Any], data: Photographs, indices: Tensor, draws: Draws | None
 ) -> NDArray[Any]:
     """Return FFCV's `metadata` of a file with the boxes of the images `indices`."""
-    old, places = metadata["f0"], indices.numpy()
+    images, places = metadata["f0"], indices.numpy()
     columns = fields.RGBImageField().metadata_type.descr
-    boxes = [(name, "<i8") for name in ("top", "left", "tall", "wide")]
-    dtype = [("f0", [*columns, *boxes, ("failed", "u1")]), ("f1", "<i8")]
+    box = [(name, "<i8") for name in ("top", "left", "tall", "wide")]
+    dtype = [("f0", [*columns, *box, ("failed", "u1")]), ("f1", "<i8")]
     extended = np.zeros(len(metadata), dtype=dtype)
     for name, _ in columns:
-        extended["f0"][name] = old[name]
-    sizes = np.stack([old["height"][places], old["width"][places]], axis=1).astype(np.int64)
+        extended["f0"][name] = images[name]
+    sizes = np.stack([images["height"][places], images["width"][places]], axis=1).astype(np.int64)
     values = data.boxes(torch.from_numpy(sizes), draws).T.numpy()
-    for (name, _), column in zip(boxes, values, strict=True):
+    for (name, _), column in zip(box, values, strict=True):
         extended["f0"][name][places] = column
     return extended

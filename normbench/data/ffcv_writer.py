@@ -1,7 +1,7 @@
 """Writing images into files for FFCV (Leclerc et al. 2023) by its DatasetWriter.
 
-A file gets its name when it is complete. FFCV's writer cannot resume after an interruption, so the
-next attempt writes the whole file again.
+A file appears under its name when it is whole. FFCV's writer cannot resume: after an interruption
+the file is written from its beginning.
 """
 
 import fcntl
@@ -23,7 +23,7 @@ from PIL import Image
 
 from normbench.data.counter_rng import Draws
 from normbench.data.dataset import SPLIT_SEED, Split, TensorSplit
-from normbench.data.ffcv_manifest import QUALITY, describe, fingerprint
+from normbench.data.ffcv_manifest import QUALITY, fingerprint, write_manifest
 from normbench.data.ffcv_patches import ffcv, fields, libffcv
 from normbench.data.photographs import FileSplit, decode, shrink
 from normbench.data.reader_processes import end_with
@@ -40,7 +40,7 @@ def write_prepared(path: Path, split: Split, jpeg: float, processes: int) -> Non
         path: the file.
         split: images and labels.
         jpeg: share of photographs that are stored as JPEG.
-        processes: that read and compress, at least 1.
+        processes: number of processes that read and compress, at least 1.
 
     Raises:
         BadInput: an image is damaged or too large, or another process writes this file.
@@ -50,12 +50,12 @@ def write_prepared(path: Path, split: Split, jpeg: float, processes: int) -> Non
     unfinished = path.with_name(f"{path.name}.part")
     with _claim(unfinished, path):
         try:
-            _write(unfinished, split, jpeg, processes)
+            _write_split(unfinished, split, jpeg, processes)
             with unfinished.open("rb") as file:
                 os.fsync(file.fileno())
             # In this order a kill leaves no file with the description of another.
             path.unlink(missing_ok=True)
-            describe(path, fingerprint(split, jpeg), unfinished.stat().st_size)
+            write_manifest(path, fingerprint(split, jpeg), unfinished.stat().st_size)
             unfinished.replace(path)
         finally:
             unfinished.unlink(missing_ok=True)
@@ -74,7 +74,7 @@ def _claim(unfinished: Path, path: Path) -> Iterator[None]:
         yield
 
 
-def _write(path: Path, split: Split, jpeg: float, processes: int) -> None:
+def _write_split(path: Path, split: Split, jpeg: float, processes: int) -> None:
     if isinstance(split, TensorSplit):
         shape = tuple(split.images.shape[1:])
         field, page = fields.NDArrayField(np.dtype("<u1"), shape), SMALL_PAGE
@@ -91,11 +91,11 @@ def _write(path: Path, split: Split, jpeg: float, processes: int) -> None:
 
 @contextmanager
 def _supervise(writer: Any, failures: "SimpleQueue[str]") -> Iterator[None]:
-    """End FFCV's writer when one of its processes fails, for which it would wait forever.
+    """Stop FFCV's writer when one of its processes fails; it would wait for that one forever.
 
     Raises:
-        BadInput: the process left a message in `failures`.
-        OSError: it left none.
+        BadInput: the process put a message into `failures`.
+        OSError: it put none.
     """
 
     def check(*_: object) -> None:
@@ -107,7 +107,7 @@ def _supervise(writer: Any, failures: "SimpleQueue[str]") -> Iterator[None]:
                     if not failures.empty():
                         raise BadInput(failures.get())
                     raise OSError(f"a process that writes {writer.fname} ended early")
-                active_children()  # multiprocessing takes note of the one that has ended
+                active_children()  # reaps the child, so that waitid reports the next one
 
     others = set(active_children())
     before = signal.signal(signal.SIGCHLD, check)
@@ -150,7 +150,7 @@ class _Samples:
     Args:
         split: the images.
         jpeg: share of photographs that are stored as JPEG.
-        page: bytes that an image may have.
+        page: largest size of an image in bytes.
     """
 
     def __init__(self, split: Split, jpeg: float, page: int) -> None:
@@ -194,12 +194,12 @@ def encode(path: str, longest: int | None, *, compress: bool) -> StoredImage:
     Raises:
         BadInput: the file is damaged.
     """
-    whole = decode(path)  # also of JPEGs: a damaged file is named now and not in a training
-    image = shrink(whole, longest)
+    original = decode(path)  # JPEGs, too: a damaged file is named now and not in a training
+    image = shrink(original, longest)
     if not compress:
         return StoredImage(image.tobytes(), PIXELS, image.height, image.width)
     content = Path(path).read_bytes()
-    unchanged = image is whole and _is_rgb_jpeg(path)
+    unchanged = image is original and _is_rgb_jpeg(path)
     if not (unchanged and _decodes(content, image.height, image.width)):
         buffer = BytesIO()
         image.save(buffer, "JPEG", quality=QUALITY)
@@ -208,7 +208,7 @@ def encode(path: str, longest: int | None, *, compress: bool) -> StoredImage:
 
 
 def _decodes(content: bytes, height: int, width: int) -> bool:
-    """Return whether FFCV decodes a JPEG without a warning, which Pillow may ignore."""
+    """Return True if FFCV decodes a JPEG without a warning; Pillow ignores some damages."""
     out = np.empty((height, width, 3), np.uint8)
     source = np.frombuffer(content, np.uint8)
     sizes = (height, width, height, width)

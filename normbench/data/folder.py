@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from functools import cached_property
 
+from normbench.data.official_files import OfficialFiles
 from normbench.data.photographs import FileSplit, Photographs, class_folders, list_images
-from normbench.errors import BadInput
 
 REMEDY = "data.root=FOLDER names a folder of train/CLASS/*.jpg and test/CLASS/*.jpg (or val)"
 
@@ -15,31 +15,30 @@ class ImageFolder(Photographs):
 
     Args:
         root: folder of train/CLASS/*.jpg and of test/CLASS/*.jpg or val/CLASS/*.jpg.
-        name: of these images, in tables too, wherever their folder is; null: the folder names them.
+        name: name of these images in ids and tables, wherever their folder is; null: the folder.
     """
 
     name: str | None = None
 
+    @property
+    def _files(self) -> OfficialFiles:
+        return OfficialFiles("image_folder", self.folder, {}, REMEDY)
+
     @cached_property
     def _classes(self) -> list[str]:
-        return class_folders("image_folder", self.folder / "train", REMEDY)
+        return class_folders(self._files, "train")
 
     @property
     def classes(self) -> int:
         return len(self._classes)
 
     def list_files(self) -> tuple[FileSplit, FileSplit]:
-        name = next((name for name in ("test", "val") if (self.folder / name).is_dir()), None)
-        if name is None:
-            raise BadInput(f"data=image_folder: {self.folder} has neither test/ nor val/; {REMEDY}")
-        folder = self.folder / name
-        tested = class_folders("image_folder", folder, REMEDY)
-        if unknown := sorted(set(tested) - set(self._classes)):
-            raise BadInput(
-                f"data=image_folder: {folder / unknown[0]} is a class that train/ lacks; {REMEDY}"
-            )
-        train, test = (
-            list_images("image_folder", each, self._classes, REMEDY)
-            for each in (self.folder / "train", folder)
+        test = next((name for name in ("test", "val") if (self.folder / name).is_dir()), None)
+        if test is None:
+            raise self._files.unusable("", "has neither test/ nor val/")
+        if unknown := sorted(set(class_folders(self._files, test)) - set(self._classes)):
+            raise self._files.unusable(f"{test}/{unknown[0]}", "is a class that train/ lacks")
+        train, test_images = (
+            list_images(self._files, folder, self._classes) for folder in ("train", test)
         )
-        return train, test
+        return train, test_images

@@ -1,8 +1,8 @@
 """ImageNet (ILSVRC 2012; Russakovsky et al. 2015): photographs in 1,000 classes.
 
-Tested on are the 50,000 official validation images, since the labels of the official test images
-are unknown. They may lie in folders of their classes, or in one folder as the official archive has
-them; then torchvision reads from the official devkit which class each is of. torchvision's class
+The test images are the 50,000 official validation images, since the labels of the official test
+images are unknown. They may be in folders of their classes, or in one folder as in the official
+archive; then torchvision reads their labels from the official devkit. torchvision's own data set
 would write into `data.root` and move the images into folders, so the images are listed here.
 """
 
@@ -15,14 +15,13 @@ from torchvision.datasets.imagenet import ARCHIVE_META, load_meta_file, parse_de
 
 from normbench.data.official_files import OfficialFiles
 from normbench.data.photographs import FileSplit, Photographs, class_folders, list_images
-from normbench.errors import BadInput
 
 TRAIN, VALIDATION = 1_281_167, 50_000
 DEVKIT, _ = ARCHIVE_META["devkit"]
 REMEDY = (
-    "get ILSVRC2012_img_train.tar, ILSVRC2012_img_val.tar and the devkit from image-net.org, "
-    "unpack the first two as data.root/train/WNID/*.JPEG and data.root/val, and leave the devkit "
-    "in data.root"
+    f"get ILSVRC2012_img_train.tar, ILSVRC2012_img_val.tar and {DEVKIT} from image-net.org, unpack "
+    "the first two as data.root/train/WNID/*.JPEG and data.root/val, and put the third into "
+    "data.root as it is"
 )
 
 
@@ -41,13 +40,18 @@ class ImageNet(Photographs):
     def classes(self) -> int:
         return 1000 if self.verify else len(self._classes)
 
+    @property
+    def _files(self) -> OfficialFiles:
+        return OfficialFiles("imagenet", self.folder, {DEVKIT: None}, REMEDY, verify=False)
+
     @cached_property
     def _classes(self) -> list[str]:
-        names = class_folders("imagenet", self.folder / "train", REMEDY)
+        names = class_folders(self._files, "train")
         if self.verify and len(names) != 1000:
-            raise BadInput(
-                f"data=imagenet: {self.folder / 'train'} has {len(names)} folders, ImageNet 1000 "
-                f"classes (data.verify=false takes it as it is); {REMEDY}"
+            raise self._files.unusable(
+                "train",
+                f"has {len(names)} folders, ImageNet 1000 classes (data.verify=false takes it as "
+                "it is)",
             )
         return names
 
@@ -56,38 +60,34 @@ class ImageNet(Photographs):
         return (TRAIN, VALIDATION) if self.verify else super().official_sizes
 
     def list_files(self) -> tuple[FileSplit, FileSplit]:
-        train = list_images("imagenet", self.folder / "train", self._classes, REMEDY)
-        folder = self.folder / "val"
-        if any(folder.glob("*.JPEG")):
+        train = list_images(self._files, "train", self._classes)
+        if any((self.folder / "val").glob("*.JPEG")):
             test = self._list_flat()
         else:
-            test = list_images("imagenet", folder, self._classes, REMEDY)
+            test = list_images(self._files, "val", self._classes)
         for name, split, count in (("train", train, TRAIN), ("val", test, VALIDATION)):
             if self.verify and len(split.paths) != count:
-                raise BadInput(
-                    f"data=imagenet: {self.folder / name} has {len(split.paths):,} images, "
-                    f"ImageNet {count:,} (data.verify=false takes it as it is); {REMEDY}"
+                raise self._files.unusable(
+                    name,
+                    f"has {len(split.paths):,} images, ImageNet {count:,} (data.verify=false takes "
+                    "it as it is)",
                 )
         return train, test
 
     def _list_flat(self) -> FileSplit:
         """List the images of val/ in the order of their names, with the labels of the devkit."""
-        images = list_images("imagenet", self.folder, ["val"], REMEDY)
-        devkit = OfficialFiles("imagenet", self.folder, {DEVKIT: None}, REMEDY, verify=False)
-        devkit.check()
+        files = self._files
+        images = list_images(files, "", ["val"])
+        files.check()
         # torchvision compares the sum of the archive and writes what it has read, here elsewhere.
-        with devkit.reading(DEVKIT), TemporaryDirectory() as scratch:
+        with files.reading(DEVKIT), TemporaryDirectory() as scratch:
             parse_devkit_archive(scratch, str(self.folder.absolute() / DEVKIT))
             _, wnids = load_meta_file(scratch)
         if len(wnids) != len(images.paths):
-            raise BadInput(
-                f"data=imagenet: {self.folder / 'val'} has {len(images.paths)} images, {DEVKIT} "
-                f"{len(wnids)} labels; {REMEDY}"
-            )
+            counts = f"{len(images.paths)} images, {DEVKIT} {len(wnids)} labels"
+            raise files.unusable("val", f"has {counts}")
         labels = {wnid: label for label, wnid in enumerate(self._classes)}
         if missing := sorted(set(wnids) - labels.keys()):
-            raise BadInput(
-                f"data=imagenet: {self.folder / 'train' / missing[0]} is missing, a class of the "
-                f"images in {self.folder / 'val'}; {REMEDY}"
-            )
+            problem = f"is missing, a class of the images in {self.folder / 'val'}"
+            raise files.unusable(f"train/{missing[0]}", problem)
         return FileSplit(images.paths, torch.tensor([labels[wnid] for wnid in wnids]))

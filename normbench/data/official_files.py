@@ -5,8 +5,6 @@ about it, and refuse files that are not the official ones.
 """
 
 import fcntl
-import hashlib
-import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,6 +12,7 @@ from pathlib import Path
 
 import torch
 from torch import Tensor
+from torchvision.datasets.utils import calculate_md5
 
 from normbench.data.dataset import TensorSplit
 from normbench.errors import BadInput, one_line
@@ -26,7 +25,7 @@ class OfficialFiles:
     Args:
         data: name of the data set in conf/data, for messages.
         root: folder of the files.
-        sums: MD5 sum of every file by its path below `root`.
+        sums: MD5 sum of each file or folder by its path below `root`; None: not known.
         remedy: how to get the files, for messages.
         verify: compare the sums.
     """
@@ -38,15 +37,25 @@ class OfficialFiles:
     verify: bool = True
 
     def download(self, download: Callable[[], object]) -> None:
-        """Call `download` unless all files are present.
+        """Call `download` unless all files are present, in one process at a time.
 
         Raises:
-            BadInput: it failed.
+            BadInput: it failed, or `root` cannot be written.
         """
-        download_once(
-            self.data, self.root, self.remedy,
-            lambda: all((self.root / name).is_file() for name in self.sums), download,
-        )  # fmt: skip
+        if self._are_present():
+            return
+        with _lock(self.root):
+            if self._are_present():  # another process downloaded them while this one waited
+                return
+            try:
+                download()
+            except (OSError, RuntimeError) as error:
+                raise BadInput(
+                    f"data={self.data}: the download failed ({error}); {self.remedy}"
+                ) from error
+
+    def _are_present(self) -> bool:
+        return all((self.root / name).exists() for name in self.sums)
 
     def check(self) -> None:
         """Check that all files are present and, with `verify`, the official ones.
@@ -55,20 +64,19 @@ class OfficialFiles:
             BadInput: a file is not.
         """
         for name, official in self.sums.items():
+            path = self.root / name
             try:
-                with (self.root / name).open("rb") as file:
-                    if not self.verify:
-                        continue
-                    md5 = hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False))
+                with path.open("rb"):
+                    md5 = calculate_md5(path) if self.verify else official
             except FileNotFoundError:
                 raise self.unusable(name, "is missing") from None
             except OSError as error:
                 raise self.unusable(name, f"cannot be read ({error.strerror})") from None
-            if md5.hexdigest() != official:
+            if md5 != official:
                 raise self.unusable(
                     name,
-                    f"has MD5 {md5.hexdigest()}, the official file {official}, so it is damaged or "
-                    "another; remove it first (data.verify=false takes it as it is)",
+                    f"has MD5 {md5}, the official file {official}, so it is damaged or another; "
+                    "remove it first (data.verify=false takes it as it is)",
                 )
 
     @contextmanager
@@ -100,61 +108,35 @@ class OfficialFiles:
         Raises:
             BadInput: the images or labels are not those of such a data set.
         """
+        problem = ""
         if images.dtype != torch.uint8 or tuple(images.shape[1:]) != shape:
-            raise self.unusable(
-                name,
-                f"has images {tuple(images.shape[1:])} of {images.dtype}, not {shape} of bytes",
-            )
-        if len(labels) != len(images):
-            raise self.unusable(name, f"has {len(labels)} labels for {len(images)} images")
-        if len(labels) and not 0 <= int(labels.min()) <= int(labels.max()) < classes:
-            raise self.unusable(
-                name,
-                f"has labels {int(labels.min())} to {int(labels.max())}, not 0 to {classes - 1}",
-            )
+            kind = f"{tuple(images.shape[1:])} of {images.dtype}"
+            problem = f"has images {kind}, not {shape} of bytes"
+        elif len(labels) != len(images):
+            problem = f"has {len(labels)} labels for {len(images)} images"
+        elif len(labels) and not 0 <= int(labels.min()) <= int(labels.max()) < classes:
+            span = f"{int(labels.min())} to {int(labels.max())}"
+            problem = f"has labels {span}, not 0 to {classes - 1}"
+        if problem:
+            raise self.unusable(name, problem)
         return TensorSplit(images.contiguous(), labels.long())
 
     def unusable(self, name: str, problem: str) -> BadInput:
-        """Return the error to raise about the file `name`."""
+        """Return the error to raise about the file or folder `name`."""
         return BadInput(f"data={self.data}: {self.root / name} {problem}; {self.remedy}")
 
 
-def download_once(
-    data: str,
-    root: Path,
-    remedy: str,
-    is_complete: Callable[[], bool],
-    download: Callable[[], object],
-) -> None:
-    """Call `download` unless the data set is complete, in one process at a time.
-
-    Raises:
-        BadInput: it failed, or `root` cannot be written.
-    """
-    if is_complete():
-        return
-    with _alone(root):
-        if is_complete():  # another process downloaded it while this one waited
-            return
-        try:
-            download()
-        except (OSError, RuntimeError) as error:
-            raise BadInput(f"data={data}: the download failed ({error}); {remedy}") from error
-
-
 @contextmanager
-def _alone(folder: Path) -> Iterator[None]:
+def _lock(folder: Path) -> Iterator[None]:
     """Let one process at a time pass, as two sweeps may begin at the same moment."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        file = os.open(folder / ".normbench.lock", os.O_RDWR | os.O_CREAT)
+        file = (folder / ".normbench.lock").open("w")
     except OSError as error:
         raise BadInput(
             f"data.download=true: {folder} cannot be written ({error.strerror}); choose another "
             "data.root"
         ) from None
-    try:
+    with file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
-    finally:
-        os.close(file)

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Self
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -21,6 +21,7 @@ from torchvision.datasets.folder import is_image_file, make_dataset
 
 from normbench.data.counter_rng import Draws
 from normbench.data.dataset import DatasetOnDisk
+from normbench.data.official_files import OfficialFiles
 from normbench.data.random_crop import center_boxes, crop_and_resize, random_boxes
 from normbench.errors import BadInput
 
@@ -30,9 +31,9 @@ class FileSplit:
     """Image files and their labels (N,) int64.
 
     Args:
-        paths: one an image.
+        paths: file of each image.
         labels: (N,).
-        longest: of a larger image's sides once it is read; None: as it is.
+        longest: pixels of the longer side to which larger images are shrunk; None: not shrunk.
     """
 
     paths: Sequence[str]
@@ -41,7 +42,7 @@ class FileSplit:
 
     @cached_property
     def digest(self) -> str:
-        """SHA-256 of the labels and of the names below the common folder, which may be moved."""
+        """SHA-256 of labels and paths below the common folder; the folder itself may move."""
         common = len(os.path.commonpath(self.paths))
         digest = hashlib.sha256(self.labels.numpy().tobytes())
         digest.update("\n".join(path[common:] for path in self.paths).encode())
@@ -114,9 +115,10 @@ class Photographs(DatasetOnDisk):
             for another.
         area: least share of an image's pixels in the random box of training.
         center: share of the shorter side in the central box of an evaluation.
-        resolution: the longer side that larger images are shrunk to before all else; null: none.
-        jpeg: share of the images that prepared files hold as JPEG and not as pixels. FFCV's decoder
-            rounds otherwise than Pillow's, so it is part of a run's id; only loader=ffcv has it.
+        resolution: longer side to which larger images are shrunk first; null: not shrunk.
+        jpeg: share of the images that prepared files hold as JPEG instead of pixels, for
+            loader=ffcv alone. FFCV's decoder rounds differently from Pillow's, so this is part of a
+            run's id.
     """
 
     val: float = 0.0
@@ -127,6 +129,7 @@ class Photographs(DatasetOnDisk):
     jpeg: float | None = None
 
     moments = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))  # ImageNet's
+    resizes: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -144,29 +147,26 @@ class Photographs(DatasetOnDisk):
     def image_shape(self) -> tuple[int, int, int]:
         return (3, self.size, self.size)
 
-    def with_side(self, side: int | None) -> Self:
-        return self if side is None else self._with_side(side)
-
     def boxes(self, sizes: Tensor, draws: Draws | None) -> Tensor:
-        """Return the box (N, 4) that is seen of each image; without `draws` that of an evaluation.
+        """Return the box of each image that the network gets: (N, 4), as `random_boxes`.
 
         Args:
             sizes: (N, 2), height and width of the images.
-            draws: of these images; None: nothing is drawn.
+            draws: random numbers of these images; None: an evaluation.
         """
         if draws is None:
             return center_boxes(sizes, self.center)
-        return random_boxes(sizes, draws, (self.area, 1.0))
+        return random_boxes(sizes, draws, self.area)
 
     def crop_and_resize(self, images: Sequence[Image.Image], draws: Draws | None) -> Tensor:
         """Return the boxes of decoded images as bytes (N, 3, S, S)."""
         side = self.image_shape[1] if draws is None else self.train_shape[1]
         sizes = torch.tensor([image.size[::-1] for image in images]).view(-1, 2)
+        pixels = np.empty((len(images), 3, side, side), np.uint8)
         boxes = self.boxes(sizes, draws).tolist()
-        if not images:
-            return torch.empty(0, 3, side, side, dtype=torch.uint8)
-        pixels = [crop_and_resize(*pair, side) for pair in zip(images, boxes, strict=True)]
-        return torch.from_numpy(np.stack(pixels))
+        for place, (image, box) in enumerate(zip(images, boxes, strict=True)):
+            pixels[place] = crop_and_resize(image, box, side)
+        return torch.from_numpy(pixels)
 
     def load(self) -> tuple[FileSplit, FileSplit]:
         train, test = self.list_files()
@@ -180,44 +180,43 @@ class Photographs(DatasetOnDisk):
             BadInput: images or folders are missing.
         """
 
-    def _name_parts(self, split: str) -> list[str]:  # noqa: ARG002 (both alike)
+    def file_options(self, split: str) -> list[str]:  # noqa: ARG002 (both alike)
         resolution = [] if self.resolution is None else [f"resolution{self.resolution}"]
         return resolution + ([f"jpeg{self.jpeg:g}"] if self.jpeg else [])
 
 
-def class_folders(data: str, folder: Path, remedy: str) -> list[str]:
+def class_folders(files: OfficialFiles, folder: str) -> list[str]:
     """Return the sorted names of the folders in `folder`, each of which is a class.
 
     Raises:
-        BadInput: there is no such folder, or none in it; the message names `data` and `remedy`.
+        BadInput: there is no such folder, or none in it.
     """
     try:
-        with os.scandir(folder) as entries:
+        with os.scandir(files.root / folder) as entries:
             names = sorted(entry.name for entry in entries if entry.is_dir())
     except OSError as error:
-        raise BadInput(
-            f"data={data}: {folder} cannot be listed ({error.strerror}); {remedy}"
-        ) from None
+        raise files.unusable(folder, f"cannot be listed ({error.strerror})") from None
     names = [name for name in names if not name.startswith(".")]
     if not names:
-        raise BadInput(f"data={data}: {folder} has no folders, one a class; {remedy}")
+        raise files.unusable(folder, "has no folders, one a class")
     return names
 
 
-def list_images(data: str, folder: Path, classes: Sequence[str], remedy: str) -> FileSplit:
+def list_images(files: OfficialFiles, folder: str, classes: Sequence[str]) -> FileSplit:
     """List the images in and below the folders `classes` of `folder`; labels are their places.
 
     Raises:
         BadInput: a class has no image.
     """
     labels = {name: label for label, name in enumerate(classes)}
-    files = make_dataset(folder, labels, is_valid_file=_is_visible_image, allow_empty=True)
-    if empty := set(range(len(classes))) - {label for _, label in files}:
-        name = classes[min(empty)]
-        raise BadInput(f"data={data}: {folder / name} is missing or has no images; {remedy}")
+    root = files.root / folder
+    images = make_dataset(root, labels, is_valid_file=_is_visible_image, allow_empty=True)
+    if empty := set(labels.values()) - {label for _, label in images}:
+        name = f"{folder}/{classes[min(empty)]}".lstrip("/")
+        raise files.unusable(name, "is missing or has no images")
     # By class and then by path, also where a class has folders, so that an index names one image.
-    files.sort(key=lambda file: file[::-1])
-    return FileSplit([path for path, _ in files], torch.tensor([label for _, label in files]))
+    images.sort(key=lambda image: image[::-1])
+    return FileSplit([path for path, _ in images], torch.tensor([label for _, label in images]))
 
 
 def _is_visible_image(path: str) -> bool:

@@ -19,30 +19,24 @@ from torch import Tensor
 from normbench.data.counter_rng import Draws
 
 ATTEMPTS = 10
-USUAL_ASPECTS = (3 / 4, 4 / 3)
+ASPECTS = (3 / 4, 4 / 3)  # width over height, drawn evenly on a logarithmic scale
 
 
-def random_boxes(
-    sizes: Tensor,
-    draws: Draws,
-    area: tuple[float, float],
-    aspects: tuple[float, float] = USUAL_ASPECTS,
-) -> Tensor:
+def random_boxes(sizes: Tensor, draws: Draws, area: float) -> Tensor:
     """Draw a box in every image: (N, 4) int64 of top, left, height and width.
 
     Args:
         sizes: (N, 2) of height and width.
-        draws: of these images.
-        area: smallest and largest share of an image's pixels.
-        aspects: smallest and largest width over height, drawn evenly on a logarithmic scale.
+        draws: random numbers of these images.
+        area: smallest share of an image's pixels; the largest is 1.
     """
-    boxes = _largest_boxes(sizes, aspects)
+    low, high = (math.log(limit) for limit in ASPECTS)
+    boxes = _largest_boxes(sizes)
     left = torch.arange(len(sizes))  # images that have no box that fits yet
     for attempt in range(ATTEMPTS):
         height, width = sizes[left].double().unbind(1)
         share, aspect, *place = draws.of(left).uniform(f"frame {attempt}", 4).double().unbind(1)
-        pixels = height * width * (area[0] + (area[1] - area[0]) * share)
-        low, high = (math.log(limit) for limit in aspects)
+        pixels = height * width * (area + (1 - area) * share)
         ratio = torch.exp(low + (high - low) * aspect)
         wide, tall = (pixels * ratio).sqrt().round(), (pixels / ratio).sqrt().round()
         fits = (wide > 0) & (wide <= width) & (tall > 0) & (tall <= height)
@@ -54,11 +48,11 @@ def random_boxes(
     return boxes
 
 
-def _largest_boxes(sizes: Tensor, aspects: tuple[float, float]) -> Tensor:
+def _largest_boxes(sizes: Tensor) -> Tensor:
     """Return the largest box in the middle whose aspect is allowed."""
     height, width = sizes.double().unbind(1)
-    wide = torch.minimum(width, (height * aspects[1]).round())
-    tall = torch.minimum(height, (width / aspects[0]).round())
+    wide = torch.minimum(width, (height * ASPECTS[1]).round())
+    tall = torch.minimum(height, (width / ASPECTS[0]).round())
     return _middle(sizes, tall.clamp(min=1), wide.clamp(min=1))
 
 

@@ -12,7 +12,7 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Literal, Protocol, get_args, runtime_checkable
+from typing import Literal, Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -21,13 +21,12 @@ from torch import Tensor
 from normbench.data.augmentation_policies import AugmentationPolicies
 from normbench.data.counter_rng import Draws
 from normbench.data.dataset import Dataset, Split, Splits, TensorSplit
-from normbench.data.ffcv_manifest import fault
+from normbench.data.ffcv_manifest import check_prepared
 from normbench.data.photographs import DecodedSplit, FileSplit, Photographs
 from normbench.data.reader_processes import Request, map_in_processes
 from normbench.errors import BadInput
 
 LoaderName = Literal["auto", "memory", "ffcv", "torch"]
-LOADERS: tuple[LoaderName, ...] = get_args(LoaderName)
 PORTION = 2**21  # pixel values, about, that a process reads at once
 NO_FFCV = (
     "loader=ffcv: FFCV is not installed; pip install 'normbench[ffcv]' after apt-get install "
@@ -52,9 +51,9 @@ class Reader:
         data: the data set.
         split: one of its splits.
         seed: of the run.
-        policies: that augment training images one by one.
-        processes: that read beside the run; 0: none. Of a `StreamingSplit` they only apply the
-            policies, and as many threads read.
+        policies: augmentation of training images one by one; None: none.
+        processes: number of processes that read beside the run. A `StreamingSplit` reads by as many
+            threads, and the processes apply the policies.
     """
 
     def __init__(
@@ -75,7 +74,7 @@ class Reader:
         Args:
             indices: (N,) in the split.
             epoch: of the training; None: an evaluation.
-            sizes: numbers of images that the caller takes at a time; their sum is N.
+            sizes: numbers of images that are yielded at a time; their sum is N.
 
         Yields:
             uint8 (size, C, H, W) for each of `sizes`.
@@ -95,13 +94,13 @@ class Reader:
         return regroup(map_in_processes(self.fulfil, requests, processes), sizes)
 
     def warm_up(self, epoch: int | None) -> None:
-        """Compile what FFCV would compile when the first image is read."""
+        """Read one image, for which FFCV compiles its loader."""
         if isinstance(self.split, StreamingSplit) and len(self.split.labels):
             for _ in self.stream(torch.zeros(1, dtype=torch.int64), epoch, [1]):
                 pass
 
     def augments(self, epoch: int | None) -> bool:
-        """Return True if the reader augments `epoch`, because policies work on single images."""
+        """Return True if `stream` augments the images of `epoch`, because there are policies."""
         return bool(self.policies) and epoch is not None
 
     def fulfil(self, request: Request) -> Tensor:
@@ -162,9 +161,9 @@ def open_splits(
 
     Args:
         data: the data set.
-        loader: by which the images are read.
-        policies: training images are augmented one by one.
-        load: load all images into memory if the loader is that; or only check that they fit.
+        loader: name of the loader.
+        policies: True if training images are augmented one by one.
+        load: for loader=memory, decode all photographs; False: only check that they fit.
 
     Raises:
         BadInput: the loader cannot be used, or a file is missing or damaged.
@@ -191,31 +190,30 @@ def _choose_loader(data: Dataset, official: tuple[Split, Split], *, policies: bo
         return "torch" if policies else "memory"
     if data.jpeg:
         return "ffcv"
-    paths = [data.prepared_file(name) for name in ("train", "test")]
-    if not find_spec("ffcv") or not all(path.is_file() for path in paths):
+    if not find_spec("ffcv"):
         return "torch"
-    for path, split in zip(paths, official, strict=True):
-        if problem := fault(path, split):
-            print(f"{path} {problem}, so loader=auto takes loader=torch")
+    for path, problem in check_prepared(data, official):
+        if problem:
+            if path.is_file():
+                print(f"{path} {problem}, so loader=auto takes loader=torch")
             return "torch"
     return "ffcv"
 
 
 def _open_prepared(data: Dataset, official: tuple[Split, Split]) -> tuple[Split, Split]:
-    paths = [data.prepared_file(name) for name in ("train", "test")]  # first: there may be none
+    prepared = check_prepared(data, official)  # first: data sets in memory have no such files
     if not find_spec("ffcv"):
         raise BadInput(NO_FFCV)
     # Here and not above: it takes seconds to import, and may not be installed.
     from normbench.data.ffcv_reader import PreparedSplit
 
-    jpeg = (data.jpeg or 0.0) if isinstance(data, Photographs) else 0.0
-    for path, split in zip(paths, official, strict=True):
-        if problem := fault(path, split, jpeg):
+    for path, problem in prepared:
+        if problem:
             raise BadInput(
                 f"loader=ffcv: {path} {problem}; python -m normbench.prepare with the same data= "
                 "options makes it"
             )
-    train, test = map(PreparedSplit.open, paths)
+    train, test = (PreparedSplit.open(path) for path, _ in prepared)
     return train, test
 
 

@@ -64,7 +64,7 @@ class SVHN(SmallImages):
             images, labels = (torch.from_numpy(each) for each in (content.data, content.labels))
         return files.split(name, images, labels.view(-1), self.image_shape, self.classes)
 
-    def _name_parts(self, split: str) -> list[str]:
+    def file_options(self, split: str) -> list[str]:
         return ["extra"] if self.extra and split == "train" else []
 
 

@@ -58,7 +58,7 @@ def test_splits_share_no_image(data: Dataset) -> None:
 
 
 @pytest.mark.parametrize("data", datasets(), indirect=True)
-def test_what_the_network_sees_is_fp32_of_the_promised_shape(data: Dataset) -> None:
+def test_network_input_is_fp32_of_the_stated_shape(data: Dataset) -> None:
     train = data.splits().train
     indices = torch.arange(8)
     shown = data.eval_input(read_images(data, train, indices, None), indices)
@@ -135,7 +135,7 @@ def test_a_hold_out_without_every_class_is_refused(fraction: float) -> None:
 
 
 @pytest.mark.parametrize("option", ["val", "fraction"])
-def test_a_class_of_one_image_cannot_be_shared_out(tmp_path: Path, option: str) -> None:
+def test_a_class_of_one_image_cannot_be_split(tmp_path: Path, option: str) -> None:
     options = dataset_files.image_folder(tmp_path)
     dataset_files.folders(tmp_path / "train", ["emu"], 1)
     dataset_files.folders(tmp_path / "test", ["emu"], 1)

@@ -27,7 +27,7 @@ def arguments(function: Any) -> list[str]:
     return [*inspect.signature(function).parameters]
 
 
-def test_signatures_are_those_that_are_called(patches: Any) -> None:
+def test_signatures_are_unchanged(patches: Any) -> None:
     loader, writer = patches.ffcv.Loader, patches.ffcv.DatasetWriter
     assert arguments(patches.epochs.EpochIterator) == ["loader", "order"]
     assert arguments(patches.managers.OSCacheManager) == ["reader"]
@@ -42,7 +42,7 @@ def test_signatures_are_those_that_are_called(patches: Any) -> None:
     assert {"num_threads", "get_iterator", "compile"} <= {*dir(patches.pipeline.Compiler)}
 
 
-def test_attributes_are_there_that_are_used(patches: Any, tmp_path: Path) -> None:
+def test_attributes_exist(patches: Any, tmp_path: Path) -> None:
     options = dataset_files.cifar10(tmp_path, images=4)
     assert main([*dataset_files.words("cifar10", options), "readers=1"]) == 0
     path = dataset("cifar10", **options).prepared_file("train")

@@ -110,7 +110,7 @@ def test_flat_validation_images_have_the_devkits_labels(
     assert sorted(path.name for path in tmp_path.iterdir()) == before  # which may be read-only
 
 
-def test_caltech_has_so_many_images_of_every_class_and_no_clutter(tmp_path: Path) -> None:
+def test_caltech_has_equally_many_images_per_class_and_no_clutter(tmp_path: Path) -> None:
     options = dataset_files.caltech256(tmp_path)
     train, val, test = dataset("caltech256", **options).splits()
     assert train.labels.bincount().tolist() == [1] * 256
@@ -290,7 +290,7 @@ DAMAGES: list[tuple[str, str, Callable[[Path], object], str]] = [
     DAMAGES,
     ids=[f"{data}-{Path(file).name}-{says[:24]}" for data, file, _, says in DAMAGES],
 )
-def test_a_damage_is_named_with_the_way_to_get_the_file(
+def test_a_damaged_file_is_named_with_a_remedy(
     tmp_path: Path, data: str, file: str, damage: Callable[[Path], object], says: str,
     accept_devkit: Callable[[Path], None],
 ) -> None:  # fmt: skip
@@ -308,7 +308,7 @@ def test_a_damage_is_named_with_the_way_to_get_the_file(
 
 
 @pytest.mark.parametrize("name", ["cifar10", "cifar100", "svhn"])
-def test_files_are_held_to_the_official_sums(
+def test_files_must_have_the_official_sums(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     options = {**dataset_files.MAKERS[name](tmp_path), "verify": True}
@@ -357,9 +357,7 @@ def cut(path: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", [cut, emptied, text, gone])
-def test_an_image_that_cannot_be_read_names_itself(
-    tmp_path: Path, damage: Callable[[Path], object]
-) -> None:
+def test_an_unreadable_image_is_named(tmp_path: Path, damage: Callable[[Path], object]) -> None:
     dataset_files.jpeg(tmp_path / "one.jpg", 0)
     damage(tmp_path / "one.jpg")
     with pytest.raises(BadInput, match=str(tmp_path / "one.jpg")):
@@ -374,7 +372,7 @@ def test_images_of_any_mode_become_rgb(tmp_path: Path) -> None:
         assert (image.mode, image.size) == ("RGB", (5, 4))
 
 
-def test_a_resolution_reduces_what_is_larger(tmp_path: Path) -> None:
+def test_a_resolution_shrinks_larger_images(tmp_path: Path) -> None:
     dataset_files.jpeg(tmp_path / "one.jpg", 0, (60, 48))
     for longest, size in ((None, (60, 48)), (60, (60, 48)), (30, (30, 24)), (1000, (60, 48))):
         part = FileSplit([str(tmp_path / "one.jpg")], torch.zeros(1, dtype=torch.int64), longest)
@@ -399,7 +397,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path
     web.server_close()
 
 
-def test_a_missing_archive_is_fetched_once(
+def test_a_missing_archive_is_downloaded_once(
     server: tuple[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     address, folder = server

@@ -139,7 +139,7 @@ def test_ffcvs_own_decoder_reads_what_is_written(folder: dataset_files.Options) 
         assert np.array_equal(image, np.asarray(decode(path)))
 
 
-def test_a_resolution_reduces_and_jpeg_compresses_anew(folder: dataset_files.Options) -> None:
+def test_a_resolution_shrinks_and_jpeg_compresses_again(folder: dataset_files.Options) -> None:
     options = {**folder, "resolution": 30, "jpeg": 1.0}
     assert prepared("image_folder", options) == 0
     data = dataset("image_folder", **options)
@@ -151,7 +151,7 @@ def test_a_resolution_reduces_and_jpeg_compresses_anew(folder: dataset_files.Opt
     assert data.prepared_file("train").name == "imagefolder-train-resolution30-jpeg1.beton"
 
 
-def test_what_is_there_is_not_written_again(
+def test_a_current_file_is_not_written_again(
     folder: dataset_files.Options, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert prepared("image_folder", folder) == 0
@@ -190,7 +190,7 @@ def unsaid(path: Path) -> None:
         (Path.unlink, "is missing"),
     ],
 )
-def test_a_file_that_is_not_of_these_images_is_refused_and_written_anew(
+def test_a_file_of_other_images_is_refused_and_written_again(
     harm: Callable[[Path], None], says: str, folder: dataset_files.Options
 ) -> None:
     """Whoever asks for FFCV is told, and whoever leaves the choice open gets processes of torch."""
@@ -220,7 +220,7 @@ def test_a_damaged_table_is_one_sentence(folder: dataset_files.Options, end: int
         open_splits(data, "ffcv")
 
 
-def test_a_jpeg_that_only_pillow_reads_is_compressed_anew(folder: dataset_files.Options) -> None:
+def test_a_jpeg_that_only_pillow_reads_is_compressed_again(folder: dataset_files.Options) -> None:
     path = Path(folder["root"]) / "train/dog/dog_0003.jpg"
     content = path.read_bytes()
     scan = content.index(b"\xff\xda")
@@ -387,7 +387,7 @@ def test_the_number_of_threads_stays(folder: dataset_files.Options) -> None:
     assert torch.get_num_threads() == before
 
 
-def test_reading_that_is_given_up_leaves_no_thread(folder: dataset_files.Options) -> None:
+def test_an_abandoned_pass_leaves_no_thread(folder: dataset_files.Options) -> None:
     assert prepared("image_folder", folder) == 0
     data = dataset("image_folder", **folder)
     splits, _ = open_splits(data, "ffcv")

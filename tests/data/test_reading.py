@@ -6,6 +6,7 @@ import signal
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -14,12 +15,13 @@ from PIL import Image
 
 from normbench import results
 from normbench.catalog import dataset
+from normbench.config.cells import Loader
 from normbench.config.plan import Plan
 from normbench.data.counter_rng import Draws
 from normbench.data.dataset import Dataset
 from normbench.data.random_crop import center_boxes, crop_and_resize, random_boxes
 from normbench.data.reader_processes import map_in_processes
-from normbench.data.reading import LOADERS, NO_FFCV, LoaderName, Reader, open_splits, regroup
+from normbench.data.reading import NO_FFCV, LoaderName, Reader, open_splits, regroup
 from normbench.errors import BadInput
 from normbench.prepare import main as prepare
 from normbench.training import checkpoint
@@ -137,7 +139,7 @@ def generators() -> tuple[object, object]:
     return random.getstate(), state["state"]["key"].tolist()
 
 
-def test_draws_of_the_libraries_leave_generators_alone() -> None:
+def test_policies_leave_the_global_generators_unchanged() -> None:
     policies = Regularization(policy="rand-m9-n2-p1.0", color_jitter=0.4).policies
     images = torch.from_numpy(dataset_files.noise(4, 3, 16, 16))
     random.seed(1)
@@ -181,7 +183,7 @@ def test_an_unknown_policy_is_refused(options: dataset_files.Options, says: str)
 def test_random_boxes_have_areas_and_aspects_as_asked(height: int, width: int) -> None:
     count = 3000
     sizes = torch.tensor([[height, width]]).repeat(count, 1)
-    top, left, tall, wide = random_boxes(sizes, Draws(0, 0, torch.arange(count)), (0.08, 1)).T
+    top, left, tall, wide = random_boxes(sizes, Draws(0, 0, torch.arange(count)), 0.08).T
     assert ((top >= 0) & (left >= 0) & (tall > 0) & (wide > 0)).all()
     assert ((top + tall <= height) & (left + wide <= width)).all()
     if min(height, width) < 100:
@@ -204,7 +206,7 @@ def test_center_boxes_are_squares_in_the_middle() -> None:
 
 
 @pytest.mark.ffcv
-def test_the_kernel_frames_as_pillow_does() -> None:
+def test_the_kernel_crops_and_resizes_as_pillow() -> None:
     from normbench.data import crop_numba
 
     generator = np.random.default_rng(0)
@@ -215,10 +217,12 @@ def test_the_kernel_frames_as_pillow_does() -> None:
         side = int(generator.choice([1, 8, 31, 64, 200]))
         box = (int(top), int(left), int(height), int(width))
         expected = crop_and_resize(Image.fromarray(image), box, side)
-        assert np.array_equal(crop_numba.crop_and_resize(image, box, side), expected)
+        out = np.empty((3, side, side), np.uint8)
+        crop_numba.crop_and_resize_into(image, *box, out)
+        assert np.array_equal(out, expected)
 
 
-def test_portions_are_cut_anew() -> None:
+def test_regrouped_pieces_keep_their_order() -> None:
     pieces = [torch.arange(5), torch.arange(5, 6), torch.arange(6, 12)]
     for sizes in ([12], [1] * 12, [5, 1, 6], [3, 8, 1]):
         found = [*regroup(pieces, sizes)]
@@ -226,7 +230,7 @@ def test_portions_are_cut_anew() -> None:
         assert torch.equal(torch.cat(found), torch.arange(12))
 
 
-def test_what_a_process_refuses_keeps_its_sentence() -> None:
+def test_an_error_of_a_process_keeps_its_message() -> None:
     def refuse(_: object) -> torch.Tensor:
         raise BadInput("one sentence")
 
@@ -244,7 +248,7 @@ def folder(tmp_path: Path) -> dataset_files.Options:
 
 
 @pytest.mark.parametrize("count", [0, 2])
-def test_an_image_that_is_damaged_in_the_middle_of_an_epoch_names_itself(
+def test_an_image_damaged_in_the_middle_of_an_epoch_is_named(
     folder: dataset_files.Options, count: int
 ) -> None:
     data = dataset("image_folder", **folder)
@@ -257,7 +261,7 @@ def test_an_image_that_is_damaged_in_the_middle_of_an_epoch_names_itself(
 
 
 @pytest.mark.ffcv
-def test_a_damaged_image_of_a_prepared_file_names_itself(folder: dataset_files.Options) -> None:
+def test_a_damaged_image_of_a_prepared_file_is_named(folder: dataset_files.Options) -> None:
     options = {**folder, "jpeg": 1.0}
     assert prepare([*dataset_files.words("image_folder", options), "readers=1"]) == 0
     data = dataset("image_folder", **options)
@@ -274,7 +278,7 @@ def test_a_damaged_image_of_a_prepared_file_names_itself(folder: dataset_files.O
         list(reader.stream(torch.arange(len(splits.train.labels)), 0, [10] * 6 + [2]))
 
 
-def test_what_cannot_be_read_is_said_before_any_training(
+def test_unreadable_files_are_reported_before_training(
     command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     root = tmp_path / "images"
@@ -319,9 +323,7 @@ def test_without_ffcv_its_loader_is_refused_and_auto_takes_another(
         assert NO_FFCV in capsys.readouterr().err
 
 
-def test_a_run_that_meets_a_damaged_image_fails_with_its_name(
-    command: Command, tmp_path: Path
-) -> None:
+def test_a_run_with_a_damaged_image_fails_and_names_it(command: Command, tmp_path: Path) -> None:
     root = tmp_path / "images"
     root.mkdir()
     words = dataset_files.words("image_folder", dataset_files.image_folder(root))
@@ -342,7 +344,7 @@ class Stopped(Exception):  # noqa: N818
 
 @pytest.mark.parametrize("loader", OTHERS)
 @pytest.mark.parametrize("reg", ["none", "randaug"])
-def test_a_training_goes_on_bit_for_bit(
+def test_a_resumed_training_is_bit_identical(
     reg: str, loader: str, tmp_path: Path, roots: dict[str, dataset_files.Options]
 ) -> None:
     """Stopped within its second epoch, by an exception in the midst of a chunk's images."""
@@ -363,7 +365,7 @@ def test_a_training_goes_on_bit_for_bit(
 
 
 @pytest.mark.parametrize("loader", OTHERS)
-def test_a_killed_run_goes_on_and_its_readers_are_gone(
+def test_a_killed_run_resumes_and_leaves_no_reader(
     loader: str, command: Command, tmp_path: Path, roots: dict[str, dataset_files.Options]
 ) -> None:
     words = [*dataset_files.words("image_folder", roots["image_folder"]), "model.stem_stride=1"]
@@ -391,7 +393,7 @@ def test_a_killed_run_goes_on_and_its_readers_are_gone(
 
 
 @pytest.mark.parametrize("loader", ["memory", *OTHERS])
-def test_rows_are_alike_by_every_loader(
+def test_every_loader_gives_the_same_row(
     loader: str, command: Command, tmp_path: Path, roots: dict[str, dataset_files.Options]
 ) -> None:
     """And the run is one and the same, so that nothing is trained again."""
@@ -408,4 +410,4 @@ def test_rows_are_alike_by_every_loader(
 
 
 def test_every_loader_is_an_option() -> None:
-    assert LOADERS == ("auto", "memory", "ffcv", "torch")
+    assert get_args(LoaderName) == get_args(Loader) == ("auto", "memory", "ffcv", "torch")
