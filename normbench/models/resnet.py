@@ -36,7 +36,8 @@ from normbench.models.blocks import (
 )
 from normbench.models.dropout import Dropout, linear_rates, require_rates
 from normbench.norms.base.activations import IDENTITY
-from normbench.norms.base.layer import Normalizer, require_share
+from normbench.norms.base.layer import Normalizer
+from normbench.norms.base.options import require_share
 
 EXPANSION = 4  # channels of a bottleneck's output over those of its stage
 
