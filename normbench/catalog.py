@@ -147,9 +147,8 @@ class NoOptions:
 
 @dataclass(frozen=True)
 class ModelOptions:
-    """Print parameters and multiply-adds of a network with a normalizer, and which of its layers the
-    normalizer replaces. NAME may be timm/ and a name of timm; several networks or normalizers
-    print a line per pair.
+    """Print parameters and multiply-adds of a network with a normalizer, and which layers that
+    replaces. NAME may be timm/ and a name of timm. Several of either print a line per pair.
     """
 
     norm: str = cli.option("bn", "normalizers, separated by commas, or all")
