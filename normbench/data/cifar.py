@@ -18,7 +18,7 @@ from normbench.data.official_files import OfficialFiles
 
 @dataclass(frozen=True)
 class _Cifar(SmallImages):
-    """Both data sets.
+    """Base class of CIFAR-10 and CIFAR-100.
 
     Args:
         verify: compare the files with the official MD5 sums.
