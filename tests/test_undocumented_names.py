@@ -11,7 +11,6 @@ from torch import nn
 from torch.optim import SGD
 from torch.optim.lr_scheduler import LambdaLR
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 from wandb.sdk.lib.service.service_connection import WandbApiFailedError
 
 from normbench.config.files import ROOT
@@ -21,7 +20,7 @@ pytestmark = pytest.mark.skipif(
 )
 
 #: Names with an underscore that are documented: of named tuples, and of the module os.
-DOCUMENTED = {"_replace", "_exit"}
+DOCUMENTED = {"_replace", "_fields", "_exit"}
 
 
 def private_names(code: str) -> Iterator[str]:
@@ -63,7 +62,7 @@ def test_every_private_name_of_another_package_is_listed() -> None:
     sources = [path.read_text() for path in paths]
     used = {name for source in sources for name in private_names(source)}
     foreign = used - DOCUMENTED - {name for source in sources for name in defined_names(source)}
-    assert len(foreign) > 5
+    assert foreign
     assert sorted(name for name in foreign if name not in table) == []
 
 
@@ -71,9 +70,6 @@ def test_torch_has_the_private_names() -> None:
     assert issubclass(nn.Conv2d, nn.modules.conv._ConvNd)
     assert issubclass(nn.ConvTranspose2d, nn.modules.conv._ConvNd)
     assert callable(TorchDispatchMode.__torch_dispatch__)
-    assert tree_leaves(([1, {"a": 2}], 3)) == [1, 2, 3]
-    storage = torch.ones(2).untyped_storage()
-    assert isinstance(storage._cdata, int)
     assert callable(torch.cuda._sleep)
 
 
