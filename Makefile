@@ -4,7 +4,7 @@
 .PHONY: check check-all ffcv format lint types contracts test slow mutants gpu large \
 	errors variances plans kills pages coverage
 
-PYTEST = python -m pytest --numprocesses=2 --dist=loadfile --no-loadscope-reorder
+PYTEST = python -m pytest --numprocesses=2
 
 check: format lint types contracts test
 
@@ -24,11 +24,12 @@ contracts:
 
 # Two processes: those of the tests that train have one thread each.
 test:
-	$(PYTEST) -m "not slow and not ffcv and not large"
+	$(PYTEST) --dist=worksteal -m "not slow and not ffcv and not large"
 
-# Slurm, toy repositories, plans over all normalizers, whole sweeps, FFCV.
+# Slurm, toy repositories, plans over all normalizers, whole sweeps, FFCV. By file: one process
+# starts Slurm.
 slow:
-	$(PYTEST) -m "(slow or ffcv) and not large"
+	$(PYTEST) --dist=loadfile --no-loadscope-reorder -m "(slow or ffcv) and not large"
 
 # Mutation testing: which changes of the code no everyday test notices. Hours for all of it;
 # ONLY='normbench.report.verdicts.*' limits it. `mutmut show NAME` prints a surviving change.

@@ -27,7 +27,7 @@ torch.set_num_threads(1)
 
 #: What takes longest comes first, so that no worker of pytest-xdist is left with it at the end.
 LONGEST = (
-    "test_slurm", "test_plans", "test_house", "test_paper_tables", "test_figures",
+    "test_slurm", "test_plans", "test_paper_tables", "test_figures",
     "test_trained_networks",
     "test_resume", "test_sweep", "test_reading", "test_process_group", "test_training", "test_docs",
     "test_prepare", "test_wandb_logger",
@@ -67,8 +67,23 @@ def _fork_server() -> None:
 
 
 @pytest.fixture
+def _figures(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Put an empty drawing in the place of every figure, unless the test is marked `figures`.
+
+    Every command that trains draws two, in three formats, which takes longer than the training.
+    """
+    if request.node.get_closest_marker("figures") is None:
+        for module in ("figure", "probe_figures"):
+            monkeypatch.setattr(
+                f"normbench.report.{module}.save_figure",
+                lambda _, forms: dict.fromkeys(forms, b"<svg></svg>"),
+            )
+
+
+@pytest.fixture
 def command(
     _fork_server: None,
+    _figures: None,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -87,7 +102,10 @@ def command(
 
 @pytest.fixture
 def probe_command(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    _figures: None,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> Probe:
     """`python -m normbench.probe ARGUMENTS` in an empty folder."""
     monkeypatch.chdir(tmp_path)

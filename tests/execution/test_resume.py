@@ -51,7 +51,7 @@ from support.slow import slow_except
             ],  # RMSProp, average of epochs
             ["norm=gn", "reg=nf_regnet_augs", "reg.policy=rand-m9-n2"],
         ],
-        [["norm=bn"], ["norm=evonorm_s0", "recipe.ema=0.9", "reg=mixup", "recipe.schedule=cosine"]],
+        [["norm=evonorm_s0", "recipe.ema=0.9", "reg=mixup", "recipe.schedule=cosine"]],
     ),
     ids=str,
 )

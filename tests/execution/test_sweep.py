@@ -32,6 +32,7 @@ from support.processes import (
 from support.slow import slow_except
 
 
+@pytest.mark.figures
 def test_a_grid_leaves_a_row_a_cell_and_prints_the_table(command: Command, rows: Rows) -> None:
     end = command("-m", "norm=bn,evonorm_s0", "batch=4,128", "seed=0,1", *SHORT)
     assert end.code == 0, end.err
@@ -409,7 +410,7 @@ def test_two_sweeps_at_once_train_each_cell_once(
     assert len(trained) == len({tuple(words) for words in trained}) == 6
 
 
-@pytest.mark.parametrize("threads", [1, 2, 3])
+@pytest.mark.parametrize("threads", slow_except([1, 2, 3], [2]))
 def test_a_run_computes_with_the_threads_of_the_command_line(
     command: Command, rows: Rows, threads: int
 ) -> None:

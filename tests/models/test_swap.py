@@ -71,7 +71,7 @@ def run_once(network: nn.Module, x: Tensor) -> dict[str, Tensor]:
     return {"logits": logits, **gradients, **dict(network.named_buffers())}
 
 
-@pytest.mark.parametrize("name", slow_except(PAPERS, PAPERS[::3]))
+@pytest.mark.parametrize("name", slow_except(PAPERS, PAPERS[::5]))
 def test_swapped_bn_is_timms_network_bit_for_bit(name: str) -> None:
     torch.manual_seed(0)
     theirs = randomized(timm.create_model(name, num_classes=10))
@@ -133,10 +133,7 @@ def left_batch_norms(network: nn.Module) -> list[nn.Module]:
     ("name", "norm"),
     slow_except(
         [(name, norm) for name in (*COVERED[:15], "repvgg_a0") for norm in KINDS],
-        [
-            (name, KINDS[place % len(KINDS)])
-            for place, name in enumerate((*COVERED[:15], "repvgg_a0"))
-        ],
+        [(name, KINDS[place % len(KINDS)]) for place, name in enumerate(COVERED[:7])],
     ),
 )
 def test_no_batch_normalization_is_left(name: str, norm: str) -> None:
@@ -510,7 +507,10 @@ def test_normalizer_free_networks_of_timm_are_used_as_they_are() -> None:
 
 @pytest.mark.parametrize(
     ("name", "norm", "drops"),
-    [("nf_resnet26", "nf", {"stochastic_depth": 0.5}), ("vgg11_bn", "gn", {"dropout": 0.5})],
+    [
+        ("nf_resnet26", "nf", {"stochastic_depth": 0.5}),
+        pytest.param("vgg11_bn", "gn", {"dropout": 0.5}, marks=pytest.mark.slow),
+    ],
 )
 def test_drops_in_untraced_modules_are_drawn_by_image(
     name: str, norm: str, drops: dict[str, float]
@@ -641,7 +641,7 @@ def test_the_catalog_measures_an_architecture(capsys: pytest.CaptureFixture[str]
         ["resnet20", "gn", "ok"],
         ["resnet20", "nf", "n/a"],
     ]
-    assert catalog(["models", "resnet20", "norm=all"]) == 0
+    assert catalog(["models", "resnet8", "norm=all"]) == 0
     assert len(capsys.readouterr().out.splitlines()) == len(normalizers())
 
 

@@ -4,6 +4,8 @@ import copy
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,7 @@ from normbench.norms.kernels.dispatch import run_kernel, set_triton
 from normbench.norms.workers import set_workers
 from support.cells import SHORT
 from support.commands import Command
+from support.covering import covering
 from support.layers import TOLERANCE, images, perturbed_layer, values_and_gradients
 from support.slow import slow_except
 
@@ -91,9 +94,21 @@ def test_what_has_no_kernel_is_computed_as_it_stands(
         assert torch.equal(fused.eval()(x), layer.eval()(x))
 
 
-@pytest.mark.parametrize("name", slow_except(FAMILIES, ["gn", "bn"]))
-@pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
-@pytest.mark.parametrize("layout", LAYOUTS, ids=str)
+DTYPE_FACTORS: dict[str, Sequence[Any]] = {
+    "name": ["gn", "bn"],
+    "dtype": [*TOLERANCE],
+    "layout": LAYOUTS,
+}
+
+
+@pytest.mark.parametrize(
+    tuple(DTYPE_FACTORS),
+    slow_except(
+        [*product(FAMILIES, TOLERANCE, LAYOUTS)],
+        [tuple(row.values()) for row in covering(DTYPE_FACTORS)],
+    ),
+    ids=str,
+)
 def test_in_every_dtype_and_layout(
     name: str, dtype: torch.dtype, layout: torch.memory_format
 ) -> None:
@@ -103,9 +118,18 @@ def test_in_every_dtype_and_layout(
     assert_alike(layer, fused, x, dtype)
 
 
-@pytest.mark.parametrize("name", slow_except(FAMILIES, ["gn", "bn"]))
-@pytest.mark.parametrize("layout", LAYOUTS, ids=str)
-@pytest.mark.parametrize("shape", [(2, 1, 130, 131), (2, 80, 13, 14), (4, 64, 1, 1), (2, 6, 17, 2)])
+SHAPES = [(2, 1, 130, 131), (2, 80, 13, 14), (4, 64, 1, 1), (2, 6, 17, 2)]
+SHAPE_FACTORS: dict[str, Sequence[Any]] = {"name": ["gn", "bn"], "layout": LAYOUTS, "shape": SHAPES}
+
+
+@pytest.mark.parametrize(
+    tuple(SHAPE_FACTORS),
+    slow_except(
+        [*product(FAMILIES, LAYOUTS, SHAPES)],
+        [tuple(row.values()) for row in covering(SHAPE_FACTORS)],
+    ),
+    ids=str,
+)
 def test_whatever_fits_a_tile_or_does_not(
     name: str, layout: torch.memory_format, shape: tuple[int, ...]
 ) -> None:
@@ -124,7 +148,7 @@ def test_whatever_fits_a_tile_or_does_not(
         ("evonorm_candidate", {"which": "d1.6"}),
     ],
 )  # fmt: skip
-@pytest.mark.parametrize("training", [True, False], ids=["train", "eval"])
+@pytest.mark.parametrize("training", slow_except([True, False], [True]), ids=["train", "eval"])
 def test_options_are_those_of_the_formula(
     name: str, options: dict[str, Any], training: bool
 ) -> None:

@@ -129,6 +129,7 @@ def test_nf_11_post_activation_branches_have_variance_1(figure: Figure) -> None:
         assert all(a < b for a, b in pairwise(heights))
 
 
+@pytest.mark.figures
 @pytest.mark.parametrize("name", slow_except(names(FIGURES), ["nf_1", "pn_linear"]))
 def test_every_figure_is_written_with_its_records(name: str, probe_command: Probe) -> None:
     content = load(FIGURES / f"{name}.yaml")

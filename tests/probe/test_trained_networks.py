@@ -17,17 +17,24 @@ from normbench.run_files import (
 from support.cells import SHORT
 from support.commands import Command, Probe
 from support.probes import KEPT, lines, report_page, values
+from support.slow import slow_except
 
 
-def test_example_weight_of_runs(probe_command: Probe, command: Command) -> None:
-    grid = ("norm=bn,gn", "batch=4", "seed=0,1", *KEPT)
-    assert command("-m", *grid, "recipe.images=1280").code == 0
-    found = probe_command("example_weight", "ckpt=all", "alphas=0,0.25,0.5,1", "out=reports/alpha")
+@pytest.mark.parametrize(
+    ("seeds", "alphas"),
+    slow_except([("0", "0,0.5,1"), ("0,1", "0,0.25,0.5,1")], [("0", "0,0.5,1")]),
+)
+def test_example_weight_of_runs(
+    seeds: str, alphas: str, probe_command: Probe, command: Command
+) -> None:
+    grid = ("norm=bn,gn", "batch=4", f"seed={seeds}", *KEPT)
+    assert command("-m", *grid, "recipe.images=384").code == 0
+    found = probe_command("example_weight", "ckpt=all", f"alphas={alphas}", "out=reports/alpha")
     assert found.code == 0, found.err
     table = read_records(Path("reports/alpha/example_weight.csv"))
     assert [*group_by(table, "network")] == ["bn", "gn"]
     rows = {row.id: row for row in read_rows("runs")}
-    assert len(rows) == 4  # those of probes are none of them
+    assert len(rows) == 2 * len(seeds.split(","))  # those of probes are none of them
     for id_, own in group_by(table, "run").items():
         row = rows[id_]
         usual = 0.0 if row.norm == "bn" else 1.0
@@ -66,15 +73,23 @@ def test_a_run_that_a_probe_refuses_is_named_and_others_are_measured(
 
 def test_runs_with_other_workers_are_not_seeds(probe_command: Probe, command: Command) -> None:
     """Runs that differ in their workers alone are told apart."""
-    grid = ("norm=sn", "batch=8", "protocol=fixed_workers", "workers=1,4", "recipe.images=256")
-    assert command("-m", *grid, *SHORT[1:], "checkpoint=keep").code == 0
+    grid = ("norm=sn", "batch=8", "protocol=fixed_workers", "workers=1,4")
+    short = ("model=resnet8", "recipe.images=64", *SHORT[1:])
+    assert command("-m", *grid, *short, "checkpoint=keep").code == 0
     assert probe_command("ratios", "ckpt=all", "runs=runs", "name=mine").code == 0
     assert {*group_by(lines("mine"), "network")} == {"sn workers=1", "sn workers=4"}
     assert [*group_by(lines("mine_apart"), "network")] == ["sn workers=1 || sn workers=4"]
 
 
 def test_ratios_of_two_seeds_are_compared(probe_command: Probe, command: Command) -> None:
-    grid = ("norm=sn", "seed=0,1", "recipe.images=256", *SHORT[1:], "checkpoint=keep")
+    grid = (
+        "norm=sn",
+        "model=resnet8",
+        "seed=0,1",
+        "recipe.images=256",
+        *SHORT[1:],
+        "checkpoint=keep",
+    )
     assert command("-m", *grid).code == 0
     assert probe_command("ratios", "ckpt=all").code == 0
     apart = read_records(Path("reports/probes/ratios_apart.csv"))
@@ -93,7 +108,7 @@ def test_ratios_of_two_seeds_are_compared(probe_command: Probe, command: Command
 
 
 def test_the_command_keeps_the_records_of_training(probe_command: Probe, command: Command) -> None:
-    words = (*KEPT, "probe=spp", "probe.images=64", "recipe.images=1280")
+    words = (*KEPT, "probe=spp", "probe.images=64", "recipe.images=384")
     assert command("norm=bn", *words).code == 0
     (row,) = read_rows("runs")
     own = Path("runs/default") / row.id / "probes"
@@ -142,7 +157,7 @@ def test_a_run_and_its_files_are_measured_with_trained_parameters(
 
 
 def test_the_average_of_the_weights_is_measured(command: Command) -> None:
-    assert command("norm=bn", *KEPT, "recipe.ema=0.9", "recipe.images=1280").code == 0
+    assert command("norm=bn", *KEPT, "recipe.ema=0.9", "recipe.images=384").code == 0
     (row,) = read_rows("runs")
     found = find_run(row.id, Path("runs"))
     state = torch.load(found.checkpoints[found.last_epoch], weights_only=True)

@@ -498,4 +498,5 @@ def test_every_table_has_a_file_of_its_own_with_a_headline() -> None:
     assert len(titles) == len(PAPERS) + 1  # and the table of our own
     assert all(titles)
     for name in names(TABLES):
+        assert (TABLES / f"{name}.yaml").read_text().startswith("# ")
         assert len(headline(TABLES / f"{name}.yaml")) > 10
