@@ -21,6 +21,7 @@ from normbench.report.pivot import tables
 from support.commands import Command
 from support.dataset_files import FASHION_MNIST
 from support.shell import shell
+from support.slow import slow_except
 
 README = (ROOT / "README.md").read_text() if (ROOT / "README.md").exists() else ""
 GUIDES = sorted((ROOT / "docs" / "guide").glob("*.md"))
@@ -114,7 +115,8 @@ def run_in_process(
     module, *rest = words
     if module == "normbench":
         keeps_epochs = any(word.startswith("checkpoint.epochs") for word in rest)
-        finished = command(*rest, *(SHORT[1:] if keeps_epochs else SHORT))
+        small = ["data.size=64"] if "data=image_folder" in rest else []
+        finished = command(*rest, *small, *(SHORT[1:] if keeps_epochs else SHORT))
         assert finished.code == 0, finished.err
         return finished.out
     command("norm=gn", *SHORT)  # a row to report on
@@ -129,7 +131,14 @@ def main_module(module: str) -> str:
     return f"{module}.__main__" if package.is_dir() else module
 
 
-@pytest.mark.parametrize("example", [each for each in RUN if each.page == "README"], ids=str)
+README_RUN = [each for each in RUN if each.page == "README"]
+
+
+@pytest.mark.parametrize(
+    "example",
+    slow_except(README_RUN, [each for each in README_RUN if "normbench.cost" not in each.words]),
+    ids=str,
+)
 def test_a_command_of_the_readme_runs(
     example: Example, command: Command, capsys: pytest.CaptureFixture[str]
 ) -> None:

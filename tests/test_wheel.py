@@ -77,9 +77,16 @@ def test_the_process_of_a_sweep_imports_no_torch_to_its_end(tmp_path: Path) -> N
     assert found.stdout.splitlines()[-1] == "0 ['wandb']", found.stderr
 
 
-def test_the_console_script_is_the_command_line(tmp_path: Path) -> None:
+@pytest.mark.slow
+def test_the_console_script_trains(tmp_path: Path) -> None:
     found = shell("normbench norm=gn recipe.images=256 logger=none", tmp_path)
     assert found.returncode == 0, found.stderr
     assert list(tmp_path.glob("runs/default/*/row.json"))
+
+
+def test_the_console_script_is_the_command_line(tmp_path: Path) -> None:
+    found = shell("normbench norm=bm", tmp_path)
+    assert found.returncode == 2
+    assert found.stderr.startswith("normbench: norm=bm is unknown; did you mean bn?")
     assert shell("normbench --version", tmp_path).stdout == f"normbench {__version__}\n"
     assert shell("normbench --help | head -1", tmp_path).stderr == ""

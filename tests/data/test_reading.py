@@ -5,6 +5,7 @@ import random
 import signal
 from collections.abc import Iterator
 from importlib.util import find_spec
+from itertools import product
 from pathlib import Path
 from typing import get_args
 
@@ -36,6 +37,7 @@ from support import dataset_files
 from support.cells import Curve, Interrupted, cell, train_cell
 from support.commands import Command
 from support.processes import is_training, pid_of, processes, run_when, wait_for
+from support.slow import slow_except
 
 FFCV = pytest.param("ffcv", marks=pytest.mark.ffcv)
 OTHERS = ["torch", FFCV]
@@ -81,8 +83,10 @@ def seen(data: DataModule, epoch: int, start: int = 0) -> Iterator[Chunk]:
 
 
 @pytest.mark.parametrize("loader", OTHERS)
-@pytest.mark.parametrize("reg", REGS)
-@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize(
+    ("name", "reg"),
+    slow_except([*product(KINDS, REGS)], [("cifar10", "mixup"), ("image_folder", "randaug")]),
+)
 def test_the_same_images_come_at_the_same_step_to_the_same_worker(
     name: str, reg: str, loader: LoaderName, roots: dict[str, dataset_files.Options]
 ) -> None:
@@ -343,7 +347,7 @@ class Stopped(Exception):  # noqa: N818
 
 
 @pytest.mark.parametrize("loader", OTHERS)
-@pytest.mark.parametrize("reg", ["none", "randaug"])
+@pytest.mark.parametrize("reg", slow_except(["none", "randaug"], ["randaug"]))
 def test_a_resumed_training_is_bit_identical(
     reg: str, loader: str, tmp_path: Path, roots: dict[str, dataset_files.Options]
 ) -> None:
@@ -371,7 +375,7 @@ def test_a_killed_run_resumes_and_leaves_no_reader(
     words = [*dataset_files.words("image_folder", roots["image_folder"]), "model.stem_stride=1"]
     usual = [
         *words, f"loader={loader}", "norm=bn", "batch=4", "global_batch=8", "trainer.chunk=2",
-        "recipe.images=960", "logger=none", "trainer=cpu", "checkpoint.every=0",
+        "recipe.images=480", "logger=none", "trainer=cpu", "checkpoint.every=0",
     ]  # fmt: skip
     # By the fastest loader, as rows are alike by every loader.
     assert command(*usual, "loader=memory", "runs=undisturbed").code == 0
@@ -392,7 +396,7 @@ def test_a_killed_run_resumes_and_leaves_no_reader(
     wait_for(lambda: not processes(str(tmp_path)))
 
 
-@pytest.mark.parametrize("loader", ["memory", *OTHERS])
+@pytest.mark.parametrize("loader", [pytest.param("memory", marks=pytest.mark.slow), *OTHERS])
 def test_every_loader_gives_the_same_row(
     loader: str, command: Command, tmp_path: Path, roots: dict[str, dataset_files.Options]
 ) -> None:

@@ -17,6 +17,7 @@ from support.processes import is_training, run_when, wait_until_gone
 from support.slow import slow_except
 
 TWO = ("trainer.devices=2",)
+SLOW = pytest.mark.slow
 
 
 def rank_of(log: Path) -> int:
@@ -32,7 +33,9 @@ def rank_of(log: Path) -> int:
 
 def test_a_grid_has_as_many_processes_as_each_cell_can_use(command: Command, rows: Rows) -> None:
     """One worker cannot be divided, 2 and 32 can. W&B has one run of each."""
-    arguments = ("recipe.images=2560", "trainer=cpu", "norm=bn", "batch=4,64,128", *TWO)
+    arguments = (
+        "recipe.images=2560", "model.depth=8", "trainer=cpu", "norm=bn", "batch=4,64,128", *TWO,
+    )  # fmt: skip
     end = command("-m", *arguments)
     assert end.code == 0, end.err
     plans = {row.batch: row.plan for row in rows()}
@@ -141,7 +144,7 @@ def test_synchronized_statistics_on_two_devices_are_those_of_one(
     for devices, impl in ((1, "eager"), (2, "eager"), (2, "lean")):
         arguments = ("norm=sync_bn", "model.stem_stride=1", f"trainer.devices={devices}")
         more = ("precision=64-true", f"trainer.impl={impl}", f"runs={impl}{devices}")
-        assert command(*arguments, *more, *SHORT).code == 0
+        assert command(*arguments, *more, *SHORT, "recipe.images=384").code == 0
         rows_read += results.read(f"{impl}{devices}")
     one, two, lean = rows_read
     assert one.id == two.id == lean.id
@@ -173,8 +176,8 @@ def test_plans_are_ordered_by_speed(
 
 def test_a_plan_does_not_change_the_run_id(tmp_path: Path) -> None:
     one = cell("norm=bn")
-    for words in ("trainer.devices=4", "trainer.per_forward=2", "checkpoint=keep", "trainer=cpu"):
-        assert cell("norm=bn", words).id == one.id
+    hardware = ("trainer.devices=4", "trainer.per_forward=2", "checkpoint=keep", "trainer=cpu")
+    assert cell("norm=bn", *hardware).id == one.id
     assert cell("norm=bn", "init_from=0123456789ab@3").id != one.id
 
 
@@ -196,7 +199,7 @@ def test_several_devices_evaluate_like_one(words: list[str], command: Command) -
     """145 images to validate on three devices, each counted once; running statistics of all."""
     shared = (
         "protocol=fixed_workers", "workers=6", "batch=8", "data.val=0.1009", "model.stem_stride=1",
-        "precision=64-true", *SHORT, "recipe.images=960",
+        "model.depth=8", "precision=64-true", *SHORT, "recipe.images=240",
     )  # fmt: skip
     plans = (["trainer.devices=1"], ["trainer.devices=3", "trainer.per_forward=1"])
     for number, plan in enumerate(plans):
@@ -213,9 +216,9 @@ def test_several_devices_evaluate_like_one(words: list[str], command: Command) -
     [
         (("later", "at once"), None, "result", "later"),
         (("never", "fail"), 1, "failed", "ValueError: no luck"),
-        (("fail", "never"), 0, "failed", "ValueError: no luck"),
-        (("never", "memory"), 1, "memory", "no room"),
-        (("at once", "never"), None, "result", "at once"),
+        pytest.param(("fail", "never"), 0, "failed", "ValueError: no luck", marks=SLOW),
+        pytest.param(("never", "memory"), 1, "memory", "no room", marks=SLOW),
+        pytest.param(("at once", "never"), None, "result", "at once", marks=SLOW),
     ],
 )
 def test_a_group_ends_with_the_first_failure_or_the_result_of_rank_0(

@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -43,6 +44,7 @@ def test_a_worker_process_is_forked_with_the_imports_of_the_server() -> None:
     }
 
 
+@pytest.mark.slow  # two more servers import torch
 def test_a_killed_server_is_replaced() -> None:
     server = finish(start("describe"))[0].result["server"]
     sleeper = start("sleep", 60)
@@ -186,7 +188,7 @@ def test_runs_at_the_same_time_share_the_cores(
     monkeypatch.setattr("normbench.execution.process_group.start", start)
     settings = compose([f"runs={tmp_path}", f"jobs={slots}"])[1]
     assert settings is not None
-    cells = [cell("norm=gn", f"seed={seed}", "trainer=cpu") for seed in range(16)]
+    cells = [replace(cell("norm=gn", "trainer=cpu"), seed=seed) for seed in range(16)]
     entries = [QueueEntry(make_job(each, settings)) for each in cells]
     scheduler = LocalScheduler(entries, settings, Summary(), gpus=0, memory=0)
     scheduler.fill_slots()

@@ -16,12 +16,16 @@ from normbench.run_files import (
 from support.cells import SHORT
 from support.commands import Command
 from support.probes import report_page
+from support.slow import slow_except
 
 
-def test_probes_change_no_result(command: Command, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "norms", slow_except(["norm=sn,batch_renorm", "norm=bn,evonorm_b0"], ["norm=sn,batch_renorm"])
+)
+def test_probes_change_no_result(norms: str, command: Command, tmp_path: Path) -> None:
     """Nor what is in the curve otherwise; bit for bit, with layers of all kinds of statistics."""
-    base = ("norm=bn,sn,batch_renorm,evonorm_b0", "batch=8", *SHORT, "model.stem_stride=1",
-            "recipe.ema=0.9", "model.dropout=0.1", "model.stochastic_depth=0.1",
+    base = (norms, "batch=8", *SHORT, "recipe.images=1408", "model.stem_stride=1",
+            "model.depth=8", "recipe.ema=0.9", "model.dropout=0.1", "model.stochastic_depth=0.1",
             "trainer.per_forward=4")  # fmt: skip
     assert command("-m", *base, "runs=plain").code == 0
     every = "probe.kinds=[spp,power,ratios]"
@@ -40,8 +44,9 @@ def test_probes_change_no_result(command: Command, tmp_path: Path) -> None:
             assert one.items() <= two.items()
 
 
+@pytest.mark.figures
 def test_records_means_and_figures_of_a_training(command: Command) -> None:
-    words = ("norm=sn", *SHORT, "model.stem_stride=1", "probe.images=64", "recipe.images=3840")
+    words = ("norm=sn", *SHORT, "probe.images=64", "data.fraction=0.3", "recipe.images=1152")
     assert command(*words, "probe.kinds=[ratios,power]", "probe.every=2").code == 0
     (row,) = read_rows("runs")
     folder = Path("runs/default") / row.id
@@ -71,7 +76,10 @@ def test_a_resumed_training_replaces_later_records(tmp_path: Path) -> None:
     assert [(line["epoch"], line["p1"]) for line in found] == [(0, 0), (1, 0.5)]
 
 
-@pytest.mark.parametrize("words", [("trainer.devices=2",), ("trainer.per_forward=1",)])
+@pytest.mark.parametrize(
+    "words",
+    slow_except([("trainer.devices=2",), ("trainer.per_forward=1",)], [("trainer.devices=2",)]),
+)
 def test_every_plan_measures_the_same(words: tuple[str, ...], command: Command) -> None:
     base = ("norm=bn", "batch=64", *SHORT, "probe=power", "recipe.images=256", "probe.images=48")
     for root, more in (("one", ()), ("other", words)):

@@ -74,7 +74,7 @@ ONE_BY_ONE = {"batch_renorm": "running statistics that training reads"}
 
 
 @pytest.mark.parametrize(
-    "norm", slow_except(sorted({*normalizers()} - ONE_BY_ONE.keys()), ["bn", "evonorm_s0", "sn"])
+    "norm", slow_except(sorted({*normalizers()} - ONE_BY_ONE.keys()), ["bn", "sn"])
 )
 def test_every_normalizer_is_trained_as_alone(norm: str) -> None:
     cells = seeds(*arguments_for(norm))

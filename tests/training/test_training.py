@@ -34,6 +34,10 @@ def recipe(**changes: Any) -> Recipe:
     return build("recipe", options("recipe", "demo", changes))  # type: ignore[no-any-return]
 
 
+#: A training of five steps, for comparisons that need no more.
+FIVE_STEPS = (*SHORT, "model.depth=8", "recipe.images=640")
+
+
 # Recipes
 
 
@@ -107,7 +111,8 @@ LAYERS = ["gain", "shift", "scalar", "proxy", "ratio", "residual"]
 @pytest.mark.parametrize("norm", normalizers())
 @pytest.mark.parametrize("decayed", [["weight"], ["weight", "bias", *LAYERS]], ids=str)
 def test_every_parameter_is_in_one_group(norm: str, decayed: list[str]) -> None:
-    network = model(norm=normalizer(norm), num_classes=10, **network_for(norm))
+    with torch.device("meta"):
+        network = model(norm=normalizer(norm), num_classes=10, **network_for(norm))
     groups = build_groups(network, 0.5, 1e-4, decayed)
     everything = [id(p) for group in groups for p in group["params"]]
     assert sorted(everything) == sorted(id(p) for p in network.parameters())
@@ -155,11 +160,11 @@ def test_decay_pulls_gains_to_their_target_and_all_else_to_zero(
 ) -> None:
     decayed = ["weight", "bias", *LAYERS]
     decaying = recipe(
-        weight_decay=0.1, gain_target=target, decayed=decayed, momentum=0, nesterov=False
+        weight_decay=1.0, gain_target=target, decayed=decayed, momentum=0, nesterov=False
     )
     network = model(norm=normalizer(norm), num_classes=10, **network_for(norm))
     optimizer = decaying.build_optimizer(network, 128)
-    for _ in range(1000):  # decay alone: every gradient is 0
+    for _ in range(100):  # decay alone: every gradient is 0
         for parameter in network.parameters():
             parameter.grad = torch.zeros_like(parameter)
         optimizer.step()
@@ -193,7 +198,8 @@ def test_a_parameter_without_a_role_is_an_error() -> None:
 
 @pytest.mark.parametrize("norm", slow_except(normalizers(), ["batch_renorm", "sn"]))
 def test_the_size_of_chunks_changes_no_number(norm: str) -> None:
-    base = cell(*arguments_for(norm), "batch=8", *SHORT)
+    # 12 steps, of which 10 are an epoch.
+    base = cell(*arguments_for(norm), "batch=8", *FIVE_STEPS, "recipe.images=1536")
     whole = train_cell(base)
     for chunk in (1, 3):
         cut = replace(base, trainer=replace(base.trainer, chunk=chunk))
@@ -209,22 +215,23 @@ def test_the_size_of_chunks_changes_no_number(norm: str) -> None:
 )
 def test_under_a_fixed_global_batch_they_are_one_computation(norm: str) -> None:
     home = arguments_for(norm)
-    findings = [train_cell(cell(*home, f"batch={batch}", *SHORT))[0] for batch in (4, 128)]
+    findings = [train_cell(cell(*home, f"batch={batch}", *FIVE_STEPS))[0] for batch in (4, 128)]
     for found in findings:
         assert found.pop("plan")
     assert findings[0] == findings[1]
 
 
 def test_bn_is_another_computation_at_every_batch() -> None:
-    losses = [train_cell(cell("norm=bn", f"batch={b}", *SHORT))[0]["train_loss"] for b in (4, 128)]
+    cells = [cell("norm=bn", f"batch={batch}", *FIVE_STEPS) for batch in (4, 128)]
+    losses = [train_cell(each)[0]["train_loss"] for each in cells]
     assert losses[0] != losses[1]
 
 
 @pytest.mark.parametrize("seed", [0, 1])
 def test_a_seed_fixes_every_number_and_another_changes_them(seed: int) -> None:
-    first, again = (train_cell(cell("norm=bn", f"seed={seed}", *SHORT)) for _ in range(2))
+    first, again = (train_cell(cell("norm=bn", f"seed={seed}", *FIVE_STEPS)) for _ in range(2))
     assert first == again
-    assert first != train_cell(cell("norm=bn", "seed=2", *SHORT))
+    assert first != train_cell(cell("norm=bn", "seed=2", *FIVE_STEPS))
 
 
 def test_the_curve_has_a_record_an_epoch_and_every_n_steps() -> None:
@@ -262,15 +269,15 @@ def test_the_curve_has_the_rate_of_its_own_step() -> None:
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 def test_label_smoothing_reaches_the_loss(smoothing: float) -> None:
-    smoothed, _ = train_cell(cell("norm=gn", f"reg.label_smoothing={smoothing}", *SHORT))
-    plain, _ = train_cell(cell("norm=gn", *SHORT))
+    smoothed, _ = train_cell(cell("norm=gn", f"reg.label_smoothing={smoothing}", *FIVE_STEPS))
+    plain, _ = train_cell(cell("norm=gn", *FIVE_STEPS))
     assert (smoothed["train_loss"] == plain["train_loss"]) == (smoothing == 0.0)
 
 
 @pytest.mark.parametrize("norm", slow_except(["bn", "sn", "evonorm_b0", "gn"], ["bn", "gn"]))
 def test_recalibration_changes_what_is_tested_and_nothing_that_was_trained(norm: str) -> None:
-    plain, curve = train_cell(cell(f"norm={norm}", *SHORT))
-    precise, same = train_cell(cell(f"norm={norm}", "recipe.recalibration=12", *SHORT))
+    plain, curve = train_cell(cell(f"norm={norm}", *FIVE_STEPS))
+    precise, same = train_cell(cell(f"norm={norm}", "recipe.recalibration=12", *FIVE_STEPS))
     assert curve == same
     assert precise["train_loss"] == plain["train_loss"]
     changed = {key for key in plain if plain[key] != precise[key]}
@@ -330,9 +337,9 @@ def test_an_evaluation_counts_every_image_once(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(
         "normbench.training.datamodule.EVALUATION_BATCH", 7
     )  # 360 is no multiple of 7
-    small, _ = train_cell(cell("norm=gn", *SHORT))
+    small, _ = train_cell(cell("norm=gn", *FIVE_STEPS))
     monkeypatch.setattr("normbench.training.datamodule.EVALUATION_BATCH", 500)
-    whole, _ = train_cell(cell("norm=gn", *SHORT))
+    whole, _ = train_cell(cell("norm=gn", *FIVE_STEPS))
     assert small["test_top1"] == pytest.approx(whole["test_top1"], abs=1e-6)
     assert (small["test_top1"] * 3.6) == pytest.approx(round(small["test_top1"] * 3.6), abs=1e-3)
     assert small["test_loss"] == pytest.approx(whole["test_loss"], rel=1e-5)
@@ -354,8 +361,7 @@ def test_channels_last_changes_rounding_alone(norm: str) -> None:
         "precision=64-true",
         "batch=32",
         "model.stem_stride=1",
-        "recipe.images=640",
-        *SHORT[1:],
+        *FIVE_STEPS,
     ]
     plain, other = (
         train_cell(cell(f"norm={norm}", *words, f"trainer.channels_last={last}"))[0]
@@ -387,7 +393,7 @@ def test_a_compiled_network_trains_as_it_is(monkeypatch: pytest.MonkeyPatch) -> 
 )
 def test_lean_layers_train_bit_for_bit(norm: str) -> None:
     """Several workers, passes of a step, an average of the weights."""
-    words = (f"norm={norm}", "batch=8", "trainer.per_forward=4", "recipe.ema=0.9", *SHORT)
+    words = (f"norm={norm}", "batch=8", "trainer.per_forward=4", "recipe.ema=0.9", *FIVE_STEPS)
     (plain, curve), (lean, same) = (
         train_cell(cell(*words, f"trainer.impl={impl}")) for impl in ("eager", "lean")
     )
@@ -414,7 +420,7 @@ def test_steps_in_memory_of_their_own_train_bit_for_bit(
         return replay, told
 
     monkeypatch.setattr(cuda_graph, "capture", capture)
-    words = (f"norm={norm}", "batch=8", "trainer.per_forward=4", "reg.mixup=0.2", *SHORT)
+    words = (f"norm={norm}", "batch=8", "trainer.per_forward=4", "reg.mixup=0.2", *FIVE_STEPS)
     (plain, curve), (replayed, same) = (
         train_cell(cell(*words, f"trainer.cuda_graph={on}")) for on in ("false", "true")
     )
