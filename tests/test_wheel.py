@@ -87,6 +87,6 @@ def test_the_console_script_trains(tmp_path: Path) -> None:
 def test_the_console_script_is_the_command_line(tmp_path: Path) -> None:
     found = shell("normbench norm=bm", tmp_path)
     assert found.returncode == 2
-    assert found.stderr.startswith("normbench: norm=bm is unknown; did you mean bn?")
+    assert found.stderr.startswith("normbench: norm=bm is unknown; known: batch_renorm, ")
     assert shell("normbench --version", tmp_path).stdout == f"normbench {__version__}\n"
     assert shell("normbench --help | head -1", tmp_path).stderr == ""
