@@ -2,6 +2,7 @@
 
 import gc
 import os
+import signal
 import sys
 from collections.abc import Iterator
 from importlib.util import find_spec
@@ -23,6 +24,9 @@ from support.cells import PLUGIN
 from support.commands import Command, Finished, Probe, Rows
 
 torch.set_num_threads(1)
+
+# A shell's background jobs ignore Ctrl-C, and so would the processes that tests interrupt.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 #: What takes longest comes first, so that no worker of pytest-xdist is left with it at the end.
