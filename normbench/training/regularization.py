@@ -173,8 +173,8 @@ class Regularization:
         if kind == "mixup":
             return ratio, (0, 0, 0, 0), ratio
         side = math.sqrt(1 - ratio)
-        top, bottom = _span(center[0], side, size[0])
-        left, right = _span(center[1], side, size[1])
+        top, bottom = box_span(center[0], side, size[0])
+        left, right = box_span(center[1], side, size[1])
         area = (bottom - top) * (right - left) / (size[0] * size[1])
         return 1.0, (top, bottom, left, right), 1 - area
 
@@ -191,7 +191,7 @@ class Regularization:
         return float(betaincinv(strength, strength, uniform))
 
 
-def _span(center: float, side: float, length: int) -> tuple[int, int]:
+def box_span(center: float, side: float, length: int) -> tuple[int, int]:
     """Return first and last (exclusive) position of a `side`, as shares of `length`, clipped."""
     middle, half = int(center * length), int(side * length) // 2
     return max(0, middle - half), min(length, middle + half)

@@ -13,7 +13,7 @@ from normbench.data.digits import Digits
 from normbench.errors import BadInput
 from normbench.training.batches import Chunk, augment_chunk
 from normbench.training.datamodule import DataModule
-from normbench.training.regularization import Regularization, mix_images
+from normbench.training.regularization import Regularization, box_span, mix_images
 from normbench.training.sampler import Chunking, WorkerSampler
 from support.cells import SHORT, cell, train_cell
 from support.slow import slow_except
@@ -57,6 +57,15 @@ def test_a_box_has_the_area_that_its_label_says() -> None:
         mixture = mix_images(x, other, mix.share, mix.boxes)
         torch.testing.assert_close(mixture.mean(dim=(1, 2, 3)), mix.label_share)
         assert {*mixture.unique().tolist()} <= {0.0, 1.0}
+
+
+@pytest.mark.parametrize(
+    ("center", "ends"), [(0.5, (8, 24)), (0.0, (0, 8)), (0.26, (0, 16)), (0.99, (23, 32))]
+)
+def test_a_box_lies_around_its_center_and_ends_with_the_image(
+    center: float, ends: tuple[int, int]
+) -> None:
+    assert box_span(center, 0.5, 32) == ends
 
 
 def test_both_take_turns() -> None:

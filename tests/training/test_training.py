@@ -49,6 +49,7 @@ FIVE_STEPS = (*SHORT, "model.depth=8", "recipe.images=640")
         ({"images": None, "epochs": 3}, 128, 30),
         ({"images": None, "epochs": 0.5}, 128, 5),
         ({"images": 1}, 128, 1),
+        ({"images": None, "epochs": 0.01}, 128, 1),
     ],
 )
 def test_the_length_of_a_training(changes: dict[str, Any], batch: int, steps: int) -> None:
