@@ -218,7 +218,7 @@ class DatasetOnDisk(Dataset):
     def augment(self, images: Tensor, draws: Draws) -> Tensor:
         return flip(images, draws) if self.flip else images
 
-    def eval_input(self, images: Tensor, indices: Tensor) -> Tensor:  # noqa: ARG002 (nothing is drawn)
+    def eval_input(self, images: Tensor, indices: Tensor) -> Tensor:  # noqa: ARG002 (no draws)
         return standardize(images, *self.moments)
 
     def prepared_file(self, split: str) -> Path:

@@ -97,7 +97,7 @@ class ClaimResult:
 
     @property
     def evidence(self) -> str:
-        """What the paper's own numbers say of the claim."""
+        """Support of the claim by the paper's own numbers, as text."""
         if self.published is None:
             return "no number"
         word = "holds" if self.published.holds else "does not hold"
