@@ -59,6 +59,7 @@ def test_an_image_counts_as_in_equation_3(name: str, alpha: float) -> None:
     fresh = perturbed_layer(normalizer(name).with_max_groups(3), 6, "relu", torch.float64)
     if name != "batch_renorm":  # whose training reads the running statistics
         wide = images((8, 6, 3, 3))
+        assert torch.equal(layer.normalize(wide), fresh.normalize(wide))  # type: ignore[operator]
         assert torch.equal(layer(wide), fresh(wide))
 
 

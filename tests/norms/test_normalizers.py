@@ -249,6 +249,7 @@ def test_parameters_have_the_names_and_starts_of_the_contract(
     name: str, options: dict[str, Any], act: str | None
 ) -> None:
     layer = normalizer(name, **options).layer(6, act)
+    assert layer.act == act
     for parameter, values in layer.named_parameters():
         assert parameter in layer.roles
         if parameter in FEW and not {"over", "mean_ratios"} & options.keys():

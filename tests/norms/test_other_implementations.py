@@ -3,7 +3,7 @@
 import copy
 from collections.abc import Callable
 from datetime import timedelta
-from itertools import pairwise
+from itertools import cycle, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -75,25 +75,35 @@ def test_sync_bn_is_torchs_bn_of_all_workers() -> None:
     torch.testing.assert_close(ours.get_buffer("running_var"), theirs.running_var, **FP64)
 
 
-def test_sync_bn_of_two_equal_devices_is_that_of_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A device with the same images changes nothing but the factor of the unbiased variance."""
-    alone, pair = (perturbed_layer(normalizer("sync_bn"), 6, "silu", torch.float64) for _ in "ab")
-    x = images((8, 6, 3, 3))
-    expected = alone(x)
-    monkeypatch.setattr(batch, "_devices", lambda: 2)
-    monkeypatch.setattr(batch, "all_reduce", lambda value: 2 * value)
-    normalized = pair.normalize(x)  # type: ignore[operator]
-    torch.testing.assert_close(pair.activation(pair.affine(normalized)), expected, **FP64)
-    torch.testing.assert_close(pair(x), expected, **FP64)
-    torch.testing.assert_close(
-        pair.get_buffer("running_mean"), alone.get_buffer("running_mean"), **FP64
+def test_sync_bn_merges_the_moments_of_devices(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One of two devices, with the other's moments in place of a process group."""
+    together, device = (
+        perturbed_layer(normalizer("sync_bn"), 6, "silu", torch.float64) for _ in range(2)
     )
-    before = perturbed_layer(normalizer("sync_bn"), 6, "silu", torch.float64)
-    moved = [each.get_buffer("running_var") - 0.9 * before.get_buffer("running_var")
-             for each in (alone, pair)]  # fmt: skip
-    torch.testing.assert_close(moved[0] * (71 / 72), moved[1] * (143 / 144), **FP64)
-    assert pair.refusal(torch.Size((1, 6, 1, 1))) == ""  # two values on two devices
-    assert pair.worth_recomputing
+    x = images((8, 6, 3, 3)).detach()
+    expected, normalized = together(x)[0::2], together.normalize(x)[0::2]  # type: ignore[operator]
+    other, mean = x[1::2], x.mean((0, 2, 3), keepdim=True)
+    moments = [other.mean((0, 2, 3)), (other - mean).square().mean((0, 2, 3))]
+    turns = cycle(moments)
+    monkeypatch.setattr(batch, "all_reduce", lambda value: value + next(turns))
+    monkeypatch.setattr(distributed, "is_initialized", lambda: True)
+    monkeypatch.setattr(distributed, "get_world_size", lambda: 2)
+    torch.testing.assert_close(device.normalize(x[0::2]), normalized, **FP64)  # type: ignore[operator]
+    torch.testing.assert_close(device(x[0::2]), expected, **FP64)
+    for name in ("running_mean", "running_var"):
+        torch.testing.assert_close(device.get_buffer(name), together.get_buffer(name), **FP64)
+    assert device.refusal(torch.Size((1, 6, 1, 1))) == ""  # two values on two devices
+    assert device.worth_recomputing
+
+
+@pytest.mark.parametrize("training", [True, False], ids=["train", "eval"])
+def test_the_options_of_bn_are_those_of_torch(training: bool) -> None:
+    ours = BatchNorm(momentum=0.3, eps=0.1).layer(6, None).double().train(training)
+    theirs = nn.BatchNorm2d(6, momentum=0.3, eps=0.1).double().train(training)
+    x = images((4, 6, 3, 3))
+    torch.testing.assert_close(ours(x), theirs(x), **FP64)
+    for name in ("running_mean", "running_var"):
+        torch.testing.assert_close(ours.get_buffer(name), theirs.get_buffer(name), **FP64)
 
 
 def test_bn_inherits_the_options_of_the_layer_that_it_replaces() -> None:

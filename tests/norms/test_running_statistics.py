@@ -11,7 +11,6 @@ from normbench.norms.base.running import NetworkStatistics, RunningStatistics, b
 from normbench.norms.workers import set_workers
 from support.layers import images, perturbed_layer
 
-WORKERS = 4
 TRACKING = [
     name
     for name in normalizers()
@@ -38,30 +37,31 @@ def assert_equal_statistics(network: nn.Module, expected: dict[str, Tensor]) -> 
         torch.testing.assert_close(value, expected[key], rtol=1e-10, atol=1e-10)
 
 
+@pytest.mark.parametrize("workers", [2, 4])
 @pytest.mark.parametrize("name", TRACKING)
-def test_passes_of_one_worker_move_statistics_like_one_pass_of_all(name: str) -> None:
+def test_passes_of_one_worker_move_statistics_like_one_pass_of_all(name: str, workers: int) -> None:
     layer = perturbed_layer(normalizer(name, momentum=0.5), 6, "relu", torch.float64)
     together = copy.deepcopy(layer)
-    set_workers(together, WORKERS)
+    set_workers(together, workers)
     x = images((32, 6, 3, 3)).detach()
     together(x)
     turns = []
-    for turn in NetworkStatistics(layer).passes(WORKERS):
-        layer(x[turn::WORKERS])
+    for turn in NetworkStatistics(layer).passes(workers):
+        layer(x[turn::workers])
         turns.append(turn)
-    assert turns == list(range(WORKERS))
+    assert turns == list(range(workers))
     assert_equal_statistics(layer, running(together))
 
 
 @pytest.mark.parametrize("name", TRACKING)
 def test_the_mean_over_devices_is_that_of_one_pass_of_all_workers(name: str) -> None:
     layer = perturbed_layer(normalizer(name, momentum=0.5), 6, "relu", torch.float64)
-    devices = [copy.deepcopy(layer) for _ in range(WORKERS)]
+    devices = [copy.deepcopy(layer) for _ in range(4)]
     x = images((32, 6, 3, 3)).detach()
     for rank, device in enumerate(devices):
-        device(x[rank::WORKERS])
+        device(x[rank::4])
     mean = torch.stack([NetworkStatistics(device).read() for device in devices]).mean(0)
-    set_workers(layer, WORKERS)
+    set_workers(layer, 4)
     layer(x)
     for device in devices:
         NetworkStatistics(device).write(mean)
@@ -107,6 +107,7 @@ def test_a_network_without_running_statistics_has_none() -> None:
 def test_training_of_batch_renorm_alone_reads_running_statistics(name: str) -> None:
     layer = normalizer(name).layer(6)
     assert NetworkStatistics(layer).read_in_training == (name == "batch_renorm")
+    assert not NetworkStatistics(nn.BatchNorm2d(6)).read_in_training
 
 
 def test_blended_moments_are_those_of_the_mixture_of_both_distributions() -> None:
