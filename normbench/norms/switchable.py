@@ -120,6 +120,10 @@ class SwitchableNormAct(PerWorker, RunningStatistics, Normalizing):
     }
     shown: ClassVar[tuple[str, ...]] = ("act", "over", "example_weight")
 
+    mean_logits: Tensor
+    var_logits: Tensor
+    logits: Tensor  # of both, if tied
+
     def __init__(self, channels: int, act: str | None, options: SwitchableNorm) -> None:
         super().__init__(channels, act)
         self.options, self.over, self.hard = options, options.over, options.hard
@@ -158,8 +162,10 @@ class SwitchableNormAct(PerWorker, RunningStatistics, Normalizing):
         return ""
 
     def _logits(self) -> tuple[Tensor, Tensor]:
-        names = ("logits", "logits") if self.options.tied else ("mean_logits", "var_logits")
-        return self.get_parameter(names[0]), self.get_parameter(names[1])
+        # Not get_parameter: stacked seeds call the layer with plain tensors as parameters.
+        if self.options.tied:
+            return self.logits, self.logits
+        return self.mean_logits, self.var_logits
 
     def ratios(self) -> tuple[Tensor, Tensor]:
         """Return the ratios of means and of variances, each (members,) with sum 1."""
