@@ -52,12 +52,7 @@ class Options:
     )
 
 
-def _help() -> str:
-    tables = ", ".join(spec.name for spec in build.specs())
-    return f"{__doc__}\n{cli.describe(Options)}\n\nTables: {tables}"
-
-
-@cli.command("normbench.dashboard", _help)
+@cli.command("normbench.dashboard", lambda: build.help_text(__doc__, Options))
 def main(arguments: Sequence[str]) -> int:
     """Save or write the dashboards."""
     options, wanted = cli.parse_options(arguments, Options)

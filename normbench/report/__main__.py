@@ -46,12 +46,7 @@ class Options:
     )  # fmt: skip
 
 
-def _help() -> str:
-    tables = ", ".join(spec.name for spec in build.specs())
-    return f"{__doc__}\n{cli.describe(Options)}\n\nTables: {tables}"
-
-
-@cli.command("normbench.report", _help)
+@cli.command("normbench.report", lambda: build.help_text(__doc__, Options))
 def main(arguments: Sequence[str]) -> int:
     """Make a report."""
     options, words = cli.parse_options(arguments, Options)
@@ -67,10 +62,12 @@ def main(arguments: Sequence[str]) -> int:
         results.require_rows(runs)
     if wanted:
         _write_some(specs, runs, out)
-    elif Cache(out).is_current(inputs_digest(out, runs)):
+        return 0
+    inputs = inputs_digest(out, runs)  # before reading: rows written meanwhile count next time
+    if Cache(out).is_current(inputs):
         print(f"nothing has changed since {out / build.PAGE} was made")
     else:
-        _write_all(specs, runs, out)
+        _write_all(specs, runs, out, inputs)
     return 0
 
 
@@ -83,8 +80,7 @@ def _write_some(specs: Sequence[TableSpec], runs: Path, out: Path) -> None:
     print("\n".join(f"wrote {path}" for path in changed) or "nothing has changed")
 
 
-def _write_all(specs: Sequence[TableSpec], runs: Path, out: Path) -> None:
-    inputs = inputs_digest(out, runs)  # before reading: rows written meanwhile count next time
+def _write_all(specs: Sequence[TableSpec], runs: Path, out: Path, inputs: str) -> None:
     report = build.read_report(specs, runs)
     changed = build.write_all(report, out, inputs)
     _recommend(report.with_runs)

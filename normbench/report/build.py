@@ -9,6 +9,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from normbench import results
+from normbench.config import cli
 from normbench.config.files import CLAIMS, TABLES, load, names
 from normbench.errors import BadInput, choose_from
 from normbench.report import exports, pivot, recommendation
@@ -40,6 +41,11 @@ class Report:
     @property
     def with_runs(self) -> list[Table]:
         return [table for table in self.tables if table.runs]
+
+
+def help_text(description: str, options: type) -> str:
+    """Return what --help prints of a command on tables, with `options` declared by `cli.option`."""
+    return f"{description}\n{cli.describe(options)}\n\nTables: {', '.join(names(TABLES))}"
 
 
 def specs(wanted: Sequence[str] = ()) -> list[TableSpec]:
