@@ -108,12 +108,10 @@ class Composition:
 
     def parse(self, numbers: Mapping[str, int]) -> tuple[Cell, Settings]:
         """Return the cell with these `numbers`, and the settings of its command line."""
-        if self.whole is not None:
-            HydraConfig.instance().set_config(self.whole)  # for ${hydra:...}
         if self._follows_numbers:
             for key, number in numbers.items():
                 self.config[key] = number
-            config = _resolve(self.config)
+            config = self._resolve()
         else:
             config = {**self._resolved, **numbers}
         config.pop("grids", None)  # of a file of sweeps/, which the sweeper reads
@@ -128,7 +126,15 @@ class Composition:
 
     @cached_property
     def _resolved(self) -> dict[str, Any]:
-        return _resolve(self.config)
+        return self._resolve()
+
+    def _resolve(self) -> dict[str, Any]:
+        if self.whole is not None:
+            # For ${hydra:...}. Not once a cell: it copies all, and takes 3 ms.
+            HydraConfig.instance().set_config(self.whole)
+        resolved = OmegaConf.to_container(self.config, resolve=True, throw_on_missing=True)
+        assert isinstance(resolved, dict)
+        return {str(key): value for key, value in resolved.items()}
 
     @cached_property
     def _launcher(self) -> str:
@@ -148,12 +154,6 @@ class Composition:
                 "submitit_local submit them as jobs"
             )
         return json.dumps(options, sort_keys=True)
-
-
-def _resolve(config: DictConfig) -> dict[str, Any]:
-    resolved = OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
-    assert isinstance(resolved, dict)
-    return {str(key): value for key, value in resolved.items()}
 
 
 def _read_choice(
