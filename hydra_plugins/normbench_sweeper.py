@@ -4,34 +4,27 @@ Hydra instantiates plugins from the namespace package `hydra_plugins` alone. So 
 here, without an `__init__.py`, and conf/hydra/sweeper/normbench.yaml names its class.
 """
 
-import copy
 import itertools
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
 from hydra.plugins.sweeper import Sweeper
 from hydra.types import HydraContext, TaskFunction
-from omegaconf import DictConfig, read_write
+from omegaconf import DictConfig
 
 #: Keys whose plain numbers need no composition of their own: they choose no file.
 NUMBERS = ("batch", "workers", "global_batch", "seed")
-#: Groups whose files fill one section of the configuration each, unless `_is_plain` says otherwise.
-SECTIONS = ("norm", "model", "data", "reg", "recipe")
-
-Words = dict[str, list[str]]  # of a cell by section; "" for all others
 
 
 class NormbenchSweeper(Sweeper):
     """Pass each cell of a grid to the task function instead of launching it.
 
     The task function is called as `task(config, numbers)`, once a cell, in the order of the command
-    line; `config` has Hydra's part, too. Hydra takes some 45 ms for a composition, so cells share
-    what is equal: those that differ in plain numbers alone share one `config`, and `numbers` has
-    the cell's own; all others share sections, each composed once for each choice and its options.
+    line; `config` has Hydra's part, too. Hydra takes some 45 ms for a composition, so cells that
+    differ in plain numbers alone share one `config`, and `numbers` has the cell's own.
 
     Args:
         params: words of the grid in a file of sweeps/; those of the command line follow them.
@@ -40,9 +33,6 @@ class NormbenchSweeper(Sweeper):
     def __init__(self, params: Mapping[str, Any] | None = None) -> None:
         self.params = dict(params or {})
         self.compositions: dict[tuple[str, ...], DictConfig] = {}
-        #: Words and configuration of the first cell with certain words outside of `SECTIONS`.
-        self.bases: dict[tuple[str, ...], tuple[Words, DictConfig]] = {}
-        self.sections: dict[tuple[str, ...], DictConfig | None] = {}
 
     def setup(
         self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig
@@ -67,12 +57,14 @@ class NormbenchSweeper(Sweeper):
             # All cells of a composition give the same numbers, if not the same values of them.
             kind = (*(word for key, word in cell.items() if key not in numbers), *sorted(numbers))
             if kind not in self.compositions:
-                self.compositions[kind] = self._join_sections(cell, numbers)
+                self.compositions[kind] = self.loader.load_sweep_config(
+                    self.master_config, list(cell.values())
+                )
             config = self.compositions[kind]
             first = config if first is None else first
             values = {key: int(word.partition("=")[2]) for key, word in numbers.items()}
             self.task(config, values)
-        assert first is not None  # a product has an element at least
+        assert first is not None  # a list of values is never empty
         return first
 
     def _expand(self, words: Sequence[str]) -> Iterator[dict[str, str]]:
@@ -95,51 +87,6 @@ class NormbenchSweeper(Sweeper):
                 )
         for cell in itertools.product(*choices.values()):
             yield dict(zip(choices, cell, strict=True))
-
-    def _join_sections(self, cell: Mapping[str, str], numbers: Mapping[str, str]) -> DictConfig:
-        """Return the configuration of a cell, made of sections of others where that is the same."""
-        if any(key.startswith(("+", "~")) for key in cell):  # their order counts
-            return self._compose(list(cell.values()))
-        words: Words = {group: [] for group in (*SECTIONS, "")}
-        for key, word in cell.items():
-            group = key.partition(".")[0]
-            words[group if group in SECTIONS else ""].append(word)
-        context = (*(w for w in words[""] if w not in numbers.values()), *sorted(numbers))
-        if context not in self.bases:
-            self.bases[context] = words, self._compose(list(cell.values()))
-            return self.bases[context][1]
-        base_words, base = self.bases[context]
-        joined = copy.deepcopy(base)
-        for group in SECTIONS:
-            if words[group] == base_words[group]:
-                continue
-            choice = (*context, *words[group])
-            if choice not in self.sections:
-                others = {**base_words, group: words[group]}
-                composed = self._compose([*itertools.chain(*others.values())])
-                is_separate = _is_plain(base, group) and _is_plain(composed, group)
-                self.sections[choice] = composed if is_separate else None
-            source = self.sections[choice]
-            if source is None:
-                return self._compose(list(cell.values()))
-            joined[group] = source[group]
-            with read_write(joined.hydra):
-                joined.hydra.runtime.choices[group] = source.hydra.runtime.choices[group]
-        return joined
-
-    def _compose(self, words: list[str]) -> DictConfig:
-        """Return the whole configuration of a cell."""
-        return self.loader.load_sweep_config(self.master_config, words)
-
-
-def _is_plain(config: DictConfig, group: str) -> bool:
-    """Return True if the chosen file of `group` fills the section of its name and no other."""
-    name = config.hydra.runtime.choices[group]
-    for source in config.hydra.runtime.config_sources:
-        path = Path(source.path, group, f"{name}.yaml")
-        if source.schema == "file" and path.is_file():
-            return not re.search("@package|^defaults:", path.read_text(), re.MULTILINE)
-    return False
 
 
 def _untyped_words(grid: Mapping[str, Any], typed: set[str]) -> list[str]:

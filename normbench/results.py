@@ -1,9 +1,9 @@
-"""Results of runs: the row, the history, and how both are written and read. Standard library only.
+"""Results of runs: the row, and how rows are written and read. Standard library only.
 
 A finished run leaves `<runs>/<sweep>/<run id>/` with
 
     row.json       the typed row, written last and atomically
-    history.csv    the training curve, one line for each record
+    history.csv    the training curve (`normbench.history`)
     log.txt        everything that the run printed
     previous.json  the row of the previous training, while force=true trains again
     *.pt           checkpoints
@@ -12,14 +12,11 @@ and the files of `normbench.run_files`. A study is the same in one file, rows.js
 object for each run with its row and its history.
 """
 
-import csv
 import glob
 import gzip
-import io
 import json
 import types
-from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, asdict, dataclass, field, fields
 from functools import lru_cache
 from operator import attrgetter
@@ -27,6 +24,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from normbench.errors import BadInput
+from normbench.history import read_history
 from normbench.run_files import clear_failures, write_file, write_json
 
 SCHEMA = 2
@@ -102,6 +100,13 @@ class Row:
     probe: str = ""  # kind of the probe, if this row is one
     probed_run: str = ""  # id of the run whose network was probed
     schema: int = SCHEMA
+
+    @property
+    def outcome(self) -> str:
+        """The test accuracy in words, or the reason why there is none."""
+        if self.reason or self.test_top1 is None:
+            return self.reason
+        return f"test {self.test_top1:.1f} %"
 
     @property
     def final(self) -> bool:
@@ -243,62 +248,12 @@ def flatten(nested: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return flat
 
 
-class History:
-    """Writer of history.csv, the training curve of a run.
-
-    Args:
-        folder: of the run.
-        past: records of an interrupted training that this one resumes.
-        more: columns of probes, beside the usual ones.
-    """
-
-    columns: tuple[str, ...] = (
-        "step", "epoch", "lr", "train_loss", "train_top1", "val_loss", "val_top1",
-    )  # fmt: skip
-
-    def __init__(
-        self, folder: Path, past: Sequence[Mapping[str, float]] = (), more: Sequence[str] = ()
-    ) -> None:
-        names = [name for record in past for name in record]
-        self.columns = tuple(dict.fromkeys((*type(self).columns, *more, *names)))
-        self.path = folder / "history.csv"
-        text = io.StringIO()
-        csv.writer(text).writerows([self.columns, *map(self._values, past)])
-        # Atomically: a process killed while it rewrites the past would lose it.
-        write_file(self.path, text.getvalue().encode())
-
-    def add(self, record: Mapping[str, float]) -> None:
-        """Append `record`; missing columns stay empty."""
-        with self.path.open("a", newline="") as file:
-            csv.writer(file).writerow(self._values(record))
-
-    def _values(self, record: Mapping[str, float]) -> list[Any]:
-        values = {**record, "step": int(record["step"])}
-        return [values.get(column, "") for column in self.columns]
-
-
-def read_history(folder: Path) -> Iterator[dict[str, float]]:
-    """Yield the records of history.csv, without empty columns."""
-    with (folder / "history.csv").open(newline="") as file:
-        for line in csv.DictReader(file):
-            yield {column: float(value) for column, value in line.items() if value}
-
-
 def read_run_history(root: Path, row: Row) -> list[dict[str, float]]:
     """Return the history of `row`, a row of `read(root)`; [] if it has none."""
     if study := study_file(root):
         return _read_study(study, study.stat().st_mtime_ns)[row.id][1]
     folder = root / row.sweep / row.id
     return list(read_history(folder)) if (folder / "history.csv").exists() else []
-
-
-def last_record(folder: Path) -> dict[str, float] | None:
-    """Return the latest complete record of a running training; None before the first."""
-    if not (folder / "history.csv").exists():
-        return None
-    # The writer may be in the middle of the last line.
-    complete = (record for record in read_history(folder) if "train_top1" in record)
-    return next(iter(deque(complete, maxlen=1)), None)
 
 
 def _parse_row(raw: Any, place: str, remedy: str) -> Row:

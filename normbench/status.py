@@ -23,7 +23,7 @@ from normbench import results, run_files
 from normbench.config import cli
 from normbench.config.files import default_choices
 from normbench.errors import BadInput, choose_from
-from normbench.results import last_record
+from normbench.history import last_record
 
 FINISHED = ("ok", "diverged", "impossible", "oom")
 STATES = ("running", "queued", "interrupted", "failed", "lost", "finished", *FINISHED)
@@ -65,8 +65,7 @@ def _finished_run(folder: Path) -> Run:
     ]
     title = " ".join([row.norm, *plain, f"workers={row.workers}", *changed])
     shared = f", shared with {row.shared_with}" if row.shared_with else ""
-    measured = row.reason or f"test {row.test_top1:.1f} %"
-    return Run(folder, row.status, f"{title} {row.options}".strip(), f"{measured}{shared}")
+    return Run(folder, row.status, f"{title} {row.options}".strip(), f"{row.outcome}{shared}")
 
 
 def _open_run(folder: Path) -> Run:

@@ -81,8 +81,7 @@ class Scheduler:
         """Show the row that the job has written, and copy it to the cells that share it."""
         row = results.read_row(entry.job.folder / "row.json")
         seconds = time.monotonic() - entry.started
-        measured = row.reason or f"test {row.test_top1:.1f} %"
-        line = f"{row.status:<9} {entry.cell.title:<32} {measured}  {seconds:.0f} s"
+        line = f"{row.status:<9} {entry.cell.title:<32} {row.outcome}  {seconds:.0f} s"
         self.screen.end(entry.cell.id, line, failed=False)
         self.share_row(entry, row)
 

@@ -17,7 +17,7 @@ from normbench.errors import BadInput
 from normbench.execution.job import Summary
 from normbench.execution.progress import print_line
 from normbench.execution.scheduler import QueueEntry, Scheduler
-from normbench.results import last_record
+from normbench.history import last_record
 
 POLL = 1.0  # seconds between two looks at the runs folder
 QUERY = 5.0  # seconds between two calls of squeue

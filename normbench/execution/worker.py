@@ -18,8 +18,9 @@ from normbench.execution.distributed_env import slurm_job_id
 from normbench.execution.job import Job
 from normbench.execution.provenance import now, versions
 from normbench.execution.worker_process import INTERRUPTED, was_interrupted
+from normbench.history import History, read_history
 from normbench.measurements.training_probes import curve_columns
-from normbench.results import History, Row, read_history, read_row, set_aside, write
+from normbench.results import Row, read_row, set_aside, write
 from normbench.run_files import PROBES, append_epoch
 from normbench.training import checkpoint
 from normbench.training.checkpoint import Checkpoints, State

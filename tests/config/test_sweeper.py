@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from omegaconf import OmegaConf
+from hydra.core.hydra_config import HydraConfig
+from omegaconf import DictConfig, OmegaConf
 
 from normbench.config import files
 from normbench.config.compose import compose
@@ -24,8 +25,8 @@ SOURCES = [*(ROOT / "normbench").rglob("*.py"), *(ROOT / "hydra_plugins").glob("
         (["protocol=fixed_workers", "workers=2,4", "norm=bn"], 1),
         (["recipe.lr=0.1,0.2", "seed=0,1"], 2),
         (["recipe.lr='${batch}'", "batch=4,8"], 1),
-        (["norm=bn,gn,ln", "model=resnet8,resnet14", "recipe.lr=0.1,0.2", "norm.eps=1e-4"], 5),
-        (["norm=bn,gn", "model=resnet8,resnet14", "precision=32-true,64-true"], 6),
+        (["norm=bn,gn,ln", "model=resnet8,resnet14", "recipe.lr=0.1,0.2", "norm.eps=1e-4"], 12),
+        (["norm=bn,gn", "model=resnet8,resnet14", "precision=32-true,64-true"], 8),
     ],
 )
 def test_cells_share_compositions(
@@ -33,30 +34,45 @@ def test_cells_share_compositions(
 ) -> None:
     compose(["norm=bn"])  # Hydra has scanned its plugins
     sweeper: Any = import_module("hydra_plugins.normbench_sweeper").NormbenchSweeper
-    original, calls = sweeper._compose, []
+    setup, sweepers = sweeper.setup, []
 
-    def count(self: Any, words: list[str]) -> Any:
-        calls.append(words)
-        return original(self, words)
+    def record(self: Any, **arguments: Any) -> None:
+        sweepers.append(self)
+        setup(self, **arguments)
 
-    monkeypatch.setattr(sweeper, "_compose", count)
+    monkeypatch.setattr(sweeper, "setup", record)
     compose(["-m", *words])
-    assert len(calls) == compositions
+    assert len(sweepers[0].compositions) == compositions
 
 
-def test_a_file_that_fills_several_sections_is_composed_with_every_cell(tmp_path: Path) -> None:
+def test_hydras_own_configuration_is_copied_once_a_composition(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    copies, set_config = [], HydraConfig.set_config
+
+    def record(self: HydraConfig, config: DictConfig) -> None:
+        copies.append(config)
+        set_config(self, config)
+
+    monkeypatch.setattr(HydraConfig, "set_config", record)
+    compose(["-m", "norm=bn,gn"])
+    few = len(copies)
+    compose(["-m", "norm=bn,gn", "batch=2,4,8", "seed=range(0,5)"])
+    assert len(copies) == 2 * few
+
+
+def test_a_file_of_one_group_may_override_another_group(tmp_path: Path) -> None:
     (tmp_path / "reg").mkdir()
     defaults = "defaults:\n  - override /data@_global_.data: fashion_mnist\n"
     (tmp_path / "reg/grey.yaml").write_text(defaults + (CONF / "reg/none.yaml").read_text())
     base = ["--config-dir", str(tmp_path)]
-    for reg in ("none,grey", "grey,none"):
-        cells, _ = compose([*base, "-m", f"reg={reg}", "norm=bn,gn", "model=resnet8,resnet14"])
-        alone = [
-            compose([*base, f"reg={name}", f"norm={norm}", f"model={model}"])[0][0]
-            for name, norm, model in product(reg.split(","), ("bn", "gn"), ("resnet8", "resnet14"))
-        ]
-        assert cells == alone
-        assert {each.data.name for each in cells} == {"digits", "fashion_mnist"}
+    cells, _ = compose([*base, "-m", "reg=none,grey", "norm=bn,gn"])
+    alone = [
+        compose([*base, f"reg={reg}", f"norm={norm}"])[0][0]
+        for reg, norm in product(("none", "grey"), ("bn", "gn"))
+    ]
+    assert cells == alone
+    assert [each.data.name for each in cells] == ["digits"] * 2 + ["fashion_mnist"] * 2
 
 
 def test_an_option_may_follow_a_number_of_the_cell() -> None:

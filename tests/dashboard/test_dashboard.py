@@ -14,8 +14,9 @@ import pytest
 from normbench import results
 from normbench.config.files import ROOT
 from normbench.dashboard import __main__ as dashboard
+from normbench.history import read_history
 from normbench.report import build, exports
-from normbench.results import flatten, read_history
+from normbench.results import flatten
 from support.commands import Command, Rows
 from support.fake_wandb import Server, serve
 from support.rows import batch_size_tables, run

@@ -10,7 +10,7 @@ from normbench import results, run_files
 from normbench.config.plan import Plan, plans
 from normbench.execution import process_group, worker_process
 from normbench.execution.sweep import PRELOAD
-from normbench.results import read_history
+from normbench.history import read_history
 from support.cells import BROKEN, LONG, SHORT, cell, run_folder
 from support.commands import Command, Rows
 from support.processes import is_training, run_when, wait_until_gone

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from normbench import results, run_files
-from normbench.results import read_history
+from normbench.history import read_history
 from normbench.training import checkpoint
 from normbench.training.checkpoint import Checkpoints
 from normbench.training.experiment import Experiment, Training

@@ -4,6 +4,8 @@ import os
 import signal
 import subprocess
 import sys
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,6 +13,7 @@ from normbench import run_files, status
 from support.cells import BROKEN, LONG, RESUMABLE, SHORT, run_folder
 from support.commands import Command
 from support.processes import is_training, run_when
+from support.rows import write_row
 
 
 def test_runs_by_their_state(command: Command, capsys: pytest.CaptureFixture[str]) -> None:
@@ -45,6 +48,24 @@ def test_runs_by_their_state(command: Command, capsys: pytest.CaptureFixture[str
     errors = capsys.readouterr().err
     assert "runs=nowhere: there is no such folder" in errors
     assert "did you mean finished?" in errors
+
+
+@pytest.mark.parametrize(
+    ("changes", "outcome"),
+    [
+        ({"test_top1": 91.26}, "test 91.3 %"),
+        ({"test_top1": None}, ""),  # a task without classes
+        ({"test_top1": None, "status": "oom", "reason": "no memory"}, "no memory"),
+        ({"test_top1": 10.0, "status": "diverged", "reason": "loss is nan"}, "loss is nan"),
+    ],
+)
+def test_a_row_without_an_accuracy_is_listed(
+    changes: dict[str, Any], outcome: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_row(tmp_path, **changes)
+    assert status.main([f"runs={tmp_path}"]) == 0
+    line = capsys.readouterr().out.splitlines()[0]
+    assert line.endswith(f"workers=32 {outcome}".rstrip())
 
 
 def test_status_imports_no_torch() -> None:

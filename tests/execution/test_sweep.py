@@ -16,7 +16,8 @@ from normbench.execution.job import Job
 from normbench.execution.local_scheduler import TRAIN
 from normbench.execution.progress import Bars, Lines, Screen
 from normbench.execution.sweep import PRELOAD
-from normbench.results import Row, read_history
+from normbench.history import read_history
+from normbench.results import Row
 from support.cells import BROKEN, LONG, SHORT, cell, run_folder
 from support.commands import Command, Rows
 from support.processes import (

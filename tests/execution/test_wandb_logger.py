@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from normbench.results import flatten, read_history
+from normbench.history import read_history
+from normbench.results import flatten
 from support.cells import BROKEN, LONG, SHORT, cell
 from support.commands import Command, Rows
 from support.fake_wandb import serve

@@ -7,7 +7,7 @@ import pytest
 
 from normbench.measurements.power import CURVE
 from normbench.results import read as read_rows
-from normbench.results import read_history
+from normbench.history import read_history
 from normbench.run_files import (
     append_epoch,
     group_by,

@@ -14,13 +14,14 @@ import pytest
 
 from normbench import results
 from normbench.config.files import CONF, names
+from normbench.history import History
 from normbench.report import build
 from normbench.report.__main__ import main
 from normbench.report.figure import style
 from normbench.report.page import inline_svg
 from normbench.report.pivot import tables
 from normbench.report.recommendation import advice, sentence
-from normbench.results import History, Row
+from normbench.results import Row
 from support.rows import FAR, runs
 
 DARK = "prefers-color-scheme: dark"

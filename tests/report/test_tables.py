@@ -15,6 +15,7 @@ import pytest
 
 from normbench import results
 from normbench.config.files import CONF, ROOT, names
+from normbench.history import History
 from normbench.report import build, exports
 from normbench.report.__main__ import main
 from normbench.report.figure import draw, style
@@ -23,7 +24,7 @@ from normbench.report.footnotes import differences, footnotes
 from normbench.report.pivot import tables
 from normbench.report.statistics import mean_and_std, paired_difference
 from normbench.report.table import Table
-from normbench.results import History, Row
+from normbench.results import Row
 from support.rows import RUNS, batch_size_tables, config, row, run, write_row
 
 

@@ -14,7 +14,7 @@ import pytest
 
 from normbench import results, run_files
 from normbench.errors import BadInput
-from normbench.results import History, read_history
+from normbench.history import History, read_history
 from normbench.run_files import RunLocked
 from support.rows import row, write_row
 

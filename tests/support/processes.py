@@ -14,7 +14,7 @@ from normbench import run_files
 from normbench.execution import process_group
 from normbench.execution.process_group import ProcessGroup
 from normbench.execution.worker_process import Exit
-from normbench.results import read_history
+from normbench.history import read_history
 
 
 def processes(needle: str) -> list[int]:

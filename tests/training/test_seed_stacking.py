@@ -10,7 +10,8 @@ import torch
 
 from normbench.catalog import normalizers
 from normbench.config.cells import Cell
-from normbench.results import Row, read, read_history
+from normbench.history import read_history
+from normbench.results import Row, read
 from normbench.training import checkpoint
 from normbench.training.checkpoint import Checkpoints, State
 from normbench.training.experiment import Experiment, Training
