@@ -4,7 +4,9 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from multiprocessing import get_context
+from operator import call
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -22,6 +24,7 @@ from normbench.report.verdicts import ClaimResult, judge_claims, tables_to_show
 from normbench.run_files import probe_file
 
 PAGE = "index.html"
+Drawing = Callable[[], list[Path]]  # draws a figure, returns its files that have changed
 _TEXTS: Mapping[str, Callable[[Table], str]] = {
     ".md": exports.table_markdown,
     ".csv": exports.table_csv,
@@ -139,7 +142,7 @@ def _write_tables(
     tables: Sequence[Table], cache: Cache, runs: Path, formats: Sequence[FileFormat]
 ) -> list[Path]:
     changed: list[Path] = []
-    figures: list[_Figure] = []
+    drawings: list[Drawing] = []
     for table in tables:
         stem = f"{cache.root / table.spec.name / table.slug}"
         texts = {Path(stem + end): text(table) for end, text in _TEXTS.items()}
@@ -149,8 +152,8 @@ def _write_tables(
             paths = {form: Path(f"{stem}{kind}.{form}") for form in formats}
             # Per file: the page asks for svg only, and a png beside it may be older.
             if stale := {form: path for form, path in paths.items() if cache.is_stale(path, data)}:
-                figures.append(_Figure(table, kind, stale, runs))
-    return [*changed, *_draw(figures)]
+                drawings.append(partial(_draw_figure, table, kind, stale, runs))
+    return [*changed, *_draw_all(drawings)]
 
 
 def _figure_data(table: Table, kind: str, runs: Path) -> Iterator[str]:
@@ -164,40 +167,28 @@ def _figure_data(table: Table, kind: str, runs: Path) -> Iterator[str]:
             yield stamp(probe_file(folder, PROBE_FIGURES[kind]) or folder)
 
 
-@dataclass(frozen=True)
-class _Figure:
-    """A figure to be drawn, and its files by format."""
+def _draw_figure(
+    table: Table, kind: str, paths: Mapping[FileFormat, Path], runs: Path
+) -> list[Path]:
+    """Draw a figure in each format of `paths`; return the files that have changed."""
+    # Imported here: matplotlib takes half a second, also of a report without new figures.
+    from normbench.report.figure import draw
+    from normbench.report.probe_figures import draw_table_probes
 
-    table: Table
-    kind: str
-    paths: Mapping[FileFormat, Path]
-    runs: Path
-
-    def draw(self) -> list[Path]:
-        """Write the files that have changed."""
-        # Imported here: matplotlib takes half a second, also of a report without new figures.
-        from normbench.report.figure import draw
-        from normbench.report.probe_figures import draw_table_probes
-
-        formats = list(self.paths)
-        if kind := PROBE_FIGURES.get(self.kind):
-            files = draw_table_probes(self.table, kind, formats, self.runs)
-        else:
-            files = draw(self.table, self.kind, formats, self.runs)
-        return [
-            self.paths[form]
-            for form, content in files.items()
-            if write_if_changed(self.paths[form], content)
-        ]
+    if probe := PROBE_FIGURES.get(kind):
+        files = draw_table_probes(table, probe, list(paths), runs)
+    else:
+        files = draw(table, kind, list(paths), runs)
+    return [paths[form] for form in files if write_if_changed(paths[form], files[form])]
 
 
-def _draw(figures: Sequence[_Figure]) -> list[Path]:
+def _draw_all(drawings: Sequence[Drawing]) -> list[Path]:
     # Starting a process takes as long as two figures.
-    processes = min(len(os.sched_getaffinity(0)), len(figures) // 4)
+    processes = min(len(os.sched_getaffinity(0)), len(drawings) // 4)
     if processes < 2:
-        written = [figure.draw() for figure in figures]
+        written = list(map(call, drawings))
     else:
         # Spawned, as a fork of a process with threads may hang.
         with ProcessPoolExecutor(processes, get_context("spawn")) as pool:
-            written = list(pool.map(_Figure.draw, figures, chunksize=4))
+            written = list(pool.map(call, drawings, chunksize=4))
     return [path for paths in written for path in paths]

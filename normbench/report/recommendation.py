@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from statistics import fmean, median
 
 from normbench.config.files import CONF, names
-from normbench.report.statistics import mean_and_std, tukey_margins
+from normbench.report.statistics import summary, tukey_margins
 from normbench.report.table import WORDS, Entry, Table
 
 METHOD = (
@@ -61,7 +61,7 @@ def _advice(batch: int, entries: Mapping[str, Entry]) -> Advice:
     ranked = sorted(whole, key=lambda name: (-fmean(whole[name].values.values()), name))
     samples = [[*whole[name].values.values()] for name in ranked]
     candidates = [
-        Candidate(name, *mean_and_std(values), len(values), worse, *cost)
+        Candidate(name, *summary(values), len(values), worse, *cost)
         for name, values, worse, cost in zip(
             ranked, samples, _worse_than_best(samples), _costs([whole[name] for name in ranked]),
             strict=True,

@@ -31,15 +31,10 @@ def signed(number: float, decimals: int) -> str:
     return f"{number:+.{decimals}f}".replace("-", MINUS)
 
 
-def mean_and_std(values: Sequence[float]) -> tuple[float, float | None]:
-    """Return mean and sample standard deviation (n - 1); of one value the latter is None."""
-    return fmean(values), stdev(values) if len(values) > 1 else None
-
-
-def summary(values: Sequence[float], statistic: str) -> tuple[float, float | None]:
-    """Return the mean or the median, and the sample standard deviation."""
-    mean, std = mean_and_std(values)
-    return (median(values) if statistic == "median" else mean), std
+def summary(values: Sequence[float], statistic: str = "mean") -> tuple[float, float | None]:
+    """Return mean or median, and the sample standard deviation (n - 1), None of one value."""
+    center = median(values) if statistic == "median" else fmean(values)
+    return center, stdev(values) if len(values) > 1 else None
 
 
 def welch_contrast(

@@ -187,7 +187,10 @@ class Table:
             label
             for label, entries in self.lines.items()
             if sum(bool(entry.values) for entry in entries) > 1
-            and (_batch_independent(entries) or _identical(entries))
+            and (
+                all(row.batch_independent for entry in entries for row in entry.source_runs)
+                or _identical(entries)
+            )
         ]
 
     def row_mark(self, label: Label) -> str:
@@ -262,10 +265,6 @@ class Table:
 
 
 _SIGN = {"higher": 1, "lower": -1}
-
-
-def _batch_independent(entries: Sequence[Entry]) -> bool:
-    return all(row.batch_independent for entry in entries for row in entry.source_runs)
 
 
 def _identical(entries: Sequence[Entry]) -> bool:

@@ -197,6 +197,9 @@ def _table(name: str, raw: Mapping[str, Any]) -> TableSpec:
     check_keys(raw, "a table", _REQUIRED, _OPTIONAL)
     if (statistic := raw.get("statistic", "mean")) not in ("mean", "median"):
         raise ValueError(f"statistic={statistic} is unknown; it is mean or median")
+    for note in raw.get("notes", ()):
+        if not isinstance(note, str):  # yaml reads an unquoted "a: b" as a mapping
+            raise ValueError(f"note {note} is no text; quote a note that has a colon")
     metric = _metric(raw["metric"], raw.get("label"))
     values = {"decimals": metric.decimals} | {key: raw[key] for key in raw if key != "label"}
     values |= {"name": name, "metric": metric}

@@ -27,13 +27,15 @@ METHOD = (
     "that print medians; Tukey-Kramer's for spreads; the chi-square interval for standard "
     "deviations. For a claim about several entries, or about the best of several, the intervals "
     "are Bonferroni-corrected so that all hold together with 95 %, and the weakest is shown. Seeds "
-    "are not paired, because networks with different normalizers share little more than the seed; "
-    "only the footnotes of a table, which compare a normalizer with itself, pair seeds. Confirmed "
-    "or refuted: the whole interval lies on one side of the bound. Undecided: the interval "
-    "contains the bound, or there is no interval because there is one seed or all seeds gave the "
-    "same number. Untested: an entry has no runs, or the entries are equal by construction because "
-    "they share a computation. As published: the sign of the paper's own numbers, without an "
-    "interval; ? marks numbers that we could not verify in the text of the paper."
+    "of two entries are not paired, because networks with different normalizers share little more "
+    "than the seed. Where a row or column of the table itself is a difference, it has one value "
+    "for each seed of both its entries, and the interval is Student's over these pairs; so are the "
+    "intervals in the footnotes of a table. Confirmed or refuted: the whole interval lies on one "
+    "side of the bound. Undecided: the interval contains the bound, or there is no interval "
+    "because there is one seed or all seeds gave the same number. Untested: an entry has no runs, "
+    "or the entries are equal by construction because they share a computation. As published: the "
+    "sign of the paper's own numbers, without an interval; ? marks numbers that we could not "
+    "verify in the text of the paper."
 )
 
 

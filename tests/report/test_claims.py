@@ -224,6 +224,18 @@ def test_the_best_of_several_is_confirmed_by_noise_as_rarely_as_it_should() -> N
     assert sure.outcome == "confirmed"
 
 
+def test_a_difference_of_the_table_is_judged_over_pairs_of_seeds() -> None:
+    """The interval is that of scipy's paired test, over the seeds that both entries have."""
+    from scipy.stats import ttest_rel
+
+    base, gain = [70.0, 72.0, 75.0], [70.4, 72.3, 75.8]
+    result = best_gain([gain], [*base, 60.0])
+    expected = ttest_rel(gain, base).confidence_interval()
+    assert result.effect is not None
+    assert result.effect.seeds == 3
+    assert (result.effect.low, result.effect.high) == pytest.approx((expected.low, expected.high))
+
+
 def test_speeds_are_compared_where_they_fit_into_the_memory() -> None:
     known = spec("made", TABLE | {"metric": "steps_per_second", "published": {}})
     trained = [

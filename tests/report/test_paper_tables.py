@@ -462,6 +462,7 @@ def test_what_an_entry_asks_for(
         ({"metric": "test_top"}, "metric=test_top needs a label"),
         ({"statistic": "mode"}, "statistic=mode is unknown; it is mean or median"),
         ({"sed": 1}, "sed is no key of a table; did you mean seeds?"),
+        ({"notes": [{"epochs": "ours"}]}, "is no text; quote a note that has a colon"),
         (
             {"rows": {"GN": {"nrom": "gn"}, "BN": {"norm": "bn"}}, "published": {}},
             "nrom is no option of a run; did you mean norm?",

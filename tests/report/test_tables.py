@@ -22,7 +22,7 @@ from normbench.report.figure import draw, style
 from normbench.report.figure_kinds import BATCH, FORMATS, figure_kinds
 from normbench.report.footnotes import differences, footnotes
 from normbench.report.pivot import tables
-from normbench.report.statistics import mean_and_std, paired_difference
+from normbench.report.statistics import summary, paired_difference
 from normbench.report.table import Table
 from normbench.results import Row
 from support.rows import RUNS, batch_size_tables, config, row, run, write_row
@@ -208,7 +208,7 @@ def test_limits_and_provenance_are_said() -> None:
     [([1.0], (1.0, None)), ([1.0, 3.0], (2.0, 2**0.5)), ([2.0, 2.0, 2.0], (2.0, 0.0))],
 )
 def test_the_deviation_is_that_of_a_sample(values: list[float], expected: Any) -> None:
-    assert mean_and_std(values) == expected
+    assert summary(values) == expected
 
 
 def test_the_interval_is_students() -> None:
