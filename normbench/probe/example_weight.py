@@ -6,7 +6,7 @@ beside alpha as in training: 0 with batch statistics, 1 with statistics of group
 channels. `normbench.norms.inference` has the formula.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from torch import Tensor, nn
@@ -50,23 +50,12 @@ class AlphaPoint:
 
 @dataclass(frozen=True)
 class AlphaCurve:
-    """Evaluations with every alpha on the validation images, with the best on the test images.
+    """Evaluations with every alpha on the validation images, with the best on the test images."""
 
-    Args:
-        points: on the validation images.
-        usual: alpha of the normalizer without weighing.
-        best: by metric, the alpha that is best on the validation images.
-        tested: on the test images, with `usual` and then with each of `best`.
-    """
-
-    points: Sequence[AlphaPoint]
-    usual: float
-    best: dict[str, float]
-    tested: Sequence[AlphaPoint]
-
-    def test(self, alpha: float) -> AlphaPoint:
-        """Return the point of the test images with `alpha`."""
-        return next(point for point in self.tested if point.alpha == alpha)
+    points: Sequence[AlphaPoint]  # on the validation images
+    usual: float  # alpha of the normalizer without weighing
+    best: Mapping[str, float]  # by metric, the alpha that is best on the validation images
+    tested: Mapping[float, AlphaPoint]  # on the test images, with `usual`, then each of `best`
 
 
 def alpha_curve(
@@ -107,7 +96,7 @@ def alpha_curve(
             points = [evaluate("val", validation, alpha) for alpha in sorted({*alphas, usual})]
             best = {metric: _best_alpha(points, metric, usual) for metric in METRICS}
             chosen = dict.fromkeys([usual, *best.values()])
-            tested = [evaluate("test", test, alpha) for alpha in chosen]
+            tested = {alpha: evaluate("test", test, alpha) for alpha in chosen}
     finally:
         set_example_weight(network, usual)
     return AlphaCurve(points, usual, best, tested)
@@ -129,7 +118,7 @@ def run(request: ProbeRequest) -> None:
         records = list(_records(label, trained, curve))
         rows.extend([label, trained.row.id, trained.cell.seed, *row] for row in _changes(curve))
         chosen = next(p for p in curve.points if p.alpha == curve.best["top1"])
-        tested = {f"test_{m}": getattr(curve.test(a), m) for m, a in curve.best.items()}
+        tested = {f"test_{m}": getattr(curve.tested[a], m) for m, a in curve.best.items()}
         options = {f"example_weight.{m}": f"{a:g}" for m, a in curve.best.items()}
         metrics = {"val_top1": chosen.top1, **tested}
         write_run_results(request, trained, records, options, metrics)
@@ -174,7 +163,7 @@ def _lacks_statistics(network: nn.Module) -> bool:
 
 def _records(label: str, trained: TrainedRun, curve: AlphaCurve) -> Iterator[Record]:
     network: Record = {"network": label, "run": trained.row.id, "seed": trained.cell.seed}
-    for point in (*curve.points, *curve.tested):
+    for point in (*curve.points, *curve.tested.values()):
         best = [metric for metric, alpha in curve.best.items() if alpha == point.alpha]
         yield {**network, **vars(point), "best": " ".join(best)}
 
@@ -182,6 +171,6 @@ def _records(label: str, trained: TrainedRun, curve: AlphaCurve) -> Iterator[Rec
 def _changes(curve: AlphaCurve) -> Iterator[list[str]]:
     """Yield for each metric the entries of the table: both alphas, both test results."""
     for metric, alpha in curve.best.items():
-        before, after = (getattr(curve.test(each), metric) for each in (curve.usual, alpha))
+        before, after = (getattr(curve.tested[each], metric) for each in (curve.usual, alpha))
         changes = (f"{before:.4g}", f"{after:.4g}", f"{after - before:+.2g}")
         yield [metric, f"{curve.usual:g}", f"{alpha:g}", *changes]

@@ -14,23 +14,14 @@ VS = "vs"  # starts another network
 
 @dataclass(frozen=True)
 class ProbeRequest:
-    """A request to a probe.
-
-    Args:
-        kind: kind of the probe.
-        networks: pairs (label or "", words), one for each network or grid of networks.
-        options: an object of `KINDS[kind]`.
-        typed: the options that were typed or are in the file of a figure, as text.
-        stem: name of the files.
-        title: of the figure.
-    """
+    """A request to a probe."""
 
     kind: str
-    networks: Sequence[tuple[str, list[str]]]
-    options: Any
-    typed: Mapping[str, str]
-    stem: str
-    title: str = ""
+    networks: Sequence[tuple[str, list[str]]]  # label or "", and words, of each network or grid
+    options: Any  # an object of `KINDS[kind]`
+    typed: Mapping[str, str]  # options as text, as typed or in the file of a figure
+    stem: str  # name of the files
+    title: str = ""  # of the figure
 
 
 def parse_request(kind_or_figure: str, words: Sequence[str]) -> ProbeRequest:

@@ -43,17 +43,11 @@ SECONDS = 0.2  # the least duration of a measurement
 
 @dataclass(frozen=True)
 class TimedNetwork:
-    """A network to time.
+    """A network to time."""
 
-    Args:
-        build: returns the network, on the device of the images.
-        images: (N, C, H, W), those of one worker.
-        context: around every forward pass, such as autocast.
-    """
-
-    build: Callable[[], nn.Module]
-    images: Tensor
-    context: Callable[[], AbstractContextManager[object]] = nullcontext
+    build: Callable[[], nn.Module]  # returns it on the device of the images
+    images: Tensor  # (N, C, H, W), those of one worker
+    context: Callable[[], AbstractContextManager[object]] = nullcontext  # of every forward pass
 
 
 @dataclass(frozen=True)
@@ -74,14 +68,7 @@ class Speed:
 def measure_speeds(
     networks: Mapping[str, TimedNetwork], classes: int, mode: Mode, repeats: int = 7
 ) -> list[Speed]:
-    """Time all networks in turn; only the one that runs is in memory.
-
-    Args:
-        networks: by their names.
-        classes: of the networks.
-        mode: training or inference steps.
-        repeats: rounds.
-    """
+    """Time `networks` in turn, for `repeats` rounds; only the one that runs is in memory."""
     speeds: dict[str, Speed] = {}
     rates: dict[str, list[float]] = {}
     for name, network in networks.items():

@@ -26,37 +26,27 @@ Pick = tuple[Label, Label]  # row and column of an entry
 class Claim:
     """A sentence of a paper, stated as a comparison of entries of a table.
 
-    Args:
-        name: key in its file.
-        paper: authors and year.
-        place: section, table or figure of the paper.
-        says: the sentence.
-        tables: in which it is judged, each table alone.
-        kind: comparison of the entries:
-            higher: the first is above the second (or above 0) by more than `bound`;
-            not_lower: the first is below the second by at most `bound`;
-            alike: two differ by at most `bound`;
-            more: first minus second exceeds third minus fourth by more than `bound`;
-            spread: largest and smallest mean of a row differ by at most `bound`;
-            deviation: the standard deviation over seeds is at most `bound`;
-            rises, falls: sign of the slope over log2 of the images per worker.
-        picks: the entries; a word with * stands for several rows or columns, and the claim is about
-            each of them.
-        bound: in the unit of the metric.
-        average: with *, the claim is about the mean and not about each.
-        metric: that is compared, if it is not the table's.
+    Its kind is the comparison:
+
+        higher     the first is above the second (or above 0) by more than `bound`
+        not_lower  the first is below the second by at most `bound`
+        alike      two differ by at most `bound`
+        more       first minus second exceeds third minus fourth by more than `bound`
+        spread     largest and smallest mean of a row differ by at most `bound`
+        deviation  the standard deviation over seeds is at most `bound`
+        rises, falls    sign of the slope over log2 of the images per worker
     """
 
-    name: str
-    paper: str
-    place: str
+    name: str  # key in its file
+    paper: str  # authors and year
+    place: str  # section, table or figure of the paper
     says: str
-    tables: tuple[str, ...]
+    tables: tuple[str, ...]  # in which it is judged, each table alone
     kind: str
-    picks: tuple[Pick, ...]
-    bound: float = 0.0
-    average: bool = False
-    metric: Metric | None = None
+    picks: tuple[Pick, ...]  # a word with * stands for several entries; the claim is about each
+    bound: float = 0.0  # in the unit of the metric
+    average: bool = False  # with *, the claim is about the mean and not about each
+    metric: Metric | None = None  # that is compared, if it is not the table's
 
     @property
     def sentence(self) -> str:

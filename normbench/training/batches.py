@@ -20,19 +20,12 @@ from normbench.training.regularization import Mix, mix_images
 
 
 class StepBatch(NamedTuple):
-    """Images of one optimizer step.
+    """Images of one optimizer step."""
 
-    Args:
-        images: (A, N, C, H, W).
-        labels: (A, N).
-        mix_targets: see `Chunk`; both (A, N).
-        draws: returns the random numbers of a forward pass.
-    """
-
-    images: Tensor
-    labels: Tensor
-    mix_targets: tuple[Tensor, ...]
-    draws: Callable[[int], Draws]
+    images: Tensor  # (A, N, C, H, W)
+    labels: Tensor  # (A, N)
+    mix_targets: tuple[Tensor, ...]  # both (A, N), see `Chunk`
+    draws: Callable[[int], Draws]  # returns the random numbers of a forward pass
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:
@@ -45,33 +38,18 @@ class StepBatch(NamedTuple):
 
 
 class Chunk(NamedTuple):
-    """K optimizer steps of training.
+    """K optimizer steps of training, all in one epoch."""
 
-    Until `augment_chunk` has run, `images` holds each distinct image once, (U, C, H, W) uint8.
-
-    Args:
-        images: (K, A, N, C, H, W).
-        labels: (K, A, N).
-        indices: (K, A, N) of the images in the training split.
-        seed: of the run.
-        epoch: in which the steps lie.
-        ends_epoch: the last step of the epoch is among them.
-        read_indices: (U,) indices of the images that were read; of mixed images in ascending order.
-        augmented: the reader has augmented the images already.
-        mix: of mixed images, each (K, A, N, ...); `partners` are indices in the training split.
-        mix_targets: of mixed images the labels of the partners and the weights of their own labels,
-            both (K, A, N); else empty.
-    """
-
-    images: Tensor
-    labels: Tensor
-    indices: Tensor
-    seed: int
+    images: Tensor  # (K, A, N, C, H, W); before `augment_chunk` each once, (U, C, H, W) uint8
+    labels: Tensor  # (K, A, N)
+    indices: Tensor  # (K, A, N) of the images in the training split
+    seed: int  # of the run
     epoch: int
-    ends_epoch: bool
-    read_indices: Tensor
-    augmented: bool = False
-    mix: Mix | None = None
+    ends_epoch: bool  # the last step of the epoch is among these
+    read_indices: Tensor  # (U,) of the images that were read; of mixed images in ascending order
+    augmented: bool = False  # the reader has augmented the images already
+    mix: Mix | None = None  # each (K, A, N, ...); `partners` are indices in the training split
+    # Of mixed images the labels of the partners and the weights of their own labels, (K, A, N).
     mix_targets: tuple[Tensor, ...] = ()
 
     def draws(self, step: int, turn: int) -> Draws:

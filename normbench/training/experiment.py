@@ -190,16 +190,10 @@ class Listener:
 
 @dataclass(frozen=True)
 class Training:
-    """An experiment to train.
-
-    Args:
-        experiment: the objects of the run.
-        listener: receives records of the curve, progress and probes.
-        checkpoints: where states are saved; None: nowhere.
-        state: of this training or of another one, from which it continues; None: from scratch.
-    """
+    """An experiment to train, and what happens around it."""
 
     experiment: Experiment
     listener: Listener = field(default_factory=Listener)
-    checkpoints: Checkpoints | None = None
+    checkpoints: Checkpoints | None = None  # None: no state is saved
+    # Of this training or of another one, from which it continues; None: from scratch.
     state: State | None = None

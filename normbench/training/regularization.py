@@ -35,19 +35,12 @@ Rate = Annotated[float, Field(ge=0, lt=1)]
 
 
 class Mix(NamedTuple):
-    """Partners and weights for the B images of one step, in the order of the global batch.
+    """Partners and weights for the B images of one step, in the order of the global batch."""
 
-    Args:
-        partners: (B,) positions of the partners in it.
-        share: (B,) weight of an image's own pixels outside of the box; inside it is 0.
-        boxes: (B, 4) top, bottom, left, right; bottom and right are exclusive.
-        label_share: (B,) weight of an image's own label.
-    """
-
-    partners: Tensor
-    share: Tensor
-    boxes: Tensor
-    label_share: Tensor
+    partners: Tensor  # (B,) positions in the global batch
+    share: Tensor  # (B,) weight of an image's own pixels outside of the box; inside it is 0
+    boxes: Tensor  # (B, 4) top, bottom, left, right; bottom and right are exclusive
+    label_share: Tensor  # (B,) weight of an image's own label
 
 
 @dataclass(frozen=True)

@@ -19,16 +19,10 @@ class WorkerSampler:
 
     Image k of a global batch belongs to worker k mod W. Images that do not fill a global batch are
     left out of that epoch.
-
-    Args:
-        images: training images.
-        global_batch: images of an optimizer step.
-        plan: layout of the workers on the devices.
-        seed: of the run.
     """
 
-    images: int
-    global_batch: int
+    images: int  # of the training split
+    global_batch: int  # images of an optimizer step
     plan: Plan
     seed: int
 
@@ -56,16 +50,11 @@ class Chunking:
     """Division of a run into chunks.
 
     A chunk ends with the epoch, and at every step at which a record of the curve is due.
-
-    Args:
-        steps: optimizer steps of the run.
-        chunk: the most steps of a chunk.
-        log_every: steps between two records within an epoch.
     """
 
-    steps: int
-    chunk: int
-    log_every: int
+    steps: int  # optimizer steps of the run
+    chunk: int  # the most steps of a chunk
+    log_every: int  # steps between two records within an epoch
 
     def split_epoch(self, epoch: int, steps_per_epoch: int, start: int = 0) -> Iterator[slice]:
         """Yield the steps of each chunk from `start` on, counted from the beginning of `epoch`."""

@@ -82,12 +82,12 @@ def test_the_best_alpha_is_chosen_on_the_validation_images(norm: str) -> None:
     for measure, sign in (("top1", -1), ("top5", -1), ("loss", 1)):
         values = {point.alpha: sign * getattr(point, measure) for point in found.points}
         assert values[found.best[measure]] == min(values.values())
-    assert {point.alpha for point in found.tested} == {0.0, *found.best.values()}
+    assert found.tested.keys() == {0.0, *found.best.values()}
     # The test images decide nothing: others change no choice.
     others = example_weight.alpha_curve(network, 10, pairs(1), pairs(3), [0.0, 0.3, 1.0])
     assert others.best == found.best
     assert others.points == found.points
-    assert others.test(0.0) != found.test(0.0)
+    assert others.tested[0.0] != found.tested[0.0]
 
 
 def test_a_point_of_the_curve_is_an_evaluation_with_its_alpha() -> None:

@@ -22,7 +22,7 @@ from normbench.report.figure import draw, style
 from normbench.report.figure_kinds import BATCH, FORMATS, figure_kinds
 from normbench.report.footnotes import differences, footnotes
 from normbench.report.pivot import tables
-from normbench.report.statistics import summary, paired_difference
+from normbench.report.statistics import paired_difference, summary
 from normbench.report.table import Table
 from normbench.results import Row
 from support.rows import RUNS, batch_size_tables, config, row, run, write_row
