@@ -47,14 +47,8 @@ def compose_cell(words: Sequence[str]) -> Cell:
 def measure_in_turn(
     entries: Mapping[str, Measurement], rounds: int, *, warm_up: bool = True
 ) -> dict[str, Quartiles]:
-    """Measure each entry once a round, so that a noisy moment affects all of them.
-
-    Args:
-        entries: what to measure, by its name.
-        rounds: measurements of each.
-        warm_up: discard a first round, in which code is compiled and memory allocated.
-    """
-    if warm_up:
+    """Measure each entry once a round, so that a noisy moment affects all of them."""
+    if warm_up:  # a first round, in which code is compiled and memory allocated, does not count
         for once in entries.values():
             once()
     values: dict[str, list[float]] = {name: [] for name in entries}
@@ -74,12 +68,8 @@ def compare(
 ) -> list[dict[str, object]]:
     """Return a line for each of `results` with ratios to the first of them.
 
-    Args:
-        results: by the names of entries.
-        name: column of these names.
-        unit: column of the medians.
-        scale: units of a measured one, as 1000 milliseconds of a second.
-        columns: the same in every line; they come first.
+    `name` and `unit` are the columns of the names and of the medians, which are multiplied by
+    `scale`, as 1000 for milliseconds. `columns` are the same in every line and come first.
     """
     base = next(iter(results.values())).median
     return [

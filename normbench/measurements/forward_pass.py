@@ -22,10 +22,8 @@ Statistics = Literal["batch", "running"]
 def measuring(network: nn.Module, statistics: Statistics = "batch") -> Iterator[None]:
     """Run `network` without gradients and dropout; restore modes, buffers and workers at the end.
 
-    Args:
-        network: the network to measure.
-        statistics: "batch": of the images at hand, as one worker, as in training. "running": as in
-            evaluation. Batch-independent normalizers compute the same with both.
+    Statistics are of the "batch" at hand, as one worker, as in training, or the "running" ones of
+    evaluation. Batch-independent normalizers compute the same with both.
     """
     modes = {module: module.training for module in network.modules()}
     workers = {m: m.workers for m in network.modules() if isinstance(m, PerWorker)}

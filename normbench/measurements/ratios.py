@@ -41,9 +41,7 @@ class LayerRatios:
 def ratios(network: nn.Module, image: tuple[int, int, int]) -> list[LayerRatios]:
     """Return the ratios of every switchable layer of `network`, in order of depth.
 
-    Args:
-        network: with switchable normalization.
-        image: (C, H, W) of the images, for the receptive fields.
+    The receptive fields are those for images of the shape `image` (C, H, W).
 
     Raises:
         ValueError: the network has no switchable layer.

@@ -5,6 +5,7 @@ Each kind of probe leaves records (`normbench.run_files`) and a few means for th
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from torch import Tensor, nn
 
@@ -14,18 +15,14 @@ from normbench.run_files import Record
 SaveRecords = Callable[[str, Sequence[Record], int], None]
 
 
+@dataclass
 class TrainingProbes:
-    """Probes of one training.
+    """Probes of one training."""
 
-    Args:
-        kinds: of probes: files of conf/probe/.
-        every: epochs between two measurements.
-        network: its name in the records.
-        save: takes kind, records and epoch of each measurement.
-    """
-
-    def __init__(self, kinds: Sequence[str], every: int, network: str, save: SaveRecords) -> None:
-        self.kinds, self.every, self.network, self.save = list(kinds), every, network, save
+    kinds: Sequence[str]  # files of conf/probe/
+    every: int  # epochs between two measurements
+    network: str  # its name in the records
+    save: SaveRecords  # takes kind, records and epoch of each measurement
 
     def due(self, epoch: int, *, last: bool) -> bool:
         """Return True if `epoch` is to be measured; `last`: the training ends there."""
@@ -37,13 +34,13 @@ class TrainingProbes:
         A kind that fails in this network is reported in the log and skipped from then on.
         """
         means: dict[str, float] = {}
-        for kind in list(self.kinds):
+        for kind in self.kinds:
             try:
                 records = measurement(kind).measure(network, images, "batch")
             except Exception as error:  # no failure of a probe may end a training
                 reason = str(error).partition("\n")[0]
                 print(f"probe.kinds={kind} is skipped: {reason}", flush=True)
-                self.kinds.remove(kind)
+                self.kinds = [other for other in self.kinds if other != kind]
                 continue
             columns = {"network": self.network, "epoch": epoch}
             self.save(kind, [columns | record for record in records], epoch)

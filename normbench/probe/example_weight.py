@@ -68,14 +68,8 @@ def alpha_curve(
     """Evaluate a trained network with every alpha; reset every layer to its usual one.
 
     Layers with statistics of groups of channels need running statistics, from
-    `normbench.norms.recalibration.recalibrate`, for any alpha below 1.
-
-    Args:
-        network: images (N, C, H, W) -> logits (N, classes).
-        classes: of the data set.
-        validation: yields pairs of images and labels (N,), anew at each call.
-        test: likewise.
-        alphas: from 0 to 1.
+    `normbench.norms.recalibration.recalibrate`, for any alpha below 1. `validation` and `test`
+    yield pairs of images (N, C, H, W) and labels (N,), anew at each call.
 
     Raises:
         ValueError: no layer can be weighed, or one lacks running statistics.

@@ -53,12 +53,8 @@ def write_run_results(
 ) -> None:
     """Write what was measured in a run to the run's folder, with a row of kind probe.
 
-    Args:
-        request: of the command.
-        run: that the records are of.
-        records: of the run alone.
-        options: results of the probe that its row names among its options.
-        metrics: fields of the row that differ from the run's.
+    `options` are results of the probe that the row names among its options, `metrics` fields of the
+    row that differ from the run's.
     """
     folder = run.folder / PROBES
     # KIND.csv is of the run's training, where the kind can measure one.

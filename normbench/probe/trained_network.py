@@ -46,12 +46,9 @@ class TrainedRun:
 
 
 def find_run(run: str, root: Path, words: Sequence[str] = ()) -> TrainedRun:
-    """Return a finished run with its checkpoints.
+    """Return the finished run of an id, or of RUN@EPOCH with that checkpoint alone.
 
-    Args:
-        run: its id, twelve digits, or RUN@EPOCH for one checkpoint.
-        root: of all runs.
-        words: of the command line that change no number, as data.root=FOLDER.
+    `words` of the command line may change the run's, if they change no number: data.root=FOLDER.
 
     Raises:
         BadInput: there is no such run or checkpoint, or its cell cannot be composed again.

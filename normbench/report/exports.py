@@ -7,7 +7,6 @@ from typing import Any
 
 from tabulate import tabulate
 
-from normbench.report.claims import Claim
 from normbench.report.footnotes import footnotes
 from normbench.report.table import DAGGER, DOUBLE_DAGGER, Table
 from normbench.report.table_spec import Label
@@ -154,7 +153,11 @@ def claims_markdown(results: Sequence[ClaimResult]) -> str:
         if body := [_claim_line(each) for group in claims.values() for each in group if each.table]:
             parts.append(_markdown(body, columns))
         without = {claim: [r for r in group if not r.table] for claim, group in claims.items()}
-        if body := [_untested_line(claim, group) for claim, group in without.items() if group]:
+        if body := [
+            [claim.sentence, claim.place, "; ".join(f"{r.spec.name} {r.evidence}" for r in group)]
+            for claim, group in without.items()
+            if group
+        ]:
             parts.append("\nUntested, because their tables have no runs:\n")
             parts.append(_markdown(body, columns[:3]))
     return "\n".join(parts) + "\n"
@@ -167,11 +170,6 @@ def _claim_line(result: ClaimResult) -> list[str]:
         claim.sentence, f"{claim.place} ({result.spec.name})", result.evidence, result.setting,
         verdict.outcome + reason, result.effect, result.seeds,
     ]  # fmt: skip
-
-
-def _untested_line(claim: Claim, results: Sequence[ClaimResult]) -> list[str]:
-    evidence = "; ".join(f"{result.spec.name} {result.evidence}" for result in results)
-    return [claim.sentence, claim.place, evidence]
 
 
 def claims_csv(results: Sequence[ClaimResult]) -> str:

@@ -39,12 +39,8 @@ def page(
 ) -> str:
     """Return the page as HTML.
 
-    Args:
-        tables: with runs, and those that have the paper's numbers alone.
-        claims: judged in them.
-        figures: folder with the figures of the tables, as svg.
-        root: folder of the page, from which its links start.
-        runs: root of the runs, or a study.
+    Some `tables` have the paper's numbers alone. `figures` is the folder of their svg files, `root`
+    that of the page, from which links start, and `runs` the root of the runs, or a study.
     """
     trained = [table for table in tables if table.runs]
     rows = list({row.id: row for table in trained for row in table.runs}.values())

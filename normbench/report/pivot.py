@@ -36,11 +36,9 @@ def tables(
 ) -> list[Table]:
     """Return the tables of `specs` with the results of `rows`, one for each setting.
 
-    Args:
-        specs: of the tables.
-        rows: sorted as by `normbench.results.read`; rows of probes are ignored.
-        touched: ids of runs; only settings with one of them are returned. None: all settings.
-        empty: return papers' tables without runs too.
+    `rows` are sorted as by `normbench.results.read`; those of probes are ignored. With `touched`,
+    ids of runs, only settings with one of them are returned; with `empty`, papers' tables without
+    runs too.
     """
     groups = _group_rows(rows)
     pivoted: list[Table] = []
@@ -63,11 +61,10 @@ def _group_rows(rows: Iterable[Row]) -> list[RunGroup]:
             # The text of the configuration is its key: it has lists and mappings.
             config = {part: options for part, options in row.config.items() if part != "seed"}
             groups[row.options, _hardware(row), repr(config)].append(row)
-    return [RunGroup(alike, _options_of(alike[0])) for alike in groups.values()]
-
-
-def _options_of(row: Row) -> dict[str, Any]:
-    return {key: value for key, value in flatten(row.config).items() if key != "seed"}
+    return [
+        RunGroup(members, {k: v for k, v in flatten(members[0].config).items() if k != "seed"})
+        for members in groups.values()
+    ]
 
 
 def _select(spec: TableSpec, groups: Sequence[RunGroup]) -> list[RunGroup]:

@@ -11,6 +11,7 @@ import math
 import os
 import time
 from collections.abc import Sequence
+from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -26,29 +27,17 @@ LAST = CHECKPOINT
 State = dict[str, Any]
 
 
+@dataclass
 class Checkpoints:
-    """The checkpoints of one run.
+    """The checkpoints of one run."""
 
-    Args:
-        folder: of the run.
-        every: seconds of training between two checkpoints; None: none during the training.
-        epochs: epochs after which a checkpoint is kept for good.
-        final: write a checkpoint at the end of the training.
-        writes: this process is the rank that writes checkpoints.
-    """
-
-    def __init__(
-        self,
-        folder: Path,
-        every: float | None,
-        epochs: Sequence[int] = (),
-        *,
-        final: bool = False,
-        writes: bool = True,
-    ) -> None:
-        self.folder, self.every, self.epochs = folder, every, set(epochs)
-        self.final, self.writes = final, writes
-        self.saved = time.monotonic()
+    folder: Path  # of the run
+    every: float | None  # seconds of training between two checkpoints; None: none during it
+    epochs: Sequence[int] = ()  # after which a checkpoint is kept for good
+    _: KW_ONLY
+    final: bool = False  # write a checkpoint at the end of the training
+    writes: bool = True  # this process is the rank that writes checkpoints
+    saved: float = field(default_factory=time.monotonic, init=False)  # time of the latest one
 
     def due(self) -> bool:
         """Return True if this process writes and `every` seconds have passed since the latest."""

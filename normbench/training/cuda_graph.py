@@ -25,9 +25,8 @@ WARM_UPS = 3  # libraries choose their kernels and allocate memory before the ca
 class GraphedStep:
     """Gradients of a step, captured in the first step and replayed in the others.
 
-    Args:
-        compute_gradients: leaves the gradients of a step and returns the outputs of its passes.
-        network: whose buffers the capture must not change.
+    `compute_gradients` leaves the gradients of a step and returns the outputs of its passes. The
+    capture does not change the buffers of `network`.
     """
 
     def __init__(self, compute_gradients: ComputeGradients, network: nn.Module) -> None:

@@ -29,18 +29,10 @@ T = TypeVar("T")
 
 
 class DataModule(LightningDataModule):
-    """Training, validation and test images of one run.
+    """Training, validation and test images of one run, as one device of its plan sees them.
 
-    Args:
-        data: the data set.
-        splits: its images.
-        sampler: order of the training images.
-        chunking: division of the run into chunks.
-        reg: distortion and mixing of training images.
-        device: index of this device in the plan.
-        processes: processes or threads that read images beside the run
-            (`normbench.data.reading`).
-        loader: by which images are read, for the row.
+    They are read by `loader`, beside the run by so many `processes` or threads
+    (`normbench.data.reading`).
     """
 
     def __init__(
@@ -140,11 +132,9 @@ class DataModule(LightningDataModule):
         return self.sampler.select_device(values, self.device)
 
     def _indices_to_read(self, batches: Tensor, steps: range) -> Tensor:
-        """Return the indices (U,) that this device reads for `batches` (K, global batch).
+        """Return the indices (U,) of the images that this device reads for K steps.
 
-        Args:
-            batches: indices of the images of K steps.
-            steps: their numbers in the run.
+        Those of all devices are `batches` (K, global batch); `steps` are their numbers in the run.
         """
         indices = self._select(batches).flatten()
         if not self.reg.mixes:

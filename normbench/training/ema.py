@@ -15,13 +15,10 @@ from torch.optim.swa_utils import get_ema_multi_avg_fn
 
 
 class MovingAverage(nn.Module):
-    """The exponential moving average of `network`.
+    """The exponential moving average of `network`; `decay` is d, or its limit.
 
-    Args:
-        network: the network to average.
-        decay: d, or its limit.
-        per_epoch: updates come at the ends of epochs: d is constant, and the first one copies the
-            network.
+    With `per_epoch` updates come at the ends of epochs: d is constant, and the first one copies the
+    network.
     """
 
     def __init__(self, network: nn.Module, decay: float, *, per_epoch: bool = False) -> None:

@@ -45,9 +45,7 @@ COMPILED_IMAGES = 100_000  # shorter trainings are not compiled by default, what
 class Experiment:
     """The objects of a run, each built when it is first read.
 
-    Args:
-        cell: description of the run.
-        plan: layout of its workers; None: all of them in one forward pass on one device.
+    Without a `plan` all workers share one forward pass on one device.
     """
 
     def __init__(self, cell: Cell, plan: Plan | None = None) -> None:

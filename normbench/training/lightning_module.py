@@ -51,13 +51,7 @@ class Diverged(Exception):  # noqa: N818 (a result, not an error)
 
 
 class TrainingModule(LightningModule):
-    """One network, trained and evaluated as its experiment says.
-
-    Args:
-        network: images (N, C, H, W) -> logits (N, classes).
-        training: the experiment, and where it reports, saves and resumes.
-        images: of the experiment.
-    """
+    """One network, images (N, C, H, W) -> logits (N, classes), trained as its experiment says."""
 
     def __init__(self, network: nn.Module, training: Training, images: DataModule) -> None:
         super().__init__()

@@ -55,11 +55,9 @@ class PassOutput(NamedTuple):
 
 
 def reduce_steps(steps: Sequence[Sequence[PassOutput]], labels: Tensor) -> Tensor:
-    """Return the loss and the number of hits of K steps, (K, 2).
+    """Return the loss and the number of hits of K steps of A passes each, (K, 2).
 
-    Args:
-        steps: outputs of the A passes of each step.
-        labels: (K, A, N).
+    The labels are (K, A, N).
     """
     outputs = [output for passes in steps for output in passes]
     losses = torch.stack([output.loss for output in outputs]).view(labels.shape[:2])

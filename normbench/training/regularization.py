@@ -113,11 +113,8 @@ class Regularization:
 
             -(1 - e) * log p_y - e / K * sum_k log p_k
 
-        Args:
-            logits: (N, K).
-            labels: (N,).
-            others: (N,) labels of the partners, if images are mixed.
-            share: (N,) weight of an image's own label.
+        For logits (N, K) and labels (N,); if images are mixed also the labels of the partners,
+        `others` (N,), and the weights of an image's own label, `share` (N,).
         """
         smoothing = self.label_smoothing
         if others is None or share is None:
@@ -191,13 +188,9 @@ def box_span(center: float, side: float, length: int) -> tuple[int, int]:
 
 
 def mix_images(x: Tensor, other: Tensor, share: Tensor, boxes: Tensor) -> Tensor:
-    """Mix images (..., C, H, W) with their partners.
+    """Mix images x (..., C, H, W) with their partners `other`, of the same shape.
 
-    Args:
-        x: the images.
-        other: the partners, of the same shape.
-        share: (...,) weight of an image's own pixels outside of the box.
-        boxes: (..., 4) integers, as in `Mix`.
+    `share` (...,) and `boxes` (..., 4) are as in `Mix`.
     """
     height, width = x.shape[-2:]
     rows, columns = torch.arange(height, device=x.device), torch.arange(width, device=x.device)

@@ -26,11 +26,7 @@ from normbench.training.trainer import fit_and_test, prepare
 
 
 class StackedTrainingModule(LightningModule):
-    """Trainings of several seeds that take every step together.
-
-    Args:
-        modules: one per seed; all begin at the same step.
-    """
+    """Trainings of several seeds that begin at the same step and take every step together."""
 
     def __init__(self, modules: Sequence[TrainingModule]) -> None:
         super().__init__()

@@ -23,8 +23,7 @@ from normbench.norms.base.running import NetworkStatistics
 class StackedNetworks:
     """K networks of one architecture whose weights have a leading dimension K.
 
-    Args:
-        networks: their parameters and buffers become views of the stacked ones.
+    Parameters and buffers of `networks` become views of the stacked ones.
     """
 
     def __init__(self, networks: Sequence[nn.Module]) -> None:
@@ -96,12 +95,9 @@ def _is_stacked(value: Any) -> bool:
 def explain_unstackable_network(
     network: nn.Module, images: int, image: tuple[int, int, int]
 ) -> str:
-    """Return why torch.vmap cannot compute several of `network`, or "".
+    """Return why torch.vmap cannot compute several of `network`, on the meta device, or "".
 
-    Args:
-        network: on the meta device.
-        images: of a step.
-        image: shape (C, H, W) of one.
+    A step has so many `images`, each of the shape (C, H, W) of `image`.
     """
     if drop_layers(network):
         return "paths that are dropped by the seed of each run"
