@@ -29,12 +29,12 @@ KINDS: dict[str, tuple[str, type[Any]]] = {
 WITHOUT_WORDS = ("layers", "report")
 
 
-def _help() -> str:
+def _describe_kinds() -> str:
     kinds = [cli.describe_kind(name, of, options.Options) for name, (_, of) in KINDS.items()]
     return "\n\n".join([__doc__.rstrip(), *kinds, f"All kinds:\n{cli.describe(options.Options)}"])
 
 
-@cli.command("normbench.bench", _help, needs_words=True)
+@cli.command("normbench.bench", _describe_kinds, needs_words=True)
 def main(arguments: Sequence[str]) -> int:
     """Run the benchmark; return 1 if it failed."""
     kind, *words = arguments

@@ -134,14 +134,14 @@ def _time_layers(
     base_layer = _batch_norm_relu(channels, x.device)
     steps: dict[str, Measurement] = {BASE: partial(_seconds, base_layer, x, gradient)}
     count_kept = memory_for_backward if on_cpu else _kept_by_autograd
-    kept = {BASE: count_kept(base_layer, x)}
+    saved = {BASE: count_kept(base_layer, x)}
     least_maps: dict[str, int] = {}
     for name, build in entries.items():
         try:
             layer = build().to(x.device)
             # Compiled code allocates without calling operations, which memory_for_backward counts.
             count = _kept_by_autograd if name.endswith(" compile") else count_kept
-            kept[name] = count(layer, x)
+            saved[name] = count(layer, x)
         except (Impossible, ValueError, AssertionError) as reason:  # timm refuses some channels
             print(f"{name} at {shape}: {str(reason) or f'it takes no {channels} channels'}")
             continue
@@ -155,7 +155,7 @@ def _time_layers(
     for name, result in timings.items():
         line: dict[str, object] = {
             "shape": shape, "layer": name, **result.over(timings[BASE].median),
-            "kept": kept[name] / x.untyped_storage().nbytes(),
+            "kept": saved[name] / x.untyped_storage().nbytes(),
             "milliseconds": 1000 * result.median,
         }  # fmt: skip
         if copy is not None:

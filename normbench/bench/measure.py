@@ -80,7 +80,7 @@ def compare(
 
 def save(out: Path | None, lines: Sequence[Mapping[str, object]]) -> None:
     """Print the lines; write them to the CSV `out`, if any, with machine and versions."""
-    print(tabulate([[_format(v) for v in line.values()] for line in lines], [*lines[0]]))
+    print(tabulate([[_round_digits(v) for v in line.values()] for line in lines], [*lines[0]]))
     if out is None:
         return
     installed = versions()
@@ -93,11 +93,13 @@ def save(out: Path | None, lines: Sequence[Mapping[str, object]]) -> None:
         writer = csv.DictWriter(file, [*lines[0], *origin], lineterminator="\n")
         writer.writeheader()
         for line in lines:
-            writer.writerow({key: _format(value) for key, value in {**line, **origin}.items()})
+            writer.writerow(
+                {key: _round_digits(value) for key, value in {**line, **origin}.items()}
+            )
     print(out)
 
 
-def _format(value: object) -> object:
+def _round_digits(value: object) -> object:
     return f"{value:.4g}" if isinstance(value, float) else value
 
 

@@ -70,9 +70,9 @@ def main(arguments: Sequence[str]) -> int:
     entity = options.entity or os.environ.get("WANDB_ENTITY", "")
     if options.dry_run:
         folder = options.out or Path("reports/dashboard")
-        _write(folder, _dashboards(rows, shown, project, entity))
+        _write_files(folder, _dashboards(rows, shown, project, entity))
     else:
-        _save(rows, shown, project, entity)
+        _save_on_server(rows, shown, project, entity)
     return 0
 
 
@@ -95,7 +95,7 @@ def _dashboards(
     }
 
 
-def _write(folder: Path, dashboards: Mapping[str, "Dashboard"]) -> None:
+def _write_files(folder: Path, dashboards: Mapping[str, "Dashboard"]) -> None:
     """Write each dashboard as a file."""
     from normbench.dashboard.panels import spec
 
@@ -106,7 +106,9 @@ def _write(folder: Path, dashboards: Mapping[str, "Dashboard"]) -> None:
         print(f"wrote {path}")
 
 
-def _save(rows: Sequence[Row], tables: Sequence[Table], project: str, entity: str) -> None:
+def _save_on_server(
+    rows: Sequence[Row], tables: Sequence[Table], project: str, entity: str
+) -> None:
     """Save each dashboard on the server and print its address."""
     from normbench.dashboard.panels import replace
 

@@ -58,17 +58,17 @@ class _StorageCounter(TorchDispatchMode):
         output = func(*args, **(kwargs or {}))
         for storage in _storages(output):
             if storage.data_ptr() not in inputs | self.counted:
-                self._count(storage)
+                self._add(storage)
         return output
 
-    def _count(self, storage: torch.UntypedStorage) -> None:
+    def _add(self, storage: torch.UntypedStorage) -> None:
         address, size = storage.data_ptr(), storage.nbytes()
         self.counted.add(address)
         self.current += size
         self.peak = max(self.peak, self.current)
-        weakref.finalize(storage, self._free, address, size)
+        weakref.finalize(storage, self._remove, address, size)
 
-    def _free(self, address: int, size: int) -> None:
+    def _remove(self, address: int, size: int) -> None:
         self.counted.discard(address)
         self.current -= size
 

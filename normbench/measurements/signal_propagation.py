@@ -110,7 +110,8 @@ class _Interpreter(fx.Interpreter):
         arguments, _ = self.fetch_args_kwargs_from_env(n)
         if branch is not None and _are_maps_of_one_shape(*arguments[:2]):
             name = str(n.target if n.op == "call_module" else n.name)
-            self.pending[block_output(self.calls, n)] = name, _variance(arguments[branch])
+            var = torch.var(upcast(arguments[branch]), dim=(0, 2, 3), correction=0)
+            self.pending[block_output(self.calls, n)] = name, float(var.mean())
         value = super().run_node(n)
         if n in self.pending:
             self._add_block(value, *self.pending.pop(n))
@@ -134,7 +135,3 @@ class _Interpreter(fx.Interpreter):
 def _are_maps_of_one_shape(first: Any, second: Any) -> bool:
     # Otherwise the addition is that of a bias to a map.
     return is_map(first) and is_map(second) and first.shape == second.shape
-
-
-def _variance(x: Tensor) -> float:
-    return float(torch.var(upcast(x), dim=(0, 2, 3), correction=0).mean())

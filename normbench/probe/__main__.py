@@ -22,7 +22,7 @@ from normbench.probe.request import parse_request
 from normbench.run_files import require_writable
 
 
-def _help() -> str:
+def _describe_kinds() -> str:
     kinds = [cli.describe_kind(name, kind, Options) for name, kind in KINDS.items()]
     figures = [f"    {name:<20}{headline(FIGURES / f'{name}.yaml')}" for name in names(FIGURES)]
     return "\n\n".join(
@@ -33,7 +33,7 @@ def _help() -> str:
     )  # fmt: skip
 
 
-@cli.command("normbench.probe", _help, needs_words=True)
+@cli.command("normbench.probe", _describe_kinds, needs_words=True)
 def main(arguments: Sequence[str]) -> int:
     """Run a probe."""
     request = parse_request(arguments[0], arguments[1:])

@@ -23,7 +23,7 @@ def write_results(request: ProbeRequest, records: Sequence[Record]) -> None:
     folder, name = request.options.out, request.stem
     exists = (folder / f"{name}.csv").exists()
     note = " (older files were replaced; name=STEM keeps both)" if exists else ""
-    paths = _write(folder, name, request, records)
+    paths = _write_records_and_figure(folder, name, request, records)
     provenance = {
         "kind": request.kind, "networks": [words for _, words in request.networks],
         "options": dict(request.typed), "finished": now(), "versions": versions(),
@@ -34,7 +34,9 @@ def write_results(request: ProbeRequest, records: Sequence[Record]) -> None:
     print(f"\n{', '.join(map(str, paths))}{note}")
 
 
-def _write(folder: Path, name: str, request: ProbeRequest, records: Sequence[Record]) -> list[Path]:
+def _write_records_and_figure(
+    folder: Path, name: str, request: ProbeRequest, records: Sequence[Record]
+) -> list[Path]:
     numbers = folder / f"{name}.csv"
     write_records(numbers, records)
     paths = [numbers]
@@ -59,7 +61,7 @@ def write_run_results(
     folder = run.folder / PROBES
     # KIND.csv is of the run's training, where the kind can measure one.
     name = f"{request.kind}.command" if request.kind in training_probes() else request.kind
-    _write(folder, name, replace(request, title=run.cell.title), records)
+    _write_records_and_figure(folder, name, replace(request, title=run.cell.title), records)
     typed = {k: v for k, v in request.typed.items() if k not in OfRuns.__dataclass_fields__}
     typed |= options or {}
     key = f"{run.row.id} {request.kind} {sorted(typed.items())}"

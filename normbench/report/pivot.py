@@ -91,11 +91,11 @@ def _by_setting(
         setting = _setting(spec, group)
         members.setdefault(str(sorted(setting.items())), (setting, []))[1].append(group)
     settings = [members[key] for key in sorted(members)]
-    alike: dict[str, list[dict[str, Any]]] = defaultdict(list)
+    settings_by_words: dict[str, list[dict[str, Any]]] = defaultdict(list)
     for setting, _ in settings:
-        alike[str(words(setting))].append(setting)
+        settings_by_words[str(words(setting))].append(setting)
     return [
-        (setting, _differing(alike[str(words(setting))]), of_setting)
+        (setting, _differing(settings_by_words[str(words(setting))]), of_setting)
         for setting, of_setting in settings
     ]
 
@@ -155,16 +155,16 @@ def _row_labels(groups: Sequence[RunGroup], axis: str) -> dict[str, str]:
     If a yaml was changed between runs, options that differ are part of the label: "gn" with eps
     1e-5 and, after the change, with 1e-3.
     """
-    alike: dict[str, list[tuple[str, dict[str, Any]]]] = defaultdict(list)
+    groups_by_name: dict[str, list[tuple[str, dict[str, Any]]]] = defaultdict(list)
     for group in groups:
         options = {
             key.removeprefix(f"{axis}."): value
             for key, value in group.options.items()
             if key.startswith(f"{axis}.")
         }
-        alike[_name(group.row, axis)].append((group.row.id, options))
+        groups_by_name[_name(group.row, axis)].append((group.row.id, options))
     labels = {}
-    for name, variants in alike.items():
+    for name, variants in groups_by_name.items():
         keys = _differing([options for _, options in variants])
         for id_, options in variants:
             labels[id_] = " ".join([name, *(f"{key}={options.get(key)}" for key in keys)])

@@ -57,13 +57,13 @@ def _advice(batch: int, entries: Mapping[str, Entry]) -> Advice:
     tested = {name.split(" ")[0] for name, entry in entries.items() if entry.runs}
     failed = [f"{name} ({_failure_text(e)})" for name, e in entries.items() if e.failed]
     # The mean of the seeds that did not fail would flatter a normalizer that diverges.
-    whole = {name: e for name, e in entries.items() if e.values and not e.failed}
-    ranked = sorted(whole, key=lambda name: (-fmean(whole[name].values.values()), name))
-    samples = [[*whole[name].values.values()] for name in ranked]
+    complete = {name: e for name, e in entries.items() if e.values and not e.failed}
+    ranked = sorted(complete, key=lambda name: (-fmean(complete[name].values.values()), name))
+    samples = [[*complete[name].values.values()] for name in ranked]
     candidates = [
         Candidate(name, *summary(values), len(values), worse, *cost)
         for name, values, worse, cost in zip(
-            ranked, samples, _worse_than_best(samples), _costs([whole[name] for name in ranked]),
+            ranked, samples, _worse_than_best(samples), _costs([complete[name] for name in ranked]),
             strict=True,
         )
     ]  # fmt: skip
@@ -103,10 +103,10 @@ def _costs(entries: Sequence[Entry]) -> list[tuple[float | None, float | None]]:
     common = max(set(devices), key=devices.count, default="")
     seconds, memories = [], []
     for runs in single:
-        alike = [run for run in runs if run.devices == common and run.status not in WORDS]
-        speeds = [run.images_per_second for run in alike if run.images_per_second]
+        comparable = [run for run in runs if run.devices == common and run.status not in WORDS]
+        speeds = [run.images_per_second for run in comparable if run.images_per_second]
         # On a CPU, peak memory is that of the whole process with its libraries.
-        peaks = [run.peak_memory for run in alike if run.peak_memory and "cpu" not in common]
+        peaks = [run.peak_memory for run in comparable if run.peak_memory and "cpu" not in common]
         # Medians: a run beside other work must not count against its normalizer.
         seconds.append(1 / median(speeds) if speeds else None)
         memories.append(median(peaks) if peaks else None)

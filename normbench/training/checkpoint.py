@@ -51,14 +51,14 @@ class Checkpoints:
 
     def save(self, state: State) -> None:
         """Replace the latest checkpoint."""
-        self._write(LAST, state)
+        self._save_file(LAST, state)
         self.saved = time.monotonic()
 
     def keep(self, state: State, epoch: int) -> None:
         """Write the checkpoint of `epoch`, which is never replaced."""
-        self._write(EPOCH_CHECKPOINT.format(epoch), state)
+        self._save_file(EPOCH_CHECKPOINT.format(epoch), state)
 
-    def _write(self, name: str, state: State) -> None:
+    def _save_file(self, name: str, state: State) -> None:
         if not self.writes:
             return
         temporary = self.folder / f".{name}.{os.getpid()}"

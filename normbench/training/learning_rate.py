@@ -57,9 +57,9 @@ class LearningRateSchedule:
         if not self.rates:
             return self.lr * global_batch / self.lr_batch
         if global_batch not in self.rates:
-            known = ", ".join(map(str, self.rates))
+            batches = ", ".join(map(str, self.rates))
             raise ValueError(
-                f"has learning rates for global batches of {known}, and none for {global_batch} "
+                f"has learning rates for global batches of {batches}, and none for {global_batch} "
                 "(batch * workers)"
             )
         return self.rates[global_batch]
