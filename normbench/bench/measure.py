@@ -106,6 +106,7 @@ def _round_digits(value: object) -> object:
 def _machine() -> str:
     """Return the number and name of the processors."""
     try:
+        # On Linux platform.processor() names the architecture at best.
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
         lines = []

@@ -55,6 +55,7 @@ def _bench(
     with tempfile.TemporaryDirectory(prefix="normbench-") as scratch:
         log = Path(scratch) / "log.txt"
         entries = {name: partial(_request, *each, log) for name, each in requests.items()}
+        # Each request has processes of its own, so nothing stays warm.
         timings = measure_in_turn(entries, options.rounds, warm_up=False)
     save(options.out, compare(timings, what, "images_per_second", cell=" ".join(words)))
 

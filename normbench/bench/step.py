@@ -45,6 +45,7 @@ def bench_step(options: Step, words: Sequence[str]) -> None:
         require_compiler(cell)
         entries: dict[str, Measurement] = {
             "bare loop": partial(_time_bare_loop, cell, device),
+            # Its ratio to the same loop shows how noisy the machine is.
             "bare again": partial(_time_bare_loop, cell, device),
             "normbench": partial(_time_normbench, cell, device),
         }
@@ -64,6 +65,7 @@ def bench_step(options: Step, words: Sequence[str]) -> None:
 def cell_of(words: Sequence[str], steps: int, device: torch.device = CPU) -> Cell:
     """Return the one cell of `words` with one worker and `steps` optimizer steps."""
     trainer = "trainer=gpu" if device.type == "cuda" else "trainer=cpu"
+    # A bare loop has no validation, no W&B and no statistics per worker.
     fixed = ("data.val=0", trainer, "logger=none", "protocol=fixed_workers", "workers=1")
     cell = compose_cell([*words, *fixed])
     options = {**cell.recipe.options, "images": steps * cell.batch, "epochs": None}

@@ -49,6 +49,7 @@ def bench_sweep(options: Sweep, words: Sequence[str]) -> None:
     if other is not None:
         name = f"sweep at commit {commit(other)[:7] or 'unknown'}"
         entries[name] = partial(_time_commands, [["-m", *words]], other.resolve())
+    # Each command is a process of its own, so nothing stays warm.
     timings = measure_in_turn(entries, options.rounds, warm_up=False)
     del timings["starts"]  # its runs say more than their sum
     timings |= {

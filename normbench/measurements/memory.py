@@ -41,6 +41,7 @@ def memory_for_backward(layer: Callable[[Tensor], Tensor], x: Tensor) -> int:
         copy = leaf.clone()  # no leaf, so it is freed unless the layer saves it
         output = layer(copy)
         del copy
+        # A cycle of references would count as memory that the layer holds.
         gc.collect()
     return counter.current - output.untyped_storage().nbytes()
 
@@ -54,6 +55,7 @@ class _StorageCounter(TorchDispatchMode):
         self.counted: set[int] = set()  # addresses
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        # By address: a view has the storage of its input, which counts already.
         inputs = {storage.data_ptr() for storage in _storages([args, kwargs])}
         output = func(*args, **(kwargs or {}))
         for storage in _storages(output):

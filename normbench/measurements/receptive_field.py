@@ -46,6 +46,7 @@ def receptive_fields(network: nn.Module, image: tuple[int, int, int]) -> dict[st
     like = next(network.parameters())
     with measuring(network, "running"):
         interpreter = _Interpreter(trace(network))
+        # Values do not matter, but only a run tells the shapes by which pooling is noticed.
         interpreter.run(like.new_zeros(1, *image))
     return interpreter.inputs
 

@@ -52,6 +52,7 @@ class ProbedNetwork:
 
     def build(self) -> nn.Module:
         """Build the network on its device; new weights are drawn from the seed of the cell."""
+        # Anew for each network: of one seed and architecture, all begin with the same weights.
         torch.manual_seed(self.cell.seed)
         return self.create().to(self.device, weight_dtype(self.cell))
 
@@ -86,6 +87,7 @@ def use_all_cores() -> None:
 def compose_cells(words: Sequence[str]) -> list[Cell]:
     """Return the cells of a network's words, each with one worker unless they say otherwise."""
     keys = {word.partition("=")[0] for word in words}
+    # A probe takes all its images for those of one worker.
     one_worker = [] if keys & set(_WORKERS) else ["protocol=fixed_workers", "workers=1"]
     cells, _ = compose(["-m", *words, *one_worker])
     return cells
@@ -94,6 +96,7 @@ def compose_cells(words: Sequence[str]) -> list[Cell]:
 def requested_networks(request: ProbeRequest) -> list[ProbedNetwork]:
     """Return all networks of a request."""
     source = request.options.ckpt
+    # What is no file can only be ids of runs.
     if source and not Path(source).is_file():
         return [
             ProbedNetwork(label, run.cell, partial(run.network, epoch), epoch, run)
@@ -172,6 +175,7 @@ def measure_runs(
     refusals = []
     for label, runs in requested_runs(request).items():
         for run in runs:
+            # To stderr: stdout has the results alone.
             print(f"{label} seed={run.cell.seed} ({run.row.id})", file=sys.stderr, flush=True)
             try:
                 records += measure(label, run)
@@ -189,6 +193,7 @@ def label_cells(cells: Sequence[Cell], *, seeds: bool) -> list[str]:
     `seeds` says whether the seed is one of these settings.
     """
     settings = [_settings(cell, seeds=seeds) for cell in cells]
+    # The normalizer begins every label, so it need not be found among the differences.
     keys = dict.fromkeys(key for each in settings for key in each if key != "norm")
     differ = [key for key in keys if len({str(each.get(key)) for each in settings}) > 1]
     labels = []
@@ -223,6 +228,7 @@ def input_images(options: ForwardPass, network: ProbedNetwork) -> Tensor:
     else:
         channels, height, width = experiment.data.image_shape
         size = (side, side) if side else (height, width)
+        # On the CPU, so that all devices measure the same images.
         generator = torch.Generator().manual_seed(network.cell.seed)
         x = torch.randn(options.images, channels, *size, generator=generator)
     return x.to(network.device, weight_dtype(network.cell))

@@ -43,9 +43,11 @@ def _records(trained: TrainedRun, label: str) -> Iterator[Record]:
     """Yield the records of the run's training, and of its checkpoints for all other epochs."""
     network: Record = {"network": label, "run": trained.row.id, "seed": trained.cell.seed}
     path = trained.folder / PROBES / "ratios.csv"
+    # RUN@EPOCH names one epoch, and this file has all of them.
     of_training = read_records(path) if trained.all_epochs and path.exists() else []
     for record in of_training:
         yield {**record, **network}
+    # Only its shape is read.
     image = torch.empty(1, *Experiment(trained.cell).data.image_shape)
     for epoch in trained.checkpoints.keys() - {record["epoch"] for record in of_training}:
         for record in measure(trained.network(epoch), image):

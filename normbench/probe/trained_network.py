@@ -141,6 +141,7 @@ def _find_checkpoints(folder: Path) -> dict[int, Path]:
     matches = [(pattern.fullmatch(path.name), path) for path in folder.glob("*.pt")]
     checkpoints = {int(match[1]): path for match, path in matches if match}
     if (path := folder / CHECKPOINT).exists():
+        # For its position alone: on the meta device no weight is read into memory.
         state = torch.load(path, map_location="meta", weights_only=True)
         checkpoints[-(-state["done"] // state["steps_per_epoch"])] = path
     return dict(sorted(checkpoints.items()))
@@ -161,6 +162,7 @@ def _words_of(row: Row) -> list[str]:
     """Return the words of the command line that make the run of `row`."""
     words = []
     for group in ("norm", "model", "data", "reg", "recipe"):
+        # timm/resnet50 was typed as model=timm model.name=resnet50.
         library, _, name = str(getattr(row, group)).partition("/")
         words += [f"{group}={library}", *([f"{group}.name={name}"] if name else [])]
     fixed = row.protocol == "fixed_workers"

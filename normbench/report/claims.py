@@ -150,11 +150,13 @@ def claim_weights(claim: Claim, spec: TableSpec, picks: Sequence[Pick]) -> list[
         ValueError: a slope is claimed of an entry without images per worker.
     """
     if claim.kind == "more":
+        # (first - second) - (third - fourth)
         return [1.0, -1.0, -1.0, 1.0]
     if claim.kind in UNSIGNED:
         return [1.0] * len(picks)
     if not claim.flat:
         return [1.0, -1.0][: len(picks)]
+    # The slope of least squares over x is a weighted sum of the means.
     x = [log2(_batch(spec, pick)) for pick in picks]
     center = fmean(x)
     total = sum((each - center) ** 2 for each in x)

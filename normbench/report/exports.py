@@ -55,6 +55,7 @@ def table_csv(table: Table) -> str:
 
 def _csv(lines: Iterable[Sequence[Any]]) -> str:
     out = io.StringIO()
+    # The default is \r\n, which git and diff show at the end of every line.
     csv.writer(out, lineterminator="\n").writerows(lines)
     return out.getvalue()
 

@@ -50,6 +50,7 @@ def footnotes(table: Table) -> list[str]:
 def _metric(table: Table) -> str:
     metric = table.spec.metric
     when = " after the last epoch" if metric.accuracy else ""
+    # Not by str.capitalize, which would write "bn" for BN.
     label = metric.label[0].upper() + metric.label[1:]
     return f"{label}{when}: {table.spec.statistic} ± sample standard deviation (number of seeds)."
 
@@ -87,6 +88,7 @@ def impossible(table: Table) -> list[str]:
     for label, entries in table.lines.items():
         rows = (row for entry in entries for row in entry.runs)
         for reason in {row.reason for row in rows if row.status == "impossible"}:
+            # One reason often holds for several normalizers.
             labels.setdefault(reason, []).append(" ".join(label))
     return [f"n/a, {', '.join(rows)}: {reason}." for reason, rows in labels.items()]
 
@@ -129,6 +131,7 @@ def differences(table: Table) -> list[str]:
             for column, entry in zip(table.columns, entries, strict=True)
             if column.batch and entry.values
         }
+        # Equal by construction: an interval of no width would pass for evidence.
         if len(by_batch) < 2 or label in table.single_computations:
             continue
         few, many = min(by_batch), max(by_batch)

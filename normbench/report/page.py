@@ -121,6 +121,7 @@ def _number(table: Table, entry: Entry, row: Row) -> str:
     if row.status != "ok":
         return f"{row.status}: {row.reason}"
     value = entry.metric.of(row)
+    # A digit more than the mean in the table, so that runs can be told apart.
     return MISSING if value is None else f"{value:.{table.decimals(entry) + 1}f}"
 
 
@@ -152,6 +153,7 @@ def inline_svg(svg: str, prefix: str) -> str:
         r' id="([^"]+)"', lambda hit: f' id="{prefix}-{hit[1]}"' if hit[1] in used else "", svg
     )
     svg = re.sub(r'(url\(|href=")#', rf"\1#{prefix}-", svg)
+    # Without a size of its own a figure fills the width that the page gives it.
     for size in ("width", "height"):
         svg = re.sub(rf'(<svg[^>]*?) {size}="[^"]*"', r"\1", svg, count=1)
     return svg.replace("#000000", "currentColor")

@@ -122,6 +122,7 @@ def _legend(figure: Figure, axes: Axes) -> None:
 def _scale(axes: Axes, values: Sequence[float]) -> None:
     """Start the y-axis at 0, or make it logarithmic where values explode."""
     positive = sorted(value for value in values if value > 0)
+    # On a linear axis everything but the explosion would lie at 0.
     if positive and positive[-1] > 1e3 and positive[-1] > 1e2 * positive[len(positive) // 2]:
         axes.set_yscale("log")
     else:
@@ -142,6 +143,7 @@ def _power(records: Sequence[Record]) -> Figure:
             depth, *(_numbers(layers, term) for term in _POWER), labels=_POWER.values(),
             colors=_POWER_COLOURS, linewidth=0,
         )  # fmt: skip
+        # A network of a single layer has a depth of no extent.
         axes.set(xlim=(min(depth), max(max(depth), min(depth) + 1)), ylim=(0, 1.02))
         axes.set(title=network_label(key), xlabel="layer")
         varies = [layer["p2"] + layer["p3"] + layer["p4"] for layer in layers]
@@ -168,6 +170,7 @@ def _ratios(records: Sequence[Record]) -> Figure:
     """Draw ratios over epochs by receptive field, divergences, and each layer's largest ratio."""
     networks = group_by(records, "network")
     across = 1 + max(len(group_by(of_network, "group")) for of_network in networks.values())
+    # Networks differ in their number of groups: what is not drawn on stays invisible.
     figure, panels = _panels(4 * len(networks), across)
     for axes in panels.flat:
         axes.set_visible(False)
@@ -228,6 +231,7 @@ def _largest(axes: Axes, records: Sequence[Record]) -> None:
 def _example_weight(records: Sequence[Record]) -> Figure:
     """Draw accuracies and loss on the validation images over alpha, with the best marked."""
     figure, ((*panels,),) = _panels(1, 3)
+    # The test split has the chosen alphas alone, which are no curve.
     curves = group_by([record for record in records if record["split"] == "val"], "network")
     for axes, (measure, label) in zip(panels, _MEASURES.items(), strict=True):
         for place, (network, points) in enumerate(curves.items()):
@@ -262,6 +266,7 @@ def _speed(records: Sequence[Record]) -> Figure:
                 each for each in records
                 if each["batch"] == batch and each["mode"] == mode and each[key] is not None
             ]  # fmt: skip
+            # The first network is at the top.
             at = [len(names) - names.index(each["network"]) for each in shown]
             marker = {"marker": "osD^vP"[place % 6], "color": COLOURS[place % len(COLOURS)]}
             axes.plot(_numbers(shown, key), at, linestyle="", label=f"batch {batch}", **marker)
@@ -277,6 +282,7 @@ def _speed(records: Sequence[Record]) -> Figure:
 def _gains(records: Sequence[Record]) -> Figure:
     """Draw the gain of every activation, by sampling where there is none by quadrature."""
     figure, ((axes,),) = _panels(1, 1)
+    # Bars are counted from the bottom, and the first record is to be at the top.
     for place, record in enumerate(reversed(records)):
         exact, sampled = record["exact"], record["sampled"]
         axes.barh(place, float(exact or sampled or 0), color=COLOURS[0] if exact else COLOURS[1])

@@ -78,6 +78,7 @@ class Entry:
         """Number of runs that diverged, ran out of memory or were impossible, by the word."""
         statuses = [row.status for row in self.source_runs]
         if not self.metric.learned and self.values:
+            # A run that diverged still has a size and a speed.
             statuses = [status for status in statuses if status != "diverged"]
         return {word: statuses.count(key) for key, word in WORDS.items() if key in statuses}
 
@@ -128,6 +129,7 @@ class Table:
         scale = ["small"] if self.scale != FULL else []
         text = "-".join([*scale, *words(self.setting, self.differs, short=True)])
         slug = re.sub(r"[^\w.=-]+", "_", text) or "published"
+        # Long settings that begin alike get files of their own by the digest.
         if len(slug) <= LONGEST:
             return slug
         return f"{slug[:LONGEST]}-{hashlib.sha256(slug.encode()).hexdigest()[:8]}"

@@ -214,6 +214,7 @@ def _compare(
 
 def judge_published(claim: Claim, spec: TableSpec) -> PublishedEffect | None:
     """Return the effect of a claim in the paper's numbers; None without numbers."""
+    # A paper's table prints the metric of the table and no other.
     if claim.metric is not None:
         return None
     effects = []
@@ -234,6 +235,7 @@ def judge_published(claim: Claim, spec: TableSpec) -> PublishedEffect | None:
         return None
     if claim.average:
         effects = [fmean(effects)]
+    # In floats 74.3 - 74.1 is above a bound of 0.2.
     effects = [round(effect, 6) for effect in effects]
     weakest = max(effects, key=abs) if claim.two_sided else min(effects)
     return PublishedEffect(all(_holds(claim, effect) for effect in effects), weakest, unverified)
@@ -272,6 +274,7 @@ def _obstacle(claim: Claim, entries: Mapping[Pick, Entry]) -> Verdict | None:
 
 def _share_computation(entries: Sequence[Entry]) -> bool:
     """Return True if a computation that was done once is in several of the entries."""
+    # Where the key of the computation is unknown, an id stands for it.
     keys = [
         {run.computation or run.shared_with or run.id for run in entry.runs} for entry in entries
     ]

@@ -82,6 +82,7 @@ def augment_chunk(data: Dataset, chunk: Chunk) -> Chunk:
     pixels = data.train_input(pixels, draws)  # (U, C, H, W)
     if (mix := chunk.mix) is None:
         return chunk._replace(images=pixels.unflatten(0, chunk.indices.shape))
+    # An image that is partner of another is read and augmented once.
     places = (torch.searchsorted(chunk.read_indices, i) for i in (chunk.indices, mix.partners))
     images, partners = (pixels.index_select(0, p.flatten()).unflatten(0, p.shape) for p in places)
     return chunk._replace(images=mix_images(images, partners, mix.share, mix.boxes))

@@ -61,6 +61,7 @@ class Checkpoints:
     def _save_file(self, name: str, state: State) -> None:
         if not self.writes:
             return
+        # Renamed at the end: a process that is killed while it writes leaves the older checkpoint.
         temporary = self.folder / f".{name}.{os.getpid()}"
         torch.save(_compact(state), temporary)
         temporary.replace(self.folder / name)
@@ -77,6 +78,7 @@ def _compact(state: Any) -> Any:
 
 def collect_optimizer_state(optimizer: Optimizer, network: nn.Module) -> State:
     """Return the state that `optimizer` has for each parameter, such as momentum, by name."""
+    # Not by index as in torch, which follows from the parameter groups of one recipe.
     names: dict[Any, str] = {parameter: name for name, parameter in network.named_parameters()}
     return {names[parameter]: dict(state) for parameter, state in optimizer.state.items()}
 
@@ -115,6 +117,7 @@ def load_weights(network: nn.Module, state: State) -> None:
     try:
         network.load_state_dict(state["model"])
     except RuntimeError as error:
+        # The first line has only the name of the class; the next one says which tensor differs.
         mismatch = str(error).partition("\n")[2].strip().partition("\n")[0]
         raise BadInput(
             f"init_from: the checkpoint is of another network ({mismatch}); use the same model, "
@@ -128,6 +131,7 @@ def load_state(path: Path) -> State:
     Raises:
         Exception: the file is missing, damaged or of another kind.
     """
+    # weights_only: a checkpoint from elsewhere must not run code.
     state: State = torch.load(path, map_location="cpu", weights_only=True)
     return state
 

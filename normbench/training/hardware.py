@@ -69,5 +69,6 @@ def measure_devices(cell: Cell, devices: int) -> dict[str, Any]:
     return {
         "devices": f"{devices} x cpu ({platform.machine()})",
         "device_memory": host_memory(),
+        # Linux gives it in KiB.
         "peak_memory": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
     }

@@ -75,6 +75,7 @@ class Recipe(LearningRateSchedule):
     def count_steps(self, train_images: int, global_batch: int) -> int:
         """Return the optimizer steps of a run with `train_images // global_batch` per epoch."""
         if self.epochs is not None:
+            # Images that do not fill a global batch are left out of an epoch.
             return max(1, round(self.epochs * (train_images // global_batch)))
         assert self.images is not None
         return max(1, round(self.images / global_batch))
@@ -84,6 +85,7 @@ class Recipe(LearningRateSchedule):
         lr = self.peak_lr(global_batch)
         groups = parameter_groups.build_groups(model, lr, self.weight_decay, self.decayed)
         optimizer = self._create_optimizer(groups, lr)
+        # Weight decay by itself pulls towards 0.
         if self.gain_target:
             offset = self.weight_decay * self.gain_target
             parameter_groups.subtract_from_gain_gradients(model, optimizer, offset)

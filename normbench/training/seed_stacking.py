@@ -77,6 +77,7 @@ class StackedTrainingModule(LightningModule):
             for seed, chunk in enumerate(chunks)
         ]
         self.done += len(steps)
+        # Here the processor waits for the device, once a chunk.
         loss_and_hits = dict(zip(self.seeds, torch.stack(numbers).tolist(), strict=True))
         due = any(checkpoints.due() for checkpoints in self._active_checkpoints())
         ends_epoch = chunks[0].ends_epoch
@@ -95,6 +96,7 @@ class StackedTrainingModule(LightningModule):
         self.optimizer.zero_grad()
         losses, logits = self.stack(self._loss, images.to(self.dtype), *targets)
         losses.sum().backward()
+        # Before the scheduler moves on: a record has the rate of its own steps.
         lr = self.optimizer.param_groups[0]["lr"]
         self.optimizer.step()
         self.lr_scheduler.step()
@@ -152,6 +154,7 @@ class StackedDataModule(LightningDataModule):
         return Restartable(self._read_remaining_chunks)
 
     def val_dataloader(self) -> CombinedLoader:
+        # All seeds evaluate the same images, so the shortest loader cuts none off.
         return CombinedLoader([images.val_dataloader() for images in self.seeds], "min_size")
 
     def test_dataloader(self) -> CombinedLoader:
@@ -171,6 +174,7 @@ def train_stacked(trainings: Sequence[Training]) -> list[dict[str, Any]]:
     modules: list[TrainingModule] = []
     for training in map(_without_compilation, trainings):
         seed = training.experiment.cell.seed
+        # The same open files: seeds differ in the order of images alone.
         images = modules[0].images.with_seed(seed) if modules else None
         modules.append(prepare(training, images))
     module = StackedTrainingModule(modules)

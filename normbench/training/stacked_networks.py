@@ -50,6 +50,7 @@ class StackedNetworks:
         tensors = parameters | self.buffers
         for number, network in enumerate(networks):
             for name, tensor in chain(network.named_parameters(), network.named_buffers()):
+                # `.data` keeps the parameter object, which optimizers hold, and needs no autograd.
                 tensor.data = tensors[name].detach()[number]
 
     def __call__(self, compute: Callable[..., Any], *inputs: Tensor) -> Any:
