@@ -46,14 +46,9 @@ def gain_by_quadrature(function: Callable[[Tensor], Tensor]) -> float:
     return 1 / sqrt(float((density * (y - mean) ** 2).sum()))
 
 
-def gain_by_sampling(
-    function: Callable[[Tensor], Tensor],
-    vectors: int = VECTORS,
-    length: int = LENGTH,
-    seed: int = 0,
-) -> float:
+def gain_by_sampling(function: Callable[[Tensor], Tensor]) -> float:
     """Return the gain from the mean over normal vectors of the variance of their activations."""
-    u = torch.randn(vectors, length, generator=torch.Generator().manual_seed(seed))
+    u = torch.randn(VECTORS, LENGTH, generator=torch.Generator().manual_seed(0))
     return 1 / sqrt(float(function(u.double()).var(dim=1, correction=0).mean()))
 
 

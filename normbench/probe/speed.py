@@ -66,7 +66,7 @@ class Speed:
 
 
 def measure_speeds(
-    networks: Mapping[str, TimedNetwork], classes: int, mode: Mode, repeats: int = 7
+    networks: Mapping[str, TimedNetwork], classes: int, mode: Mode, repeats: int
 ) -> list[Speed]:
     """Time `networks` in turn, for `repeats` rounds; only the one that runs is in memory."""
     speeds: dict[str, Speed] = {}

@@ -82,12 +82,12 @@ def _line_style(place: int) -> dict[str, Any]:
     return {"color": COLOURS[place % len(COLOURS)], "linestyle": _DASHES[place % len(_DASHES)]}
 
 
-def _some_epochs(records: Sequence[Record], most: int = 3) -> list[Record]:
+def _some_epochs(records: Sequence[Record]) -> list[Record]:
     """Return the records of at most the first, middle and last epoch of each network."""
     chosen: list[Record] = []
     for of_network in group_by(records, "network").values():
         epochs = list(group_by(of_network, "epoch"))
-        if len(epochs) > most:
+        if len(epochs) > 3:
             epochs = [epochs[0], epochs[len(epochs) // 2], epochs[-1]]
         chosen += [record for record in of_network if record.get("epoch") in epochs]
     return chosen

@@ -172,7 +172,7 @@ class DataModule(LightningDataModule):
         """
         epoch = math.ceil(self.chunking.steps / self.sampler.steps_per_epoch)
         while steps > 0:
-            batches = self.sampler.device_indices(epoch, self.device)[:steps]  # (K, A, N)
+            batches = self._select(self.sampler.global_batches(epoch))[:steps]  # (K, A, N)
             sizes = [batches[0].numel()] * len(batches)
             stream = self.train.stream(batches.flatten(), epoch, sizes)
             for indices, images in zip(batches, stream, strict=True):

@@ -30,10 +30,6 @@ class WorkerSampler:
     def steps_per_epoch(self) -> int:
         return self.images // self.global_batch
 
-    def device_indices(self, epoch: int, device: int = 0) -> Tensor:
-        """Return the indices (steps, A, N) of the images that `device` sees in `epoch`."""
-        return self.select_device(self.global_batches(epoch), device)
-
     def global_batches(self, epoch: int) -> Tensor:
         """Return the indices (steps, global batch) of the images of `epoch`."""
         order = permutation(self.seed, epoch, self.images)

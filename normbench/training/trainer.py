@@ -72,7 +72,15 @@ def fit_and_test(
         trainer.test(module, images, verbose=False)
     seconds = time.monotonic() - started
     return [
-        {**collect_results(seed), "seconds": seconds, **collect_hardware_fields(seed)}
+        {
+            **collect_results(seed),
+            "seconds": seconds,
+            "resumed": seed.resumed,
+            "impl": seed.impl,
+            "channels_last": seed.cell.trainer.channels_last,
+            "cuda_graphs": seed.cell.trainer.cuda_graph,
+            **measure_devices(seed.cell, seed.plan.devices),
+        }
         for seed in seeds
     ]
 
@@ -102,17 +110,6 @@ def collect_results(module: TrainingModule) -> dict[str, Any]:
         reason = f"the loss on the test images was {test_loss}"
         fields |= {"test_loss": None, "status": "diverged", "reason": reason}
     return fields
-
-
-def collect_hardware_fields(module: TrainingModule) -> dict[str, Any]:
-    """Return the fields of a row about devices, speed options and resumptions."""
-    return {
-        "channels_last": module.cell.trainer.channels_last,
-        "impl": module.impl,
-        "cuda_graphs": module.cell.trainer.cuda_graph,
-        "resumed": module.resumed,
-        **measure_devices(module.cell, module.plan.devices),
-    }
 
 
 def build_trainer(module: TrainingModule) -> Trainer:

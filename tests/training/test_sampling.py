@@ -18,7 +18,7 @@ def seen(plan: Plan, images: int = 100, batch: int = 3) -> dict[tuple[int, int],
     sampler = WorkerSampler(images, batch * plan.workers, plan, seed=5)
     found = {}
     for device in range(plan.devices):
-        for step, turns in enumerate(sampler.device_indices(2, device)):
+        for step, turns in enumerate(sampler.select_device(sampler.global_batches(2), device)):
             for turn, images_of_pass in enumerate(turns):
                 for slot in range(plan.per_forward):
                     worker = device + plan.devices * (turn + plan.accumulation * slot)
@@ -39,10 +39,10 @@ def test_image_k_of_the_global_batch_belongs_to_worker_k_mod_w() -> None:
 
 def test_what_does_not_fill_a_global_batch_is_left_out() -> None:
     sampler = WorkerSampler(100, 24, plans(8)[0], seed=0)
-    indices = sampler.device_indices(0)
-    assert indices.shape == (4, 1, 24)
+    indices = sampler.global_batches(0)
+    assert indices.shape == (4, 24)
     assert len(indices.unique()) == 96
-    assert not torch.equal(indices, sampler.device_indices(1))
+    assert not torch.equal(indices, sampler.global_batches(1))
 
 
 @pytest.mark.parametrize("plan", [(0, 1, 1), (1, -1, 1)])
