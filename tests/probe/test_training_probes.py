@@ -5,9 +5,9 @@ from statistics import fmean
 
 import pytest
 
+from normbench.history import read_history
 from normbench.measurements.power import CURVE
 from normbench.results import read as read_rows
-from normbench.history import read_history
 from normbench.run_files import (
     append_epoch,
     group_by,
