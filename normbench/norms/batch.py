@@ -41,7 +41,7 @@ from normbench.norms.base.layer import (
     upcast,
 )
 from normbench.norms.base.moments import normalize_by, set_moments, split_sets
-from normbench.norms.base.options import require_positive, require_share
+from normbench.norms.base.options import positive, share
 from normbench.norms.base.running import RunningStatistics, normalize_weighted, running_moments
 from normbench.norms.workers import PerWorker
 
@@ -58,13 +58,9 @@ class BatchNorm(Normalizer):
         eps: added to the variance, inside the square root.
     """
 
-    momentum: float = 0.1
-    eps: float = 1e-5
+    momentum: float = share(0.1)
+    eps: float = positive(1e-5)
     batch_independent: ClassVar[bool] = False
-
-    def __post_init__(self) -> None:
-        require_positive(eps=self.eps)
-        require_share(momentum=self.momentum)
 
     def layer(self, channels: int, act: str | None = "relu") -> NormAct:
         return BatchNormAct(channels, act, self)

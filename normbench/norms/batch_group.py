@@ -30,12 +30,11 @@ from normbench.norms.base.moments import (
     Moments,
     expand_sets,
     merge_channels,
-    merge_moments,
+    merge_images,
     normalize_by,
     set_moments,
-    split_sets,
 )
-from normbench.norms.base.options import require_positive, require_share
+from normbench.norms.base.options import positive, share
 from normbench.norms.base.running import RunningStatistics, normalize_weighted, running_moments
 from normbench.norms.workers import PerWorker
 
@@ -49,22 +48,15 @@ class BatchGroupNorm(Grouped):
         momentum: weight of a step's statistics in the running statistics.
     """
 
-    images: int | None = None
-    momentum: float = 0.1
+    images: int | None = positive(None)
+    momentum: float = share(0.1)
     batch_independent: ClassVar[bool] = False
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require_positive(images=1 if self.images is None else self.images)
-        require_share(momentum=self.momentum)
 
     def layer(self, channels: int, act: str | None = "relu") -> NormAct:
         return BatchGroupNormAct(channels, act, self)
 
 
 class BatchGroupNormAct(PerWorker, RunningStatistics, Normalizing):
-    """The layer."""
-
     shown: ClassVar[tuple[str, ...]] = ("act", "groups", "images", "example_weight")
 
     def __init__(self, channels: int, act: str | None, options: BatchGroupNorm) -> None:
@@ -106,9 +98,8 @@ class BatchGroupNormAct(PerWorker, RunningStatistics, Normalizing):
         if self.training:
             moments = set_moments(x, self.sets(len(x)))
             if track:
-                # Set s belongs to worker s mod W: (S, C) -> (S/W, W, C) -> (W, C).
-                mean, var = (split_sets(each, self.workers) for each in moments)
-                mean, var = merge_moments(mean, var, dim=0)
+                # Set s belongs to worker s mod W: (S, C) -> (W, C).
+                mean, var = merge_images(*moments, self.workers)
                 self.track(mean=mean, var=var)
             mean, var = merge_channels(*moments, self.groups)
             return expand_sets(mean, len(x)), expand_sets(var, len(x))

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from normbench.norms.base.layer import NormAct, Normalizer, Normalizing, Role, upcast
-from normbench.norms.base.options import require_positive
+from normbench.norms.base.options import positive
 
 
 @dataclass(frozen=True)
@@ -27,19 +27,14 @@ class DynamicTanh(Normalizer):
         alpha: initial scale.
     """
 
-    alpha: float = 0.5  # the paper's
+    alpha: float = positive(0.5)  # the paper's
     batch_independent: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        require_positive(alpha=self.alpha)
 
     def layer(self, channels: int, act: str | None = "relu") -> NormAct:
         return DynamicTanhAct(channels, act, self.alpha)
 
 
 class DynamicTanhAct(Normalizing):
-    """The layer."""
-
     batch_independent = True
     roles: ClassVar[dict[str, Role]] = {**Normalizing.roles, "alpha": "scalar"}
 

@@ -53,7 +53,7 @@ from normbench.norms.base.layer import (
     upcast,
 )
 from normbench.norms.base.moments import expand_sets, set_moments
-from normbench.norms.base.options import largest_divisor, require_positive, require_share
+from normbench.norms.base.options import largest_divisor, positive, share
 from normbench.norms.base.running import RunningStatistics
 from normbench.norms.evonorm_expressions import (
     EXPRESSIONS,
@@ -100,53 +100,37 @@ class EvoNormB(EvoNorm):
         momentum: weight of a step's variance in the running variance.
     """
 
-    momentum: float = 0.1
-    eps: float = 1e-5
-
-    def __post_init__(self) -> None:
-        require_positive(eps=self.eps)
-        require_share(momentum=self.momentum)
+    momentum: float = share(0.1)
+    eps: float = positive(1e-5)
 
 
 @dataclass(frozen=True)
 class EvoNormB0(EvoNormB):
-    """B0; options as in `EvoNormB`."""
-
     which: ClassVar[str] = "d1.6"
 
 
 @dataclass(frozen=True)
 class EvoNormB1(EvoNormB):
-    """B1; options as in `EvoNormB`."""
-
     which: ClassVar[str] = "d1.1"
 
 
 @dataclass(frozen=True)
 class EvoNormB2(EvoNormB):
-    """B2; options as in `EvoNormB`."""
-
     which: ClassVar[str] = "d1.7"
 
 
 @dataclass(frozen=True)
 class EvoNormS0(EvoNorm, Grouped):
-    """S0, with statistics of one image; options as in `Grouped`."""
-
     which: ClassVar[str] = "d2.6"
 
 
 @dataclass(frozen=True)
 class EvoNormS1(EvoNorm, Grouped):
-    """S1, with statistics of one image; options as in `Grouped`."""
-
     which: ClassVar[str] = "d2.5"
 
 
 @dataclass(frozen=True)
 class EvoNormS2(EvoNorm, Grouped):
-    """S2, with statistics of one image; options as in `Grouped`."""
-
     which: ClassVar[str] = "d2.2"
 
 
@@ -162,11 +146,10 @@ class EvoNormCandidate(EvoNorm, Grouped):
     """
 
     which: str = "d1.2"
-    momentum: float = 0.1
+    momentum: float = share(0.1)
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require_share(momentum=self.momentum)
         if self.which in REPEATS:
             first = REPEATS[self.which]
             raise ValueError(

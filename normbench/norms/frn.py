@@ -28,7 +28,7 @@ from torch import Tensor, nn
 from normbench.norms.base import reference_ops
 from normbench.norms.base.layer import NormAct, Normalizer, Normalizing, Role, per_channel, upcast
 from normbench.norms.base.moments import root_mean_square
-from normbench.norms.base.options import require_positive
+from normbench.norms.base.options import positive
 
 
 @dataclass(frozen=True)
@@ -40,12 +40,9 @@ class FilterResponseNorm(Normalizer):
         learned_eps: add |e| too, with e learned, initially 1e-4: for 1x1 maps.
     """
 
-    eps: float = 1e-6  # the paper's
+    eps: float = positive(1e-6)  # the paper's
     learned_eps: bool = False
     batch_independent: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        require_positive(eps=self.eps)
 
     def layer(self, channels: int, act: str | None = "relu") -> NormAct:
         return FilterResponseNormAct(channels, act, self.eps, learned=self.learned_eps)

@@ -31,7 +31,7 @@ from torch import Tensor
 
 from normbench.norms.base.layer import NormAct, upcast
 from normbench.norms.base.moments import set_moments
-from normbench.norms.base.options import require_positive
+from normbench.norms.base.options import positive
 from normbench.norms.batch import BatchNorm, BatchNormAct
 
 
@@ -43,19 +43,13 @@ class GhostBatchNorm(BatchNorm):
         ghost: images per group, a divisor of `batch` and less than it.
     """
 
-    ghost: int = 4
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require_positive(ghost=self.ghost)
+    ghost: int = positive(4)
 
     def layer(self, channels: int, act: str | None = "relu") -> NormAct:
         return GhostBatchNormAct(channels, act, self)
 
 
 class GhostBatchNormAct(BatchNormAct):
-    """The layer."""
-
     shown: ClassVar[tuple[str, ...]] = ("act", "ghost", "example_weight")
 
     def __init__(self, channels: int, act: str | None, options: GhostBatchNorm) -> None:

@@ -28,7 +28,7 @@ from torch.nn import functional as F
 
 from normbench.norms.base import reference_ops
 from normbench.norms.base.layer import Grouped, NormAct, Normalizer, Normalizing, saves_only_output
-from normbench.norms.base.options import require_positive
+from normbench.norms.base.options import positive
 from normbench.norms.base.running import normalize_weighted
 
 
@@ -50,11 +50,8 @@ class LayerNorm(Normalizer):
         eps: added to the variance, inside the square root.
     """
 
-    eps: float = 1e-5
+    eps: float = positive(1e-5)
     batch_independent: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        require_positive(eps=self.eps)
 
     def groups_of(self, channels: int) -> int:  # noqa: ARG002 (InstanceNorm reads it)
         """Return the number of groups of a layer of `channels` channels."""

@@ -43,7 +43,7 @@ from torch import Tensor, nn
 
 from normbench.norms.base.activations import gain, save_input_only
 from normbench.norms.base.layer import Affine, NormAct, Normalizer, Role
-from normbench.norms.base.options import require_positive
+from normbench.norms.base.options import positive
 from normbench.norms.base.residual import FixUp, NormalizerFree, Residual, SkipInit
 from normbench.norms.base.standardized_conv import Standardization
 
@@ -72,18 +72,13 @@ class NF(Normalizer):
         gate: factor of squeeze-excite gates; null: 2, as gates are 1/2 on average.
     """
 
-    alpha: float = 0.2  # the paper's
+    alpha: float = positive(0.2)  # the paper's
     skip_gain: bool = True
-    ws_eps: float = 1e-4  # the paper's code
-    gain: float | None = None
+    ws_eps: float = positive(1e-4)  # the paper's code
+    gain: float | None = positive(None)
     weights: Literal["gaussian"] | None = None
-    gate: float | None = None
+    gate: float | None = positive(None)
     batch_independent: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        require_positive(alpha=self.alpha, ws_eps=self.ws_eps)
-        factors = {"gain": self.gain, "gate": self.gate}
-        require_positive(**{name: value for name, value in factors.items() if value is not None})
 
     @property
     def conv(self) -> Standardization | None:
@@ -129,10 +124,7 @@ class FixUpNorm(NoNorm):
         rate: learning rate of the scalars and the classifier's bias, relative to all else.
     """
 
-    rate: float = 0.1  # the authors' code
-
-    def __post_init__(self) -> None:
-        require_positive(rate=self.rate)
+    rate: float = positive(0.1)  # the authors' code
 
     @property
     def residual(self) -> Residual:

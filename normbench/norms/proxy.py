@@ -33,7 +33,7 @@ import torch
 from torch import Tensor, nn
 
 from normbench.norms.base.layer import NormAct, Normalizer, Normalizing, Role, per_channel, upcast
-from normbench.norms.base.options import require_positive
+from normbench.norms.base.options import positive
 from normbench.norms.batch import BatchNorm, BatchNormAct
 from normbench.norms.group import GroupNorm, GroupNormAct, InstanceNorm, LayerNorm
 
@@ -109,13 +109,9 @@ class Proxied(Normalizer):
     """
 
     additional: bool = True
-    samples: int = 256  # of ports that follow the paper; the authors' code has 200
-    proxy_eps: float = 0.03  # the authors' code
+    samples: int = positive(256)  # of ports that follow the paper; the authors' code has 200
+    proxy_eps: float = positive(0.03)  # the authors' code
     proxied: ClassVar[type[ProxyAct]] = ProxyGroupNormAct
-
-    def __post_init__(self) -> None:
-        super().__post_init__()  # type: ignore[misc]
-        require_positive(samples=self.samples, proxy_eps=self.proxy_eps)
 
     def layer(self, channels: int, act: str | None = "relu") -> NormAct:
         return self._build(channels, act, scale=True)

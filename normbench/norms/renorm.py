@@ -33,7 +33,7 @@ from torch import Tensor, nn
 from normbench.norms.base import reference_ops
 from normbench.norms.base.layer import NormAct, per_channel, upcast
 from normbench.norms.base.moments import Moments, expand_sets, set_moments
-from normbench.norms.base.options import require_positive
+from normbench.norms.base.options import positive, share
 from normbench.norms.batch import BatchNorm, BatchNormAct
 
 
@@ -51,16 +51,15 @@ class BatchRenorm(BatchNorm):
         d_open: fraction at which the limit of d reaches `d_max`.
     """
 
-    momentum: float = 0.01  # momentum and limits are the paper's
+    momentum: float = share(0.01)  # momentum and limits are the paper's
     r_max: float = 3.0
-    d_max: float = 5.0
+    d_max: float = positive(5.0)
     start: float = 0.04  # fractions of ours, in place of the paper's steps
     r_open: float = 0.3
     d_open: float = 0.2
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require_positive(d_max=self.d_max)
         if self.r_max < 1:
             raise ValueError(f"r_max={self.r_max}: it must be at least 1")
         for name in ("r_open", "d_open"):

@@ -20,7 +20,7 @@ from torch import Tensor
 from normbench.norms.base import reference_ops
 from normbench.norms.base.layer import NormAct, Normalizer, Normalizing, upcast
 from normbench.norms.base.moments import root_mean_square
-from normbench.norms.base.options import require_positive
+from normbench.norms.base.options import positive
 
 
 @dataclass(frozen=True)
@@ -31,19 +31,14 @@ class RmsNorm(Normalizer):
         eps: added to the mean square, inside the square root.
     """
 
-    eps: float = 1e-6  # timm's RmsNorm2d
+    eps: float = positive(1e-6)  # timm's RmsNorm2d
     batch_independent: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        require_positive(eps=self.eps)
 
     def layer(self, channels: int, act: str | None = "relu") -> NormAct:
         return RmsNormAct(channels, act, self.eps)
 
 
 class RmsNormAct(Normalizing):
-    """The layer."""
-
     batch_independent = True
 
     def __init__(self, channels: int, act: str | None, eps: float) -> None:

@@ -44,10 +44,10 @@ from normbench.norms.base.moments import (
     Moments,
     channel_moments,
     expand_sets,
+    merge_images,
     merge_moments,
-    split_sets,
 )
-from normbench.norms.base.options import require_positive, require_share
+from normbench.norms.base.options import positive, share
 from normbench.norms.base.running import RunningStatistics, blend_moments, running_moments
 from normbench.norms.workers import PerWorker
 
@@ -79,12 +79,11 @@ class SwitchableNorm(Normalizer):
     hard: bool = False
     mean_ratios: tuple[float, ...] | None = None
     var_ratios: tuple[float, ...] | None = None
-    momentum: float = 0.1
-    eps: float = 1e-5
+    momentum: float = share(0.1)
+    eps: float = positive(1e-5)
 
     def __post_init__(self) -> None:
-        require_positive(eps=self.eps)
-        require_share(momentum=self.momentum)
+        super().__post_init__()
         if not self.over or list(self.over) != [each for each in MEMBERS if each in self.over]:
             raise ValueError(
                 f"over={list(self.over)}: some of in, ln, bn, in this order, once each"
@@ -110,8 +109,6 @@ class SwitchableNorm(Normalizer):
 
 
 class SwitchableNormAct(PerWorker, RunningStatistics, Normalizing):
-    """The layer."""
-
     roles: ClassVar[dict[str, Role]] = {
         **Normalizing.roles,
         "mean_logits": "ratio",
@@ -220,9 +217,7 @@ class SwitchableNormAct(PerWorker, RunningStatistics, Normalizing):
             weight = self.example_weight
             return blend_moments(moments, running, weight) if weight else running
         images = len(mean)
-        # (N, C) -> (N/W, W, C): images of a worker along the first axis.
-        mean, var = (split_sets(each, self.workers) for each in moments)
-        mean, var = merge_moments(mean, var, dim=0)
+        mean, var = merge_images(mean, var, self.workers)
         if track:
             self.track(mean=mean, var=var)
         return expand_sets(mean, images), expand_sets(var, images)

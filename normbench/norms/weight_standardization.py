@@ -19,7 +19,7 @@ Elsewhere:
 from dataclasses import dataclass
 
 from normbench.norms.base.layer import Normalizer
-from normbench.norms.base.options import require_positive
+from normbench.norms.base.options import positive
 from normbench.norms.base.standardized_conv import Standardization
 from normbench.norms.batch import BatchNorm
 from normbench.norms.group import GroupNorm, LayerNorm
@@ -34,11 +34,7 @@ class Standardized(Normalizer):
         ws_eps: added to the variance of a filter's weights, inside the square root.
     """
 
-    ws_eps: float = 1e-10  # Big Transfer
-
-    def __post_init__(self) -> None:
-        super().__post_init__()  # type: ignore[misc]
-        require_positive(ws_eps=self.ws_eps)
+    ws_eps: float = positive(1e-10)  # Big Transfer
 
     @property
     def conv(self) -> Standardization:

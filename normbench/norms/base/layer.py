@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from normbench.errors import Impossible
 from normbench.norms.base.activations import activation, save_input_only
-from normbench.norms.base.options import largest_divisor, require_positive
+from normbench.norms.base.options import check_options, largest_divisor, positive, require_positive
 from normbench.norms.base.recompute import recomputed
 from normbench.norms.base.residual import Residual
 from normbench.norms.base.standardized_conv import Standardization
@@ -24,6 +24,10 @@ Role = Literal["weight", "bias", "gain", "shift", "scalar", "proxy", "ratio", "r
 
 class Normalizer(ABC):
     """A normalizer with the options of its yaml. Architectures take it and never ask its name."""
+
+    def __post_init__(self) -> None:
+        """Check the options; data classes call this."""
+        check_options(self)
 
     @property
     @abstractmethod
@@ -83,11 +87,8 @@ class Grouped(Normalizer):
         eps: added to the variance, inside the square root.
     """
 
-    groups: int = 32  # the papers' number
-    eps: float = 1e-5
-
-    def __post_init__(self) -> None:
-        require_positive(groups=self.groups, eps=self.eps)
+    groups: int = positive(32)  # the papers' number
+    eps: float = positive(1e-5)
 
     def with_max_groups(self, max_groups: int | None) -> Self:
         return self if max_groups is None else replace(self, groups=min(self.groups, max_groups))
@@ -294,15 +295,19 @@ def upcast(x: Tensor) -> Tensor:
 
 def cast_like(y: Tensor, x: Tensor) -> Tensor:
     """Return `y` in the dtype and memory format of `x`."""
+    y = y.to(x.dtype)
+    return y.contiguous(memory_format=torch.channels_last) if is_channels_last(x) else y
+
+
+def is_channels_last(x: Tensor) -> bool:
+    """Return True if the channels of a position are adjacent, not the positions of a channel."""
     # In this order: under vmap (stacked seeds) strides are known, but not the memory format.
-    channels_last = (
+    return (
         not x.is_contiguous()
         and x.stride(1) == 1
         and x.shape[2:].numel() > 1
         and x.is_contiguous(memory_format=torch.channels_last)
     )
-    y = y.to(x.dtype)
-    return y.contiguous(memory_format=torch.channels_last) if channels_last else y
 
 
 def saves_only_output(act: str | None) -> bool:

@@ -51,6 +51,11 @@ def merge_moments(mean: Tensor, var: Tensor, dim: int) -> Moments:
     return union_mean, var.mean(dim) + between
 
 
+def merge_images(mean: Tensor, var: Tensor, sets: int) -> Moments:
+    """Merge moments (N, C) of images into moments (S, C) of their sets."""
+    return merge_moments(split_sets(mean, sets), split_sets(var, sets), dim=0)
+
+
 def merge_channels(mean: Tensor, var: Tensor, groups: int) -> Moments:
     """Merge moments (..., C) of channels into moments (..., G) of their groups."""
     return merge_moments(mean.unflatten(-1, (groups, -1)), var.unflatten(-1, (groups, -1)), dim=-1)

@@ -1,5 +1,26 @@
 """Checks of a normalizer's options, and the number of groups of a layer."""
 
+from dataclasses import field, fields
+from typing import Any
+
+
+def positive(default: float | None) -> Any:
+    """Return the field of an option that is above 0, or None where that is the default."""
+    return field(default=default, metadata={"check": require_positive})
+
+
+def share(default: float) -> Any:
+    """Return the field of an option that is above 0 and at most 1."""
+    return field(default=default, metadata={"check": require_share})
+
+
+def check_options(options: Any) -> None:
+    """Raise ValueError for the first field of a data class whose value its check refuses."""
+    for each in fields(options):
+        value = getattr(options, each.name)
+        if "check" in each.metadata and value is not None:
+            each.metadata["check"](**{each.name: value})
+
 
 def require_positive(**options: float) -> None:
     """Raise ValueError for the first of `options` that is not above 0."""

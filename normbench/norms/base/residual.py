@@ -50,10 +50,7 @@ class Residual:
     def initialize(self, network: nn.Module, branches: Branches, head: nn.Linear) -> None:
         """Initialize a network for the scheme, after the architecture's initialization.
 
-        Args:
-            network: the whole network.
-            branches: the convolutions of every residual branch, in order.
-            head: the classifier.
+        `branches` are the convolutions of every residual branch in order, `head` is the classifier.
         """
 
     def __str__(self) -> str:

@@ -75,10 +75,10 @@ class StandardizedConv2d(nn.Conv2d):
 
     def standardized(self) -> Tensor:
         """Return the standardized weights (O, I, kH, kW)."""
-        centered, var = self._moments()
+        centered, var = self._centered_and_variance()
         return centered * torch.rsqrt(var + self.eps)
 
-    def _moments(self) -> tuple[Tensor, Tensor]:
+    def _centered_and_variance(self) -> tuple[Tensor, Tensor]:
         """Return centered weights, and variances (O, 1, 1, 1), in at least fp32."""
         weight = self.weight.float() if self.weight.dtype.itemsize < 4 else self.weight
         var, mean = torch.var_mean(weight, dim=(1, 2, 3), keepdim=True, correction=0)
@@ -108,7 +108,7 @@ class ScaledStandardizedConv2d(StandardizedConv2d):
             self.bias = nn.Parameter(self.weight.new_zeros(conv.out_channels))
 
     def standardized(self) -> Tensor:
-        centered, var = self._moments()
+        centered, var = self._centered_and_variance()
         fan_in = self.weight[0].numel()
         scale = torch.rsqrt(torch.clamp(var * fan_in, min=self.eps))
         return centered * scale * self.gain[:, None, None, None]

@@ -15,13 +15,7 @@ from torch import Tensor, nn
 
 from normbench.norms import kernels
 from normbench.norms.base.layer import NormAct
-from normbench.norms.base.moments import (
-    expand_groups,
-    expand_sets,
-    merge_channels,
-    merge_moments,
-    split_sets,
-)
+from normbench.norms.base.moments import expand_groups, expand_sets, merge_channels, merge_images
 from normbench.norms.batch import BatchNormAct, SyncBatchNormAct
 from normbench.norms.evonorm import EvoNormBAct, EvoNormSAct
 from normbench.norms.frn import FilterResponseNormAct
@@ -111,7 +105,7 @@ def _batch_norm(layer: BatchNormAct, x: Tensor) -> Tensor | None:
     values = len(x) // sets * x.shape[2] * x.shape[3]
 
     def coefficients(mean: Tensor, var: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
-        mean, var = merge_moments(split_sets(mean, sets), split_sets(var, sets), dim=0)
+        mean, var = merge_images(mean, var, sets)
         layer.track(mean=mean, var=var * (values / (values - 1)))
         scale = torch.rsqrt(var + layer.eps) * weight
         return expand_sets(mean, len(x)), expand_sets(scale, len(x))
@@ -139,8 +133,7 @@ def _batch_var(layer: EvoNormBAct, mean: Tensor, var: Tensor) -> Tensor:
     """Return the variance (N, C) of each channel over its worker, or the running one (1, C)."""
     if not layer.training:
         return layer.running_var[None].to(var.dtype)
-    workers = layer.workers
-    _, worker_var = merge_moments(split_sets(mean, workers), split_sets(var, workers), dim=0)
+    _, worker_var = merge_images(mean, var, layer.workers)
     layer.track(var=worker_var)
     return expand_sets(worker_var, len(mean))
 

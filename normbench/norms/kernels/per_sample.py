@@ -18,6 +18,7 @@ import triton
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from normbench.norms.base.layer import is_channels_last
 from normbench.norms.kernels.sample_kernels import backward, forward
 from normbench.norms.kernels.tiles import (
     ACTIVATIONS,
@@ -25,7 +26,6 @@ from normbench.norms.kernels.tiles import (
     USUAL,
     Parameters,
     dense,
-    is_channels_last,
     shape_arguments,
     stride_like,
     tile_arguments,

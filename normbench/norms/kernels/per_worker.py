@@ -20,12 +20,12 @@ import triton
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from normbench.norms.base.layer import is_channels_last
 from normbench.norms.kernels.tiles import (
     ACTIVATIONS,
     USUAL,
     Parameters,
     dense,
-    is_channels_last,
     shape_arguments,
     stride_like,
     tile_arguments,
@@ -65,7 +65,7 @@ def per_worker(
 
     Args:
         x: the maps.
-        options: the layer's options.
+        options: select the map.
         parameters: those of the map; only a bounded one has a weight.
         coefficients: returns the map's two coefficients, which broadcast over (N, C), from mean and
             (biased) variance (N, C) of every channel of every image and `coefficient_parameters`.
@@ -84,7 +84,7 @@ class _PerWorker(torch.autograd.Function):
     ) -> Tensor:
         x, count = dense(x), len(Parameters._fields)
         parameters = Parameters(*tensors[:count]).contiguous()
-        moments = _moments(x)
+        moments = _image_moments(x)
         with torch.enable_grad():  # the coefficients have a graph of their own
             leaves = [each.detach().requires_grad_() for each in (*moments, *tensors[count:])]
             outputs = [each.expand(x.shape[:2]) for each in coefficients(*leaves)]
@@ -122,7 +122,7 @@ class _PerWorker(torch.autograd.Function):
         return dx, None, None, *parameters.cast(gradients), *to_own
 
 
-def _moments(x: Tensor) -> tuple[Tensor, Tensor]:
+def _image_moments(x: Tensor) -> tuple[Tensor, Tensor]:
     """Return mean and (biased) variance (N, C) of every channel of every image."""
     grid, arguments = _launch_arguments(x)
     shape = (grid[2], *x.shape[:2])

@@ -7,6 +7,8 @@ import torch
 import triton.language as tl
 from torch import Tensor
 
+from normbench.norms.base.layer import is_channels_last
+
 #: Numbers of the activations that kernels compute; `tlu` has a threshold per channel.
 ACTIVATIONS = {None: 0, "identity": 0, "relu": 1, "silu": 2, "tlu": 3}
 LARGEST = 8192  # values of the largest tile
@@ -70,15 +72,6 @@ def stride_like(gradient: Tensor, x: Tensor) -> Tensor:
     if gradient.stride() == x.stride():
         return gradient
     return torch.empty_like(x, dtype=gradient.dtype).copy_(gradient)
-
-
-def is_channels_last(x: Tensor) -> bool:
-    """Return True if the channels of a position are adjacent, not the positions of a channel."""
-    return (
-        x.stride(1) == 1
-        and x.shape[2] * x.shape[3] > 1
-        and x.is_contiguous(memory_format=torch.channels_last)
-    )
 
 
 def shape_arguments(x: Tensor) -> dict[str, Any]:

@@ -17,6 +17,15 @@ from normbench.norms.kernels.pointwise import (
 
 
 @triton.jit
+def _locate_part(C, P, span, BLOCK_C: tl.constexpr):
+    """Return image, channels, which of these exist, and the range of positions of a program."""
+    c = tl.program_id(1) * BLOCK_C + tl.arange(0, BLOCK_C)
+    start = tl.program_id(2) * span
+    # 64 bits, because offsets of many large maps exceed 32.
+    return tl.program_id(0).to(tl.int64), c, c < C, start, tl.minimum(start + span, P)
+
+
+@triton.jit
 def _bound(x, second, v, BOUND: tl.constexpr):
     """Return z, and its derivatives by x and by the second coefficient."""
     if BOUND == 1:
@@ -46,13 +55,9 @@ def moments_of(
     BLOCK_C: tl.constexpr, BLOCK_P: tl.constexpr, ACC: tl.constexpr,
 ):  # fmt: skip
     """Compute mean and sum of squared deviations of a part of each channel of an image."""
-    n = tl.program_id(0).to(tl.int64)
-    c = tl.program_id(1) * BLOCK_C + tl.arange(0, BLOCK_C)
+    n, c, inside, start, end = _locate_part(C, P, span, BLOCK_C)
     columns = tl.arange(0, BLOCK_P)
-    inside = c < C
     x += n * sn
-    start = tl.program_id(2) * span
-    end = tl.minimum(start + span, P)
     total = tl.zeros((BLOCK_C,), ACC)
     for p0 in range(start, end, BLOCK_P):
         tile, _offsets, _mask = read(x, c, p0 + columns, inside, P, sc, sp, ACC)
@@ -75,15 +80,12 @@ def forward(
     BLOCK_C: tl.constexpr, BLOCK_P: tl.constexpr, ACC: tl.constexpr,
 ):  # fmt: skip
     """Compute the map."""
-    n = tl.program_id(0).to(tl.int64)
-    c = tl.program_id(1) * BLOCK_C + tl.arange(0, BLOCK_C)
+    n, c, inside, start, end = _locate_part(C, P, span, BLOCK_C)
     columns = tl.arange(0, BLOCK_P)
-    inside = c < C
     m = load_channels(first + n * C, c, inside, 1.0, ACC)
     r = load_channels(second + n * C, c, inside, 1.0, ACC)
     w, b, v, t, s, q = load_parameters(weight, bias, gate, tau, shift, scale, c, inside, ACC)
-    start = tl.program_id(2) * span
-    for p0 in range(start, tl.minimum(start + span, P), BLOCK_P):
+    for p0 in range(start, end, BLOCK_P):
         tile, offsets, mask = read(x + n * sn, c, p0 + columns, inside, P, sc, sp, ACC)
         if BOUND:
             z, _, _ = _bound(tile, r, v, BOUND)
@@ -106,10 +108,8 @@ def sums(
 
     Each is that of a part of a channel of an image; they are `plane` values apart in `partial`.
     """
-    n = tl.program_id(0).to(tl.int64)
-    c = tl.program_id(1) * BLOCK_C + tl.arange(0, BLOCK_C)
+    n, c, inside, start, end = _locate_part(C, P, span, BLOCK_C)
     columns = tl.arange(0, BLOCK_P)
-    inside = c < C
     m = load_channels(first + n * C, c, inside, 1.0, ACC)
     r = load_channels(second + n * C, c, inside, 1.0, ACC)
     w, b, v, t, s, q = load_parameters(weight, bias, gate, tau, shift, scale, c, inside, ACC)
@@ -119,8 +119,7 @@ def sums(
     to_bias = tl.zeros((BLOCK_C,), ACC)
     to_third = tl.zeros((BLOCK_C,), ACC)
     to_scale = tl.zeros((BLOCK_C,), ACC)
-    start = tl.program_id(2) * span
-    for p0 in range(start, tl.minimum(start + span, P), BLOCK_P):
+    for p0 in range(start, end, BLOCK_P):
         tile, _offsets, _mask = read(x + n * sn, c, p0 + columns, inside, P, sc, sp, ACC)
         g, _offsets, _mask = read(gradient + n * sn, c, p0 + columns, inside, P, sc, sp, ACC)
         if BOUND:
@@ -159,18 +158,15 @@ def inputs(
     BLOCK_C: tl.constexpr, BLOCK_P: tl.constexpr, ACC: tl.constexpr,
 ):  # fmt: skip
     """Compute the gradient of the maps: through the map, and through the channel's moments."""
-    n = tl.program_id(0).to(tl.int64)
-    c = tl.program_id(1) * BLOCK_C + tl.arange(0, BLOCK_C)
+    n, c, inside, start, end = _locate_part(C, P, span, BLOCK_C)
     columns = tl.arange(0, BLOCK_P)
-    inside = c < C
     m = load_channels(first + n * C, c, inside, 1.0, ACC)
     r = load_channels(second + n * C, c, inside, 1.0, ACC)
     w, b, v, t, s, q = load_parameters(weight, bias, gate, tau, shift, scale, c, inside, ACC)
     mean = load_channels(means + n * C, c, inside, 1.0, ACC)
     through_mean = load_channels(to_means + n * C, c, inside, 1.0, ACC) / P
     through_var = 2 * load_channels(to_vars + n * C, c, inside, 1.0, ACC) / P
-    start = tl.program_id(2) * span
-    for p0 in range(start, tl.minimum(start + span, P), BLOCK_P):
+    for p0 in range(start, end, BLOCK_P):
         tile, _offsets, _mask = read(x + n * sn, c, p0 + columns, inside, P, sc, sp, ACC)
         g, offsets, mask = read(gradient + n * sn, c, p0 + columns, inside, P, sc, sp, ACC)
         if BOUND:
