@@ -10,9 +10,10 @@ joins branch and shortcut (`normbench.norms.base.residual`).
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
+from pydantic import Field, PositiveInt
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -24,6 +25,8 @@ from normbench.norms.base.residual import FixUp, NormalizerFree, Residual, SkipI
 Shortcut = Literal["identity", "projection"]
 Order = Literal["conv_norm_act", "norm_act_conv", "act_norm_conv"]
 Schemes = tuple[type[Residual], ...]
+#: A size of each stage. The command line checks such types, so constructors need not.
+Stages = Annotated[tuple[PositiveInt, ...], Field(min_length=1)]
 
 #: Residual schemes that post-activation, pre-activation and other blocks support.
 V1: Schemes = (Residual, FixUp)
@@ -160,11 +163,12 @@ class BlockV2(nn.Module):
         self.scale = Scale(last.width) if scaled else nn.Identity()
         self.drop = StochasticDepth(rate)
         step = total_stride(convs)
-        self.pool = pool and step > 1
+        self.pool: nn.Module = nn.Identity()
+        if pool and step > 1:  # at an odd border, the mean of the positions that exist
+            self.pool, step = nn.AvgPool2d(2, ceil_mode=True, count_include_pad=False), 1
         self.project: nn.Conv2d | None = None
-        if first.channels != last.width or step > 1:
-            project = Conv(first.channels, last.width, 1, 1 if self.pool else step)
-            self.project = convolution(norm, project)
+        if first.channels != last.width or total_stride(convs) > 1:
+            self.project = convolution(norm, Conv(first.channels, last.width, 1, step))
         self.join = norm.residual.join()
 
     def forward(self, x: Tensor) -> Tensor:
@@ -172,7 +176,7 @@ class BlockV2(nn.Module):
         h = h if self.beta == 1 else h / self.beta  # after the activation, as in the paper's code
         shortcut = x
         if self.project is not None:
-            shortcut = self.project(halve_maps(h) if self.pool else h)
+            shortcut = self.project(self.pool(h))
         h = self.excite[0](self.convs[0](h))
         for norm, conv, excite in list(zip(self.norms, self.convs, self.excite, strict=True))[1:]:
             h = excite(conv(norm(h)))
@@ -253,11 +257,6 @@ def total_stride(convs: Sequence[Conv]) -> int:
     return max(conv.stride for conv in convs)
 
 
-def halve_maps(x: Tensor) -> Tensor:
-    """Average 2x2 positions; at an odd border, those that exist."""
-    return F.avg_pool2d(x, 2, ceil_mode=True, count_include_pad=False)
-
-
 def initialize(
     network: nn.Module,
     norm: Normalizer,
@@ -280,16 +279,6 @@ def initialize(
                 nn.init.zeros_(module.bias)
     branches = [list(block.get_submodule("convs").children()) for block in blocks]
     norm.residual.initialize(network, branches, head)  # type: ignore[arg-type]
-
-
-def require_at_least(least: float, **options: float | tuple[float, ...] | None) -> None:
-    """Raise ValueError for the first of `options` with a value below `least`."""
-    for name, value in options.items():
-        if isinstance(value, tuple):
-            if min(value, default=0) < least:
-                raise ValueError(f"{name}={list(value)}: each must be at least {least}")
-        elif value is not None and value < least:
-            raise ValueError(f"{name}={value}: it must be at least {least}")
 
 
 def require_residual(norm: Normalizer, offered: Schemes) -> None:

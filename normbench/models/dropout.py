@@ -12,28 +12,28 @@ Elsewhere: timm's DropPath rescales, as EfficientNet's code does; normalizer-fre
 (Brock, De and Smith 2021, released code), and neither does `rescale=False`.
 """
 
+from typing import Annotated
+
 import torch
+from pydantic import Field
 from torch import Tensor, nn
 
 from normbench.data.counter_rng import Draws, uniform
 from normbench.norms.base.layer import cast_like
 
+#: Probability of dropping.
+Rate = Annotated[float, Field(ge=0, lt=1)]
+
 
 class RandomDrop(nn.Module):
-    """Base of dropout and stochastic depth.
-
-    Args:
-        rate: probability of dropping.
-
-    Raises:
-        ValueError: `rate` is no probability below 1.
-    """
+    """Base of dropout and stochastic depth; `rate` is the probability of dropping."""
 
     keys: Tensor | None = None  # one per image of the forward pass
 
     def __init__(self, rate: float) -> None:
         super().__init__()
-        require_rates(rate=rate)
+        if not 0 <= rate < 1:
+            raise ValueError(f"rate={rate}: a rate is from 0 to below 1")
         self.rate = rate
 
     def keep_mask(self, x: Tensor, *shape: int) -> Tensor:
@@ -64,9 +64,7 @@ class Dropout(RandomDrop):
 class StochasticDepth(RandomDrop):
     """Drop the whole residual branch of an image (Huang et al. 2016).
 
-    Args:
-        rate: probability of dropping.
-        rescale: divide kept branches by their probability.
+    With `rescale` kept branches are divided by their probability.
     """
 
     def __init__(self, rate: float, *, rescale: bool = False) -> None:
@@ -105,10 +103,3 @@ def set_rescale(network: nn.Module, rescale: bool) -> None:
 def linear_rates(rate: float, blocks: int) -> list[float]:
     """Return rates of stochastic depth that grow linearly from 0: rate * index / blocks."""
     return [rate * index / blocks for index in range(blocks)]
-
-
-def require_rates(**options: float) -> None:
-    """Raise ValueError for the first of `options` that is no probability below 1."""
-    for name, value in options.items():
-        if not 0 <= value < 1:
-            raise ValueError(f"{name}={value}: a rate is from 0 to below 1")

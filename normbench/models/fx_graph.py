@@ -7,7 +7,7 @@ normalization, whether a map is pooled and where a branch ends, whatever attribu
 
 import operator
 from collections.abc import Iterator
-from itertools import zip_longest
+from itertools import chain, zip_longest
 from typing import Any
 
 import timm.layers
@@ -74,7 +74,8 @@ class CallGraph:
             calls = Tracer().trace(network.train())
             in_evaluation = Tracer().trace(network.eval())
             self.module = fx.GraphModule(network, calls, type(network).__name__)
-            _record_shapes(self.module.eval(), image)
+            with torch.no_grad():
+                _ShapeRecorder(self.module.eval()).run(torch.empty(1, *image, device="meta"))
         except Exception as error:  # foreign code can raise anything
             reason = f"{type(error).__name__}: {error}".partition("\n")[0]
             raise Impossible(
@@ -93,7 +94,7 @@ class CallGraph:
 
     def layer(self, call: fx.Node) -> nn.Module | None:
         """Return the module that `call` calls, or None."""
-        return layer(self.module, call)
+        return self.module.get_submodule(str(call.target)) if call.op == "call_module" else None
 
     def normalizations(self) -> Iterator[tuple[fx.Node, nn.Module]]:
         """Yield the calls of normalizations of torch and timm, with their layers."""
@@ -182,15 +183,23 @@ class CallGraph:
                 dependent.add(each)
         return dependent - {call}
 
+    def depths(self) -> dict[fx.Node, int]:
+        """Return, for each call, the largest number of convolutions on a path from the images."""
+        depths: dict[fx.Node, int] = {}
+        for call in self.calls:
+            before = max((depths[source] for source in call.all_input_nodes), default=0)
+            depths[call] = before + isinstance(self.layer(call), nn.Conv2d)
+        return depths
+
     def replace(self, call: fx.Node, layer: nn.Module) -> None:
         """Let `call` call `layer`, under the name of the old layer."""
         if call.op != "call_module":
             name = f"{call.name}_"
             self.module.add_submodule(name, layer)
             with self.module.graph.inserting_before(call):
-                fresh = self.module.graph.call_module(name, (call.args[0],))
-            fresh.meta = dict(call.meta)
-            call.replace_all_uses_with(fresh)
+                added = self.module.graph.call_module(name, (call.args[0],))
+            added.meta = dict(call.meta)
+            call.replace_all_uses_with(added)
             self.module.graph.erase_node(call)
             return
         others = [other for other in self.calls if other.target == call.target and other != call]
@@ -203,9 +212,9 @@ class CallGraph:
         path = f"{call.target}_{name}"
         self.module.add_submodule(path, layer)
         with self.module.graph.inserting_after(call):
-            fresh = self.module.graph.call_module(path, (call,))
-        fresh.meta = dict(call.meta)
-        call.replace_all_uses_with(fresh, lambda user: user is not fresh)
+            added = self.module.graph.call_module(path, (call,))
+        added.meta = dict(call.meta)
+        call.replace_all_uses_with(added, lambda user: user is not added)
 
     def pad_before(self, call: fx.Node, conv: nn.Conv2d) -> None:
         """Pad before a convolution that pads dynamically ("same"), outside of it."""
@@ -226,20 +235,6 @@ class CallGraph:
         self.module.recompile()
         self.module.train(self.module.training)  # new layers, too
         return self.module
-
-
-def layer(module: fx.GraphModule, call: fx.Node) -> nn.Module | None:
-    """Return the module that `call` calls, or None."""
-    return module.get_submodule(str(call.target)) if call.op == "call_module" else None
-
-
-def depths(module: fx.GraphModule) -> dict[fx.Node, int]:
-    """Return, for each call, the largest number of convolutions on a path from the images."""
-    depths: dict[fx.Node, int] = {}
-    for call in module.graph.nodes:
-        before = max((depths[source] for source in call.all_input_nodes), default=0)
-        depths[call] = before + isinstance(layer(module, call), nn.Conv2d)
-    return depths
 
 
 def _function_name(call: fx.Node) -> str:
@@ -274,30 +269,21 @@ def _list_calls(calls: fx.Graph) -> list[tuple[object, ...]]:
     ]
 
 
-class _ShapeInterpreter(fx.Interpreter):
-    """Stores the shape of each result with its call."""
+class _ShapeRecorder(fx.Interpreter):
+    """Runs a traced network on the meta device and stores the shape of each result."""
 
     def run_node(self, n: fx.Node) -> Any:
         value = super().run_node(n)
         n.meta["shape"] = tuple(value.shape) if isinstance(value, Tensor) else ()
         return value
 
+    def fetch_attr(self, target: str) -> Any:
+        value = super().fetch_attr(target)  # type: ignore[no-untyped-call]
+        return value.to("meta") if isinstance(value, Tensor) else value
 
-class _ShapeRecorder(nn.Module):
-    """A traced network that records shapes, as a module for `functional_call`."""
-
-    def __init__(self, module: fx.GraphModule) -> None:
-        super().__init__()
-        self.module = module
-
-    def forward(self, x: Tensor) -> None:
-        _ShapeInterpreter(self.module).run(x)
-
-
-def _record_shapes(module: fx.GraphModule, image: tuple[int, int, int]) -> None:
-    """Store the shape of each result for an image (C, H, W); no values are computed."""
-    recorder = _ShapeRecorder(module)
-    tensors = {**dict(recorder.named_parameters()), **dict(recorder.named_buffers())}
-    on_meta = {name: tensor.to("meta") for name, tensor in tensors.items()}
-    with torch.no_grad():
-        functional_call(recorder, on_meta, (torch.empty(1, *image, device="meta"),))
+    def call_module(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        module = self.fetch_attr(target)
+        # Not module.to("meta"), which would take the network's own parameters away.
+        tensors = chain(module.named_parameters(), module.named_buffers())
+        on_meta = {name: tensor.to("meta") for name, tensor in tensors}
+        return functional_call(module, on_meta, args, kwargs)

@@ -10,19 +10,22 @@ Elsewhere: timm's networks of that name have the activation's gain in the convol
 scalar, and rescale branches that stochastic depth keeps.
 """
 
+from typing import Annotated
+
+from pydantic import Field, PositiveInt
 from torch import Tensor, nn
 
 from normbench.models.blocks import (
     V2,
     BlockV2,
     Conv,
+    Stages,
     bottleneck,
     convolution,
     initialize,
-    require_at_least,
     require_residual,
 )
-from normbench.models.dropout import Dropout, linear_rates, require_rates
+from normbench.models.dropout import Dropout, Rate, linear_rates
 from normbench.norms.base.layer import Normalizer
 
 ACT = "silu"
@@ -44,7 +47,7 @@ class NFRegNet(nn.Module):
         max_groups: cap on the normalizer's groups; null leaves the normalizer's own number.
 
     Raises:
-        ValueError: a size is out of range, or widths and depths differ in number.
+        ValueError: widths and depths differ in number.
         Impossible: the normalizer needs residual branches that these blocks do not have.
     """
 
@@ -54,19 +57,16 @@ class NFRegNet(nn.Module):
         num_classes: int,
         in_chans: int = 3,
         *,
-        widths: tuple[int, ...],
-        depths: tuple[int, ...],
-        dropout: float = 0.0,
-        stochastic_depth: float = 0.0,
-        max_groups: int | None = None,
+        widths: tuple[Annotated[int, Field(ge=16)], ...],
+        depths: Stages,
+        dropout: Rate = 0.0,
+        stochastic_depth: Rate = 0.0,
+        max_groups: PositiveInt | None = None,
     ) -> None:
         super().__init__()
         require_residual(norm, V2)
-        require_at_least(1, depths=depths, max_groups=max_groups)
-        require_at_least(16, widths=widths)
         if len(widths) != len(depths):
             raise ValueError(f"depths={list(depths)}: {len(widths)} stages need as many")
-        require_rates(dropout=dropout, stochastic_depth=stochastic_depth)
         norm = norm.with_max_groups(max_groups)
         channels = int(widths[0] * WIDTH)
         self.stem = convolution(norm, Conv(in_chans, channels, 3, 2), bias=False)

@@ -12,9 +12,10 @@ with F the root mean squares of gains and shifts, for sufficient width.
 """
 
 import torch
+from pydantic import NonNegativeFloat, PositiveInt
 from torch import Tensor, nn
 
-from normbench.models.blocks import PLAIN, require_at_least, require_residual
+from normbench.models.blocks import PLAIN, require_residual
 from normbench.norms.base.layer import Normalizer
 
 
@@ -31,7 +32,6 @@ class RandomNet(nn.Module):
         max_groups: cap on the normalizer's groups; null leaves the normalizer's own number.
 
     Raises:
-        ValueError: a size is below 1, or a deviation below 0.
         Impossible: the normalizer asks for residual branches, of which there are none.
     """
 
@@ -41,17 +41,15 @@ class RandomNet(nn.Module):
         num_classes: int,
         in_chans: int = 3,
         *,
-        depth: int = 50,
-        width: int = 128,
+        depth: PositiveInt = 50,
+        width: PositiveInt = 128,
         act: str = "relu",
-        gain: float = 0.2,
-        shift: float = 0.2,
-        max_groups: int | None = None,
+        gain: NonNegativeFloat = 0.2,
+        shift: NonNegativeFloat = 0.2,
+        max_groups: PositiveInt | None = None,
     ) -> None:
         super().__init__()
         require_residual(norm, PLAIN)
-        require_at_least(1, depth=depth, width=width, max_groups=max_groups)
-        require_at_least(0, gain=gain, shift=shift)
         norm = norm.with_max_groups(max_groups)
         layers: list[nn.Module] = []
         for number in range(depth):

@@ -15,8 +15,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import chain
 from math import sqrt
-from typing import Literal
+from typing import Annotated, Literal
 
+from pydantic import Field, PositiveInt
 from torch import Tensor, nn
 
 from normbench.models.blocks import (
@@ -27,17 +28,16 @@ from normbench.models.blocks import (
     Conv,
     Order,
     Shortcut,
+    Stages,
     basic,
     bottleneck,
     convolution,
     initialize,
-    require_at_least,
     require_residual,
 )
-from normbench.models.dropout import Dropout, linear_rates, require_rates
+from normbench.models.dropout import Dropout, Rate, linear_rates
 from normbench.norms.base.activations import IDENTITY
 from normbench.norms.base.layer import Normalizer
-from normbench.norms.base.options import require_share
 
 EXPANSION = 4  # channels of a bottleneck's output over those of its stage
 
@@ -68,7 +68,7 @@ class ResNet(nn.Module):
         max_groups: cap on the normalizer's groups; null leaves the normalizer's own number.
 
     Raises:
-        ValueError: a size is out of range, or stages and strides differ in number.
+        ValueError: options contradict each other, such as stages and strides differ in number.
         Impossible: the normalizer needs residual branches that these blocks do not have, or
             cannot normalize without an activation.
     """
@@ -79,34 +79,29 @@ class ResNet(nn.Module):
         num_classes: int,
         in_chans: int = 3,
         *,
-        depths: tuple[int, ...] = (3, 4, 6, 3),
+        depths: Stages = (3, 4, 6, 3),
         bottleneck: bool = True,
         order: Order = "conv_norm_act",
-        width: int = 64,
-        cardinality: int = 1,
-        base_width: int = 64,
-        strides: tuple[int, ...] = (1, 2, 2, 2),
+        width: PositiveInt = 64,
+        cardinality: PositiveInt = 1,
+        base_width: PositiveInt = 64,
+        strides: Stages = (1, 2, 2, 2),
         shortcut: Shortcut = "projection",
-        excite: float | None = None,
+        excite: Annotated[float, Field(gt=0, le=1)] | None = None,
         act: str = "relu",
         init: Literal["fan_in"] | None = None,
-        stem_size: int = 7,
-        stem_stride: int = 2,
+        stem_size: PositiveInt = 7,
+        stem_stride: PositiveInt = 2,
         stem_pool: bool = True,
-        dropout: float = 0.0,
-        stochastic_depth: float = 0.0,
-        max_groups: int | None = None,
+        dropout: Rate = 0.0,
+        stochastic_depth: Rate = 0.0,
+        max_groups: PositiveInt | None = None,
     ) -> None:
         super().__init__()
         v1 = order == "conv_norm_act"
         require_residual(norm, V1 if v1 else V2)
         if len(depths) != len(strides):
             raise ValueError(f"strides={list(strides)}: {len(depths)} stages need as many")
-        require_at_least(1, depths=depths, strides=strides, width=width)
-        require_at_least(1, cardinality=cardinality, base_width=base_width)
-        require_at_least(1, stem_size=stem_size, stem_stride=stem_stride, max_groups=max_groups)
-        require_rates(dropout=dropout, stochastic_depth=stochastic_depth)
-        require_share(excite=1.0 if excite is None else excite)
         if not bottleneck and (cardinality, base_width) != (1, 64):
             raise ValueError("cardinality: basic blocks have no groups; bottleneck=true has")
         if shortcut == "identity" and not v1:

@@ -7,7 +7,10 @@ option A, which it uses for these nets) or is a normalized 1x1 convolution (opti
 on ImageNet); that of a pre-activation (v2) block is a 1x1 convolution.
 """
 
+from pydantic import PositiveInt
+
 from normbench.models.blocks import Shortcut
+from normbench.models.dropout import Rate
 from normbench.models.resnet import ResNet
 from normbench.norms.base.layer import Normalizer
 
@@ -38,12 +41,12 @@ class CifarResNet(ResNet):
         in_chans: int = 3,
         *,
         depth: int = 20,
-        width: int = 16,
+        width: PositiveInt = 16,
         shortcut: Shortcut = "identity",
-        stem_stride: int = 1,
-        dropout: float | None = None,
-        stochastic_depth: float | None = None,
-        max_groups: int | None = None,
+        stem_stride: PositiveInt = 1,
+        dropout: Rate | None = None,
+        stochastic_depth: Rate | None = None,
+        max_groups: PositiveInt | None = None,
     ) -> None:
         super().__init__(
             norm, num_classes, in_chans, depths=depths(depth), bottleneck=False, width=width,
@@ -72,11 +75,11 @@ class CifarResNetV2(ResNet):
         in_chans: int = 3,
         *,
         depth: int = 20,
-        width: int = 16,
-        stem_stride: int = 1,
-        dropout: float | None = None,
-        stochastic_depth: float | None = None,
-        max_groups: int | None = None,
+        width: PositiveInt = 16,
+        stem_stride: PositiveInt = 1,
+        dropout: Rate | None = None,
+        stochastic_depth: Rate | None = None,
+        max_groups: PositiveInt | None = None,
     ) -> None:
         super().__init__(
             norm, num_classes, in_chans, depths=depths(depth), bottleneck=False,

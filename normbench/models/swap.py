@@ -42,7 +42,7 @@ from torch.nn import functional as F
 from normbench.errors import Impossible
 from normbench.models.blocks import PLAIN, require_residual
 from normbench.models.dropout import Dropout, StochasticDepth
-from normbench.models.fx_graph import ADDITIONS, NORM_FUNCTIONS, CallGraph, depths
+from normbench.models.fx_graph import ADDITIONS, NORM_FUNCTIONS, CallGraph
 from normbench.models.layer_types import (
     SCALED_STANDARDIZED_CONVS,
     STANDARDIZED_CONVS,
@@ -203,14 +203,8 @@ def _require_separable(old: nn.Module, call: fx.Node) -> None:
 
 
 def _take_activation(graph: CallGraph, call: fx.Node, old: nn.Module) -> str | None:
-    """Return the name of the activation in or behind a normalization, and remove one behind it.
-
-    Args:
-        graph: the network.
-        call: of the normalization.
-        old: its layer, which may be one of timm that also activates.
-    """
-    fused = getattr(old, "act", None)
+    """Return the name of the activation in or behind a normalization, and remove one behind it."""
+    fused = getattr(old, "act", None)  # layers of timm may activate, too
     if not isinstance(fused, nn.Identity | None):
         name = activation_name(fused)
         if name is None:
@@ -300,7 +294,7 @@ def _on_maps(graph: CallGraph, call: fx.Node) -> bool:
 
 def _ends_of_branches(graph: CallGraph) -> list[fx.Node]:
     """Return convolutions that are added to their shortcut without a normalization between."""
-    depth = depths(graph.module)
+    depth = graph.depths()
     ends = []
     for call in graph.calls:
         if call.target not in ADDITIONS or len(call.all_input_nodes) != 2:

@@ -10,18 +10,19 @@ MnasNet and EfficientNet with timm's builder and in its notation:
 
 from difflib import get_close_matches
 from functools import partial
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import timm
+from pydantic import Field, PositiveInt
 from timm.models.efficientnet import EfficientNet, decode_arch_def, round_channels
 from torch import nn
 
-from normbench.models.blocks import require_at_least
-from normbench.models.dropout import require_rates
+from normbench.models.dropout import Rate
 from normbench.models.swap import swap
 from normbench.norms.base.layer import Normalizer
 
 _ACTS = {"relu": nn.ReLU, "relu6": nn.ReLU6, "silu": nn.SiLU, "hardswish": nn.Hardswish}
+Multiplier = Annotated[float, Field(ge=0.05)]
 IMAGE = (224, 224)  # of the trace; images of other sizes work too
 
 
@@ -32,17 +33,15 @@ def timm_model(
     *,
     name: str | None,
     arguments: dict[str, Any],
-    dropout: float = 0.0,
-    stochastic_depth: float = 0.0,
-    max_groups: int | None = None,
+    dropout: Rate = 0.0,
+    stochastic_depth: Rate = 0.0,
+    max_groups: PositiveInt | None = None,
     allow_left: bool = False,
 ) -> nn.Module:
     """Build a model of timm: (N, in_chans, H, W) -> logits (N, num_classes).
 
     Args:
         norm: the normalizer of every normalization of maps in the network.
-        num_classes: classes to tell apart.
-        in_chans: channels of an image.
         name: a name of `timm.create_model`, with a tag for pretrained weights.
         arguments: more arguments of `timm.create_model`, such as zero_init_last or pretrained.
         dropout: rate before the classifier, timm's drop_rate.
@@ -54,8 +53,6 @@ def timm_model(
         ValueError: there is no such model, or it does not take the arguments.
         Impossible: the network cannot use this normalizer.
     """
-    require_at_least(1, max_groups=max_groups)
-    require_rates(dropout=dropout, stochastic_depth=stochastic_depth)
     name = _require_model(name)
     for reserved in {"num_classes", "in_chans", "drop_rate", "drop_path_rate"} & arguments.keys():
         raise ValueError(
@@ -98,23 +95,21 @@ def mbconv_net(
     in_chans: int = 3,
     *,
     blocks: tuple[str, ...],
-    width: float = 1.0,
-    depth: float = 1.0,
+    width: Multiplier = 1.0,
+    depth: Multiplier = 1.0,
     group_size: int | None = None,
     act: Literal["relu", "relu6", "silu", "hardswish"] = "silu",
-    stem_stride: int = 2,
-    stem: int = 32,
-    head: int = 1280,
-    dropout: float = 0.0,
-    stochastic_depth: float = 0.0,
-    max_groups: int | None = None,
+    stem_stride: PositiveInt = 2,
+    stem: PositiveInt = 32,
+    head: PositiveInt = 1280,
+    dropout: Rate = 0.0,
+    stochastic_depth: Rate = 0.0,
+    max_groups: PositiveInt | None = None,
 ) -> nn.Module:
     """Build a network of mobile blocks: (N, in_chans, H, W) -> logits (N, num_classes).
 
     Args:
         norm: the normalizer of every normalization in the network.
-        num_classes: classes to tell apart.
-        in_chans: channels of an image.
         blocks: the stages, in timm's notation.
         width: multiplies the channels of all blocks, to the nearest multiple of 8.
         depth: multiplies the blocks of every stage, rounded up.
@@ -128,12 +123,9 @@ def mbconv_net(
         max_groups: cap on the normalizer's groups; null leaves the normalizer's own number.
 
     Raises:
-        ValueError: a block is not in timm's notation, or a size is out of range.
+        ValueError: a block is not in timm's notation.
         Impossible: the network cannot use this normalizer.
     """
-    require_at_least(1, stem_stride=stem_stride, stem=stem, head=head, max_groups=max_groups)
-    require_at_least(0.05, width=width, depth=depth)
-    require_rates(dropout=dropout, stochastic_depth=stochastic_depth)
     try:
         stages = decode_arch_def([[block] for block in blocks], depth, group_size=group_size)
     except (AssertionError, ValueError, KeyError) as error:

@@ -570,8 +570,8 @@ def test_any_model_of_timm_by_its_name() -> None:
             "arguments.drop_rate=0.1: classes",
         ),
         ("timm/resnet18.nowhere", {}, "model.name=resnet18.nowhere: "),
-        ("timm/resnet18", {"dropout": 2.0}, r"model.dropout=2.0: a rate is from 0 to below 1"),
-        ("timm/resnet18", {"max_groups": 0}, "model.max_groups=0: it must be at least 1"),
+        ("timm/resnet18", {"dropout": 2.0}, r"model.dropout=2.0: input should be less than 1"),
+        ("timm/resnet18", {"max_groups": 0}, "model.max_groups=0: input should be greater than 0"),
         ("tim/resnet18", {}, "model=tim is unknown; did you mean timm"),
     ],
 )
