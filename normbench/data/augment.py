@@ -22,13 +22,9 @@ def flip(images: Tensor, draws: Draws) -> Tensor:
 
 
 def crop(images: Tensor, draws: Draws, padding: int, side: int | None = None) -> Tensor:
-    """Return a window at a random place of each image, padded with zeros on every side.
+    """Return a window at a random place of each image after `padding` by zeros on every side.
 
-    Args:
-        images: (N, C, H, W).
-        draws: random numbers of these images.
-        padding: pixels on every side.
-        side: height and width of the window; None: those of the images.
+    The window has `side` pixels in height and width; None: those of the images.
     """
     count, _, old_height, old_width = images.shape
     height, width = (old_height, old_width) if side is None else (side, side)

@@ -9,10 +9,11 @@ are listed as any folder of classes.
 from dataclasses import dataclass
 
 import torch
+from pydantic import PositiveInt
 from torchvision import datasets as torchvision
 
 from normbench.data.counter_rng import permutation
-from normbench.data.dataset import SPLIT_SEED
+from normbench.data.dataset import SPLIT_SEED, HeldOut
 from normbench.data.official_files import OfficialFiles
 from normbench.data.photographs import FileSplit, Photographs, class_folders, list_images
 from normbench.errors import BadInput
@@ -37,19 +38,13 @@ class Caltech256(Photographs):
         download: get the archive where the folder is missing.
     """
 
-    val: float = 0.2
-    train: int = 50
-    test: int = 30
+    val: HeldOut = 0.2
+    train: PositiveInt = 50
+    test: PositiveInt = 30
     verify: bool = True
     download: bool = False
 
     classes = CLASSES
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        for name in ("train", "test"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name}={getattr(self, name)}: images of a class, at least 1")
 
     @property
     def official_sizes(self) -> tuple[int, int]:
@@ -64,12 +59,9 @@ class Caltech256(Photographs):
             problem = f"has {len(names)} classes, Caltech-256 {CLASSES} and 257.clutter"
             raise files.unusable(FOLDER, problem)
         images = list_images(files, FOLDER, names)
-        if self.verify and len(images.paths) != IMAGES:
-            raise files.unusable(
-                FOLDER,
-                f"has {len(images.paths):,} images without clutter, Caltech-256 {IMAGES:,} "
-                "(data.verify=false takes it as it is)",
-            )
+        if self.verify:
+            counted = "images without clutter, Caltech-256"
+            files.require_count(FOLDER, len(images.paths), counted, IMAGES)
         train, test = (images.take(indices) for indices in self._draw(images.labels, names))
         return train, test
 

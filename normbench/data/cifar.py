@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 import torch
 from torchvision import datasets as torchvision
 
-from normbench.data.dataset import SmallImages, TensorSplit, concatenate
+from normbench.data.dataset import HeldOut, SmallImages, TensorSplit, concatenate
 from normbench.data.official_files import OfficialFiles
 
 
@@ -25,7 +25,7 @@ class _Cifar(SmallImages):
         download: get the files where they are missing.
     """
 
-    val: float = 0.0
+    val: HeldOut = 0.0
     verify: bool = True
     download: bool = False
 

@@ -18,9 +18,10 @@ from collections.abc import Sequence
 from copy import copy
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import ClassVar, NamedTuple, Protocol, Self
+from typing import Annotated, ClassVar, NamedTuple, Protocol, Self
 
 import torch
+from pydantic import Field, NonNegativeInt
 from sklearn.model_selection import train_test_split
 from torch import Tensor
 
@@ -30,6 +31,9 @@ from normbench.errors import BadInput
 
 #: Seed of every split that normbench draws itself; no run's seed moves an image between splits.
 SPLIT_SEED = 0
+#: Shares of images and of pixels. The command line checks such types, so data sets need not.
+HeldOut = Annotated[float, Field(ge=0, lt=1)]
+Share = Annotated[float, Field(gt=0, le=1)]
 
 
 class Split(Protocol):
@@ -75,20 +79,10 @@ class Dataset(ABC):
         fraction: fraction of the training images of each class that is used; null: all.
     """
 
-    val: float = 0.1
-    fraction: float | None = None
+    val: HeldOut = 0.1
+    fraction: Share | None = None
     side: int | None = field(default=None, init=False)  # of training images, from the recipe
     resizes: ClassVar[bool] = False  # True if images of any size are resized to the network's input
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.val < 1:
-            raise ValueError(
-                f"val={self.val}: it is a fraction of the training images, 0 to below 1"
-            )
-        if self.fraction is not None and not 0 < self.fraction <= 1:
-            raise ValueError(
-                f"fraction={self.fraction}: it is above 0 and at most 1, as 0.5; null takes all"
-            )
 
     @property
     @abstractmethod
@@ -174,9 +168,7 @@ class Dataset(ABC):
     def eval_input(self, images: Tensor, indices: Tensor) -> Tensor:
         """Return images of an evaluation (N, C, H, W) uint8 as the network's input, fp32.
 
-        Args:
-            images: (N, C, H, W).
-            indices: (N,) of these images in their split.
+        `indices` (N,) are their places in their split, by which noise is drawn.
         """
 
     def prepared_file(self, split: str) -> Path:  # noqa: ARG002 (there is none)
@@ -243,12 +235,7 @@ class SmallImages(DatasetOnDisk):
             0 takes the image as it is.
     """
 
-    padding: int = 4
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.padding < 0:
-            raise ValueError(f"padding={self.padding}: pixels are not below 0")
+    padding: NonNegativeInt = 4
 
     def augment(self, images: Tensor, draws: Draws) -> Tensor:
         padding = self.padding if self.side is None else 0

@@ -7,6 +7,7 @@ epoch of training, one fixed sample in evaluations.
 from dataclasses import dataclass
 
 import torch
+from pydantic import NonNegativeFloat
 from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
 from torch import Tensor
@@ -24,7 +25,7 @@ class Digits(Dataset):
         noise: standard deviation of the noise; black is 0, white 1.
     """
 
-    noise: float = 0.3
+    noise: NonNegativeFloat = 0.3
 
     classes = 10
     image_shape = (1, 8, 8)
@@ -33,11 +34,6 @@ class Digits(Dataset):
         "Digits of 8x8 pixels under noise, 360 of them to test: a demonstration of the effect in "
         "seconds, and no evidence about photographs or ImageNet."
     )
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.noise < 0:
-            raise ValueError(f"noise={self.noise}: a standard deviation is not below 0")
 
     def load(self) -> tuple[TensorSplit, TensorSplit]:
         official = load_digits()  # pixels are 0.0, 1.0 ... 16.0, so bytes hold them

@@ -12,7 +12,9 @@ from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Annotated
 
+from pydantic import Field, NonNegativeInt
 from torch import Tensor
 from torch.nn.functional import adaptive_avg_pool2d
 from torchvision.datasets.mnist import read_image_file, read_label_file
@@ -38,17 +40,12 @@ class FashionMNIST(SmallImages):
     """
 
     root: str = "/usr/share/datasets/fashion-mnist"
-    padding: int = 2
-    size: int | None = None
+    padding: NonNegativeInt = 2
+    size: Annotated[int, Field(ge=1, le=SIDE)] | None = None
 
     classes = 10
     official_sizes = (60_000, 10_000)
     moments = ((0.2860,), (0.3530,))
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.size is not None and not 1 <= self.size <= SIDE:
-            raise ValueError(f"size={self.size}: images have 1 to {SIDE} pixels on a side")
 
     @property
     def image_shape(self) -> tuple[int, int, int]:

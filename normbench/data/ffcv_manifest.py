@@ -33,10 +33,7 @@ def fingerprint(split: Split, jpeg: float) -> str:
     """Return a hash of the contents of the file of `split`.
 
     Photographs are identified by their names: a changed image under an old name goes unnoticed.
-
-    Args:
-        split: the images.
-        jpeg: share of photographs that are compressed.
+    `jpeg` is the share of them that are compressed.
     """
     if isinstance(split, FileSplit):
         options = f"{split.digest} {split.longest} {jpeg} {QUALITY}"

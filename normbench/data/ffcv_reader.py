@@ -45,11 +45,7 @@ JPEG = 0  # mode of a compressed image in FFCV's files
 
 
 class CroppingDecoder(decoders.SimpleRGBImageDecoder):  # type: ignore[misc]
-    """Decodes images, and crops and resizes each by the box in its metadata.
-
-    Args:
-        side: S.
-    """
+    """Decodes images, and crops and resizes each by the box in its metadata."""
 
     def __init__(self, side: int) -> None:
         super().__init__()
@@ -126,18 +122,11 @@ class _File:
 
 @dataclass(frozen=True)
 class PreparedSplit:
-    """Images of a file of `normbench.prepare` and their labels (N,) int64.
-
-    Args:
-        path: the file.
-        file: FFCV's reader of it.
-        indices: (N,) of its images.
-        labels: (N,).
-    """
+    """Images of a file of `normbench.prepare` and their labels (N,) int64."""
 
     path: Path
     file: _File
-    indices: Tensor
+    indices: Tensor  # (N,) in the file
     labels: Tensor
 
     @classmethod
@@ -168,13 +157,7 @@ class PreparedSplit:
     def stream(
         self, data: Dataset, indices: Tensor, draws: Draws | None, threads: int
     ) -> Iterator[Tensor]:
-        """Yield the images of `indices`, cropped, (n, C, H, W) uint8 in portions of any size.
-
-        Args:
-            data: the data set.
-            indices: (N,) of this split.
-            draws: random numbers of these images; None: an evaluation.
-            threads: number of threads that read.
+        """Yield images as `StreamingSplit.stream` describes it.
 
         Raises:
             BadInput: an image is damaged; the message names it.

@@ -145,13 +145,7 @@ def store(record: NDArray[Any], image: StoredImage, allocate: Any) -> None:
 
 
 class _Samples:
-    """Images and labels as FFCV's processes take them, by index.
-
-    Args:
-        split: the images.
-        jpeg: share of photographs that are stored as JPEG.
-        page: largest size of an image in bytes.
-    """
+    """Images of at most `page` bytes and labels as FFCV's processes take them, by index."""
 
     def __init__(self, split: Split, jpeg: float, page: int) -> None:
         self.split, self.page = split, page

@@ -16,7 +16,7 @@ from torchvision.datasets.imagenet import ARCHIVE_META, load_meta_file, parse_de
 from normbench.data.official_files import OfficialFiles
 from normbench.data.photographs import FileSplit, Photographs, class_folders, list_images
 
-TRAIN, VALIDATION = 1_281_167, 50_000
+CLASSES, TRAIN, VALIDATION = 1_000, 1_281_167, 50_000
 DEVKIT, _ = ARCHIVE_META["devkit"]
 REMEDY = (
     f"get ILSVRC2012_img_train.tar, ILSVRC2012_img_val.tar and {DEVKIT} from image-net.org, unpack "
@@ -38,7 +38,7 @@ class ImageNet(Photographs):
 
     @property
     def classes(self) -> int:
-        return 1000 if self.verify else len(self._classes)
+        return CLASSES if self.verify else len(self._classes)
 
     @property
     def _files(self) -> OfficialFiles:
@@ -47,12 +47,8 @@ class ImageNet(Photographs):
     @cached_property
     def _classes(self) -> list[str]:
         names = class_folders(self._files, "train")
-        if self.verify and len(names) != 1000:
-            raise self._files.unusable(
-                "train",
-                f"has {len(names)} folders, ImageNet 1000 classes (data.verify=false takes it as "
-                "it is)",
-            )
+        if self.verify:
+            self._files.require_count("train", len(names), "folders, ImageNet", CLASSES)
         return names
 
     @property
@@ -65,13 +61,9 @@ class ImageNet(Photographs):
             test = self._list_flat()
         else:
             test = list_images(self._files, "val", self._classes)
-        for name, split, count in (("train", train, TRAIN), ("val", test, VALIDATION)):
-            if self.verify and len(split.paths) != count:
-                raise self._files.unusable(
-                    name,
-                    f"has {len(split.paths):,} images, ImageNet {count:,} (data.verify=false takes "
-                    "it as it is)",
-                )
+        if self.verify:
+            for name, split, count in (("train", train, TRAIN), ("val", test, VALIDATION)):
+                self._files.require_count(name, len(split.paths), "images, ImageNet", count)
         return train, test
 
     def _list_flat(self) -> FileSplit:

@@ -98,15 +98,8 @@ class OfficialFiles:
     ) -> TensorSplit:
         """Return what was read from the file `name` as a split.
 
-        Args:
-            name: of the file.
-            images: (N, *shape).
-            labels: (N,).
-            shape: (C, H, W) of the data set's images.
-            classes: number of classes; labels are 0 to `classes` - 1.
-
         Raises:
-            BadInput: the images or labels are not those of such a data set.
+            BadInput: the images are not bytes (N, *shape), with a label (N,) below `classes` each.
         """
         problem = ""
         if images.dtype != torch.uint8 or tuple(images.shape[1:]) != shape:
@@ -120,6 +113,17 @@ class OfficialFiles:
         if problem:
             raise self.unusable(name, problem)
         return TensorSplit(images.contiguous(), labels.long())
+
+    def require_count(self, name: str, count: int, counted: str, official: int) -> None:
+        """Raise BadInput unless the folder `name` has the `official` number of what is `counted`.
+
+        `counted` ends with the data set, as in "images, ImageNet".
+        """
+        if count != official:
+            raise self.unusable(
+                name,
+                f"has {count:,} {counted} {official:,} (data.verify=false takes it as it is)",
+            )
 
     def unusable(self, name: str, problem: str) -> BadInput:
         """Return the error to raise about the file or folder `name`."""

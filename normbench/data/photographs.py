@@ -10,17 +10,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from PIL import Image
+from pydantic import Field, PositiveInt
 from torch import Tensor
 from torchvision.datasets.folder import is_image_file, make_dataset
 
 from normbench.data.counter_rng import Draws
-from normbench.data.dataset import DatasetOnDisk
+from normbench.data.dataset import DatasetOnDisk, HeldOut, Share
 from normbench.data.official_files import OfficialFiles
 from normbench.data.random_crop import center_boxes, crop_and_resize, random_boxes
 from normbench.errors import BadInput
@@ -28,17 +29,11 @@ from normbench.errors import BadInput
 
 @dataclass(frozen=True)
 class FileSplit:
-    """Image files and their labels (N,) int64.
-
-    Args:
-        paths: file of each image.
-        labels: (N,).
-        longest: pixels of the longer side to which larger images are shrunk; None: not shrunk.
-    """
+    """Image files and their labels (N,) int64."""
 
     paths: Sequence[str]
     labels: Tensor
-    longest: int | None = None
+    longest: int | None = None  # side in pixels to which larger images are shrunk
 
     @cached_property
     def digest(self) -> str:
@@ -121,27 +116,15 @@ class Photographs(DatasetOnDisk):
             run's id.
     """
 
-    val: float = 0.0
-    size: int = 224
-    area: float = 0.08
-    center: float = 0.875
-    resolution: int | None = None
-    jpeg: float | None = None
+    val: HeldOut = 0.0
+    size: PositiveInt = 224
+    area: Share = 0.08
+    center: Share = 0.875
+    resolution: PositiveInt | None = None
+    jpeg: Annotated[float, Field(ge=0, le=1)] | None = None
 
     moments = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))  # ImageNet's
     resizes: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        for name in ("size", "resolution"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise ValueError(f"{name}={value}: pixels of a side are at least 1")
-        for name in ("area", "center"):
-            if not 0 < getattr(self, name) <= 1:
-                raise ValueError(f"{name}={getattr(self, name)}: a share is above 0, at most 1")
-        if self.jpeg is not None and not 0 <= self.jpeg <= 1:
-            raise ValueError(f"jpeg={self.jpeg}: a share of the images is from 0 to 1")
 
     @property
     def image_shape(self) -> tuple[int, int, int]:
@@ -150,9 +133,7 @@ class Photographs(DatasetOnDisk):
     def boxes(self, sizes: Tensor, draws: Draws | None) -> Tensor:
         """Return the box of each image that the network gets: (N, 4), as `random_boxes`.
 
-        Args:
-            sizes: (N, 2), height and width of the images.
-            draws: random numbers of these images; None: an evaluation.
+        `sizes` (N, 2) are height and width; without `draws` the boxes are those of an evaluation.
         """
         if draws is None:
             return center_boxes(sizes, self.center)

@@ -57,12 +57,7 @@ def _largest_boxes(sizes: Tensor) -> Tensor:
 
 
 def center_boxes(sizes: Tensor, share: float) -> Tensor:
-    """Return the central square of every image, `share` of its shorter side: (N, 4).
-
-    Args:
-        sizes: (N, 2) of height and width.
-        share: above 0, at most 1.
-    """
+    """Return central squares (N, 4) of images of `sizes` (N, 2), `share` of the shorter side."""
     side = (sizes.min(dim=1).values.double() * share).round().clamp(min=1)
     return _middle(sizes, side, side)
 

@@ -41,7 +41,10 @@ class StreamingSplit(Protocol):
     def stream(
         self, data: Dataset, indices: Tensor, draws: Draws | None, threads: int
     ) -> Iterator[Tensor]:
-        """Yield the images of `indices`, cropped, (n, C, H, W) uint8 in portions of any size."""
+        """Yield the images of `indices`, cropped, (n, C, H, W) uint8 in portions of any size.
+
+        Without `draws` they are those of an evaluation.
+        """
 
 
 class Reader:

@@ -9,7 +9,7 @@ from typing import ClassVar
 import torch
 from torchvision import datasets as torchvision
 
-from normbench.data.dataset import SmallImages, TensorSplit, concatenate
+from normbench.data.dataset import HeldOut, SmallImages, TensorSplit, concatenate
 from normbench.data.official_files import OfficialFiles
 
 
@@ -23,7 +23,7 @@ class SVHN(SmallImages):
         download: get the files where they are missing.
     """
 
-    val: float = 0.0
+    val: HeldOut = 0.0
     flip: bool = False
     extra: bool = False
     verify: bool = True

@@ -335,7 +335,7 @@ def test_files_must_have_the_official_sums(
 @pytest.mark.parametrize(
     ("name", "says"),
     [
-        ("imagenet", "has 3 folders, ImageNet 1000 classes"),
+        ("imagenet", "has 3 folders, ImageNet 1,000"),
         ("caltech256", "has 1,024 images without clutter, Caltech-256 29,780"),
     ],
 )
