@@ -25,13 +25,7 @@ from PIL import Image
 from timm.data import auto_augment
 from timm.data.auto_augment import auto_augment_transform, rand_augment_transform
 from torch import Tensor
-from torchvision.transforms.functional import (
-    adjust_brightness,
-    adjust_contrast,
-    adjust_saturation,
-    pil_to_tensor,
-    to_pil_image,
-)
+from torchvision.transforms import functional as TF
 
 from normbench.data.counter_rng import Draws
 
@@ -77,21 +71,21 @@ class AugmentationPolicies:
         """Return `images` augmented by their `draws`, of the same shape."""
         if not self or not len(images):
             return images
-        seeds = (draws.uniform("distort", 2) * 2**24).long().tolist()
+        seeds = (draws.uniform("distort", 2) * 2**24).long().tolist()  # all bits of an fp32 draw
         return torch.stack(
             [self._augment(image, *pair) for image, pair in zip(images.cpu(), seeds, strict=True)]
         ).to(images.device)
 
     def _augment(self, image: Tensor, *seeds: int) -> Tensor:
         # A grey image stays grey; the libraries' operations need three channels.
-        picture: Image.Image = to_pil_image(image.expand(3, -1, -1))
+        picture: Image.Image = TF.to_pil_image(image.expand(3, -1, -1))
         with _seeded(*seeds):
             if self.policy is not None:
                 picture = self._operations(picture)
             if self.color_jitter is not None:
                 picture = _jitter(picture, self.color_jitter)
-        augmented: Tensor = pil_to_tensor(picture)
-        return augmented[: len(image)]
+        augmented: Tensor = TF.pil_to_tensor(picture)
+        return augmented[: len(image)]  # one channel of a grey image
 
     @cached_property
     def _operations(self) -> Any:
@@ -118,7 +112,7 @@ def _posterize(picture: Image.Image, bits: int, **_: object) -> Image.Image:
 
 
 def _jitter(picture: Image.Image, strength: float) -> Image.Image:
-    changes = [adjust_brightness, adjust_contrast, adjust_saturation]
+    changes = [TF.adjust_brightness, TF.adjust_contrast, TF.adjust_saturation]
     for change in random.sample(changes, len(changes)):
         picture = change(picture, random.uniform(1 - strength, 1 + strength))
     return picture
@@ -128,7 +122,7 @@ def _jitter(picture: Image.Image, strength: float) -> Image.Image:
 def _seeded(first: int, second: int) -> Iterator[None]:
     """Seed the generators of Python and numpy, and restore them afterwards."""
     python_state, numpy_state = random.getstate(), np.random.get_state()
-    random.seed(first << 24 | second)
+    random.seed(first << 24 | second)  # 24 bits each, one number
     np.random.seed([first, second])
     try:
         yield

@@ -38,7 +38,7 @@ class Caltech256(Photographs):
         download: get the archive where the folder is missing.
     """
 
-    val: HeldOut = 0.2
+    val: HeldOut = 0.2  # 10 of 50 images
     train: PositiveInt = 50
     test: PositiveInt = 30
     verify: bool = True
@@ -76,7 +76,7 @@ class Caltech256(Photographs):
                     f"{len(indices)} images, and the smallest of Caltech-256 has 80"
                 )
             order = indices[permutation(SPLIT_SEED, label, len(indices), "caltech256")]
-            test.append(order[: self.test])
+            test.append(order[: self.test])  # first, so that data.train does not change them
             train.append(order[self.test : self.test + self.train])
         # Sorted: an index depends on which images there are and not on how they were drawn.
         return torch.cat(train).sort().values, torch.cat(test).sort().values

@@ -20,7 +20,7 @@ FRACTION_BITS = 22  # of a weight
 def weights(length: int, side: int) -> Weights:
     """Return for each of `side` results: the first of `length` values, their number and weights."""
     scale = length / side
-    reach = max(scale, 1.0)
+    reach = max(scale, 1.0)  # of the triangle filter; enlarging, it does not shrink
     first, count = np.zeros(side, np.int64), np.zeros(side, np.int64)
     fixed = np.zeros((side, 2 * int(np.ceil(reach)) + 1), np.int32)
     real = np.zeros(fixed.shape[1])
@@ -48,7 +48,7 @@ def crop_and_resize_into(
     first, count, fixed = weights(width, side)
     for y in range(height):
         for x in range(side):
-            red = green = blue = 1 << (FRACTION_BITS - 1)
+            red = green = blue = 1 << (FRACTION_BITS - 1)  # one half, so that the shift rounds
             for i in range(count[x]):
                 weight, at = fixed[x, i], left + first[x] + i
                 red += image[top + y, at, 0] * weight
@@ -60,7 +60,7 @@ def crop_and_resize_into(
     first, count, fixed = weights(height, side)
     sums = np.empty(side * 3, np.int32)
     for y in range(side):
-        sums[:] = 1 << (FRACTION_BITS - 1)
+        sums[:] = 1 << (FRACTION_BITS - 1)  # one half, as above
         for i in range(count[y]):
             weight, row = fixed[y, i], rows[first[y] + i]
             for x in range(side * 3):

@@ -118,7 +118,7 @@ class Dataset(ABC):
                 f"recipe.crop={side}: {type(self).__name__} has images of {most} pixels, and a "
                 "window is no larger; recipe.crop=null takes them as they are"
             )
-        data = copy(self)
+        data = copy(self)  # dataclasses.replace refuses fields that are not arguments
         object.__setattr__(data, "side", side)  # the data class is frozen
         return data
 
@@ -153,7 +153,7 @@ class Dataset(ABC):
         train, test = self.official_sizes
         if self.fraction is not None and self.fraction < 1:
             train = math.ceil(self.fraction * train)
-        val = math.ceil(self.val * train)
+        val = math.ceil(self.val * train)  # scikit-learn's train_test_split rounds up
         return train - val, val, test
 
     def augment(self, images: Tensor, draws: Draws) -> Tensor:  # noqa: ARG002 (nothing is drawn)

@@ -49,7 +49,7 @@ class Digits(Dataset):
         return crop(images, draws, 0, self.side)
 
     def train_input(self, images: Tensor, draws: Draws) -> Tensor:
-        return noise(images / 16, draws, self.noise)
+        return noise(images / 16, draws, self.noise)  # pixels are 0 to 16
 
     def eval_input(self, images: Tensor, indices: Tensor) -> Tensor:
         # No run's seed and no epoch: every run is tested on the same noisy images.

@@ -164,7 +164,7 @@ class PreparedSplit:
         """
         _, side, _ = data.image_shape if draws is None else data.train_shape
         loader = self._loader(data, side, threads)
-        order = self.indices[indices]
+        order = self.indices[indices]  # (N,) in the file
         metadata = loader.reader.metadata
         if isinstance(data, Photographs):
             loader.reader.metadata = metadata = _add_boxes(metadata, data, order, draws)
@@ -190,7 +190,7 @@ class PreparedSplit:
                 num_workers=threads,
                 os_cache=True,
                 pipelines={"image": [decoder], "label": None},
-                drop_last=False,
+                drop_last=False,  # an evaluation takes every image
             )
         loader = _compiled[key]
         loader.memory_manager = self.file.manager
@@ -216,7 +216,7 @@ def _add_boxes(
     columns = fields.RGBImageField().metadata_type.descr
     box = [(name, "<i8") for name in ("top", "left", "tall", "wide")]
     dtype = [("f0", [*columns, *box, ("failed", "u1")]), ("f1", "<i8")]
-    extended = np.zeros(len(metadata), dtype=dtype)
+    extended = np.zeros(len(metadata), dtype=dtype)  # FFCV hands an image's metadata to the decoder
     for name, _ in columns:
         extended["f0"][name] = images[name]
     sizes = np.stack([images["height"][places], images["width"][places]], axis=1).astype(np.int64)

@@ -34,13 +34,9 @@ JPEG, PIXELS = 0, 1  # modes of an image in FFCV's files
 
 
 def write_prepared(path: Path, split: Split, jpeg: float, processes: int) -> None:
-    """Write the images of `split` to the file `path`.
+    """Write the images of `split` to the file `path`, the share `jpeg` of photographs as JPEG.
 
-    Args:
-        path: the file.
-        split: images and labels.
-        jpeg: share of photographs that are stored as JPEG.
-        processes: number of processes that read and compress, at least 1.
+    They are read and compressed by as many `processes`, at least 1.
 
     Raises:
         BadInput: an image is damaged or too large, or another process writes this file.
@@ -52,7 +48,7 @@ def write_prepared(path: Path, split: Split, jpeg: float, processes: int) -> Non
         try:
             _write_split(unfinished, split, jpeg, processes)
             with unfinished.open("rb") as file:
-                os.fsync(file.fileno())
+                os.fsync(file.fileno())  # before it gets its name
             # In this order a kill leaves no file with the description of another.
             path.unlink(missing_ok=True)
             write_manifest(path, fingerprint(split, jpeg), unfinished.stat().st_size)
@@ -64,7 +60,7 @@ def write_prepared(path: Path, split: Split, jpeg: float, processes: int) -> Non
 @contextmanager
 def _claim(unfinished: Path, path: Path) -> Iterator[None]:
     """Hold a lock on the file `unfinished`, which ends with this process."""
-    with unfinished.open("ab") as file:
+    with unfinished.open("ab") as file:  # not "wb": another process may be writing it
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -103,7 +99,7 @@ def _supervise(writer: Any, failures: "SimpleQueue[str]") -> Iterator[None]:
         with suppress(ChildProcessError):
             while (child := os.waitid(os.P_ALL, 0, options)) and child.si_pid != last:
                 last = child.si_pid
-                if child.si_status:
+                if child.si_status:  # 0 is a process that has finished
                     if not failures.empty():
                         raise BadInput(failures.get())
                     raise OSError(f"a process that writes {writer.fname} ended early")
@@ -151,7 +147,7 @@ class _Samples:
         self.split, self.page = split, page
         draws = Draws(SPLIT_SEED, 0, torch.arange(len(split.labels)))
         self.compressed = draws.uniform("jpeg") < jpeg  # (N,)
-        self.failures: SimpleQueue[str] = SimpleQueue()
+        self.failures: SimpleQueue[str] = SimpleQueue()  # read by `_supervise`, in the parent
         self.parent = self.process = os.getpid()
 
     def __len__(self) -> int:

@@ -69,7 +69,7 @@ class ImageNet(Photographs):
     def _list_flat(self) -> FileSplit:
         """List the images of val/ in the order of their names, with the labels of the devkit."""
         files = self._files
-        images = list_images(files, "", ["val"])
+        images = list_images(files, "", ["val"])  # as a class of its own, for the order alone
         files.check()
         # torchvision compares the sum of the archive and writes what it has read, here elsewhere.
         with files.reading(DEVKIT), TemporaryDirectory() as scratch:

@@ -20,21 +20,13 @@ from normbench.errors import BadInput, one_line
 
 @dataclass(frozen=True)
 class OfficialFiles:
-    """Files of one data set below its root.
+    """Files of one data set below its root."""
 
-    Args:
-        data: name of the data set in conf/data, for messages.
-        root: folder of the files.
-        sums: MD5 sum of each file or folder by its path below `root`; None: not known.
-        remedy: how to get the files, for messages.
-        verify: compare the sums.
-    """
-
-    data: str
+    data: str  # name of the data set in conf/data, for messages
     root: Path
-    sums: Mapping[str, str | None]
-    remedy: str
-    verify: bool = True
+    sums: Mapping[str, str | None]  # MD5 of each file or folder by its path below `root`, if known
+    remedy: str  # how to get the files, for messages
+    verify: bool = True  # compare the sums
 
     def download(self, download: Callable[[], object]) -> None:
         """Call `download` unless all files are present, in one process at a time.

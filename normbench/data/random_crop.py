@@ -25,13 +25,10 @@ ASPECTS = (3 / 4, 4 / 3)  # width over height, drawn evenly on a logarithmic sca
 def random_boxes(sizes: Tensor, draws: Draws, area: float) -> Tensor:
     """Draw a box in every image: (N, 4) int64 of top, left, height and width.
 
-    Args:
-        sizes: (N, 2) of height and width.
-        draws: random numbers of these images.
-        area: smallest share of an image's pixels; the largest is 1.
+    `sizes` (N, 2) are height and width, `area` is the smallest share of an image's pixels.
     """
     low, high = (math.log(limit) for limit in ASPECTS)
-    boxes = _largest_boxes(sizes)
+    boxes = _largest_boxes(sizes)  # for images of which no attempt fits
     left = torch.arange(len(sizes))  # images that have no box that fits yet
     for attempt in range(ATTEMPTS):
         height, width = sizes[left].double().unbind(1)

@@ -17,17 +17,11 @@ from normbench.errors import BadInput
 
 @dataclass(frozen=True)
 class Request:
-    """Images that are read next.
+    """Images that are read next."""
 
-    Args:
-        indices: (N,) in their split.
-        epoch: of the training; None: an evaluation, in which nothing is drawn.
-        images: (N, C, H, W) uint8 if they are read already and only augmented.
-    """
-
-    indices: Tensor
-    epoch: int | None
-    images: Tensor | None = None
+    indices: Tensor  # (N,) in their split
+    epoch: int | None  # of the training; None: an evaluation, in which nothing is drawn
+    images: Tensor | None = None  # (N, C, H, W) uint8 if they are read already and only augmented
 
 
 class _Work(Dataset[Tensor | BadInput]):
@@ -48,10 +42,7 @@ def map_in_processes(
 ) -> Iterator[Tensor]:
     """Yield what `work` returns for each of `requests`, in order.
 
-    Args:
-        work: reads the images of a request.
-        requests: iterated ahead of the results.
-        processes: number of processes; 0: this process does the work.
+    `requests` are iterated ahead of the results. With 0 `processes` this process does the work.
 
     Raises:
         BadInput: `work` raised it.
@@ -82,4 +73,4 @@ def _watch(parent: int) -> None:
     # torch's own watch waits until its results are fetched, and no process is left to do that.
     while os.getppid() == parent:
         time.sleep(1)
-    os.kill(os.getpid(), signal.SIGKILL)
+    os.kill(os.getpid(), signal.SIGKILL)  # a thread cannot end its process by an exception

@@ -164,7 +164,7 @@ def open_splits(
 
     Args:
         data: the data set.
-        loader: name of the loader.
+        loader: a loader, or auto.
         policies: True if training images are augmented one by one.
         load: for loader=memory, decode all photographs; False: only check that they fit.
 
@@ -190,7 +190,7 @@ def open_splits(
 
 def _choose_loader(data: Dataset, official: tuple[Split, Split], *, policies: bool) -> LoaderName:
     if not isinstance(data, Photographs):
-        return "torch" if policies else "memory"
+        return "torch" if policies else "memory"  # policies take long, so processes share them
     if data.jpeg:
         return "ffcv"
     if not find_spec("ffcv"):
@@ -225,7 +225,7 @@ def _require_memory(splits: Sequence[Split], data: Photographs) -> None:
     needed = sum(map(_decoded_bytes, splits))
     with Path("/proc/meminfo").open() as file:
         (free,) = (1024 * int(line.split()[1]) for line in file if line.startswith("MemAvailable"))
-    if needed > 0.8 * free:
+    if needed > 0.8 * free:  # the run needs memory beside the images
         raise BadInput(
             f"loader=memory: the images of {type(data).__name__} need about {needed / 2**30:.1f} "
             f"GB in every run and {free / 2**30:.1f} GB are free; loader=ffcv or loader=torch "

@@ -24,7 +24,7 @@ class SVHN(SmallImages):
     """
 
     val: HeldOut = 0.0
-    flip: bool = False
+    flip: bool = False  # a mirrored digit is another or none
     extra: bool = False
     verify: bool = True
     download: bool = False

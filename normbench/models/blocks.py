@@ -36,23 +36,14 @@ PLAIN: Schemes = (Residual,)
 
 @dataclass(frozen=True)
 class Conv:
-    """The description of a convolution.
+    """The description of a convolution."""
 
-    Args:
-        channels: input channels.
-        width: output channels.
-        size: kernel size.
-        stride: stride in both directions.
-        groups: groups of channels.
-        excite: hidden width of a following squeeze-excite, relative to `width`; 0: none.
-    """
-
-    channels: int
-    width: int
-    size: int = 3
-    stride: int = 1
+    channels: int  # of the input
+    width: int  # channels of the output
+    size: int = 3  # of the kernel
+    stride: int = 1  # in both directions
     groups: int = 1
-    excite: float = 0.0
+    excite: float = 0.0  # hidden width of a following squeeze-excite as a share of `width`; 0: none
 
 
 def basic(channels: int, width: int, stride: int) -> tuple[Conv, ...]:
@@ -74,13 +65,9 @@ def bottleneck(
 class BlockV1(nn.Module):
     """A post-activation block: each convolution precedes its normalization.
 
-    Args:
-        norm: the normalizer.
-        convs: of the residual branch.
-        shortcut: where shapes change: identity (every second pixel, zeros for new channels) or
-            projection (a normalized 1x1 convolution).
-        act: the activation.
-        rate: rate of stochastic depth.
+    `convs` are those of the residual branch, `rate` is that of stochastic depth. Where shapes
+    change, the shortcut is an identity (every second pixel, zeros for new channels) or a projection
+    (a normalized 1x1 convolution).
     """
 
     def __init__(
@@ -105,14 +92,14 @@ class BlockV1(nn.Module):
         step = total_stride(convs)
         changes = first.channels != last.width or step > 1
         if changes and shortcut == "identity":
-            self.shortcut = Pad(last.width - first.channels, step)
+            self.shortcut = Pad(last.width - first.channels, step)  # the paper's option A
         elif changes:
             project = convolution(norm, Conv(first.channels, last.width, 1, step))
             self.shortcut = nn.Sequential(project, norm.layer(last.width, None))
         self.activation = norm.activation(last.width, act)
 
     def forward(self, x: Tensor) -> Tensor:
-        h = self.before[0](x)
+        h = self.before[0](x)  # a shift in FixUp, else the identity
         branch = self.norms[0](self.convs[0](h))
         for before, conv, norm in list(zip(self.before, self.convs, self.norms, strict=True))[1:]:
             branch = norm(conv(before(branch)))
@@ -132,14 +119,8 @@ class BlockV2(nn.Module):
     channel follows the last convolution, which no normalization follows (Labatie et al. 2021,
     appendix A.1).
 
-    Args:
-        norm: the normalizer.
-        convs: of the residual branch.
-        beta: standard deviation of the input, or 1.
-        act: the activation.
-        order: whether normalization or activation comes first.
-        pool: halve the shortcut's maps by average pooling (as NF-RegNet does) instead of a stride.
-        rate: rate of stochastic depth.
+    `beta` is the input's standard deviation, or 1. With `pool` average pooling halves the
+    shortcut's maps, as in NF-RegNet, instead of a stride.
     """
 
     def __init__(
@@ -155,7 +136,7 @@ class BlockV2(nn.Module):
     ) -> None:
         super().__init__()
         first, last = convs[0], convs[-1]
-        self.beta = beta
+        self.beta = beta  # a number, not a tensor: nothing to learn, save or move
         self.norms = nn.ModuleList(preactivation(norm, conv.channels, act, order) for conv in convs)
         self.convs = nn.ModuleList(convolution(norm, conv) for conv in convs)
         self.excite = nn.ModuleList(excitation(norm, conv) for conv in convs)
@@ -174,7 +155,7 @@ class BlockV2(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         h = self.norms[0](x)
         h = h if self.beta == 1 else h / self.beta  # after the activation, as in the paper's code
-        shortcut = x
+        shortcut = x  # where no shape changes
         if self.project is not None:
             shortcut = self.project(self.pool(h))
         h = self.excite[0](self.convs[0](h))
@@ -189,15 +170,13 @@ class SqueezeExcite(nn.Module):
 
         s = mean of x over positions,   z = x * gain * sigmoid(W2 relu(W1 s + b1) + b2)
 
-    Args:
-        channels: C.
-        share: hidden units as a share of C.
-        gain: 2 in normalizer-free networks, because gates are 1/2 on average.
+    Hidden units are a `share` of C. `gain` is 2 in normalizer-free networks, because gates are 1/2
+    on average.
     """
 
     def __init__(self, channels: int, share: float, gain: float) -> None:
         super().__init__()
-        hidden = max(1, int(channels * share))
+        hidden = max(1, int(channels * share))  # narrow stages keep one unit
         self.reduce = nn.Linear(channels, hidden)
         self.expand = nn.Linear(hidden, channels)
         self.gain = gain
@@ -254,7 +233,7 @@ def preactivation(norm: Normalizer, channels: int, act: str, order: Order) -> nn
 
 def total_stride(convs: Sequence[Conv]) -> int:
     """Return the factor by which a branch shrinks its maps."""
-    return max(conv.stride for conv in convs)
+    return max(conv.stride for conv in convs)  # one convolution of a branch has a stride
 
 
 def initialize(

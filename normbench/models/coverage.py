@@ -20,31 +20,18 @@ from normbench.norms.frn import ThresholdedLinear
 
 @dataclass(frozen=True)
 class Coverage:
-    """Counts of layers of a network, by what the normalizer did with them.
+    """Counts of layers of a network, by what the normalizer did with them."""
 
-    Args:
-        pairs: layers of normalization and activation.
-        alone: normalizations without a following activation.
-        scales: learned scales at the end of residual branches with standardized weights.
-        activations: activations without a preceding normalization, as after a v1 addition.
-        convs: convolutions.
-        standardized: convolutions whose weights the normalizer standardizes.
-        adjusted: layers with fewer groups than the normalizer's, by groups as in "16 of 32".
-        kept: layers that keep the network's eps or momentum of batch normalization, by setting.
-        untouched: activations that stay as they are, as in squeeze-excite, by class.
-        left: remaining normalizations and standardized convolutions of torch and timm, by class.
-    """
-
-    pairs: int
-    alone: int
-    scales: int
-    activations: int
+    pairs: int  # normalization and activation in one layer
+    alone: int  # normalizations without a following activation
+    scales: int  # learned ones at the end of residual branches with standardized weights
+    activations: int  # without a preceding normalization, as after a v1 addition
     convs: int
-    standardized: int
-    adjusted: dict[str, int]
-    kept: dict[str, int]
-    untouched: dict[str, int]
-    left: dict[str, int]
+    standardized: int  # convolutions whose weights the normalizer standardizes
+    adjusted: dict[str, int]  # layers with fewer groups than the normalizer's, as "16 of 32"
+    kept: dict[str, int]  # layers that keep the network's eps or momentum, by setting
+    untouched: dict[str, int]  # activations that stay, as in squeeze-excite, by class
+    left: dict[str, int]  # normalizations and standardized convolutions that stay, by class
 
     def __str__(self) -> str:
         """Return one line for the terminal, the log and the row."""
@@ -76,7 +63,7 @@ def coverage(network: nn.Module, norm: Normalizer) -> Coverage:
     """Count what `norm` reached in `network`."""
     layers = list(network.modules())
     norms = [layer for layer in layers if isinstance(layer, NormAct)]
-    groups = getattr(norm, "groups", None)
+    groups = getattr(norm, "groups", None)  # the number that its yaml asks for
     return Coverage(
         pairs=sum(layer.act is not None for layer in norms),
         alone=sum(layer.act is None and not isinstance(layer, Scale) for layer in norms),

@@ -74,7 +74,7 @@ class StochasticDepth(RandomDrop):
     def forward(self, x: Tensor) -> Tensor:
         if not self.training or self.rate == 0:
             return x
-        mask = self.keep_mask(x, *(1 for _ in x.shape[1:]))
+        mask = self.keep_mask(x, *(1 for _ in x.shape[1:]))  # (N, 1, 1, 1)
         return x * mask / (1 - self.rate) if self.rescale else x * mask
 
     def extra_repr(self) -> str:

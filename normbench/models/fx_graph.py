@@ -178,7 +178,7 @@ class CallGraph:
     def downstream(self, call: fx.Node) -> set[fx.Node]:
         """Return all calls that depend on the result of `call`."""
         dependent = {call}
-        for each in self.calls:
+        for each in self.calls:  # in topological order, so once is enough
             if not dependent.isdisjoint(each.all_input_nodes):
                 dependent.add(each)
         return dependent - {call}
@@ -214,7 +214,7 @@ class CallGraph:
         with self.module.graph.inserting_after(call):
             added = self.module.graph.call_module(path, (call,))
         added.meta = dict(call.meta)
-        call.replace_all_uses_with(added, lambda user: user is not added)
+        call.replace_all_uses_with(added, lambda user: user is not added)  # which reads call itself
 
     def pad_before(self, call: fx.Node, conv: nn.Conv2d) -> None:
         """Pad before a convolution that pads dynamically ("same"), outside of it."""
@@ -230,7 +230,7 @@ class CallGraph:
 
     def rebuild(self) -> fx.GraphModule:
         """Return the network with all changes."""
-        self.module.delete_all_unused_submodules()
+        self.module.delete_all_unused_submodules()  # replaced layers
         self.module.graph.lint()
         self.module.recompile()
         self.module.train(self.module.training)  # new layers, too

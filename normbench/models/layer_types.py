@@ -62,7 +62,7 @@ def is_activation(layer: nn.Module) -> bool:
 
 def is_activation_or_gate(layer: nn.Module) -> bool:
     """Return True for an activation or gate of torch or timm."""
-    return type(layer).__module__.startswith(_ACTIVATION_MODULES)
+    return type(layer).__module__.startswith(_ACTIVATION_MODULES)  # they share no base class
 
 
 def drop_rate(layer: nn.Module | None) -> float | None:
@@ -92,10 +92,10 @@ def activation_name(layer: nn.Module | None) -> str | None:
 
 def match_activation(function: Callable[[Tensor], Tensor]) -> str | None:
     """Return the name of the activation with the same values as `function`, or None."""
-    u = torch.linspace(-8, 8, 65, device="cpu", dtype=torch.float64)
+    u = torch.linspace(-8, 8, 65, device="cpu", dtype=torch.float64)  # all kinks and both tails
     with torch.no_grad():
-        y = function(u.clone())
-    if not isinstance(y, Tensor) or y.shape != u.shape:
+        y = function(u.clone())  # which may overwrite it
+    if not isinstance(y, Tensor) or y.shape != u.shape:  # a GLU, for example, halves the shape
         return None
     names = [name for name in GAINS if name != GATE]
     return next((name for name in names if torch.allclose(activation(name)(u), y)), None)

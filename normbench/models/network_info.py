@@ -21,18 +21,11 @@ from normbench.norms.workers import set_workers
 
 @dataclass(frozen=True)
 class NetworkInfo:
-    """Size, work and restrictions of a network; each is computed when it is first read.
+    """Size, work and restrictions of a network; each is computed when it is first read."""
 
-    Args:
-        network: images (N, C, H, W) -> logits, on the meta device.
-        norm: its normalizer, whose layers may be of classes outside of this package.
-        image_shape: (C, H, W) of an image of an evaluation.
-        train_shape: (C, H, W) of an image of training.
-    """
-
-    network: nn.Module
-    norm: Normalizer
-    image_shape: tuple[int, int, int]
+    network: nn.Module  # images (N, C, H, W) -> logits, on the meta device
+    norm: Normalizer  # its layers may be of classes outside of this package
+    image_shape: tuple[int, int, int]  # (C, H, W) of an evaluation
     train_shape: tuple[int, int, int]
 
     def try_training(self, workers: int, global_batch: int) -> None:
@@ -41,7 +34,7 @@ class NetworkInfo:
         Raises:
             Impossible: the images are too small, or a normalizer refuses their number.
         """
-        set_workers(self.network, workers)
+        set_workers(self.network, workers)  # a refusal depends on the images per worker
         dry_run(self.network, global_batch, self.train_shape)
 
     @cached_property
@@ -89,7 +82,7 @@ class NetworkInfo:
     @property
     def is_library_model(self) -> bool:
         """True if the normalizer was swapped into a model of timm."""
-        return isinstance(self.network, fx.GraphModule)
+        return isinstance(self.network, fx.GraphModule)  # which the swap returns
 
     @cached_property
     def has_library_batch_norm(self) -> bool:

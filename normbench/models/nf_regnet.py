@@ -68,7 +68,7 @@ class NFRegNet(nn.Module):
         if len(widths) != len(depths):
             raise ValueError(f"depths={list(depths)}: {len(widths)} stages need as many")
         norm = norm.with_max_groups(max_groups)
-        channels = int(widths[0] * WIDTH)
+        channels = int(widths[0] * WIDTH)  # the stem is as wide as the first stage
         self.stem = convolution(norm, Conv(in_chans, channels, 3, 2), bias=False)
         betas = [beta for stage in norm.residual.deviations(depths) for beta in stage]
         rates = linear_rates(stochastic_depth, sum(depths))
@@ -95,5 +95,5 @@ class NFRegNet(nn.Module):
 
 
 def _convs(channels: int, width: int, *, first: bool, strided: bool) -> tuple[Conv, ...]:
-    groups = int(channels * (1 if first else EXPANSION)) // GROUP
+    groups = int(channels * (1 if first else EXPANSION)) // GROUP  # rounded down to whole groups
     return bottleneck(channels, groups * GROUP, width, 2 if strided else 1, groups, EXCITE)

@@ -29,7 +29,7 @@ def count_macs(model: nn.Module, image: tuple[int, int, int]) -> tuple[int, Coun
         *_, transposed, _, groups = options  # as torch.convolution has them
         flops = conv_flop_count(x, weight, out_shape, transposed=bool(transposed))
         if groups > 1:
-            in_groups[weight[1]] += flops // 2
+            in_groups[weight[1]] += flops // 2  # weight (O, I / groups, kH, kW)
         return flops
 
     mapping = {torch.ops.aten.convolution: convolution}
@@ -38,7 +38,7 @@ def count_macs(model: nn.Module, image: tuple[int, int, int]) -> tuple[int, Coun
     with counter, torch.no_grad():
         model.eval()(torch.empty(1, *image, device=device))
     model.train(was_training)
-    return counter.get_total_flops() // 2, in_groups
+    return counter.get_total_flops() // 2, in_groups  # a multiply-add is two operations
 
 
 def dry_run(model: nn.Module, images: int, image: tuple[int, int, int]) -> None:

@@ -23,7 +23,6 @@ class RandomNet(nn.Module):
     """(N, in_chans, H, W) -> logits (N, num_classes).
 
     Args:
-        norm: the normalizer of every layer.
         depth: layers, each a convolution and its normalization.
         width: channels of every layer.
         act: the activation; identity makes the network linear except for its normalizations.
@@ -59,7 +58,7 @@ class RandomNet(nn.Module):
             )  # fmt: skip
             nn.init.trunc_normal_(conv.weight, std=1.0, a=-2.0, b=2.0)
             with torch.no_grad():
-                conv.weight /= conv.weight[0].numel() ** 0.5
+                conv.weight /= conv.weight[0].numel() ** 0.5  # the fan-in
             layer = norm.layer(width, act)
             if layer.weight is not None:
                 nn.init.normal_(layer.weight, 1.0, gain)
@@ -68,6 +67,7 @@ class RandomNet(nn.Module):
             layers += [conv if norm.conv is None else norm.conv.convert(conv), layer]
         self.layers = nn.Sequential(*layers)
         self.head = nn.Linear(width, num_classes)
+        # The mean square of gains around 1 is 1 + their variance (theorem 1).
         self.rho = (1 + gain**2) / (1 + gain**2 + shift**2)
 
     def forward(self, x: Tensor) -> Tensor:

@@ -46,7 +46,6 @@ class ResNet(nn.Module):
     """(N, in_chans, H, W) -> logits (N, num_classes).
 
     Args:
-        norm: the normalizer of every normalization in the network.
         depths: blocks of each stage.
         bottleneck: 1x1, 3x3 and 1x1 convolutions with 4 times the channels; false: two of 3x3.
         order: conv_norm_act is post-activation (v1), norm_act_conv pre-activation (v2); in
@@ -110,9 +109,9 @@ class ResNet(nn.Module):
         self.stem = convolution(norm, Conv(in_chans, width, stem_size, stem_stride), bias=False)
         self.norm = norm.layer(width, act) if v1 else nn.Identity()
         self.pool = nn.MaxPool2d(3, 2, padding=1) if stem_pool else nn.Identity()
-        groups = cardinality if bottleneck else 0
+        groups = cardinality if bottleneck else 0  # 0 stands for basic blocks
         branches = list_branches(depths, strides, width, groups, base_width, excite or 0.0)
-        betas = chain(*norm.residual.deviations(depths))
+        betas = chain(*norm.residual.deviations(depths))  # of all blocks in a row, as the branches
         rates = linear_rates(stochastic_depth, sum(depths))
         self.blocks = nn.Sequential()
         for convs, beta, rate in zip(branches, betas, rates, strict=True):
@@ -122,7 +121,7 @@ class ResNet(nn.Module):
                 self.blocks.append(BlockV2(norm, convs, beta, act=act, order=order, rate=rate))
         channels = branches[-1][-1].width
         self.last = nn.Identity() if v1 else norm.final_layer(channels, act)
-        self.before_head = norm.residual.before_conv()
+        self.before_head = norm.residual.before_conv()  # a shift in FixUp, else the identity
         self.dropout = Dropout(dropout)
         self.head = nn.Linear(channels, num_classes)
         gain = 1.0 if order == "act_norm_conv" or act == IDENTITY else sqrt(2)
@@ -144,13 +143,7 @@ def list_branches(
 ) -> list[tuple[Conv, ...]]:
     """Return the convolutions of the branch of each block.
 
-    Args:
-        depths: blocks of each stage.
-        strides: of each stage.
-        width: channels of the first stage.
-        cardinality: groups of a bottleneck; 0: basic blocks.
-        base_width: channels of such a group in a first stage of width 64.
-        excite: hidden width of squeeze-excite at the end of a branch, as a share; 0: none.
+    Options are those of `ResNet`; with a `cardinality` of 0 blocks are basic.
 
     Raises:
         ValueError: a group has no channel.
@@ -161,7 +154,7 @@ def list_branches(
     for number, (depth, step) in enumerate(zip(depths, strides, strict=True)):
         planes = width * 2**number
         for block in range(depth):
-            stride = step if block == 0 else 1
+            stride = step if block == 0 else 1  # the first block of a stage shrinks the maps
             if cardinality:
                 inner = planes * base_width // 64 * cardinality
                 convs = bottleneck(channels, inner, EXPANSION * planes, stride, cardinality)

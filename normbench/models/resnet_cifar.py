@@ -97,5 +97,5 @@ def depths(depth: int) -> tuple[int, int, int]:
     """
     if depth < 8 or (depth - 2) % 6:
         raise ValueError(f"depth={depth}: this family has 6n + 2 layers, as 8, 14, 20 or 56")
-    n = (depth - 2) // 6
+    n = (depth - 2) // 6  # two convolutions in each block of three stages
     return n, n, n

@@ -98,7 +98,7 @@ def swap(
         if call.target is F.dropout:
             graph.replace(call, Dropout(graph.drop_rate(call) or 0.0))
     swapped = graph.rebuild()
-    _replace_drops(swapped)
+    _replace_drops(swapped)  # behind the graph: it also reaches inside leaves
     _declare_roles(swapped)
     if not allow_left:
         _require_no_batch_norm(swapped)
@@ -120,7 +120,7 @@ def _require_no_batch_norm(network: nn.Module) -> None:
 def _declare_roles(network: nn.Module) -> None:
     """Give the parameters of other modules a role, for weight decay."""
     for layer in network.modules():
-        if not hasattr(layer, "roles"):
+        if not hasattr(layer, "roles"):  # layers of normbench declare theirs
             parameters = layer.named_parameters(recurse=False)
             roles = {name: _role(layer, name, parameter) for name, parameter in parameters}
             layer.roles = roles  # type: ignore[assignment]
@@ -145,7 +145,7 @@ def _is_normalizer_free(graph: CallGraph, norm: Normalizer) -> bool:
     scaled = any(isinstance(m, SCALED_STANDARDIZED_CONVS) for m in graph.module.modules())
     if not scaled or type(norm.residual) is not NormalizerFree or any(graph.normalizations()):
         return False
-    if norm != type(norm)():
+    if norm != type(norm)():  # an option that is not at its default
         raise Impossible(
             "the network is normalizer-free by itself, so options of the normalizer do not reach "
             "it; those of the network are model.arguments"
@@ -241,7 +241,7 @@ def _is_last(graph: CallGraph, call: fx.Node) -> bool:
     readers = graph.consumers(call)
     if not graph.is_map(call) or len(readers) != 1:
         return False
-    if readers[0].target is torch.cat:
+    if readers[0].target is torch.cat:  # branches that end together, as in Inception
         return _is_last(graph, readers[0])
     channels = graph.shape(call)[1]
     return graph.shape(readers[0]) in [(1, channels), (1, channels, 1, 1)]
@@ -265,13 +265,13 @@ def _standardize(graph: CallGraph, norm: Normalizer) -> None:
     """Standardize convolutions as the normalizer needs, and scale ends of branches."""
     if norm.conv is None:
         return
-    if norm.conv.kind == "ws":
+    if norm.conv.kind == "ws":  # nf scales its branches itself
         for call in _ends_of_branches(graph):
             graph.insert_after(call, Scale(graph.shape(call)[1]), "scale")
     for call in graph.calls:
         conv = graph.layer(call)
         if isinstance(conv, nn.Conv2d) and _on_maps(graph, call):
-            if type(conv) not in _CONVS:
+            if type(conv) not in _CONVS:  # a subclass may use its weights in another way
                 kind = f"{type(conv).__name__} at {call.target}"
                 raise Impossible(f"{kind} is no convolution whose weights can be standardized")
             if isinstance(conv, timm.layers.Conv2dSame) or getattr(conv, "same_pad", False):
@@ -301,7 +301,7 @@ def _ends_of_branches(graph: CallGraph) -> list[fx.Node]:
             continue
         # The branch is the longer path; the shortcut has at most one convolution.
         shortcut, end = sorted(call.all_input_nodes, key=depth.__getitem__)
-        if depth[shortcut] == depth[end]:
+        if depth[shortcut] == depth[end]:  # which of both is the branch is unknown
             continue
         while graph.drop_rate(end) is not None or graph.is_identity(end):
             end = end.all_input_nodes[0]
@@ -314,14 +314,14 @@ def _replace_drops(network: nn.Module) -> None:
     """Replace dropout and stochastic depth, also inside modules that are not traced."""
     for path, layer in list(network.named_modules()):
         rate = drop_rate(layer)
-        if not rate:
+        if not rate:  # another layer, or one that drops nothing
             continue
         if isinstance(layer, nn.Dropout):
             drop: nn.Module = Dropout(rate)
         elif isinstance(layer, timm.layers.DropPath):
             drop = StochasticDepth(rate, rescale=layer.scale_by_keep)
         elif isinstance(layer, torchvision.ops.StochasticDepth) and layer.mode == "row":
-            drop = StochasticDepth(rate, rescale=True)
+            drop = StochasticDepth(rate, rescale=True)  # as torchvision always does
         else:
             kind = type(layer).__name__
             raise Impossible(f"{kind} at {path} drops what is not drawn image by image")

@@ -41,7 +41,6 @@ def timm_model(
     """Build a model of timm: (N, in_chans, H, W) -> logits (N, num_classes).
 
     Args:
-        norm: the normalizer of every normalization of maps in the network.
         name: a name of `timm.create_model`, with a tag for pretrained weights.
         arguments: more arguments of `timm.create_model`, such as zero_init_last or pretrained.
         dropout: rate before the classifier, timm's drop_rate.
@@ -109,7 +108,6 @@ def mbconv_net(
     """Build a network of mobile blocks: (N, in_chans, H, W) -> logits (N, num_classes).
 
     Args:
-        norm: the normalizer of every normalization in the network.
         blocks: the stages, in timm's notation.
         width: multiplies the channels of all blocks, to the nearest multiple of 8.
         depth: multiplies the blocks of every stage, rounded up.
@@ -137,5 +135,5 @@ def mbconv_net(
         round_chs_fn=partial(round_channels, multiplier=width), act_layer=_ACTS[act],
         drop_rate=dropout, drop_path_rate=stochastic_depth,
     )  # fmt: skip
-    network.conv_stem.stride = (stem_stride, stem_stride)
+    network.conv_stem.stride = (stem_stride, stem_stride)  # timm's builder always takes 2
     return swap(network, norm.with_max_groups(max_groups), image=(in_chans, *IMAGE))

@@ -112,7 +112,7 @@ class BatchNormAct(PerWorker, RunningStatistics, Normalizing):
 
     def normalize(self, x: Tensor) -> Tensor:
         if not self.example_weight or self.training:
-            return self._fused(x, (None, None), track=False)
+            return self._fused(x, (None, None), track=False)  # a probe must not move statistics
         return normalize_weighted(self, x, self.channels, self.example_weight)
 
     def _fused(self, x: Tensor, affine: Pair, *, track: bool) -> Tensor:
@@ -176,14 +176,14 @@ class SyncBatchNormAct(BatchNormAct):
     def _fused(self, x: Tensor, affine: Pair, *, track: bool) -> Tensor:
         if not self.training or _devices() == 1:
             return super()._fused(x, affine, track=track)
-        y = upcast(x)
+        y = upcast(x)  # sums of squares overflow in fp16
         device_mean, device_var = set_moments(y, 1)  # (1, C); all devices have equally many images
         mean = all_reduce(device_mean) / _devices()
         # The law of total variance: within devices plus between them.
         var = all_reduce(device_var + (device_mean - mean).square()) / _devices()
         if track:
             values = x.numel() // self.channels * _devices()
-            self.track(mean=mean, var=var * (values / (values - 1)))
+            self.track(mean=mean, var=var * (values / (values - 1)))  # unbiased, as torch keeps it
         y = normalize_by(y, (mean, var), self.eps)
         return y if affine[0] is None else self.affine(y)
 

@@ -86,7 +86,7 @@ class BatchGroupNormAct(PerWorker, RunningStatistics, Normalizing):
         return self.activation(self.affine(self._normalize(upcast(x), track=True)))
 
     def normalize(self, x: Tensor) -> Tensor:
-        return self._normalize(upcast(x), track=False)
+        return self._normalize(upcast(x), track=False)  # a probe must not move statistics
 
     def _normalize(self, x: Tensor, *, track: bool) -> Tensor:
         if self.example_weight and not self.training:

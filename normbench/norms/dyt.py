@@ -46,5 +46,6 @@ class DynamicTanhAct(Normalizing):
         return torch.tanh(self.alpha * upcast(x))
 
     def reference_normalize(self, x: Tensor) -> Tensor:
+        # Of |x|, so that the exponential does not overflow.
         exponential = torch.exp(-2 * self.alpha.double() * x.abs())
         return x.sign() * (1 - exponential) / (1 + exponential)

@@ -212,7 +212,7 @@ class EvoNormBAct(PerWorker, RunningStatistics, EvoNormAct):
     def batch_var(self, x: Tensor) -> Tensor:
         """Return the variance (N, C) of every channel over its worker; update the running one."""
         if not self.training:
-            return self.running_var[None]
+            return self.running_var[None]  # (1, C)
         _, var = set_moments(x, self.workers)
         self.track(var=var)
         return expand_sets(var, len(x))

@@ -97,4 +97,4 @@ class ThresholdedLinear(nn.Module):
         self.tau = nn.Parameter(torch.zeros(channels))
 
     def forward(self, x: Tensor) -> Tensor:
-        return torch.maximum(x, per_channel(self.tau)).to(x.dtype)
+        return torch.maximum(x, per_channel(self.tau)).to(x.dtype)  # tau may be fp32 under autocast

@@ -57,7 +57,7 @@ class GhostBatchNormAct(BatchNormAct):
         self.ghost = options.ghost
 
     def sets(self, images: int) -> int:
-        return images // self.ghost
+        return images // self.ghost  # of all workers
 
     def refusal(self, shape: torch.Size) -> str:
         batch = shape[0] // self.workers

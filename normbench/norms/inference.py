@@ -74,7 +74,7 @@ def _set_weight(layer: nn.Module, alpha: float) -> None:
         layer.example_weight = alpha
         return
     if (handle := getattr(layer, _HANDLE, None)) is not None:
-        handle.remove()
+        handle.remove()  # of an earlier alpha
     if isinstance(layer, nn.GroupNorm):
         handle = layer.register_forward_hook(partial(_group_norm, alpha)) if alpha < 1 else None
     else:

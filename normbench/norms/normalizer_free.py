@@ -158,7 +158,7 @@ class GainedAct(NormAct):
         density = torch.exp(-(u**2) / 2)
         density[1:-1:2] *= 4
         density[2:-1:2] *= 2
-        density /= density.sum()
+        density /= density.sum()  # the weights of the rule sum to 1
         mean = (density * self.function(u)).sum()
         var = (density * (self.function(u) - mean) ** 2).sum()
         return self.function(x.double()) / torch.sqrt(var)

@@ -103,6 +103,7 @@ class BatchRenormAct(BatchNormAct):
         return self._corrected(x)[0] if self.training else super().normalize(x)
 
     def linear_statistics(self) -> list[Tensor]:
+        # The standard deviation moves linearly, its square does not.
         return [self.running_mean, torch.sqrt(self.running_var + self.eps)]
 
     def load_linear_statistics(self, values: Sequence[Tensor]) -> None:
@@ -114,7 +115,7 @@ class BatchRenormAct(BatchNormAct):
         """Return the normalized input, and the moments (W, C) of the workers."""
         x = upcast(x)
         mean, var = set_moments(x, self.workers)
-        r, d = self.corrections(mean.detach(), var.detach())
+        r, d = self.corrections(mean.detach(), var.detach())  # constants to the gradient
         # (x - mean) / sigma_b * r + d as one multiplication and one addition on the map.
         scale = torch.rsqrt(var + self.eps) * r
         scale, shift = (expand_sets(each, len(x)) for each in (scale, d - mean * scale))

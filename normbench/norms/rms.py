@@ -42,7 +42,7 @@ class RmsNormAct(Normalizing):
     batch_independent = True
 
     def __init__(self, channels: int, act: str | None, eps: float) -> None:
-        super().__init__(channels, act, shift=False)
+        super().__init__(channels, act, shift=False)  # eq. 4 has none
         self.eps = eps
 
     def normalize(self, x: Tensor) -> Tensor:

@@ -173,7 +173,7 @@ class SwitchableNormAct(PerWorker, RunningStatistics, Normalizing):
         return self.activation(self.affine(self._normalize(x, track=True)))
 
     def normalize(self, x: Tensor) -> Tensor:
-        return self._normalize(x, track=False)
+        return self._normalize(x, track=False)  # a probe must not move statistics
 
     def _normalize(self, x: Tensor, *, track: bool) -> Tensor:
         x = upcast(x)
@@ -195,7 +195,7 @@ class SwitchableNormAct(PerWorker, RunningStatistics, Normalizing):
         """
         mean, var = moments
         if self.options.unbiased:
-            var = var * (positions / (positions - 1))
+            var = var * (positions / (positions - 1))  # ln and bn follow, as in the authors' code
         members = [self._member_moments(member, (mean, var), track=track) for member in self.over]
         means, variances = zip(*members, strict=True)
         p, q = ratios

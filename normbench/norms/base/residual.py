@@ -73,18 +73,12 @@ class SkipInit(Residual):
 
 @dataclass(frozen=True)
 class NormalizerFree(Residual):
-    """Branches of known variance.
-
-    Args:
-        alpha: factor of every branch.
-        skip_gain: multiply every branch by a learned scalar as well, initially 0.
-        gate: factor of squeeze-excite gates, which are 1/2 on average.
-    """
+    """Branches of known variance."""
 
     kind: ClassVar[str] = "nf"
-    alpha: float = 0.2  # the paper's
-    skip_gain: bool = True
-    gate: float = 2.0  # undoes the mean of 1/2 of a sigmoid
+    alpha: float = 0.2  # factor of every branch, the paper's
+    skip_gain: bool = True  # multiply every branch by a learned scalar as well, initially 0
+    gate: float = 2.0  # factor of squeeze-excite gates, which are 1/2 on average
 
     @property
     def gate_gain(self) -> float:
@@ -119,14 +113,10 @@ class NormalizerFree(Residual):
 
 @dataclass(frozen=True)
 class FixUp(Residual):
-    """Scalars around convolutions, and an initialization that depends on depth.
-
-    Args:
-        rate: learning rate of the scalars and the classifier's bias, relative to all else.
-    """
+    """Scalars around convolutions, and an initialization that depends on depth."""
 
     kind: ClassVar[str] = "fixup"
-    rate: float = 0.1  # as in the authors' code
+    rate: float = 0.1  # learning rate of scalars, relative to all else, as in the authors' code
 
     def join(self) -> "Join":
         return ShiftedSum(self.rate)
@@ -149,7 +139,7 @@ class FixUp(Residual):
             for conv, _next in pairwise(convs):  # all but the last
                 fan_out = conv.out_channels * conv.kernel_size[0] * conv.kernel_size[1]
                 nn.init.normal_(conv.weight, std=sqrt(2 / fan_out) * factor)
-            nn.init.zeros_(convs[-1].weight)
+            nn.init.zeros_(convs[-1].weight)  # so every branch starts at 0
 
 
 class Join(nn.Module):

@@ -99,10 +99,10 @@ class NetworkStatistics:
         total = torch.zeros_like(before)
         for turn in range(number):
             if turn:
-                self.write(before)
+                self.write(before)  # every pass begins with the same
             yield turn
             total += self.read()
-        self.write(total / number)
+        self.write(total / number)  # all passes have equally many workers
 
 
 def _linear_statistics(layer: nn.Module) -> list[Tensor]:

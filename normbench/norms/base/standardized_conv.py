@@ -27,15 +27,10 @@ Kind = Literal["ws", "scaled_ws"]
 
 @dataclass(frozen=True)
 class Standardization:
-    """The weight standardization that a normalizer asks of convolutions.
-
-    Args:
-        kind: "ws" or "scaled_ws".
-        eps: keeps the divisor from 0.
-    """
+    """The weight standardization that a normalizer asks of convolutions."""
 
     kind: Kind
-    eps: float
+    eps: float  # keeps the divisor from 0
 
     def convert(self, conv: nn.Conv2d) -> "StandardizedConv2d":
         """Return a convolution with the parameters of `conv` and standardized weights.

@@ -19,44 +19,27 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from normbench.norms.base.layer import is_channels_last
+from normbench.norms.kernels import tiles
 from normbench.norms.kernels.sample_kernels import backward, forward
-from normbench.norms.kernels.tiles import (
-    ACTIVATIONS,
-    LARGEST,
-    USUAL,
-    Parameters,
-    dense,
-    shape_arguments,
-    stride_like,
-    tile_arguments,
-    wide_dtype,
-)
+from normbench.norms.kernels.tiles import Parameters
 
 
 @dataclass(frozen=True)
 class SampleOptions:
-    """The options of a layer.
+    """The options of a layer."""
 
-    Args:
-        groups: number of groups of channels.
-        eps: added to the mean square, inside the root.
-        center: subtract the mean in the statistics.
-        gated: a(x) is x * sigmoid(gate * x); an absent gate is 1.
-        act: None, identity, relu, silu or tlu.
-    """
-
-    groups: int
-    eps: float
-    center: bool = True
-    gated: bool = False
-    act: str | None = None
+    groups: int  # of channels
+    eps: float  # added to the mean square, inside the root
+    center: bool = True  # subtract the mean in the statistics
+    gated: bool = False  # a(x) is x * sigmoid(gate * x); an absent gate is 1
+    act: str | None = None  # one of tiles.ACTIVATIONS
 
 
 def fits(x: Tensor, options: SampleOptions, parameters: Parameters) -> bool:
     """Return True if a program can hold a group of `x`, its gradient and the proxy's values."""
     _, channels, positions = _tile(x, options.groups)
     proxies = 1 if parameters.shift is None else 2
-    return channels * positions <= LARGEST // proxies * 4 // wide_dtype(x).itemsize
+    return channels * positions <= tiles.LARGEST // proxies * 4 // tiles.wide_dtype(x).itemsize
 
 
 def per_sample(x: Tensor, options: SampleOptions, parameters: Parameters) -> Tensor:
@@ -71,9 +54,9 @@ def per_sample(x: Tensor, options: SampleOptions, parameters: Parameters) -> Ten
 class _PerSample(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, options: SampleOptions, *tensors: Tensor | None) -> Tensor:
-        x, parameters = dense(x), Parameters(*tensors).contiguous()
+        x, parameters = tiles.dense(x), Parameters(*tensors).contiguous()
         out = torch.empty_like(x)
-        means, roots = x.new_empty((2, len(x), options.groups), dtype=wide_dtype(x))
+        means, roots = x.new_empty((2, len(x), options.groups), dtype=tiles.wide_dtype(x))
         grid, arguments = _launch_arguments(x, options)
         with torch.cuda.device_of(x):
             forward[grid](x, out, *parameters, means, roots, EPS=options.eps, **arguments)
@@ -86,8 +69,8 @@ class _PerSample(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         x, means, roots, *tensors = ctx.saved_tensors
         parameters = Parameters(*tensors)
-        gradient, dx = stride_like(gradient, x), torch.empty_like(x)
-        partial = x.new_empty((5, *x.shape[:2]), dtype=wide_dtype(x))
+        gradient, dx = tiles.stride_like(gradient, x), torch.empty_like(x)
+        partial = x.new_empty((5, *x.shape[:2]), dtype=tiles.wide_dtype(x))
         grid, arguments = _launch_arguments(x, ctx.options)
         backward[grid](
             x, gradient, dx, *parameters, means, roots, partial, partial.stride(0), **arguments
@@ -101,8 +84,8 @@ def _launch_arguments(x: Tensor, options: SampleOptions) -> tuple[tuple[int, int
     sets, *tile = _tile(x, options.groups)
     return (len(x), options.groups // sets), {
         "GROUP": x.shape[1] // options.groups, "SETS": sets, "CENTER": options.center,
-        "GATED": options.gated, "ACT": ACTIVATIONS[options.act],
-        **shape_arguments(x), **tile_arguments(*tile),
+        "GATED": options.gated, "ACT": tiles.ACTIVATIONS[options.act],
+        **tiles.shape_arguments(x), **tiles.tile_arguments(*tile),
     }  # fmt: skip
 
 
@@ -111,7 +94,7 @@ def _tile(x: Tensor, groups: int) -> tuple[int, int, int]:
     sets, group, positions = 1, x.shape[1] // groups, x.shape[2] * x.shape[3]
     columns = triton.next_power_of_2(positions)
     # In channels_last neighbouring channels are adjacent in memory, so read several.
-    limit = max(USUAL, 32 * columns) if is_channels_last(x) else USUAL
+    limit = max(tiles.USUAL, 32 * columns) if is_channels_last(x) else tiles.USUAL
     if group & (group - 1) == 0:  # else a tile cannot be split into its groups
         while groups % (2 * sets) == 0 and 2 * sets * group * columns <= limit:
             sets *= 2

@@ -21,16 +21,8 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from normbench.norms.base.layer import is_channels_last
-from normbench.norms.kernels.tiles import (
-    ACTIVATIONS,
-    USUAL,
-    Parameters,
-    dense,
-    shape_arguments,
-    stride_like,
-    tile_arguments,
-    wide_dtype,
-)
+from normbench.norms.kernels import tiles
+from normbench.norms.kernels.tiles import Parameters
 from normbench.norms.kernels.worker_kernels import forward, inputs, moments_of, sums
 
 #: Numbers of the second argument of the maximum, z of EvoNorm B0, B1 and B2.
@@ -41,17 +33,11 @@ Coefficients = Callable[..., tuple[Tensor, Tensor]]
 
 @dataclass(frozen=True)
 class WorkerOptions:
-    """The options of a layer.
+    """The options of a layer."""
 
-    Args:
-        act: activation of an affine map: None, identity, relu, silu or tlu.
-        gated: the map is gated; an absent gate is 1.
-        bound: one of `BOUNDS` of a bounded map.
-    """
-
-    act: str | None = None
-    gated: bool = False
-    bound: str | None = None
+    act: str | None = None  # of an affine map, one of tiles.ACTIVATIONS
+    gated: bool = False  # the map is gated; an absent gate is 1
+    bound: str | None = None  # of a bounded map, one of BOUNDS
 
 
 def per_worker(
@@ -82,7 +68,7 @@ class _PerWorker(torch.autograd.Function):
     def forward(
         ctx: Any, x: Tensor, options: WorkerOptions, coefficients: Coefficients, *tensors: Any
     ) -> Tensor:
-        x, count = dense(x), len(Parameters._fields)
+        x, count = tiles.dense(x), len(Parameters._fields)
         parameters = Parameters(*tensors[:count]).contiguous()
         moments = _image_moments(x)
         with torch.enable_grad():  # the coefficients have a graph of their own
@@ -102,7 +88,7 @@ class _PerWorker(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         x, mean, first, second, *tensors = ctx.saved_tensors
         parameters = Parameters(*tensors)
-        gradient, dx = stride_like(gradient, x), torch.empty_like(x)
+        gradient, dx = tiles.stride_like(gradient, x), torch.empty_like(x)
         grid, arguments = _launch_arguments(x)
         arguments |= _select_map(ctx.options)
         partial = mean.new_empty((6, grid[2] * len(x), x.shape[1]))
@@ -126,7 +112,7 @@ def _image_moments(x: Tensor) -> tuple[Tensor, Tensor]:
     """Return mean and (biased) variance (N, C) of every channel of every image."""
     grid, arguments = _launch_arguments(x)
     shape = (grid[2], *x.shape[:2])
-    means, squares = x.new_empty((2, *shape), dtype=wide_dtype(x))
+    means, squares = x.new_empty((2, *shape), dtype=tiles.wide_dtype(x))
     with torch.cuda.device_of(x):
         moments_of[grid](x, means, squares, **arguments)
     count, span = arguments["P"], arguments["span"]
@@ -154,18 +140,19 @@ def _launch_arguments(x: Tensor) -> tuple[tuple[int, int, int], dict[str, Any]]:
     positions = x.shape[2] * x.shape[3]
     columns = triton.next_power_of_2(positions)
     # Channels are adjacent in channels_last, positions otherwise.
-    rows = 64 if is_channels_last(x) else max(1, USUAL // 4 // columns)
+    rows = 64 if is_channels_last(x) else max(1, tiles.USUAL // 4 // columns)
     rows = min(rows, triton.next_power_of_2(channels))
-    columns = min(columns, max(16, USUAL // 2 // rows))
+    columns = min(columns, max(16, tiles.USUAL // 2 // rows))
     blocks = triton.cdiv(channels, rows)
-    tiles = triton.cdiv(positions, columns)
-    span = columns * triton.cdiv(tiles * images * blocks, max(PROGRAMS, images * blocks))
+    count = triton.cdiv(positions, columns) * images * blocks  # of tiles
+    span = columns * triton.cdiv(count, max(PROGRAMS, images * blocks))
     grid = images, blocks, triton.cdiv(positions, span)
-    return grid, {"span": span, **shape_arguments(x), **tile_arguments(rows, columns)}
+    return grid, {"span": span, **tiles.shape_arguments(x), **tiles.tile_arguments(rows, columns)}
 
 
 def _select_map(options: WorkerOptions) -> dict[str, Any]:
     """Return the kernel arguments that select the map."""
     return {
-        "BOUND": BOUNDS[options.bound], "GATED": options.gated, "ACT": ACTIVATIONS[options.act]
+        "BOUND": BOUNDS[options.bound], "GATED": options.gated,
+        "ACT": tiles.ACTIVATIONS[options.act],
     }  # fmt: skip

@@ -16,23 +16,14 @@ USUAL = 4096  # values of a tile where there is a choice
 
 
 class Parameters(NamedTuple):
-    """Parameters (C,) of the map of a layer (`normbench.norms.kernels.pointwise`), or None.
+    """Parameters (C,) of the map of a layer (`normbench.norms.kernels.pointwise`), or None."""
 
-    Args:
-        weight: gain.
-        bias: shift.
-        gate: factor of x in the sigmoid, or in the bound of EvoNorm-B0.
-        tau: threshold of the activation tlu.
-        shift: mean of the proxy, subtracted after the activation.
-        scale: inverse deviation of the proxy, a factor after the activation.
-    """
-
-    weight: Tensor | None = None
+    weight: Tensor | None = None  # gain
     bias: Tensor | None = None
-    gate: Tensor | None = None
-    tau: Tensor | None = None
-    shift: Tensor | None = None
-    scale: Tensor | None = None
+    gate: Tensor | None = None  # factor of x in the sigmoid, or in the bound of EvoNorm-B0
+    tau: Tensor | None = None  # threshold of the activation tlu
+    shift: Tensor | None = None  # mean of the proxy, subtracted after the activation
+    scale: Tensor | None = None  # inverse deviation of the proxy, a factor after the activation
 
     def contiguous(self) -> "Parameters":
         """Return the parameters with adjacent values, as kernels read them."""
