@@ -56,12 +56,12 @@ class _Cifar(SmallImages):
                 with files.reading(name):
                     require_arrays(self.folder / name)
         train, test = (
-            concatenate([self._read(files, name) for name, _ in split])
+            concatenate([self._read_part(files, name) for name, _ in split])
             for split in (reader.train_list, reader.test_list)
         )
         return train, test
 
-    def _read(self, files: OfficialFiles, name: str) -> TensorSplit:
+    def _read_part(self, files: OfficialFiles, name: str) -> TensorSplit:
         """Read the file `name` by torchvision."""
         # torchvision reads a whole split: this one has one file, without the sum that `files` has
         # compared.

@@ -68,7 +68,7 @@ class FashionMNIST(SmallImages):
         sums = dict.fromkeys(chain.from_iterable(pairs))
         files = OfficialFiles("fashion_mnist", self.folder, sums, REMEDY, verify=False)
         files.check()
-        train, test = (self._resize(_read(files, *pair)) for pair in pairs)
+        train, test = (self._resize(_read_pair(files, *pair)) for pair in pairs)
         return train, test
 
     def _resize(self, split: TensorSplit) -> TensorSplit:
@@ -79,7 +79,7 @@ class FashionMNIST(SmallImages):
         return TensorSplit(averages.round().to(split.images.dtype), split.labels)
 
 
-def _read(files: OfficialFiles, images: str, labels: str) -> TensorSplit:
+def _read_pair(files: OfficialFiles, images: str, labels: str) -> TensorSplit:
     """Read the two files of a split."""
     pixels = _read_idx(files, images, read_image_file)
     if pixels.shape[1:] != (SIDE, SIDE):

@@ -54,10 +54,10 @@ class SVHN(SmallImages):
                 lambda: [torchvision.SVHN(self.folder, split, download=True) for split in splits]
             )
         files.check()
-        *train, test = (self._read(files, split, sums[split][0]) for split in splits)
+        *train, test = (self._read_split(files, split, sums[split][0]) for split in splits)
         return concatenate(train), test
 
-    def _read(self, files: OfficialFiles, split: str, name: str) -> TensorSplit:
+    def _read_split(self, files: OfficialFiles, split: str, name: str) -> TensorSplit:
         """Read the file `name` of `split` by torchvision."""
         with files.reading(name):
             content = _Reader(self.folder, split)

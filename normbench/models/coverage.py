@@ -71,14 +71,14 @@ def coverage(network: nn.Module, norm: Normalizer) -> Coverage:
         activations=sum(isinstance(layer, Activation | ThresholdedLinear) for layer in layers),
         convs=sum(isinstance(layer, nn.Conv2d) for layer in layers),
         standardized=sum(isinstance(layer, StandardizedConv2d) for layer in layers),
-        adjusted=_count(
+        adjusted=_count_kinds(
             f"{layer.groups} of {groups}"
             for layer in norms
             if groups is not None and getattr(layer, "groups", groups) != groups
         ),
-        kept=_count(_inherited_settings(norms, norm)),
-        untouched=_count(type(layer).__name__ for layer in layers if is_activation(layer)),
-        left=_count(
+        kept=_count_kinds(_inherited_settings(norms, norm)),
+        untouched=_count_kinds(type(layer).__name__ for layer in layers if is_activation(layer)),
+        left=_count_kinds(
             type(layer).__name__
             for layer in layers
             if is_norm(layer) or is_batch_norm(layer) or isinstance(layer, STANDARDIZED_CONVS)
@@ -99,5 +99,5 @@ def _join_counts(counts: dict[str, int]) -> str:
     return ", ".join(f"{count} {kind}" for kind, count in counts.items())
 
 
-def _count(kinds: Iterable[str]) -> dict[str, int]:
+def _count_kinds(kinds: Iterable[str]) -> dict[str, int]:
     return dict(sorted(Counter(kinds).items()))

@@ -1,4 +1,8 @@
-"""Checks of a normalizer's options, and the number of groups of a layer."""
+"""Checks of a normalizer's options, and the number of groups of a layer.
+
+Options of networks and data sets are checked by their types on the command line; those of a
+normalizer in its constructor, too, as `swap` takes normalizers that were made in Python.
+"""
 
 from dataclasses import field, fields
 from typing import Any
