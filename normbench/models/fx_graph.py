@@ -19,17 +19,7 @@ from torch.func import functional_call
 from torch.nn import functional as F
 
 from normbench.errors import Impossible
-from normbench.models.layer_types import (
-    GATE,
-    GATES,
-    NORMS,
-    activation_name,
-    drop_rate,
-    is_activation,
-    is_activation_or_gate,
-    is_norm,
-    match_activation,
-)
+from normbench.models import layer_types
 from normbench.norms.base.activations import GAINS
 from normbench.norms.base.layer import NormAct
 
@@ -49,8 +39,8 @@ class Tracer(fx.Tracer):
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
         return (
-            isinstance(m, (*NORMS, *_DROPS, NormAct, nn.Conv2d, nn.Linear))
-            or is_activation_or_gate(m)
+            isinstance(m, (*layer_types.NORMS, *_DROPS, NormAct, nn.Conv2d, nn.Linear))
+            or layer_types.is_activation_or_gate(m)
             or type(m) in get_notrace_modules()
             or super().is_leaf_module(m, module_qualified_name)
         )
@@ -100,7 +90,7 @@ class CallGraph:
         """Yield the calls of normalizations of torch and timm, with their layers."""
         for call in self.calls:
             layer = self.layer(call)
-            if is_norm(layer):
+            if layer_types.is_norm(layer):
                 assert layer is not None
                 yield call, layer
 
@@ -135,18 +125,18 @@ class CallGraph:
         if call.target is F.dropout:
             rate: Any = call.args[1] if len(call.args) > 1 else call.kwargs.get("p", 0.5)
             return float(rate)
-        return drop_rate(self.layer(call))
+        return layer_types.drop_rate(self.layer(call))
 
     def activation(self, call: fx.Node) -> str | None:
         """Return the name of the activation that `call` computes, or None."""
         layer = self.layer(call)
         if layer is not None:
-            return activation_name(layer)
+            return layer_types.activation_name(layer)
         if _function_name(call).strip("_") not in _FUNCTIONS or len(call.all_input_nodes) != 1:
             return None
         target: Any = call.target
         function = getattr(Tensor, target) if isinstance(target, str) else target
-        return match_activation(lambda u: function(u, *call.args[1:], **call.kwargs))
+        return layer_types.match_activation(lambda u: function(u, *call.args[1:], **call.kwargs))
 
     def unsupported_activation(self, call: fx.Node) -> str:
         """Return the name of an activation that normalizers do not support, or ""."""
@@ -155,8 +145,8 @@ class CallGraph:
         layer = self.layer(call)
         if layer is None:
             function = _function_name(call).strip("_")
-            return function if function in _FUNCTIONS - {GATE} else ""
-        return type(layer).__name__ if is_activation(layer) else ""
+            return function if function in _FUNCTIONS - {layer_types.GATE} else ""
+        return type(layer).__name__ if layer_types.is_activation(layer) else ""
 
     def is_in_place(self, call: fx.Node) -> bool:
         """Return True if an activation overwrites its input."""
@@ -171,7 +161,8 @@ class CallGraph:
         gates = [
             each
             for each in readers
-            if isinstance(self.layer(each), GATES) or _function_name(each).strip("_") == GATE
+            if isinstance(self.layer(each), layer_types.GATES)
+            or _function_name(each).strip("_") == layer_types.GATE
         ]
         return any(set(self.consumers(gate)) & set(readers) for gate in gates)
 

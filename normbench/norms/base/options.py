@@ -1,7 +1,7 @@
 """Checks of a normalizer's options, and the number of groups of a layer.
 
-Options of networks and data sets are checked by their types on the command line; those of a
-normalizer in its constructor, too, as `swap` takes normalizers that were made in Python.
+Ranges of a network's and a data set's options are types, which the command line checks. Those of a
+normalizer are checked by its constructor, as `swap` takes normalizers that were made in Python.
 """
 
 from dataclasses import field, fields
