@@ -106,14 +106,14 @@ class BatchNormAct(PerWorker, RunningStatistics, Normalizing):
         return not saves_only_output(self.act)
 
     def norm_act(self, x: Tensor) -> Tensor:
-        if self.example_weight and not self.training:
+        if self.weighs_examples:
             return super().norm_act(x)
         return self.activation(self._fused(x, (self.weight, self.bias), track=True))
 
     def normalize(self, x: Tensor) -> Tensor:
-        if not self.example_weight or self.training:
-            return self._fused(x, (None, None), track=False)  # a probe must not move statistics
-        return normalize_weighted(self, x, self.channels, self.example_weight)
+        if self.weighs_examples:
+            return normalize_weighted(self, x, self.channels, self.example_weight)
+        return self._fused(x, (None, None), track=False)  # a probe must not move statistics
 
     def _fused(self, x: Tensor, affine: Pair, *, track: bool) -> Tensor:
         """Normalize `x` and apply gain and shift in one operation of torch."""

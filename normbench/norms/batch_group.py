@@ -89,7 +89,7 @@ class BatchGroupNormAct(PerWorker, RunningStatistics, Normalizing):
         return self._normalize(upcast(x), track=False)  # a probe must not move statistics
 
     def _normalize(self, x: Tensor, *, track: bool) -> Tensor:
-        if self.example_weight and not self.training:
+        if self.weighs_examples:
             return normalize_weighted(self, x, self.groups, self.example_weight)
         return normalize_by(x, self._moments(x, track=track), self.eps)
 

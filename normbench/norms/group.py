@@ -95,20 +95,16 @@ class GroupNormAct(Normalizing):
         # On a GPU, autocast runs group_norm in fp32 and saves fp32 maps.
         return not saves_only_output(self.act) or torch.is_autocast_enabled("cuda")
 
-    @property
-    def _weighs_examples(self) -> bool:
-        return not self.training and self.example_weight != 1
-
     def norm_act(self, x: Tensor) -> Tensor:
-        if self._weighs_examples:
+        if self.weighs_examples:
             return super().norm_act(x)
         # For half precision torch computes the moments in fp32.
         return self.activation(F.group_norm(x, self.groups, self.weight, self.bias, self.eps))
 
     def normalize(self, x: Tensor) -> Tensor:
-        if not self._weighs_examples:
-            return F.group_norm(x, self.groups, eps=self.eps)
-        return normalize_weighted(self, x, self.groups, self.example_weight)
+        if self.weighs_examples:
+            return normalize_weighted(self, x, self.groups, self.example_weight)
+        return F.group_norm(x, self.groups, eps=self.eps)
 
     def reference_normalize(self, x: Tensor) -> Tensor:
         return reference_ops.by_group(

@@ -237,6 +237,11 @@ class Normalizing(NormAct):
     #: Weight of an image in its own statistics in evaluation (`normbench.norms.inference`).
     example_weight: float | None = None
 
+    @property
+    def weighs_examples(self) -> bool:
+        """True in an evaluation with another weight than that of the plain layer."""
+        return not self.training and self.example_weight != type(self).example_weight
+
     def norm_act(self, x: Tensor) -> Tensor:
         return self.activation(self.affine(self.normalize(x)))
 

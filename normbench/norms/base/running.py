@@ -28,7 +28,7 @@ class RunningStatistics(NormAct):
     running_mean: Tensor
     running_var: Tensor
     momentum: float
-    example_weight: float | None = 0.0
+    example_weight: float = 0.0
     #: Training reads the running statistics, so devices average them at every step.
     read_in_training: bool = False
 
