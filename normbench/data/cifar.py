@@ -112,4 +112,4 @@ def require_arrays(path: Path) -> None:
     harmless; any other is read by this first.
     """
     with path.open("rb") as file:
-        _ArrayUnpickler(file, encoding="latin1").load()
+        _ArrayUnpickler(file, encoding="latin1").load()  # written by Python 2

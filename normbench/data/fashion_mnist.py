@@ -81,7 +81,7 @@ class FashionMNIST(SmallImages):
 
 def _read_pair(files: OfficialFiles, images: str, labels: str) -> TensorSplit:
     """Read the two files of a split."""
-    pixels = _read_idx(files, images, read_image_file)
+    pixels = _read_idx(files, images, read_image_file)  # (N, H, W)
     if pixels.shape[1:] != (SIDE, SIDE):
         shape = tuple(pixels.shape[1:])
         raise files.unusable(images, f"has images of {shape}, not of 28x28 pixels")

@@ -140,7 +140,7 @@ class PreparedSplit:
             file = _File(path)
             labels = torch.from_numpy(file.reader.metadata["f1"].astype(np.int64))
             table = file.reader.alloc_table
-            ends = int((table["ptr"] + table["size"]).max())
+            ends = int((table["ptr"] + table["size"]).max())  # of the last image, in bytes
             if len(labels) != file.reader.num_samples or ends > path.stat().st_size:
                 raise ValueError("images are missing")
         except Exception as error:  # FFCV raises whatever a damaged file leads it to

@@ -106,13 +106,13 @@ def _supervise(writer: Any, failures: "SimpleQueue[str]") -> Iterator[None]:
                 active_children()  # reaps the child, so that waitid reports the next one
 
     others = set(active_children())
-    before = signal.signal(signal.SIGCHLD, check)
+    before = signal.signal(signal.SIGCHLD, check)  # an exception in it ends the wait of FFCV
     try:
         yield
     except BaseException:
         signal.signal(signal.SIGCHLD, before)
         for process in set(active_children()) - others:
-            process.kill()
+            process.kill()  # it would go on writing
             process.join()
         if isinstance(memory := getattr(writer, "metadata_sm", None), SharedMemory):
             memory.close()

@@ -177,7 +177,7 @@ def class_folders(files: OfficialFiles, folder: str) -> list[str]:
             names = sorted(entry.name for entry in entries if entry.is_dir())
     except OSError as error:
         raise files.unusable(folder, f"cannot be listed ({error.strerror})") from None
-    names = [name for name in names if not name.startswith(".")]
+    names = [name for name in names if not name.startswith(".")]  # as .ipynb_checkpoints
     if not names:
         raise files.unusable(folder, "has no folders, one a class")
     return names
@@ -201,4 +201,4 @@ def list_images(files: OfficialFiles, folder: str, classes: Sequence[str]) -> Fi
 
 
 def _is_visible_image(path: str) -> bool:
-    return is_image_file(path) and not Path(path).name.startswith(".")
+    return is_image_file(path) and not Path(path).name.startswith(".")  # macOS adds ._NAME.jpg

@@ -90,8 +90,7 @@ class CallGraph:
         """Yield the calls of normalizations of torch and timm, with their layers."""
         for call in self.calls:
             layer = self.layer(call)
-            if layer_types.is_norm(layer):
-                assert layer is not None
+            if layer is not None and layer_types.is_norm(layer):
                 yield call, layer
 
     def shape(self, call: fx.Node) -> tuple[int, ...]:

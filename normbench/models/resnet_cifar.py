@@ -7,9 +7,11 @@ option A, which it uses for these nets) or is a normalized 1x1 convolution (opti
 on ImageNet); that of a pre-activation (v2) block is a 1x1 convolution.
 """
 
+from typing import ClassVar
+
 from pydantic import PositiveInt
 
-from normbench.models.blocks import Shortcut
+from normbench.models.blocks import Order, Shortcut
 from normbench.models.dropout import Rate
 from normbench.models.resnet import ResNet
 from normbench.norms.base.layer import Normalizer
@@ -34,6 +36,8 @@ class CifarResNet(ResNet):
         Impossible: the normalizer needs residual branches that these blocks do not have.
     """
 
+    order: ClassVar[Order] = "conv_norm_act"
+
     def __init__(
         self,
         norm: Normalizer,
@@ -49,24 +53,17 @@ class CifarResNet(ResNet):
         max_groups: PositiveInt | None = None,
     ) -> None:
         super().__init__(
-            norm, num_classes, in_chans, depths=depths(depth), bottleneck=False, width=width,
-            strides=STRIDES, shortcut=shortcut, stem_size=3, stem_stride=stem_stride,
+            norm, num_classes, in_chans, depths=depths(depth), bottleneck=False, order=self.order,
+            width=width, strides=STRIDES, shortcut=shortcut, stem_size=3, stem_stride=stem_stride,
             stem_pool=False, dropout=dropout or 0.0, stochastic_depth=stochastic_depth or 0.0,
             max_groups=max_groups,
         )  # fmt: skip
 
 
-class CifarResNetV2(ResNet):
-    """Pre-activation blocks: (N, in_chans, H, W) -> logits (N, num_classes).
+class CifarResNetV2(CifarResNet):
+    """Pre-activation blocks, whose shortcuts are projections; all else as in `CifarResNet`."""
 
-    Args:
-        depth: 6n + 2 layers.
-        stem_stride: 1 as in the paper; 2 makes the net four times cheaper and its maps tiny.
-        dropout: rate before the classifier; null: none.
-        stochastic_depth: rate that grows linearly from 0 in the first block; null: none.
-
-    All others, and the errors, are those of `CifarResNet`.
-    """
+    order = "norm_act_conv"
 
     def __init__(
         self,
@@ -82,15 +79,14 @@ class CifarResNetV2(ResNet):
         max_groups: PositiveInt | None = None,
     ) -> None:
         super().__init__(
-            norm, num_classes, in_chans, depths=depths(depth), bottleneck=False,
-            order="norm_act_conv", width=width, strides=STRIDES, stem_size=3,
-            stem_stride=stem_stride, stem_pool=False, dropout=dropout or 0.0,
-            stochastic_depth=stochastic_depth or 0.0, max_groups=max_groups,
+            norm, num_classes, in_chans, depth=depth, width=width, shortcut="projection",
+            stem_stride=stem_stride, dropout=dropout, stochastic_depth=stochastic_depth,
+            max_groups=max_groups,
         )  # fmt: skip
 
 
 def depths(depth: int) -> tuple[int, int, int]:
-    """Blocks of the three stages of a network with `depth` layers.
+    """Return the blocks of the three stages of a network with `depth` layers.
 
     Raises:
         ValueError: no n gives `depth`.
