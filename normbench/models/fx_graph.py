@@ -84,7 +84,7 @@ class CallGraph:
 
     def layer(self, call: fx.Node) -> nn.Module | None:
         """Return the module that `call` calls, or None."""
-        return self.module.get_submodule(str(call.target)) if call.op == "call_module" else None
+        return layer(self.module, call)
 
     def normalizations(self) -> Iterator[tuple[fx.Node, nn.Module]]:
         """Yield the calls of normalizations of torch and timm, with their layers."""
@@ -173,14 +173,6 @@ class CallGraph:
                 dependent.add(each)
         return dependent - {call}
 
-    def depths(self) -> dict[fx.Node, int]:
-        """Return, for each call, the largest number of convolutions on a path from the images."""
-        depths: dict[fx.Node, int] = {}
-        for call in self.calls:
-            before = max((depths[source] for source in call.all_input_nodes), default=0)
-            depths[call] = before + isinstance(self.layer(call), nn.Conv2d)
-        return depths
-
     def replace(self, call: fx.Node, layer: nn.Module) -> None:
         """Let `call` call `layer`, under the name of the old layer."""
         if call.op != "call_module":
@@ -227,6 +219,20 @@ class CallGraph:
         return self.module
 
 
+def layer(module: fx.GraphModule, call: fx.Node) -> nn.Module | None:
+    """Return the module that `call` calls, or None."""
+    return module.get_submodule(str(call.target)) if call.op == "call_module" else None
+
+
+def depths(module: fx.GraphModule) -> dict[fx.Node, int]:
+    """Return, for each call, the largest number of convolutions on a path from the images."""
+    depths: dict[fx.Node, int] = {}
+    for call in module.graph.nodes:
+        before = max((depths[source] for source in call.all_input_nodes), default=0)
+        depths[call] = before + isinstance(layer(module, call), nn.Conv2d)
+    return depths
+
+
 def _function_name(call: fx.Node) -> str:
     """Return the name of a called function or method, or ""."""
     if call.op not in ("call_function", "call_method"):
@@ -268,7 +274,7 @@ class _ShapeRecorder(fx.Interpreter):
         return value
 
     def fetch_attr(self, target: str) -> Any:
-        value = super().fetch_attr(target)  # type: ignore[no-untyped-call]
+        value = super().fetch_attr(target)
         return value.to("meta") if isinstance(value, Tensor) else value
 
     def call_module(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -42,7 +42,7 @@ from torch.nn import functional as F
 from normbench.errors import Impossible
 from normbench.models.blocks import PLAIN, require_residual
 from normbench.models.dropout import Dropout, StochasticDepth
-from normbench.models.fx_graph import ADDITIONS, NORM_FUNCTIONS, CallGraph
+from normbench.models.fx_graph import ADDITIONS, NORM_FUNCTIONS, CallGraph, depths
 from normbench.models.layer_types import (
     SCALED_STANDARDIZED_CONVS,
     STANDARDIZED_CONVS,
@@ -294,7 +294,7 @@ def _on_maps(graph: CallGraph, call: fx.Node) -> bool:
 
 def _ends_of_branches(graph: CallGraph) -> list[fx.Node]:
     """Return convolutions that are added to their shortcut without a normalization between."""
-    depth = graph.depths()
+    depth = depths(graph.module)
     ends = []
     for call in graph.calls:
         if call.target not in ADDITIONS or len(call.all_input_nodes) != 2:
