@@ -10,6 +10,7 @@ All deliver the same bytes: random numbers of an image are drawn by (seed, epoch
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal, Protocol, runtime_checkable
@@ -47,29 +48,18 @@ class StreamingSplit(Protocol):
         """
 
 
+@dataclass(frozen=True)
 class Reader:
-    """Reads the images of a split.
+    """Reads the images of a split."""
 
-    Args:
-        data: the data set.
-        split: one of its splits.
-        seed: of the run.
-        policies: augmentation of training images one by one; None: none.
-        processes: number of processes that read beside the run. A `StreamingSplit` reads by as many
-            threads, and the processes apply the policies.
-    """
-
-    def __init__(
-        self,
-        data: Dataset,
-        split: Split,
-        seed: int,
-        policies: AugmentationPolicies | None = None,
-        processes: int = 0,
-    ) -> None:
-        self.data, self.split, self.seed = data, split, seed
-        self.policies = policies or AugmentationPolicies()
-        self.processes = processes
+    data: Dataset
+    split: Split
+    seed: int
+    #: Of training images, one by one; by default none.
+    policies: AugmentationPolicies = field(default_factory=AugmentationPolicies)
+    #: Processes that read beside the run. A `StreamingSplit` reads by as many threads, and the
+    #: processes apply the policies.
+    processes: int = 0
 
     def stream(self, indices: Tensor, epoch: int | None, sizes: Sequence[int]) -> Iterator[Tensor]:
         """Yield the images of `indices`, cropped and, if it `augments`, augmented.

@@ -7,7 +7,7 @@ W workers (N / W images per worker).
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
 import torch
 from torch import Tensor, nn
@@ -234,8 +234,9 @@ class NormAct(nn.Module):
 class Normalizing(NormAct):
     """A layer that is activation(affine(normalize(x)))."""
 
-    #: Weight of an image in its own statistics in evaluation (`normbench.norms.inference`).
-    example_weight: float | None = None
+    #: Weight of an image in its own statistics in evaluation (`normbench.norms.inference`), a float
+    #: in layers that support it.
+    example_weight: Any = None
 
     @property
     def weighs_examples(self) -> bool:
