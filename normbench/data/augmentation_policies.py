@@ -41,16 +41,12 @@ GREY = (128, 128, 128)  # fills what an operation moves the image away from, as 
 class AugmentationPolicies:
     """A policy and color jitter of images (N, C, H, W) uint8, one after the other; C is 1 or 3.
 
-    Args:
-        policy: in timm's notation; None: none.
-        color_jitter: s; None: none.
-
     Raises:
-        ValueError: timm knows no such policy.
+        ValueError: timm knows no such policy, or `color_jitter` is out of range.
     """
 
-    policy: str | None = None
-    color_jitter: float | None = None
+    policy: str | None = None  # in timm's notation
+    color_jitter: float | None = None  # s
 
     def __post_init__(self) -> None:
         if self.color_jitter is not None and not 0 < self.color_jitter <= 1:
