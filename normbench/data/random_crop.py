@@ -28,7 +28,7 @@ def random_boxes(sizes: Tensor, draws: Draws, area: float) -> Tensor:
     `sizes` (N, 2) are height and width, `area` is the smallest share of an image's pixels.
     """
     low, high = (math.log(limit) for limit in ASPECTS)
-    boxes = _largest_boxes(sizes)  # for images of which no attempt fits
+    boxes = _largest_boxes(sizes)  # for images where no attempt fits
     left = torch.arange(len(sizes))  # images that have no box that fits yet
     for attempt in range(ATTEMPTS):
         height, width = sizes[left].double().unbind(1)

@@ -168,7 +168,7 @@ class CallGraph:
     def downstream(self, call: fx.Node) -> set[fx.Node]:
         """Return all calls that depend on the result of `call`."""
         dependent = {call}
-        for each in self.calls:  # in topological order, so once is enough
+        for each in self.calls:  # each after its inputs, so one pass is enough
             if not dependent.isdisjoint(each.all_input_nodes):
                 dependent.add(each)
         return dependent - {call}
@@ -196,7 +196,7 @@ class CallGraph:
         with self.module.graph.inserting_after(call):
             added = self.module.graph.call_module(path, (call,))
         added.meta = dict(call.meta)
-        call.replace_all_uses_with(added, lambda user: user is not added)  # which reads call itself
+        call.replace_all_uses_with(added, lambda user: user is not added)  # it reads `call` itself
 
     def pad_before(self, call: fx.Node, conv: nn.Conv2d) -> None:
         """Pad before a convolution that pads dynamically ("same"), outside of it."""

@@ -111,7 +111,7 @@ class ResNet(nn.Module):
         self.pool = nn.MaxPool2d(3, 2, padding=1) if stem_pool else nn.Identity()
         groups = cardinality if bottleneck else 0  # 0 stands for basic blocks
         branches = list_branches(depths, strides, width, groups, base_width, excite or 0.0)
-        betas = chain(*norm.residual.deviations(depths))  # of all blocks in a row, as the branches
+        betas = chain(*norm.residual.deviations(depths))  # of all blocks in a row
         rates = linear_rates(stochastic_depth, sum(depths))
         self.blocks = nn.Sequential()
         for convs, beta, rate in zip(branches, betas, rates, strict=True):

@@ -218,7 +218,7 @@ class NormAct(nn.Module):
                 target.copy_(source)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
-        buffers = dict(self.named_buffers(recurse=False))  # as they were in fp32
+        buffers = dict(self.named_buffers(recurse=False))  # before `fn` rounds them
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         for name, before in buffers.items():
             after = self.get_buffer(name)
