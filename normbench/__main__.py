@@ -33,7 +33,7 @@ REPORTS = Path("reports")
 
 def main(arguments: Sequence[str]) -> int:
     """Run a command line; return its exit code."""
-    if list(arguments) == ["--version"]:
+    if list(arguments) == ["--version"]:  # Hydra's would print its own
         print(f"normbench {__version__}")
         return 0
     try:
@@ -59,7 +59,7 @@ def main(arguments: Sequence[str]) -> int:
 def _conclude(cells: list[Cell], settings: Settings, summary: Summary) -> None:
     """Print and write the tables of the cells, and print failures and what to do next."""
     root = Path(settings.runs)
-    rows = results.read(root) if summary.rows is None else summary.rows
+    rows = results.read(root) if summary.rows is None else summary.rows  # read once a command
     ids = {cell.id for cell in cells}
     printed = tables(_specs_of(settings.sweep), rows, ids)
     for table in printed:

@@ -114,7 +114,7 @@ def dataset(name: str, **overrides: Any) -> Dataset:
 
 def count_parameters(norm: Normalizer) -> str:
     """Count parameters per channel, of a whole layer, and per channel of a convolution."""
-    with torch.device("meta"):
+    with torch.device("meta"):  # shapes without memory
         layer = norm.layer(_CHANNELS)
         plain = nn.Conv2d(1, _CHANNELS, 3, bias=norm.conv_bias)
         conv = plain if norm.conv is None else norm.conv.convert(plain)
@@ -221,7 +221,7 @@ def _print_recipes(words: Sequence[str]) -> None:
 def _print_yamls(kind: str, words: Sequence[str]) -> None:
     chosen, _ = _parse(kind, words, NoOptions)
     known = names(LISTS[kind])
-    for name in chosen:
+    for name in chosen:  # before anything is printed
         if name not in known:
             raise BadInput(f"{name} is none of the {kind}; {choose_from(name, known)}")
     for name in chosen:

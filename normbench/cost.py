@@ -62,7 +62,7 @@ def main(arguments: Sequence[str]) -> int:
     """Print the estimate."""
     options, others = cli.parse_options(arguments, Options, pass_on=True)
     words = [word for word in others if word not in ("-m", "--multirun")]
-    cells, settings = compose(["-m", *words])
+    cells, settings = compose(["-m", *words])  # a list of values is a grid without -m, too
     if settings is None:
         return 0
     rate = options.rate

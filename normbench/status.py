@@ -50,6 +50,7 @@ class Run:
 
 def runs(root: Path) -> Iterator[Run]:
     """Yield all runs below `root`, by sweep and id."""
+    # Not by row.json: an unfinished run has only its state.
     for folder in sorted({path.parent for path in root.glob("*/*/*.json")}):
         yield _finished_run(folder) if (folder / "row.json").exists() else _open_run(folder)
 
@@ -85,7 +86,7 @@ def _open_run(folder: Path) -> Run:
 
 
 def _is_running(folder: Path) -> bool:
-    if run_files.is_locked(folder):
+    if run_files.is_locked(folder):  # by a process of this machine; flock may not see others
         return True
     newest = max(path.stat().st_mtime for path in folder.iterdir())
     elsewhere = run_files.read_state(folder).get("host") != platform.node()

@@ -38,7 +38,7 @@ def build(group: str, options: Mapping[str, Any], **context: Any) -> Any:
         BadInput: an option is unknown to the target or its value does not fit; `group` is named.
     """
     target = _import(group, options.get("_target_"))
-    accepted = arguments(group, options) - context.keys()
+    accepted = arguments(group, options) - context.keys()  # no yaml may set the context
     hints = get_type_hints(target.__init__ if isclass(target) else target, include_extras=True)
     values = {}
     for key, value in options.items():
@@ -49,7 +49,7 @@ def build(group: str, options: Mapping[str, Any], **context: Any) -> Any:
         values[key] = _convert(f"{group}.{key}", value, hints[key])
     try:
         return target(**values, **context)
-    except ValueError as error:
+    except ValueError as error:  # of the target's own checks; it begins with the option
         raise BadInput(f"{group}.{error}") from error
 
 
@@ -71,7 +71,7 @@ def _import(group: str, path: Any) -> Any:
 
 def _convert(option: str, value: Any, hint: Any) -> Any:
     """Return `value` as the type `hint`, as pydantic converts it."""
-    if isinstance(value, float) and not isfinite(value):
+    if isinstance(value, float) and not isfinite(value):  # pydantic takes nan and inf
         raise BadInput(f"{option}={value}: it must be a finite number")
     try:
         return TypeAdapter(hint).validate_python(value)

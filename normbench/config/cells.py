@@ -14,6 +14,7 @@ from normbench.config.plan import Plan, plans
 from normbench.errors import BadInput
 
 GROUPS = ("norm", "model", "data", "reg", "recipe")  # whose options are part of the id
+KEYS = ("batch", "workers", "global_batch", "protocol", "seed", "precision")  # the rest of the id
 #: Options that say where files are: they change no number and are no part of the id.
 PATHS = frozenset({"root", "beton", "download"})
 
@@ -138,10 +139,9 @@ class Cell:
     @property
     def identity(self) -> dict[str, Any]:
         """Everything that is meant to change the numbers of a run."""
-        keys = ("batch", "workers", "global_batch", "protocol", "seed", "precision")
         choices = {group: getattr(self, group).identity for group in GROUPS}
         start = {} if self.init_from is None else {"init_from": self.init_from}
-        return choices | {key: getattr(self, key) for key in keys} | start
+        return choices | {key: getattr(self, key) for key in KEYS} | start
 
     @cached_property
     def id(self) -> str:
@@ -209,9 +209,8 @@ class Cell:
     def description(self, sweep: str) -> dict[str, Any]:
         """Return the fields of a row that are known before the run."""
         names = {group: getattr(self, group).name for group in GROUPS}
-        keys = ("batch", "workers", "global_batch", "protocol", "seed", "precision")
         return {
-            **names, "id": self.id, **{key: getattr(self, key) for key in keys},
+            **names, "id": self.id, **{key: getattr(self, key) for key in KEYS},
             "options": self.options, "sweep": sweep, "config": self.identity,
             "unverified": self.unverified,
         }  # fmt: skip

@@ -109,7 +109,7 @@ def parse_options(
         head, equals, text = word.partition("=")
         if word in known and known[word].default is False:
             values[known[word].name] = True
-        elif equals and head in known and not head.startswith("-"):
+        elif equals and head in known and not head.startswith("-"):  # a flag takes no value
             values[head] = _parse(known[head], text, hints[head])
         elif not pass_on and (equals or word.startswith("-")):
             of_owner = f" to {owner}" if owner else ""
@@ -168,9 +168,9 @@ def _parse(each: Field[Any], text: str, hint: Any) -> Any:
             return parse(text)
         except ValueError as error:
             raise BadInput(f"{name}={text}: {error}") from None
-    if origin is tuple:
+    if origin is tuple:  # tuple[X, ...]: values separated by commas
         return tuple(_parse(each, part, arguments[0]) for part in text.split(","))
-    if type(None) in arguments:
+    if type(None) in arguments:  # X | None: not given is None, and no word gives it
         return _parse(each, text, arguments[0])
     if origin is Literal:
         return require_one_of(name, text, arguments)

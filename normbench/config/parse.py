@@ -55,6 +55,7 @@ def parse(
         BadInput: a key is unknown or a value cannot be used; the sentence says what would.
     """
     rest = dict(config)
+    # Each step takes its keys out of `rest`; a key that is left at the end is unknown.
     groups = {
         group: _choice(
             group, choices, _take(rest, group) or {}, defaults, (unverified or {}).get(group, ())
@@ -125,7 +126,7 @@ def derive_workers(protocol: str, batch: int, workers: Any, global_batch: Any) -
 
 def require_whole(name: str, value: Any, least: int, meaning: str) -> int:
     """Return `value`, a whole number of at least `least`, or raise `BadInput`."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:  # True is an int
         raise BadInput(
             f"{name}={value}: {meaning} must be a whole number of at least {least}, "
             f"as in {name}={8 if least else 0}"
@@ -159,6 +160,7 @@ def _choice(
     name = choices[group]
     if "name" in changed:  # model=timm model.name=resnet50 is timm/resnet50
         name = f"{name}/{changed.pop('name')}"
+    # A value of the user's own is no longer the yaml's unverified one.
     return Choice(name, values, changed, tuple(sorted(set(unverified) - changed.keys())))
 
 

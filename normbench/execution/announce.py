@@ -15,30 +15,27 @@ from normbench.run_files import PROBES
 
 def print_missing_files(finished: Sequence[Cell], rows: Mapping[str, Row], root: Path) -> None:
     """Print how many finished runs lack files that the command line asks for."""
-    if number := sum(_lacks_checkpoints(cell, rows[cell.id], root) for cell in finished):
-        print_line(
-            f"{number} finished runs lack checkpoints that this command asks for; force=true "
-            "trains them again"
-        )
-    if number := sum(_lacks_probes(cell, rows[cell.id], root) for cell in finished):
-        print_line(
-            f"{number} finished runs lack probes that this command asks for; force=true trains "
-            "them again, and python -m normbench.probe measures those that kept their networks"
-        )
+    without_checkpoints = without_probes = 0
+    for cell in finished:
+        row = rows[cell.id]
+        checkpoints = [results.EPOCH_CHECKPOINT.format(epoch) for epoch in cell.checkpoint.epochs]
+        checkpoints += [results.CHECKPOINT] if cell.checkpoint.keep else []
+        probes = [f"{PROBES}/{kind}.csv" for kind in cell.probe.kinds]
+        # A run that diverged may have ended before its checkpoints.
+        without_checkpoints += row.status == "ok" and _lacks(row, checkpoints, root)
+        without_probes += row.status in ("ok", "diverged") and _lacks(row, probes, root)
+    lack = "finished runs lack {} that this command asks for; force=true trains them again"
+    if without_checkpoints:
+        print_line(f"{without_checkpoints} {lack.format('checkpoints')}")
+    if without_probes:
+        measured = "python -m normbench.probe measures those that kept their networks"
+        print_line(f"{without_probes} {lack.format('probes')}, and {measured}")
 
 
-def _lacks_checkpoints(cell: Cell, row: Row, root: Path) -> bool:
-    names = [results.EPOCH_CHECKPOINT.format(epoch) for epoch in cell.checkpoint.epochs]
-    names += [results.CHECKPOINT] if cell.checkpoint.keep else []
-    run = row.shared_with or row.id
-    return row.status == "ok" and not all(any(root.glob(f"*/{run}/{name}")) for name in names)
-
-
-def _lacks_probes(cell: Cell, row: Row, root: Path) -> bool:
-    run = row.shared_with or row.id
-    patterns = (f"*/{run}/{PROBES}/{kind}.csv" for kind in cell.probe.kinds)
-    trained = row.status in ("ok", "diverged")
-    return trained and not all(any(root.glob(pattern)) for pattern in patterns)
+def _lacks(row: Row, names: Sequence[str], root: Path) -> bool:
+    """Return whether one of these files is missing in the folder of the run that was trained."""
+    run = row.shared_with or row.id  # a copied row has no files of its own
+    return not all(any(root.glob(f"*/{run}/{name}")) for name in names)
 
 
 def print_plans(entries: Sequence[QueueEntry], summary: Summary) -> None:
@@ -52,7 +49,7 @@ def print_plans(entries: Sequence[QueueEntry], summary: Summary) -> None:
 def _describe_plan(entry: QueueEntry) -> str:
     """Return the plan, and the options for it that do not divide the workers."""
     plan, trainer = entry.job.plan, entry.cell.trainer
-    limits = {"devices": trainer.devices, "per_forward": trainer.per_forward or 0}
+    limits = {"devices": trainer.devices, "per_forward": trainer.per_forward or 0}  # 0: no limit
     unused = [
         f"trainer.{name}={limit} does not divide them"
         for name, limit in limits.items()

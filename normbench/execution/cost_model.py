@@ -129,18 +129,13 @@ class Estimate:
 
     @property
     def spent(self) -> str:
-        """The hours in words."""
+        """The hours in words, as in the head of a sweep."""
         return " and ".join(
             f"less than {SHORTEST} {device}"
             if hours < SHORTEST
             else f"about {round_number(hours)} {device}"
             for device, hours in self.hours.items()
         )
-
-    @property
-    def sentence(self) -> str:
-        """Text for the head of a sweep, after `# Cost: `."""
-        return f"{self.spent} (normbench.cost)"
 
     @property
     def left(self) -> "Estimate":
@@ -174,7 +169,7 @@ def estimate(
     for cell in cells:
         try:
             computation = costs.compute(cell)
-        except Impossible as reason:
+        except Impossible as reason:  # other cells of the grid still have a cost
             impossible.append(f"{cell.title} cannot work: {reason}")
             continue
         key = cell.computation if computation.worker_independent else cell.id
@@ -257,6 +252,7 @@ class Rates:
         if resnet50 is not None:
             self.resnet50, self.hours = resnet50, f"hours of one device of rate={resnet50:g}"
         for row in rows:
+            # A copy was not timed, and the speed of a stack is not that of one run.
             if row.images_per_second and row.shared_with is None and row.stacked_seeds == 1:
                 self.rows[_speed_key(row.config)].append(row)
 

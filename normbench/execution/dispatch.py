@@ -66,7 +66,7 @@ def start(cells: Sequence[Cell], settings: Settings) -> Summary:
         return _start_rank(cells, settings, env)
     if not settings.launcher:
         return Sweep(cells, settings).run()
-    options = json.loads(settings.launcher)
+    options = json.loads(settings.launcher)  # text, so that Settings can be hashed and compared
     if (ranks := options["nodes"] * options["tasks_per_node"]) > 1:
         cells = [cell.with_devices(ranks) for cell in cells]  # refuse now what no job could train
     # On a node: old rows are set aside already, and a requeued job resumes.
@@ -88,7 +88,7 @@ def _start_rank(cells: Sequence[Cell], settings: Settings, env: DistributedEnv) 
             f"{len(cells)} cells; use one cell, or hydra/launcher=slurm_nodes for a grid"
         )
     cell = cells[0].with_devices(env.world_size)
-    if env.rank == 0:
+    if env.rank == 0:  # it alone reads and writes rows, locks and states
         return _lead(cell, settings, env)
     return _follow(cell, settings, env)
 
@@ -98,7 +98,7 @@ def _lead(cell: Cell, settings: Settings, env: DistributedEnv) -> Summary:
     try:
         return Sweep([cell], settings, env).run()
     finally:
-        if not process_group.rank_was_started():
+        if not ProcessGroup.rank_started:  # they wait for a decision that training would bring
             worker_process.start_server(PRELOAD)
             log = Path(settings.runs) / "check.log"
             target = "normbench.execution.worker:dismiss_ranks"
@@ -110,6 +110,7 @@ def _follow(cell: Cell, settings: Settings, env: DistributedEnv) -> Summary:
     root = Path(settings.runs)
     checkpoint = None
     if cell.init_from:
+        # Only the row of that run: reading all of them is rank 0's work.
         rows = {row.id: row for row in results.read(root, cell.init_from.partition("@")[0])}
         checkpoint = init_checkpoint(cell, rows, root)
     job = replace(make_job(cell, settings), init_checkpoint=checkpoint, external_ranks=True)

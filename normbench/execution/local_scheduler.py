@@ -39,9 +39,6 @@ class LocalScheduler(Scheduler):
     """Train in worker processes of this machine.
 
     Args:
-        entries: jobs to train.
-        settings: of the command line.
-        summary: updated as jobs end.
         gpus: number of CUDA devices.
         memory: bytes of one of them, or of the host.
         env: of this process, if torchrun or srun has started it as a rank of one run.
@@ -62,7 +59,7 @@ class LocalScheduler(Scheduler):
         self.busy: set[str] = set()  # ids of cells that another command is training
         self.memory, self.env = memory, env
         self.fitting: dict[str, int] = {}  # by memory key, the first plan that may fit
-        visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+        visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")  # indices or UUIDs: kept as they are
         self.gpus = visible.split(",") if visible else list(map(str, range(gpus)))
         self.slots = self._count_slots()
 
@@ -129,7 +126,7 @@ class LocalScheduler(Scheduler):
         At most so many that every free slot still gets work.
         """
         key = entry.memory_key
-        if not entry.stackable or key in self.fitting:
+        if not entry.stackable or key in self.fitting:  # one seed alone had no room
             return []
         seeds = [each for each in self.queue if each.stackable and each.memory_key == key]
         other_cells = {each.memory_key for each in self.queue} - {key}

@@ -138,6 +138,7 @@ class _Checks:
             require_cuda_graph(cell, changes_every_step=info.changes_every_step)
         return CellCheck(
             worker_independent=info.worker_independent,
+            # Both compute statistics of whatever images one forward pass has.
             single_pass=info.whole_step or info.has_library_batch_norm,
             unstackable=self._explain_unstackable(experiment, info),
             coverage=f"{describe_pair(cell)}: {info.coverage}" if info.is_library_model else "",
@@ -192,7 +193,7 @@ def _require_plan(cell: Cell, info: NetworkInfo) -> None:
             f"{cell.title} keeps batch normalizations of the library, which compute statistics of "
             "a whole forward pass; trainer.devices=1 trainer.per_forward=null works"
         )
-    if info.requires_checkpoint and cell.init_from is None:
+    if info.requires_checkpoint and cell.init_from is None:  # it cannot be trained from scratch
         raise BadInput(info.requires_checkpoint)
 
 
@@ -253,14 +254,14 @@ def require_learning_rate(cell: Cell, recipe: Recipe) -> None:
     """Refuse a global batch for which the recipe has no learning rate."""
     try:
         recipe.peak_lr(cell.global_batch)
-    except ValueError as error:
+    except ValueError as error:  # a paper's table of learning rates lacks this global batch
         raise BadInput(f"{cell.title}: recipe={cell.recipe.name} {error}") from None
 
 
 def _require_epochs(cell: Cell, recipe: Recipe, images: int) -> None:
     """Refuse checkpoints of epochs that the training does not reach."""
     steps = recipe.count_steps(images, cell.global_batch)
-    complete = steps // (images // cell.global_batch)
+    complete = steps // (images // cell.global_batch)  # training may end within an epoch
     if late := [epoch for epoch in cell.checkpoint.epochs if epoch > complete]:
         raise BadInput(
             f"checkpoint.epochs={list(cell.checkpoint.epochs)}: {cell.title} ends after {steps} "

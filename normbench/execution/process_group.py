@@ -39,6 +39,8 @@ class ProcessGroup:
 
     #: All groups that have not ended, so that they can be stopped from anywhere in the process.
     active: ClassVar["WeakSet[ProcessGroup]"] = WeakSet()
+    #: This process has started a rank of a group of torchrun or srun.
+    rank_started: ClassVar[bool] = False
 
     def __init__(self, processes: Sequence[WorkerProcess]) -> None:
         self.active.add(self)
@@ -133,8 +135,7 @@ def start(
         log: file for the output of rank 0; that of rank 1 is `log.1.txt` beside `log.txt`.
         environment: environment variables of all of them; None unsets one.
     """
-    global _RANK_STARTED
-    _RANK_STARTED |= env is not None
+    ProcessGroup.rank_started |= env is not None
     several = devices > 1 and env is None
     envs: Sequence[DistributedEnv | None] = _single_node_envs(devices) if several else [env]
     processes: list[WorkerProcess] = []
@@ -153,14 +154,6 @@ def start(
             process.kill()
         raise
     return ProcessGroup(processes)
-
-
-_RANK_STARTED = False
-
-
-def rank_was_started() -> bool:
-    """Return whether this process has started a rank of a group of torchrun or srun."""
-    return _RANK_STARTED
 
 
 def log_of_rank(log: Path, rank: int) -> Path:

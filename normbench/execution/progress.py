@@ -58,11 +58,10 @@ class Bars:
 
     def end(self, key: str, line: str, *, failed: bool) -> None:
         """Show `line` about a run that has ended, and count it."""
-        self.progress.remove_task(self.runs.pop(key))
         self.failed += failed
         self.progress.advance(self.sweep)
+        self.remove(key)
         self.note(line)
-        self._count()
 
     def remove(self, key: str) -> None:
         """Remove a run that had begun and is queued again."""
@@ -105,8 +104,7 @@ class Lines:
             self.note(f"  running: {'; '.join(self.states.values())}; {self._left()}")
 
     def end(self, key: str, line: str, *, failed: bool) -> None:
-        self.titles.pop(key)
-        self.states.pop(key, None)
+        self.remove(key)
         self.ended_runs += 1
         self.failed += failed
         self.note(f"{self.ended_runs}/{self.cells} {line}")

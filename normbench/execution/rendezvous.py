@@ -24,6 +24,7 @@ def await_decision() -> bool:
     """Return whether rank 0 has decided to train."""
     store = _store(is_master=False)
     train: bool = store.get("train") == b"1"
+    # The last to read releases rank 0, whose process serves the store.
     if store.add("receivers", 1) == int(os.environ["WORLD_SIZE"]) - 1:
         store.set("received", "1")
     return train

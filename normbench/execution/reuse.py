@@ -19,6 +19,7 @@ from normbench.results import Row
 
 def shareable_rows(rows: Iterable[Row]) -> dict[str, Row]:
     """Return the rows that other cells can share, by computation."""
+    # Not oom: with more workers, each has fewer images and may have room.
     trained = (row for row in rows if row.computation and row.status in ("ok", "diverged"))
     return {row.computation: row for row in trained if row.shared_with is None}
 

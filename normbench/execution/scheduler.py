@@ -69,11 +69,17 @@ def possible_plans(cell: Cell, *, single_pass: bool) -> list[Plan]:
 
 
 class Scheduler:
-    """Bring the cells of a sweep to their rows, wherever they are trained."""
+    """Bring the cells of a sweep to their rows, wherever they are trained.
+
+    Args:
+        entries: jobs to train.
+        settings: of the command line.
+        summary: updated as jobs end.
+    """
 
     def __init__(self, entries: Sequence[QueueEntry], settings: Settings, summary: Summary) -> None:
         self.root, self.settings, self.summary = Path(settings.runs), settings, summary
-        self.queue = deque(entries)
+        self.queue = deque(entries)  # grows: jobs without memory, and cells that share no row
         self.shareable: dict[str, Row] = {}  # by computation
         self.screen: Screen = screen(sum(1 + len(entry.sharing) for entry in entries))
 
@@ -87,7 +93,7 @@ class Scheduler:
 
     def finished_elsewhere(self, entry: QueueEntry) -> bool:
         """Reuse a row that another command has written since this one started, if there is one."""
-        if self.settings.force:
+        if self.settings.force:  # a row that is there is the one to replace
             return False
         paths = self.root.glob(f"*/{entry.cell.id}/row.json")
         row = next((row for row in map(results.read_row, paths) if row.final), None)
@@ -104,7 +110,7 @@ class Scheduler:
 
     def share_row(self, entry: QueueEntry, row: Row) -> None:
         """Copy `row` to the cells that share the computation of `entry`."""
-        if not entry.job.computation:
+        if not entry.job.computation:  # its workers matter, so no other cell computes the same
             return
         self.shareable |= shareable_rows([row])
         source = self.shareable.get(entry.job.computation)

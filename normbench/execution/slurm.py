@@ -34,10 +34,9 @@ ENDED = {
 class SlurmScheduler(Scheduler):
     """Train in jobs of a cluster.
 
+    `settings.launcher` has the options of Hydra's launcher.
+
     Args:
-        entries: jobs to train.
-        settings: of the command line; `launcher` has the options of Hydra's launcher.
-        summary: updated as jobs end.
         tasks: by id of a cell, what its job does on the node.
     """
 
@@ -83,15 +82,14 @@ class SlurmScheduler(Scheduler):
     def submit(self) -> None:
         """Submit one array with all queued jobs, except those that an earlier command submitted."""
         self._watch_submitted_jobs()
-        entries = []
+        entries: list[QueueEntry] = []
         while self.queue:
             entry = self.queue.popleft()
-            if entry in self.watched.values():
-                self.screen.add(entry.cell.id, entry.cell.title)
+            is_watched = entry in self.watched.values()
             # An earlier job may have ended since the rows were read.
-            elif not self.finished_elsewhere(entry):
+            if is_watched or not self.finished_elsewhere(entry):
                 self.screen.add(entry.cell.id, entry.cell.title)
-                entries.append(entry)
+                entries += [] if is_watched else [entry]
         if not entries:
             return
         jobs = self._submit_tasks([self.tasks[entry.cell.id] for entry in entries])

@@ -105,7 +105,7 @@ def test_a_run_of_evonorms_table_9() -> None:
     assert run.macs == run.macs_evaluated == pytest.approx(RESNET50, rel=1e-3)
     assert estimated.work == run.macs * (3 * run.images + run.evaluated)
     assert estimated.hours == {ON_V100: pytest.approx(run.images / V100 / 3600, rel=1e-3)}
-    assert estimated.sentence == "about 95 GPU hours of one V100 (normbench.cost)"
+    assert estimated.spent == "about 95 GPU hours of one V100"
 
 
 @pytest.mark.parametrize(
@@ -248,16 +248,14 @@ def test_hours_name_the_device_that_most_rows_have() -> None:
     )
     seconds = (9 * 390 * 128 + 10_000 / 3) / 100
     assert estimated.hours == {"hours of 1 x cpu, as measured": pytest.approx(seconds / 3600)}
-    assert estimated.sentence == "about 1.3 hours of 1 x cpu, as measured (normbench.cost)"
+    assert estimated.spent == "about 1.3 hours of 1 x cpu, as measured"
 
 
 def test_devices_are_not_added_up() -> None:
     row = timed(100, *SMALL, "norm=gn")
     estimated = cost("model=resnet8,resnet50", "data=cifar10", "norm=gn", rows=(row,))
     assert list(estimated.hours) == ["hours of 1 x cpu, as measured", ON_V100]
-    assert estimated.sentence.startswith(
-        "about 0.08 hours of 1 x cpu, as measured and less than 0.01"
-    )
+    assert estimated.spent.startswith("about 0.08 hours of 1 x cpu, as measured and less than 0.01")
 
 
 def test_a_rate_of_the_users_own_takes_the_place_of_the_papers() -> None:
@@ -392,4 +390,7 @@ def test_none_of_the_cells_can_work() -> None:
 )
 def test_the_head_of_a_sweep_says_what_it_costs(sweep: str) -> None:
     cells, _ = compose([f"sweeps={sweep}"])
-    assert f"# Cost: {estimate(cells).sentence}.\n" in (SWEEPS / f"{sweep}.yaml").read_text()
+    assert (
+        f"# Cost: {estimate(cells).spent} (normbench.cost).\n"
+        in (SWEEPS / f"{sweep}.yaml").read_text()
+    )

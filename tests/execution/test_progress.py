@@ -1,0 +1,107 @@
+"""Progress of runs, as lines and as bars."""
+
+import io
+
+import pytest
+from rich.console import Console
+
+from normbench.execution import progress
+from normbench.execution.progress import Bars, Lines
+
+
+class Clock:
+    """A clock that stands still until it is set."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(progress, "time", clock)
+    return clock
+
+
+def test_lines_count_ended_runs_and_failures(
+    clock: Clock, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = Lines(3)
+    for key in "abc":
+        lines.add(key, f"run {key}")
+    lines.end("a", "ok a", failed=False)
+    lines.update("b", 5, 10, 0.12345)
+    clock.now += 19.9
+    lines.update("c", 1, 10, 2.0)
+    lines.end("b", "failed b", failed=True)
+    clock.now += 19.9
+    lines.update("c", 2, 10, 1.5)
+    assert capsys.readouterr().out.splitlines() == ["1/3 ok a", "2/3 failed b"]
+    clock.now += 0.2
+    lines.update("c", 3, 10, 1.25)
+    # 40 s for two runs, and one is left.
+    assert capsys.readouterr().out == (
+        "  running: run c: step 3/10, loss 1.250; 2/3 done, 1 failed, about 20 s left\n"
+    )
+    lines.update("c", 4, 10, 1.0)  # the interval begins anew with each line
+    assert capsys.readouterr().out == ""
+
+
+def test_lines_know_no_time_before_the_first_end(
+    clock: Clock, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = Lines(2)
+    lines.add("a", "run a")
+    lines.add("b", "run b")
+    lines.update("a", 1, 4, 2.0)
+    lines.remove("a")  # queued again
+    clock.now += 20
+    lines.update("b", 2, 4, 1.0)
+    lines.note("a remark")
+    lines.close()
+    assert capsys.readouterr().out.splitlines() == [
+        "  running: run b: step 2/4, loss 1.000; 0/2 done",
+        "a remark",
+    ]
+
+
+def test_bars_show_runs_in_progress_and_counts() -> None:
+    output = io.StringIO()
+    bars = Bars(Console(file=output, force_terminal=True, width=120), 3)
+    sweep = bars.progress.tasks[0]
+    assert (sweep.description, sweep.total, sweep.fields["more"]) == ("runs", 3, "")
+    bars.add("a", "[run] a")
+    bars.add("b", "run b")
+    bars.add("c", "run c")
+    assert bars.progress.tasks[1].description == "  [run] a"
+    assert [task.fields["more"] for task in bars.progress.tasks] == [
+        "3 running", "starting", "starting", "starting",
+    ]  # fmt: skip
+    bars.update("a", 5, 10, 0.12345)
+    task = bars.progress.tasks[1]
+    assert (task.completed, task.total, task.fields["more"]) == (5, 10, "loss 0.123")
+    bars.end("a", "ok a", failed=False)
+    assert (sweep.completed, sweep.fields["more"]) == (1, "2 running")
+    bars.end("b", "failed [b]", failed=True)
+    assert (sweep.completed, sweep.fields["more"]) == (2, "1 running, 1 failed")
+    bars.remove("c")
+    assert (sweep.completed, sweep.fields["more"]) == (2, "0 running, 1 failed")
+    assert [task.description for task in bars.progress.tasks] == ["runs"]
+    bars.add("c", "run c")
+    bars.close()
+    assert [task.description for task in bars.progress.tasks] == ["runs"]
+    assert bars.progress.finished is False
+    assert "ok a" in output.getvalue()
+    assert "failed [b]" in output.getvalue()
+
+
+@pytest.mark.parametrize(("terminal", "kind"), [(True, Bars), (False, Lines)])
+def test_bars_need_a_terminal(terminal: bool, kind: type, monkeypatch: pytest.MonkeyPatch) -> None:
+    console = Console(file=io.StringIO(), force_terminal=terminal)
+    monkeypatch.setattr(progress, "Console", lambda: console)
+    screen = progress.screen(3)
+    screen.close()
+    assert isinstance(screen, kind)
