@@ -45,6 +45,11 @@ def test_a_folder_inside_of_another_repository_has_no_commit(tmp_path: Path) -> 
     assert provenance.commit(tmp_path / "site-packages") == ""
 
 
+def test_a_repository_without_a_commit_has_none(tmp_path: Path) -> None:
+    git(tmp_path, "init")
+    assert provenance.commit(tmp_path) == ""
+
+
 def test_without_git_there_is_no_commit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "")
     assert provenance.commit() == ""
@@ -54,6 +59,11 @@ def test_versions_are_those_of_installed_packages() -> None:
     versions = provenance.versions()
     assert versions.keys() >= {"normbench", "torch", "numpy", "timm", "wandb", "hydra-core"}
     assert versions["torch"] == version("torch")
+
+
+def test_a_package_that_is_not_installed_has_no_version(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(provenance, "PACKAGES", ("torch", "normbench-is-not-installed"))
+    assert provenance.versions() == {"torch": version("torch"), "normbench-is-not-installed": ""}
 
 
 def test_now_is_utc_to_the_millisecond() -> None:

@@ -41,6 +41,7 @@ def test_a_copied_row_describes_the_other_cell_and_has_the_curve(tmp_path: Path)
     results.write(tmp_path / "first" / row.id, row)
     History(tmp_path / "first" / row.id).add({"step": 5, "train_loss": 2.0})
     other = cell("norm=gn", "batch=8")
+    (tmp_path / "second" / other.id).mkdir(parents=True)  # of a run that was interrupted
     copy_row(row, other, tmp_path, "second")
     (copy,) = results.read(tmp_path, other.id)
     assert copy.finished
