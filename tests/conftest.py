@@ -115,6 +115,7 @@ def probe_command(
     monkeypatch.chdir(tmp_path)
     # Workers of pytest-xdist already use all cores; more threads than cores make each other wait.
     monkeypatch.setattr("normbench.probe.networks.share_of_cores", lambda _: 1)
+    monkeypatch.setattr("normbench.probe.speed.SECONDS", 0.01)  # tests compare no speeds
     threads = torch.get_num_threads()
 
     def run(*arguments: str) -> Finished:

@@ -14,6 +14,11 @@ from support.networks import noise
 MODES: tuple[Mode, ...] = ("training", "inference")
 
 
+@pytest.fixture(autouse=True)
+def _short_measurements(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("normbench.probe.speed.SECONDS", 0.01)
+
+
 def entry(build: Callable[[], nn.Module], x: Tensor) -> TimedNetwork:
     return TimedNetwork(build, x)
 
