@@ -14,7 +14,7 @@ from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 
-from normbench import results, run_files
+from normbench import history, results, run_files
 from normbench.config import files
 from normbench.config.files import CLAIMS, CONF, SWEEPS, TABLES, names
 from normbench.run_files import PROBES, write_file, write_json
@@ -92,7 +92,7 @@ def data_digest(*parts: str) -> str:
 def _program() -> str:
     """Return a digest of the code of reports, and the versions of its libraries."""
     modules = sorted(path for path in Path(__file__).parent.iterdir() if path.is_file())
-    others = [Path(str(module.__file__)) for module in (results, run_files, files)]
+    others = [Path(str(module.__file__)) for module in (results, history, run_files, files)]
     code = b"".join(path.read_bytes() for path in (*modules, *others))
     return " ".join([hashlib.sha256(code).hexdigest(), *map(version, _LIBRARIES)])
 
