@@ -120,6 +120,7 @@ def _peer_layers(channels: int, act: str) -> Iterator[tuple[str, Callable[[], nn
 
 def _batch_norm_relu(channels: int, device: torch.device) -> Function:
     ones, zeros = (make(channels, device=device) for make in (torch.ones, torch.zeros))
+    # Clones: training changes the others, which are the running statistics.
     weight, bias = (each.clone().requires_grad_() for each in (ones, zeros))
     return lambda x: F.relu(F.batch_norm(x, zeros, ones, weight, bias, True, 0.1, 1e-5))
 
@@ -128,6 +129,7 @@ def _time_layers(
     entries: Mapping[str, Callable[[], nn.Module]], x: Tensor, gradient: Tensor, rounds: int
 ) -> Iterator[dict[str, object]]:
     """Yield a line for the base and for each layer that takes maps like `x`."""
+    # So that a backward pass computes the gradient of the input, too.
     x.requires_grad_()
     shape, channels = "x".join(map(str, x.shape)), x.shape[1]
     on_cpu = x.device.type == "cpu"
@@ -177,6 +179,7 @@ def _copy(x: Tensor, onto: Tensor) -> float:
 def _clock(work: Callable[[], object], device: torch.device) -> float:
     """Return seconds of the processor, or of the device."""
     if device.type == "cpu":
+        # Of the processor: other work on the machine does not count.
         started = time.process_time()
         work()
         return time.process_time() - started
@@ -198,5 +201,6 @@ def _kept_by_autograd(function: Function, x: Tensor) -> int:
 
     with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
         out = function(x)
+    # The next convolution saves the output anyway.
     saved.pop(out.untyped_storage().data_ptr(), None)
     return sum(saved.values())

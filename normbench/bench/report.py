@@ -57,6 +57,7 @@ def _made_up_rows() -> Iterator[Row]:
 
 
 def _made_up_row(cell: Cell) -> Row:
+    # Another accuracy for each id, so that entries differ and have deviations.
     top1 = 90 + int(cell.id, 16) % 1000 / 100
     return Row(
         **cell.description("made_up"), status="ok", train_loss=0.1, train_top1=99.0, val_top1=top1,
@@ -74,6 +75,7 @@ def _parse_json(root: Path) -> None:
 
 
 def _seconds(work: Callable[[], object]) -> float:
+    # What earlier work has left is not collected within this time.
     gc.collect()
     started = time.perf_counter()
     result = work()

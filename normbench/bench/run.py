@@ -24,6 +24,7 @@ def bench_workers(options: Workers, words: Sequence[str]) -> None:
     requests: dict[str, Request] = {}
     for word in options.plans:
         plan = _parse_plan(word, cell)
+        # All plans use the same cores: of fewer processes each has more threads.
         share = max(1, cores // plan.devices)
         shared = cell.with_readers(share)
         shared = replace(shared, trainer=replace(shared.trainer, threads=share))
@@ -51,6 +52,7 @@ def _bench(
     """
     if not requests:
         raise BadInput(f"{what}s=A,B,... names what is compared")
+    # The server has imported torch already when a request starts its processes.
     worker_process.start_server((*PRELOAD, "normbench.bench.run_process"))
     with tempfile.TemporaryDirectory(prefix="normbench-") as scratch:
         log = Path(scratch) / "log.txt"

@@ -72,6 +72,7 @@ def _usual_epochs(images: DataModule, batch: int, processes: int) -> Epochs:
     """Return epochs of the same images by torchvision's transforms in torch's DataLoader."""
     if not isinstance(images.data, DatasetOnDisk):
         raise BadInput("loaders=usual: it is for data sets of files, as data=fashion_mnist")
+    # Persistent, so that the second epoch does not start the processes again.
     loader = DataLoader(
         _Images(images.data, images.splits.train), batch, shuffle=True, num_workers=processes,
         drop_last=True, persistent_workers=processes > 0,
@@ -100,6 +101,7 @@ class _Images(TorchDataset[tuple[Tensor, int]]):
     def __getitem__(self, index: int) -> tuple[Tensor, int]:
         if isinstance(self.split, TensorSplit):
             pixels = self.split.images[index].permute(1, 2, 0).numpy()
+            # PIL takes a gray image without a channel.
             picture = Image.fromarray(np.squeeze(pixels))
         else:
             assert isinstance(self.split, FileSplit)

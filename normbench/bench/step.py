@@ -57,6 +57,7 @@ def bench_step(options: Step, words: Sequence[str]) -> None:
         timings = measure_in_turn(entries, options.rounds)
         base = timings["bare loop"].median
         for line in compare(timings, "loop", "microseconds", 1e6, network=name, cell=cell.title):
+            # In microseconds, too: a ratio says more of the network than of the harness.
             line["more"] = 1e6 * (timings[str(line["loop"])].median - base)
             lines.append(line)
     save(options.out, lines)
@@ -117,6 +118,7 @@ def time_training(
 ) -> float:
     """Return seconds of all steps of a training; on a CPU those of the processor."""
     clock = _Clock(device)
+    # Appended here, so that the trainer is built as for a run.
     trainer.callbacks.append(clock)  # type: ignore[attr-defined]
     trainer.fit(module, images)
     return clock.seconds

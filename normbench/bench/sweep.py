@@ -104,6 +104,7 @@ def measure_starts(words: Sequence[str]) -> tuple[float, list[float]]:
 
 
 def _start(words: Sequence[str], root: str, checkout: Path | None = None) -> subprocess.Popen[str]:
+    # Ahead of what is installed, so that -m normbench is that of the other checkout.
     path = os.pathsep.join(map(str, filter(None, [checkout, os.environ.get("PYTHONPATH")])))
     return subprocess.Popen(
         [sys.executable, "-m", "normbench", *words],
@@ -121,6 +122,7 @@ def _require_success(process: subprocess.Popen[str]) -> None:
 def _has_record(run: Path) -> bool:
     """Return whether the curve of a run has a record."""
     try:
+        # The first line has the names of the columns.
         return (run / "history.csv").read_text().count("\n") > 1
     except FileNotFoundError:
         return False

@@ -82,6 +82,7 @@ def _dashboards(
     """Return all dashboards by the stem of the file that --dry-run writes."""
     from normbench.dashboard import panels  # importing wandb takes seconds
 
+    # A page has its table in all settings.
     pages: dict[str, list[Table]] = {}
     for table in tables:
         pages.setdefault(table.spec.name, []).append(table)

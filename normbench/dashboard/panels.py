@@ -138,6 +138,7 @@ def _blocks(table: Table, rows: Mapping[str, Row]) -> list[Any]:
     ids = {row.shared_with or row.id: row for row in table.runs}
     trained = [rows.get(id_, row) for id_, row in ids.items()]
     shown = [entry.metric for entry in table.entries]
+    # W&B has fields of rows; a table of a derived metric gets panels of the accuracy.
     measured = {
         name: metric.label
         for name, metric in METRICS.items()

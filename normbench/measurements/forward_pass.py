@@ -32,6 +32,7 @@ def measuring(network: nn.Module, statistics: Statistics = "batch") -> Iterator[
         network.eval()
         for module in network.modules():
             if isinstance(module, NormAct) or is_batch_norm(module):
+                # Dropout and stochastic depth stay off; of training only its statistics are used.
                 module.training = statistics == "batch"
             if isinstance(module, PerWorker):
                 module.workers = 1

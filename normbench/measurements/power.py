@@ -117,6 +117,7 @@ def linearity(y: Tensor, z: Tensor) -> float:
     covariance, var_y = (centered_y * centered_z).mean(axes), centered_y.square().mean(axes)
     # A constant y explains the mean of z alone.
     explained = torch.where(var_y > 0, covariance.square() / var_y, torch.zeros_like(var_y))
+    # Where all is explained, rounding can leave a tiny negative rest.
     unexplained = (centered_z.square().mean(axes) - explained).clamp(min=0.0).sum()
     total = z.square().mean(axes).sum()
     return float(1 - unexplained / total) if total > 0 else 1.0

@@ -47,6 +47,7 @@ def ratios(network: nn.Module, image: tuple[int, int, int]) -> list[LayerRatios]
         ValueError: the network has no switchable layer.
     """
     fields = receptive_fields(network, image)
+    # Modules are listed as they were assigned, which need not be the order of the calls.
     order = list(fields)
     layers = sorted(switchable_layers(network), key=lambda pair: order.index(pair[0]))
     ratios_of_layers = []

@@ -126,6 +126,7 @@ class _Interpreter(fx.Interpreter):
         var, mean = torch.var_mean(upcast(output), dim=(0, 2, 3), correction=0)
         self.blocks.append(
             BlockSignal(
+                # The name of the block, not of its addition.
                 name.removesuffix(".join"), stage, float(mean.square().mean()), float(var.mean()),
                 branch_variance, ends_stage=False,
             )

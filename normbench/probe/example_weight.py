@@ -89,6 +89,7 @@ def alpha_curve(
         with measuring(network, "running"):
             points = [evaluate("val", validation, alpha) for alpha in sorted({*alphas, usual})]
             best = {metric: _best_alpha(points, metric, usual) for metric in METRICS}
+            # Each once: several metrics may choose one alpha.
             chosen = dict.fromkeys([usual, *best.values()])
             tested = {alpha: evaluate("test", test, alpha) for alpha in chosen}
     finally:

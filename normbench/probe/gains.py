@@ -60,6 +60,7 @@ def find_activation(name: str) -> Callable[[Tensor], Tensor]:
     """
     if name in GAINS or name == IDENTITY:
         return activation(name)
+    # They need a dimension, here that of the vectors.
     if name in ("log_softmax", "softmax"):
         return lambda u: getattr(F, name)(u, dim=-1)
     module, _, attribute = name.rpartition(".")

@@ -40,6 +40,7 @@ def _write_records_and_figure(
     numbers = folder / f"{name}.csv"
     write_records(numbers, records)
     paths = [numbers]
+    # From the file, so that the file alone gives the same figure.
     for form, content in draw(request.kind, read_records(numbers), request.title).items():
         paths.append(folder / f"{name}.{form}")
         paths[-1].write_bytes(content)
@@ -62,8 +63,10 @@ def write_run_results(
     # KIND.csv is of the run's training, where the kind can measure one.
     name = f"{request.kind}.command" if request.kind in training_probes() else request.kind
     _write_records_and_figure(folder, name, replace(request, title=run.cell.title), records)
+    # Where the files of runs lie changes no number.
     typed = {k: v for k, v in request.typed.items() if k not in OfRuns.__dataclass_fields__}
     typed |= options or {}
+    # The same measurement has the same id again.
     key = f"{run.row.id} {request.kind} {sorted(typed.items())}"
     row = replace(
         run.row, kind="probe", probe=request.kind, probed_run=run.row.id,

@@ -110,6 +110,7 @@ def _steps_per_second(step: Step) -> float:
 
 def _build_step(timed: TimedNetwork, classes: int, mode: Mode) -> Step:
     network, images = timed.build(), timed.images
+    # The images are those of one worker.
     set_workers(network, 1)
     if mode == "inference":
         network.eval()
@@ -138,6 +139,7 @@ def _out_of_memory(error: RuntimeError, name: str, batch: int, mode: Mode) -> Sp
     if not isinstance(error, torch.OutOfMemoryError) and "can't allocate memory" not in str(error):
         raise error
     if torch.cuda.is_available():
+        # The allocator keeps what the failed network had, and the next one needs it.
         torch.cuda.empty_cache()
     return Speed(name, batch, mode, "OOM", "it does not fit the memory")
 
@@ -181,6 +183,7 @@ def _timed_network(network: ProbedNetwork, images: Tensor) -> TimedNetwork:
 
     def build() -> nn.Module:
         module = network.build().to(memory_format=layout)
+        # auto compiles long trainings alone, and this is none.
         set_implementation(module, "eager" if cell.trainer.impl == "auto" else cell.trainer.impl)
         return module
 
@@ -224,6 +227,7 @@ def _compare_with_bn(
 
 def _architecture(cell: Cell) -> str:
     """Return a key of all that a network and its bn have in common."""
+    # With the trainer: a lean network is compared with a lean bn.
     return repr((cell.model.identity, cell.precision, cell.trainer, cell.seed))
 
 

@@ -143,6 +143,7 @@ def _find_checkpoints(folder: Path) -> dict[int, Path]:
     if (path := folder / CHECKPOINT).exists():
         # For its position alone: on the meta device no weight is read into memory.
         state = torch.load(path, map_location="meta", weights_only=True)
+        # Rounded up: the last epoch may have fewer steps.
         checkpoints[-(-state["done"] // state["steps_per_epoch"])] = path
     return dict(sorted(checkpoints.items()))
 

@@ -76,6 +76,7 @@ def read_claims(specs: Sequence[TableSpec]) -> list[Claim]:
 
 def read_report(specs: Sequence[TableSpec], runs: Path) -> Report:
     """Read the rows of `runs`, pivot them into tables and judge all claims."""
+    # The page lists tables of papers without runs, too.
     pivoted = pivot.tables(specs, results.read(runs), empty=True)
     claims = read_claims(specs)
     shown = tables_to_show(claims, pivoted)

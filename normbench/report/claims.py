@@ -71,6 +71,7 @@ def claims(file: str, raw: Mapping[str, Any], specs: Mapping[str, TableSpec]) ->
         BadInput: a claim is invalid or about a table, row or column that does not exist.
     """
     parsed = []
+    # For the message: the claim at which parsing has arrived.
     name = ""
     try:
         check_keys(raw, "a file of claims", required=("paper", "claims"))

@@ -85,6 +85,7 @@ def _draw_over_batch(figure: Figure, table: Table, _runs: Path) -> Axes:
         ]
         if points:
             x, y, error = zip(*sorted(points), strict=True)
+            # One seed has no deviation, and its bar no length.
             bars = [each or 0.0 for each in error]
             axes.errorbar(x, y, bars, label=" ".join(label), capsize=3, **line_style)
     batches = sorted({column.batch for column in table.columns if column.batch})

@@ -24,6 +24,7 @@ def figure_kinds(table: Table, runs: Path) -> list[str]:
         curves = any(read_run_history(runs, row) for row in rows)
     else:
         curves = any((folder / "history.csv").exists() for folder in folders)
+    # A single size makes no line.
     sizes = any(len(points) > 1 for points in by_size(table, "params_m").values())
     drawn = {BATCH: table.drawable, CURVES: accuracy and curves, SIZES: accuracy and sizes}
     probed = [folder for folder in folders if (folder / PROBES).is_dir()]

@@ -89,6 +89,7 @@ def _by_setting(
     members: dict[str, tuple[dict[str, Any], list[RunGroup]]] = {}
     for group in groups:
         setting = _setting(spec, group)
+        # As text: values may be lists, which are no keys.
         members.setdefault(str(sorted(setting.items())), (setting, []))[1].append(group)
     settings = [members[key] for key in sorted(members)]
     settings_by_words: dict[str, list[dict[str, Any]]] = defaultdict(list)

@@ -63,6 +63,7 @@ def draw_table_probes(table: Table, kind: str, forms: Sequence[FileFormat], runs
                 network = {"network": f"{' '.join(label)}, {place}", "seed": row.seed}
                 if path := probe_file(runs / row.sweep / row.id, kind):
                     records += [{**record, **network} for record in read_records(path)]
+                    # The first seed that was probed stands for the entry.
                     if kind in ONE_SEED:
                         break
     return draw(kind, last_epoch(records, "network") if kind in ONE_SEED else records, forms=forms)

@@ -93,6 +93,7 @@ def tukey_spread(samples: Sequence[Sequence[float]], confidence: float = CONFIDE
     ]
     low = max(difference - margin for difference, margin in pairs)
     high = max(difference + margin for difference, margin in pairs)
+    # A spread cannot be negative.
     return Estimate(value, max(0.0, low), high, seeds)
 
 

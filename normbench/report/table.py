@@ -224,6 +224,7 @@ class Table:
 
     def decimals(self, entry: Entry) -> int:
         """Return the decimals that are printed of an entry."""
+        # `decimals` in the file of a table are of its own metric.
         return (self.spec if entry.metric is self.spec.metric else entry.metric).decimals
 
     def best(self) -> set[tuple[Label, int]]:
