@@ -250,7 +250,10 @@ def _entry(spec: TableSpec, row: Header, column: Header, groups: Sequence[RunGro
     variants: dict[str, list[RunGroup]] = defaultdict(list)
     for group in groups:
         variants[_variant(group)].append(group)
-    candidates = [_sorted_rows(variant) for variant in variants.values()]
+    candidates = [
+        tuple(sorted((row for group in variant for row in group.rows), key=row_order))
+        for variant in variants.values()
+    ]
     latest = max(candidates, key=lambda rows: max(row.finished for row in rows), default=())
     published = spec.published.get((row.label, column.label))
     older = sum(map(len, candidates)) - len(latest)
@@ -263,12 +266,6 @@ def _variant(group: RunGroup) -> str:
     if "init_from" in options:
         options["init_from"] = str(options["init_from"]).partition("@")[2]
     return str(sorted(options.items()))
-
-
-def _sorted_rows(groups: Sequence[RunGroup]) -> tuple[Row, ...]:
-    """Return all rows of the groups, sorted."""
-    rows = tuple(row for group in groups for row in group.rows)
-    return rows if len(groups) == 1 else tuple(sorted(rows, key=row_order))  # one group is sorted
 
 
 def _difference(entries: Mapping[Place, Entry], row: Header, column: Header) -> Entry:
