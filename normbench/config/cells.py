@@ -195,7 +195,7 @@ class Cell:
     def unverified(self) -> list[str]:
         """Options of a paper's protocol whose values no source gives, with our values."""
         return [
-            f"{group}.{key}={_format(getattr(self, group).options[key])}"
+            f"{group}.{key}={_format_value(getattr(self, group).options[key])}"
             for group in GROUPS
             for key in getattr(self, group).unverified
         ]
@@ -262,14 +262,14 @@ def _user_code(target: str) -> dict[str, str]:
 def _words(key: str, value: Any) -> list[str]:
     """Return an option as it is typed; entries of a mapping are added to it one by one."""
     if isinstance(value, Mapping):
-        return [f"+{key}.{inner}={_format(each)}" for inner, each in sorted(value.items())]
-    return [f"{key}={_format(value)}"]
+        return [f"+{key}.{inner}={_format_value(each)}" for inner, each in sorted(value.items())]
+    return [f"{key}={_format_value(value)}"]
 
 
-def _format(value: Any) -> str:
+def _format_value(value: Any) -> str:
     """Return a value as it is typed on the command line."""
     if isinstance(value, list):
-        return f"[{','.join(map(_format, value))}]"  # no space: options are separated by one
+        return f"[{','.join(map(_format_value, value))}]"  # no space: options are separated by one
     if value is None:
         return "null"
     return str(value).lower() if isinstance(value, bool) else str(value)

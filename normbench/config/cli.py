@@ -142,7 +142,7 @@ def _describe_option(each: Field[Any], hint: Any) -> Iterator[str]:
     if each.default is not False:
         head += f"={each.metadata['metavar'] or _metavar(hint)}"
     if each.default:
-        text = f"{text} ({_format(each.default)})"
+        text = f"{text} ({_format_default(each.default)})"
     if len(head) > INDENT - 2:
         yield head
         head = ""
@@ -177,7 +177,7 @@ def _parse(each: Field[Any], text: str, hint: Any) -> Any:
     if hint is bool:
         return require_one_of(name, text, ("true", "false")) == "true"
     if hint is int and not (text.isdecimal() and int(text)):
-        example = _format(each.default) if each.default else 8
+        example = _format_default(each.default) if each.default else 8
         raise BadInput(f"{name}={text}: it is a whole number above 0, as {name}={example}")
     return Path(text).expanduser() if hint is Path else hint(text)
 
@@ -199,8 +199,8 @@ def _metavar(hint: Any) -> str:
     return {bool: "true|false", int: "N", Path: "DIR"}.get(hint, "NAME")
 
 
-def _format(default: object) -> str:
+def _format_default(default: object) -> str:
     """Return a default as it is typed."""
     if isinstance(default, tuple):
-        return ",".join(map(_format, default))
+        return ",".join(map(_format_default, default))
     return str(default).lower() if isinstance(default, bool) else str(default)

@@ -163,12 +163,12 @@ def _read_choice(
     for folder in folders:
         path = folder / group / f"{name}.yaml"
         if path.is_file():
-            return _read(path, path.stat().st_mtime_ns)
+            return _read_yaml(path, path.stat().st_mtime_ns)
     return {}, frozenset()  # Hydra's own groups have no file there
 
 
 @cache
-def _read(path: Path, _time: int) -> tuple[dict[str, Any], frozenset[str]]:
+def _read_yaml(path: Path, _time: int) -> tuple[dict[str, Any], frozenset[str]]:
     """Read a yaml that many compositions share; anew if its time of change has changed."""
     return load(path), unverified(path)
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from normbench.config.cells import Accelerator, Cell
+from normbench.config.cells import Accelerator, Cell, Settings
 from normbench.config.plan import Plan
 from normbench.results import Row
 
@@ -58,21 +58,19 @@ class Job:
 
 @dataclass(frozen=True)
 class PreflightRequest:
-    """Cells to check by `normbench.execution.preflight`.
+    """Cells of a command line to check by `normbench.execution.preflight`, and its settings.
 
-    Args:
-        cells: of a command line.
-        log: file that receives tracebacks.
-        on_this_machine: this machine trains the cells, so it needs their devices and compilers.
-        processes: ranks of a run on this machine; None: all of them.
-        stack_seeds: seeds are to be stacked.
+    `processes` is the number of ranks of a run on this machine; None: all of them.
     """
 
     cells: Sequence[Cell]
-    log: Path
-    on_this_machine: bool
+    settings: Settings
     processes: int | None
-    stack_seeds: bool
+
+    @property
+    def log(self) -> Path:
+        """The file that receives tracebacks."""
+        return Path(self.settings.runs) / "check.log"
 
 
 @dataclass(frozen=True)

@@ -122,7 +122,9 @@ class _Checks:
 
     def _check(self, experiment: Experiment) -> CellCheck:
         cell, recipe, request = experiment.cell, experiment.recipe, self.request
-        if request.on_this_machine:
+        # A node of a cluster checks by itself whether it has the devices and compilers.
+        on_this_machine = not request.settings.launcher
+        if on_this_machine:
             _require_device(cell, self.gpus, request.processes or cell.trainer.devices)
             require_compiler(cell)
         images = self._count_images(experiment)
@@ -134,7 +136,7 @@ class _Checks:
         except Impossible as reason:
             return CellCheck(impossible=str(reason))
         _require_plan(cell, info)
-        if request.on_this_machine:
+        if on_this_machine:
             require_cuda_graph(cell, changes_every_step=info.changes_every_step)
         return CellCheck(
             worker_independent=info.worker_independent,
@@ -156,7 +158,7 @@ class _Checks:
         """Return why seeds of the cell cannot be stacked; "" if they can, or need not."""
         cell = experiment.cell
         reason = explain_unstackable_cell(cell)
-        if reason or not self.request.stack_seeds:
+        if reason or not self.request.settings.stack_seeds:
             return reason
         key = _step_key(cell)
         if key not in self.unstackable:

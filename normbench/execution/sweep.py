@@ -130,14 +130,9 @@ class Sweep:
         Raises:
             BadInput: it refuses the command line.
         """
-        log = self.root / "check.log"
-        request = PreflightRequest(
-            self.cells, log,
-            # A node of a cluster checks by itself whether it has the devices.
-            on_this_machine=not self.settings.launcher,
-            processes=None if self.env is None else self.env.local_world_size,
-            stack_seeds=self.settings.stack_seeds,
-        )  # fmt: skip
+        processes = None if self.env is None else self.env.local_world_size
+        request = PreflightRequest(self.cells, self.settings, processes)
+        log = request.log
         end = process_group.wait_for_exit(
             process_group.start("normbench.execution.preflight:check", request, log=log)
         )
