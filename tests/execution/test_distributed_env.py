@@ -44,6 +44,7 @@ def test_a_rank_of_torchrun() -> None:
     assert env is not None
     assert env.variables == TORCHRUN
     assert (env.rank, env.world_size, env.local_world_size) == (1, 4, 2)
+    assert distributed_env({**TORCHRUN, "WORLD_SIZE": "2"}) is not None
     assert distributed_env({**TORCHRUN, "WORLD_SIZE": "1"}) is None
 
 
@@ -58,6 +59,7 @@ def test_a_rank_of_srun(monkeypatch: pytest.MonkeyPatch) -> None:
         "TORCHELASTIC_RUN_ID": "20007.3", "TORCHELASTIC_USE_AGENT_STORE": "False",
     }  # fmt: skip
     assert commands == [["scontrol", "show", "hostnames", "node[07-08]"]]
+    assert distributed_env({**SRUN, "SLURM_STEP_NUM_TASKS": "2"}) is not None
 
 
 @pytest.mark.parametrize(
@@ -74,7 +76,8 @@ def test_a_process_that_is_alone(environment: dict[str, str]) -> None:
 
 
 def test_nodes_have_as_many_tasks_each_and_names(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(BadInput, match=r"^3 tasks on 2 nodes: every node needs the same number"):
+    needed = "every node needs the same number of tasks, as in srun -N2 -n8$"
+    with pytest.raises(BadInput, match=f"^3 tasks on 2 nodes: {needed}"):
         distributed_env({**SRUN, "SLURM_STEP_NUM_TASKS": "3"})
     answer(monkeypatch, code=1)
     with pytest.raises(BadInput, match=r"^scontrol cannot list the nodes node\[07-08\]: "):

@@ -78,7 +78,7 @@ def test_a_process_alone_has_no_rank() -> None:
     [
         ((failed(5.0), failed(3.0, "the cause"), failed(4.0)), 1),
         ((failed(2.0), failed(3.0)), 0),
-        ((failed(2.0), KILLED), 1),  # it could send no message
+        ((failed(0.5), KILLED), 1),  # it could send no message
         ((failed(2.0), STOPPED), 0),  # noticed at 50 s
         ((STOPPED, failed(60.0)), 0),
         ((failed(2.0), DONE), 0),
@@ -93,17 +93,19 @@ def test_a_written_row_counts_however_others_ended(clock: Clock) -> None:
     assert group(Rank(DONE), Rank(KILLED)).poll() == DONE
 
 
-def test_others_may_report_for_a_while_and_are_then_killed(clock: Clock) -> None:
-    first, second = Rank(failed(2.0)), Rank()
-    ranks = group(first, second)
+@pytest.mark.parametrize("rank", [0, 1])
+def test_others_may_report_for_a_while_and_are_then_killed(rank: int, clock: Clock) -> None:
+    both = [Rank(), Rank()]
+    both[rank].end = failed(2.0)
+    ranks = group(*both)
     assert ranks.poll() is None
     clock.now += PATIENCE - 0.1
     assert ranks.poll() is None
-    assert not second.killed
+    assert not both[1 - rank].killed
     clock.now += 0.1
-    assert ranks.poll() == replace(failed(2.0), rank=0)
-    assert second.killed
-    assert not first.killed
+    assert ranks.poll() == replace(failed(2.0), rank=rank)
+    assert both[1 - rank].killed
+    assert not both[rank].killed
     assert ranks not in ProcessGroup.active
 
 

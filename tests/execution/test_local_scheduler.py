@@ -2,8 +2,9 @@
 
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -263,6 +264,38 @@ def test_a_job_starts_with_the_plan_that_other_seeds_had_room_for(
     assert [each.entries for each in local.running] == [[second]]
 
 
+def test_jobs_start_while_there_are_free_slots(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(process_group, "start", lambda *_, **_more: Group())
+    seeds = [entry(settings, seed=seed, stackable=True) for seed in range(4)]
+    others = [entry(settings, f"recipe.lr={1 + number}") for number in range(2)]
+    local = scheduler([*seeds, *others], replace(settings, jobs=3))
+    local.fill_slots()
+    # A slot for each other cell, so that all seeds share the third.
+    assert [each.entries for each in local.running] == [seeds, others[:1], others[1:]]
+    local = scheduler([*seeds, *others], replace(settings, jobs=2))
+    local.fill_slots()
+    assert [each.entries for each in local.running] == [seeds, others[:1]]
+    local.fill_slots()
+    assert len(local.running) == 2
+    assert [*local.queue] == others[1:]
+
+
+@pytest.mark.parametrize("stacked", [1, 2, 3])
+def test_stacks_without_memory_are_tried_as_single_runs(
+    stacked: int, settings: Settings, capsys: pytest.CaptureFixture[str]
+) -> None:
+    entries = [entry(settings, "batch=64", seed=seed, stackable=True) for seed in range(stacked)]
+    local = scheduler(entries, settings, started=entries)
+    local.update(running(local, Group(NO_MEMORY), *entries))
+    assert {each.cell.seed for each in local.queue} == set(range(stacked))
+    assert [each.attempt for each in entries] == [int(stacked == 1)] * stacked
+    assert [each.stackable for each in entries] == [stacked == 1] * stacked
+    alone = "stacked with other seeds; trying alone"
+    assert capsys.readouterr().out.count(alone) == (stacked if stacked > 1 else 0)
+
+
 def test_a_run_of_another_command_is_waited_for_or_reused(
     settings: Settings, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -316,6 +349,16 @@ def test_cells_of_the_same_computation_get_a_copy(
     assert local.summary == Summary(shared=3)
 
 
+def test_rows_of_other_commands_are_shared_and_counted(settings: Settings) -> None:
+    others = [entry(settings, "batch=8"), entry(settings, "norm=gn")]
+    first = shared(settings, others[0])
+    local = scheduler([first, others[1]], settings)
+    local.reuse(first, trained_row(first, computation=first.job.computation))
+    local.reuse(others[1], trained_row(others[1]))
+    assert local.summary == Summary(reused=2, shared=1)
+    assert [row.id for row in results.read(local.root)] == [others[0].cell.id]
+
+
 def test_a_cell_with_more_workers_may_have_room(settings: Settings) -> None:
     others = [entry(settings, "batch=2"), entry(settings, "batch=1")]
     first = shared(settings, *others)
@@ -332,17 +375,18 @@ def test_a_cell_with_more_workers_may_have_room(settings: Settings) -> None:
 def test_cells_that_share_a_failed_computation_have_failed(
     settings: Settings, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    other = entry(settings, "batch=8")
-    first = shared(settings, other)
+    others = [entry(settings, "batch=8"), entry(settings, "batch=16")]
+    first = shared(settings, *others)
     local = scheduler([first], settings, started=[first])
     local.fail(first, "no luck", first.job.log)
     assert local.summary.failed == [
         f"{first.cell.title}: no luck ({first.job.log})",
-        f"{other.cell.title}: same computation as {first.cell.title}",
+        *(f"{each.cell.title}: same computation as {first.cell.title}" for each in others),
     ]
+    assert local.screen.failed == 3
     out = capsys.readouterr().out.splitlines()[1:]
     assert out == [
-        f"{number}/2 failed  {line}" for number, line in enumerate(local.summary.failed, 1)
+        f"{number}/3 failed  {line}" for number, line in enumerate(local.summary.failed, 1)
     ]
 
 
@@ -353,15 +397,15 @@ def running(local: LocalScheduler, group: Group, *entries: QueueEntry) -> Runnin
 
 
 def test_the_end_of_a_stack_is_that_of_each_job(settings: Settings) -> None:
-    entries = [entry(settings, seed=seed) for seed in range(4)]
-    trained, finished, busy, _queued = entries
-    local = scheduler(entries, settings, started=entries[:3])
-    end = Exit(0, Message("result", ["ok", "finished", "busy"]))
-    for each in (trained, finished):
+    entries = [entry(settings, seed=seed) for seed in range(5)]
+    *finished, busy, queued = entries
+    local = scheduler(entries, settings, started=entries[:-1])
+    end = Exit(0, Message("result", ["ok", "finished", "diverged", "busy"]))
+    for each in finished:
         results.write(each.job.folder, trained_row(each))
-    local.update(running(local, Group(end), *entries[:3]))
-    assert local.summary == Summary(trained=1)
-    assert [*local.queue] == [entries[3], busy]
+    local.update(running(local, Group(end), *entries[:-1]))
+    assert local.summary == Summary(trained=2)
+    assert [*local.queue] == [queued, busy]
     assert local.running == []
 
 
@@ -413,6 +457,50 @@ def test_an_earlier_failure_on_another_machine_is_the_reported_one(
         assert local.summary.failed[0].startswith(f"{only.cell.title}: {reason}")
 
 
+@dataclass
+class Clock:
+    """A clock that sleep moves; at `reached` it does `what`."""
+
+    reached: float
+    what: Callable[[], None]
+    now: float = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def time(self) -> float:
+        return time.time()
+
+    def sleep(self, seconds: float) -> None:
+        before, self.now = self.now, self.now + seconds
+        if before < self.reached <= self.now:
+            self.what()
+
+
+@pytest.mark.parametrize(("after", "reason"), [(4.7, "their fault (there"), (6.0, "no luck (")])
+def test_other_machines_have_five_seconds_to_report_a_failure(
+    after: float, reason: str, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    only = entry(settings)
+    local = scheduler([only], settings, started=[only], env=RANK_0)
+    run = running(local, Group(FAILED), only)
+    at = time.time() - 60
+    report = partial(run_files.write_failure, only.job.folder, 1, "their fault", "there.txt", at)
+    clock = Clock(after, report)
+    monkeypatch.setattr(local_scheduler, "time", clock)
+    local.update(run)
+    assert local.summary.failed[0].startswith(f"{only.cell.title}: {reason}")
+    assert clock.now == pytest.approx(min(after, 5.0), abs=0.2)
+
+
+def test_a_rank_without_a_message_failed_when_its_end_was_noticed(settings: Settings) -> None:
+    only = entry(settings)
+    local = scheduler([only], settings, started=[only], env=RANK_0)
+    run_files.write_failure(only.job.folder, 1, "their fault", "there.txt", time.time() + 60)
+    local.update(running(local, Group(Exit(0, None)), only))
+    assert "exited with code 0 and reported no result" in local.summary.failed[0]
+
+
 def test_a_rank_that_was_killed_from_here_did_not_fail_first(
     settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -453,10 +541,26 @@ def test_runs_that_are_stopped_were_interrupted(
     run = running(local, Group(), first, other)
     local.stop()
     assert stopped == [run.group]
-    assert run_files.read_state(first.job.folder)["phase"] == "interrupted"
+    state = run_files.read_state(first.job.folder)
+    assert (state["phase"], state["error"]) == ("interrupted", "")
     state = run_files.read_state(other.job.folder)
     assert (state["phase"], state["error"]) == ("failed", "their fault")
     assert local.summary.failed == [f"{other.cell.title}: their fault (there.txt)"]
+
+
+@pytest.mark.parametrize("env", [None, RANK_0])
+def test_a_stopped_run_has_not_failed_if_it_has_a_row_or_no_ranks_elsewhere(
+    env: DistributedEnv | None, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    only = entry(settings)
+    local = scheduler([only], settings, started=[only], env=env)
+    if env is not None:
+        results.write(only.job.folder, trained_row(only))
+    run_files.write_failure(only.job.folder, 1, "their fault", "there.txt", time.time() - 60)
+    monkeypatch.setattr(process_group, "stop", list)
+    running(local, Group(), only)
+    local.stop()
+    assert local.summary == Summary()
 
 
 @pytest.mark.parametrize("env", [None, RANK_0])

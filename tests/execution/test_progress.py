@@ -29,8 +29,8 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 def test_lines_count_ended_runs_and_failures(
     clock: Clock, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    lines = Lines(3)
-    for key in "abc":
+    lines = Lines(4)
+    for key in "abcd":
         lines.add(key, f"run {key}")
     lines.end("a", "ok a", failed=False)
     lines.update("b", 5, 10, 0.12345)
@@ -39,12 +39,14 @@ def test_lines_count_ended_runs_and_failures(
     lines.end("b", "failed b", failed=True)
     clock.now += 19.9
     lines.update("c", 2, 10, 1.5)
-    assert capsys.readouterr().out.splitlines() == ["1/3 ok a", "2/3 failed b"]
+    assert capsys.readouterr().out.splitlines() == ["1/4 ok a", "2/4 failed b"]
+    lines.update("d", 1, 10, 3.0)
     clock.now += 0.2
     lines.update("c", 3, 10, 1.25)
-    # 40 s for two runs, and one is left.
+    # 40 s for two runs, and two are left.
     assert capsys.readouterr().out == (
-        "  running: run c: step 3/10, loss 1.250; 2/3 done, 1 failed, about 20 s left\n"
+        "  running: run c: step 3/10, loss 1.250; run d: step 1/10, loss 3.000; "
+        "2/4 done, 1 failed, about 40 s left\n"
     )
     lines.update("c", 4, 10, 1.0)  # the interval begins anew with each line
     assert capsys.readouterr().out == ""
@@ -96,6 +98,30 @@ def test_bars_show_runs_in_progress_and_counts() -> None:
     assert bars.progress.finished is False
     assert "ok a" in output.getvalue()
     assert "failed [b]" in output.getvalue()
+
+
+def test_bars_cut_titles_rather_than_numbers() -> None:
+    bars = Bars(Console(file=io.StringIO(), force_terminal=True), 3)
+    bars.add("a", "[run] a whose title is too long")
+    bars.add("b", "run b")
+    bars.update("a", 5, 10, 0.12345)
+    output = io.StringIO()
+    Console(file=output, width=76).print(bars.progress.get_renderable())
+    bars.close()
+    assert [line.rstrip() for line in output.getvalue().splitlines()] == [
+        "runs                                        0/3   2 running  0:00:00 -:--:--",
+        "  [run] a whose title is … ━━━━━━━━          5/10 loss 0.123 0:00:00 -:--:--",
+        "  run b                    ━━━━━━━━━━━━━━━━ 0/?   starting   0:00:00",
+    ]
+
+
+def test_a_line_above_the_bars_is_not_broken() -> None:
+    output = io.StringIO()
+    bars = Bars(Console(file=output, force_terminal=True, width=40), 1)
+    line = "a path [bold] as long as two lines " * 3
+    bars.note(line)
+    bars.close()
+    assert line in output.getvalue()
 
 
 @pytest.mark.parametrize(("terminal", "kind"), [(True, Bars), (False, Lines)])
