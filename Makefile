@@ -22,7 +22,7 @@ types:
 contracts:
 	lint-imports
 
-# Two processes: those of the tests that train have one thread each.
+# Two processes for two cores: trainings in tests have one thread each.
 test:
 	$(PYTEST) --dist=worksteal -m "not slow and not ffcv and not large"
 
@@ -46,20 +46,20 @@ ffcv:
 errors:
 	PYTHONPATH=tests python tests/norms/test_normalizers.py
 
-# What is written by programs: the pages of docs/ and the losses that refactors must keep.
+# Generated files: the reference pages of docs/, and the golden losses that no refactor may change.
 pages:
 	python docs/build.py
 	python tests/test_golden.py
 
-# Variances in NF-ResNet-50 at its beginning, over those that the paper reckons with.
+# Variances in NF-ResNet-50 before training, over those that the paper predicts.
 variances:
 	PYTHONPATH=tests python tests/models/test_architectures.py
 
-# How far every plan of workers is from the reference: each step, and 20 free ones.
+# The difference of every plan of workers from the reference: after each step, and after 20 steps.
 plans:
 	PYTHONPATH=tests python tests/training/test_plans.py
 
-# Kill -9 of a sweep at 20 random moments; its rows must be those of one left alone.
+# Kill a sweep (kill -9) at 20 random moments; its rows must be those of an uninterrupted sweep.
 kills:
 	PYTHONPATH=tests python tests/execution/test_resume.py 20
 
@@ -67,7 +67,7 @@ kills:
 coverage:
 	python docs/build.py coverage
 
-# Networks of full size, which the tests otherwise make narrower: minutes, and 10 GB of memory.
+# Networks of full width, which are narrower in the other tests: minutes, and 10 GB of memory.
 large:
 	python -m pytest -m large
 

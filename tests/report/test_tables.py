@@ -26,6 +26,7 @@ from normbench.report.statistics import paired_difference, summary
 from normbench.report.table import Table
 from normbench.results import Row
 from support.rows import RUNS, batch_size_tables, config, row, run, write_row
+from support.slow import slow_except
 
 
 def test_a_cell_is_mean_deviation_and_number_of_seeds() -> None:
@@ -322,7 +323,7 @@ def without_figures(page: Path) -> str:
     return re.sub(r"<svg.*?</svg>", "", page.read_text(), flags=re.DOTALL)
 
 
-@pytest.mark.parametrize("study", STUDIES, ids=lambda path: path.name)
+@pytest.mark.parametrize("study", slow_except(STUDIES, STUDIES[:1]), ids=lambda path: path.name)
 def test_the_page_of_a_study_is_made_from_its_rows(study: Path, tmp_path: Path) -> None:
     # As deep in the repository as the study itself, so that links are the same.
     copy = study.with_name(f".{study.name}-{tmp_path.name}")
