@@ -483,7 +483,7 @@ def test_other_machines_have_five_seconds_to_report_a_failure(
 ) -> None:
     only = entry(settings)
     local = scheduler([only], settings, started=[only], env=RANK_0)
-    run = running(local, Group(FAILED), only)
+    run = running(local, Group(Exit(1, Message("failed", "no luck"))), only)  # it failed now
     at = time.time() - 60
     report = partial(run_files.write_failure, only.job.folder, 1, "their fault", "there.txt", at)
     clock = Clock(after, report)
