@@ -45,8 +45,10 @@ def defined_names(code: str) -> Iterator[str]:
     for node in ast.walk(ast.parse(code)):
         if isinstance(node, ast.FunctionDef | ast.ClassDef):
             yield node.name
-        elif isinstance(node, ast.Name | ast.Attribute) and isinstance(node.ctx, ast.Store):
-            yield node.id if isinstance(node, ast.Name) else node.attr
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            yield node.id
+        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+            yield from [node.attr] * (ast.unparse(node.value) in ("self", "cls"))
 
 
 def foreign_names(sources: Sequence[str]) -> set[str]:
@@ -73,8 +75,9 @@ def test_private_names_are_found_wherever_they_stand() -> None:
         "from torch._x import y\nfrom a import _c\nimport c._d\ne.f()._g\nimport __i__\n"
         "class B(A):\n    def _apply(self):\n        super()._apply()\n        super()._a()\n"
         "        self._a()\n        self._b\n        self._h\n        other._a\n"
+        "        other._i = 1\n"
     )
-    assert foreign_names([base, code]) == {"_x", "_c", "_d", "_g", "_apply", "_h", "_a"}
+    assert foreign_names([base, code]) == {"_x", "_c", "_d", "_g", "_apply", "_h", "_a", "_i"}
 
 
 def test_every_private_name_of_another_package_is_listed() -> None:
@@ -84,7 +87,7 @@ def test_every_private_name_of_another_package_is_listed() -> None:
         path for room in ("normbench", "hydra_plugins") for path in (ROOT / room).rglob("*.py")
     ]
     foreign = foreign_names([path.read_text() for path in paths])
-    assert {"_apply", "_conv_forward", "_ConvNd"} <= foreign
+    assert {"_apply", "_conv_forward", "_ConvNd", "_internal_id"} <= foreign
     assert sorted(name for name in foreign if name not in table) == []
 
 
