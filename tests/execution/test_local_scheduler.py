@@ -82,17 +82,18 @@ def scheduler(
 def test_the_first_group_of_a_stack_keeps_its_rows_if_a_later_one_has_no_memory(
     settings: Settings, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    first, second = (entry(settings, seed=seed, stackable=True) for seed in (0, 1))
-    local = scheduler([first, second], settings, started=[first, second])
-    results.write(first.job.folder, trained_row(first))
-    for each in (first, second):
+    *first, last = entries = [entry(settings, seed=seed, stackable=True) for seed in range(3)]
+    local = scheduler(entries, settings, started=entries)
+    for each in first:
+        results.write(each.job.folder, trained_row(each))
+    for each in entries:
         local.handle_out_of_memory(each, NO_MEMORY, stacked=True)
-    assert [*local.queue] == [second]
-    assert not second.stackable
-    assert local.summary == Summary(trained=1)
+    assert [*local.queue] == [last]
+    assert not last.stackable
+    assert local.summary == Summary(trained=2)
     lines = capsys.readouterr().out.splitlines()
-    assert lines[1].startswith(f"1/2 ok        {first.cell.title}")
-    assert lines[2] == f"out of memory  {second.cell.title}: stacked with other seeds; trying alone"
+    assert lines[1].startswith(f"1/3 ok        {first[0].cell.title}")
+    assert lines[3] == f"out of memory  {last.cell.title}: stacked with other seeds; trying alone"
 
 
 def test_an_older_row_does_not_end_a_stack(settings: Settings) -> None:
@@ -113,8 +114,12 @@ def test_a_run_without_an_accuracy_ends_like_others(
     only = entry(settings)
     local = scheduler([only], settings, started=[only])
     results.write(only.job.folder, trained_row(only, test_top1=None))
+    only.started = time.monotonic() - 100
     local.finish(only)
-    assert capsys.readouterr().out.splitlines()[1].startswith(f"1/1 ok        {only.cell.title}")
+    line = capsys.readouterr().out.splitlines()[1]
+    assert line.startswith(f"1/1 ok        {only.cell.title}")
+    assert line.endswith("  100 s")
+    assert local.screen.failed == 0
 
 
 @pytest.mark.parametrize(
@@ -172,6 +177,7 @@ def test_gpus_that_are_visible_are_those_used(
     [
         (1, 5, 0, 4),  # all of them
         (2, 5, 0, 2),  # 3 and 2
+        (2, 4, 0, 1),
         (4, 5, 0, 1),
         (8, 5, 0, 0),
         (4, 5, 2, 2),  # two slots are for other cells
@@ -204,6 +210,7 @@ def test_without_memory_a_run_has_fewer_workers_in_each_pass(
 ) -> None:
     only = entry(settings, "batch=64")  # 2 workers: two plans
     fastest, smallest = only.plans
+    only.job = replace(only.job, commit="abc")
     local = scheduler([only], settings, started=[only])
     local.handle_out_of_memory(only, NO_MEMORY, stacked=False)
     assert only.job.plan == smallest
@@ -217,6 +224,7 @@ def test_without_memory_a_run_has_fewer_workers_in_each_pass(
     (row,) = results.read(local.root)
     assert (row.status, row.reason, row.device_memory) == ("oom", "no room", 7)
     assert (row.plan, row.threads, row.sweep) == (str(smallest), 1, "default")
+    assert row.commit == "abc"
     assert local.fitting == {only.memory_key: 1}
     assert not local.queue
     assert "1/1 oom " in capsys.readouterr().out
@@ -280,6 +288,28 @@ def test_jobs_start_while_there_are_free_slots(
     local.fill_slots()
     assert len(local.running) == 2
     assert [*local.queue] == others[1:]
+
+
+def test_a_job_for_the_cpu_starts_with_its_fastest_plan_and_no_gpu(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    environments = []
+
+    def start(*_: Any, environment: dict[str, str], **_more: Any) -> Group:
+        environments.append(environment)
+        return Group()
+
+    monkeypatch.setattr(process_group, "start", start)
+    only = entry(settings, "batch=64")
+    scheduler([only], settings, gpus=2).fill_slots()
+    assert only.attempt == 0
+    assert environments == [{}]
+
+
+def test_synchronized_statistics_have_one_plan(settings: Settings) -> None:
+    one, both = (entry(settings, "batch=64", single_pass=single) for single in (True, False))
+    assert len(both.plans) == 2
+    assert one.plans == both.plans[:1]
 
 
 @pytest.mark.parametrize("stacked", [1, 2, 3])
@@ -354,9 +384,11 @@ def test_rows_of_other_commands_are_shared_and_counted(settings: Settings) -> No
     first = shared(settings, others[0])
     local = scheduler([first, others[1]], settings)
     local.reuse(first, trained_row(first, computation=first.job.computation))
-    local.reuse(others[1], trained_row(others[1]))
+    results.write(local.root / "elsewhere" / others[1].cell.id, trained_row(others[1]))
+    assert not local.is_open(others[1])
     assert local.summary == Summary(reused=2, shared=1)
-    assert [row.id for row in results.read(local.root)] == [others[0].cell.id]
+    assert local.screen.failed == 0
+    assert {row.id for row in results.read(local.root)} == {each.cell.id for each in others}
 
 
 def test_a_cell_with_more_workers_may_have_room(settings: Settings) -> None:
