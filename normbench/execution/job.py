@@ -1,8 +1,9 @@
 """The records that a sweep, its scheduler and its worker processes exchange. No torch."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from normbench.config.cells import Accelerator, Cell, Settings
 from normbench.config.plan import Plan
@@ -35,6 +36,7 @@ class Job:
         resume: continue from the last checkpoint, if there is one.
         computation: equal for all cells that compute the same; empty: no other cell can.
         init_checkpoint: the checkpoint that `cell.init_from` names.
+        network_fields: fields of the row that the preflight has read from the network.
         external_ranks: torchrun or srun started the ranks, so rank 0 tells the others whether to
             train.
     """
@@ -48,6 +50,7 @@ class Job:
     resume: bool = True
     computation: str = ""
     init_checkpoint: Path | None = None
+    network_fields: Mapping[str, Any] | None = None
     external_ranks: bool = False
 
     @property
@@ -83,6 +86,7 @@ class CellCheck:
         single_pass: all images of a step must share one forward pass.
         unstackable: the reason why its seeds cannot be stacked; empty if they can.
         coverage: of a network of a library, the part that the normalizer reaches, as a line.
+        network_fields: fields of the row that follow from the network.
     """
 
     impossible: str = ""
@@ -90,6 +94,7 @@ class CellCheck:
     single_pass: bool = False
     unstackable: str = ""
     coverage: str = ""
+    network_fields: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True)

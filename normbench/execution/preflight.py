@@ -144,6 +144,7 @@ class _Checks:
             single_pass=info.whole_step or info.has_library_batch_norm,
             unstackable=self._explain_unstackable(experiment, info),
             coverage=f"{describe_pair(cell)}: {info.coverage}" if info.is_library_model else "",
+            network_fields=info.row_fields(),
         )
 
     def _count_images(self, experiment: Experiment) -> int:

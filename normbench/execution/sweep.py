@@ -187,6 +187,7 @@ class Sweep:
                     commit=source_commit,
                     computation=computation,
                     init_checkpoint=self.checkpoints.get(cell.id),
+                    network_fields=check.network_fields,
                     external_ranks=self.env is not None,
                 )
                 entries[computation or cell.id] = QueueEntry(

@@ -234,7 +234,7 @@ class Recorder(Listener):
         past: list[Record],
     ) -> None:
         self.folder, self.index, self.report, self.wandb_run = job.folder, index, report, wandb_run
-        experiment = Experiment(job.cell, job.plan)
+        experiment = Experiment(job.cell, job.plan, job.network_fields)
         self.training = Training(experiment, self, _checkpoints(job, writes=True), state)
         self.history = History(job.folder, past, curve_columns(job.cell.probe.kinds))
         self.result: dict[str, Any] = {}

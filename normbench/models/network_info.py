@@ -79,6 +79,16 @@ class NetworkInfo:
         groups: set[Any] = {layer.groups for layer in self.layers if hasattr(layer, "groups")}
         return sorted(groups)
 
+    def row_fields(self) -> dict[str, Any]:
+        """Return the fields of a row that follow from the network."""
+        return {
+            "params": self.params,
+            "macs": self.macs,
+            "coverage": str(self.coverage),
+            "groups": self.groups,
+            "batch_independent": self.batch_independent,
+        }
+
     @property
     def is_library_model(self) -> bool:
         """True if the normalizer was swapped into a model of timm."""

@@ -5,7 +5,7 @@ A `Training` adds where it reports, where it saves and which state it resumes fr
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -45,12 +45,22 @@ COMPILED_IMAGES = 100_000  # shorter trainings are not compiled by default, what
 class Experiment:
     """The objects of a run, each built when it is first read.
 
-    Without a `plan` all workers share one forward pass on one device.
+    Args:
+        cell: of the run.
+        plan: None: all workers share one forward pass on one device.
+        network_fields: fields of the row that follow from the network, if the preflight has found
+            them; None: they are read from a build on the meta device.
     """
 
-    def __init__(self, cell: Cell, plan: Plan | None = None) -> None:
+    def __init__(
+        self,
+        cell: Cell,
+        plan: Plan | None = None,
+        network_fields: Mapping[str, Any] | None = None,
+    ) -> None:
         self.cell = cell
         self.plan = plan or plans(cell.workers)[0]
+        self.network_fields = network_fields
 
     @cached_property
     def norm(self) -> Normalizer:
@@ -140,11 +150,7 @@ class Experiment:
     def describe(self, images: DataModule) -> dict[str, Any]:
         """Return the fields of the row that are known without training."""
         return {
-            "params": self.info.params,
-            "macs": self.info.macs,
-            "coverage": str(self.info.coverage),
-            "groups": self.info.groups,
-            "batch_independent": self.info.batch_independent,
+            **(self.network_fields or self.info.row_fields()),
             "data_limits": self.data.limits,
             "plan": str(self.plan),
             "loader": images.loader,

@@ -172,7 +172,8 @@ class StackedDataModule(LightningDataModule):
 def train_stacked(trainings: Sequence[Training]) -> list[dict[str, Any]]:
     """Train and test experiments that differ in their seeds; return the fields of their rows."""
     modules: list[TrainingModule] = []
-    for training in map(_without_compilation, trainings):
+    trainings = [_without_compilation(training) for training in trainings]
+    for training in trainings:
         seed = training.experiment.cell.seed
         # The same open files: seeds differ in the order of images alone.
         images = modules[0].images.with_seed(seed) if modules else None
@@ -186,7 +187,8 @@ def _without_compilation(training: Training) -> Training:
     """Turn off compilation, which vmap does not support."""
     experiment = training.experiment
     cell = replace(experiment.cell, trainer=replace(experiment.cell.trainer, impl="eager"))
-    return replace(training, experiment=Experiment(cell, experiment.plan))
+    eager = Experiment(cell, experiment.plan, experiment.network_fields)
+    return replace(training, experiment=eager)
 
 
 def explain_unstackable_cell(cell: Cell) -> str:
