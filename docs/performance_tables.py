@@ -39,7 +39,7 @@ outside the network; `as typed` is the network of the command line. The differen
 _SEEDS = """\
 ## Stacked seeds
 
-Processor time of a training step of several seeds as one network (`stack_seeds=true`: `together`),
+Processor time of a training step of several seeds as one network (`stack_seeds=true`: `stacked`),
 divided by that of the same seeds trained one after the other. With small networks and batches most
 of a step is the overhead of calling operators, which stacked seeds share. Where arithmetic takes
 most of the time, stacking gains nothing.

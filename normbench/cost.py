@@ -48,7 +48,7 @@ SMALL = "Networks this small do not reach such rates: train a few of the runs, t
 
 
 @dataclass(frozen=True)
-class Options:
+class CostOptions:
     """Options of the command line."""
 
     rate: int | None = cli.option(
@@ -57,10 +57,10 @@ class Options:
     )  # fmt: skip
 
 
-@cli.command("normbench.cost", lambda: f"{__doc__}\n{cli.describe(Options)}", needs_words=True)
+@cli.command("normbench.cost", lambda: f"{__doc__}\n{cli.describe(CostOptions)}", needs_words=True)
 def main(arguments: Sequence[str]) -> int:
     """Print the estimate."""
-    options, others = cli.parse_options(arguments, Options, pass_on=True)
+    options, others = cli.parse_options(arguments, CostOptions, pass_on=True)
     words = [word for word in others if word not in ("-m", "--multirun")]
     cells, settings = compose(["-m", *words])  # a list of values is a grid without -m, too
     if settings is None:

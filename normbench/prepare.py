@@ -30,16 +30,18 @@ from normbench.errors import BadInput
 
 
 @dataclass(frozen=True)
-class Options:
+class PrepareOptions:
     """Options of the command line."""
 
     readers: int | None = cli.option(None, "processes that read and compress (the CPU's cores)")
 
 
-@cli.command("normbench.prepare", lambda: f"{__doc__}\n{cli.describe(Options)}", needs_words=True)
+@cli.command(
+    "normbench.prepare", lambda: f"{__doc__}\n{cli.describe(PrepareOptions)}", needs_words=True
+)
 def main(arguments: Sequence[str]) -> int:
     """Write the files; return 2 for words or images that cannot be used, 130 after Ctrl-C."""
-    options, words = cli.parse_options(arguments, Options, pass_on=True)
+    options, words = cli.parse_options(arguments, PrepareOptions, pass_on=True)
     cells, settings = compose(words)
     if settings is None:
         return 0

@@ -32,7 +32,7 @@ SILENCE = 600.0
 
 
 @dataclass(frozen=True)
-class Options:
+class StatusOptions:
     """Options of the command line."""
 
     runs: Path = cli.option(Path("runs"), "root folder of all runs")
@@ -93,10 +93,10 @@ def _is_running(folder: Path) -> bool:
     return elsewhere and time.time() - newest < SILENCE
 
 
-@cli.command("normbench.status", lambda: f"{__doc__}\n{cli.describe(Options)}")
+@cli.command("normbench.status", lambda: f"{__doc__}\n{cli.describe(StatusOptions)}")
 def main(arguments: Sequence[str]) -> int:
     """Print a line for each run and the number of runs in each state."""
-    options, states = cli.parse_options(arguments, Options)
+    options, states = cli.parse_options(arguments, StatusOptions)
     for word in states:
         if word not in STATES:
             raise BadInput(f"{word} is no state; {choose_from(word, STATES)}, or runs=DIR")

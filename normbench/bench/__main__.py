@@ -18,20 +18,22 @@ from normbench.errors import BadInput, choose_from
 
 #: Module and options of each kind; the module has a function `bench_KIND`.
 KINDS: dict[str, tuple[str, type[Any]]] = {
-    "layers": ("layers", options.Layers),
-    "step": ("step", options.Step),
-    "seeds": ("seeds", options.Seeds),
-    "sweep": ("sweep", options.Sweep),
-    "report": ("report", options.Report),
-    "workers": ("run", options.Workers),
-    "loader": ("run", options.Loader),
+    "layers": ("layers", options.BenchLayersOptions),
+    "step": ("step", options.BenchStepOptions),
+    "seeds": ("seeds", options.BenchSeedsOptions),
+    "sweep": ("sweep", options.BenchSweepOptions),
+    "report": ("report", options.BenchReportOptions),
+    "workers": ("plans_and_loaders", options.BenchWorkersOptions),
+    "loader": ("plans_and_loaders", options.BenchLoaderOptions),
 }
 WITHOUT_WORDS = ("layers", "report")
 
 
 def _describe_kinds() -> str:
-    kinds = [cli.describe_kind(name, of, options.Options) for name, (_, of) in KINDS.items()]
-    return "\n\n".join([__doc__.rstrip(), *kinds, f"All kinds:\n{cli.describe(options.Options)}"])
+    kinds = [cli.describe_kind(name, of, options.BenchOptions) for name, (_, of) in KINDS.items()]
+    return "\n\n".join(
+        [__doc__.rstrip(), *kinds, f"All kinds:\n{cli.describe(options.BenchOptions)}"]
+    )
 
 
 @cli.command("normbench.bench", _describe_kinds, needs_words=True)

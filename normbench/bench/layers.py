@@ -16,8 +16,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from normbench.bench.measure import Measurement, measure_in_turn, save
-from normbench.bench.options import Layers
+from normbench.bench.measure import Timer, measure_in_turn, save
+from normbench.bench.options import BenchLayersOptions
 from normbench.catalog import normalizer, normalizers
 from normbench.errors import BadInput, Impossible, require_one_of
 from normbench.measurements.memory import memory_for_backward
@@ -41,7 +41,7 @@ TIMM = {
 Function = Callable[[Tensor], Tensor]
 
 
-def bench_layers(options: Layers, _: Sequence[str]) -> None:
+def bench_layers(options: BenchLayersOptions, _: Sequence[str]) -> None:
     """Time the layers over torch's batch normalization and ReLU."""
     torch.set_num_threads(options.threads)
     device = require_device(options.device)
@@ -134,7 +134,7 @@ def _time_layers(
     shape, channels = "x".join(map(str, x.shape)), x.shape[1]
     on_cpu = x.device.type == "cpu"
     base_layer = _batch_norm_relu(channels, x.device)
-    steps: dict[str, Measurement] = {BASE: partial(_seconds, base_layer, x, gradient)}
+    steps: dict[str, Timer] = {BASE: partial(_seconds, base_layer, x, gradient)}
     count_kept = memory_for_backward if on_cpu else _kept_by_autograd
     saved = {BASE: count_kept(base_layer, x)}
     least_maps: dict[str, int] = {}

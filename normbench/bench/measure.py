@@ -14,7 +14,7 @@ from normbench.config.compose import compose
 from normbench.errors import BadInput
 from normbench.execution.provenance import commit, now, versions
 
-Measurement = Callable[[], float]  # seconds, or images per second
+Timer = Callable[[], float]  # does the work once; returns seconds, or images per second
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ def compose_cell(words: Sequence[str]) -> Cell:
 
 
 def measure_in_turn(
-    entries: Mapping[str, Measurement], rounds: int, *, warm_up: bool = True
+    entries: Mapping[str, Timer], rounds: int, *, warm_up: bool = True
 ) -> dict[str, Quartiles]:
     """Measure each entry once a round, so that a noisy moment affects all of them."""
     if warm_up:  # a first round, in which code is compiled and memory allocated, does not count

@@ -8,7 +8,7 @@ from normbench.config.cli import option
 
 
 @dataclass(frozen=True)
-class Options:
+class BenchOptions:
     """Options of all kinds."""
 
     rounds: int = option(7, "measurements of each, in turn")
@@ -18,7 +18,7 @@ class Options:
 
 
 @dataclass(frozen=True)
-class Layers(Options):
+class BenchLayersOptions(BenchOptions):
     """Time of a forward and a backward pass of every normalizer's layer, relative to torch's batch
     normalization and ReLU; the memory that it saves for the backward pass, in maps of its input's
     size."""
@@ -37,7 +37,7 @@ class Layers(Options):
 
 
 @dataclass(frozen=True)
-class Step(Options):
+class BenchStepOptions(BenchOptions):
     """Processor time of an optimizer step relative to a bare PyTorch loop; on a GPU wall time, with
     and without CUDA graphs. WORDS of one cell, as norm=gn batch=4."""
 
@@ -47,7 +47,7 @@ class Step(Options):
 
 
 @dataclass(frozen=True)
-class Seeds(Options):
+class BenchSeedsOptions(BenchOptions):
     """Processor time of stacked seeds relative to the same seeds one after the other. WORDS of one
     cell, as norm=gn batch=4."""
 
@@ -57,7 +57,7 @@ class Seeds(Options):
 
 
 @dataclass(frozen=True)
-class Sweep(Options):
+class BenchSweepOptions(BenchOptions):
     """Wall time of a sweep, and of one command per cell, one after the other; from the command to
     the first step, and from a run's row to the next run's first step. WORDS of a grid of lists, as
     norm=bn,gn seed=0,1,2."""
@@ -66,14 +66,14 @@ class Sweep(Options):
 
 
 @dataclass(frozen=True)
-class Report(Options):
+class BenchReportOptions(BenchOptions):
     """Time of making tables from made-up rows, relative to parsing their JSON."""
 
     rows: int = option(10_000, "made-up rows")
 
 
 @dataclass(frozen=True)
-class Workers(Options):
+class BenchWorkersOptions(BenchOptions):
     """Speed of a run under several plans, relative to the first. WORDS of one cell, as
     protocol=fixed_workers workers=8 norm=bn batch=4."""
 
@@ -84,7 +84,7 @@ class Workers(Options):
 
 
 @dataclass(frozen=True)
-class Loader(Options):
+class BenchLoaderOptions(BenchOptions):
     """Speed of several loaders, relative to the first; nothing is trained. WORDS of one cell, as
     data=cifar10 trainer.readers=2 batch=4."""
 

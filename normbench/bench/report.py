@@ -18,7 +18,7 @@ from pathlib import Path
 
 from normbench import results
 from normbench.bench.measure import compare, measure_in_turn, save
-from normbench.bench.options import Report
+from normbench.bench.options import BenchReportOptions
 from normbench.config.cells import Cell
 from normbench.config.compose import compose
 from normbench.report import build
@@ -28,7 +28,7 @@ from normbench.results import Row
 GRID = ("-m", "norm=glob(*)", "batch=2,4,8,32,128", "logger=none")
 
 
-def bench_report(options: Report, _: Sequence[str]) -> None:
+def bench_report(options: BenchReportOptions, _: Sequence[str]) -> None:
     """Time reading and tables of made-up rows."""
     specs = build.specs()
     with tempfile.TemporaryDirectory() as folder:

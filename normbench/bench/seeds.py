@@ -9,8 +9,8 @@ from functools import partial
 
 import torch
 
-from normbench.bench.measure import Measurement, compare, measure_in_turn, save
-from normbench.bench.options import Seeds
+from normbench.bench.measure import Timer, compare, measure_in_turn, save
+from normbench.bench.options import BenchSeedsOptions
 from normbench.bench.step import cell_of, time_training
 from normbench.config.cells import Cell
 from normbench.training.experiment import Experiment, Training
@@ -18,16 +18,16 @@ from normbench.training.seed_stacking import StackedDataModule, StackedTrainingM
 from normbench.training.trainer import build_trainer, prepare
 
 
-def bench_seeds(options: Seeds, words: Sequence[str]) -> None:
+def bench_seeds(options: BenchSeedsOptions, words: Sequence[str]) -> None:
     """Time stacked seeds over the same seeds one after the other."""
     torch.set_num_threads(options.threads)
     cell = cell_of(words, options.steps)
     lines = []
     for number in options.seeds:
         seeds = [replace(cell, seed=seed) for seed in range(number)]
-        entries: dict[str, Measurement] = {
+        entries: dict[str, Timer] = {
             "one after the other": partial(_time_in_turn, seeds),
-            "together": partial(_time_stacked, seeds),
+            "stacked": partial(_time_stacked, seeds),
         }
         timings = measure_in_turn(entries, options.rounds)
         lines += compare(timings, "how", "milliseconds", 1e3, cell=cell.title, seeds=number)
@@ -39,7 +39,7 @@ def _time_in_turn(seeds: Sequence[Cell]) -> float:
     total = 0.0
     for cell in seeds:
         module = prepare(Training(Experiment(cell)))
-        total += time_training(build_trainer(module), module, module.images)
+        total += time_training(build_trainer(module), module, module.datamodule)
     return total / module.steps
 
 

@@ -17,8 +17,8 @@ from pytorch_lightning import Callback, LightningDataModule, LightningModule, Tr
 from torch.nn import functional as F
 
 from normbench.bench.layers import require_device
-from normbench.bench.measure import Measurement, compare, compose_cell, measure_in_turn, save
-from normbench.bench.options import Step
+from normbench.bench.measure import Timer, compare, compose_cell, measure_in_turn, save
+from normbench.bench.options import BenchStepOptions
 from normbench.config.cells import Cell
 from normbench.errors import BadInput
 from normbench.execution.preflight import require_compiler, require_cuda_graph
@@ -31,7 +31,7 @@ CPU = torch.device("cpu")
 SMALLEST = ("model=resnet18_cifar", "model.depths=[1]", "model.strides=[2]", "model.width=1")
 
 
-def bench_step(options: Step, words: Sequence[str]) -> None:
+def bench_step(options: BenchStepOptions, words: Sequence[str]) -> None:
     """Time a step of normbench over a step of a bare loop."""
     torch.set_num_threads(options.threads)
     device = require_device(options.device)
@@ -43,7 +43,7 @@ def bench_step(options: Step, words: Sequence[str]) -> None:
     for name, of in {"smallest": (*others, *SMALLEST), "as typed": words}.items():
         cell = cell_of(of, steps, device)
         require_compiler(cell)
-        entries: dict[str, Measurement] = {
+        entries: dict[str, Timer] = {
             "bare loop": partial(_time_bare_loop, cell, device),
             # Its ratio to the same loop shows how noisy the machine is.
             "bare again": partial(_time_bare_loop, cell, device),
@@ -107,35 +107,35 @@ class _Clock(Callback):
 def _time_normbench(cell: Cell, device: torch.device) -> float:
     """Return the seconds of a step of normbench's training."""
     module = prepare(Training(Experiment(cell)))
-    return time_training(build_trainer(module), module, module.images, device) / module.steps
+    return time_training(build_trainer(module), module, module.datamodule, device) / module.steps
 
 
 def time_training(
     trainer: Trainer,
     module: LightningModule,
-    images: LightningDataModule,
+    datamodule: LightningDataModule,
     device: torch.device = CPU,
 ) -> float:
     """Return seconds of all steps of a training; on a CPU those of the processor."""
     clock = _Clock(device)
     # Appended here, so that the trainer is built as for a run.
     trainer.callbacks.append(clock)  # type: ignore[attr-defined]
-    trainer.fit(module, images)
+    trainer.fit(module, datamodule)
     return clock.seconds
 
 
 def _time_bare_loop(cell: Cell, device: torch.device) -> float:
     """Seconds of a step of the loop that one would write by hand."""
     module = prepare(Training(Experiment(cell)))
-    data = module.images
+    datamodule = module.datamodule
     network = module.model.to(device).train()
     optimizer = module.recipe.build_optimizer(network, cell.global_batch)
     schedule = module.recipe.build_scheduler(optimizer, module.steps)
     done, epoch, left_out, started = 0, 0, 0, _now(device)
     while done < module.steps:
-        for chunk in data.read_chunks(epoch):
-            there = data.transfer_batch_to_device(chunk, device, 0)
-            ready = data.on_after_batch_transfer(there, 0)
+        for chunk in datamodule.read_chunks(epoch):
+            there = datamodule.transfer_batch_to_device(chunk, device, 0)
+            ready = datamodule.on_after_batch_transfer(there, 0)
             steps = ready.images.flatten(0, 1), ready.labels.flatten(0, 1)
             for images, labels in zip(*steps, strict=True):
                 optimizer.zero_grad()

@@ -14,8 +14,8 @@ from functools import partial
 from itertools import pairwise, product
 from pathlib import Path
 
-from normbench.bench.measure import Measurement, compare, measure_in_turn, quartiles, save
-from normbench.bench.options import Sweep
+from normbench.bench.measure import Timer, compare, measure_in_turn, quartiles, save
+from normbench.bench.options import BenchSweepOptions
 from normbench.errors import BadInput
 from normbench.execution.provenance import commit
 
@@ -26,7 +26,7 @@ SHORT = (
 )  # fmt: skip
 
 
-def bench_sweep(options: Sweep, words: Sequence[str]) -> None:
+def bench_sweep(options: BenchSweepOptions, words: Sequence[str]) -> None:
     """Time a sweep, and one command for each of its cells."""
     other = options.against
     if other is not None and not (other / "normbench/__main__.py").exists():
@@ -41,7 +41,7 @@ def bench_sweep(options: Sweep, words: Sequence[str]) -> None:
         to_next.extend(others)
         return time.monotonic() - started
 
-    entries: dict[str, Measurement] = {
+    entries: dict[str, Timer] = {
         "sweep": partial(_time_commands, [["-m", *words]]),
         "a process each": partial(_time_commands, cells),
         "starts": time_starts,

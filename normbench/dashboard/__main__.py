@@ -38,7 +38,7 @@ PATIENCE = 10  # seconds that a server may take for its first answer
 
 
 @dataclass(frozen=True)
-class Options:
+class DashboardOptions:
     """Options of the command line."""
 
     project: str = cli.option("", "W&B project (WANDB_PROJECT, or normbench)")
@@ -52,10 +52,10 @@ class Options:
     )
 
 
-@cli.command("normbench.dashboard", lambda: build.help_text(__doc__, Options))
+@cli.command("normbench.dashboard", lambda: build.help_text(__doc__, DashboardOptions))
 def main(arguments: Sequence[str]) -> int:
     """Save or write the dashboards."""
-    options, wanted = cli.parse_options(arguments, Options)
+    options, wanted = cli.parse_options(arguments, DashboardOptions)
     if options.out and not options.dry_run:
         raise BadInput(f"out={options.out} is only for {DRY_RUN}")
     specs = build.specs(wanted)

@@ -26,7 +26,7 @@ from normbench.training import checkpoint
 from normbench.training.checkpoint import Checkpoints, State
 from normbench.training.experiment import Experiment, Listener, Training
 from normbench.training.hardware import current_rank
-from normbench.training.metrics import Record
+from normbench.training.metrics import CurveRecord
 from normbench.training.seed_stacking import train_stacked
 from normbench.training.trainer import train
 
@@ -125,10 +125,7 @@ def _initial_state(job: Job) -> State | None:
             print(f"{path} cannot be read ({one_line(error)}), so the training begins anew")
     if job.init_checkpoint is None:
         return None
-    # The weights, optimizer and step of the other run; measurements begin anew.
-    state = checkpoint.load_state(job.init_checkpoint)
-    fresh = {"fresh": [], "last": [], "training_seconds": 0.0, "resumed": -1}
-    return state | fresh | {"began": state["done"]}
+    return checkpoint.begin_run(checkpoint.load_state(job.init_checkpoint))
 
 
 def _checkpoints(job: Job, *, writes: bool) -> Checkpoints:
@@ -136,14 +133,14 @@ def _checkpoints(job: Job, *, writes: bool) -> Checkpoints:
     return Checkpoints(job.folder, options.every, options.epochs, final=options.keep, writes=writes)
 
 
-def _prepare_folder(folder: Path, state: State | None) -> list[Record]:
+def _prepare_folder(folder: Path, state: State | None) -> list[CurveRecord]:
     """Make room for a training; return the records of the curve up to its `state`.
 
     An older row is kept aside until the new one is written.
     """
     set_aside(folder)
     shutil.rmtree(folder / "wandb", ignore_errors=True)
-    if state is None or state["resumed"] < 0:
+    if state is None or checkpoint.is_new_run(state):
         checkpoint.remove_checkpoints(folder)
         shutil.rmtree(folder / PROBES, ignore_errors=True)
         return []
@@ -231,7 +228,7 @@ class Recorder(Listener):
         report: Report,
         wandb_run: wandb.Run | None,
         state: State | None,
-        past: list[Record],
+        past: list[CurveRecord],
     ) -> None:
         self.folder, self.index, self.report, self.wandb_run = job.folder, index, report, wandb_run
         experiment = Experiment(job.cell, job.plan, job.network_fields)
@@ -244,7 +241,7 @@ class Recorder(Listener):
             for record in past:
                 wandb_run.log(record, step=int(record["step"]))
 
-    def on_record(self, record: Record) -> None:
+    def on_record(self, record: CurveRecord) -> None:
         """Add a record to the curve."""
         self.history.add(record)
         if self.wandb_run is not None:

@@ -15,11 +15,11 @@ from normbench.norms.base.residual import Join
 from normbench.norms.frn import ThresholdedLinear
 from normbench.norms.workers import PerWorker
 
-Statistics = Literal["batch", "running"]
+StatisticsSource = Literal["batch", "running"]
 
 
 @contextmanager
-def measuring(network: nn.Module, statistics: Statistics = "batch") -> Iterator[None]:
+def measuring(network: nn.Module, statistics: StatisticsSource = "batch") -> Iterator[None]:
     """Run `network` without gradients and dropout; restore modes, buffers and workers at the end.
 
     Statistics are of the "batch" at hand, as one worker, as in training, or the "running" ones of

@@ -31,7 +31,7 @@ import torch
 from torch import Tensor, nn
 
 from normbench.errors import Impossible
-from normbench.measurements.forward_pass import Statistics, measuring
+from normbench.measurements.forward_pass import StatisticsSource, measuring
 from normbench.models.random_net import RandomNet
 from normbench.norms.base.layer import NormAct, Normalizing, upcast
 from normbench.run_files import Record, group_by, network_label
@@ -57,7 +57,9 @@ class LayerPower:
         return self.p1 + self.p2 + self.p3 + self.p4
 
 
-def power(network: nn.Module, x: Tensor, statistics: Statistics = "batch") -> list[LayerPower]:
+def power(
+    network: nn.Module, x: Tensor, statistics: StatisticsSource = "batch"
+) -> list[LayerPower]:
     """Return the power of every layer of `network` with a normalized map, for images (N, C, H, W).
 
     Raises:
@@ -139,7 +141,9 @@ def set_eps(network: nn.Module, eps: float) -> int:
     return layers
 
 
-def measure(network: nn.Module, images: Tensor, statistics: Statistics = "batch") -> list[Record]:
+def measure(
+    network: nn.Module, images: Tensor, statistics: StatisticsSource = "batch"
+) -> list[Record]:
     """Return a record for each layer; in a random net with the bound of theorem 1."""
     layers = power(network, images, statistics)
     records: list[Record] = [{**asdict(layer), "total": layer.total} for layer in layers]

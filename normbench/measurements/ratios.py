@@ -15,7 +15,7 @@ from statistics import fmean
 
 from torch import Tensor, nn
 
-from normbench.measurements.forward_pass import Statistics
+from normbench.measurements.forward_pass import StatisticsSource
 from normbench.measurements.receptive_field import receptive_fields
 from normbench.norms.ratios import switchable_layers
 from normbench.norms.switchable import MEMBERS
@@ -89,7 +89,9 @@ def field_groups(fields: Sequence[int]) -> Mapping[int, str]:
     return groups
 
 
-def measure(network: nn.Module, images: Tensor, _statistics: Statistics = "batch") -> list[Record]:
+def measure(
+    network: nn.Module, images: Tensor, _statistics: StatisticsSource = "batch"
+) -> list[Record]:
     """Return two records for each layer, of its means and of its variances.
 
     Ratios do not depend on images; only the shape of `images` (N, C, H, W) is read.

@@ -21,7 +21,7 @@ from normbench.models.fx_graph import layer
 _POOLS = (nn.MaxPool2d, nn.AvgPool2d)
 _POOL_FUNCTIONS = (F.max_pool2d, F.avg_pool2d, torch.max_pool2d)
 
-Pair = tuple[int, int]  # along height and width
+HeightWidth = tuple[int, int]
 
 
 class ReceptiveField(NamedTuple):
@@ -30,8 +30,8 @@ class ReceptiveField(NamedTuple):
     Both along height and width.
     """
 
-    size: Pair
-    jump: Pair
+    size: HeightWidth
+    jump: HeightWidth
 
 
 def receptive_fields(network: nn.Module, image: tuple[int, int, int]) -> dict[str, int]:
@@ -45,13 +45,13 @@ def receptive_fields(network: nn.Module, image: tuple[int, int, int]) -> dict[st
     """
     like = next(network.parameters())
     with measuring(network, "running"):
-        interpreter = _Interpreter(trace(network))
+        interpreter = _FieldInterpreter(trace(network))
         # Values do not matter, but only a run tells the shapes by which pooling is noticed.
         interpreter.run(like.new_zeros(1, *image))
     return interpreter.inputs
 
 
-class _Interpreter(fx.Interpreter):
+class _FieldInterpreter(fx.Interpreter):
     """Run a network call by call and follow the receptive field."""
 
     def __init__(self, module: fx.GraphModule) -> None:
@@ -106,7 +106,7 @@ def _largest(fields: list[ReceptiveField]) -> ReceptiveField:
     return ReceptiveField(sizes, jumps)
 
 
-def _pair(value: Any) -> Pair:
+def _pair(value: Any) -> HeightWidth:
     return value if isinstance(value, tuple) else (value, value)
 
 

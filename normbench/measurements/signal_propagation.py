@@ -23,7 +23,7 @@ from torch import Tensor, fx, nn
 
 from normbench.errors import Impossible
 from normbench.measurements.forward_pass import (
-    Statistics,
+    StatisticsSource,
     block_output,
     branch_argument,
     is_map,
@@ -51,7 +51,7 @@ class BlockSignal:
 
 
 def propagation(
-    network: nn.Module, x: Tensor, statistics: Statistics = "batch"
+    network: nn.Module, x: Tensor, statistics: StatisticsSource = "batch"
 ) -> list[BlockSignal]:
     """Return the signal at every residual block of `network`, in order, for images (N, C, H, W).
 
@@ -59,7 +59,7 @@ def propagation(
         Impossible: the network has no residual branches, or cannot be traced.
     """
     with measuring(network, statistics):
-        interpreter = _Interpreter(trace(network))
+        interpreter = _SignalInterpreter(trace(network))
         interpreter.run(x)
     if not interpreter.blocks:
         raise Impossible("the network has no residual branch, so it has no signal propagation plot")
@@ -67,7 +67,9 @@ def propagation(
     return interpreter.blocks
 
 
-def measure(network: nn.Module, images: Tensor, statistics: Statistics = "batch") -> list[Record]:
+def measure(
+    network: nn.Module, images: Tensor, statistics: StatisticsSource = "batch"
+) -> list[Record]:
     """Return a record for each residual block."""
     blocks = propagation(network, images, statistics)
     return [{"block": number, **asdict(block)} for number, block in enumerate(blocks, 1)]
@@ -93,7 +95,7 @@ def table(records: Sequence[Record]) -> list[list[object]]:
     return rows
 
 
-class _Interpreter(fx.Interpreter):
+class _SignalInterpreter(fx.Interpreter):
     """Run a network call by call and measure its blocks; free each map after its last use."""
 
     def __init__(self, module: fx.GraphModule) -> None:

@@ -21,8 +21,8 @@ from torch import Tensor, nn
 from normbench.data.counter_rng import Draws, uniform
 from normbench.norms.base.layer import cast_like
 
-#: Probability of dropping.
-Rate = Annotated[float, Field(ge=0, lt=1)]
+#: A number from 0 to below 1, as the probability of dropping.
+Fraction = Annotated[float, Field(ge=0, lt=1)]
 
 
 class RandomDrop(nn.Module):

@@ -25,7 +25,7 @@ from normbench.models.blocks import (
     initialize,
     require_residual,
 )
-from normbench.models.dropout import Dropout, Rate, linear_rates
+from normbench.models.dropout import Dropout, Fraction, linear_rates
 from normbench.norms.base.layer import Normalizer
 
 ACT = "silu"
@@ -59,8 +59,8 @@ class NFRegNet(nn.Module):
         *,
         widths: tuple[Annotated[int, Field(ge=16)], ...],
         depths: Stages,
-        dropout: Rate = 0.0,
-        stochastic_depth: Rate = 0.0,
+        dropout: Fraction = 0.0,
+        stochastic_depth: Fraction = 0.0,
         max_groups: PositiveInt | None = None,
     ) -> None:
         super().__init__()

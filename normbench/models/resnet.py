@@ -35,7 +35,7 @@ from normbench.models.blocks import (
     initialize,
     require_residual,
 )
-from normbench.models.dropout import Dropout, Rate, linear_rates
+from normbench.models.dropout import Dropout, Fraction, linear_rates
 from normbench.norms.base.activations import IDENTITY
 from normbench.norms.base.layer import Normalizer
 
@@ -92,8 +92,8 @@ class ResNet(nn.Module):
         stem_size: PositiveInt = 7,
         stem_stride: PositiveInt = 2,
         stem_pool: bool = True,
-        dropout: Rate = 0.0,
-        stochastic_depth: Rate = 0.0,
+        dropout: Fraction = 0.0,
+        stochastic_depth: Fraction = 0.0,
         max_groups: PositiveInt | None = None,
     ) -> None:
         super().__init__()

@@ -12,7 +12,7 @@ from typing import ClassVar
 from pydantic import PositiveInt
 
 from normbench.models.blocks import Order, Shortcut
-from normbench.models.dropout import Rate
+from normbench.models.dropout import Fraction
 from normbench.models.resnet import ResNet
 from normbench.norms.base.layer import Normalizer
 
@@ -48,8 +48,8 @@ class CifarResNet(ResNet):
         width: PositiveInt = 16,
         shortcut: Shortcut = "identity",
         stem_stride: PositiveInt = 1,
-        dropout: Rate | None = None,
-        stochastic_depth: Rate | None = None,
+        dropout: Fraction | None = None,
+        stochastic_depth: Fraction | None = None,
         max_groups: PositiveInt | None = None,
     ) -> None:
         super().__init__(
@@ -74,8 +74,8 @@ class CifarResNetV2(CifarResNet):
         depth: int = 20,
         width: PositiveInt = 16,
         stem_stride: PositiveInt = 1,
-        dropout: Rate | None = None,
-        stochastic_depth: Rate | None = None,
+        dropout: Fraction | None = None,
+        stochastic_depth: Fraction | None = None,
         max_groups: PositiveInt | None = None,
     ) -> None:
         super().__init__(

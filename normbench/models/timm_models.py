@@ -17,7 +17,7 @@ from pydantic import Field, PositiveInt
 from timm.models.efficientnet import EfficientNet, decode_arch_def, round_channels
 from torch import nn
 
-from normbench.models.dropout import Rate
+from normbench.models.dropout import Fraction
 from normbench.models.swap import swap
 from normbench.norms.base.layer import Normalizer
 
@@ -33,8 +33,8 @@ def timm_model(
     *,
     name: str | None,
     arguments: dict[str, Any],
-    dropout: Rate = 0.0,
-    stochastic_depth: Rate = 0.0,
+    dropout: Fraction = 0.0,
+    stochastic_depth: Fraction = 0.0,
     max_groups: PositiveInt | None = None,
     allow_left: bool = False,
 ) -> nn.Module:
@@ -101,8 +101,8 @@ def mbconv_net(
     stem_stride: PositiveInt = 2,
     stem: PositiveInt = 32,
     head: PositiveInt = 1280,
-    dropout: Rate = 0.0,
-    stochastic_depth: Rate = 0.0,
+    dropout: Fraction = 0.0,
+    stochastic_depth: Fraction = 0.0,
     max_groups: PositiveInt | None = None,
 ) -> nn.Module:
     """Build a network of mobile blocks: (N, in_chans, H, W) -> logits (N, num_classes).

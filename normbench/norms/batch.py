@@ -45,7 +45,7 @@ from normbench.norms.base.options import positive, share
 from normbench.norms.base.running import RunningStatistics, normalize_weighted, running_moments
 from normbench.norms.workers import PerWorker
 
-Pair = tuple[Tensor | None, Tensor | None]
+WeightAndBias = tuple[Tensor | None, Tensor | None]
 TORCH_BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 
 
@@ -115,7 +115,7 @@ class BatchNormAct(PerWorker, RunningStatistics, Normalizing):
             return normalize_weighted(self, x, self.channels, self.example_weight)
         return self._fused(x, (None, None), track=False)  # a probe must not move statistics
 
-    def _fused(self, x: Tensor, affine: Pair, *, track: bool) -> Tensor:
+    def _fused(self, x: Tensor, affine: WeightAndBias, *, track: bool) -> Tensor:
         """Normalize `x` and apply gain and shift in one operation of torch."""
         mean, var = self.running_mean, self.running_var
         if not self.training:
@@ -173,7 +173,7 @@ class SyncBatchNormAct(BatchNormAct):
     def refusal(self, shape: torch.Size) -> str:
         return super().refusal(torch.Size((shape[0] * _devices(), *shape[1:])))
 
-    def _fused(self, x: Tensor, affine: Pair, *, track: bool) -> Tensor:
+    def _fused(self, x: Tensor, affine: WeightAndBias, *, track: bool) -> Tensor:
         if not self.training or _devices() == 1:
             return super()._fused(x, affine, track=track)
         y = upcast(x)  # sums of squares overflow in fp16
@@ -193,7 +193,7 @@ def _devices() -> int:
     return distributed.get_world_size() if distributed.is_initialized() else 1
 
 
-def _repeat(pair: Pair, times: int) -> Pair:
+def _repeat(pair: WeightAndBias, times: int) -> WeightAndBias:
     # Parameters may be half precision, running statistics never; the kernel needs one dtype.
     first, second = (None if each is None else upcast(each).repeat(times) for each in pair)
     return first, second

@@ -17,17 +17,17 @@ from pathlib import Path
 
 from normbench.config import cli
 from normbench.config.files import FIGURES, headline, names
-from normbench.probe.options import KINDS, Options
+from normbench.probe.options import KINDS, ProbeOptions
 from normbench.probe.request import parse_request
 from normbench.run_files import require_writable
 
 
 def _describe_kinds() -> str:
-    kinds = [cli.describe_kind(name, kind, Options) for name, kind in KINDS.items()]
+    kinds = [cli.describe_kind(name, kind, ProbeOptions) for name, kind in KINDS.items()]
     figures = [f"    {name:<20}{headline(FIGURES / f'{name}.yaml')}" for name in names(FIGURES)]
     return "\n\n".join(
         [
-            __doc__.rstrip(), *kinds, f"All kinds:\n{cli.describe(Options)}",
+            __doc__.rstrip(), *kinds, f"All kinds:\n{cli.describe(ProbeOptions)}",
             "\n".join(["Figures:", *figures]),
         ]
     )  # fmt: skip

@@ -125,7 +125,7 @@ def run(request: ProbeRequest) -> None:
 
 
 def _curve_of_run(trained: TrainedRun, alphas: Sequence[float]) -> AlphaCurve:
-    data = Experiment(trained.cell).open_images()
+    data = Experiment(trained.cell).open_datamodule()
     if not data.holds_out:
         raise ValueError(
             "it held out no validation images (data.val=0), and alpha must not be chosen on the "

@@ -18,7 +18,7 @@ from normbench.config.cells import GROUPS, Cell
 from normbench.config.compose import compose
 from normbench.config.plan import share_of_cores
 from normbench.errors import BadInput, Impossible
-from normbench.probe.options import ForwardPass
+from normbench.probe.options import ForwardPassOptions
 from normbench.probe.request import ProbeRequest
 from normbench.probe.trained_network import (
     RUN,
@@ -214,7 +214,7 @@ def _settings(cell: Cell, *, seeds: bool) -> dict[str, Any]:
     return settings | {name: getattr(cell, name) for name in plain}
 
 
-def input_images(options: ForwardPass, network: ProbedNetwork) -> Tensor:
+def input_images(options: ForwardPassOptions, network: ProbedNetwork) -> Tensor:
     """Return the images (N, C, H, W) of a forward pass: N(0, 1), or augmented training images.
 
     Raises:
@@ -224,7 +224,7 @@ def input_images(options: ForwardPass, network: ProbedNetwork) -> Tensor:
     if options.input == "data":
         if side:
             raise BadInput(f"image={side} needs input=normal; use data.size for input=data")
-        x = experiment.open_images().sample_training_images(options.images)
+        x = experiment.open_datamodule().sample_training_images(options.images)
     else:
         channels, height, width = experiment.data.image_shape
         size = (side, side) if side else (height, width)

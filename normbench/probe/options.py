@@ -31,7 +31,7 @@ def _parse_eps(text: str) -> float:
 
 
 @dataclass(frozen=True)
-class Options:
+class ProbeOptions:
     """Options of all kinds."""
 
     out: Path = option(
@@ -42,7 +42,7 @@ class Options:
 
 
 @dataclass(frozen=True)
-class OfRuns(Options):
+class TrainedNetworkOptions(ProbeOptions):
     """Options of kinds that measure trained networks."""
 
     ckpt: str = option("", RUN, "RUN")
@@ -50,7 +50,7 @@ class OfRuns(Options):
 
 
 @dataclass(frozen=True)
-class ForwardPass(OfRuns):
+class ForwardPassOptions(TrainedNetworkOptions):
     """A kind of conf/probe/, measured in one forward pass."""
 
     ckpt: str = option("", f"{RUN}. Or {FILE}", "RUN|FILE")
@@ -63,7 +63,7 @@ class ForwardPass(OfRuns):
 
 
 @dataclass(frozen=True)
-class SignalPropagation(ForwardPass):
+class SignalPropagationOptions(ForwardPassOptions):
     """Signal propagation over the residual blocks."""
 
     input: Literal["normal", "data"] = option("normal", "N(0, 1), or training images")
@@ -71,7 +71,7 @@ class SignalPropagation(ForwardPass):
 
 
 @dataclass(frozen=True)
-class Power(ForwardPass):
+class PowerOptions(ForwardPassOptions):
     """Power of the normalized maps over depth, and channel-wise linearity."""
 
     eps: float | None = option(
@@ -80,12 +80,12 @@ class Power(ForwardPass):
 
 
 @dataclass(frozen=True)
-class Ratios(OfRuns):
+class RatiosOptions(TrainedNetworkOptions):
     """Ratios that switchable normalization learned, by receptive field. Needs ckpt=."""
 
 
 @dataclass(frozen=True)
-class ExampleWeight(OfRuns):
+class ExampleWeightOptions(TrainedNetworkOptions):
     """Metrics over the weight alpha of an image in its own statistics. Needs ckpt=."""
 
     alphas: tuple[float, ...] = option(
@@ -94,7 +94,7 @@ class ExampleWeight(OfRuns):
 
 
 @dataclass(frozen=True)
-class Speed(Options):
+class SpeedOptions(ProbeOptions):
     """Steps per second and memory of normalizers, compared with bn."""
 
     repeats: int = option(7, "rounds")
@@ -104,21 +104,21 @@ class Speed(Options):
 
 
 @dataclass(frozen=True)
-class Gains(Options):
+class GainsOptions(ProbeOptions):
     """1/sqrt(Var g(u)) of activations, by quadrature and by sampling."""
 
     act: tuple[str, ...] = option((), "activations (all), as hardswish or package.module.function")
 
 
-#: Options of each kind; a kind of conf/probe/ that is not listed has those of `ForwardPass`.
-KINDS: dict[str, type[Options]] = {
-    **dict.fromkeys(training_probes(), ForwardPass),
-    "spp": SignalPropagation,
-    "power": Power,
-    "ratios": Ratios,
-    "example_weight": ExampleWeight,
-    "speed": Speed,
-    "gains": Gains,
+#: Options of each kind; kinds of conf/probe/ that are not listed have `ForwardPassOptions`.
+KINDS: dict[str, type[ProbeOptions]] = {
+    **dict.fromkeys(training_probes(), ForwardPassOptions),
+    "spp": SignalPropagationOptions,
+    "power": PowerOptions,
+    "ratios": RatiosOptions,
+    "example_weight": ExampleWeightOptions,
+    "speed": SpeedOptions,
+    "gains": GainsOptions,
 }
 #: All words that are options of a probe and not of a network.
 WORDS = frozenset(name for kind in KINDS.values() for name in kind.__dataclass_fields__)

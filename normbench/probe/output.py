@@ -11,7 +11,7 @@ from tabulate import tabulate
 
 from normbench.config.files import training_probes
 from normbench.execution.provenance import commit, now, versions
-from normbench.probe.options import OfRuns
+from normbench.probe.options import TrainedNetworkOptions
 from normbench.probe.request import ProbeRequest
 from normbench.probe.trained_network import TrainedRun
 from normbench.report.probe_figures import draw
@@ -64,7 +64,11 @@ def write_run_results(
     name = f"{request.kind}.command" if request.kind in training_probes() else request.kind
     _write_records_and_figure(folder, name, replace(request, title=run.cell.title), records)
     # Where the files of runs lie changes no number.
-    typed = {k: v for k, v in request.typed.items() if k not in OfRuns.__dataclass_fields__}
+    typed = {
+        k: v
+        for k, v in request.typed.items()
+        if k not in TrainedNetworkOptions.__dataclass_fields__
+    }
     typed |= options or {}
     # The same measurement has the same id again.
     key = f"{run.row.id} {request.kind} {sorted(typed.items())}"

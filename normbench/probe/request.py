@@ -7,7 +7,7 @@ from typing import Any
 from normbench.config import cli
 from normbench.config.files import FIGURES, load, names
 from normbench.errors import BadInput, choose_from
-from normbench.probe.options import KINDS, WORDS, Options
+from normbench.probe.options import KINDS, WORDS, ProbeOptions
 
 VS = "vs"  # starts another network
 
@@ -61,7 +61,7 @@ def _figure_request(name: str, words: Sequence[str], others: Sequence[str]) -> P
         changed = {_key(word): word for word in [*_override(shared, differences), *others]}
         networks.append((str(label), [*changed.values()]))
     # With other networks or images it is not the paper's figure: the title and the stem say so.
-    files = [*Options.__dataclass_fields__]
+    files = [*ProbeOptions.__dataclass_fields__]
     changes = [*others, *(word for word in words if _key(word) not in files)]
     title = f"{figure['title']} ({figure['source']})"
     return ProbeRequest(

@@ -33,7 +33,7 @@ from normbench.run_files import Record
 from normbench.training.experiment import Experiment
 from normbench.training.hardware import autocast_context, use_full_precision, weight_dtype
 
-Mode = Literal["training", "inference"]
+StepMode = Literal["training", "inference"]
 Step = Callable[[], object]
 
 HEAD = ("network", "batch", "mode", "steps/s", "quartiles", "images/s", "over bn", "memory MB",
@@ -56,7 +56,7 @@ class Speed:
 
     network: str
     batch: int
-    mode: Mode
+    mode: StepMode
     status: Literal["ok", "OOM", "n/a"]
     reason: str = ""
     steps_per_second: float | None = None  # median over the rounds
@@ -66,7 +66,7 @@ class Speed:
 
 
 def measure_speeds(
-    networks: Mapping[str, TimedNetwork], classes: int, mode: Mode, repeats: int
+    networks: Mapping[str, TimedNetwork], classes: int, mode: StepMode, repeats: int
 ) -> list[Speed]:
     """Time `networks` in turn, for `repeats` rounds; only the one that runs is in memory."""
     speeds: dict[str, Speed] = {}
@@ -95,7 +95,7 @@ def measure_speeds(
     return [speeds[name] for name in networks]
 
 
-def _two_steps(network: TimedNetwork, classes: int, mode: Mode) -> None:
+def _two_steps(network: TimedNetwork, classes: int, mode: StepMode) -> None:
     """Build the network and run two steps: the momentum exists from the first step on."""
     step = _build_step(network, classes, mode)
     step()
@@ -108,7 +108,7 @@ def _steps_per_second(step: Step) -> float:
     return 1 / timer.blocked_autorange(min_run_time=SECONDS).mean
 
 
-def _build_step(timed: TimedNetwork, classes: int, mode: Mode) -> Step:
+def _build_step(timed: TimedNetwork, classes: int, mode: StepMode) -> Step:
     network, images = timed.build(), timed.images
     # The images are those of one worker.
     set_workers(network, 1)
@@ -134,7 +134,7 @@ def _build_step(timed: TimedNetwork, classes: int, mode: Mode) -> Step:
     return train
 
 
-def _out_of_memory(error: RuntimeError, name: str, batch: int, mode: Mode) -> Speed:
+def _out_of_memory(error: RuntimeError, name: str, batch: int, mode: StepMode) -> Speed:
     """Return the result of a network that does not fit; raise any other `error` again."""
     if not isinstance(error, torch.OutOfMemoryError) and "can't allocate memory" not in str(error):
         raise error

@@ -33,7 +33,7 @@ from normbench.run_files import require_writable
 
 
 @dataclass(frozen=True)
-class Options:
+class ReportOptions:
     """Options of the command line."""
 
     runs: Path | None = cli.option(
@@ -46,10 +46,10 @@ class Options:
     )  # fmt: skip
 
 
-@cli.command("normbench.report", lambda: build.help_text(__doc__, Options))
+@cli.command("normbench.report", lambda: build.help_text(__doc__, ReportOptions))
 def main(arguments: Sequence[str]) -> int:
     """Make a report."""
-    options, words = cli.parse_options(arguments, Options)
+    options, words = cli.parse_options(arguments, ReportOptions)
     wanted = [name for word in words for name in word.split(",")]
     specs = build.specs(wanted)
     if options.study:
@@ -104,7 +104,7 @@ def _recommend(tables: Sequence[Table]) -> None:
         print(recommendation.markdown(tables))
 
 
-def _write_study(specs: Sequence[TableSpec], study: Path, options: Options) -> None:
+def _write_study(specs: Sequence[TableSpec], study: Path, options: ReportOptions) -> None:
     """Write rows.jsonl.gz and index.html of a study."""
     if options.out:
         raise BadInput(f"out={options.out}: study={study} is where a study is written")

@@ -10,7 +10,7 @@ from typing import Any
 
 from normbench.errors import BadInput, choose_from
 from normbench.report.metrics import METRICS, Metric
-from normbench.report.table_spec import Label, TableSpec, check_keys
+from normbench.report.table_spec import Label, Position, TableSpec, check_keys
 
 #: Kinds of claims, and how many entries each compares; () is any number.
 KINDS: Mapping[str, Sequence[int]] = {
@@ -19,7 +19,6 @@ KINDS: Mapping[str, Sequence[int]] = {
 }  # fmt: skip
 _OPTIONAL = (*KINDS, "bound", "average", "metric")
 UNSIGNED = ("spread", "deviation")  # kinds whose effect is never negative
-Pick = tuple[Label, Label]  # row and column of an entry
 
 
 @dataclass(frozen=True)
@@ -43,7 +42,7 @@ class Claim:
     says: str
     tables: tuple[str, ...]  # in which it is judged, each table alone
     kind: str
-    picks: tuple[Pick, ...]  # a word with * stands for several entries; the claim is about each
+    picks: tuple[Position, ...]  # a word with * stands for several entries; the claim is about each
     bound: float = 0.0  # in the unit of the metric
     average: bool = False  # with *, the claim is about the mean and not about each
     metric: Metric | None = None  # that is compared, if it is not the table's
@@ -112,7 +111,7 @@ def _label(words: Any) -> Label:
     return tuple(map(str, words)) if isinstance(words, list) else (str(words),)
 
 
-def claim_alternatives(claim: Claim, spec: TableSpec) -> Iterator[tuple[Pick, ...]]:
+def claim_alternatives(claim: Claim, spec: TableSpec) -> Iterator[tuple[Position, ...]]:
     """Yield the entries of a claim for each value of *, the same value in all entries.
 
     Kinds about a whole row yield all entries at once.
@@ -144,7 +143,7 @@ def _fits(wanted: Label, label: Label) -> bool:
     return len(wanted) == len(label) and all(map(fnmatchcase, label, wanted))
 
 
-def claim_weights(claim: Claim, spec: TableSpec, picks: Sequence[Pick]) -> list[float]:
+def claim_weights(claim: Claim, spec: TableSpec, picks: Sequence[Position]) -> list[float]:
     """Return the weight of each entry in the effect.
 
     Raises:
@@ -165,7 +164,7 @@ def claim_weights(claim: Claim, spec: TableSpec, picks: Sequence[Pick]) -> list[
     return [sign * (each - center) / total for each in x]
 
 
-def _batch(spec: TableSpec, pick: Pick) -> int:
+def _batch(spec: TableSpec, pick: Position) -> int:
     """Return the images per worker of an entry, from its row or column."""
     for axis, label in zip((spec.rows, spec.columns), pick, strict=True):
         for header in axis:

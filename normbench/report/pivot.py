@@ -8,10 +8,8 @@ from statistics import fmean
 from typing import Any
 
 from normbench.report.table import Entry, Table, option_key, words
-from normbench.report.table_spec import FULL, Header, Label, TableSpec, fits
+from normbench.report.table_spec import FULL, Header, Label, Position, TableSpec, fits
 from normbench.results import Row, flatten, row_order
-
-Place = tuple[Label, Label]  # row and column of an entry
 
 
 @dataclass(frozen=True)
@@ -138,7 +136,7 @@ def _own_tables(spec: TableSpec, groups: Sequence[RunGroup]) -> Iterator[Table]:
     for setting, differs, members in _by_setting(spec, groups):
         labels = _row_labels(members, row_axis)
         columns = {group.row.id: _column(group.row, column_axis) for group in members}
-        runs: dict[Place, list[RunGroup]] = defaultdict(list)
+        runs: dict[Position, list[RunGroup]] = defaultdict(list)
         for group in members:
             runs[(labels[group.row.id],), (str(columns[group.row.id]),)].append(group)
         heads = [
@@ -204,7 +202,7 @@ def _paper_tables(spec: TableSpec, groups: Sequence[RunGroup]) -> Iterator[Table
         }
         here = [group for group in groups if group.row.id in placed]
         for setting, differs, members in _by_setting(spec, here):
-            runs: dict[Place, list[RunGroup]] = defaultdict(list)
+            runs: dict[Position, list[RunGroup]] = defaultdict(list)
             for group in members:
                 for place in placed[group.row.id]:
                     runs[place].append(group)
@@ -213,7 +211,7 @@ def _paper_tables(spec: TableSpec, groups: Sequence[RunGroup]) -> Iterator[Table
         groups = [group for group in groups if group.row.id not in placed]
 
 
-def _places(spec: TableSpec, options: Mapping[str, Any], scale: int) -> list[Place]:
+def _places(spec: TableSpec, options: Mapping[str, Any], scale: int) -> list[Position]:
     """Return the entries that a run belongs to."""
     rows, columns = (
         [header.label for header in axis if header.fits(options, scale)]
@@ -227,10 +225,10 @@ def _fill(
     setting: Mapping[str, Any],
     differs: Sequence[str],
     scale: int,
-    runs: Mapping[Place, Sequence[RunGroup]],
+    runs: Mapping[Position, Sequence[RunGroup]],
 ) -> Table:
     """Return a table with these runs; entries that are differences come from other entries."""
-    entries: dict[Place, Entry] = {}
+    entries: dict[Position, Entry] = {}
     for row, column in product(spec.rows, spec.columns):
         place = row.label, column.label
         entries[place] = _entry(spec, row, column, runs.get(place, ()))
@@ -268,7 +266,7 @@ def _variant(group: RunGroup) -> str:
     return str(sorted(options.items()))
 
 
-def _difference(entries: Mapping[Place, Entry], row: Header, column: Header) -> Entry:
+def _difference(entries: Mapping[Position, Entry], row: Header, column: Header) -> Entry:
     """Return the entry of a row or column that is the difference of two others."""
     minus = column.minus or row.minus
     assert minus is not None

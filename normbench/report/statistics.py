@@ -10,8 +10,8 @@ MINUS = "−"
 
 
 @dataclass(frozen=True)
-class Estimate:
-    """An estimate and its confidence interval, which is missing with one seed."""
+class Effect:
+    """An estimated effect and its confidence interval, which is missing with one seed."""
 
     value: float
     low: float | None
@@ -39,7 +39,7 @@ def summary(values: Sequence[float], statistic: str = "mean") -> tuple[float, fl
 
 def welch_contrast(
     parts: Sequence[tuple[float, Sequence[float]]], confidence: float = CONFIDENCE
-) -> Estimate:
+) -> Effect:
     """Return a weighted sum of means of independent samples, with its Welch interval.
 
     `parts` are (weight, values) of each sample. With weights 1 and -1 this is Welch's interval of a
@@ -49,21 +49,21 @@ def welch_contrast(
     value = sum(weight * fmean(values) for weight, values in parts)
     seeds = min(len(values) for _, values in parts)
     if seeds < 2:
-        return Estimate(value, None, None, seeds)
+        return Effect(value, None, None, seeds)
     squares = [
         (weight**2 * variance(values) / len(values), len(values)) for weight, values in parts
     ]
     total = sum(square for square, _ in squares)
     if total == 0:  # equal numbers in every sample: no degrees of freedom to compute
-        return Estimate(value, value, value, seeds)
+        return Effect(value, value, value, seeds)
     freedom = total**2 / sum(square**2 / (count - 1) for square, count in squares)
     from scipy.special import stdtrit  # slow import: 0.2 s
 
     half = float(stdtrit(freedom, (1 + confidence) / 2)) * total**0.5
-    return Estimate(value, value - half, value + half, seeds)
+    return Effect(value, value - half, value + half, seeds)
 
 
-def paired_difference(first: Mapping[int, float], second: Mapping[int, float]) -> Estimate | None:
+def paired_difference(first: Mapping[int, float], second: Mapping[int, float]) -> Effect | None:
     """Return the mean of `first` minus `second`, paired by seed, with Student's t interval.
 
     None with fewer than two common seeds.
@@ -73,7 +73,7 @@ def paired_difference(first: Mapping[int, float], second: Mapping[int, float]) -
     return welch_contrast([(1.0, differences)]) if len(differences) > 1 else None
 
 
-def tukey_spread(samples: Sequence[Sequence[float]], confidence: float = CONFIDENCE) -> Estimate:
+def tukey_spread(samples: Sequence[Sequence[float]], confidence: float = CONFIDENCE) -> Effect:
     """Return the largest mean minus the smallest, with its Tukey-Kramer interval.
 
     The ends are the largest ends of the simultaneous intervals of all pairs, which account for
@@ -83,9 +83,9 @@ def tukey_spread(samples: Sequence[Sequence[float]], confidence: float = CONFIDE
     value = max(means) - min(means)
     seeds = min(map(len, samples))
     if seeds < 2:
-        return Estimate(value, None, None, seeds)
+        return Effect(value, None, None, seeds)
     if not any(variance(values) for values in samples):
-        return Estimate(value, value, value, seeds)
+        return Effect(value, value, value, seeds)
     pairs = [
         (means[first] - mean, margin)
         for first in range(len(samples))
@@ -94,7 +94,7 @@ def tukey_spread(samples: Sequence[Sequence[float]], confidence: float = CONFIDE
     low = max(difference - margin for difference, margin in pairs)
     high = max(difference + margin for difference, margin in pairs)
     # A spread cannot be negative.
-    return Estimate(value, max(0.0, low), high, seeds)
+    return Effect(value, max(0.0, low), high, seeds)
 
 
 def tukey_margins(
@@ -113,10 +113,10 @@ def tukey_margins(
     return [quantile * (pooled / 2 * (1 / counts[first] + 1 / count)) ** 0.5 for count in counts]
 
 
-def std_interval(values: Sequence[float], confidence: float = CONFIDENCE) -> Estimate:
+def std_interval(values: Sequence[float], confidence: float = CONFIDENCE) -> Effect:
     """Return the sample standard deviation of normal `values` with its chi-square interval."""
     if len(values) < 2:
-        return Estimate(0.0, None, None, len(values))
+        return Effect(0.0, None, None, len(values))
     from scipy.stats import chi2
 
     value, freedom = stdev(values), len(values) - 1
@@ -124,7 +124,7 @@ def std_interval(values: Sequence[float], confidence: float = CONFIDENCE) -> Est
         value * (freedom / float(chi2.ppf(tail, freedom))) ** 0.5
         for tail in ((1 + confidence) / 2, (1 - confidence) / 2)
     )
-    return Estimate(value, low, high, len(values))
+    return Effect(value, low, high, len(values))
 
 
 @cache

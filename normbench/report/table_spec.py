@@ -16,6 +16,7 @@ from normbench.errors import BadInput, choose_from
 from normbench.report.metrics import METRICS, Metric
 
 Label = tuple[str, ...]  # one word for each level: ("RN50", "with")
+Position = tuple[Label, Label]  # row and column of an entry
 FULL, SMALL = 0, 1  # scales: the paper's networks, or small networks in their place
 
 OPTIONS = (

@@ -12,10 +12,10 @@ from statistics import fmean
 from typing import Literal, get_args
 
 from normbench.report import statistics
-from normbench.report.claims import Claim, Pick, claim_alternatives, claim_weights
-from normbench.report.statistics import CONFIDENCE, Estimate, signed
+from normbench.report.claims import Claim, claim_alternatives, claim_weights
+from normbench.report.statistics import CONFIDENCE, Effect, signed
 from normbench.report.table import Entry, Table
-from normbench.report.table_spec import TableSpec
+from normbench.report.table_spec import Position, TableSpec
 
 Outcome = Literal["confirmed", "refuted", "undecided", "untested"]
 
@@ -47,7 +47,7 @@ class Verdict:
     """
 
     outcome: Outcome
-    effect: Estimate | None = None
+    effect: Effect | None = None
     reason: str = ""
 
 
@@ -174,10 +174,10 @@ def judge(claim: Claim, table: Table) -> Verdict:
 
 
 def _mean_weights(
-    claim: Claim, spec: TableSpec, alternatives: Sequence[Sequence[Pick]]
-) -> dict[Pick, float]:
+    claim: Claim, spec: TableSpec, alternatives: Sequence[Sequence[Position]]
+) -> dict[Position, float]:
     """Return the weight of each entry in the mean of comparisons; a repeated entry has one."""
-    total: dict[Pick, float] = defaultdict(float)
+    total: dict[Position, float] = defaultdict(float)
     for picks in alternatives:
         for pick, weight in zip(picks, claim_weights(claim, spec, picks), strict=True):
             total[pick] += weight / len(alternatives)
@@ -193,7 +193,10 @@ def _bonferroni(comparisons: int, confidence: float = CONFIDENCE) -> float:
 
 
 def _compare(
-    claim: Claim, entries: Mapping[Pick, Entry], weights: Mapping[Pick, float], confidence: float
+    claim: Claim,
+    entries: Mapping[Position, Entry],
+    weights: Mapping[Position, float],
+    confidence: float,
 ) -> Verdict:
     values = [list(entry.values.values()) for entry in entries.values()]
     # The best of several was chosen by these same numbers, so its interval covers all of them.
@@ -241,7 +244,7 @@ def judge_published(claim: Claim, spec: TableSpec) -> PublishedEffect | None:
     return PublishedEffect(all(_holds(claim, effect) for effect in effects), weakest, unverified)
 
 
-def _entry_at(claim: Claim, table: Table, pick: Pick) -> Entry:
+def _entry_at(claim: Claim, table: Table, pick: Position) -> Entry:
     index = [column.label for column in table.columns].index(pick[1])
     entry = table.lines[pick[0]][index]
     return replace(entry, metric=claim.metric) if claim.metric else entry
@@ -253,7 +256,7 @@ def _out_of_memory(entry: Entry) -> bool:
     return not entry.metric.learned and not entry.values and "oom" in statuses
 
 
-def _obstacle(claim: Claim, entries: Mapping[Pick, Entry]) -> Verdict | None:
+def _obstacle(claim: Claim, entries: Mapping[Position, Entry]) -> Verdict | None:
     """Return the verdict where entries cannot be compared, else None."""
     for (row, column), entry in entries.items():
         name = f"{' '.join(row)}, {' '.join(column)}"
@@ -287,7 +290,7 @@ def _equal_by_construction(entry: Entry) -> bool:
     )
 
 
-def _decide(claim: Claim, effect: Estimate) -> Verdict:
+def _decide(claim: Claim, effect: Effect) -> Verdict:
     if effect.low is None or effect.high is None:
         reason = "one seed gives no interval; train more, as seed=0,1,2"
         return Verdict("undecided", effect, reason)

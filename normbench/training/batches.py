@@ -52,9 +52,9 @@ class Chunk(NamedTuple):
     # Of mixed images the labels of the partners and the weights of their own labels, (K, A, N).
     mix_targets: tuple[Tensor, ...] = ()
 
-    def draws(self, step: int, turn: int) -> Draws:
-        """Return the random numbers for the images of forward pass `turn` of a step."""
-        return Draws(self.seed, self.epoch, self.indices[step, turn])
+    def draws(self, step: int, pass_number: int) -> Draws:
+        """Return the random numbers for the images of forward pass `pass_number` of a step."""
+        return Draws(self.seed, self.epoch, self.indices[step, pass_number])
 
     def step(self, number: int) -> StepBatch:
         """Return the images of one of the steps."""

@@ -26,6 +26,9 @@ LAST = CHECKPOINT
 
 State = dict[str, Any]
 
+#: Keys of older checkpoints, and what they are called now.
+_OLD_KEYS = {"fresh": "pending", "began": "first_step"}
+
 
 @dataclass
 class Checkpoints:
@@ -133,7 +136,23 @@ def load_state(path: Path) -> State:
     """
     # weights_only: a checkpoint from elsewhere must not run code.
     state: State = torch.load(path, map_location="cpu", weights_only=True)
+    if isinstance(state, dict):  # a file of the user may hold anything
+        state = {_OLD_KEYS.get(key, key): value for key, value in state.items()}
     return state
+
+
+def begin_run(state: State) -> State:
+    """Return the state from which a new run begins with what another run has trained.
+
+    These are its weights, optimizer and step; what was measured begins anew.
+    """
+    measured = {"pending": [], "last": [], "training_seconds": 0.0, "resumed": None}
+    return state | measured | {"first_step": state["done"]}
+
+
+def is_new_run(state: State) -> bool:
+    """Return True of a state of `begin_run`, False of a checkpoint of the run itself."""
+    return state["resumed"] is None
 
 
 def remove_checkpoints(folder: Path) -> None:

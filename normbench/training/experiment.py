@@ -24,11 +24,11 @@ from normbench.models.network_info import NetworkInfo
 from normbench.norms.base.layer import Normalizer
 from normbench.norms.implementation import Implementation
 from normbench.norms.workers import set_workers
-from normbench.run_files import Record as ProbeRecord
+from normbench.run_files import Record
 from normbench.training.checkpoint import Checkpoints, State
 from normbench.training.datamodule import DataModule
 from normbench.training.hardware import current_rank, missing_compiler, uses_gpu
-from normbench.training.metrics import Record
+from normbench.training.metrics import CurveRecord
 from normbench.training.recipe import Recipe
 from normbench.training.regularization import Regularization
 from normbench.training.sampler import Chunking, WorkerSampler
@@ -114,8 +114,8 @@ class Experiment:
             set_rescale(network, self.reg.rescale)
         return network
 
-    def open_images(self) -> DataModule:
-        """Open the images of the run."""
+    def open_datamodule(self) -> DataModule:
+        """Open the data of the run: its training, validation and test images."""
         cell, plan, data, reg = self.cell, self.plan, self.data, self.reg
         splits, loader = open_splits(data, cell.loader, policies=bool(reg.policies))
         images = len(splits.train.labels)
@@ -147,13 +147,13 @@ class Experiment:
         threshold = COMPILED_MACS["cuda" if uses_gpu(self.cell) else "cpu"]
         return "compile" if self.info.trained_macs * images >= threshold else "eager"
 
-    def describe(self, images: DataModule) -> dict[str, Any]:
+    def describe(self, datamodule: DataModule) -> dict[str, Any]:
         """Return the fields of the row that are known without training."""
         return {
             **(self.network_fields or self.info.row_fields()),
             "data_limits": self.data.limits,
             "plan": str(self.plan),
-            "loader": images.loader,
+            "loader": datamodule.loader,
         }
 
 
@@ -182,13 +182,13 @@ def set_plan(network: nn.Module, plan: Plan) -> None:
 class Listener:
     """Receiver of what a training reports; this one ignores everything."""
 
-    def on_record(self, record: Record) -> None:
+    def on_record(self, record: CurveRecord) -> None:
         """Receive a record of the curve."""
 
     def on_progress(self, done: int, steps: int, loss: float) -> None:
         """Receive the number of completed steps, of all steps, and the latest loss."""
 
-    def on_probe(self, kind: str, records: Sequence[ProbeRecord], epoch: int) -> None:
+    def on_probe(self, kind: str, records: Sequence[Record], epoch: int) -> None:
         """Receive the records that a probe of `kind` has measured after `epoch`."""
 
 

@@ -2,14 +2,13 @@
 
 import math
 from dataclasses import dataclass, field
-from typing import Annotated, Literal
+from typing import Literal
 
-from pydantic import Field, PositiveFloat, PositiveInt
+from pydantic import PositiveFloat, PositiveInt
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler, OneCycleLR
 
-#: At least 0 and below 1, as a fraction of all steps.
-Fraction = Annotated[float, Field(ge=0, lt=1)]
+from normbench.models.dropout import Fraction
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -26,6 +26,7 @@ from normbench.training.batches import Chunk, EvaluationBatch, StepBatch
 from normbench.training.checkpoint import (
     State,
     collect_optimizer_state,
+    is_new_run,
     load_weights,
     require_continuable,
     restore_optimizer_state,
@@ -35,10 +36,10 @@ from normbench.training.datamodule import DataModule
 from normbench.training.ema import MovingAverage
 from normbench.training.experiment import Training, set_plan
 from normbench.training.metrics import (
+    CurveRecord,
     Evaluation,
     LossAndHits,
     PassOutput,
-    Record,
     StepMetrics,
     reduce_steps,
 )
@@ -53,7 +54,7 @@ class Diverged(Exception):  # noqa: N818 (a result, not an error)
 class TrainingModule(LightningModule):
     """One network, images (N, C, H, W) -> logits (N, classes), trained as its experiment says."""
 
-    def __init__(self, network: nn.Module, training: Training, images: DataModule) -> None:
+    def __init__(self, network: nn.Module, training: Training, datamodule: DataModule) -> None:
         super().__init__()
         self.automatic_optimization = False  # a Lightning batch is a chunk of many steps
         experiment = training.experiment
@@ -61,11 +62,11 @@ class TrainingModule(LightningModule):
         channels_last = cell.trainer.channels_last
         self.format = torch.channels_last if channels_last else torch.contiguous_format
         self.model = network.to(memory_format=self.format)
-        self.cell, self.images = cell, images
+        self.cell, self.datamodule = cell, datamodule
         self.listener, self.checkpoints = training.listener, training.checkpoints
         self.recipe, self.reg, self.plan = experiment.recipe, experiment.reg, experiment.plan
-        self.steps = images.chunking.steps
-        self.steps_per_epoch = images.sampler.steps_per_epoch
+        self.steps = datamodule.chunking.steps
+        self.steps_per_epoch = datamodule.sampler.steps_per_epoch
         self.done = self.first_step = 0  # completed optimizer steps; those of another run
         self.training_seconds = 0.0
         self.resumed = 0  # number of times that the training has resumed from a checkpoint
@@ -134,7 +135,7 @@ class TrainingModule(LightningModule):
                 torch.cuda.set_rng_state_all(self._state["random_cuda"])
             self._state = None  # it is as large as the network
         if self.probes.kinds:
-            self._probed = self.images.sample_training_images(self.cell.probe.images)
+            self._probed = self.datamodule.sample_training_images(self.cell.probe.images)
             if not self.done and (means := self._run_probes(0)):
                 self.listener.on_record({"step": 0, "epoch": 0.0, **means})
 
@@ -147,40 +148,42 @@ class TrainingModule(LightningModule):
         Raises:
             Diverged: a loss was not finite.
         """
-        outputs = [self._take_step(chunk, ahead) for ahead in range(len(chunk.images))]
+        outputs = [self._take_step(chunk, step) for step in range(len(chunk.images))]
         due = self.checkpoints is not None and self.checkpoints.due()
         steps, due = self._gather_steps(reduce_steps(outputs, chunk.labels), due)
         self.count_steps(steps, due, ends_epoch=chunk.ends_epoch)
 
-    def _take_step(self, chunk: Chunk, ahead: int) -> list[PassOutput]:
-        """Take optimizer step `ahead` of a chunk; return the output of each of its passes."""
-        set_progress(self.scheduled_layers, (self.done + ahead) / self.steps)
+    def _take_step(self, chunk: Chunk, step: int) -> list[PassOutput]:
+        """Take optimizer step `step` of a chunk; return the output of each of its passes."""
+        set_progress(self.scheduled_layers, (self.done + step) / self.steps)
         # Everything stays on the device: reading a number here would wait for it every step.
-        outputs = self.compute_gradients(chunk.step(ahead))
+        outputs = self.compute_gradients(chunk.step(step))
         if self.statistics.read_in_training:
             self.average_statistics()
         self.lr = self.optimizer.param_groups[0]["lr"]
         self.optimizer.step()
         self.lr_scheduler.step()
         if self.ema is not None and not self.ema.per_epoch:
-            self.ema.update(self.model, self.done + ahead)
+            self.ema.update(self.model, self.done + step)
         return outputs
 
     def _compute_gradients(self, batch: StepBatch) -> list[PassOutput]:
         self.optimizer.zero_grad()
-        return [self._run_pass(batch, turn) for turn in self.statistics.passes(len(batch.images))]
+        return [
+            self._run_pass(batch, number) for number in self.statistics.passes(len(batch.images))
+        ]
 
-    def _run_pass(self, batch: StepBatch, turn: int) -> PassOutput:
-        """Run forward and backward pass `turn` of a step, adding to the gradients."""
-        x, passes = batch.images[turn], len(batch.images)  # (N, C, H, W)
+    def _run_pass(self, batch: StepBatch, pass_number: int) -> PassOutput:
+        """Run forward and backward pass `pass_number` of a step, adding to the gradients."""
+        x, passes = batch.images[pass_number], len(batch.images)  # (N, C, H, W)
         if self.dropping_layers:
-            set_draws(self.dropping_layers, batch.draws(turn))
+            set_draws(self.dropping_layers, batch.draws(pass_number))
         logits = self.model(self._cast(x))
         # Passes have equally many images, so the mean of their means is the mean over all.
-        targets = (target[turn] for target in batch.mix_targets)
-        loss = self.reg.loss(logits, batch.labels[turn], *targets) / passes
+        targets = (target[pass_number] for target in batch.mix_targets)
+        loss = self.reg.loss(logits, batch.labels[pass_number], *targets) / passes
         # Ranks exchange gradients once a step, after the last pass.
-        exchange = turn == passes - 1 or self.plan.devices == 1
+        exchange = pass_number == passes - 1 or self.plan.devices == 1
         strategy: Any = self.trainer.strategy
         with nullcontext() if exchange else strategy.block_backward_sync():
             self.backpropagate(loss)
@@ -236,14 +239,14 @@ class TrainingModule(LightningModule):
         for statistics in filter(None, averaged):
             statistics.write(self._reduce_devices(statistics.read()))
 
-    def _report(self, evaluations: Record) -> None:
+    def _report(self, evaluations: CurveRecord) -> None:
         """Report a record of the curve: the steps since the last one, and `evaluations`."""
         position = {"step": self.done, "epoch": self.done / self.steps_per_epoch, "lr": self.lr}
         self.listener.on_record(position | self.metrics.take_pending() | evaluations)
 
     def on_train_epoch_end(self) -> None:
         # Lightning validates before it ends the epoch.
-        summary = self.validation.summary("val") if self.images.holds_out else {}
+        summary = self.validation.summary("val") if self.datamodule.holds_out else {}
         validation = {key: summary[key] for key in ("val_loss", "val_top1") if key in summary}
         means = self._run_probes(math.ceil(self.done / self.steps_per_epoch))
         self._report(validation | means)
@@ -256,7 +259,7 @@ class TrainingModule(LightningModule):
         if self._reduce_devices(due, "sum") > 0 and self.done < self.steps:
             self._save_checkpoint()
 
-    def _run_probes(self, epoch: int) -> Record:
+    def _run_probes(self, epoch: int) -> CurveRecord:
         """Probe the network after `epoch` if that is due, without changing it."""
         if not self.probes.due(epoch, last=self.done == self.steps):
             return {}
@@ -270,7 +273,7 @@ class TrainingModule(LightningModule):
         self.average_statistics()
         steps = self.recipe.recalibration
         if steps and NetworkStatistics(self.evaluated):
-            images = self.images.batches_after_training(steps)
+            images = self.datamodule.batches_after_training(steps)
             batches = (batch.to(self.device).to(self.dtype) for batch in images)
             with self.trainer.precision_plugin.forward_context(), force_eager():
                 recalibrate(self.evaluated, batches, self._reduce_devices)
@@ -318,9 +321,9 @@ class TrainingModule(LightningModule):
             "random_cuda": torch.cuda.get_rng_state_all() if on_gpu else [],
             "done": self.done,
             "steps_per_epoch": self.steps_per_epoch,
-            "fresh": self.metrics.pending,
+            "pending": self.metrics.pending,
             "last": list(self.metrics.final),
-            "began": self.first_step,
+            "first_step": self.first_step,
             "training_seconds": self.training_seconds,
             "resumed": self.resumed,
         }
@@ -334,6 +337,7 @@ class TrainingModule(LightningModule):
             if state["average"] is not None:
                 self.ema.load_state_dict(state["average"])
         self.done, self.training_seconds = state["done"], state["training_seconds"]
-        self.first_step, self.resumed = state["began"], state["resumed"] + 1
-        self.metrics.pending = list(state["fresh"])
+        self.first_step = state["first_step"]
+        self.resumed = 0 if is_new_run(state) else state["resumed"] + 1
+        self.metrics.pending = list(state["pending"])
         self.metrics.final.extend(state["last"])

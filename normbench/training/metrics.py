@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from torchmetrics import MeanMetric
 from torchmetrics.classification import MulticlassAccuracy
 
-Record = dict[str, float]
+CurveRecord = dict[str, float]
 #: Loss and number of correctly classified images of an optimizer step.
 LossAndHits = tuple[float, float]
 
@@ -38,7 +38,7 @@ class Evaluation(nn.Module):
         self.top5.update(logits, labels)
         self.loss.update(F.cross_entropy(logits, labels, reduction="none"))
 
-    def summary(self, split: str) -> Record:
+    def summary(self, split: str) -> CurveRecord:
         """Return top-1 and top-5 accuracy in percent and the loss, named after the `split`."""
         return {
             f"{split}_top1": 100 * float(self.top1.compute()),
@@ -85,7 +85,7 @@ class StepMetrics:
         self.pending += steps
         self.final.extend(steps)
 
-    def take_pending(self) -> Record:
+    def take_pending(self) -> CurveRecord:
         """Return the means since the last call, accuracy in percent."""
         loss, top1 = self._means(self.pending)
         self.pending = []

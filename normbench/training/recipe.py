@@ -9,8 +9,9 @@ from torch import nn
 from torch.optim import SGD, Optimizer
 
 from normbench.errors import choose_from
+from normbench.models.dropout import Fraction
 from normbench.training import parameter_groups
-from normbench.training.learning_rate import Fraction, LearningRateSchedule
+from normbench.training.learning_rate import LearningRateSchedule
 
 
 @dataclass(frozen=True, kw_only=True)

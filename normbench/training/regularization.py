@@ -20,18 +20,17 @@ r = 1 + ln(b) / 4 with b uniform from exp(-4) to 1.
 import math
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Annotated, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
-from pydantic import Field, PositiveFloat
+from pydantic import PositiveFloat
 from scipy.special import betaincinv
 from torch import Tensor
 from torch.nn import functional as F
 
 from normbench.data.augmentation_policies import AugmentationPolicies
 from normbench.data.counter_rng import of_step, permutation
-
-Rate = Annotated[float, Field(ge=0, lt=1)]
+from normbench.models.dropout import Fraction
 
 
 class Mix(NamedTuple):
@@ -66,13 +65,13 @@ class Regularization:
             null: none.
     """
 
-    label_smoothing: Rate = 0.0
+    label_smoothing: Fraction = 0.0
     mixup: PositiveFloat | None = None
     cutmix: PositiveFloat | None = None
     cutmix_target: float | None = None
     mixup_and_cutmix: Literal["either", "halves"] | None = None
-    dropout: Rate | None = None
-    stochastic_depth: Rate | None = None
+    dropout: Fraction | None = None
+    stochastic_depth: Fraction | None = None
     rescale: bool | None = None
     policy: str | None = None
     color_jitter: float | None = None

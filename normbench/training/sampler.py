@@ -37,8 +37,8 @@ class WorkerSampler:
 
     def select_device(self, steps: Tensor, device: int) -> Tensor:
         """Select what `device` takes of each step: (K, global batch, ...) -> (K, A, N, ...)."""
-        turns = range(self.plan.accumulation)
-        return torch.stack([steps[:, self.plan.share(device, turn)] for turn in turns], dim=1)
+        shares = [self.plan.share(device, index) for index in range(self.plan.accumulation)]
+        return torch.stack([steps[:, share] for share in shares], dim=1)
 
 
 @dataclass(frozen=True)

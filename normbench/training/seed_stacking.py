@@ -69,7 +69,7 @@ class StackedTrainingModule(LightningModule):
         Raises:
             Diverged: all seeds have diverged.
         """
-        steps = [self._take_step(chunks, ahead) for ahead in range(len(chunks[0].images))]
+        steps = [self._take_step(chunks, step) for step in range(len(chunks[0].images))]
         numbers = [
             reduce_steps(
                 [[PassOutput(losses[seed], logits[seed])] for losses, logits in steps], chunk.labels
@@ -89,9 +89,9 @@ class StackedTrainingModule(LightningModule):
         if not self.active:
             raise Diverged("all seeds")
 
-    def _take_step(self, chunks: Sequence[Chunk], ahead: int) -> tuple[Tensor, Tensor]:
+    def _take_step(self, chunks: Sequence[Chunk], step: int) -> tuple[Tensor, Tensor]:
         """Take a step of all seeds on N images each: losses (K,) and logits (K, N, classes)."""
-        tensors = zip(*(chunk.step(ahead).tensors for chunk in chunks), strict=True)
+        tensors = zip(*(chunk.step(step).tensors for chunk in chunks), strict=True)
         images, *targets = (torch.stack([each[0] for each in of_seeds]) for of_seeds in tensors)
         self.optimizer.zero_grad()
         losses, logits = self.stack(self._loss, images.to(self.dtype), *targets)
@@ -103,7 +103,7 @@ class StackedTrainingModule(LightningModule):
         for module in self.active:
             module.lr = lr
             if module.ema is not None and not module.ema.per_epoch:
-                module.ema.update(module.model, self.done + ahead)
+                module.ema.update(module.model, self.done + step)
         return losses.detach(), logits.detach()
 
     def _loss(
@@ -148,25 +148,26 @@ class StackedDataModule(LightningDataModule):
     def __init__(self, module: StackedTrainingModule) -> None:
         super().__init__()
         self.module = module
-        self.seeds = [each.images for each in module.seeds]
+        self.datamodules = [each.datamodule for each in module.seeds]
 
     def train_dataloader(self) -> Restartable[list[Chunk]]:
         return Restartable(self._read_remaining_chunks)
 
     def val_dataloader(self) -> CombinedLoader:
         # All seeds evaluate the same images, so the shortest loader cuts none off.
-        return CombinedLoader([images.val_dataloader() for images in self.seeds], "min_size")
+        return CombinedLoader([each.val_dataloader() for each in self.datamodules], "min_size")
 
     def test_dataloader(self) -> CombinedLoader:
-        return CombinedLoader([images.test_dataloader() for images in self.seeds], "min_size")
+        return CombinedLoader([each.test_dataloader() for each in self.datamodules], "min_size")
 
     def on_after_batch_transfer(self, batches: Any, dataloader_idx: int) -> Any:
-        pairs = zip(self.seeds, batches, strict=True)
-        return [images.on_after_batch_transfer(batch, dataloader_idx) for images, batch in pairs]
+        pairs = zip(self.datamodules, batches, strict=True)
+        return [each.on_after_batch_transfer(batch, dataloader_idx) for each, batch in pairs]
 
     def _read_remaining_chunks(self) -> Iterator[list[Chunk]]:
-        position = divmod(self.module.done, self.seeds[0].sampler.steps_per_epoch)
-        return map(list, zip(*(each.read_chunks(*position) for each in self.seeds), strict=True))
+        position = divmod(self.module.done, self.datamodules[0].sampler.steps_per_epoch)
+        chunks = (each.read_chunks(*position) for each in self.datamodules)
+        return map(list, zip(*chunks, strict=True))
 
 
 def train_stacked(trainings: Sequence[Training]) -> list[dict[str, Any]]:
@@ -176,10 +177,11 @@ def train_stacked(trainings: Sequence[Training]) -> list[dict[str, Any]]:
     for training in trainings:
         seed = training.experiment.cell.seed
         # The same open files: seeds differ in the order of images alone.
-        images = modules[0].images.with_seed(seed) if modules else None
-        modules.append(prepare(training, images))
+        datamodule = modules[0].datamodule.with_seed(seed) if modules else None
+        modules.append(prepare(training, datamodule))
     module = StackedTrainingModule(modules)
-    fields = trainings[0].experiment.describe(modules[0].images) | {"stacked_seeds": len(trainings)}
+    fields = trainings[0].experiment.describe(modules[0].datamodule)
+    fields |= {"stacked_seeds": len(trainings)}
     return [fields | each for each in fit_and_test(module, StackedDataModule(module), modules)]
 
 

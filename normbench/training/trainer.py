@@ -39,25 +39,25 @@ def train(training: Training) -> dict[str, Any]:
     with its rank in the environment variables of torchelastic.
     """
     module = prepare(training)
-    (fields,) = fit_and_test(module, module.images, [module])
-    return training.experiment.describe(module.images) | fields
+    (fields,) = fit_and_test(module, module.datamodule, [module])
+    return training.experiment.describe(module.datamodule) | fields
 
 
-def prepare(training: Training, images: DataModule | None = None) -> TrainingModule:
-    """Build the network of an experiment, and open its images unless they are given."""
+def prepare(training: Training, datamodule: DataModule | None = None) -> TrainingModule:
+    """Build the network of an experiment, and open its data unless they are given."""
     experiment = training.experiment
     cell = experiment.cell
     torch.set_num_threads(cell.trainer.threads)
-    images = images or experiment.open_images()
-    images.warm_up()
+    datamodule = datamodule or experiment.open_datamodule()
+    datamodule.warm_up()
     # For the weights; everything else is drawn by `normbench.data.counter_rng`.
     seed_everything(cell.seed, verbose=False)
     network = experiment.build_network().to(weight_dtype(cell))
-    return TrainingModule(network, training, images)
+    return TrainingModule(network, training, datamodule)
 
 
 def fit_and_test(
-    module: LightningModule, images: LightningDataModule, seeds: Sequence[TrainingModule]
+    module: LightningModule, datamodule: LightningDataModule, seeds: Sequence[TrainingModule]
 ) -> list[dict[str, Any]]:
     """Train and test `module`; return the fields of a row for each of the `seeds` in it."""
     first = seeds[0]
@@ -66,10 +66,10 @@ def fit_and_test(
     finished = first.done >= first.steps  # a state of the end: only evaluations are left
     with suppress(Diverged):
         if not finished:
-            trainer.fit(module, images)
-        if first.images.holds_out and (first.recipe.recalibration or finished):
-            trainer.validate(module, images, verbose=False)  # under the final statistics
-        trainer.test(module, images, verbose=False)
+            trainer.fit(module, datamodule)
+        if first.datamodule.holds_out and (first.recipe.recalibration or finished):
+            trainer.validate(module, datamodule, verbose=False)  # under the final statistics
+        trainer.test(module, datamodule, verbose=False)
     seconds = time.monotonic() - started
     return [
         {
@@ -98,10 +98,10 @@ def collect_results(module: TrainingModule) -> dict[str, Any]:
         "sn_ratios": mean_ratios(module.evaluated),
         **module.testing.summary("test"),
     }
-    if module.images.holds_out:
+    if module.datamodule.holds_out:
         fields["val_top1"] = module.validation.summary("val")["val_top1"]
     # A dead network still learns the class frequencies, which gives a loss just below ln(classes).
-    classes = module.images.data.classes
+    classes = module.datamodule.data.classes
     if loss >= 0.99 * math.log(classes):
         reason = f"the final training loss of {loss:.3f} is not 1 % below ln({classes})"
         fields |= {"status": "diverged", "reason": reason}
@@ -131,7 +131,7 @@ def build_trainer(module: TrainingModule) -> Trainer:
         precision=cell.precision,  # type: ignore[arg-type]
         # The last epoch may be shorter: the chunks end after the last step.
         max_epochs=math.ceil(module.steps / per_epoch) - module.done // per_epoch,
-        limit_val_batches=1.0 if module.images.holds_out else 0,
+        limit_val_batches=1.0 if module.datamodule.holds_out else 0,
         # Logging, progress and checkpoints are ours.
         num_sanity_val_steps=0,
         use_distributed_sampler=False,

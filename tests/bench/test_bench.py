@@ -15,8 +15,14 @@ from typing import Any
 import pytest
 
 from normbench import results
-from normbench.bench import layers, report, run_process, step, sweep
-from normbench.bench import run as bench_run
+from normbench.bench import (
+    in_worker_process,
+    layers,
+    plans_and_loaders,
+    report,
+    step,
+    sweep,
+)
 from normbench.bench.__main__ import main
 from normbench.bench.measure import Quartiles, measure_in_turn, save
 from normbench.config.plan import Plan
@@ -105,12 +111,12 @@ def test_plans_are_compared_with_the_first_one(
     requests: list[tuple[Plan, int, int]] = []
 
     def run(target: str, request: Any, devices: int, log: Path) -> float:
-        assert target == "normbench.bench.run_process:measure"
+        assert target == "normbench.bench.in_worker_process:measure"
         cell, plan = request
         requests.append((plan, devices, cell.trainer.threads))
         return rates[plan]
 
-    monkeypatch.setattr(bench_run, "_request", run)
+    monkeypatch.setattr(plans_and_loaders, "_call", run)
     out = tmp_path / "workers.csv"
     words = ["rounds=2", "cores=2", "plans=1x4x1,2x2x1,1x1x4", "batch=32", f"out={out}"]
     assert main(["workers", *SMALL[:-1], *words]) == 0
@@ -135,14 +141,14 @@ def test_a_loader_is_timed_on_a_second_pass_over_all_images(
     loader: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """However short the training is: 54 of 62 images are trained on, in whole batches."""
-    clock = set_clock(monkeypatch, run_process, "monotonic", 2.0)
+    clock = set_clock(monkeypatch, in_worker_process, "monotonic", 2.0)
     words = dataset_files.words("image_folder", dataset_files.image_folder(tmp_path))
     size = ["batch=4", "global_batch=8", "model.stem_stride=1", "trainer.readers=0"]
     base = cell(*SMALL[:-1], *words, *size)
-    images = len(Experiment(replace(base, loader="memory")).open_images().splits.train.labels)
+    images = len(Experiment(replace(base, loader="memory")).open_datamodule().splits.train.labels)
     whole = 4 if loader == "usual" else 8
     assert images >= 48
-    assert run_process.feed((base, loader), lambda _: None) == images // whole * whole / 2.0
+    assert in_worker_process.feed((base, loader), lambda _: None) == images // whole * whole / 2.0
     assert clock.readings == 2
 
 
@@ -206,7 +212,7 @@ def test_stacked_seeds_are_timed_against_one_after_the_other(
     assert main(["seeds", *words]) == 0
     assert [
         (line["seeds"], line["how"], line["milliseconds"], line["ratio"]) for line in table(out)
-    ] == [("3", "one after the other", "6000", "1"), ("3", "together", "2000", "0.3333")]
+    ] == [("3", "one after the other", "6000", "1"), ("3", "stacked", "2000", "0.3333")]
 
 
 @pytest.mark.slow

@@ -8,10 +8,10 @@ import torch
 from torch import Tensor, nn
 
 from normbench.catalog import model, normalizer
-from normbench.probe.speed import Mode, TimedNetwork, measure_speeds
+from normbench.probe.speed import StepMode, TimedNetwork, measure_speeds
 from support.networks import noise
 
-MODES: tuple[Mode, ...] = ("training", "inference")
+MODES: tuple[StepMode, ...] = ("training", "inference")
 
 
 @pytest.fixture(autouse=True)

@@ -3,18 +3,18 @@
 import pytest
 from scipy import stats
 
-from normbench.report.statistics import Estimate, std_interval, tukey_spread, welch_contrast
+from normbench.report.statistics import Effect, std_interval, tukey_spread, welch_contrast
 
 
 def test_one_seed_has_a_value_and_no_interval() -> None:
-    assert welch_contrast([(1.0, [80.0, 81.0]), (-1.0, [70.0])]) == Estimate(10.5, None, None, 1)
-    assert tukey_spread([[80.0, 81.0], [70.0]]) == Estimate(10.5, None, None, 1)
-    assert std_interval([80.0]) == Estimate(0.0, None, None, 1)
+    assert welch_contrast([(1.0, [80.0, 81.0]), (-1.0, [70.0])]) == Effect(10.5, None, None, 1)
+    assert tukey_spread([[80.0, 81.0], [70.0]]) == Effect(10.5, None, None, 1)
+    assert std_interval([80.0]) == Effect(0.0, None, None, 1)
 
 
 def test_equal_seeds_have_an_interval_of_no_width() -> None:
-    assert welch_contrast([(1.0, [80.0] * 3), (-1.0, [70.0] * 2)]) == Estimate(10.0, 10.0, 10.0, 2)
-    assert tukey_spread([[80.0] * 3, [70.0] * 2, [75.0] * 2]) == Estimate(10.0, 10.0, 10.0, 2)
+    assert welch_contrast([(1.0, [80.0] * 3), (-1.0, [70.0] * 2)]) == Effect(10.0, 10.0, 10.0, 2)
+    assert tukey_spread([[80.0] * 3, [70.0] * 2, [75.0] * 2]) == Effect(10.0, 10.0, 10.0, 2)
 
 
 def test_seeds_are_those_of_the_smallest_sample() -> None:

@@ -45,7 +45,7 @@ def test_a_bound_belongs_to_not_lower_and_alike_and_not_to_higher(
     (table,) = tables([SPEED], rows, None)
     result = judge(claim(SPEED, bound=5.0, **{kind: [["GN", 4], ["BN", 4]]}), table)
     assert result.outcome == outcome
-    assert result.effect == statistics.Estimate(difference, difference, difference, 3)
+    assert result.effect == statistics.Effect(difference, difference, difference, 3)
 
 
 @pytest.mark.parametrize("kind", ["not_lower", "alike"])
@@ -69,7 +69,7 @@ def test_one_seed_leaves_the_difference_and_says_what_is_missing() -> None:
     rows = [*runs("gn", 4, [72.0]), *runs("bn", 4, [70.0])]
     assert verdict(rows, higher=[["GN", 4], ["BN", 4]]) == Verdict(
         "undecided",
-        statistics.Estimate(2.0, None, None, 1),
+        statistics.Effect(2.0, None, None, 1),
         "one seed gives no interval; train more, as seed=0,1,2",
     )
 
@@ -78,7 +78,7 @@ def test_seeds_of_one_accuracy_leave_the_difference_and_decide_nothing() -> None
     rows = [*runs("gn", 4, [72.0, 72.0]), *runs("bn", 4, [70.0, 70.0])]
     assert verdict(rows, higher=[["GN", 4], ["BN", 4]]) == Verdict(
         "undecided",
-        statistics.Estimate(2.0, 2.0, 2.0, 2),
+        statistics.Effect(2.0, 2.0, 2.0, 2),
         "all seeds gave the same number",
     )
 

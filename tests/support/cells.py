@@ -13,7 +13,7 @@ from normbench.config.plan import Plan
 from normbench.errors import Impossible
 from normbench.training.checkpoint import Checkpoints, State
 from normbench.training.experiment import Experiment, Listener, Training
-from normbench.training.metrics import Record
+from normbench.training.metrics import CurveRecord
 from normbench.training.trainer import train
 
 PLUGIN = Path(__file__).parents[1] / "plugin"
@@ -83,10 +83,10 @@ class Curve(Listener):
     """
 
     def __init__(self, last_step: int | None = None) -> None:
-        self.records: list[Record] = []
+        self.records: list[CurveRecord] = []
         self.last_step = last_step
 
-    def on_record(self, record: Record) -> None:
+    def on_record(self, record: CurveRecord) -> None:
         self.records.append(record)
 
     def on_progress(self, done: int, steps: int, loss: float) -> None:
@@ -99,7 +99,7 @@ def train_cell(
     plan: Plan | None = None,
     checkpoints: Checkpoints | None = None,
     state: State | None = None,
-) -> tuple[dict[str, Any], list[Record]]:
+) -> tuple[dict[str, Any], list[CurveRecord]]:
     """Train, and return the fields of the row and the curve, without times, speed and memory."""
     curve = Curve()
     fields = train(Training(Experiment(cell, plan), curve, checkpoints, state))

@@ -84,7 +84,7 @@ def _trained(errand: Errand, name: str, cell: Cell) -> list[dict[str, float]]:
     trainer.callbacks.append(looking)  # type: ignore[attr-defined]
     if errand.mode in ("restarted", "control"):
         trainer.limit_train_batches = RESTARTS
-    trainer.fit(module, module.images)
+    trainer.fit(module, module.datamodule)
     if errand.mode == "reference":
         torch.save(looking.seen, folder / "seen.pt")
         return []

@@ -15,7 +15,7 @@ from normbench.results import Row, read
 from normbench.training import checkpoint
 from normbench.training.checkpoint import Checkpoints, State
 from normbench.training.experiment import Experiment, Training
-from normbench.training.metrics import Record
+from normbench.training.metrics import CurveRecord
 from normbench.training.seed_stacking import explain_unstackable_cell, train_stacked
 from normbench.training.stacked_networks import explain_unstackable_network
 from normbench.training.trainer import train
@@ -36,7 +36,7 @@ def seeds(*words: str) -> list[Cell]:
     return [replace(base, seed=seed) for seed in SEEDS]
 
 
-def alone(own: Cell, state: State | None = None) -> tuple[dict[str, Any], list[Record]]:
+def alone(own: Cell, state: State | None = None) -> tuple[dict[str, Any], list[CurveRecord]]:
     curve = Curve()
     return train(Training(Experiment(own), curve, state=state)), curve.records
 
@@ -45,7 +45,7 @@ def side_by_side(
     cells: Sequence[Cell],
     checkpoints: Sequence[Checkpoints | None] = (None, None),
     states: Sequence[State | None] = (None, None),
-) -> list[tuple[dict[str, Any], list[Record]]]:
+) -> list[tuple[dict[str, Any], list[CurveRecord]]]:
     curves = [Curve() for _ in cells]
     columns = zip(map(Experiment, cells), curves, checkpoints, states, strict=True)
     fields = train_stacked([Training(*column) for column in columns])
@@ -53,7 +53,8 @@ def side_by_side(
 
 
 def assert_same(
-    found: tuple[dict[str, Any], list[Record]], expected: tuple[dict[str, Any], list[Record]]
+    found: tuple[dict[str, Any], list[CurveRecord]],
+    expected: tuple[dict[str, Any], list[CurveRecord]],
 ) -> None:
     (fields, curve), (fields_alone, curve_alone) = found, expected
     assert [record.keys() for record in curve] == [record.keys() for record in curve_alone]

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ from normbench.config.plan import Plan, plans
 from normbench.data.digits import Digits
 from normbench.errors import BadInput, Impossible
 from normbench.execution import preflight
-from normbench.training import cuda_graph
+from normbench.training import checkpoint, cuda_graph
 from normbench.training.batches import Chunk, augment_chunk
 from normbench.training.datamodule import DataModule
 from normbench.training.experiment import Experiment, Training
@@ -495,7 +496,7 @@ def first_gradients(norm: str, plan: Plan) -> list[torch.Tensor]:
     words = ("model.depth=8", "batch=4", "workers=4", "protocol=fixed_workers", *SHORT)
     base = cell(*arguments_for(norm), *words, "precision=64-true")
     module = prepare(Training(Experiment(base, plan)))
-    data = module.images
+    data = module.datamodule
     chunk: Chunk = augment_chunk(data.data, next(data.read_chunks(0)))
     for images, labels in zip(chunk.images[0], chunk.labels[0], strict=True):
         loss = nn.functional.cross_entropy(module.model(images.double()), labels)
@@ -518,3 +519,15 @@ def test_synchronized_statistics_refuse_to_be_accumulated() -> None:
     with pytest.raises(Impossible, match="need all images of an optimizer step"):
         first_gradients("sync_bn", Plan(1, 1, 4))
     assert first_gradients("sync_bn", plans(4)[0])
+
+
+def test_checkpoints_of_older_versions_are_read(tmp_path: Path) -> None:
+    older = {"done": 7, "fresh": [(2.3, 4.0)], "began": 3, "last": [], "resumed": 1}
+    torch.save(older, tmp_path / checkpoint.LAST)
+    state = checkpoint.load_state(tmp_path / checkpoint.LAST)
+    assert state == {
+        "done": 7, "pending": [(2.3, 4.0)], "first_step": 3, "last": [], "resumed": 1
+    }  # fmt: skip
+    begun = checkpoint.begin_run(state)
+    assert (begun["pending"], begun["first_step"]) == ([], 7)
+    assert (checkpoint.is_new_run(begun), checkpoint.is_new_run(state)) == (True, False)

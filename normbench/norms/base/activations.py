@@ -16,7 +16,7 @@ from torch.utils.checkpoint import checkpoint
 
 from normbench.errors import choose_from
 
-Activation = Callable[[Tensor], Tensor]
+ActivationFunction = Callable[[Tensor], Tensor]
 
 GAINS = {
     "relu": 1.71285855045,  # sqrt(2 / (1 - 1/pi))
@@ -39,7 +39,7 @@ GAINS = {
 IDENTITY = "identity"  # `swap` never matches a layer with it
 
 
-def activation(name: str | None) -> Activation:
+def activation(name: str | None) -> ActivationFunction:
     """Return the activation function called `name` in torch.nn.functional; None: the identity.
 
     Raises:
@@ -50,7 +50,7 @@ def activation(name: str | None) -> Activation:
     if name not in GAINS:
         names = [*GAINS, IDENTITY]
         raise ValueError(f"act={name} is no activation; {choose_from(str(name), names)}")
-    function: Activation = _NOT_IN_TORCH.get(name) or getattr(F, name)
+    function: ActivationFunction = _NOT_IN_TORCH.get(name) or getattr(F, name)
     return function
 
 
@@ -69,7 +69,7 @@ def relu(x: Tensor) -> Tensor:
     return torch.where(x <= 0, 0.0, x) if _compiled_for_cpu(x) else F.relu(x)
 
 
-def save_input_only(function: Activation, x: Tensor) -> Tensor:
+def save_input_only(function: ActivationFunction, x: Tensor) -> Tensor:
     """Return function(x) and save `x` itself for the backward pass.
 
     torch.compile on a CPU would save a boolean mask instead, which is slower (see `relu`).
@@ -90,7 +90,7 @@ def identity(x: Tensor) -> Tensor:
     return x
 
 
-_NOT_IN_TORCH: dict[str, Activation] = {
+_NOT_IN_TORCH: dict[str, ActivationFunction] = {
     "relu": relu,
     "gelu_tanh": partial(F.gelu, approximate="tanh"),
 }

@@ -97,10 +97,10 @@ class NetworkStatistics:
             return
         before = self.read()
         total = torch.zeros_like(before)
-        for turn in range(number):
-            if turn:
+        for pass_number in range(number):
+            if pass_number:
                 self.write(before)  # every pass begins with the same
-            yield turn
+            yield pass_number
             total += self.read()
         self.write(total / number)  # all passes have equally many workers
 

@@ -8,56 +8,59 @@ from pathlib import Path
 from typing import Any
 
 from normbench.bench.measure import compare, compose_cell, measure_in_turn, save
-from normbench.bench.options import Loader, Workers
+from normbench.bench.options import BenchLoaderOptions, BenchWorkersOptions
 from normbench.config.cells import Cell
 from normbench.config.plan import Plan, share_of_cores
 from normbench.errors import BadInput
 from normbench.execution import process_group, worker_process
 from normbench.execution.sweep import PRELOAD
 
-Request = tuple[str, Any, int]  # function of a worker process, its argument, number of processes
+WorkerCall = tuple[str, Any, int]  # function of a worker process, its argument, number of processes
 
 
-def bench_workers(options: Workers, words: Sequence[str]) -> None:
+def bench_workers(options: BenchWorkersOptions, words: Sequence[str]) -> None:
     """Time the training under each of plans=, in images per second."""
     cell, cores = compose_cell(words), options.cores or share_of_cores(1)
-    requests: dict[str, Request] = {}
+    calls: dict[str, WorkerCall] = {}
     for word in options.plans:
         plan = _parse_plan(word, cell)
         # All plans use the same cores: of fewer processes each has more threads.
         share = max(1, cores // plan.devices)
         shared = cell.with_readers(share)
         shared = replace(shared, trainer=replace(shared.trainer, threads=share))
-        requests[word] = "normbench.bench.run_process:measure", (shared, plan), plan.devices
+        calls[word] = "normbench.bench.in_worker_process:measure", (shared, plan), plan.devices
     print(f"{cell.title}: {cell.workers} workers of {cell.batch} images")
-    _bench("plan", requests, options, words)
+    _bench("plan", calls, options, words)
 
 
-def bench_loader(options: Loader, words: Sequence[str]) -> None:
+def bench_loader(options: BenchLoaderOptions, words: Sequence[str]) -> None:
     """Time each of loaders=, in images per second that it makes ready."""
     cell = compose_cell(words).with_readers(options.cores or share_of_cores(1))
     print(f"{cell.title}: {cell.global_batch} images a step")
-    feed = "normbench.bench.run_process:feed"
+    feed = "normbench.bench.in_worker_process:feed"
     _bench("loader", {word: (feed, (cell, word), 1) for word in options.loaders}, options, words)
 
 
 def _bench(
-    what: str, requests: Mapping[str, Request], options: Workers | Loader, words: Sequence[str]
+    what: str,
+    calls: Mapping[str, WorkerCall],
+    options: BenchWorkersOptions | BenchLoaderOptions,
+    words: Sequence[str],
 ) -> None:
-    """Time the requests in turn, each in processes of its own.
+    """Time the calls in turn, each in processes of its own.
 
     Raises:
         BadInput: there is none, or one of the processes refused it.
         RuntimeError: one of the processes failed.
     """
-    if not requests:
+    if not calls:
         raise BadInput(f"{what}s=A,B,... names what is compared")
-    # The server has imported torch already when a request starts its processes.
-    worker_process.start_server((*PRELOAD, "normbench.bench.run_process"))
+    # The server has imported torch already when a call starts its processes.
+    worker_process.start_server((*PRELOAD, "normbench.bench.in_worker_process"))
     with tempfile.TemporaryDirectory(prefix="normbench-") as scratch:
         log = Path(scratch) / "log.txt"
-        entries = {name: partial(_request, *each, log) for name, each in requests.items()}
-        # Each request has processes of its own, so nothing stays warm.
+        entries = {name: partial(_call, *each, log) for name, each in calls.items()}
+        # Each call has processes of its own, so nothing stays warm.
         timings = measure_in_turn(entries, options.rounds, warm_up=False)
     save(options.out, compare(timings, what, "images_per_second", cell=" ".join(words)))
 
@@ -75,7 +78,7 @@ def _parse_plan(word: str, cell: Cell) -> Plan:
     return plan
 
 
-def _request(target: str, request: Any, devices: int, log: Path) -> float:
+def _call(target: str, request: Any, devices: int, log: Path) -> float:
     end = process_group.wait_for_exit(process_group.start(target, request, devices, log=log))
     if not end.succeeded:
         raise (BadInput if end.kind == "refused" else RuntimeError)(end.reason)

@@ -1,4 +1,4 @@
-"""Measurements of plans and loaders in a worker process: `normbench.bench.run` with torch."""
+"""Measurements of `plans_and_loaders` in a worker process, which imports torch."""
 
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -25,15 +25,15 @@ from normbench.training.trainer import build_trainer, prepare
 Epochs = Callable[[int], Iterable[int]]  # number of an epoch -> numbers of images, as they come
 
 
-def measure(request: tuple[Cell, Plan], _tell: Callable[[Any], None]) -> float:
+def measure(request: tuple[Cell, Plan], _report: Callable[[Any], None]) -> float:
     """Return images per second of the steps of a training."""
     cell, plan = request
     module = prepare(Training(Experiment(cell, plan)))
-    build_trainer(module).fit(module, module.images)
+    build_trainer(module).fit(module, module.datamodule)
     return module.images_per_second
 
 
-def feed(request: tuple[Cell, str], _tell: Callable[[Any], None]) -> float:
+def feed(request: tuple[Cell, str], _report: Callable[[Any], None]) -> float:
     """Return images per second that a loader makes ready for a network, after a first epoch."""
     cell, loader = request
     torch.set_num_threads(cell.trainer.threads)
@@ -41,10 +41,10 @@ def feed(request: tuple[Cell, str], _tell: Callable[[Any], None]) -> float:
         options = {**cell.data.options, "jpeg": None}
         cell = replace(cell, data=replace(cell.data, options=options))
     if loader == "usual":
-        images = Experiment(replace(cell, loader="torch")).open_images()
-        return _time_second_epoch(_usual_epochs(images, cell.batch, count_readers(cell)))
-    images = Experiment(replace(cell, loader=loader)).open_images()  # type: ignore[arg-type]
-    return _time_second_epoch(_our_epochs(images))
+        datamodule = Experiment(replace(cell, loader="torch")).open_datamodule()
+        return _time_second_epoch(_usual_epochs(datamodule, cell.batch, count_readers(cell)))
+    datamodule = Experiment(replace(cell, loader=loader)).open_datamodule()  # type: ignore[arg-type]
+    return _time_second_epoch(_our_epochs(datamodule))
 
 
 def _time_second_epoch(epochs: Epochs) -> float:
@@ -54,30 +54,30 @@ def _time_second_epoch(epochs: Epochs) -> float:
     return sum(epochs(1)) / (time.monotonic() - started)
 
 
-def _our_epochs(images: DataModule) -> Epochs:
+def _our_epochs(datamodule: DataModule) -> Epochs:
     """Return a function that yields the sizes of the augmented chunks of an epoch, in images."""
     # However short the training is that the recipe asks for.
-    steps = 2 * images.sampler.steps_per_epoch
-    images.chunking = replace(images.chunking, steps=steps)
+    steps = 2 * datamodule.sampler.steps_per_epoch
+    datamodule.chunking = replace(datamodule.chunking, steps=steps)
 
     def read_epoch(epoch: int) -> Iterator[int]:
-        for chunk in images.read_chunks(epoch):
-            ready: Tensor = images.on_after_batch_transfer(chunk, 0).images
+        for chunk in datamodule.read_chunks(epoch):
+            ready: Tensor = datamodule.on_after_batch_transfer(chunk, 0).images
             yield ready.shape[:3].numel()
 
     return read_epoch
 
 
-def _usual_epochs(images: DataModule, batch: int, processes: int) -> Epochs:
+def _usual_epochs(datamodule: DataModule, batch: int, processes: int) -> Epochs:
     """Return epochs of the same images by torchvision's transforms in torch's DataLoader."""
-    if not isinstance(images.data, DatasetOnDisk):
+    if not isinstance(datamodule.data, DatasetOnDisk):
         raise BadInput("loaders=usual: it is for data sets of files, as data=fashion_mnist")
     # Persistent, so that the second epoch does not start the processes again.
     loader = DataLoader(
-        _Images(images.data, images.splits.train), batch, shuffle=True, num_workers=processes,
-        drop_last=True, persistent_workers=processes > 0,
+        _Images(datamodule.data, datamodule.splits.train), batch, shuffle=True,
+        num_workers=processes, drop_last=True, persistent_workers=processes > 0,
     )  # fmt: skip
-    return lambda _epoch: (len(batch_images) for batch_images, _ in loader)
+    return lambda _epoch: (len(images) for images, _ in loader)
 
 
 class _Images(TorchDataset[tuple[Tensor, int]]):
