@@ -20,7 +20,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, Literal
+from typing import IO, Any, Literal
 
 from normbench.errors import BadInput
 
@@ -40,13 +40,23 @@ class RunLocked(Exception):  # noqa: N818 (not an error: another process does th
     """Another process trains this run."""
 
 
-def write_file(path: Path, content: bytes) -> None:
-    """Write `path` atomically; readers see the old content or the new one."""
+@contextmanager
+def replace_atomically(path: Path) -> Iterator[Path]:
+    """Yield a temporary path, whose file replaces `path` at the end of the block.
+
+    Readers see the old content or the new one; a process that is killed leaves the old one.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     # One temporary name per process: two sweeps may finish the same run at the same moment.
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    temporary.write_bytes(content)
+    yield temporary
     temporary.replace(path)
+
+
+def write_file(path: Path, content: bytes) -> None:
+    """Write `path` atomically."""
+    with replace_atomically(path) as temporary:
+        temporary.write_bytes(content)
 
 
 def write_json(path: Path, content: Mapping[str, Any]) -> None:
@@ -93,20 +103,39 @@ def read_state(folder: Path) -> dict[str, Any]:
     return state
 
 
+def open_locked(path: Path, *, wait: bool = False) -> IO[bytes]:
+    """Open `path`, created if it is missing, and lock it until it is closed.
+
+    The kernel releases the lock when the process ends, however it ends. With `wait` this process
+    waits until no other one holds it.
+
+    Raises:
+        BlockingIOError: another process holds the lock.
+        OSError: the file cannot be written.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    file = path.open("ab")  # not "wb": the holder of the lock may be writing it
+    try:
+        # flock rather than a lock file of our own: after kill -9 a lock file would stay.
+        fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+    except BaseException:
+        file.close()
+        raise
+    return file
+
+
 @contextmanager
 def lock(folder: Path) -> Iterator[None]:
-    """Hold the lock of a run. The kernel releases it when the process ends, however it ends.
+    """Hold the lock of a run.
 
     Raises:
         RunLocked: another process holds the lock.
     """
-    # flock rather than a lock file of our own: after kill -9 a lock file would stay.
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / "lock").open("w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise RunLocked from None
+    try:
+        file = open_locked(folder / "lock")
+    except BlockingIOError:
+        raise RunLocked from None
+    with file:
         yield
 
 

@@ -4,7 +4,6 @@ A file appears under its name when it is whole. FFCV's writer cannot resume: aft
 the file is written from its beginning.
 """
 
-import fcntl
 import os
 import signal
 from collections.abc import Iterator
@@ -14,7 +13,7 @@ from io import BytesIO
 from multiprocessing import SimpleQueue, active_children
 from multiprocessing.shared_memory import SharedMemory
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 import torch
@@ -28,6 +27,7 @@ from normbench.data.ffcv_patches import ffcv, fields, libffcv
 from normbench.data.photographs import FileSplit, decode, shrink
 from normbench.data.reader_processes import end_with
 from normbench.errors import BadInput
+from normbench.run_files import open_locked
 
 SMALL_PAGE, LARGE_PAGE = 2**23, 2**26  # bytes, of arrays and of photographs; a page holds an image
 JPEG, PIXELS = 0, 1  # modes of an image in FFCV's files
@@ -42,7 +42,6 @@ def write_prepared(path: Path, split: Split, jpeg: float, processes: int) -> Non
         BadInput: an image is damaged or too large, or another process writes this file.
         OSError: a process ended early, as on a full disk.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
     unfinished = path.with_name(f"{path.name}.part")
     with _claim(unfinished, path):
         try:
@@ -57,17 +56,12 @@ def write_prepared(path: Path, split: Split, jpeg: float, processes: int) -> Non
             unfinished.unlink(missing_ok=True)
 
 
-@contextmanager
-def _claim(unfinished: Path, path: Path) -> Iterator[None]:
-    """Hold a lock on the file `unfinished`, which ends with this process."""
-    with unfinished.open("ab") as file:  # not "wb": another process may be writing it
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise BadInput(
-                f"{path} is being written by another process; wait for its end"
-            ) from None
-        yield
+def _claim(unfinished: Path, path: Path) -> IO[bytes]:
+    """Return the file `unfinished`, locked by this process."""
+    try:
+        return open_locked(unfinished)
+    except BlockingIOError:
+        raise BadInput(f"{path} is being written by another process; wait for its end") from None
 
 
 def _write_split(path: Path, split: Split, jpeg: float, processes: int) -> None:

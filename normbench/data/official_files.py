@@ -4,11 +4,11 @@ torchvision's readers compare the same MD5 sums, but say neither which file is w
 about it, and refuse files that are not the official ones.
 """
 
-import fcntl
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 import torch
 from torch import Tensor
@@ -16,6 +16,7 @@ from torchvision.datasets.utils import calculate_md5
 
 from normbench.data.dataset import TensorSplit
 from normbench.errors import BadInput, one_line
+from normbench.run_files import open_locked
 
 
 @dataclass(frozen=True)
@@ -36,7 +37,7 @@ class OfficialFiles:
         """
         if self._are_present():
             return
-        with _lock(self.root):
+        with _await_lock(self.root):
             if self._are_present():  # another process downloaded them while this one waited
                 return
             try:
@@ -122,17 +123,12 @@ class OfficialFiles:
         return BadInput(f"data={self.data}: {self.root / name} {problem}; {self.remedy}")
 
 
-@contextmanager
-def _lock(folder: Path) -> Iterator[None]:
-    """Let one process at a time pass, as two sweeps may begin at the same moment."""
+def _await_lock(folder: Path) -> IO[bytes]:
+    """Return a locked file: one process at a time passes, as two sweeps may begin together."""
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        file = (folder / ".normbench.lock").open("w")
+        return open_locked(folder / ".normbench.lock", wait=True)
     except OSError as error:
         raise BadInput(
             f"data.download=true: {folder} cannot be written ({error.strerror}); choose another "
             "data.root"
         ) from None
-    with file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield

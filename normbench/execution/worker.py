@@ -20,7 +20,7 @@ from normbench.execution.provenance import now, versions
 from normbench.execution.worker_process import INTERRUPTED, was_interrupted
 from normbench.history import History, read_history
 from normbench.measurements.training_probes import curve_columns
-from normbench.results import Row, read_row, set_aside, write
+from normbench.results import CHECKPOINT, Row, read_row, set_aside, write
 from normbench.run_files import PROBES, append_epoch
 from normbench.training import checkpoint
 from normbench.training.checkpoint import Checkpoints, State
@@ -117,7 +117,7 @@ def _point_to_log(job: Job, first: Job) -> None:
 
 def _initial_state(job: Job) -> State | None:
     """Return the state to continue from: the last checkpoint of the run, or that of init_from."""
-    path = job.folder / checkpoint.LAST
+    path = job.folder / CHECKPOINT
     if job.resume and path.exists():
         try:
             return checkpoint.load_state(path)
@@ -162,7 +162,7 @@ def _recorded(job: Job, index: int, report: Report, wandb_runs: ExitStack) -> It
     run_files.write_state(folder, "running", **process, host=platform.node(), job=slurm_job_id())
     wandb_run = None
     try:
-        if not (job.resume and (folder / checkpoint.LAST).exists()):
+        if not (job.resume and (folder / CHECKPOINT).exists()):
             with suppress(FileNotFoundError):  # a stacked run may have no log of its own
                 os.truncate(job.log, 0)
         state = _initial_state(job)
@@ -194,7 +194,7 @@ def _recorded(job: Job, index: int, report: Report, wandb_runs: ExitStack) -> It
     write(folder, row)  # before W&B, which may fail
     (folder / "previous.json").unlink(missing_ok=True)
     if not cell.checkpoint.keep:
-        (folder / checkpoint.LAST).unlink(missing_ok=True)
+        (folder / CHECKPOINT).unlink(missing_ok=True)
     wandb_runs.callback(wandb_logger.finish, wandb_run, _wandb_summary(row), 0)
 
 

@@ -8,7 +8,6 @@ tensors, numbers and text, nothing else.
 """
 
 import math
-import os
 import time
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass, field
@@ -21,8 +20,7 @@ from torch.optim import Optimizer
 
 from normbench.errors import BadInput
 from normbench.results import CHECKPOINT, EPOCH_CHECKPOINT
-
-LAST = CHECKPOINT
+from normbench.run_files import replace_atomically
 
 State = dict[str, Any]
 
@@ -54,7 +52,7 @@ class Checkpoints:
 
     def save(self, state: State) -> None:
         """Replace the latest checkpoint."""
-        self._save_file(LAST, state)
+        self._save_file(CHECKPOINT, state)
         self.saved = time.monotonic()
 
     def keep(self, state: State, epoch: int) -> None:
@@ -64,10 +62,8 @@ class Checkpoints:
     def _save_file(self, name: str, state: State) -> None:
         if not self.writes:
             return
-        # Renamed at the end: a process that is killed while it writes leaves the older checkpoint.
-        temporary = self.folder / f".{name}.{os.getpid()}"
-        torch.save(_compact(state), temporary)
-        temporary.replace(self.folder / name)
+        with replace_atomically(self.folder / name) as temporary:
+            torch.save(_compact(state), temporary)
 
 
 def _compact(state: Any) -> Any:
@@ -157,6 +153,6 @@ def is_new_run(state: State) -> bool:
 
 def remove_checkpoints(folder: Path) -> None:
     """Remove all checkpoints of a run, and temporary files of a process that was killed."""
-    for pattern in (LAST, EPOCH_CHECKPOINT.format("*"), ".*.pt.*"):
+    for pattern in (CHECKPOINT, EPOCH_CHECKPOINT.format("*"), ".*.pt.*"):
         for path in folder.glob(pattern):
             path.unlink(missing_ok=True)

@@ -25,6 +25,7 @@ from normbench.data.reader_processes import map_in_processes
 from normbench.data.reading import NO_FFCV, LoaderName, Reader, open_splits, regroup
 from normbench.errors import BadInput
 from normbench.prepare import main as prepare
+from normbench.results import CHECKPOINT
 from normbench.training import checkpoint
 from normbench.training.batches import Chunk, EvaluationBatch
 from normbench.training.checkpoint import Checkpoints
@@ -362,7 +363,7 @@ def test_a_resumed_training_is_bit_identical(
     checkpoints = Checkpoints(tmp_path, every=0)
     with pytest.raises(Interrupted):
         train(Training(Experiment(base), Curve(last_step=10), checkpoints))
-    state = checkpoint.load_state(tmp_path / checkpoint.LAST)
+    state = checkpoint.load_state(tmp_path / CHECKPOINT)
     assert 6 < state["done"] < 10
     resumed, _ = train_cell(base, state=state)
     assert resumed == expected | {"resumed": 1}
@@ -383,7 +384,7 @@ def test_a_killed_run_resumes_and_leaves_no_reader(
     own = tmp_path / "runs/default" / expected.id
 
     def far() -> bool:
-        return is_training(own) and (own / checkpoint.LAST).exists()
+        return is_training(own) and (own / CHECKPOINT).exists()
 
     killer = run_when(far, lambda: os.kill(pid_of(own), signal.SIGKILL))
     assert command(*usual).code == 1

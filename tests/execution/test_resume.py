@@ -15,6 +15,7 @@ import torch
 
 from normbench import results, run_files
 from normbench.history import read_history
+from normbench.results import CHECKPOINT
 from normbench.training import checkpoint
 from normbench.training.checkpoint import Checkpoints
 from normbench.training.experiment import Experiment, Training
@@ -65,7 +66,7 @@ def test_a_training_resumes_bit_for_bit(words: list[str], tmp_path: Path) -> Non
     checkpoints = Checkpoints(tmp_path, every=0)
     with pytest.raises(Interrupted):
         train(Training(Experiment(base, plan), first, checkpoints))
-    state = checkpoint.load_state(tmp_path / checkpoint.LAST)
+    state = checkpoint.load_state(tmp_path / CHECKPOINT)
     assert state["done"] == 17
     torch.manual_seed(1234)  # the state of the global generator must not matter
     resumed, rest = train_cell(base, plan, state=state)
@@ -81,12 +82,12 @@ def test_a_killed_run_resumes_from_its_checkpoint(command: Command, rows: Rows) 
     folder = run_folder(*arguments)
 
     def far() -> bool:
-        return is_training(folder) and (folder / checkpoint.LAST).exists()
+        return is_training(folder) and (folder / CHECKPOINT).exists()
 
     killer = run_when(far, lambda: os.kill(pid_of(folder), signal.SIGKILL))
     assert command(*arguments).code == 1
     killer.join()
-    done = checkpoint.load_state(folder / checkpoint.LAST)["done"]
+    done = checkpoint.load_state(folder / CHECKPOINT)["done"]
     assert 0 < done < 100
     assert command(*arguments).code == 0
     (row,) = rows()
@@ -101,7 +102,7 @@ def test_without_resume_a_run_begins_anew(command: Command, rows: Rows) -> None:
     arguments = ("norm=bn", "batch=4", *RESUMABLE)
     folder = run_folder(*arguments)
     stopper = run_when(
-        lambda: (folder / checkpoint.LAST).exists(), lambda: os.kill(os.getpid(), signal.SIGINT)
+        lambda: (folder / CHECKPOINT).exists(), lambda: os.kill(os.getpid(), signal.SIGINT)
     )
     assert command(*arguments).code == 130
     stopper.join()
@@ -113,7 +114,7 @@ def test_a_damaged_checkpoint_is_ignored(command: Command, rows: Rows) -> None:
     arguments = ("norm=bn", "batch=4", *RESUMABLE)
     folder = run_folder(*arguments)
     folder.mkdir(parents=True)
-    (folder / checkpoint.LAST).write_bytes(b"half of a checkpoint")
+    (folder / CHECKPOINT).write_bytes(b"half of a checkpoint")
     assert command(*arguments).code == 0
     assert rows()[0].resumed == 0
     assert "so the training begins anew" in (folder / "log.txt").read_text()
@@ -129,7 +130,7 @@ def test_a_failed_run_leaves_a_checkpoint_if_one_was_due(
     norm = (*BROKEN, "norm=broken", "trainer.chunk=1")
     assert command(*norm, f"checkpoint.every={every}", *SHORT).code == 1
     folder = run_folder(*norm, *SHORT)
-    assert (folder / checkpoint.LAST).exists() == written
+    assert (folder / CHECKPOINT).exists() == written
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from normbench.errors import BadInput
 from normbench.execution import slurm
 from normbench.execution.distributed_env import distributed_env
 from normbench.execution.slurm import active_jobs
-from normbench.training import checkpoint
+from normbench.results import CHECKPOINT
 from support.cells import BROKEN, PLUGIN, RESUMABLE, SHORT, run_folder
 from support.commands import Command, Rows
 from support.processes import is_training, run_when, wait_for
@@ -59,9 +59,7 @@ def test_a_preempted_job_is_queued_again_and_resumes(command: Command, rows: Row
         jobs.append(str(run_files.read_state(folder)["job"]))
         subprocess.run(["scancel", "--signal=USR2", jobs[0]], check=True)
 
-    signaller = run_when(
-        lambda: is_training(folder) and (folder / checkpoint.LAST).exists(), preempt
-    )
+    signaller = run_when(lambda: is_training(folder) and (folder / CHECKPOINT).exists(), preempt)
     end = command(*arguments, *SLURM)
     signaller.join()
     assert end.code == 0, end.out + end.err

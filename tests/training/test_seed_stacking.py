@@ -11,7 +11,7 @@ import torch
 from normbench.catalog import normalizers
 from normbench.config.cells import Cell
 from normbench.history import read_history
-from normbench.results import Row, read
+from normbench.results import CHECKPOINT, Row, read
 from normbench.training import checkpoint
 from normbench.training.checkpoint import Checkpoints, State
 from normbench.training.experiment import Experiment, Training
@@ -125,7 +125,7 @@ def halves(tmp_path: Path, cells: Sequence[Cell]) -> list[State]:
     ]
     with pytest.raises(Interrupted):
         train_stacked(trainings)
-    states = [checkpoint.load_state(folder / checkpoint.LAST) for folder in folders]
+    states = [checkpoint.load_state(folder / CHECKPOINT) for folder in folders]
     assert [state["done"] for state in states] == [2, 2]
     return states
 
@@ -145,9 +145,9 @@ def test_a_checkpoint_has_one_network_and_not_all(tmp_path: Path) -> None:
     (cells, sizes) = seeds("norm=bn", "checkpoint=keep"), []
     side_by_side(cells, checkpoints=[checkpoints(tmp_path / str(own.seed)) for own in cells])
     for own in cells:
-        sizes.append((tmp_path / str(own.seed) / checkpoint.LAST).stat().st_size)
+        sizes.append((tmp_path / str(own.seed) / CHECKPOINT).stat().st_size)
     train(Training(Experiment(cells[0]), checkpoints=checkpoints(tmp_path / "alone")))
-    assert max(sizes) < 1.1 * (tmp_path / "alone" / checkpoint.LAST).stat().st_size
+    assert max(sizes) < 1.1 * (tmp_path / "alone" / CHECKPOINT).stat().st_size
 
 
 def test_one_that_diverges_is_told_and_leaves_the_others_alone(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from normbench.config.plan import Plan, plans
 from normbench.data.digits import Digits
 from normbench.errors import BadInput, Impossible
 from normbench.execution import preflight
+from normbench.results import CHECKPOINT
 from normbench.training import checkpoint, cuda_graph
 from normbench.training.batches import Chunk, augment_chunk
 from normbench.training.datamodule import DataModule
@@ -523,8 +524,8 @@ def test_synchronized_statistics_refuse_to_be_accumulated() -> None:
 
 def test_checkpoints_of_older_versions_are_read(tmp_path: Path) -> None:
     older = {"done": 7, "fresh": [(2.3, 4.0)], "began": 3, "last": [], "resumed": 1}
-    torch.save(older, tmp_path / checkpoint.LAST)
-    state = checkpoint.load_state(tmp_path / checkpoint.LAST)
+    torch.save(older, tmp_path / CHECKPOINT)
+    state = checkpoint.load_state(tmp_path / CHECKPOINT)
     assert state == {
         "done": 7, "pending": [(2.3, 4.0)], "first_step": 3, "last": [], "resumed": 1
     }  # fmt: skip
