@@ -17,7 +17,7 @@ from normbench import __version__, results
 from normbench.config import cli
 from normbench.config.cells import Cell, Settings
 from normbench.config.compose import compose
-from normbench.errors import BadInput
+from normbench.errors import BadInput, count
 from normbench.execution import dispatch
 from normbench.execution.distributed_env import distributed_env
 from normbench.execution.job import Summary
@@ -81,7 +81,7 @@ def _conclude(cells: list[Cell], settings: Settings, summary: Summary) -> None:
     offline = {row.wandb for row in rows if row.id in ids and "offline-run" in row.wandb}
     if offline and summary.trained:
         folders = root / settings.sweep / "*" / "wandb" / "offline-run-*"
-        print(f"W&B: {len(offline)} offline runs; `wandb sync {folders}` uploads them")
+        print(f"W&B: {count(len(offline), 'offline run')}; upload with `wandb sync {folders}`")
 
 
 def _specs_of(sweep: str) -> list[TableSpec]:

@@ -1,4 +1,4 @@
-"""Failures that a request can meet on purpose, and the hint for a misspelt word."""
+"""Failures that a request can meet on purpose, and words of messages."""
 
 from collections.abc import Collection, Iterable
 from difflib import get_close_matches
@@ -34,6 +34,11 @@ def require_one_of(name: str, value: Any, choices: Collection[str]) -> str:
     if value not in choices:
         raise BadInput(f"{name}={value} is unknown; {choose_from(str(value), choices)}")
     return str(value)
+
+
+def count(number: int, noun: str) -> str:
+    """Return a number with its noun: "1 file", "2 files"."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def one_line(error: BaseException) -> str:

@@ -22,7 +22,7 @@ from pathlib import Path
 from normbench import results, run_files
 from normbench.config import cli
 from normbench.config.files import default_choices
-from normbench.errors import BadInput, choose_from
+from normbench.errors import BadInput, choose_from, count
 from normbench.history import last_record
 
 FINISHED = ("ok", "diverged", "impossible", "oom")
@@ -112,7 +112,7 @@ def main(arguments: Sequence[str]) -> int:
             print(f"{run.state:<12} {place:<22} {run.title:<40} {run.more}".rstrip())
     counts = Counter(run.state for run in listed)
     total = ", ".join(f"{counts[state]} {state}" for state in STATES if counts[state])
-    print(f"{len(listed)} runs in {root}: {total}" if listed else f"no runs in {root}")
+    print(f"{count(len(listed), 'run')} in {root}: {total}" if listed else f"no runs in {root}")
     return 0
 
 

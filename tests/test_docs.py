@@ -20,7 +20,9 @@ pytestmark = pytest.mark.skipif(
 )
 
 
-@pytest.mark.parametrize("page", [docs.normalizers, docs.architectures, performance])
+@pytest.mark.parametrize(
+    "page", [docs.normalizers, docs.architectures, docs.data, docs.recipes, performance]
+)
 def test_a_page_is_current(page: Callable[[], str]) -> None:
     written = (docs.REFERENCE / f"{page.__name__}.md").read_text()
     assert written == page(), "run python docs/build.py"

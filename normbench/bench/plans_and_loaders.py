@@ -11,7 +11,7 @@ from normbench.bench.measure import compare, compose_cell, measure_in_turn, save
 from normbench.bench.options import BenchLoaderOptions, BenchWorkersOptions
 from normbench.config.cells import Cell
 from normbench.config.plan import Plan, share_of_cores
-from normbench.errors import BadInput
+from normbench.errors import BadInput, count
 from normbench.execution import process_group, worker_process
 from normbench.execution.sweep import PRELOAD
 
@@ -29,14 +29,14 @@ def bench_workers(options: BenchWorkersOptions, words: Sequence[str]) -> None:
         shared = cell.with_readers(share)
         shared = replace(shared, trainer=replace(shared.trainer, threads=share))
         calls[word] = "normbench.bench.in_worker_process:measure", (shared, plan), plan.devices
-    print(f"{cell.title}: {cell.workers} workers of {cell.batch} images")
+    print(f"{cell.title}: {count(cell.workers, 'worker')} of {count(cell.batch, 'image')}")
     _bench("plan", calls, options, words)
 
 
 def bench_loader(options: BenchLoaderOptions, words: Sequence[str]) -> None:
     """Time each of loaders=, in images per second that it makes ready."""
     cell = compose_cell(words).with_readers(options.cores or share_of_cores(1))
-    print(f"{cell.title}: {cell.global_batch} images a step")
+    print(f"{cell.title}: {count(cell.global_batch, 'image')} a step")
     feed = "normbench.bench.in_worker_process:feed"
     _bench("loader", {word: (feed, (cell, word), 1) for word in options.loaders}, options, words)
 
@@ -74,7 +74,9 @@ def _parse_plan(word: str, cell: Cell) -> Plan:
             f"plans={word}: a plan is devices x per_forward x accumulation, as plans=1x8x1,8x1x1"
         ) from None
     if plan.workers != cell.workers:
-        raise BadInput(f"plans={word}: it has {plan.workers} workers, the cell {cell.workers}")
+        raise BadInput(
+            f"plans={word}: it has {count(plan.workers, 'worker')}, the cell {cell.workers}"
+        )
     return plan
 
 

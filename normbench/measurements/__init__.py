@@ -1,10 +1,11 @@
-"""Measurements inside a network, by which the papers explain their results. Imports only torch.
+"""Measurements inside a network, by which the papers explain their results.
 
     signal_propagation  signal propagation plots, spp (Brock, De and Smith 2021, section 3)
     power               power decomposition and linearity (Labatie et al. 2021, eq. 5, 8 and 9)
     ratios              ratios of switchable normalization (Luo et al. 2019, section 4)
 
-They do not change the network and draw no random number. `training_probes` runs them during a
+They know torch, normalizers and networks, no training; they do not change the network and draw no
+random number. `training_probes` runs them during a
 training, `python -m normbench.probe` on finished networks. To add one, write a module here with the
 functions of `Measurement`, and a yaml in conf/probe/.
 """

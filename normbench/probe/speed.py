@@ -21,7 +21,7 @@ from torch.optim import SGD
 from torch.utils.benchmark import Timer
 
 from normbench.config.cells import Cell
-from normbench.errors import BadInput, Impossible
+from normbench.errors import BadInput, Impossible, count
 from normbench.execution.preflight import require_compiler
 from normbench.measurements.memory import peak_memory
 from normbench.norms.implementation import set_implementation
@@ -158,7 +158,11 @@ def run(request: ProbeRequest) -> None:
         images = torch.randn(batch, *data.image_shape)
         timed = {network.label: _timed_network(network, images) for network in networks}
         for mode in request.options.mode:
-            print(f"batch {batch}, {mode}: {len(networks)} networks", file=sys.stderr, flush=True)
+            print(
+                f"batch {batch}, {mode}: {count(len(networks), 'network')}",
+                file=sys.stderr,
+                flush=True,
+            )
             speeds = measure_speeds(timed, data.classes, mode, request.options.repeats)
             records += _compare_with_bn(networks, speeds)
     print_table([[r["network"], r["batch"], r["mode"], *_entries(r)] for r in records], HEAD)

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from normbench import results
 from normbench.config import cli
-from normbench.errors import BadInput
+from normbench.errors import BadInput, count
 from normbench.report import build, recommendation
 from normbench.report.cache import Cache, inputs_digest, write_if_changed
 from normbench.report.exports import table_markdown
@@ -87,14 +87,14 @@ def _write_all(specs: Sequence[TableSpec], runs: Path, out: Path, inputs: str) -
     for table in report.with_runs:
         entries = list(table.entries)
         filled = f"{sum(bool(entry.values) for entry in entries)} of {len(entries)} entries"
-        print(f"{table.spec.name}: {filled}, {len(table.runs)} runs, {table.slug}")
+        print(f"{table.spec.name}: {filled}, {count(len(table.runs), 'run')}, {table.slug}")
     if report.dropped:
         print(
             "left out unless named, because too few of their entries have runs to judge a claim: "
             + ", ".join(report.dropped)
         )
     print(f"verdicts on the papers' claims: {count_verdicts(report.claims)}")
-    print(f"{len(changed)} files are new or changed" if changed else "no file has changed")
+    print(f"new or changed: {count(len(changed), 'file')}" if changed else "no file has changed")
     print(f"page: {out / build.PAGE}")
 
 

@@ -149,8 +149,8 @@ def test_what_is_typed_takes_the_place_of_every_grids() -> None:
 def test_seeds_that_are_typed_are_those_of_every_grid(name: str) -> None:
     once, _ = compose(["-m", f"sweeps={name}", "seed=0"])
     cells, _ = compose(["-m", f"sweeps={name}", "seed=0,1,2"])
-    asked = {replace(each, seed=seed).id for each in once for seed in (0, 1, 2)}
-    assert {each.id for each in cells} == asked
+    expected = {replace(each, seed=seed).id for each in once for seed in (0, 1, 2)}
+    assert {each.id for each in cells} == expected
     assert len(cells) == 3 * len(once)
     as_written, _ = compose([f"sweeps={name}"])
     assert {each.id for each in as_written if each.seed == 0} == {each.id for each in once}

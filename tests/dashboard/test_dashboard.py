@@ -118,7 +118,7 @@ def test_what_is_saved_is_what_a_dry_run_writes_and_takes_the_place_of_the_old(
     folder: Path, server: Server, capsys: pytest.CaptureFixture[str]
 ) -> None:
     expected = written("out=out", "batch_size")
-    assert not server.asked
+    assert not server.operations
     assert written("out=out", "batch_size") == expected
     capsys.readouterr()
     for _ in range(2):
@@ -147,8 +147,8 @@ def test_an_uploaded_offline_run_is_the_row_and_has_all_that_dashboards_show(
     (row,) = rows()
     sent = json.loads(server.created[0]["config"])
     config = {key: each["value"] for key, each in sent.items() if key != "_wandb"}
-    asked = {"id": row.id, "sweep": "default", "options": row.options}
-    assert config == {**flatten(row.config), **asked}
+    fields = {"id": row.id, "sweep": "default", "options": row.options}
+    assert config == {**flatten(row.config), **fields}
     curve = list(read_history(Path("runs/default") / row.id))
     history = server.lines("wandb-history.jsonl")
     for ours, theirs in zip(curve, history, strict=True):

@@ -45,7 +45,9 @@ def history(folder: Path) -> list[dict[str, Any]]:
 def test_an_offline_run_has_the_numbers_of_the_row(command: Command, rows: Rows, norm: str) -> None:
     end = command(f"norm={norm}", "batch=4", "probe=spp", *WITH_WANDB)
     assert end.code == 0
-    assert "W&B: 1 offline runs; `wandb sync runs/default/*/wandb/offline-run-*` uploads" in end.out
+    assert (
+        "W&B: 1 offline run; upload with `wandb sync runs/default/*/wandb/offline-run-*`" in end.out
+    )
     (row,) = rows()
     folder = Path("runs/default") / row.id
     contents = inspected(folder)

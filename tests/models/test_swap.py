@@ -601,10 +601,9 @@ def test_a_run_of_a_timm_model_prints_and_records_its_coverage(
 
 def test_a_run_with_a_batch_normalization_left_is_not_batch_independent() -> None:
     words = ("model=timm", "model.name=mobilevit_xxs", "model.allow_left=true", "norm=gn")
-    asked = cell(*words, *SHORT, "recipe.images=64", "global_batch=32")
-    found, _ = train_cell(asked)
-    assert "left: 9 BatchNormAct2d" in found["coverage"]
-    assert not found["batch_independent"]
+    fields, _ = train_cell(cell(*words, *SHORT, "recipe.images=64", "global_batch=32"))
+    assert "left: 9 BatchNormAct2d" in fields["coverage"]
+    assert not fields["batch_independent"]
 
 
 @pytest.mark.parametrize(

@@ -104,7 +104,7 @@ def test_an_expression_is_that_of_the_appendix(which: str) -> None:
     norm = normalizer("evonorm_candidate", which=which, groups=3)
     layer = perturbed_layer(norm, 6, "relu", torch.float64)
     x = images((4, 6, 3, 5))
-    (z,) = (evaluated(APPENDIX[which], x.detach().numpy(), layer),)
+    z = evaluated(APPENDIX[which], x.detach().numpy(), layer)
     weight, bias = (
         layer.get_parameter(name).detach().numpy().reshape(1, 6, 1, 1)
         for name in ("weight", "bias")

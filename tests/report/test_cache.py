@@ -47,9 +47,9 @@ def test_what_is_gone_or_was_changed_is_made_again(tmp_path: Path, report: Repor
         assert Cache(out).is_current(of)
     for path in before:
         path.unlink()
-    assert "9 files are new or changed" in report()
+    assert "new or changed: 9 files" in report()
     (out / "claims.csv").write_text("something else")
-    assert "1 files are new or changed" in report()
+    assert "new or changed: 1 file\n" in report()
     assert {path: path.read_bytes() for path in before} == before
     assert "nothing has changed" in report()
 
@@ -60,7 +60,7 @@ def touched(path: Path) -> None:
 
 
 @pytest.fixture
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Folders of yamls that tests may change."""
     for name in ("TABLES", "CLAIMS", "SWEEPS", "CONF"):
         monkeypatch.setattr(cache, name, tmp_path / name)
@@ -72,23 +72,23 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     ["TABLES/one.yaml", "CLAIMS/one.yaml", "SWEEPS/one.yaml", "CONF/norm/one.yaml",
      "runs/s/r/row.json", "runs/s/r/history.csv"],
 )  # fmt: skip
-def test_the_fingerprint_is_of_everything_that_a_report_is_made_of(home: Path, place: str) -> None:
-    touched(home / "runs" / "s" / "r" / "row.json")
-    of = [inputs_digest(home / "out", home / "runs")]
+def test_the_fingerprint_is_of_everything_that_a_report_is_made_of(root: Path, place: str) -> None:
+    touched(root / "runs" / "s" / "r" / "row.json")
+    of = [inputs_digest(root / "out", root / "runs")]
     for _ in range(2):  # it appears and changes, or changes twice
-        touched(home / place)
-        of.append(inputs_digest(home / "out", home / "runs"))
-    (home / place).unlink()
-    of.append(inputs_digest(home / "out", home / "runs"))
+        touched(root / place)
+        of.append(inputs_digest(root / "out", root / "runs"))
+    (root / place).unlink()
+    of.append(inputs_digest(root / "out", root / "runs"))
     assert len(set(of[:3])) == 3
     assert of[3] not in of[1:3]
-    assert inputs_digest(home / "elsewhere" / "out", home / "runs") != of[3]  # its links lead there
+    assert inputs_digest(root / "elsewhere" / "out", root / "runs") != of[3]  # its links lead there
 
 
-def test_a_new_normalizer_shifts_the_colours_so_all_is_drawn_again(home: Path) -> None:
-    touched(home / "CONF" / "norm" / "bn.yaml")
+def test_a_new_normalizer_shifts_the_colours_so_all_is_drawn_again(root: Path) -> None:
+    touched(root / "CONF" / "norm" / "bn.yaml")
     before = data_digest("a table")
     assert data_digest("a table") == before
     assert data_digest("another") != before
-    touched(home / "CONF" / "norm" / "an.yaml")
+    touched(root / "CONF" / "norm" / "an.yaml")
     assert data_digest("a table") != before

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from normbench import results, run_files
-from normbench.errors import BadInput
+from normbench.errors import BadInput, count
 from normbench.history import History, read_history
 from normbench.run_files import RunLocked
 from support.rows import row, write_row
@@ -223,3 +223,7 @@ def test_writers_never_leave_half_a_row(tmp_path: Path) -> None:
             results.read_row(tmp_path / "row.json")
     assert [writer.exitcode for writer in writers] == [0, 0, 0]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["row.json"]
+
+
+def test_a_number_with_its_noun() -> None:
+    assert [count(n, "file") for n in (0, 1, 2)] == ["0 files", "1 file", "2 files"]

@@ -103,5 +103,5 @@ def train_cell(
     """Train, and return the fields of the row and the curve, without times, speed and memory."""
     curve = Curve()
     fields = train(Training(Experiment(cell, plan), curve, checkpoints, state))
-    measured = ("seconds", "images_per_second", "peak_memory", "memory", "devices")
+    measured = ("seconds", "images_per_second", "peak_memory", "device_memory", "devices")
     return {key: value for key, value in fields.items() if key not in measured}, curve.records

@@ -16,7 +16,7 @@ class Server(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), Handler)
         self.created: list[dict[str, Any]] = []
         self.streamed: list[dict[str, Any]] = []
-        self.asked: list[str] = []  # operations of GraphQL, in their order
+        self.operations: list[str] = []  # operations of GraphQL, in their order
         self.projects = ["normbench"]
         self.views: dict[str, dict[str, Any]] = {}  # workspaces and report pages, by id
 
@@ -44,9 +44,9 @@ class Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         raw = self.rfile.read(int(self.headers["Content-Length"]))
         if self.path == "/graphql":
-            asked = json.loads(raw)
-            found = self._graphql(asked["query"], asked.get("variables") or {})
-            self._answer({"data": found})
+            request = json.loads(raw)
+            data = self._graphql(request["query"], request.get("variables") or {})
+            self._answer({"data": data})
             return
         if self.path.endswith("file_stream"):
             self.server.streamed.append(json.loads(raw))
@@ -72,7 +72,7 @@ class Handler(BaseHTTPRequestHandler):
 
     def _graphql(self, query: str, variables: dict[str, Any]) -> dict[str, Any]:
         operation = re.search(r"(?:query|mutation)\s+(\w+)", query)
-        self.server.asked.append(operation[1] if operation else "")
+        self.server.operations.append(operation[1] if operation else "")
         if "upsertView" in query:
             return {"upsertView": {"view": self._kept(variables), "inserted": True}}
         if "allViews" in query:

@@ -42,7 +42,7 @@ STEP, FREE = 1e-12, 100.0
 CONTROL = 1e-4
 
 
-def asked(norm: str, stem_stride: int) -> Cell:
+def cell_of(norm: str, stem_stride: int) -> Cell:
     """The cell of one training; maps end at 1x1 with a stem of stride 2, at 2x2 without."""
     model = "resnet18_cifar_v2" if norm == "nf" else "resnet18_cifar"
     own = {"ghost_bn": ["norm.ghost=2"], "batch_renorm": ["norm.start=0", "norm.r_open=0.5"]}
@@ -91,7 +91,7 @@ class Trainings:
             if mode != "reference":
                 self(norm, "reference", REFERENCE, stem_stride)
             group = [each for each in NORMS if (each in EVERYDAY) == everyday and able(each, plan)]
-            cells = {each: asked(each, stem_stride) for each in group}
+            cells = {each: cell_of(each, stem_stride) for each in group}
             folder = self.folder / str(stem_stride)
             folder.mkdir(exist_ok=True)
             self.distances[key] = distances(mode, plan, cells, folder)

@@ -204,8 +204,8 @@ def test_a_sweep_of_seeds_together(command: Command, rows: Callable[[], list[Row
     folders = [Path("runs/default", row.id) for row in rows()]
     assert all(len(list(read_history(folder))) for folder in folders)
     assert all(len(list(folder.glob("wandb/offline-run-*"))) == 1 for folder in folders)
-    told = [(folder / "log.txt").read_text() for folder in folders]
-    assert sum(text.startswith("stacked with") for text in told) == 2
+    logs = [(folder / "log.txt").read_text() for folder in folders]
+    assert sum(text.startswith("stacked with") for text in logs) == 2
     assert "4 finished before, 0 to do" in command(*grid, "recipe.lr=0.01").out
     end = command(*grid, "stack_seeds=true", "recipe.lr=0.01", "runs=one", "trainer.impl=lean")
     assert "seeds not stacked: trainer.impl=lean" in end.out
@@ -216,7 +216,7 @@ def test_seeds_that_do_not_fit_together_are_trained_one_by_one(
     command: Command, rows: Callable[[], list[Row]]
 ) -> None:
     end = command(
-        "-m", *BROKEN, "norm=greedy_together", "seed=0,1", "batch=16", "jobs=1",
+        "-m", *BROKEN, "norm=greedy_stacked", "seed=0,1", "batch=16", "jobs=1",
         "recipe.images=512", "trainer=cpu", "logger=none", "stack_seeds=true",
     )  # fmt: skip
     assert end.code == 0, end.err

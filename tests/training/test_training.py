@@ -217,11 +217,11 @@ def test_the_size_of_chunks_changes_no_number(norm: str) -> None:
     ),
 )
 def test_under_a_fixed_global_batch_they_are_one_computation(norm: str) -> None:
-    home = arguments_for(norm)
-    findings = [train_cell(cell(*home, f"batch={batch}", *FIVE_STEPS))[0] for batch in (4, 128)]
-    for found in findings:
-        assert found.pop("plan")
-    assert findings[0] == findings[1]
+    arguments = arguments_for(norm)
+    results = [train_cell(cell(*arguments, f"batch={batch}", *FIVE_STEPS))[0] for batch in (4, 128)]
+    for fields in results:
+        assert fields.pop("plan")
+    assert results[0] == results[1]
 
 
 def test_bn_is_another_computation_at_every_batch() -> None:
@@ -413,14 +413,14 @@ def test_steps_in_memory_of_their_own_train_bit_for_bit(
     it reads and leaves everything where that lay the first time, and statistics have not moved."""
 
     def capture(run: Callable[[], list[PassOutput]]) -> tuple[cuda_graph.Replay, list[PassOutput]]:
-        told = run()
+        outputs = run()
 
         def replay() -> None:
-            for before, now in zip(told, run(), strict=True):
+            for before, now in zip(outputs, run(), strict=True):
                 for own, new in zip(before, now, strict=True):
                     own.copy_(new)
 
-        return replay, told
+        return replay, outputs
 
     monkeypatch.setattr(cuda_graph, "capture", capture)
     words = (f"norm={norm}", "batch=8", "trainer.per_forward=4", "reg.mixup=0.2", *FIVE_STEPS)
@@ -468,12 +468,12 @@ def test_a_lack_of_memory_is_one_however_recording_ends(monkeypatch: pytest.Monk
 def test_what_changes_from_step_to_step_is_no_graph(
     words: list[str], changes: bool, reason: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked = cell("batch=8", *words, "trainer=gpu", "trainer.cuda_graph=true")
+    on_gpu = cell("batch=8", *words, "trainer=gpu", "trainer.cuda_graph=true")
     monkeypatch.setattr(preflight, "uses_gpu", lambda cell: cell.trainer.accelerator == "gpu")
     with pytest.raises(
         BadInput, match=f"trainer.cuda_graph=true: .*{reason}.*cuda_graph=false works"
     ):
-        preflight.require_cuda_graph(asked, changes_every_step=changes)
+        preflight.require_cuda_graph(on_gpu, changes_every_step=changes)
     with pytest.raises(BadInput, match="it needs a CUDA device"):
         preflight.require_cuda_graph(
             cell("trainer=cpu", "trainer.cuda_graph=true"), changes_every_step=False
