@@ -12,7 +12,20 @@ from normbench.run_files import PROBES, probe_file
 FileFormat = Literal["png", "pdf", "svg"]
 FORMATS: tuple[FileFormat, ...] = ("png", "pdf", "svg")
 BATCH, CURVES, SIZES = "", "-curves", "-sizes"  # ends of file names
-PROBE_FIGURES = {f"-{kind}": kind for kind in ("spp", "power", "ratios", "example_weight")}
+#: Captions of the figures of probes by kind; `probe_figures` draws them.
+PROBE_CAPTIONS = {
+    "spp": "Signal propagation over residual blocks after the last epoch; first seed.",
+    "power": "Power of the normalized activations over depth after the last epoch; first seed.",
+    "ratios": "Ratios learned by switchable normalization, by receptive field; all seeds.",
+    "example_weight": "Weight alpha of an image in its own statistics: validation results.",
+}
+PROBE_FIGURES = {f"-{kind}": kind for kind in PROBE_CAPTIONS}
+CAPTIONS = {
+    BATCH: "{label} over images per worker: {statistic} and standard deviation over seeds.",
+    CURVES: "Top-1 accuracy over epochs, mean over seeds: training dotted, validation solid.",
+    SIZES: "{label} over parameters and multiply-adds of the network.",
+    **{end: PROBE_CAPTIONS[kind] for end, kind in PROBE_FIGURES.items()},
+}
 
 
 def figure_kinds(table: Table, runs: Path) -> list[str]:

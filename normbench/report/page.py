@@ -15,7 +15,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from normbench.config.files import SWEEPS, names
 from normbench.report import recommendation
-from normbench.report.figure_kinds import BATCH, CURVES, PROBE_FIGURES, SIZES, figure_kinds
+from normbench.report.figure_kinds import CAPTIONS, PROBE_FIGURES, figure_kinds
 from normbench.report.footnotes import footnotes, short_commit
 from normbench.report.table import MISSING, Entry, Table
 from normbench.report.table_spec import FULL, TableSpec
@@ -23,15 +23,6 @@ from normbench.report.verdicts import METHOD, ClaimResult, count_verdicts, group
 from normbench.results import Row, study_file
 
 FILTERS = {"data": "Data set", "model": "Network", "reg": "Regularization"}
-_CAPTIONS = {
-    BATCH: "{label} over images per worker: {statistic} and standard deviation over seeds.",
-    CURVES: "Top-1 accuracy over epochs, mean over seeds: training dotted, validation solid.",
-    SIZES: "{label} over parameters and multiply-adds of the network.",
-    "-spp": "Signal propagation over residual blocks after the last epoch; first seed.",
-    "-power": "Power of the normalized activations over depth after the last epoch; first seed.",
-    "-ratios": "Ratios learned by switchable normalization, by receptive field; all seeds.",
-    "-example_weight": "Weight alpha of an image in its own statistics: validation results.",
-}
 
 
 def page(
@@ -128,7 +119,7 @@ def _number(table: Table, entry: Entry, row: Row) -> str:
 def _figure(table: Table, kind: str, figures: Path) -> dict[str, Any]:
     path = figures / table.spec.name / f"{table.slug}{kind}.svg"
     spec = table.spec
-    caption = _CAPTIONS[kind].format(label=spec.metric.label, statistic=spec.statistic)
+    caption = CAPTIONS[kind].format(label=spec.metric.label, statistic=spec.statistic)
     lines = ", ".join(" ".join(label) for label in table.lines)
     # A short prefix: a figure has a hundred references.
     prefix = "f" + hashlib.sha256(f"{anchor(table)}{kind}".encode()).hexdigest()[:10]

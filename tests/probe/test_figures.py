@@ -7,9 +7,10 @@ from statistics import fmean
 
 import pytest
 
-from normbench.config.files import FIGURES, load, names
+from normbench.config.files import FIGURES, load, names, training_probes
 from normbench.probe.options import WORDS
-from normbench.report.probe_figures import draw
+from normbench.report.figure_kinds import PROBE_CAPTIONS
+from normbench.report.probe_figures import DRAW, ONE_SEED, draw
 from normbench.run_files import (
     Record,
     group_by,
@@ -30,6 +31,11 @@ def figure(probe_command: Probe) -> Callable[[str], dict[str, list[Record]]]:
         return group_by(lines(f"{name}-changed"), "network")
 
     return drawn
+
+
+def test_every_probe_of_a_training_has_a_caption_and_a_figure() -> None:
+    assert set(training_probes()) <= PROBE_CAPTIONS.keys() <= DRAW.keys()
+    assert set(ONE_SEED) <= PROBE_CAPTIONS.keys()
 
 
 def is_a_line(heights: list[float], within: float) -> bool:
