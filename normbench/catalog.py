@@ -248,12 +248,12 @@ def _help() -> str:
     return f"{__doc__}\n{models}\n{cli.describe_kind('recipes NAME', RecipeOptions, NoOptions)}"
 
 
-@cli.command("normbench.catalog", _help)
+@cli.command("normbench.catalog", _help, needs_words=True)
 def main(arguments: Sequence[str]) -> int:
     """Print the names of one list, or some of them in full; 2 for words that cannot be used."""
-    kind, *words = arguments or ["nothing"]
+    kind, *words = arguments
     if kind not in LISTS:
-        raise BadInput(f"{' '.join(arguments) or kind} is no list; {choose_from(kind, LISTS)}")
+        raise BadInput(f"{' '.join(arguments)} is no list; {choose_from(kind, LISTS)}")
     if not words:
         _print_names(kind)
     elif kind == "models":

@@ -18,6 +18,7 @@ from normbench.config.files import ROOT
 from normbench.report import build
 from normbench.report.exports import table_markdown
 from normbench.report.pivot import tables
+from normbench.report.recommendation import sentences
 from support.commands import Command
 from support.dataset_files import FASHION_MNIST
 from support.shell import shell
@@ -61,7 +62,12 @@ def examples(page: Path) -> list[Example]:
 
 
 EVERY = [example for page in (ROOT / "README.md", *GUIDES) for example in examples(page)]
-OURS = [example for example in EVERY if example.words[:2] == ["python", "-m"]]
+#: The one with --config-dir runs with files of its own, below.
+OURS = [
+    example
+    for example in EVERY
+    if example.words[:2] == ["python", "-m"] and "--config-dir" not in example.words
+]
 RUN = [example for example in OURS if not example.mark.startswith("not run: ")]
 
 
@@ -106,6 +112,7 @@ def test_the_readmes_table_is_that_of_the_report() -> None:
     lines = [line for line in table_markdown(table).splitlines() if line.startswith("|")]
     assert len(lines) == 4
     assert "\n".join(lines) in README
+    assert f"\n> {sentences(table)[0]}\n" in README
 
 
 def run_in_process(
@@ -192,7 +199,9 @@ def test_a_normalizer_of_your_own_as_the_readme_writes_it(tmp_path: Path) -> Non
     (tmp_path / "my_norm.py").write_text(code)
     (tmp_path / "mine" / "norm").mkdir(parents=True)
     (tmp_path / "mine" / "norm" / "identity.yaml").write_text(f"# mine/norm{yaml}")
-    (command,) = (line for line in README.splitlines() if line.startswith("PYTHONPATH"))
+    (command,) = (
+        line for line in README.splitlines() if line.startswith("python -m normbench --config-dir")
+    )
     finished = shell(command + " recipe.images=2560 trainer=cpu logger=none", tmp_path)
     assert finished.returncode == 0, finished.stderr
     assert "| identity †" in finished.stdout
@@ -221,7 +230,7 @@ def executed(page: str) -> list[dict[str, Any]]:
 
 
 def test_the_python_of_the_guide(command: Command, capsys: pytest.CaptureFixture[str]) -> None:
-    command("norm=gn", "recipe.images=5120", *SHORT[1:])  # long enough not to diverge
+    command("norm=gn", "batch=4", "recipe.images=5120", *SHORT[1:])  # long enough not to diverge
     layers, networks, _ = executed("python.md")
     (ratios,) = layers["ratios"](layers["network"]).values()
     assert sum(ratios["mean"]) == pytest.approx(1)

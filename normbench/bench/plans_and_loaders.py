@@ -54,7 +54,7 @@ def _bench(
         RuntimeError: one of the processes failed.
     """
     if not calls:
-        raise BadInput(f"{what}s=A,B,... names what is compared")
+        raise BadInput(f"{what}s is missing: {what}s=A,B,... names what is compared")
     # The server has imported torch already when a call starts its processes.
     worker_process.start_server((*PRELOAD, "normbench.bench.in_worker_process"))
     with tempfile.TemporaryDirectory(prefix="normbench-") as scratch:

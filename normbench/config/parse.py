@@ -27,12 +27,12 @@ from normbench.errors import BadInput, choose_from, require_one_of
 
 #: Whole numbers of conf/trainer: the least, and what each counts.
 TRAINER_NUMBERS = {
-    "devices": (1, "devices of a run at most"),
-    "per_forward": (1, "workers in one forward pass at most"),
-    "threads": (1, "CPU threads of a run"),
-    "chunk": (1, "optimizer steps of a chunk"),
-    "log_every": (1, "steps between two records of the curve"),
-    "readers": (0, "processes that read images"),
+    "devices": (1, "the largest number of devices of a run"),
+    "per_forward": (1, "the largest number of workers in one forward pass"),
+    "threads": (1, "the number of CPU threads of a run"),
+    "chunk": (1, "the number of optimizer steps of a chunk"),
+    "log_every": (1, "the number of steps between two records of the curve"),
+    "readers": (0, "the number of processes that read images"),
 }
 NULLABLE = ("per_forward", "chunk", "readers")
 
@@ -63,7 +63,7 @@ def parse(
         for group in (*GROUPS, "trainer", "checkpoint", "probe", "logger")
     }
     protocol = choices["protocol"]
-    batch = require_whole("batch", _take(rest, "batch"), 1, "images per worker")
+    batch = require_whole("batch", _take(rest, "batch"), 1, "the number of images per worker")
     workers, global_batch = derive_workers(
         protocol, batch, _take(rest, "workers"), _take(rest, "global_batch")
     )
@@ -111,15 +111,17 @@ def derive_workers(protocol: str, batch: int, workers: Any, global_batch: Any) -
             f"workers={workers}: under protocol={protocol} the workers follow from global_batch / "
             f"batch; protocol=fixed_workers workers={workers} fixes them"
         )
-    total = require_whole("global_batch", global_batch, 1, "images of an optimizer step")
+    total = require_whole(
+        "global_batch", global_batch, 1, "the number of images of an optimizer step"
+    )
     if total % batch:
         small = [d for d in range(1, isqrt(total) + 1) if total % d == 0]
         divisors = {*small, *(total // d for d in small)}
-        near = sorted(sorted(divisors, key=lambda d: abs(d - batch))[:2])
+        near = [max(d for d in divisors if d < batch), *(d for d in sorted(divisors) if d > batch)]
+        working = " or ".join(f"batch={d}" for d in near[:2])
         raise BadInput(
-            f"batch={batch} does not divide the global batch of {total} images; "
-            f"{' or '.join(f'batch={d}' for d in near)} does, or choose global_batch={batch * 8} "
-            "or protocol=fixed_workers"
+            f"batch={batch} does not divide the global batch of {total} images; {working} does, or "
+            f"choose global_batch={batch * 8} or protocol=fixed_workers"
         )
     return total // batch, total
 
@@ -192,7 +194,7 @@ def _parse_settings(rest: dict[str, Any], sweep: str | None) -> Settings:
     if not isinstance(runs, str) or not runs:
         raise BadInput(f"runs={runs}: it names the root folder of all runs, as in runs=runs")
     if jobs is not None:
-        require_whole("jobs", jobs, 1, "runs beside each other")
+        require_whole("jobs", jobs, 1, "the number of runs at the same time")
     force, resume, stack_seeds = (
         _require_bool(key, _take(rest, key)) for key in ("force", "resume", "stack_seeds")
     )
@@ -230,8 +232,15 @@ def _parse_probe(options: Mapping[str, Any]) -> Probing:
         require_one_of("probe.kinds", kind, training_probes())
     return Probing(
         tuple(kinds),
-        require_whole("probe.every", options["every"], 1, "epochs between two measurements"),
-        require_whole("probe.images", options["images"], 2, "training images that probes measure"),
+        require_whole(
+            "probe.every", options["every"], 1, "the number of epochs between two measurements"
+        ),
+        require_whole(
+            "probe.images",
+            options["images"],
+            2,
+            "the number of training images that probes measure",
+        ),
     )
 
 

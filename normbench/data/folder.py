@@ -1,4 +1,4 @@
-"""Any photographs in folders: root/train/CLASS/*.jpg, and root/test or root/val to test on."""
+"""Any photographs in folders: root/train/CLASS/*, and root/test or root/val to test on."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -6,7 +6,7 @@ from functools import cached_property
 from normbench.data.official_files import OfficialFiles
 from normbench.data.photographs import FileSplit, Photographs, class_folders, list_images
 
-REMEDY = "data.root=FOLDER names a folder of train/CLASS/*.jpg and test/CLASS/*.jpg (or val)"
+REMEDY = "data.root=FOLDER names a folder of train/CLASS/* and test/CLASS/* (or val)"
 
 
 @dataclass(frozen=True)
@@ -14,7 +14,7 @@ class ImageFolder(Photographs):
     """A user's images in torchvision's layout.
 
     Args:
-        root: folder of train/CLASS/*.jpg and of test/CLASS/*.jpg or val/CLASS/*.jpg.
+        root: folder of train/CLASS/* and of test/CLASS/* or val/CLASS/*.
         name: name of these images in ids and tables, wherever their folder is; null: the folder.
     """
 
@@ -33,6 +33,8 @@ class ImageFolder(Photographs):
         return len(self._classes)
 
     def list_files(self) -> tuple[FileSplit, FileSplit]:
+        if not self.folder.is_dir():
+            raise self._files.unusable("", "is no folder")
         test = next((name for name in ("test", "val") if (self.folder / name).is_dir()), None)
         if test is None:
             raise self._files.unusable("", "has neither test/ nor val/")

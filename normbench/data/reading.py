@@ -30,8 +30,8 @@ from normbench.errors import BadInput
 LoaderName = Literal["auto", "memory", "ffcv", "torch"]
 PORTION = 2**21  # pixel values, about, that a process reads at once
 NO_FFCV = (
-    "loader=ffcv: FFCV is not installed; pip install 'normbench[ffcv]' after apt-get install "
-    "libturbojpeg0-dev libopencv-dev pkg-config, or choose loader=torch"
+    "FFCV is not installed; pip install 'normbench[ffcv]' after apt-get install libturbojpeg0-dev "
+    "libopencv-dev pkg-config"
 )
 
 
@@ -196,7 +196,7 @@ def _choose_loader(data: Dataset, official: tuple[Split, Split], *, policies: bo
 def _open_prepared(data: Dataset, official: tuple[Split, Split]) -> tuple[Split, Split]:
     prepared = check_prepared(data, official)  # first: data sets in memory have no such files
     if not find_spec("ffcv"):
-        raise BadInput(NO_FFCV)
+        raise BadInput(f"loader=ffcv: {NO_FFCV}, or choose loader=torch")
     # Here and not above: it takes seconds to import, and may not be installed.
     from normbench.data.ffcv_reader import PreparedSplit
 

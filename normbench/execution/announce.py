@@ -40,7 +40,9 @@ def _lacks(row: Row, names: Sequence[str], root: Path) -> bool:
 
 def print_plans(entries: Sequence[QueueEntry], summary: Summary) -> None:
     """Print how many cells will be trained, and by which plans."""
-    if sharing := summary.shared + sum(len(entry.sharing) for entry in entries):
+    if summary.shared:
+        print_line(f"{summary.shared} copied from finished runs of the same computation")
+    if sharing := sum(len(entry.sharing) for entry in entries):
         print_line(f"{len(entries)} to train; {sharing} share the row of the same computation")
     for plan, number in Counter(map(_describe_plan, entries)).items():
         print_line(f"plan of {'1 run' if number == 1 else f'{number} runs'}: {plan}")

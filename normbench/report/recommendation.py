@@ -136,12 +136,21 @@ def markdown(tables: Sequence[Table]) -> str:
 def sentences(table: Table) -> list[str]:
     """Return the advice for each number of images per worker, and what was not tested."""
     columns = advice(table)
-    untested = [f"Not tested: {', '.join(columns[-1].untested) or 'none'}."] if columns else []
-    return [*(sentence(table, column) for column in columns), *untested]
+    if not columns:
+        return []
+    nowhere = [name for name in columns[0].untested if all(name in c.untested for c in columns)]
+    lines = []
+    for column in columns:
+        missing = [name for name in column.untested if name not in nowhere]
+        lines.append(sentence(table, column, missing))
+    return [*lines, f"Not tested: {', '.join(nowhere) or 'none'}."]
 
 
-def sentence(table: Table, advised: Advice) -> str:
-    """Return the advice for one number of images per worker in words."""
+def sentence(table: Table, advised: Advice, missing: Sequence[str] = ()) -> str:
+    """Return the advice for one number of images per worker in words.
+
+    `missing` are normalizers that were tested with other numbers of images alone.
+    """
     decimals = table.spec.decimals
     text = f"With {advised.batch} images per worker"
     if advised.good:
@@ -157,6 +166,7 @@ def sentence(table: Table, advised: Advice) -> str:
             f"{each.name} {each.mean:.{decimals}f}" for each in advised.unsure
         ],
         "Without a result": advised.failed,
+        "Not tested here": missing,
     }
     return text + "".join(f" {what}: {'; '.join(each)}." for what, each in lists.items() if each)
 

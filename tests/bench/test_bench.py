@@ -292,7 +292,7 @@ def test_runs_of_a_sweep_start_one_after_the_other() -> None:
         (["sweep", "norm=gn,bn", "against=x"], "against=x: it holds no normbench; a checkout of"),
         (["sweep", "seed=range(0,3)"], "seed=range(0,3): a grid to be timed is of lists"),
         (["seeds", "seeds=two"], "seeds=two: it is a whole number above 0, as seeds=3"),
-        (["workers"], "plans=A,B,... names what is compared"),
+        (["workers"], "plans is missing: plans=A,B,... names what is compared"),
         (
             ["layers", "norms=bn"],
             "norms=bn is unknown to layers; did you mean norm? (known: act, device, ",

@@ -20,7 +20,7 @@ from normbench.report.__main__ import main
 from normbench.report.figure import style
 from normbench.report.page import inline_svg
 from normbench.report.pivot import tables
-from normbench.report.recommendation import advice, sentence
+from normbench.report.recommendation import advice, sentences
 from normbench.results import Row
 from support.rows import FAR, runs
 
@@ -382,7 +382,7 @@ def test_the_answer_names_the_best_those_as_good_their_costs_and_what_was_not_te
     assert "gn" not in few.untested
     assert few.good[0].time == pytest.approx(2.0)  # of bn, the fastest
     assert many.batch == 128
-    said = sentence(table, few)
+    said, at_128, untested = sentences(table)
     assert said.startswith(
         "With 4 images per worker the best is evonorm_s0 (76.4 ± 0.1, n = 2, 2.0"
     )
@@ -390,6 +390,10 @@ def test_the_answer_names_the_best_those_as_good_their_costs_and_what_was_not_te
     assert "Significantly worse: bn 70.1." in said
     assert "Not testable with one seed: frn 70.0." in said
     assert "Without a result: nf (1 of 1 div.)." in said
+    assert "Not tested here" not in said
+    assert at_128.endswith(" Not tested here: frn; gn; nf.")
+    assert untested.startswith("Not tested: batch_renorm, bgn, ")
+    assert {"bn", "evonorm_s0", "frn", "gn", "nf"}.isdisjoint(untested.strip(".").split(", "))
 
 
 def test_tables_of_which_hardly_anything_was_trained_are_left_out_unless_named(
