@@ -5,9 +5,9 @@
     ratios              ratios of switchable normalization (Luo et al. 2019, section 4)
 
 They know torch, normalizers and networks, no training; they do not change the network and draw no
-random number. `training_probes` runs them during a
-training, `python -m normbench.probe` on finished networks. To add one, write a module here with the
-functions of `Measurement`, and a yaml in conf/probe/.
+random number. `training_probes` runs them during a training, `python -m normbench.probe` on
+finished networks. To add one, write a module here with the functions of `Measurement`, a yaml in
+conf/probe/, and its caption and drawing in `normbench.report.figure_kinds` and `probe_figures`.
 """
 
 from collections.abc import Sequence

@@ -139,7 +139,7 @@ def test_an_uploaded_offline_run_is_the_row_and_has_all_that_dashboards_show(
     words = ("norm=bn", "batch=4", "recipe.images=512", "data.val=0.2", "trainer=cpu")
     end = command(*words)
     assert end.code == 0, end.err
-    (upload,) = re.findall(r"`(wandb sync .*)` uploads", end.out)
+    (upload,) = re.findall(r"upload with `(wandb sync .*)`", end.out)
     monkeypatch.delenv("WANDB_MODE")
     script = f"{Path(sys.executable).parent}/{upload}"
     subprocess.run(script, shell=True, check=True, capture_output=True)
