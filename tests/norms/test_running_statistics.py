@@ -45,11 +45,11 @@ def test_passes_of_one_worker_move_statistics_like_one_pass_of_all(name: str, wo
     set_workers(together, workers)
     x = images((32, 6, 3, 3)).detach()
     together(x)
-    turns = []
-    for turn in NetworkStatistics(layer).passes(workers):
-        layer(x[turn::workers])
-        turns.append(turn)
-    assert turns == list(range(workers))
+    numbers = []
+    for number in NetworkStatistics(layer).passes(workers):
+        layer(x[number::workers])
+        numbers.append(number)
+    assert numbers == list(range(workers))
     assert_equal_statistics(layer, running(together))
 
 

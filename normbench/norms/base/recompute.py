@@ -20,10 +20,10 @@ def recomputed(layer: Any, x: Tensor) -> Tensor:
 
     In the second forward pass `layer.recomputing` is True.
     """
-    turns = iter((False,))
+    recomputing = iter((False,))
 
     def run(x: Tensor) -> Tensor:
-        layer.recomputing = next(turns, True)
+        layer.recomputing = next(recomputing, True)
         try:
             return layer.compute(x)  # type: ignore[no-any-return]
         finally:
