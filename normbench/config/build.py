@@ -12,7 +12,7 @@ from typing import Any, get_type_hints
 
 from pydantic import TypeAdapter, ValidationError
 
-from normbench.config.files import CONF, load, names
+from normbench.config.files import CONF, load_options, names
 from normbench.errors import BadInput, choose_from, require_one_of
 
 
@@ -23,7 +23,7 @@ def options(group: str, name: str, overrides: Mapping[str, Any]) -> dict[str, An
         BadInput: there is no such yaml, or it has no such option.
     """
     require_one_of(group, name, names(CONF / group))
-    defaults = load(CONF / group / f"{name}.yaml")
+    defaults = load_options(CONF / group / f"{name}.yaml")
     for key in overrides:
         if key not in defaults:
             choices = choose_from(key, defaults.keys() - {"_target_"})

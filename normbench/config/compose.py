@@ -25,7 +25,7 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
 from normbench.config.cells import Cell, Settings
-from normbench.config.files import CONF, LAUNCHERS, SWEEPS, groups, load, names, unverified
+from normbench.config.files import CONF, LAUNCHERS, SWEEPS, groups, load_options, names, unverified
 from normbench.config.help_text import epilog
 from normbench.config.hydra_errors import one_sentence
 from normbench.config.parse import parse
@@ -170,7 +170,7 @@ def _read_choice(
 @cache
 def _read_yaml(path: Path, _time: int) -> tuple[dict[str, Any], frozenset[str]]:
     """Read a yaml that many compositions share; anew if its time of change has changed."""
-    return load(path), unverified(path)
+    return load_options(path), unverified(path)
 
 
 def _as_list_of_one(word: str) -> str:

@@ -76,6 +76,19 @@ def load(path: Path) -> dict[str, Any]:
     return {str(key): value for key, value in content.items()}
 
 
+def load_options(path: Path) -> dict[str, Any]:
+    """Read the options of a choice, with those of the choices that it extends by `defaults`."""
+    own = load(path)
+    options: dict[str, Any] = {}
+    for name in own.pop("defaults", []):
+        # A file of a user's own may extend one of conf/; bases without a file belong to Hydra.
+        for folder in (path.parent, CONF / path.parent.name):
+            if isinstance(name, str) and (base := folder / f"{name}.yaml").is_file():
+                options |= load_options(base)
+                break
+    return options | own
+
+
 def unverified(path: Path) -> frozenset[str]:
     """Return the options that a comment on their line calls unverified: no source has the value."""
     return frozenset(re.findall(r"^(\w+):.*#\s*unverified", path.read_text(), re.MULTILINE))

@@ -9,7 +9,7 @@ import yaml
 from hydra.errors import HydraException, MissingConfigException, OverrideParseException
 from omegaconf.errors import OmegaConfBaseException
 
-from normbench.config.files import CONF, LAUNCHERS, default_choices, groups, load, names
+from normbench.config.files import CONF, LAUNCHERS, default_choices, groups, load_options, names
 from normbench.errors import BadInput, choose_from
 
 #: Keys of conf/config.yaml that are no groups, as a hint for a misspelt one.
@@ -97,7 +97,7 @@ def _describe_unknown_key(key: str, words: Sequence[str], config_dirs: Sequence[
     for name in choice.split(","):
         for folder in (CONF, *config_dirs):
             path = folder / group / f"{name}.yaml"
-            options = load(path).keys() - {"_target_"} if path.is_file() else {option}
+            options = load_options(path).keys() - {"_target_"} if path.is_file() else {option}
             if "." in option and option.partition(".")[0] in options:
                 return f"{key} is not there yet; to add it write +{key}=VALUE"
             if option not in options:

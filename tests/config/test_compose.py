@@ -499,6 +499,16 @@ def test_the_divisors_that_are_offered_divide(batch: int) -> None:
 # The yamls
 
 
+def test_a_yaml_of_ones_own_may_extend_one_of_conf(tmp_path: Path) -> None:
+    (tmp_path / "norm").mkdir()
+    (tmp_path / "norm/wide.yaml").write_text("# GN.\ndefaults: [gn, _self_]\ngroups: 2\n")
+    extended = cell("--config-dir", str(tmp_path), "norm=wide")
+    gn = cell("norm=gn", "norm.groups=2")
+    assert extended.norm.options == gn.norm.options
+    assert extended.norm.changed == {}
+    assert gn.norm.changed == {"groups": 2}
+
+
 @pytest.mark.parametrize("path", YAMLS, ids=lambda path: f"{path.parent.name}/{path.stem}")
 def test_a_yaml_says_at_its_head_what_it_is(path: Path) -> None:
     assert len(files.headline(path)) > 20
@@ -534,4 +544,4 @@ def test_an_option_of_a_group_that_no_code_reads_is_refused(group: str, tmp_path
 def test_hardware_says_nothing_about_the_science(path: Path) -> None:
     speed = {"accelerator", "devices", "per_forward", "threads", "chunk", "readers"}
     speed |= {"channels_last", "impl", "cuda_graph"}
-    assert files.load(path).keys() == {*speed, "log_every"}
+    assert files.load_options(path).keys() == {*speed, "log_every"}
