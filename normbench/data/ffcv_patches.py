@@ -17,6 +17,8 @@ does the same:
                                   labels, sizes and places of the images
     OSCacheManager                finds the images of a file
     libffcv.imdecode              decodes one JPEG into memory of its own size
+    RGBImageField.encode          replaced when writing: an image is stored as it was compressed
+    DatasetWriter.fname           the file that is written
     DatasetWriter.metadata_sm     shared memory that remains when writing is interrupted
 
 A test fails if FFCV changes these names or signatures.
