@@ -242,8 +242,18 @@ def _entries(record: Record) -> list[str]:
     ratio, memory_ratio = (
         "" if record[key] is None else f"{record[key]:.2f}" for key in ("ratio", "memory_ratio")
     )
+    lower, upper = without_exponent(record["lower"]), without_exponent(record["upper"])
     return [
-        f"{record['steps_per_second']:.4g}", f"{record['lower']:.4g} to {record['upper']:.4g}",
-        f"{record['images_per_second']:.4g}", ratio, f"{record['memory'] / 2**20:.3g}",
+        without_exponent(record["steps_per_second"]),
+        f"{lower} to {upper}",
+        without_exponent(record["images_per_second"]),
+        ratio,
+        without_exponent(record["memory"] / 2**20, 3),
         memory_ratio,
-    ]  # fmt: skip
+    ]
+
+
+def without_exponent(number: float, digits: int = 4) -> str:
+    """Return a number with so many significant digits or all before the point, never as 1e+04."""
+    text = f"{number:.{digits}g}"
+    return f"{number:.0f}" if "e+" in text else text

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from normbench.catalog import model, normalizer
-from normbench.probe.speed import StepMode, TimedNetwork, measure_speeds
+from normbench.probe.speed import StepMode, TimedNetwork, measure_speeds, without_exponent
 from support.networks import noise
 
 MODES: tuple[StepMode, ...] = ("training", "inference")
@@ -73,3 +73,13 @@ def test_a_network_that_does_not_fit_is_oom() -> None:
     assert (fits.status, fits.reason) == ("ok", "")
     with pytest.raises(RuntimeError, match="something else"):
         measure_speeds({"broken": entry(lambda: Broken(4, 10), x)}, 10, "inference", repeats=1)
+
+
+def test_a_fast_speed_is_printed_without_an_exponent() -> None:
+    assert [without_exponent(x) for x in (0.5, 12.3456, 9999.4, 10_610.2)] == [
+        "0.5",
+        "12.35",
+        "9999",
+        "10610",
+    ]
+    assert without_exponent(999.9, 3) == "1000"
