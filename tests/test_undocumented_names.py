@@ -5,6 +5,7 @@ import inspect
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from multiprocessing import context, forkserver
+from multiprocessing.process import BaseProcess
 
 import pytest
 import torch
@@ -110,4 +111,4 @@ def test_wandb_raises_its_private_error() -> None:
 def test_the_fork_server_can_be_started_before_the_first_process() -> None:
     assert "ensure_running" in forkserver.__all__
     assert list(inspect.signature(forkserver.ensure_running).parameters) == []
-    assert issubclass(context.ForkServerProcess, context.process.BaseProcess)
+    assert issubclass(context.ForkServerProcess, BaseProcess)

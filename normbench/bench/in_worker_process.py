@@ -43,7 +43,8 @@ def feed(request: tuple[Cell, str], _report: Callable[[Any], None]) -> float:
     if loader == "usual":
         datamodule = Experiment(replace(cell, loader="torch")).open_datamodule()
         return _time_second_epoch(_usual_epochs(datamodule, cell.batch, count_readers(cell)))
-    datamodule = Experiment(replace(cell, loader=loader)).open_datamodule()  # type: ignore[arg-type]
+    cell = replace(cell, loader=loader)  # type: ignore[arg-type]
+    datamodule = Experiment(cell).open_datamodule()
     return _time_second_epoch(_our_epochs(datamodule))
 
 

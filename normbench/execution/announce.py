@@ -6,6 +6,7 @@ from pathlib import Path
 
 from normbench import results
 from normbench.config.cells import Cell
+from normbench.errors import count
 from normbench.execution.job import PreflightResults, Summary
 from normbench.execution.progress import print_line
 from normbench.execution.scheduler import QueueEntry
@@ -45,7 +46,7 @@ def print_plans(entries: Sequence[QueueEntry], summary: Summary) -> None:
     if sharing := sum(len(entry.sharing) for entry in entries):
         print_line(f"{len(entries)} to train; {sharing} share the row of the same computation")
     for plan, number in Counter(map(_describe_plan, entries)).items():
-        print_line(f"plan of {'1 run' if number == 1 else f'{number} runs'}: {plan}")
+        print_line(f"plan of {count(number, 'run')}: {plan}")
 
 
 def _describe_plan(entry: QueueEntry) -> str:
@@ -65,8 +66,7 @@ def print_stacks(entries: Sequence[QueueEntry], preflight: PreflightResults) -> 
     seeds = Counter(entry.memory_key for entry in entries if entry.stackable)
     for size, number in sorted(Counter(seeds.values()).items()):
         if size > 1:
-            networks = "1 network" if number == 1 else f"{number} networks"
-            print_line(f"{size} seeds stacked in {networks}")
+            print_line(f"{size} seeds stacked in {count(number, 'network')}")
     reasons = dict.fromkeys(preflight.cells[entry.cell.id].unstackable for entry in entries)
     for reason in filter(None, reasons):
         print_line(f"seeds not stacked: {reason}")

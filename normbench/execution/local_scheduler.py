@@ -11,6 +11,7 @@ from pathlib import Path
 from normbench import results, run_files
 from normbench.config.cells import Settings
 from normbench.config.plan import share_of_cores
+from normbench.errors import count
 from normbench.execution import process_group
 from normbench.execution.distributed_env import DistributedEnv
 from normbench.execution.job import Job, Summary
@@ -72,10 +73,9 @@ class LocalScheduler(Scheduler):
         slots = self.settings.jobs or max(1, (len(self.gpus) if on_gpu else cores) // devices)
         slots = min(slots, len(self.queue))
         if slots:
-            runs = "1 run at a time" if slots == 1 else f"{slots} runs at a time"
             ranks = "" if devices == 1 else f", up to {devices} processes each"
             place = f"{len(self.gpus)} GPUs" if on_gpu else f"{cores * threads} CPU cores"
-            print_line(f"{runs}{ranks}, threads={threads}, on {place}")
+            print_line(f"{count(slots, 'run')} at a time{ranks}, threads={threads}, on {place}")
         return slots
 
     def run(self) -> None:

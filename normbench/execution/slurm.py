@@ -13,7 +13,7 @@ from typing import Any
 
 from normbench import results, run_files
 from normbench.config.cells import Settings
-from normbench.errors import BadInput
+from normbench.errors import BadInput, count
 from normbench.execution.job import Summary
 from normbench.execution.progress import print_line
 from normbench.execution.scheduler import QueueEntry, Scheduler
@@ -101,7 +101,7 @@ class SlurmScheduler(Scheduler):
                 entry.job.folder, "queued", job=job.job_id, title=entry.cell.title
             )
         self.active |= {job.job_id for job in jobs}
-        print_line(f"{len(entries)} jobs submitted, their logs are in {self.logs}")
+        print_line(f"{count(len(entries), 'job')} submitted; logs are in {self.logs}")
 
     def _watch_submitted_jobs(self) -> None:
         """Watch the active jobs that an earlier command submitted for queued cells."""

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from normbench import results
 from normbench.config.cells import Cell, Settings
-from normbench.errors import BadInput
+from normbench.errors import BadInput, count
 from normbench.execution import announce, process_group, worker_process
 from normbench.execution.distributed_env import DistributedEnv
 from normbench.execution.job import Job, PreflightRequest, PreflightResults, Summary
@@ -77,7 +77,7 @@ class Sweep:
             (finished if is_finished else self.cells).append(cell)
         self.summary = Summary(reused=len(finished))
         announce.print_missing_files(finished, self.rows, self.root)
-        number = "1 cell" if len(cells) == 1 else f"{len(cells)} cells"
+        number = count(len(cells), "cell")
         print_line(f"{number}, {len(finished)} finished before, {len(self.cells)} to do")
         self.checkpoints = {
             cell.id: init_checkpoint(cell, self.rows, self.root)
