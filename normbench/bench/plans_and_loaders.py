@@ -24,7 +24,7 @@ def bench_workers(options: BenchWorkersOptions, words: Sequence[str]) -> None:
     calls: dict[str, WorkerCall] = {}
     for word in options.plans:
         plan = _parse_plan(word, cell)
-        # All plans use the same cores: of fewer processes each has more threads.
+        # All plans use the same cores: with fewer processes, each has more threads.
         share = max(1, cores // plan.devices)
         shared = cell.with_readers(share)
         shared = replace(shared, trainer=replace(shared.trainer, threads=share))

@@ -118,7 +118,7 @@ def time_training(
 ) -> float:
     """Return seconds of all steps of a training; on a CPU those of the processor."""
     clock = _Clock(device)
-    # Appended here, so that the trainer is built as for a run.
+    # Added afterwards, so that the trainer is built as for a run.
     trainer.callbacks.append(clock)  # type: ignore[attr-defined]
     trainer.fit(module, datamodule)
     return clock.seconds

@@ -104,7 +104,7 @@ def measure_starts(words: Sequence[str]) -> tuple[float, list[float]]:
 
 
 def _start(words: Sequence[str], root: str, checkout: Path | None = None) -> subprocess.Popen[str]:
-    # Ahead of what is installed, so that -m normbench is that of the other checkout.
+    # Before the installed packages, so that -m normbench runs the other checkout.
     path = os.pathsep.join(map(str, filter(None, [checkout, os.environ.get("PYTHONPATH")])))
     return subprocess.Popen(
         [sys.executable, "-m", "normbench", *words],

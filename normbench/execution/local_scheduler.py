@@ -209,7 +209,7 @@ class LocalScheduler(Scheduler):
         """Retry with fewer workers in a forward pass, by the next plan; without one write a row."""
         path = entry.job.folder / "row.json"
         if stacked and not entry.job.force and path.exists() and results.read_row(path).final:
-            # Seeds that resume at one step are trained before those at another, and had room.
+            # Stacked seeds are trained in groups by the step they resume at; this group had room.
             self.summary.trained += 1
             self.finish(entry)
             return

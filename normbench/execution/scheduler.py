@@ -79,7 +79,7 @@ class Scheduler:
 
     def __init__(self, entries: Sequence[QueueEntry], settings: Settings, summary: Summary) -> None:
         self.root, self.settings, self.summary = Path(settings.runs), settings, summary
-        self.queue = deque(entries)  # grows: jobs without memory, and cells that share no row
+        self.queue = deque(entries)  # also jobs that ran out of memory, and cells that wait for one
         self.shareable: dict[str, Row] = {}  # by computation
         self.screen: Screen = screen(sum(1 + len(entry.sharing) for entry in entries))
 

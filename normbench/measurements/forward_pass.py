@@ -32,7 +32,7 @@ def measuring(network: nn.Module, statistics: StatisticsSource = "batch") -> Ite
         network.eval()
         for module in network.modules():
             if isinstance(module, NormAct) or is_batch_norm(module):
-                # Dropout and stochastic depth stay off; of training only its statistics are used.
+                # Statistics are those of training, but dropout and stochastic depth stay off.
                 module.training = statistics == "batch"
             if isinstance(module, PerWorker):
                 module.workers = 1

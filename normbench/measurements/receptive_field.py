@@ -46,7 +46,7 @@ def receptive_fields(network: nn.Module, image: tuple[int, int, int]) -> dict[st
     like = next(network.parameters())
     with measuring(network, "running"):
         interpreter = _FieldInterpreter(trace(network))
-        # Values do not matter, but only a run tells the shapes by which pooling is noticed.
+        # A forward pass, whatever its values: pooling is noticed by the shapes of its maps.
         interpreter.run(like.new_zeros(1, *image))
     return interpreter.inputs
 

@@ -34,7 +34,7 @@ def gain_by_quadrature(function: Callable[[Tensor], Tensor]) -> float:
     """
     u = torch.linspace(-BOUND, BOUND, STEPS + 1, dtype=torch.float64)
     y = function(u.clone())
-    # A function of single numbers maps a part of them as it maps all; softmax does not.
+    # An elementwise function gives the same on a part of its input; softmax does not.
     if y.shape != u.shape or not torch.allclose(function(u[::7].clone()), y[::7], equal_nan=True):
         raise ValueError("the function does not map each number by itself")
     density = torch.exp(-(u**2) / 2)

@@ -52,7 +52,7 @@ class ProbedNetwork:
 
     def build(self) -> nn.Module:
         """Build the network on its device; new weights are drawn from the seed of the cell."""
-        # Anew for each network: of one seed and architecture, all begin with the same weights.
+        # Seed again for each network: those of one architecture begin with the same weights.
         torch.manual_seed(self.cell.seed)
         return self.create().to(self.device, weight_dtype(self.cell))
 
@@ -96,7 +96,7 @@ def compose_cells(words: Sequence[str]) -> list[Cell]:
 def requested_networks(request: ProbeRequest) -> list[ProbedNetwork]:
     """Return all networks of a request."""
     source = request.options.ckpt
-    # What is no file can only be ids of runs.
+    # Words that name no file must be ids of runs.
     if source and not Path(source).is_file():
         return [
             ProbedNetwork(label, run.cell, partial(run.network, epoch), epoch, run)
@@ -193,7 +193,7 @@ def label_cells(cells: Sequence[Cell], *, seeds: bool) -> list[str]:
     `seeds` says whether the seed is one of these settings.
     """
     settings = [_settings(cell, seeds=seeds) for cell in cells]
-    # The normalizer begins every label, so it need not be found among the differences.
+    # Every label begins with the normalizer, so differences leave it out.
     keys = dict.fromkeys(key for each in settings for key in each if key != "norm")
     differ = [key for key in keys if len({str(each.get(key)) for each in settings}) > 1]
     labels = []

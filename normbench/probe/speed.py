@@ -231,7 +231,7 @@ def _compare_with_bn(
 
 def _architecture(cell: Cell) -> str:
     """Return a key of all that a network and its bn have in common."""
-    # With the trainer: a lean network is compared with a lean bn.
+    # The trainer is part of the key, so a lean network is compared with a lean bn.
     return repr((cell.model.identity, cell.precision, cell.trainer, cell.seed))
 
 

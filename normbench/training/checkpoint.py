@@ -37,7 +37,7 @@ class Checkpoints:
     epochs: Sequence[int] = ()  # after which a checkpoint is kept for good
     _: KW_ONLY
     final: bool = False  # write a checkpoint at the end of the training
-    writes: bool = True  # this process is the rank that writes checkpoints
+    writes: bool = True  # False in ranks above 0, which only read
     saved: float = field(default_factory=time.monotonic, init=False)  # time of the latest one
 
     def due(self) -> bool:
