@@ -12,16 +12,19 @@ and WANDB_BASE_URL.
 
 import json
 import os
+import ssl
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.error import HTTPError
+from urllib.request import urlopen
 
 from normbench import results
 from normbench.config import cli
-from normbench.errors import BadInput
+from normbench.errors import BadInput, one_line
 from normbench.report import build
 from normbench.report.pivot import tables
 from normbench.report.table import Table
@@ -35,6 +38,7 @@ if TYPE_CHECKING:
 
 DRY_RUN = "--dry-run"
 PATIENCE = 10  # seconds that a server may take for its first answer
+NO_ANSWER = "the W&B server does not answer, or not to this key (WANDB_BASE_URL, WANDB_API_KEY)"
 
 
 @dataclass(frozen=True)
@@ -137,22 +141,35 @@ def _server() -> Iterator["wandb.Api"]:
 
     try:
         # Runs may be offline (WANDB_MODE); saving a dashboard needs the server.
-        wandb.setup(wandb.Settings(silent=True, mode="online"))
+        session = wandb.setup(wandb.Settings(silent=True, mode="online"))
         if not wandb.login(prompt=False, verify=False):
             raise BadInput(
                 "not logged in: `wandb login`, or WANDB_API_KEY in the environment; with "
                 f"{DRY_RUN} neither is needed"
             )
+        _require_answer(session.settings.base_url)
         yield wandb.Api(timeout=PATIENCE)
     except (wandb.errors.Error, WandbApiFailedError) as error:
-        raise BadInput(
-            "the W&B server does not answer, or not to this key (WANDB_BASE_URL, WANDB_API_KEY): "
-            + str(error).partition("\n")[0]
-        ) from None
+        raise BadInput(f"{NO_ANSWER}: {one_line(error)}") from None
     except ValueError as error:  # the project does not exist
         raise BadInput(" ".join(str(error).split())) from None
     finally:
         wandb.teardown()
+
+
+def _require_answer(url: str) -> None:
+    """Raise `BadInput` if no server answers at `url`.
+
+    W&B's own service would repeat its requests to such a server, and its end waits for them.
+    """
+    try:
+        urlopen(url, timeout=PATIENCE).close()
+    except HTTPError:  # an answer, if only a refusal
+        pass
+    except OSError as error:
+        # W&B may know a certificate that Python does not.
+        if not isinstance(getattr(error, "reason", None), ssl.SSLError):
+            raise BadInput(f"{NO_ANSWER}: {url}: {one_line(error)}") from None
 
 
 if __name__ == "__main__":
