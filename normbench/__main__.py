@@ -59,7 +59,8 @@ def main(arguments: Sequence[str]) -> int:
 def _conclude(cells: list[Cell], settings: Settings, summary: Summary) -> None:
     """Print and write the tables of the cells, and print failures and what to do next."""
     root = Path(settings.runs)
-    rows = results.read(root) if summary.rows is None else summary.rows  # read once a command
+    # Read again after a training: other commands may have written rows meanwhile.
+    rows = results.read(root) if summary.rows is None else summary.rows
     ids = {cell.id for cell in cells}
     printed = tables(_specs_of(settings.sweep), rows, ids)
     for table in printed:

@@ -85,11 +85,12 @@ class SlurmScheduler(Scheduler):
         entries: list[QueueEntry] = []
         while self.queue:
             entry = self.queue.popleft()
-            is_watched = entry in self.watched.values()
-            # An earlier job may have ended since the rows were read.
-            if is_watched or not self.finished_elsewhere(entry):
+            if entry in self.watched.values():
                 self.screen.add(entry.cell.id, entry.cell.title)
-                entries += [] if is_watched else [entry]
+            # An earlier job may have ended since the rows were read.
+            elif not self.finished_elsewhere(entry):
+                self.screen.add(entry.cell.id, entry.cell.title)
+                entries.append(entry)
         if not entries:
             return
         jobs = self._submit_tasks([self.tasks[entry.cell.id] for entry in entries])

@@ -28,9 +28,7 @@ class Coverage:
     activations: int  # without a preceding normalization, as after a v1 addition
     convs: int
     standardized: int  # convolutions whose weights the normalizer standardizes
-    adjusted: dict[
-        str, int
-    ]  # layers with fewer groups than the normalizer asks for; keys as "16 of 32"
+    adjusted: dict[str, int]  # layers with fewer groups than asked for; keys as "16 of 32"
     kept: dict[str, int]  # layers that keep the network's eps or momentum, by setting
     untouched: dict[str, int]  # activations that stay, as in squeeze-excite, by class
     left: dict[str, int]  # normalizations and standardized convolutions that stay, by class

@@ -92,9 +92,8 @@ def activation_name(layer: nn.Module | None) -> str | None:
 
 def match_activation(function: Callable[[Tensor], Tensor]) -> str | None:
     """Return the name of the activation with the same values as `function`, or None."""
-    u = torch.linspace(
-        -8, 8, 65, device="cpu", dtype=torch.float64
-    )  # wider than the kinks of all activations
+    # Wider than the kinks of all activations.
+    u = torch.linspace(-8, 8, 65, device="cpu", dtype=torch.float64)
     with torch.no_grad():
         y = function(u.clone())  # which may overwrite it
     if not isinstance(y, Tensor) or y.shape != u.shape:  # a GLU, for example, halves the shape

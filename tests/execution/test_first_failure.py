@@ -12,6 +12,7 @@ import pytest
 from normbench.execution import process_group
 from normbench.execution.process_group import PATIENCE, ProcessGroup, log_of_rank
 from normbench.execution.worker_process import INTERRUPTED, Exit, Message
+from support.clock import Clock
 
 DONE = Exit(0, Message("result", "row"))
 
@@ -35,18 +36,9 @@ class Rank:
         self.killed = True
 
 
-class Clock:
-    """A clock that the test sets."""
-
-    now = 50.0
-
-    def monotonic(self) -> float:
-        return self.now
-
-
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    clock = Clock()
+    clock = Clock(50.0)
     monkeypatch.setattr(process_group, "time", clock)
     return clock
 

@@ -7,21 +7,12 @@ from rich.console import Console
 
 from normbench.execution import progress
 from normbench.execution.progress import Bars, Lines
-
-
-class Clock:
-    """A clock that stands still until it is set."""
-
-    def __init__(self) -> None:
-        self.now = 100.0
-
-    def monotonic(self) -> float:
-        return self.now
+from support.clock import Clock
 
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    clock = Clock()
+    clock = Clock(100.0)
     monkeypatch.setattr(progress, "time", clock)
     return clock
 
