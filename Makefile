@@ -2,7 +2,7 @@
 # slow, at most 20 minutes more. Continuous integration (.ci/run) runs both.
 
 .PHONY: check check-all ffcv format lint types contracts test slow mutants gpu large \
-	errors variances plans kills pages coverage
+	errors variances plans kills faults pages coverage
 
 PYTEST = python -m pytest --numprocesses=2
 
@@ -59,9 +59,14 @@ variances:
 plans:
 	PYTHONPATH=tests python tests/training/test_plans.py
 
-# Kill a sweep (kill -9) at 20 random moments; its rows must be those of an uninterrupted sweep.
+# Kill processes of a sweep (kill -9) at 30 random moments: the command, a run, the fork server, the
+# service of W&B, a rank. The rows must be those of an undisturbed sweep. SEED draws the moments.
 kills:
-	PYTHONPATH=tests python tests/execution/test_resume.py 20
+	PYTHONPATH=tests python tests/faults/test_kills.py 30 $(or $(SEED),0)
+
+# Thousands of wrong command lines and damaged files: six minutes. A seed repeats a campaign.
+faults:
+	PYTHONPATH=tests python -m faults.campaign $(SEED)
 
 # docs/reference/coverage.md: every normalizer in networks of timm; minutes.
 coverage:

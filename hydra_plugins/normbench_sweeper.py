@@ -7,9 +7,13 @@ here, without an `__init__.py`, and conf/hydra/sweeper/normbench.yaml names its 
 import itertools
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from decimal import Decimal
+from fractions import Fraction
+from math import ceil, isfinite, prod
+from typing import Any, TypeAlias
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import ChoiceSweep, Glob, Override, RangeSweep, Sweep
 from hydra.errors import HydraException
 from hydra.plugins.sweeper import Sweeper
 from hydra.types import HydraContext, TaskFunction
@@ -17,6 +21,12 @@ from omegaconf import DictConfig
 
 #: Keys whose plain numbers need no composition of their own: they choose no file.
 NUMBERS = ("batch", "workers", "global_batch", "seed")
+
+#: A larger grid is a typing error, such as a range to 1e9 or one range too many.
+MOST_CELLS = 100_000
+
+#: Each word of a grid, with the number of its values.
+Grid: TypeAlias = Mapping[str, tuple[Override, int]]
 
 
 class NormbenchSweeper(Sweeper):
@@ -42,51 +52,116 @@ class NormbenchSweeper(Sweeper):
         self.master_config = config
 
     def sweep(self, arguments: list[str]) -> None:
-        """Compose the grid of `arguments`, and then each further one of the sweep's `grids`."""
+        """Compose the grid of `arguments`, and then each further one of the sweep's `grids`.
+
+        Raises:
+            HydraException: a grid has no cell, or all together have more than `MOST_CELLS`.
+        """
         words = [_word(key, value) for key, value in self.params.items()] + arguments
-        config = self._compose_grid(words)
+        grids = [self._parse_grid(words)]
+        _require_size(grids)  # before a single value is written out
         typed = {word.partition("=")[0].lstrip("+~") for word in arguments}
-        for grid in config.get("grids") or []:
-            self._compose_grid([*words, *_untyped_words(grid, typed)])
+        first = self._compose(next(_cells(grids[0])))
+        grids += [
+            self._parse_grid([*words, *_untyped_words(grid, typed)])
+            for grid in _further_grids(first)
+        ]
+        _require_size(grids)
+        for grid in grids:
+            for cell in _cells(grid):
+                numbers = {key: word for key, word in cell.items() if _is_number(key, word)}
+                values = {key: int(word.partition("=")[2]) for key, word in numbers.items()}
+                self.task(self._compose(cell), values)
 
-    def _compose_grid(self, words: Sequence[str]) -> DictConfig:
-        """Compose the cells of one grid; return the configuration of its first."""
-        first = None
-        for cell in self._expand(words):
-            numbers = {key: word for key, word in cell.items() if _is_number(key, word)}
-            # All cells of a composition give the same numbers, if not the same values of them.
-            kind = (*(word for key, word in cell.items() if key not in numbers), *sorted(numbers))
-            if kind not in self.compositions:
-                self.compositions[kind] = self.loader.load_sweep_config(
-                    self.master_config, list(cell.values())
-                )
-            config = self.compositions[kind]
-            first = config if first is None else first
-            values = {key: int(word.partition("=")[2]) for key, word in numbers.items()}
-            self.task(config, values)
-        assert first is not None  # a list of values is never empty
-        return first
+    def _compose(self, cell: Mapping[str, str]) -> DictConfig:
+        """Return the configuration of a cell; cells that differ only in numbers share one."""
+        numbers = {key for key, word in cell.items() if _is_number(key, word)}
+        # Cells of one composition give the same number keys, with values of their own.
+        kind = (*(word for key, word in cell.items() if key not in numbers), *sorted(numbers))
+        if kind not in self.compositions:
+            self.compositions[kind] = self.loader.load_sweep_config(
+                self.master_config, list(cell.values())
+            )
+        return self.compositions[kind]
 
-    def _expand(self, words: Sequence[str]) -> Iterator[dict[str, str]]:
-        """Yield the words of each cell by their keys; of a key given twice the last word counts.
+    def _parse_grid(self, words: Sequence[str]) -> Grid:
+        """Return the parsed words of a grid by their keys; the last word of a key counts.
 
         Raises:
             HydraException: a sweep has no list of values, as interval(0,1).
         """
         parser = OverridesParser.create(config_loader=self.loader)
-        choices: dict[str, list[str]] = {}
-        for override in parser.parse_overrides(list(words)):
-            key = override.get_key_element()
-            if not override.is_sweep_override():
-                choices[key] = [f"{key}={override.get_value_element_as_str()}"]
-            elif override.is_discrete_sweep():
-                choices[key] = [f"{key}={value}" for value in override.sweep_string_iterator()]
-            else:
-                raise HydraException(
-                    f"{override.input_line}: a grid needs a list of values, as {key}=0.1,0.2"
-                )
-        for cell in itertools.product(*choices.values()):
-            yield dict(zip(choices, cell, strict=True))
+        return {
+            override.get_key_element(): (override, _count(override))
+            for override in parser.parse_overrides(list(words))
+        }
+
+
+def _count(override: Override) -> int:
+    """Return the number of values of a word, without writing out a range.
+
+    Raises:
+        HydraException: it has none, or no list of values.
+    """
+    if not override.is_sweep_override():
+        return 1
+    key, value, word = override.get_key_element(), override.value(), override.input_line
+    if not override.is_discrete_sweep():
+        raise HydraException(f"{word}: a grid needs a list of values, as {key}=0.1,0.2")
+    if isinstance(value, RangeSweep):
+        ends = (value.start, value.stop, value.step)
+        numbers = [Fraction(x) for x in ends if isinstance(x, int | float) and isfinite(x)]
+        if len(numbers) < len(ends) or not value.step:
+            raise HydraException(f"{word}: a range is START,STOP or START,STOP,STEP, as range(0,5)")
+        start, stop, step = numbers
+        number = max(0, ceil((stop - start) / step))
+    elif isinstance(value, ChoiceSweep):
+        if any(isinstance(each, Sweep | Glob) for each in value.list):
+            raise HydraException(
+                f"{word}: range(), glob() and choice() stand alone, not in a list; a glob takes "
+                "several names, as norm=glob([bn,gn*])"
+            )
+        number = len(value.list)
+    else:
+        number = sum(1 for _ in override.sweep_string_iterator())  # names of files
+    if not number:
+        raise HydraException(f"{word}: there is no such value, and a grid needs one of {key}")
+    return number
+
+
+def _require_size(grids: Sequence[Grid]) -> None:
+    """Raise `HydraException` if the grids have more than `MOST_CELLS` cells."""
+    sizes = [prod(number for _, number in grid.values()) for grid in grids]
+    if sum(sizes) > MOST_CELLS:
+        largest, number = max(grids[sizes.index(max(sizes))].values(), key=lambda entry: entry[1])
+        raise HydraException(
+            f"{largest.input_line}: the grid has {_digits(sum(sizes))} cells, of which this word "
+            f"makes {_digits(number)}; one command takes {MOST_CELLS:,}"
+        )
+
+
+def _digits(number: int) -> str:
+    return f"{number:,}" if number < 10**15 else f"{Decimal(number):.1e}"
+
+
+def _cells(grid: Grid) -> Iterator[dict[str, str]]:
+    """Yield the words of each cell by their keys."""
+    choices = {
+        key: [f"{key}={value}" for value in override.sweep_string_iterator()]
+        if override.is_sweep_override()
+        else [f"{key}={override.get_value_element_as_str()}"]
+        for key, (override, _) in grid.items()
+    }
+    for cell in itertools.product(*choices.values()):
+        yield dict(zip(choices, cell, strict=True))
+
+
+def _further_grids(config: DictConfig) -> Sequence[Mapping[str, Any]]:
+    """Return the `grids` of a file of sweeps/."""
+    grids = config.get("grids") or []
+    if not isinstance(grids, Sequence) or not all(isinstance(each, Mapping) for each in grids):
+        raise HydraException(f"grids={grids}: it is a list of grids, each as norm: bn,gn")
+    return grids
 
 
 def _untyped_words(grid: Mapping[str, Any], typed: set[str]) -> list[str]:
@@ -95,7 +170,9 @@ def _untyped_words(grid: Mapping[str, Any], typed: set[str]) -> list[str]:
     Whoever types a norm wants none of the options that a grid has for its own norms.
     """
     return [
-        _word(key, value) for key, value in grid.items() if not {key, key.partition(".")[0]} & typed
+        _word(key, value)
+        for key, value in grid.items()
+        if not {str(key), str(key).partition(".")[0]} & typed
     ]
 
 

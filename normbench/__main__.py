@@ -17,7 +17,7 @@ from normbench import __version__, results
 from normbench.config import cli
 from normbench.config.cells import Cell, Settings
 from normbench.config.compose import compose
-from normbench.errors import BadInput, count
+from normbench.errors import BadInput, count, leave_out_again, left_out
 from normbench.execution import dispatch
 from normbench.execution.distributed_env import distributed_env
 from normbench.execution.job import Summary
@@ -25,10 +25,13 @@ from normbench.execution.sweep import Interrupted
 from normbench.report import build
 from normbench.report.exports import table_markdown
 from normbench.report.pivot import tables
+from normbench.report.table import Table
 from normbench.report.table_spec import TableSpec
 from normbench.run_files import require_writable
+from normbench.training.stop_signals import Requests
 
 REPORTS = Path("reports")
+MOST_LINES = 6  # about interrupted runs
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -36,6 +39,11 @@ def main(arguments: Sequence[str]) -> int:
     if list(arguments) == ["--version"]:  # Hydra's would print its own
         print(f"normbench {__version__}")
         return 0
+    with cli.name_left_out("normbench"):
+        return _run(arguments)
+
+
+def _run(arguments: Sequence[str]) -> int:
     try:
         with _signals():
             cells, settings = compose(list(arguments))
@@ -47,7 +55,7 @@ def main(arguments: Sequence[str]) -> int:
             if (env := distributed_env()) is None or env.rank == 0:
                 _conclude(cells, settings, summary)
     except BadInput as error:
-        print(f"normbench: {error}", file=sys.stderr)
+        cli.print_error("normbench", error)
         return 2
     except Interrupted as stop:
         return 128 + stop.number
@@ -65,24 +73,46 @@ def _conclude(cells: list[Cell], settings: Settings, summary: Summary) -> None:
     printed = tables(_specs_of(settings.sweep), rows, ids)
     for table in printed:
         print(f"\n{table_markdown(table)}")
-    changed = build.write(printed, REPORTS, root)
-    for table in printed:
-        forms = ", ".join(build.suffixes(table, root))
-        print(f"{REPORTS / table.spec.name / table.slug}{forms}")
     if printed:
-        verb = "is" if len(changed) == 1 else "are"
-        print(f"{len(changed)} of these files {verb} new" if changed else "reports are up to date")
+        _write_reports(printed, root, summary)
     for line in summary.failed:
         print(f"failed: {line}")
     if summary.interrupted:
         print(f"stopped by signal {summary.interrupted}")
+    for line in summary.stopped[:MOST_LINES]:
+        print(f"interrupted: {line}")
+    if (more := len(summary.stopped) - MOST_LINES) > 0:
+        print(f"interrupted: {count(more, 'other run')}; python -m normbench.status lists them")
     if left := len(ids - {row.id for row in rows}):
-        print(f"{left} of {len(cells)} cells have no row; the same command goes on from here")
+        print(f"{left} of {len(cells)} cells have no row; the same command trains them")
     # Rows that share a computation share its W&B run, too.
     offline = {row.wandb for row in rows if row.id in ids and "offline-run" in row.wandb}
     if offline and summary.trained:
         folders = root / settings.sweep / "*" / "wandb" / "offline-run-*"
         print(f"W&B: {count(len(offline), 'offline run')}; upload with `wandb sync {folders}`")
+    if failures := summary.wandb_failures:
+        others = f" ({len(failures) - 1} more; see wandb_failure in the rows)"
+        print(
+            f"warning: W&B lacks records: {failures[0]}{others if failures[1:] else ''}",
+            file=sys.stderr,
+        )
+
+
+def _write_reports(printed: Sequence[Table], root: Path, summary: Summary) -> None:
+    """Write the files of the tables that were printed, and print their names."""
+    with left_out() as missing:
+        changed = build.write(printed, REPORTS, root)
+    leave_out_again(missing)
+    for table in printed:
+        forms = ", ".join(build.suffixes(table, root))
+        print(f"{REPORTS / table.spec.name / table.slug}{forms}")
+    verb = "is" if len(changed) == 1 else "are"
+    print(f"{len(changed)} of these files {verb} new" if changed else "reports are up to date")
+    if missing:
+        summary.failed.append(
+            f"reports lack {count(len(missing), 'file')}; all rows are in {root}, and "
+            "`python -m normbench.report` writes the rest"
+        )
 
 
 def _specs_of(sweep: str) -> list[TableSpec]:
@@ -94,12 +124,18 @@ def _specs_of(sweep: str) -> list[TableSpec]:
 
 @contextmanager
 def _signals() -> Iterator[None]:
-    """Turn SIGINT and SIGTERM into `Interrupted`, which has the number of the signal."""
+    """Turn the signals that stop a command into `Interrupted`, which has the signal's number.
+
+    Slurm sends SIGUSR1 or SIGUSR2 before the end of a job, if it is asked to.
+    """
+    requests = Requests()
 
     def stop(number: int, _frame: FrameType | None) -> None:
-        raise Interrupted(number)
+        if any(requests.add(number)):  # the first, or one that ends the wait for checkpoints
+            raise Interrupted(number)
 
-    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
+    before = {number: signal.signal(number, stop) for number in numbers}
     try:
         yield
     finally:

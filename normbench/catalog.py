@@ -223,7 +223,9 @@ def _print_yamls(kind: str, words: Sequence[str]) -> None:
     known = names(LISTS[kind])
     for name in chosen:  # before anything is printed
         if name not in known:
-            raise BadInput(f"{name} is none of the {kind}; {choose_from(name, known)}")
+            raise BadInput(
+                f"{name or repr(name)} is none of the {kind}; {choose_from(name, known)}"
+            )
     for name in chosen:
         print((LISTS[kind] / f"{name}.yaml").read_text())
 

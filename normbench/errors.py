@@ -1,12 +1,28 @@
 """Failures that a request can meet on purpose, and words of messages."""
 
-from collections.abc import Collection, Iterable
+import re
+import warnings
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import contextmanager
 from difflib import get_close_matches
 from typing import Any
+from unicodedata import category
+
+#: Letters: a word of more than 2 * WORD is shortened, a message of more than 2 * MESSAGE; a list
+#: of more than LISTED names only the nearest ones.
+WORD, MESSAGE, LISTED = 80, 1000, 400
 
 
 class BadInput(Exception):  # noqa: N818 (a word of the user's, not a defect of the program)
     """The command line cannot be used; the message names option, value and remedy."""
+
+
+class DamagedFile(BadInput):
+    """A file cannot be used as it is; the message names it and what is wrong with it."""
+
+
+class LeftOut(UserWarning):
+    """A damaged file was left out of what is read or written."""
 
 
 class Impossible(Exception):  # noqa: N818
@@ -17,22 +33,95 @@ class OutOfMemory(Exception):  # noqa: N818 (a result, not an error)
     """A run does not fit into the memory of its device."""
 
 
-def choose_from(word: str, choices: Iterable[str]) -> str:
-    """Return the end of a sentence about an unknown `word`: all choices, and the nearest one."""
+def leave_out(damage: DamagedFile) -> None:
+    """Warn that a damaged file is left out."""
+    warnings.warn(str(damage), LeftOut, stacklevel=2)
+
+
+def leave_out_again(sentences: Iterable[str]) -> None:
+    """Warn of what `left_out` has collected, in another process or for another reader."""
+    for sentence in sentences:
+        leave_out(DamagedFile(sentence))
+
+
+@contextmanager
+def left_out() -> Iterator[list[str]]:
+    """Yield a list that receives the sentence of each file that is left out, once each."""
+    sentences: list[str] = []
+    with warnings.catch_warnings():
+        warnings.simplefilter("always", LeftOut)  # also under `python -W error`
+        show = warnings.showwarning
+
+        def collect(message: Warning | str, category: type[Warning], *rest: Any) -> None:
+            if not issubclass(category, LeftOut):
+                show(message, category, *rest)
+            elif str(message) not in sentences:
+                sentences.append(str(message))
+
+        warnings.showwarning = collect  # type: ignore[assignment]
+        yield sentences
+
+
+def choose_from(word: str, choices: Iterable[str], listing: str = "") -> str:
+    """Return the end of a sentence about an unknown `word`: the choices, and the nearest one.
+
+    Args:
+        word: that is unknown.
+        choices: that are known; of a long list the nearest ones are named.
+        listing: command that lists all of them.
+    """
     choices = sorted(choices)
     listed = f"known: {', '.join(choices) or 'none'}"
-    near = get_close_matches(word, choices, n=1, cutoff=0.6)
+    if len(listed) > LISTED:
+        nearest = get_close_matches(word[:WORD], choices, n=8, cutoff=0.0)
+        command = f"; {listing} lists all" if listing else ""
+        listed = f"{len(choices)} known, as {', '.join(nearest)}{command}"
+    near = get_close_matches(word[:WORD], choices, n=1, cutoff=0.6)
     return f"did you mean {near[0]}? ({listed})" if near else listed
 
 
-def require_one_of(name: str, value: Any, choices: Collection[str]) -> str:
-    """Return `value`, one of `choices`.
+def escape_controls(text: str, keep: str = "") -> str:
+    """Return `text` with its control characters as escapes, apart from those in `keep`.
+
+    A terminal would obey them: clear the screen, change colors, move the cursor.
+    """
+    if text.isprintable():
+        return text
+    return "".join(
+        x if x.isprintable() or x in keep or category(x) == "Zs"
+        else x.encode("unicode_escape").decode()
+        for x in text
+    )  # fmt: skip
+
+
+def printable(text: str) -> str:
+    """Return a text as one line, with control characters as escapes."""
+    return escape_controls(" ".join(text.split()))
+
+
+def for_screen(message: object) -> str:
+    """Return a message as one line of printable text, its long words and its end cut.
+
+    Messages contain words of the user and names of files unchanged, so they are escaped here.
+    """
+    text = printable(str(message))
+    text = re.sub(rf"\S{{{2 * WORD + 1},}}", lambda word: _cut(word[0], WORD), text)
+    return _cut(text, MESSAGE)
+
+
+def _cut(text: str, most: int) -> str:
+    """Return the beginning and the end of a text that is too long."""
+    return text if len(text) <= 2 * most else f"{text[:most]}...{text[-most // 2 :]}"
+
+
+def require_one_of(name: str, value: Any, choices: Collection[str], listing: str = "") -> str:
+    """Return `value`, one of `choices`, which the command `listing` lists.
 
     Raises:
         BadInput: it is none of them.
     """
     if value not in choices:
-        raise BadInput(f"{name}={value} is unknown; {choose_from(str(value), choices)}")
+        raise BadInput(f"{name}={value} is unknown; {choose_from(str(value), choices, listing)}")
     return str(value)
 
 
@@ -43,5 +132,7 @@ def count(number: int, noun: str) -> str:
 
 def one_line(error: BaseException) -> str:
     """Return an exception as one line for the screen."""
+    if isinstance(error, OSError) and error.strerror:  # not the number of the error
+        return error.strerror if error.filename is None else f"{error.strerror}: {error.filename}"
     text = str(error).strip().partition("\n")[0]
     return f"{type(error).__name__}: {text}" if text else type(error).__name__

@@ -23,17 +23,20 @@ from normbench.config.build import build
 from normbench.config.cells import Cell
 from normbench.config.compose import compose
 from normbench.config.plan import share_of_cores
-from normbench.data.dataset import Dataset
+from normbench.data.dataset import Dataset, DatasetOnDisk
 from normbench.data.ffcv_manifest import check_prepared, jpeg_share
 from normbench.data.reading import NO_FFCV
 from normbench.errors import BadInput
+from normbench.run_files import require_writable
 
 
 @dataclass(frozen=True)
 class PrepareOptions:
     """Options of the command line."""
 
-    readers: int | None = cli.option(None, "processes that read and compress (the CPU's cores)")
+    readers: int | None = cli.option(
+        None, "processes that read and compress (the CPU's cores)", most=1024
+    )
 
 
 @cli.command(
@@ -50,7 +53,7 @@ def main(arguments: Sequence[str]) -> int:
     try:
         _prepare(cells[0], options.readers or share_of_cores(1))
     except OSError as error:
-        print(f"normbench.prepare: {error}", file=sys.stderr)
+        cli.print_error("normbench.prepare", error)
         return 1
     except KeyboardInterrupt:
         print("stopped; the same command writes the unfinished file again", file=sys.stderr)
@@ -61,7 +64,15 @@ def main(arguments: Sequence[str]) -> int:
 def _prepare(cell: Cell, readers: int) -> None:
     """Write the files of the data set of `cell` that are not there yet."""
     data: Dataset = build("data", cell.data.options)
-    data.prepared_file("train")  # raises for data sets in memory, before anything is loaded
+    if not isinstance(data, DatasetOnDisk):
+        raise BadInput(
+            f"data={cell.data.name}: its images are always in memory, so that there is nothing to "
+            "prepare; loader=auto trains on them"
+        )
+    path = data.prepared_file("train")
+    # Before anything is loaded; a data set that is not there is reported with its own sentence.
+    if not path.exists() and (cell.data.options.get("beton") or path.parent.is_dir()):
+        require_writable(path.parent, f"data.beton={path.parent}", "name another folder there")
     if not find_spec("ffcv"):
         raise BadInput(NO_FFCV)
     from normbench.data.ffcv_writer import write_prepared  # FFCV takes seconds to import

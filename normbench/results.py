@@ -3,33 +3,55 @@
 A finished run leaves `<runs>/<sweep>/<run id>/` with
 
     row.json       the typed row, written last and atomically
-    history.csv    the training curve (`normbench.history`)
+    history.csv    the training curve (`normbench.records.history`)
     log.txt        everything that the run printed
     previous.json  the row of the previous training, while force=true trains again
+    damaged.json   a damaged row, whose run was trained again
     *.pt           checkpoints
 
 and the files of `normbench.run_files`. A study is the same in one file, rows.jsonl.gz: one JSON
 object for each run with its row and its history.
+
+A row is damaged if its file cannot be read, lacks a field or has one of another type, or if it
+contradicts itself: status=ok without an accuracy, the id of another folder. `read_row` raises
+`DamagedFile`, `read` leaves the row out and warns by `LeftOut` (both of `normbench.errors`).
 """
 
 import glob
 import gzip
 import json
-import types
-from collections.abc import Mapping, Sequence
-from dataclasses import MISSING, asdict, dataclass, field, fields
+import math
+import os
+import zlib
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache
 from operator import attrgetter
 from pathlib import Path
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from typing import Any, Literal
 
-from normbench.errors import BadInput
-from normbench.history import read_history
-from normbench.run_files import clear_failures, write_file, write_json
+from normbench.errors import BadInput, DamagedFile, leave_out
+from normbench.records.history import parse_curve, read_history
+from normbench.records.json_fields import JsonFields
+from normbench.records.row_checks import SCHEMA, find_contradiction, upgrade
+from normbench.run_files import (
+    LARGEST,
+    RunLocked,
+    clear_failures,
+    is_file_name,
+    lock,
+    parse_json,
+    read_json,
+    read_state,
+    remove_temporary_files,
+    write_file,
+    write_json,
+)
 
-SCHEMA = 2
 CHECKPOINT = "checkpoint.pt"  # the latest checkpoint of a run
 EPOCH_CHECKPOINT = "epoch-{}.pt"
+DAMAGED_CHECKPOINT = "damaged.pt"  # one from which no training can resume
 STUDY = "rows.jsonl.gz"  # rows and histories of a study in one file
 
 Status = Literal["ok", "diverged", "impossible", "oom"]
@@ -93,6 +115,7 @@ class Row:
     computation: str = ""  # key of the computation; equal keys give equal numbers; "": unknown
     shared_with: str | None = None  # id of the run whose result this row reuses
     wandb: str = ""  # address of the W&B run, or its folder relative to the runs
+    wandb_failure: str = ""  # why W&B lacks records of the run, or is offline
     finished: str = ""  # UTC, ISO 8601
     versions: dict[str, str] = field(default_factory=dict)
     commit: str = ""
@@ -114,63 +137,118 @@ class Row:
         return self.status != "oom"
 
 
-#: Fields renamed since schema 1, and their old names.
-_RENAMED = {
-    "stacked_seeds": "together",
-    "cuda_graphs": "graphs",
-    "device_memory": "memory",
-    "data_limits": "limits",
-    "sn_ratios": "ratios",
-    "probed_run": "of",
-}
-_REQUIRED = {f.name for f in fields(Row) if f.default is MISSING and f.default_factory is MISSING}
+_REMEDY = "the command of this run trains it again and keeps this file beside the new one"
 
 #: Sort key of rows.
 row_order = attrgetter("norm", "batch", "seed", "id")
 
 
-def write(folder: Path, row: Row) -> None:
-    """Write the row of a finished run and remove its state."""
+def write(folder: Path, row: Row, obsolete: Sequence[str] = ()) -> None:
+    """Write the row of a finished run, and remove its state and files that are `obsolete` now."""
     # The row first: a run with both files counts as finished, a run with neither would be lost.
     write_json(folder / "row.json", asdict(row))
-    (folder / "state.json").unlink(missing_ok=True)
     clear_failures(folder)
+    # The state last: where it is left beside a row, so may be the others.
+    for name in (*obsolete, "state.json"):
+        (folder / name).unlink(missing_ok=True)
+
+
+def clean_up(folder: Path) -> None:
+    """Remove what a process has left in the folder of a run that was killed after the row."""
+    if not os.path.lexists(folder / "state.json"):
+        return
+    with suppress(RunLocked, OSError), lock(folder):
+        state = read_state(folder)
+        remove_temporary_files(folder)
+        for name in (*obsolete_files(keeps=state.get("keeps", True)), "state.json"):
+            (folder / name).unlink(missing_ok=True)
+
+
+def obsolete_files(*, keeps: bool) -> list[str]:
+    """Return the files that a row makes obsolete, if the run `keeps` its last checkpoint or not."""
+    return ["previous.json"] if keeps else ["previous.json", CHECKPOINT]
 
 
 def set_aside(folder: Path) -> None:
-    """Rename row.json to previous.json while the run is trained again."""
-    if (folder / "row.json").exists():
-        (folder / "row.json").replace(folder / "previous.json")
+    """Rename row.json to previous.json while the run is trained again.
+
+    A damaged one becomes damaged.json and stays.
+    """
+    row, path = find_row(folder), folder / "row.json"
+    if os.path.lexists(path):
+        path.replace(folder / ("damaged.json" if row is None else "previous.json"))
 
 
 def read_row(path: Path | str) -> Row:
     """Read a row.json.
 
     Raises:
-        BadInput: the file is damaged or of an unknown schema; the message names it and the remedy.
+        FileNotFoundError: there is no file.
+        DamagedFile: it is damaged; the message says what is wrong, and the remedy.
     """
-    remedy = "move it away and the run will be trained again"
-    with open(path, "rb") as file:  # noqa: PTH123 (of ten thousand files, Path.open takes 0.1 s)
-        try:
-            raw = json.load(file)
-        except ValueError as error:
-            raise BadInput(f"{path} is not JSON: {error}; {remedy}") from None
-    return _parse_row(raw, str(path), remedy)
+    try:
+        return _parse_row(read_json(path))
+    except FileNotFoundError:
+        if not os.path.islink(path):  # noqa: PTH114 (path may be a text)
+            raise
+        raise DamagedFile(f"{path} is a link to nothing; {_REMEDY}") from None
+    except DamagedFile as damage:  # of the file
+        raise DamagedFile(f"{damage}; {_REMEDY}") from None
+    except ValueError as problem:  # of the row in it
+        raise DamagedFile(f"{path} {problem}; {_REMEDY}") from None
+
+
+def read_run(folder: Path | str) -> Row:
+    """Read the row in the folder of a run, <runs>/<sweep>/<run id>.
+
+    The folder gives the name of the sweep, so that a user may rename it.
+
+    Raises:
+        FileNotFoundError: the run has no row.
+        DamagedFile: as `read_row`, or the row is that of another run.
+    """
+    row = read_row(f"{folder}/row.json")
+    sweep, run = str(folder).rsplit("/", 2)[-2:]
+    if run != row.id:
+        raise DamagedFile(
+            f"{folder}/row.json is the row of {row.id!r}; move it to the folder of that name"
+        )
+    return row if sweep == row.sweep else replace(row, sweep=sweep)
+
+
+def find_row(folder: Path | str) -> Row | None:
+    """Return the row in the folder of a run; None without one. A damaged one is left out, too."""
+    try:
+        return read_run(folder)
+    except FileNotFoundError:
+        return None
+    except DamagedFile as damage:
+        leave_out(damage)
+        return None
 
 
 def read(root: Path | str = "runs", run: str = "*") -> list[Row]:
     """Read all rows below `root`, sorted by norm, batch, seed and id.
 
-    A run id that several sweeps trained gives one row, the one that finished last.
+    A run id that several sweeps trained gives one row, the one that finished last. A damaged row is
+    left out with a warning of the category `LeftOut`, as is a damaged line of a study.
 
     Args:
         root: folder of all sweeps, or a study: its folder or its rows.jsonl.gz.
         run: id of one run; "*" reads all.
+
+    Raises:
+        BadInput: the file of a study cannot be read at all.
     """
     if study := study_file(root):
-        rows = [row for row, _ in _read_study(study, study.stat().st_mtime_ns).values()]
+        lines, damages = _read_study(study, study.stat().st_mtime_ns)
+        rows = [row for row, _ in lines.values()]
+        for damage in damages:
+            leave_out(damage)
     else:
-        rows = [read_row(path) for path in row_files(root, run)]
+        paths = row_files(root, run)
+        found = (find_row(path.removesuffix("/row.json")) for path in paths)
+        rows = [row for row in found if row is not None]
     rows.sort(key=attrgetter("finished"))
     latest = {row.id: row for row in rows if run in ("*", row.id)}
     return sorted(latest.values(), key=row_order)
@@ -181,132 +259,92 @@ def row_files(root: Path | str, run: str = "*") -> list[str]:
     return sorted(glob.glob(f"{glob.escape(str(root))}/*/{run}/row.json"))  # noqa: PTH207
 
 
-def require_rows(root: Path) -> None:
-    """Check that `root` holds finished runs.
-
-    Raises:
-        BadInput: it does not, or it is the folder of a single sweep.
-    """
-    if study_file(root):
-        return
-    if not root.is_dir():
-        raise BadInput(f"runs={root} is no folder; `python -m normbench` trains into runs/")
-    if any(root.glob("*/*/row.json")):
-        return
-    if any(root.glob("*/row.json")):
-        raise BadInput(
-            f"runs={root} is the folder of one sweep; use the folder of all sweeps, "
-            f"as runs={root.parent}"
-        )
-    raise BadInput(f"runs={root} holds no finished run; `python -m normbench` trains")
-
-
 def study_file(root: Path | str) -> Path | None:
     """Return the file of a study if `root` is one or is its folder, else None."""
     path = Path(root)
     if path.name.endswith(".jsonl.gz"):
-        if not path.is_file():
+        if not os.path.isfile(path):  # noqa: PTH113 (Path.is_file raises for too long a link)
             raise BadInput(f"runs={path} does not exist")
         return path
-    return path / STUDY if (path / STUDY).is_file() else None
+    return path / STUDY if os.path.isfile(path / STUDY) else None  # noqa: PTH113
 
 
 def write_study(path: Path, root: Path, rows: Sequence[Row]) -> None:
     """Write `rows` and the histories of their runs below `root` as one compressed file."""
-    lines = [
-        json.dumps({"row": asdict(row), "history": read_run_history(root, row)}, allow_nan=False)
-        for row in rows
-    ]
+    lines = [_study_line(root, row) for row in rows]
     # mtime=0: the same rows give the same bytes.
     write_file(path, gzip.compress(("\n".join(lines) + "\n").encode(), mtime=0))
 
 
 @lru_cache(maxsize=4)
-def _read_study(path: Path, _modified: int) -> dict[str, tuple[Row, list[dict[str, float]]]]:
-    runs = {}
+def _read_study(
+    path: Path, _modified: int
+) -> tuple[dict[str, tuple[Row, list[dict[str, float]]]], list[DamagedFile]]:
+    """Return row and history of each run in a study, by id, and what is wrong with other lines."""
+    runs, damages = {}, []
     try:
-        with gzip.open(path, "rt", encoding="utf-8") as file:
-            for number, line in enumerate(file, 1):
-                run = json.loads(line)
-                row = _parse_row(run["row"], f"{path} line {number}", "restore the file")
-                runs[row.id] = row, run["history"]
-    except (EOFError, OSError, KeyError, ValueError) as error:
-        raise BadInput(f"{path} is damaged ({error}); restore the file") from error
-    return runs
-
-
-def flatten(nested: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Flatten {"norm": {"name": "bn", "eps": 1}} to {"norm": "bn", "norm.eps": 1}."""
-    flat: dict[str, Any] = {}
-    for key, value in nested.items():
-        if isinstance(value, Mapping):
-            flat |= flatten(value, f"{prefix}{key}.")
-        elif key == "name" and prefix:
-            flat[prefix.removesuffix(".")] = value
-        else:
-            flat[f"{prefix}{key}"] = value
-    return flat
+        with gzip.open(path) as file:
+            content = file.read(LARGEST + 1)
+    except (EOFError, OSError, zlib.error) as error:
+        raise DamagedFile(f"{path} is damaged ({error}); restore the file") from None
+    if len(content) > LARGEST:
+        raise DamagedFile(f"{path} has more than {LARGEST / 1e9:.0f} GB; no study is so large")
+    for number, line in enumerate(content.splitlines(), 1):
+        try:
+            run = parse_json(line)
+            row = _parse_row(run["row"])
+            if not (is_file_name(row.id) and is_file_name(row.sweep)):
+                raise ValueError("has an id or a sweep that is no name")
+            runs[row.id] = row, parse_curve(run["history"])
+        except (KeyError, TypeError, ValueError, RecursionError) as problem:
+            damages.append(DamagedFile(f"{path} line {number} is damaged: {problem}; restore it"))
+    return runs, damages
 
 
 def read_run_history(root: Path, row: Row) -> list[dict[str, float]]:
-    """Return the history of `row`, a row of `read(root)`; [] if it has none."""
+    """Return the history of `row`, a row of `read(root)`; [] if it has none.
+
+    Raises:
+        DamagedFile: its history.csv is damaged.
+    """
     if study := study_file(root):
-        return _read_study(study, study.stat().st_mtime_ns)[row.id][1]
-    folder = root / row.sweep / row.id
-    return list(read_history(folder)) if (folder / "history.csv").exists() else []
+        return _read_study(study, study.stat().st_mtime_ns)[0][row.id][1]
+    try:
+        return read_history(root / row.sweep / row.id, complete=True)
+    except FileNotFoundError:
+        return []
 
 
-def _parse_row(raw: Any, place: str, remedy: str) -> Row:
-    """Return the row in the JSON value `raw`, whatever its schema."""
-    raw = _upgrade(raw)
-    if problem := _problem(raw):
-        raise BadInput(f"{place} {problem}; {remedy}")
-    if len(raw) < len(_TYPES):
-        return Row(**raw)
+def _study_line(root: Path, row: Row) -> str:
+    """Return the line of a study with `row` and the history of its run."""
+    try:
+        history = read_run_history(root, row)
+    except DamagedFile as damage:
+        leave_out(damage)
+        history = []
+    # JSON has no infinite loss. A curve has a gap there, as in a figure.
+    finite = [{k: v for k, v in record.items() if math.isfinite(v)} for record in history]
+    return json.dumps({"row": asdict(row), "history": finite}, allow_nan=False)
+
+
+def _parse_row(raw: Any) -> Row:
+    """Return the row in the JSON value `raw`, whatever its schema.
+
+    Raises:
+        ValueError: it is no row; the message is the end of a sentence about its file.
+    """
+    if isinstance(raw, dict) and raw.get("schema") == 1:
+        upgrade(raw)
+    if not isinstance(raw, dict) or raw.get("schema") != SCHEMA:
+        raise ValueError(f"has no row of schema {SCHEMA}")
+    if problem := _FIELDS.problem(raw) or find_contradiction(raw):
+        raise ValueError(problem)
     # Not __init__: of ten thousand frozen rows it takes 0.2 s.
     row = Row.__new__(Row)
+    if len(raw) < len(_FIELDS.types):
+        row.__dict__.update(_FIELDS.defaults(raw.keys()))
     row.__dict__.update(raw)
     return row
 
 
-def _upgrade(raw: Any) -> Any:
-    """Rename the fields of a row of schema 1."""
-    if not isinstance(raw, dict) or raw.get("schema") != 1:
-        return raw
-    raw["schema"] = SCHEMA
-    for new, old in _RENAMED.items():
-        if old in raw:
-            raw[new] = raw.pop(old)
-    if "compiled" in raw:  # before there was `impl`
-        raw["impl"] = "compile" if raw.pop("compiled") else "eager"
-    return raw
-
-
-def _problem(raw: Any) -> str:
-    """Return why `raw` is no row, or ""."""
-    if not isinstance(raw, dict) or raw.get("schema") != SCHEMA:
-        return f"has no row of schema {SCHEMA}"
-    if unknown := sorted(raw.keys() - _TYPES.keys()):
-        return f"has unknown keys: {', '.join(unknown)}"
-    # Fields added later have defaults, which older rows get.
-    if missing := sorted(_REQUIRED - raw.keys()):
-        return f"lacks {', '.join(missing)}"
-    wrong = [name for name, value in raw.items() if type(value) not in _TYPES[name]]
-    wrong += [name for name, words in _WORDS.items() if name in raw and raw[name] not in words]
-    return f"has values of the wrong type: {', '.join(sorted(set(wrong)))}" if wrong else ""
-
-
-def _types(hint: Any) -> frozenset[type]:
-    """Return the types of values that a field with this annotation may have."""
-    if get_origin(hint) is Literal:
-        return frozenset(map(type, get_args(hint)))
-    if isinstance(hint, types.UnionType):
-        return frozenset().union(*map(_types, get_args(hint)))
-    plain = get_origin(hint) or hint
-    # JSON writes 1.0 as 1 in places; True is no number.
-    return frozenset({float, int} if plain is float else {plain})
-
-
-_HINTS = get_type_hints(Row)
-_TYPES = {name: _types(hint) for name, hint in _HINTS.items()}
-_WORDS = {name: get_args(hint) for name, hint in _HINTS.items() if get_origin(hint) is Literal}
+_FIELDS = JsonFields(Row)

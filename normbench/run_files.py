@@ -1,4 +1,4 @@
-"""Files in the folder of a run: its state, its lock, and what probes measured in its network.
+"""Files in the folder of a run, its state and its lock; how files are read and written.
 
 A run owns `<runs>/<sweep>/<run id>/`:
 
@@ -6,34 +6,26 @@ A run owns `<runs>/<sweep>/<run id>/`:
     state.json     phase of an unfinished run: queued, running, failed or interrupted
     lock           held by the process that trains the run
     failed.N.json  why rank N failed, if it ran on another machine
-    probes/        KIND.csv, one line for each block, layer, alpha ... of each epoch
-
-A probe during training writes probes/KIND.csv. `python -m normbench.probe` may use other images, so
-it writes probes/KIND.command.csv where training writes the same kind.
+    probes/        what probes measured in its network (`normbench.records.probes`)
 """
 
-import csv
 import fcntl
-import io
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+import re
+import stat
+import time
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO, Any, Literal
+from typing import IO, Any, Literal, get_args
 
-from normbench.errors import BadInput
+from normbench.errors import BadInput, DamagedFile
 
 Phase = Literal["queued", "running", "failed", "interrupted"]
 
-PROBES = "probes"
-#: Columns of probe files that are never numbers: the run id 1234567890e1 would parse as one.
-TEXT_COLUMNS = frozenset(
-    {"network", "run", "name", "layer", "group", "of", "split", "best", "mode", "status", "reason"}
-    | {"act", "input", "statistics"}
-)
-
-Record = dict[str, Any]  # one line of a CSV file; values are str, int, float, bool or None
+_LONGEST = 200  # bytes of a name, which gets an ending; file systems allow 255
+LARGEST = 1 << 30  # bytes of a file that is read as a whole
 
 
 class RunLocked(Exception):  # noqa: N818 (not an error: another process does the work)
@@ -44,13 +36,56 @@ class RunLocked(Exception):  # noqa: N818 (not an error: another process does th
 def replace_atomically(path: Path) -> Iterator[Path]:
     """Yield a temporary path, whose file replaces `path` at the end of the block.
 
-    Readers see the old content or the new one; a process that is killed leaves the old one.
+    Readers see the old content or the new one, also after kill -9 or a power cut. If the block
+    fails, the old content stays.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     # One temporary name per process: two sweeps may finish the same run at the same moment.
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    yield temporary
-    temporary.replace(path)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}@{_host()}")
+    try:
+        yield temporary
+        _flush(temporary)
+        temporary.replace(path)
+    except BaseException:
+        with suppress(OSError):
+            temporary.unlink()
+        raise
+    _flush(path.parent)
+
+
+def _flush(path: Path) -> None:
+    """Wait until a file, or the names of the files in a folder, are on the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+#: Name of a temporary file: that of the file, the process, and its host, which old versions lack.
+_TEMPORARY = re.compile(
+    r"\..+\.(?:json|csv|pt|md|tex|svg|png|pdf|html|gz)\.(?P<process>[1-9][0-9]*)(?:@(?P<host>.+))?"
+)
+_DAY = 24 * 60 * 60.0  # no file is written for so long
+
+
+def _host() -> str:
+    """Return the name of this machine, short enough for a part of a file's name."""
+    return os.uname().nodename[:32]
+
+
+def remove_temporary_files(folder: Path) -> None:
+    """Remove temporary files of `replace_atomically` whose processes have ended.
+
+    Whether a process of another host has ended cannot be seen; its file is removed after a day.
+    """
+    for path in folder.glob(".*"):
+        if not (name := _TEMPORARY.fullmatch(path.name)):
+            continue
+        with suppress(OSError):
+            runs = Path("/proc", name["process"]).exists() or name["host"] not in (None, _host())
+            if not runs or time.time() - path.lstat().st_mtime > _DAY:
+                path.unlink()
 
 
 def write_file(path: Path, content: bytes) -> None:
@@ -68,6 +103,32 @@ def write_json(path: Path, content: Mapping[str, Any]) -> None:
     write_file(path, (json.dumps(content, indent=1, allow_nan=False) + "\n").encode())
 
 
+def describe_write_error(name: str | Path, path: Path, error: OSError) -> str:
+    """Return that `name` cannot be written, and why; `path` is where it is.
+
+    Its owner is named if that is another user. For a missing file, the owner is that of the nearest
+    folder above it.
+    """
+    reason = error.strerror or type(error).__name__
+    existing = next(each for each in (path, *path.absolute().parents) if os.path.lexists(each))
+    if isinstance(error, FileExistsError | NotADirectoryError):
+        reason = f"{existing} is no folder"
+    with suppress(OSError, KeyError):  # it is not accessible, or its user has no name
+        if existing.stat().st_uid != os.geteuid():
+            reason += f"; {existing} belongs to {existing.owner()}"
+    return f"{name} cannot be written ({reason})"
+
+
+def require_folder(root: Path) -> None:
+    """Refuse a root of runs that is no folder.
+
+    Raises:
+        BadInput: it is none.
+    """
+    if not root.is_dir():
+        raise BadInput(f"runs={root} is no folder; `python -m normbench` trains into runs/")
+
+
 def require_writable(folder: Path, name: str, remedy: str) -> Path:
     """Return `folder`, created if it is missing.
 
@@ -80,7 +141,7 @@ def require_writable(folder: Path, name: str, remedy: str) -> Path:
         probe.touch()
         probe.unlink()
     except OSError as error:
-        raise BadInput(f"{name} cannot be written ({error.strerror}); {remedy}") from None
+        raise BadInput(f"{describe_write_error(name, folder, error)}; {remedy}") from None
     return folder
 
 
@@ -94,13 +155,112 @@ def update_state(folder: Path, **changes: Any) -> None:
     write_json(folder / "state.json", {**read_state(folder), **changes})
 
 
+def is_file_name(text: str) -> bool:
+    """Return True if `text` can name a file within a folder: no path, and no hidden file.
+
+    Names of sweeps, runs, probes, tables and figures are names of files or folders.
+    """
+    return 0 < len(text.encode(errors="replace")) <= _LONGEST and not re.search(r"^\.|[/\0]", text)
+
+
+def require_file_name(option: str, name: str) -> str:
+    """Return `name`, which the user gave as `option`.
+
+    Raises:
+        BadInput: it could name a file outside of the folder that it belongs to.
+    """
+    if not is_file_name(name):
+        raise BadInput(
+            f"{option}={name}: it becomes part of file names, so it must not contain / or "
+            f"begin with a dot, and has at most {_LONGEST} bytes"
+        )
+    return name
+
+
+def describe_resumption(state: Mapping[str, Any]) -> str:
+    """Return from which step a run with this `state` resumes; "" without a checkpoint."""
+    saved, steps = state.get("saved"), state.get("steps")
+    of = f" of {steps}" if isinstance(steps, int) else ""
+    return f"resumes from step {saved}{of}" if saved and isinstance(saved, int) else ""
+
+
 def read_state(folder: Path) -> dict[str, Any]:
-    """Return the content of state.json, {} if there is none."""
+    """Return the content of state.json; {} if it is missing or damaged."""
     try:
-        state: dict[str, Any] = json.loads((folder / "state.json").read_text())
-    except FileNotFoundError:
+        state = read_json(folder / "state.json")
+    except (FileNotFoundError, DamagedFile):  # a training resumes without it
         return {}
-    return state
+    return state if state.get("phase") in get_args(Phase) else {}
+
+
+def read_file(path: Path | str) -> bytes:
+    """Return the content of a regular file.
+
+    Raises:
+        FileNotFoundError: there is none.
+        DamagedFile: it cannot be read, or is a folder, a pipe or a device.
+    """
+    try:
+        descriptor = _open_at_once(path, os.O_RDONLY)
+        try:
+            status = os.fstat(descriptor)
+            if not stat.S_ISREG(status.st_mode):
+                raise DamagedFile(f"{path} is no regular file")
+            if status.st_size > LARGEST:
+                raise DamagedFile(f"{path} has {status.st_size / 1e9:.0f} GB; it may have 1 GB")
+            # Not by a file object, which takes longer to make than a row takes to read.
+            return os.read(descriptor, status.st_size)
+        finally:
+            os.close(descriptor)
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise DamagedFile(f"{path} cannot be read: {error.strerror}") from None
+
+
+def _open_at_once(path: Path | str, flags: int) -> int:
+    """Open a file without waiting for the other end of a pipe."""
+    return os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
+
+
+def read_json(path: Path | str) -> dict[str, Any]:
+    """Return the object in a JSON file.
+
+    Raises:
+        FileNotFoundError: there is no file.
+        DamagedFile: the file holds something else.
+    """
+    content = read_file(path)
+    try:
+        value = parse_json(content)
+    except ValueError as error:
+        raise DamagedFile(f"{path} is not JSON: {error}") from None
+    if not isinstance(value, dict):
+        raise DamagedFile(f"{path} holds no JSON object")
+    return value
+
+
+def parse_json(content: bytes) -> Any:
+    """Return a JSON value.
+
+    Raises:
+        ValueError: it is none, or one that could not be written again.
+    """
+    try:
+        value = _DECODER.decode(content.decode())
+        if b"\\ud" in content or b"\\uD" in content:
+            # Half of a pair of surrogates is a text in JSON, and none in UTF-8.
+            json.dumps(value, ensure_ascii=False).encode()
+    except RecursionError:
+        raise ValueError("its lists are nested too deeply") from None
+    return value
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is not a JSON number")
+
+
+_DECODER = json.JSONDecoder(parse_constant=_refuse_constant)
 
 
 def open_locked(path: Path, *, wait: bool = False) -> IO[bytes]:
@@ -114,7 +274,9 @@ def open_locked(path: Path, *, wait: bool = False) -> IO[bytes]:
         OSError: the file cannot be written.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    file = path.open("ab")  # not "wb": the holder of the lock may be writing it
+    # Not truncated: the holder of the lock may be writing it.
+    descriptor = _open_at_once(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    file = os.fdopen(descriptor, "ab")
     try:
         # flock rather than a lock file of our own: after kill -9 a lock file would stay.
         fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
@@ -142,13 +304,14 @@ def lock(folder: Path) -> Iterator[None]:
 def is_locked(folder: Path) -> bool:
     """Return whether another process holds the lock of a run."""
     try:
-        with (folder / "lock").open() as file:  # read-only: the folder may belong to another user
+        # Read-only: the folder may belong to another user.
+        with os.fdopen(_open_at_once(folder / "lock", os.O_RDONLY), "rb") as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
             return False
-    except FileNotFoundError:
-        return False
     except BlockingIOError:
         return True
+    except OSError:  # there is none, or something that no process can hold
+        return False
 
 
 def write_failure(folder: Path, rank: int, reason: str, log: str, at: float) -> None:
@@ -158,88 +321,16 @@ def write_failure(folder: Path, rank: int, reason: str, log: str, at: float) -> 
 
 def read_failures(folder: Path) -> list[dict[str, Any]]:
     """Return the recorded failures of ranks, the earliest first."""
-    failures = [json.loads(path.read_text()) for path in folder.glob("failed.*.json")]
-    return sorted(failures, key=lambda failure: float(failure["at"]))
+    failures = []
+    for path in folder.glob("failed.*.json"):
+        with suppress(FileNotFoundError, DamagedFile):
+            failures.append(read_json(path))
+    complete = [each for each in failures if isinstance(each.get("at"), float)]
+    return sorted(complete, key=lambda failure: failure["at"])
 
 
 def clear_failures(folder: Path) -> None:
     """Remove recorded failures before a run starts again."""
     for path in folder.glob("failed.*.json"):
-        path.unlink(missing_ok=True)
-
-
-def write_records(path: Path, records: Sequence[Record]) -> None:
-    """Write `records` as CSV, atomically; columns in the order of their first appearance."""
-    rounded = [
-        {name: f"{x:.9g}" if isinstance(x, float) else x for name, x in each.items()}
-        for each in records
-    ]
-    text = io.StringIO()
-    columns = list(dict.fromkeys(name for each in records for name in each))
-    writer = csv.DictWriter(text, columns, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rounded)
-    write_file(path, text.getvalue().encode())
-
-
-def read_records(path: Path) -> list[Record]:
-    """Read a CSV file of `write_records`: numbers become numbers, empty fields None."""
-    with path.open(newline="") as file:
-        lines = list(csv.DictReader(file))
-    return [
-        {name: x if name in TEXT_COLUMNS else _parse_value(x) for name, x in line.items()}
-        for line in lines
-    ]
-
-
-def append_epoch(folder: Path, kind: str, records: Sequence[Record], epoch: int) -> None:
-    """Add the records of a probe after `epoch` to the file of the run.
-
-    Records of this epoch and later ones are replaced: they come from a training that was resumed
-    from an earlier checkpoint.
-    """
-    path = folder / PROBES / f"{kind}.csv"
-    earlier = read_records(path) if path.exists() else []
-    write_records(path, [*(record for record in earlier if record["epoch"] < epoch), *records])
-
-
-def group_by(records: Sequence[Record], *columns: str) -> dict[Any, list[Record]]:
-    """Group `records` by one column (keys are values) or several (keys are tuples of values)."""
-    groups: dict[Any, list[Record]] = {}
-    for record in records:
-        values = tuple(record.get(column) for column in columns)
-        groups.setdefault(values if len(columns) > 1 else values[0], []).append(record)
-    return groups
-
-
-def last_epoch(records: Sequence[Record], *columns: str) -> list[Record]:
-    """Return the records of the last epoch of each network; `columns` identify a network."""
-    last: list[Record] = []
-    for group in group_by(records, *columns).values():
-        epoch = max(record["epoch"] for record in group)
-        last += [record for record in group if record["epoch"] == epoch]
-    return last
-
-
-def network_label(key: tuple[str, int | None]) -> str:
-    """Return the label of (network, epoch) in a figure or table."""
-    network, epoch = key
-    return network if epoch is None else f"{network}, epoch {epoch}"
-
-
-def probe_file(folder: Path, kind: str) -> Path | None:
-    """Return the probe file of a run: the one from training, or else from the probe command."""
-    if not (folder / PROBES).is_dir():  # most runs have no probes
-        return None
-    paths = [folder / PROBES / f"{stem}.csv" for stem in (kind, f"{kind}.command")]
-    return next((path for path in paths if path.exists()), None)
-
-
-def _parse_value(text: str) -> Any:
-    constants = {"": None, "True": True, "False": False}
-    if text in constants:
-        return constants[text]
-    for number in (int, float):
-        with suppress(ValueError):
-            return number(text)
-    return text
+        if not path.is_dir():  # nor is it read
+            path.unlink(missing_ok=True)

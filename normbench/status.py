@@ -8,10 +8,12 @@
     interrupted   stopped by Ctrl-C or a signal; the same command resumes it
     failed        ended with an error, printed in one line; the traceback is in log.txt
     lost          its process was killed before it could write a state
+    damaged       its row cannot be used, for the reason that is printed; reports leave it out
 
 A run of another machine counts as running while its files change, and as lost after ten minutes.
 """
 
+import os
 import platform
 import time
 from collections import Counter
@@ -22,11 +24,12 @@ from pathlib import Path
 from normbench import results, run_files
 from normbench.config import cli
 from normbench.config.files import default_choices
-from normbench.errors import BadInput, choose_from, count
-from normbench.history import last_record
+from normbench.errors import BadInput, DamagedFile, choose_from, count, printable
+from normbench.records.history import last_record
+from normbench.results import Row
 
 FINISHED = ("ok", "diverged", "impossible", "oom")
-STATES = ("running", "queued", "interrupted", "failed", "lost", "finished", *FINISHED)
+STATES = ("running", "queued", "interrupted", "failed", "lost", "damaged", "finished", *FINISHED)
 #: Seconds without a change after which a run of another machine counts as lost.
 SILENCE = 600.0
 
@@ -52,11 +55,15 @@ def runs(root: Path) -> Iterator[Run]:
     """Yield all runs below `root`, by sweep and id."""
     # Not by row.json: an unfinished run has only its state.
     for folder in sorted({path.parent for path in root.glob("*/*/*.json")}):
-        yield _finished_run(folder) if (folder / "row.json").exists() else _open_run(folder)
+        try:
+            yield _finished_run(folder, results.read_run(folder))
+        except FileNotFoundError:
+            yield _open_run(folder)
+        except DamagedFile as damage:
+            yield Run(folder, "damaged", "", str(damage))
 
 
-def _finished_run(folder: Path) -> Run:
-    row = results.read_row(folder / "row.json")
+def _finished_run(folder: Path, row: Row) -> Run:
     plain = [f"{name}={getattr(row, name)}" for name in ("batch", "seed", "model", "data")]
     defaults = {**default_choices(), "precision": "32-true"}
     changed = [
@@ -71,15 +78,17 @@ def _finished_run(folder: Path) -> Run:
 
 def _open_run(folder: Path) -> Run:
     state = run_files.read_state(folder)
-    phase, title = state.get("phase", "lost"), state.get("title", "")
-    more = state.get("error", "")
+    phase, title = state.get("phase", "lost"), str(state.get("title", ""))
+    more = str(state.get("error", ""))
     if record := last_record(folder):
         of = f" of {state['steps']}" if "steps" in state else ""
-        more = more or f"step {int(record['step'])}{of}, loss {record['train_loss']:.3f}"
-    if (folder / results.CHECKPOINT).exists():
-        more = f"{more}, has a checkpoint".lstrip(", ")
+        loss = f", loss {record['train_loss']:.3f}" if "train_loss" in record else ""
+        more = more or f"step {int(record['step'])}{of}{loss}"
     if phase == "queued":
         more = f"job {state.get('job', '')}"
+    if os.path.lexists(folder / results.CHECKPOINT):
+        resumption = run_files.describe_resumption(state)
+        more = f"{more}, {resumption or 'has a checkpoint'}".lstrip(", ")
     if phase == "running" and not _is_running(folder):
         phase = "lost"
     return Run(folder, phase, title, more)
@@ -88,9 +97,17 @@ def _open_run(folder: Path) -> Run:
 def _is_running(folder: Path) -> bool:
     if run_files.is_locked(folder):  # by a process of this machine; flock may not see others
         return True
-    newest = max(path.stat().st_mtime for path in folder.iterdir())
+    newest = max(map(_modified, folder.iterdir()))
     elsewhere = run_files.read_state(folder).get("host") != platform.node()
     return elsewhere and time.time() - newest < SILENCE
+
+
+def _modified(path: Path) -> float:
+    """Return when a file was changed; of one that is gone meanwhile, 0."""
+    try:
+        return path.lstat().st_mtime
+    except FileNotFoundError:
+        return 0.0
 
 
 @cli.command("normbench.status", lambda: f"{__doc__}\n{cli.describe(StatusOptions)}")
@@ -101,15 +118,17 @@ def main(arguments: Sequence[str]) -> int:
         if word not in STATES:
             raise BadInput(f"{word} is no state; {choose_from(word, STATES)}, or runs=DIR")
     root = options.runs
-    if not root.is_dir():
-        raise BadInput(f"runs={root}: there is no such folder")
+    run_files.require_folder(root)
     listed = list(runs(root))
     if "finished" in states:
         states += FINISHED
     for run in listed:
         if not states or run.state in states:
-            place = f"{run.folder.parent.name}/{run.folder.name}"
-            print(f"{run.state:<12} {place:<22} {run.title:<40} {run.more}".rstrip())
+            place, title = (
+                printable(f"{run.folder.parent.name}/{run.folder.name}"),
+                printable(run.title),
+            )
+            print(f"{run.state:<12} {place:<22} {title:<40} {printable(run.more)}".rstrip())
     counts = Counter(run.state for run in listed)
     total = ", ".join(f"{counts[state]} {state}" for state in STATES if counts[state])
     print(f"{count(len(listed), 'run')} in {root}: {total}" if listed else f"no runs in {root}")

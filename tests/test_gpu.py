@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from normbench import run_files
 from normbench.catalog import normalizer, normalizers
 from normbench.data.counter_rng import Draws
 from normbench.norms.implementation import Implementation, set_implementation
 from normbench.norms.workers import set_workers
+from normbench.records import probes
 from normbench.results import read
 from support.cells import BROKEN, SHORT, cell, train_cell
 from support.commands import Command, Probe, Rows
@@ -155,12 +155,12 @@ def test_probes_look_at_the_device(probe_command: Probe) -> None:
                 probe_command(kind, *words[:-2], f"trainer={where}", words[-1], f"out={where}").code
                 == 0
             )
-            numbers.append(run_files.read_records(Path(where) / f"{kind}.csv"))
+            numbers.append(probes.read_records(Path(where) / f"{kind}.csv"))
         for ours, theirs in zip(*numbers, strict=True):
             for key, value in theirs.items():
                 same = value if isinstance(value, str) else pytest.approx(value, rel=1e-6, abs=1e-9)
                 assert ours[key] == same
     found = probe_command("speed", "norm=gn", "batch=8", "repeats=1", "trainer=gpu")
     assert found.code == 0, found.err
-    records = run_files.read_records(Path("reports/probes/speed.csv"))
+    records = probes.read_records(Path("reports/probes/speed.csv"))
     assert all(record["memory"] > 0 for record in records)

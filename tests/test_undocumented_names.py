@@ -4,7 +4,7 @@ import ast
 import inspect
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from multiprocessing import context, forkserver
+from multiprocessing import context, forkserver, resource_tracker
 from multiprocessing.process import BaseProcess
 
 import pytest
@@ -111,4 +111,5 @@ def test_wandb_raises_its_private_error() -> None:
 def test_the_fork_server_can_be_started_before_the_first_process() -> None:
     assert "ensure_running" in forkserver.__all__
     assert list(inspect.signature(forkserver.ensure_running).parameters) == []
+    assert "ensure_running" in resource_tracker.__all__
     assert issubclass(context.ForkServerProcess, BaseProcess)

@@ -32,6 +32,7 @@ FORMATS = {"contiguous": torch.contiguous_format, "channels_last": torch.channel
 #: Fewest maps read or written, by `batch_independent`: within an image forward 1 read and 1 write,
 #: backward 2 and 1; over images forward 2 and 1, backward 4 and 1.
 LEAST_MAPS = {True: 5, False: 8}
+LARGEST = 10**10  # values of a map
 BUSY = 3_000_000  # cycles of a GPU, more than a millisecond
 #: Layers of timm, joint with their activations.
 TIMM = {
@@ -60,7 +61,7 @@ def bench_layers(options: BenchLayersOptions, _: Sequence[str]) -> None:
         return torch.randn(shape, dtype=dtype).to(device, memory_format=FORMATS[options.format])
 
     lines: list[dict[str, object]] = []
-    for shape in map(_parse_shape, options.shape):
+    for shape in [*map(_parse_shape, options.shape)]:  # all are parsed before the first is measured
         entries = dict(_peer_layers(shape[1], options.act)) if options.peers else {}
         for name in options.norm or normalizers():
             for impl in impls:
@@ -85,6 +86,8 @@ def _parse_shape(word: str) -> tuple[int, ...]:
         n, c, h, w = map(int, word.split("x"))
     except ValueError:
         raise BadInput(f"shape={word}: it is NxCxHxW, as 4x256x56x56") from None
+    if n * c * h * w > LARGEST:
+        raise BadInput(f"shape={word}: a map may have at most {LARGEST:,} values")
     if min(n, c, h, w) < 1 or n * h * w == 1:
         raise BadInput(f"shape={word}: a channel needs two values at least, as in 4x256x56x56")
     return n, c, h, w

@@ -11,7 +11,7 @@ from normbench.config.cli import option
 class BenchOptions:
     """Options of all kinds."""
 
-    rounds: int = option(7, "measurements of each, in turn")
+    rounds: int = option(7, "measurements of each, in turn", most=10**6)
     out: Path | None = option(
         None, "CSV file to write, with machine, versions and commit, as in reports/bench", "FILE"
     )
@@ -33,7 +33,7 @@ class BenchLayersOptions(BenchOptions):
     dtype: Literal["float32", "bfloat16"] = option("float32", "type of the maps")
     device: Literal["cpu", "cuda"] = option("cpu", "device of the layers")
     format: Literal["contiguous", "channels_last"] = option("contiguous", "memory format")
-    threads: int = option(1, "CPU threads")
+    threads: int = option(1, "CPU threads", most=1024)
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class BenchStepOptions(BenchOptions):
 
     device: Literal["cpu", "cuda"] = option("cpu", "device of the training")
     steps: int = option(300, "optimizer steps of a training")
-    threads: int = option(1, "CPU threads")
+    threads: int = option(1, "CPU threads", most=1024)
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class BenchSeedsOptions(BenchOptions):
 
     seeds: tuple[int, ...] = option((3, 8), "numbers of seeds")
     steps: int = option(300, "optimizer steps of a training")
-    threads: int = option(1, "CPU threads")
+    threads: int = option(1, "CPU threads", most=1024)
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,9 @@ class BenchWorkersOptions(BenchOptions):
     plans: tuple[str, ...] = option(
         (), "devices x per_forward x accumulation; their product is the workers", "PLAN,..."
     )
-    cores: int | None = option(None, "CPU cores that all processes share (those of this machine)")
+    cores: int | None = option(
+        None, "CPU cores that all processes share (those of this machine)", most=1024
+    )
 
 
 @dataclass(frozen=True)
@@ -94,4 +96,6 @@ class BenchLoaderOptions(BenchOptions):
         "files, as data=fashion_mnist. With a few hundred images most of the time is their start",
         "L,...",
     )  # fmt: skip
-    cores: int | None = option(None, "CPU cores that all processes share (those of this machine)")
+    cores: int | None = option(
+        None, "CPU cores that all processes share (those of this machine)", most=1024
+    )

@@ -6,7 +6,7 @@ that it does not know, or of another type, is an error.
 
 from collections.abc import Mapping
 from importlib import import_module
-from inspect import isclass, signature
+from inspect import Parameter, isclass, signature
 from math import isfinite
 from typing import Any, get_type_hints
 
@@ -39,14 +39,19 @@ def build(group: str, options: Mapping[str, Any], **context: Any) -> Any:
     """
     target = _import(group, options.get("_target_"))
     accepted = arguments(group, options) - context.keys()  # no yaml may set the context
-    hints = get_type_hints(target.__init__ if isclass(target) else target, include_extras=True)
+    try:
+        hints = get_type_hints(target.__init__ if isclass(target) else target, include_extras=True)
+    except (NameError, TypeError) as error:  # of code of the user's own, or no code at all
+        raise BadInput(f"{group}._target_={options['_target_']}: {error}") from error
     values = {}
     for key, value in options.items():
         if key == "_target_":
             continue
         if key not in accepted:
             raise BadInput(f"{group}.{key} is unknown; {choose_from(key, accepted)}")
-        values[key] = _convert(f"{group}.{key}", value, hints[key])
+        values[key] = _convert(f"{group}.{key}", value, hints.get(key, Any))
+    if missing := _required(target) - values.keys() - context.keys():
+        raise BadInput(f"{group}.{min(missing)} is missing; its yaml must give a value")
     try:
         return target(**values, **context)
     except ValueError as error:  # of the target's own checks; it begins with the option
@@ -55,14 +60,25 @@ def build(group: str, options: Mapping[str, Any], **context: Any) -> Any:
 
 def arguments(group: str, options: Mapping[str, Any]) -> frozenset[str]:
     """Return the names of the arguments that the `_target_` of `options` takes."""
-    return frozenset(signature(_import(group, options.get("_target_"))).parameters)
+    target = _import(group, options.get("_target_"))
+    try:
+        return frozenset(signature(target).parameters)
+    except (TypeError, ValueError):
+        raise BadInput(
+            f"{group}._target_={options['_target_']} is no class or function with named arguments"
+        ) from None
 
 
 def _import(group: str, path: Any) -> Any:
+    if path is None:
+        raise BadInput(
+            f"{group}._target_ is missing: the yaml of a choice names its class, as "
+            "`_target_: normbench.norms.batch.BatchNorm`"
+        )
     module, _, attribute = str(path).rpartition(".")
     try:
         return getattr(import_module(module), attribute)
-    except (ImportError, AttributeError, ValueError) as error:
+    except (ImportError, AttributeError, TypeError, ValueError) as error:
         raise BadInput(
             f"{group}._target_={path} cannot be imported ({error}); it is module.Class, as in "
             "normbench.norms.batch.BatchNorm, found from the folders of PYTHONPATH"
@@ -76,5 +92,24 @@ def _convert(option: str, value: Any, hint: Any) -> Any:
     try:
         return TypeAdapter(hint).validate_python(value)
     except ValidationError as error:
-        message = error.errors()[0]["msg"].replace("a valid tuple", "a list, as [a,b]")
-        raise BadInput(f"{option}={value}: {message[:1].lower()}{message[1:]}") from None
+        raise BadInput(f"{option}={value}: {_describe(error)}") from None
+
+
+def _describe(error: ValidationError) -> str:
+    """Return what pydantic says about a value, in plain words."""
+    first = error.errors()[0]
+    kinds = {"int": "a whole number", "float": "a number", "bool": "true or false"}
+    kinds |= {"string": "a text", "tuple": "a list, as [a,b]", "list": "a list, as [a,b]"}
+    kinds |= {"dict": "options with values, as {a:1}"}
+    kind = first["type"].partition("_")[0]
+    if kind in kinds:
+        return f"it must be {kinds[kind]}"
+    message = first["msg"].replace("Input should be", "it must be")
+    return f"{message[:1].lower()}{message[1:]}"
+
+
+def _required(target: Any) -> set[str]:
+    """Return the arguments of a class or function that have no default."""
+    kinds = (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)
+    parameters = signature(target).parameters.values()
+    return {each.name for each in parameters if each.kind in kinds and each.default is each.empty}

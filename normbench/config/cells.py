@@ -9,7 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
 
-from normbench.config.files import default_choices
+from normbench.config.files import default_choices, target_of
 from normbench.config.plan import Plan, plans
 from normbench.errors import BadInput
 
@@ -36,10 +36,11 @@ class Choice:
     options: Mapping[str, Any]
     changed: Mapping[str, Any]  # those that differ from the yaml
     unverified: tuple[str, ...] = ()  # those whose value no source gives
+    code: str = ""  # of a yaml of the user's own: `user_code`
 
     @property
     def identity(self) -> dict[str, Any]:
-        """Name and options that change numbers, and a hash of code outside normbench."""
+        """Name and options that change numbers, and the code of a yaml of the user's own."""
         # Not `_target_`: a class may move to another module. No null and no {}: an option that is
         # added later, null or empty by default, leaves the ids of finished runs alone.
         options = {
@@ -52,7 +53,8 @@ class Choice:
         name = options.pop("name", None)
         if name is not None and "/" not in self.name:  # timm/resnet50 has it already
             options["option name"] = name
-        return {"name": self.name, **options, **_user_code(self.options.get("_target_", ""))}
+        code = {"code": self.code} if self.code else {}
+        return {"name": self.name, **options, **code}
 
     @property
     def _is_known_by_folder(self) -> bool:
@@ -241,22 +243,29 @@ def _digest(description: Mapping[str, Any]) -> str:
     return hashlib.sha256(canonical.encode()).hexdigest()[:12]
 
 
-def _user_code(target: str) -> dict[str, str]:
-    """Return the class outside normbench that a yaml names, with a hash of its file.
+def user_code(group: str, name: str, target: Any) -> str:
+    """Return what a yaml of the user's own targets, with a hash of its file if it is not ours.
 
-    normbench's commit is in the row. A user's code changes from run to run, and a result of the old
-    code must not stand for the new.
+    A result of the old code must not stand for the new. normbench's own yamls have "": their
+    classes may move to another module, and normbench's commit is in the row.
+
+    Raises:
+        BadInput: `target` is no name.
     """
+    if not isinstance(target, str | None):
+        raise BadInput(f"{group}={name}: its _target_ is {target}, and must be module.Class")
+    if target is None or target == target_of(group, name):
+        return ""
     if target.startswith("normbench.") or "." not in target:
-        return {}
+        return target
     try:
         spec = find_spec(target.rpartition(".")[0])
-    except (ImportError, ValueError):
+    except Exception:  # find_spec imports packages, whose code can fail in any way
         spec = None  # the preflight reports it, with the traceback
     origin = spec.origin if spec is not None else None
     if origin is None or not Path(origin).is_file():
-        return {"code": target}
-    return {"code": f"{target} {hashlib.sha256(Path(origin).read_bytes()).hexdigest()[:12]}"}
+        return target
+    return f"{target} {hashlib.sha256(Path(origin).read_bytes()).hexdigest()[:12]}"
 
 
 def _words(key: str, value: Any) -> list[str]:

@@ -8,19 +8,26 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import Field, field, fields
 from functools import wraps
 from inspect import getdoc
 from pathlib import Path
 from textwrap import fill, wrap
 from typing import Any, Literal, NoReturn, TypeVar, get_args, get_origin, get_type_hints
+from unicodedata import category
 
-from normbench.errors import BadInput, choose_from, require_one_of
+from normbench.config.files import expand
+from normbench.config.output import protect_output
+from normbench.errors import BadInput, choose_from, count, for_screen, left_out, require_one_of
 
 Main = Callable[[Sequence[str]], int]
 Options = TypeVar("Options")
 
+MOST_LETTERS = 20_000  # of a word, which Hydra's parser reads in a second
+MOST = 10**9  # of a whole number, if its option says nothing else
 WIDTH = 100  # of the lines of --help
+LEFT_OUT = 8  # files that are named; for the others only their number is printed
 INDENT = 24  # column at which the explanation of an option begins
 
 
@@ -28,8 +35,17 @@ def run(main: Main) -> NoReturn:
     """Call `main` with the words of the command line, and exit with the code that it returns.
 
     If a reader of our output closes the pipe, as in `normbench --help | head`, exit silently with
-    the code of a process that SIGPIPE has ended.
+    the code of a process that SIGPIPE has ended. What a full disk cannot take is dropped; at the
+    end that is an error.
     """
+    if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:  # from normbench/__init__.py
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    output = protect_output()
+    try:
+        Path.cwd()
+    except FileNotFoundError:
+        print_error("normbench", "the working directory is gone; call it from another folder")
+        sys.exit(2)
     try:
         try:
             code = main(sys.argv[1:])
@@ -38,11 +54,18 @@ def run(main: Main) -> NoReturn:
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = 128 + signal.SIGPIPE
+    if output.error is not None:
+        print_error("normbench", f"the output cannot be written ({output.error.strerror})")
+        code = code or 1
     sys.exit(code)
 
 
 def command(
-    name: str, help_text: Callable[[], str], *, needs_words: bool = False
+    name: str,
+    help_text: Callable[[], str],
+    *,
+    needs_words: bool = False,
+    needs_all_files: bool = False,
 ) -> Callable[[Main], Main]:
     """Decorate the main function of a command with --help and exit codes 2 and 130.
 
@@ -50,6 +73,7 @@ def command(
         name: of the command; begins its error messages.
         help_text: returns what --help prints.
         needs_words: print the help also if there are no words.
+        needs_all_files: exit with 1 if a damaged file was left out.
     """
 
     def decorate(main: Main) -> Main:
@@ -58,21 +82,71 @@ def command(
             if {"-h", "--help"} & {*arguments} or (needs_words and not arguments):
                 print(help_text())
                 return 0
-            try:
-                return main(arguments)
-            except BadInput as error:
-                print(f"{name}: {error}", file=sys.stderr)
-                return 2
-            except KeyboardInterrupt:
-                return 128 + signal.SIGINT
+            with name_left_out(name) as sentences:
+                try:
+                    require_text(arguments)
+                    code = main(arguments)
+                except BadInput as error:
+                    print_error(name, error)
+                    return 2
+                except KeyboardInterrupt:
+                    return 128 + signal.SIGINT
+            return code or int(needs_all_files and bool(sentences))
 
         return wrapped
 
     return decorate
 
 
+def require_text(words: Sequence[str]) -> None:
+    """Refuse words that no terminal, name of a file or yaml can hold.
+
+    Raises:
+        BadInput: there is such a word.
+    """
+    for word in words:
+        if len(word) > MOST_LETTERS:
+            raise BadInput(f"{word} has {len(word):,} letters; a word may have {MOST_LETTERS:,}")
+        kinds = {category(letter): letter for letter in {*word}}
+        if "Cs" in kinds:  # Python's placeholder for a byte that is no UTF-8
+            hint = "write names in UTF-8"
+            if (encoding := sys.getfilesystemencoding()) != "utf-8":
+                hint = f"Python reads words as {encoding} here, and as UTF-8 after PYTHONUTF8=1"
+            raise BadInput(f"{word} is not UTF-8; {hint}")
+        if control := kinds.get("Cc", kinds.get("Zl", kinds.get("Zp"))):
+            raise BadInput(f"{word} has the control character U+{ord(control):04X}; leave it out")
+
+
+def print_error(name: str, message: object) -> None:
+    """Print an error of the command `name` as one line on stderr."""
+    print(f"{name}: {for_screen(message)}", file=sys.stderr)
+
+
+@contextmanager
+def name_left_out(name: str) -> Iterator[list[str]]:
+    """Print a line for each damaged file that the command `name` leaves out, at the end.
+
+    Yields:
+        These lines, empty as long as nothing was left out.
+    """
+    with left_out() as sentences:
+        try:
+            yield sentences
+        finally:
+            for sentence in sentences[:LEFT_OUT]:
+                print_error(name, f"left out: {sentence}")
+            if len(sentences) > LEFT_OUT:
+                more = count(len(sentences) - LEFT_OUT, "more file")
+                print_error(name, f"left out: {more}")
+
+
 def option(
-    default: Any, explanation: str, metavar: str = "", parse: Callable[[str], Any] | None = None
+    default: Any,
+    explanation: str,
+    metavar: str = "",
+    parse: Callable[[str], Any] | None = None,
+    *,
+    most: int = MOST,
 ) -> Any:
     """Declare a field of a dataclass as an option.
 
@@ -82,8 +156,9 @@ def option(
         metavar: placeholder of the value in --help; "" takes one from the field's type.
         parse: text -> value, for types that `parse_options` does not read; raises a `ValueError`
             that says what works.
+        most: the largest whole number.
     """
-    metadata = {"explanation": explanation, "metavar": metavar, "parse": parse}
+    metadata = {"explanation": explanation, "metavar": metavar, "parse": parse, "most": most}
     return field(default=default, metadata=metadata)
 
 
@@ -176,10 +251,22 @@ def _parse(each: Field[Any], text: str, hint: Any) -> Any:
         return require_one_of(name, text, arguments)
     if hint is bool:
         return require_one_of(name, text, ("true", "false")) == "true"
-    if hint is int and not (text.isdecimal() and int(text)):
+    if hint is int:
+        return _parse_number(each, text)
+    if hint is Path:
+        return expand(name, text)
+    return hint(text)
+
+
+def _parse_number(each: Field[Any], text: str) -> int:
+    name, most = each.name, each.metadata["most"]
+    digits = text.lstrip("0") if text.isascii() and text.isdecimal() else ""
+    if not digits:
         example = _format_default(each.default) if each.default else 8
         raise BadInput(f"{name}={text}: it is a whole number above 0, as {name}={example}")
-    return Path(text).expanduser() if hint is Path else hint(text)
+    if len(digits) > len(str(most)) or int(digits) > most:  # int() takes 4,300 digits at most
+        raise BadInput(f"{name}={text}: it may be at most {most:,}")
+    return int(digits)
 
 
 def _word(each: Field[Any]) -> str:

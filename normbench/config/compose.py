@@ -1,6 +1,5 @@
 """Compose the command line into cells, by Hydra. Nothing is trained, nothing is written."""
 
-import argparse
 import json
 import os
 import re
@@ -24,10 +23,22 @@ from hydra.errors import HydraException
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
-from normbench.config.cells import Cell, Settings
-from normbench.config.files import CONF, LAUNCHERS, SWEEPS, groups, load_options, names, unverified
+from normbench.config import command_line
+from normbench.config.bounds import require_usable
+from normbench.config.cells import GROUPS, Cell, Settings
+from normbench.config.command_line import CommandLine, require_name
+from normbench.config.files import (
+    CONF,
+    LAUNCHERS,
+    SWEEPS,
+    groups,
+    load_options,
+    names,
+    require_sound,
+    unverified,
+)
 from normbench.config.help_text import epilog
-from normbench.config.hydra_errors import one_sentence
+from normbench.config.hydra_errors import hydra_fails, one_sentence
 from normbench.config.parse import parse
 from normbench.errors import BadInput
 
@@ -43,6 +54,10 @@ def compose(arguments: list[str]) -> tuple[list[Cell], Settings | None]:
     Raises:
         BadInput: the command line or a yaml cannot be used.
     """
+    with one_sentence(arguments):
+        line = command_line.read(arguments)
+    for folder in line.config_dirs:
+        require_sound(folder)
     compositions: dict[int, Composition] = {}
     composed: list[tuple[Composition, Mapping[str, int]]] = []
 
@@ -53,14 +68,18 @@ def compose(arguments: list[str]) -> tuple[list[Cell], Settings | None]:
             compositions[id(config)] = Composition(config)
         composed.append((compositions[id(config)], numbers or {}))
 
-    # Hydra's parser takes no option between two overrides.
-    flags = [word for word in arguments if word in ("-m", "--multirun")]
-    words = [word for word in arguments if word not in flags]
-    words = flags + [_as_list_of_one(word) if flags else word for word in words]
-    if flags and sys.stderr.isatty():
+    words = [_as_list_of_one(word) if line.multirun else word for word in line.overrides]
+    if line.multirun and sys.stderr.isatty():
         print("composing the grid ...", file=sys.stderr)
-    with _environment(words), one_sentence(words, _config_dirs(words)):
-        hydra.main(version_base="1.3", config_path=str(CONF), config_name="config")(collect)()
+    with _environment(line, words), one_sentence(words, line.config_dirs):
+        try:
+            with hydra_fails(line.config_dirs):
+                hydra.main(version_base="1.3", config_path=str(CONF), config_name="config")(
+                    collect
+                )()
+        except SystemExit as end:  # after --help, or a missing --package of --cfg
+            if end.code:
+                raise BadInput("--package names a part of the configuration, as norm") from None
         # Not inside of `collect`: Hydra would print a line of its own about an error there.
         parsed = [composition.parse(numbers) for composition, numbers in composed]
     if not parsed:
@@ -98,13 +117,24 @@ class Composition:
         self.whole = config if "hydra" in config else None  # a single run comes without it
         self.hydra: HydraConf = config.hydra if self.whole else HydraConfig.get()
         self.choices = {str(group): name for group, name in self.hydra.runtime.choices.items()}
+
+    @cached_property
+    def _yamls(self) -> tuple[dict[str, Mapping[str, Any]], dict[str, frozenset[str]]]:
+        """The content of the chosen yaml of each group, and its unverified options.
+
+        Raises:
+            BadInput: a choice, perhaps one of a yaml of the user's own, is no name.
+        """
         sources = self.hydra.runtime.config_sources
         folders = [Path(source.path) for source in sources if source.schema == "file"]
-        self.defaults: dict[str, Mapping[str, Any]] = {}
-        self.unverified: dict[str, frozenset[str]] = {}
+        contents: dict[str, Mapping[str, Any]] = {}
+        without_source: dict[str, frozenset[str]] = {}
         for group, name in self.choices.items():
-            if name:
-                self.defaults[group], self.unverified[group] = _read_choice(folders, group, name)
+            if name and not group.startswith("hydra/"):
+                if isinstance(name, str):  # `parse` refuses a list of names
+                    require_name(group, name)
+                contents[group], without_source[group] = _read_choice(folders, group, name)
+        return contents, without_source
 
     def parse(self, numbers: Mapping[str, int]) -> tuple[Cell, Settings]:
         """Return the cell with these `numbers`, and the settings of its command line."""
@@ -115,7 +145,7 @@ class Composition:
         else:
             config = {**self._resolved, **numbers}
         config.pop("grids", None)  # of a file of sweeps/, which the sweeper reads
-        cell, settings = parse(config, self.choices, self.defaults, self.unverified)
+        cell, settings = parse(config, self.choices, *self._yamls)
         return cell, replace(settings, launcher=self._launcher)
 
     @cached_property
@@ -134,6 +164,9 @@ class Composition:
             HydraConfig.instance().set_config(self.whole)
         resolved = OmegaConf.to_container(self.config, resolve=True, throw_on_missing=True)
         assert isinstance(resolved, dict)
+        for group in GROUPS:  # here and not in `parse`: once for all cells of a composition
+            if isinstance(options := resolved.get(group), dict):
+                require_usable(group, options)
         return {str(key): value for key, value in resolved.items()}
 
     @cached_property
@@ -203,7 +236,7 @@ def _require_multirun(hydra: HydraConf) -> None:
 
 
 @contextmanager
-def _environment(arguments: list[str]) -> Iterator[None]:
+def _environment(line: CommandLine, words: Sequence[str]) -> Iterator[None]:
     """Set the variables that config.yaml reads, and the arguments where Hydra looks for them."""
     argv = sys.argv
     with tempfile.TemporaryDirectory(prefix="normbench-") as scratch:
@@ -213,17 +246,10 @@ def _environment(arguments: list[str]) -> Iterator[None]:
         (path / "sweeps").symlink_to(SWEEPS)
         os.environ["NORMBENCH_SCRATCH"] = scratch
         os.environ["NORMBENCH_SEARCHPATH"] = str(path)
-        os.environ["NORMBENCH_HELP"] = epilog(_config_dirs(arguments))
-        sys.argv = ["normbench", *arguments]
+        os.environ["NORMBENCH_HELP"] = epilog(line.config_dirs)
+        # Hydra's parser takes no option between two overrides.
+        sys.argv = ["normbench", *line.options, "--", *words]
         try:
             yield
         finally:
             sys.argv = argv
-
-
-def _config_dirs(arguments: Sequence[str]) -> list[Path]:
-    """Return the folder of --config-dir, if one is given."""
-    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    parser.add_argument("--config-dir", "-cd", type=Path)
-    folder = parser.parse_known_args(arguments)[0].config_dir
-    return [folder] if folder else []

@@ -1,15 +1,18 @@
 """Locate and read the yaml files: beside the package in a checkout, inside it in a wheel."""
 
+import io
 import re
 from collections.abc import Hashable
+from contextlib import suppress
 from functools import cache
 from itertools import takewhile
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import yaml
 
-from normbench.errors import BadInput
+from normbench.errors import BadInput, DamagedFile, one_line
+from normbench.run_files import read_file
 
 _PACKAGE = Path(__file__).parents[1]
 ROOT = _PACKAGE if (_PACKAGE / "conf").is_dir() else _PACKAGE.parent
@@ -20,6 +23,10 @@ SWEEPS = ROOT / "sweeps"
 TABLES = ROOT / "reports" / "tables"
 CLAIMS = ROOT / "reports" / "claims"
 FIGURES = ROOT / "reports" / "figures"
+
+#: Limits of a yaml file: PyYAML ends the process at some 20,000 levels, and aliases that repeat
+#: each other grow without limit. A file below SMALL bytes and without anchors meets neither.
+MOST_BYTES, MOST_NODES, MOST_LEVELS, SMALL = 2**20, 100_000, 100, 10_000
 
 FLOAT, TIMESTAMP = "tag:yaml.org,2002:float", "tag:yaml.org,2002:timestamp"
 #: libyaml's parser, six times as fast, where PyYAML was built with it.
@@ -50,6 +57,22 @@ _EXPONENT = re.compile(r"^[-+]?[0-9]+(?:_[0-9]+)*(?:\.[0-9_]*)?[eE][-+]?[0-9]+$"
 _Loader.add_implicit_resolver(FLOAT, _EXPONENT, [*"-+0123456789"])
 
 
+def expand(name: str, path: str) -> Path:
+    """Return a path with the home folder for a leading ~.
+
+    Raises:
+        BadInput: no file system takes such a name, or there is no such user; `name` is named.
+    """
+    try:
+        expanded = Path(path).expanduser()
+        expanded.resolve()
+    except RuntimeError as error:  # no such user, a loop of symbolic links
+        raise BadInput(f"{name}={path}: {error}") from None
+    if len(str(expanded)) > 4000 or any(len(part.encode()) > 255 for part in expanded.parts):
+        raise BadInput(f"{name}={path}: the name is too long for a file")
+    return expanded
+
+
 def names(folder: Path) -> list[str]:
     """Return the sorted names of the yaml files of `folder`: folders are the only registry."""
     return sorted(path.stem for path in folder.glob("*.yaml"))
@@ -65,14 +88,87 @@ def training_probes() -> tuple[str, ...]:
     return tuple(name for name in names(CONF / "probe") if name != "none")
 
 
+class _File(io.BytesIO):
+    """The content of a file, whose name PyYAML puts into its errors."""
+
+    def __init__(self, path: Path, content: bytes) -> None:
+        super().__init__(content)
+        self.name = str(path)
+
+
+def read_yaml(path: Path) -> IO[bytes]:
+    """Open a yaml file after a look at its size.
+
+    Raises:
+        FileNotFoundError: there is none.
+        DamagedFile: it is no UTF-8, or too large or too deep with its aliases written out.
+        yaml.YAMLError: it is no yaml.
+    """
+    content = read_file(path)
+    if len(content) > MOST_BYTES:
+        raise DamagedFile(f"{path} has {len(content):,} bytes; a yaml may have {MOST_BYTES:,}")
+    try:
+        content.decode()
+    except UnicodeDecodeError as error:
+        raise DamagedFile(f"{path} is not UTF-8 ({error.reason} at byte {error.start})") from None
+    if len(content) < SMALL and b"&" not in content:
+        return _File(path, content)
+    sizes: dict[str, int] = {}  # nodes of each anchor, with those of the aliases in it
+    open_nodes: list[tuple[str | None, int]] = []  # anchor, and nodes before it
+    nodes = 0
+    for event in yaml.parse(_File(path, content), Loader=_SafeLoader):
+        if isinstance(event, yaml.AliasEvent):
+            nodes += sizes.get(str(event.anchor), MOST_NODES)  # an alias of itself has no end
+        elif isinstance(event, yaml.CollectionStartEvent):
+            open_nodes.append((event.anchor, nodes))
+            nodes += 1
+        elif isinstance(event, yaml.CollectionEndEvent):
+            anchor, before = open_nodes.pop()
+            if anchor is not None:
+                sizes[anchor] = nodes - before
+        elif isinstance(event, yaml.ScalarEvent):
+            nodes += 1
+            if event.anchor is not None:
+                sizes[event.anchor] = 1
+        if nodes > MOST_NODES or len(open_nodes) > MOST_LEVELS:
+            raise DamagedFile(
+                f"{path} is too large: a yaml may have {MOST_NODES:,} values, each alias counted "
+                f"with what it repeats, and {MOST_LEVELS} levels"
+            )
+    return _File(path, content)
+
+
+def require_sound(folder: Path) -> None:
+    """Look at the yamls of a user's own folder before Hydra reads any.
+
+    Raises:
+        DamagedFile: one of them is too large, or no file that can be read.
+    """
+    for group in (*groups(), "sweeps", "hydra/launcher"):
+        for path in (folder / group).glob("*.yaml"):
+            # Hydra will say so, if it is chosen.
+            with suppress(yaml.YAMLError, FileNotFoundError):
+                read_yaml(path)
+
+
 def load(path: Path) -> dict[str, Any]:
-    """Read a yaml file; {} if it holds comments alone."""
-    with path.open(encoding="utf-8") as file:
-        content = yaml.load(file, Loader=_Loader)
+    """Read a yaml file; {} if it holds comments alone.
+
+    Raises:
+        DamagedFile: it is no yaml, or its content has no keys.
+    """
+    try:
+        content = yaml.load(read_yaml(path), Loader=_Loader)
+    except yaml.MarkedYAMLError as error:
+        line = f" line {error.problem_mark.line + 1}" if error.problem_mark else ""
+        raise DamagedFile(f"{path}{line}: {error.problem or error.context}") from None
+    # What a tag calls a number or truth may be none.
+    except (yaml.YAMLError, ValueError, KeyError, RecursionError) as error:
+        raise DamagedFile(f"{path} is no yaml: {one_line(error)}") from None
     if content is None:
         return {}
     if not isinstance(content, dict):
-        raise BadInput(f"{path} must hold options with their values, as `eps: 1e-5`")
+        raise DamagedFile(f"{path} must hold options with their values, as `eps: 1e-5`")
     return {str(key): value for key, value in content.items()}
 
 
@@ -87,6 +183,14 @@ def load_options(path: Path) -> dict[str, Any]:
                 options |= load_options(base)
                 break
     return options | own
+
+
+@cache
+def target_of(group: str, name: str) -> str | None:
+    """Return what normbench's own yaml of this name targets; None if it has none."""
+    path = CONF / group / f"{name}.yaml"
+    target: str | None = load_options(path).get("_target_") if path.is_file() else None
+    return target
 
 
 def unverified(path: Path) -> frozenset[str]:
@@ -115,5 +219,9 @@ def sizes_line(path: Path) -> str:
 
 def headline(path: Path) -> str:
     """Return the first line of the comment at the head of a yaml file: what the file is."""
-    comments = (line.removeprefix("#").strip() for line in path.read_text().splitlines())
-    return next(line for line in comments if line and not line.startswith("@package"))
+    try:
+        text = read_file(path).decode(errors="replace")
+    except FileNotFoundError:  # a link to nothing, which Hydra refuses if it is chosen
+        return ""
+    comments = (line.removeprefix("#").strip() for line in text.splitlines())
+    return next((line for line in comments if line and not line.startswith("@package")), "")

@@ -5,12 +5,12 @@ Checks that need torch or data are in `normbench.execution.preflight`.
 
 import re
 from collections.abc import Iterable, Mapping
-from math import isqrt
-from pathlib import Path
 from typing import Any, get_args
 
+from normbench.config.bounds import BOUNDS, MOST_SECONDS, require_whole
 from normbench.config.cells import (
     GROUPS,
+    PATHS,
     PRECISIONS,
     Accelerator,
     Cell,
@@ -21,19 +21,13 @@ from normbench.config.cells import (
     Loader,
     Probing,
     Settings,
+    user_code,
 )
-from normbench.config.files import training_probes
+from normbench.config.files import expand, training_probes
+from normbench.config.plan import divisors
+from normbench.config.wandb_options import check_logger
 from normbench.errors import BadInput, choose_from, require_one_of
 
-#: Whole numbers of conf/trainer: the least, and what each counts.
-TRAINER_NUMBERS = {
-    "devices": (1, "the largest number of devices of a run"),
-    "per_forward": (1, "the largest number of workers in one forward pass"),
-    "threads": (1, "the number of CPU threads of a run"),
-    "chunk": (1, "the number of optimizer steps of a chunk"),
-    "log_every": (1, "the number of steps between two records of the curve"),
-    "readers": (0, "the number of processes that read images"),
-}
 NULLABLE = ("per_forward", "chunk", "readers")
 
 
@@ -63,7 +57,7 @@ def parse(
         for group in (*GROUPS, "trainer", "checkpoint", "probe", "logger")
     }
     protocol = choices["protocol"]
-    batch = require_whole("batch", _take(rest, "batch"), 1, "the number of images per worker")
+    batch = require_whole("batch", _take(rest, "batch"))
     workers, global_batch = derive_workers(
         protocol, batch, _take(rest, "workers"), _take(rest, "global_batch")
     )
@@ -72,13 +66,15 @@ def parse(
     probe = _parse_probe(groups.pop("probe").options)
     init_from = _parse_init_from(_take(rest, "init_from"))
     loader: Any = require_one_of("loader", _take(rest, "loader"), get_args(Loader))
-    seed = require_whole("seed", _take(rest, "seed"), 0, "the seed")
-    if seed >= 2**32:
-        raise BadInput(f"seed={seed}: numpy takes seeds below 2**32, as seed=0")
-    mode = groups["logger"].options.get("mode", "offline")
-    require_one_of("logger.mode", mode, ("auto", "online", "offline", "disabled"))
+    seed = require_whole("seed", _take(rest, "seed"))
+    check_logger(groups["logger"].options)
     precision = require_one_of("precision", _take(rest, "precision"), PRECISIONS)
     settings = _parse_settings(rest, choices.get("sweeps"))
+    if "sweeps" in rest:
+        raise BadInput(
+            f"sweeps={choices.get('sweeps')}: the first line of its file must be "
+            "`# @package _global_`, so that it sets keys of the command line"
+        )
     for key in rest:
         known = {*config, "protocol", "sweeps"} - rest.keys()
         raise BadInput(f"{key}={rest[key]} is unknown; {choose_from(key, known)}")
@@ -102,38 +98,23 @@ def derive_workers(protocol: str, batch: int, workers: Any, global_batch: Any) -
             f"workers; protocol=fixed_global_batch global_batch={global_batch} fixes it"
         )
     if protocol == "fixed_workers":
-        count = require_whole(
-            "workers", workers, 1, "under protocol=fixed_workers the number of workers"
-        )
+        count = require_whole("workers", workers)
         return count, batch * count
     if workers is not None:
         raise BadInput(
             f"workers={workers}: under protocol={protocol} the workers follow from global_batch / "
             f"batch; protocol=fixed_workers workers={workers} fixes them"
         )
-    total = require_whole(
-        "global_batch", global_batch, 1, "the number of images of an optimizer step"
-    )
+    total = require_whole("global_batch", global_batch)
     if total % batch:
-        small = [d for d in range(1, isqrt(total) + 1) if total % d == 0]
-        divisors = {*small, *(total // d for d in small)}
-        near = [max(d for d in divisors if d < batch), *(d for d in sorted(divisors) if d > batch)]
+        near = [max(d for d in divisors(total) if d < batch)]
+        near += [d for d in reversed(divisors(total)) if d > batch]
         working = " or ".join(f"batch={d}" for d in near[:2])
         raise BadInput(
             f"batch={batch} does not divide the global batch of {total} images; {working} does, or "
             f"choose global_batch={batch * 8} or protocol=fixed_workers"
         )
     return total // batch, total
-
-
-def require_whole(name: str, value: Any, least: int, meaning: str) -> int:
-    """Return `value`, a whole number of at least `least`, or raise `BadInput`."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:  # True is an int
-        raise BadInput(
-            f"{name}={value}: {meaning} must be a whole number of at least {least}, "
-            f"as in {name}={8 if least else 0}"
-        )
-    return value
 
 
 def _take(rest: dict[str, Any], key: str) -> Any:
@@ -152,18 +133,36 @@ def _choice(
 ) -> Choice:
     if group not in defaults:
         raise BadInput(f"{group} takes the name of one yaml file; several make a grid with -m")
-    default = defaults[group]
+    if not isinstance(options, Mapping):
+        raise BadInput(f"{group}={options}: {group} takes the name of a yaml file")
+    default, options = defaults[group], {str(key): value for key, value in options.items()}
     for key in options:
         if key not in default:
             known = [option for option in default if option != "_target_"]
             raise BadInput(f"{group}.{key} is unknown; {choose_from(key, known)}")
+    if missing := sorted(default.keys() - options.keys()):
+        option = f"{group}.{missing[0]}"
+        raise BadInput(
+            f"{option} is missing from the configuration; ~{option} deleted it, and null or "
+            "another value works where the option allows it"
+        )
+    target = options.get("_target_")
+    if target != default.get("_target_") and "${" not in str(default.get("_target_")):
+        raise BadInput(
+            f"{group}._target_={target}: another class needs another name; write a "
+            f"yaml of your own, as mine/{group}/own.yaml, and add --config-dir mine {group}=own"
+        )
     values = {key: _as_type_of(default[key], value) for key, value in options.items()}
     changed = {key: value for key, value in values.items() if value != default[key]}
+    for key in PATHS & values.keys():  # of a data set
+        if isinstance(folder := values[key], str):
+            expand(f"{group}.{key}", folder)
     name = choices[group]
+    code = user_code(group, name, target) if group in GROUPS else ""
     if "name" in changed:  # model=timm model.name=resnet50 is timm/resnet50
         name = f"{name}/{changed.pop('name')}"
     # A value of the user's own is no longer the yaml's unverified one.
-    return Choice(name, values, changed, tuple(sorted(set(unverified) - changed.keys())))
+    return Choice(name, values, changed, tuple(sorted(set(unverified) - changed.keys())), code)
 
 
 def _as_type_of(default: Any, value: Any) -> Any:
@@ -178,9 +177,10 @@ def _as_type_of(default: Any, value: Any) -> Any:
 
 
 def _parse_trainer(options: Mapping[str, Any]) -> Hardware:
-    for key, (least, meaning) in TRAINER_NUMBERS.items():
-        if key not in NULLABLE or options[key] is not None:
-            require_whole(f"trainer.{key}", options[key], least, meaning)
+    for name in BOUNDS:
+        group, _, key = name.partition(".")
+        if group == "trainer" and not (key in NULLABLE and options[key] is None):
+            require_whole(name, options[key])
     for key in ("channels_last", "cuda_graph"):
         _require_bool(f"trainer.{key}", options[key])
     require_one_of("trainer.accelerator", options["accelerator"], get_args(Accelerator))
@@ -194,11 +194,11 @@ def _parse_settings(rest: dict[str, Any], sweep: str | None) -> Settings:
     if not isinstance(runs, str) or not runs:
         raise BadInput(f"runs={runs}: it names the root folder of all runs, as in runs=runs")
     if jobs is not None:
-        require_whole("jobs", jobs, 1, "the number of runs at the same time")
+        require_whole("jobs", jobs)
     force, resume, stack_seeds = (
         _require_bool(key, _take(rest, key)) for key in ("force", "resume", "stack_seeds")
     )
-    root = str(Path(runs).expanduser())
+    root = str(expand("runs", runs))
     return Settings(root, jobs, force, resume, stack_seeds, sweep or "default")
 
 
@@ -212,15 +212,15 @@ def _parse_checkpoint(options: Mapping[str, Any]) -> Checkpointing:
     keep = _require_bool("checkpoint.keep", options["keep"])
     every, epochs = options["every"], options["epochs"]
     number = isinstance(every, int | float) and not isinstance(every, bool)
-    if every is not None and (not number or every < 0):
+    if every is not None and not (number and 0 <= every <= MOST_SECONDS):  # nan is neither
         raise BadInput(
             f"checkpoint.every={every}: seconds between two checkpoints, 0 for one after every "
-            "chunk of steps, or null"
+            f"chunk of steps, or null; at most {MOST_SECONDS:,}"
         )
     if not isinstance(epochs, list):
         raise BadInput(f"checkpoint.epochs={epochs}: a list of epochs, as [30,60,90]")
     for epoch in epochs:
-        require_whole("checkpoint.epochs", epoch, 1, "an epoch after which a checkpoint is kept")
+        require_whole("checkpoint.epochs", epoch)
     return Checkpointing(keep, every, tuple(epochs))
 
 
@@ -232,15 +232,8 @@ def _parse_probe(options: Mapping[str, Any]) -> Probing:
         require_one_of("probe.kinds", kind, training_probes())
     return Probing(
         tuple(kinds),
-        require_whole(
-            "probe.every", options["every"], 1, "the number of epochs between two measurements"
-        ),
-        require_whole(
-            "probe.images",
-            options["images"],
-            2,
-            "the number of training images that probes measure",
-        ),
+        require_whole("probe.every", options["every"]),
+        require_whole("probe.images", options["images"]),
     )
 
 

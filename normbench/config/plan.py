@@ -8,8 +8,12 @@ worker i mod P of the pass. So every plan gives each worker the same images.
 """
 
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import isqrt
+
+from normbench.errors import BadInput
 
 
 @dataclass(frozen=True)
@@ -47,15 +51,16 @@ def plans(workers: int, devices: int = 1, per_forward: int | None = None) -> lis
         devices: upper limit; used is the largest number below that divides `workers`.
         per_forward: upper limit of workers in one forward pass; None: no limit.
     """
-    used = _divisors(workers, devices)[0]
+    used = next(size for size in divisors(workers) if size <= devices)
     share = workers // used
     limit = share if per_forward is None else per_forward
-    return [Plan(used, size, share // size) for size in _divisors(share, limit)]
+    return [Plan(used, size, share // size) for size in divisors(share) if size <= limit]
 
 
-def _divisors(number: int, limit: int) -> list[int]:
-    """Return the divisors of `number` up to `limit`, the largest first."""
-    return [size for size in range(min(number, limit), 0, -1) if number % size == 0]
+def divisors(number: int) -> list[int]:
+    """Return the divisors of `number`, the largest first."""
+    small = [size for size in range(1, isqrt(number) + 1) if number % size == 0]
+    return sorted({*small, *(number // size for size in small)}, reverse=True)
 
 
 def share_of_cores(processes: int) -> int:
@@ -63,13 +68,30 @@ def share_of_cores(processes: int) -> int:
     return max(1, len(os.sched_getaffinity(0)) // processes)
 
 
+def read_number(environment: Mapping[str, str], name: str, default: int | None = None) -> int:
+    """Return the whole number in an environment variable of torchrun or Slurm.
+
+    Raises:
+        BadInput: it is none, or missing without a `default`.
+    """
+    text = environment.get(name, "" if default is None else str(default))
+    if not re.fullmatch("[0-9]{1,9}", text):
+        value = f"{name}={text} is no whole number" if name in environment else f"{name} is missing"
+        raise BadInput(
+            f"{value} in the environment of this process; start it by torchrun or srun, or unset "
+            "TORCHELASTIC_RUN_ID and SLURM_STEP_ID"
+        )
+    return int(text)
+
+
 def own_cores(environment: Mapping[str, str] = os.environ) -> int:
     """Return the CPU cores of this process, one of the ranks of a run on this machine."""
-    local_ranks = int(environment.get("LOCAL_WORLD_SIZE", 1))
+    local_ranks = read_number(environment, "LOCAL_WORLD_SIZE", 1)
     if "SLURM_CPUS_PER_TASK" in environment and environment.get("SLURM_STEP_NUM_TASKS", "1") != "1":
         # srun gives each task cores of its own; a task may have several ranks.
-        nodes = int(environment.get("SLURM_STEP_NUM_NODES", 1))
-        tasks = max(1, int(environment["SLURM_STEP_NUM_TASKS"]) // nodes)
-        cores = min(len(os.sched_getaffinity(0)), int(environment["SLURM_CPUS_PER_TASK"]))
+        nodes = read_number(environment, "SLURM_STEP_NUM_NODES", 1)
+        tasks = max(1, read_number(environment, "SLURM_STEP_NUM_TASKS") // max(1, nodes))
+        of_task = read_number(environment, "SLURM_CPUS_PER_TASK")
+        cores = min(len(os.sched_getaffinity(0)), of_task)
         return max(1, cores // max(1, local_ranks // tasks))
-    return share_of_cores(local_ranks)
+    return share_of_cores(max(1, local_ranks))

@@ -24,6 +24,7 @@ from urllib.request import urlopen
 
 from normbench import results
 from normbench.config import cli
+from normbench.config.wandb_options import require_name
 from normbench.errors import BadInput, one_line
 from normbench.report import build
 from normbench.report.pivot import tables
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
 
 DRY_RUN = "--dry-run"
 PATIENCE = 10  # seconds that a server may take for its first answer
+STEP = 20  # seconds for the requests of one dashboard, or of the login
 NO_ANSWER = "the W&B server does not answer, or not to this key (WANDB_BASE_URL, WANDB_API_KEY)"
 
 
@@ -56,14 +58,18 @@ class DashboardOptions:
     )
 
 
-@cli.command("normbench.dashboard", lambda: build.help_text(__doc__, DashboardOptions))
+@cli.command(
+    "normbench.dashboard",
+    lambda: build.help_text(__doc__, DashboardOptions),
+    needs_all_files=True,
+)
 def main(arguments: Sequence[str]) -> int:
     """Save or write the dashboards."""
     options, wanted = cli.parse_options(arguments, DashboardOptions)
     if options.out and not options.dry_run:
         raise BadInput(f"out={options.out} is only for {DRY_RUN}")
     specs = build.specs(wanted)
-    results.require_rows(options.runs)
+    build.require_rows(options.runs)
     rows = [row for row in results.read(options.runs) if row.kind == "run"]
     if not find_spec("wandb_workspaces"):
         raise BadInput("wandb-workspaces is missing: pip install 'normbench[dashboard]'")
@@ -72,6 +78,9 @@ def main(arguments: Sequence[str]) -> int:
         raise BadInput(f"table {empty[0]} has no finished run below runs={options.runs}")
     project = options.project or os.environ.get("WANDB_PROJECT") or "normbench"
     entity = options.entity or os.environ.get("WANDB_ENTITY", "")
+    require_name("project", project)
+    if entity:
+        require_name("entity", entity)
     if options.dry_run:
         folder = options.out or Path("reports/dashboard")
         _write_files(folder, _dashboards(rows, shown, project, entity))
@@ -116,16 +125,20 @@ def _save_on_server(
 ) -> None:
     """Save each dashboard on the server and print its address."""
     from normbench.dashboard.panels import replace
+    from normbench.execution.wandb_logger import time_limit
 
     with _server() as api:
-        entity = entity or api.default_entity or ""
+        with time_limit(STEP):
+            entity = entity or api.default_entity or ""
         if not entity:
             raise BadInput("the W&B server knows no user or team of this key; name one by entity=")
         dashboards = _dashboards(rows, tables, project, entity)
         for dashboard in dashboards.values():  # before anything is saved: the project may not exist
-            replace(dashboard, api)
+            with time_limit(STEP):
+                replace(dashboard, api)
         for name, dashboard in dashboards.items():
-            dashboard.save()  # type: ignore[no-untyped-call]
+            with time_limit(STEP):
+                dashboard.save()  # type: ignore[no-untyped-call]
             print(f"{name}: {dashboard.url}")
 
 
@@ -139,22 +152,30 @@ def _server() -> Iterator["wandb.Api"]:
     import wandb
     from wandb.sdk.lib.service.service_connection import WandbApiFailedError
 
+    from normbench.execution.wandb_logger import started_service, time_limit
+
+    # Runs may be offline (WANDB_MODE); saving a dashboard needs the server.
+    settings = wandb.Settings(silent=True, mode="online")
+
+    def start() -> None:
+        with time_limit(STEP):
+            wandb.setup(settings)
+
     try:
-        # Runs may be offline (WANDB_MODE); saving a dashboard needs the server.
-        session = wandb.setup(wandb.Settings(silent=True, mode="online"))
-        if not wandb.login(prompt=False, verify=False):
-            raise BadInput(
-                "not logged in: `wandb login`, or WANDB_API_KEY in the environment; with "
-                f"{DRY_RUN} neither is needed"
-            )
-        _require_answer(session.settings.base_url)
-        yield wandb.Api(timeout=PATIENCE)
-    except (wandb.errors.Error, WandbApiFailedError) as error:
+        with started_service(start, PATIENCE / 2, []):  # nothing is left to send when it ends
+            with time_limit(STEP):
+                if not wandb.login(prompt=False, verify=False):
+                    raise BadInput(
+                        "not logged in: `wandb login`, or WANDB_API_KEY in the environment; with "
+                        f"{DRY_RUN} neither is needed"
+                    )
+                _require_answer(wandb.setup().settings.base_url)
+                api = wandb.Api(timeout=PATIENCE)
+            yield api
+    except (wandb.errors.Error, WandbApiFailedError, OSError) as error:
         raise BadInput(f"{NO_ANSWER}: {one_line(error)}") from None
     except ValueError as error:  # the project does not exist
         raise BadInput(" ".join(str(error).split())) from None
-    finally:
-        wandb.teardown()
 
 
 def _require_answer(url: str) -> None:

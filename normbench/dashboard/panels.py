@@ -7,6 +7,7 @@ W&B reads them as paths; `options` has all of them in one string.
 
 import json
 import random
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, Literal
@@ -164,10 +165,17 @@ def _blocks(table: Table, rows: Mapping[str, Row]) -> list[Any]:
 def _filter(rows: Sequence[Row]) -> expr.And:
     """Return a filter for exactly `rows`, by id.
 
-    It has the other keys too: without the ids, it shows later runs of the same experiments.
+    It has the other keys too: without the ids, it shows later runs of the same experiments. A key
+    is left out if W&B, which writes the filter as an expression and parses it, would misread it.
     """
     values = {key: sorted({getattr(row, key) for row in rows}) for key in (*SETTING, "norm", "id")}
-    return expr.And(*(ws.Config(key).isin(wanted) for key, wanted in values.items()))
+    return expr.And(
+        *(
+            ws.Config(key).isin(wanted)
+            for key, wanted in values.items()
+            if all(re.fullmatch(r"[\w ./,+-]*", value) for value in wanted)
+        )
+    )
 
 
 def _over(key: str, label: str) -> list[Any]:

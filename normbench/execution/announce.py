@@ -10,8 +10,8 @@ from normbench.errors import count
 from normbench.execution.job import PreflightResults, Summary
 from normbench.execution.progress import print_line
 from normbench.execution.scheduler import QueueEntry
+from normbench.records.probes import PROBES
 from normbench.results import Row
-from normbench.run_files import PROBES
 
 
 def print_missing_files(finished: Sequence[Cell], rows: Mapping[str, Row], root: Path) -> None:

@@ -6,13 +6,14 @@ srun has started several processes for one run, rank 0 decides and the others fo
 
 import json
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from normbench import results, run_files
 from normbench.config.cells import Cell, Settings
-from normbench.errors import BadInput
+from normbench.errors import BadInput, one_line
 from normbench.execution import process_group, worker_process
 from normbench.execution.distributed_env import DistributedEnv, distributed_env, slurm_job_id
 from normbench.execution.job import Summary
@@ -36,7 +37,8 @@ class NodeRun:
         try:
             return start([self.cell], self.settings).failed
         except BadInput as error:  # known only on the node, such as its number of devices
-            run_files.write_state(self._folder, "failed", str(error), title=self.cell.title)
+            with suppress(OSError):
+                run_files.write_state(self._folder, "failed", str(error), title=self.cell.title)
             raise
 
     def checkpoint(self) -> Any:
@@ -47,7 +49,13 @@ class NodeRun:
         from submitit.helpers import DelayedSubmission
 
         process_group.stop(ProcessGroup.active)
-        run_files.write_state(self._folder, "queued", title=self.cell.title, job=slurm_job_id())
+        state = run_files.read_state(self._folder)
+        more: dict[str, Any] = {
+            key: state[key] for key in ("steps", "saved", "mirror") if key in state
+        }
+        more |= {"title": self.cell.title, "job": slurm_job_id()}
+        with suppress(OSError):  # the job runs without it
+            run_files.write_state(self._folder, "queued", **more)
         return DelayedSubmission(self)
 
     @property
@@ -115,12 +123,17 @@ def _follow(cell: Cell, settings: Settings, env: DistributedEnv) -> Summary:
         checkpoint = init_checkpoint(cell, rows, root)
     job = replace(make_job(cell, settings), init_checkpoint=checkpoint, external_ranks=True)
     worker_process.start_server(PRELOAD)
-    job.folder.mkdir(parents=True, exist_ok=True)
-    end = process_group.wait_for_exit(process_group.start(TRAIN, [job], env=env, log=job.log))
+    try:
+        job.folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        return Summary(failed=[f"{cell.title}: rank {env.rank}: {one_line(error)}"])
+    group = process_group.start(TRAIN, [job], env=env, log=job.log)
+    end = process_group.wait_for_exit(group, saves=True)
     if end.succeeded:
         return Summary(trained=1)
     # Rank 0 looks for this file and shows the failure; it may not have noticed anything itself.
     log = process_group.log_of_rank(job.log, env.rank)
     reason = f"rank {env.rank}: {end.reason}"
-    run_files.write_failure(job.folder, env.rank, reason, str(log), end.timestamp)
+    with suppress(OSError):  # the disk may be full
+        run_files.write_failure(job.folder, env.rank, reason, str(log), end.timestamp)
     return Summary(failed=[f"{cell.title}: {reason} ({log})"])

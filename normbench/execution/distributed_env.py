@@ -9,6 +9,7 @@ import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from normbench.config.plan import read_number
 from normbench.errors import BadInput
 
 #: Ports for rank 0 of runs in Slurm jobs; which one follows from the number of the job.
@@ -47,12 +48,21 @@ def distributed_env(environment: Mapping[str, str] = os.environ) -> DistributedE
 
     Raises:
         BadInput: Slurm has started an uneven number of processes on the nodes, or does not tell
-            the names of the nodes.
+            the names of the nodes; or a variable is missing or no number.
     """
     if "TORCHELASTIC_RUN_ID" in environment:
         env = DistributedEnv({name: environment[name] for name in VARIABLES if name in environment})
-        return env if env.world_size > 1 else None
-    if "SLURM_STEP_ID" in environment and int(environment.get("SLURM_STEP_NUM_TASKS", 1)) > 1:
+        if read_number(environment, "WORLD_SIZE") < 2:
+            return None
+        for rank, size in (("RANK", "WORLD_SIZE"), ("LOCAL_RANK", "LOCAL_WORLD_SIZE")):
+            if read_number(environment, rank) >= read_number(environment, size):
+                raise BadInput(
+                    f"{rank}={environment[rank]} is not below {size}={environment[size]}"
+                )
+        read_number(environment, "MASTER_PORT")
+        return env
+    tasks = "SLURM_STEP_NUM_TASKS"
+    if "SLURM_STEP_ID" in environment and read_number(environment, tasks, 1) > 1:
         return _from_slurm(environment)
     return None
 
@@ -60,21 +70,25 @@ def distributed_env(environment: Mapping[str, str] = os.environ) -> DistributedE
 def slurm_job_id(environment: Mapping[str, str] = os.environ) -> str | None:
     """Return the id of the Slurm job that this process belongs to; None outside of Slurm."""
     if array := environment.get("SLURM_ARRAY_JOB_ID"):
-        return f"{array}_{environment['SLURM_ARRAY_TASK_ID']}"
+        return f"{array}_{environment.get('SLURM_ARRAY_TASK_ID', '')}"
     return environment.get("SLURM_JOB_ID")
 
 
 def _from_slurm(environment: Mapping[str, str]) -> DistributedEnv:
-    tasks = int(environment["SLURM_STEP_NUM_TASKS"])
-    nodes = int(environment["SLURM_STEP_NUM_NODES"])
-    if tasks % nodes:
+    tasks, nodes, job, step, *_ = (
+        read_number(environment, name)
+        for name in (
+            "SLURM_STEP_NUM_TASKS", "SLURM_STEP_NUM_NODES", "SLURM_JOB_ID", "SLURM_STEP_ID",
+            "SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID",
+        )
+    )  # fmt: skip
+    if not nodes or tasks % nodes:
         raise BadInput(
             f"{tasks} tasks on {nodes} nodes: every node needs the same number of tasks, as in "
             "srun -N2 -n8"
         )
-    job, step = int(environment["SLURM_JOB_ID"]), environment["SLURM_STEP_ID"]
     # Two steps of a job may run at the same time, and each needs two ports.
-    port = _PORTS[(2 * job + 14 * int(step)) % len(_PORTS)]
+    port = _PORTS[(2 * job + 14 * step) % len(_PORTS)]
     return DistributedEnv(
         {
             "RANK": environment["SLURM_PROCID"],
@@ -83,7 +97,7 @@ def _from_slurm(environment: Mapping[str, str]) -> DistributedEnv:
             "LOCAL_WORLD_SIZE": str(tasks // nodes),
             "GROUP_RANK": environment["SLURM_NODEID"],
             "GROUP_WORLD_SIZE": str(nodes),
-            "MASTER_ADDR": _hostnames(environment["SLURM_STEP_NODELIST"])[0],
+            "MASTER_ADDR": _hostnames(environment.get("SLURM_STEP_NODELIST", ""))[0],
             "MASTER_PORT": str(port),
             "TORCHELASTIC_RUN_ID": f"{job}.{step}",
             "TORCHELASTIC_USE_AGENT_STORE": "False",  # no agent of torchrun serves at that port
@@ -99,4 +113,6 @@ def _hostnames(nodelist: str) -> list[str]:
         )
     except (OSError, subprocess.CalledProcessError) as error:
         raise BadInput(f"scontrol cannot list the nodes {nodelist}: {error}") from error
-    return scontrol.stdout.split()
+    if names := scontrol.stdout.split():
+        return names
+    raise BadInput(f"scontrol lists no hosts for SLURM_STEP_NODELIST={nodelist}")

@@ -18,7 +18,9 @@ class Summary:
     trained: int = 0
     shared: int = 0
     failed: list[str] = field(default_factory=list)  # a line for each
+    wandb_failures: list[str] = field(default_factory=list)  # a line for each
     interrupted: int = 0  # number of the signal, or 0
+    stopped: list[str] = field(default_factory=list)  # a line for each run that was interrupted
     rows: list[Row] | None = None  # all rows, if this command had nothing to train
 
 

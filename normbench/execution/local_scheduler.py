@@ -5,15 +5,17 @@ import os
 import time
 from collections import Counter, deque
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from normbench import results, run_files
 from normbench.config.cells import Settings
 from normbench.config.plan import share_of_cores
-from normbench.errors import count
+from normbench.errors import count, one_line
 from normbench.execution import process_group
 from normbench.execution.distributed_env import DistributedEnv
+from normbench.execution.fork_server import ServerUnavailable
 from normbench.execution.job import Job, Summary
 from normbench.execution.process_group import ProcessGroup
 from normbench.execution.progress import print_line
@@ -21,6 +23,7 @@ from normbench.execution.provenance import now
 from normbench.execution.scheduler import QueueEntry, Scheduler
 from normbench.execution.worker_process import Exit
 from normbench.results import Row
+from normbench.run_files import describe_write_error
 
 TRAIN = "normbench.execution.worker:train_jobs"
 POLL = 0.5  # seconds between two checks for messages
@@ -102,8 +105,22 @@ class LocalScheduler(Scheduler):
             if not self.queue or free < 1:
                 return
             entry = self.queue.popleft()
-            if self.is_open(entry):
+            if self.prepare(entry):
                 self.start([entry, *self.take_seeds(entry, free)])
+
+    def prepare(self, entry: QueueEntry) -> bool:
+        """Create the folder of a queued job; return False if it is not to be trained."""
+        folder = entry.job.folder
+        try:
+            if not self.is_open(entry):
+                return False
+            folder.mkdir(parents=True, exist_ok=True)
+            run_files.clear_failures(folder)
+        except OSError as error:  # a full disk, or a folder of another user
+            self.screen.add(entry.cell.id, entry.cell.title)
+            self.fail(entry, describe_write_error("its folder", folder, error), folder)
+            return False
+        return True
 
     def is_open(self, entry: QueueEntry) -> bool:
         """Return whether a job from the queue still has to be trained by this command."""
@@ -134,7 +151,7 @@ class LocalScheduler(Scheduler):
         seeds = seeds[:limit]
         ids = {each.cell.id for each in seeds}
         self.queue = deque(each for each in self.queue if each.cell.id not in ids)
-        return [each for each in seeds if self.is_open(each)]
+        return [each for each in seeds if self.prepare(each)]
 
     def start(self, entries: Sequence[QueueEntry]) -> None:
         """Start the worker processes of one cell, or of several seeds of it."""
@@ -142,23 +159,26 @@ class LocalScheduler(Scheduler):
         attempt = max(first.attempt, self.fitting.get(first.memory_key, 0))
         for entry in entries:
             entry.attempt, entry.started = attempt, time.monotonic()
-            entry.job.folder.mkdir(parents=True, exist_ok=True)
-            run_files.clear_failures(entry.job.folder)
+            entry.earlier_row = entry.row_time
+            self.screen.add(entry.cell.id, entry.cell.title)
         devices = first.job.plan.devices
         # Under torchrun or srun the launcher has chosen the devices.
         uses_gpus = first.cell.trainer.accelerator == "gpu" and self.env is None
         gpus = self.least_used_gpus(devices) if uses_gpus else []
-        group = process_group.start(
-            TRAIN,
-            [self.with_readers(entry.job, len(entries)) for entry in entries],
-            devices,
-            env=self.env,
-            log=first.job.log,
-            environment={"CUDA_VISIBLE_DEVICES": ",".join(gpus)} if gpus else {},
-        )
+        try:
+            group = process_group.start(
+                TRAIN,
+                [self.with_readers(entry.job, len(entries)) for entry in entries],
+                devices,
+                env=self.env,
+                log=first.job.log,
+                environment={"CUDA_VISIBLE_DEVICES": ",".join(gpus)} if gpus else {},
+            )
+        except (OSError, ServerUnavailable) as error:  # too many open files, for example
+            for entry in entries:
+                self.fail(entry, f"no process could be started ({one_line(error)})", first.job.log)
+            return
         self.running.append(Running(group, entries, gpus))
-        for entry in entries:
-            self.screen.add(entry.cell.id, entry.cell.title)
 
     def with_readers(self, job: Job, stacked: int) -> Job:
         """Return `job` with its share of the CPU cores for data loading, if others run too."""
@@ -178,8 +198,11 @@ class LocalScheduler(Scheduler):
         # Messages first: poll() drops what arrived before the end.
         for message in group.messages():
             if message.kind == "progress":
-                index, progress = message.content
-                self.screen.update(entries[index].cell.id, **progress)
+                index, content = message.content
+                if isinstance(content, str):
+                    self.screen.note(f"warning   {entries[index].cell.title}: {content}")
+                else:
+                    self.screen.update(entries[index].cell.id, **content)
         end = group.poll()
         if end is None:
             if self.env is not None and run_files.read_failures(entries[0].job.folder):
@@ -187,7 +210,11 @@ class LocalScheduler(Scheduler):
             return
         self.running.remove(running)
         for index, entry in enumerate(entries):
-            if end.kind == "memory":
+            if not end.succeeded and entry.wrote_row:
+                # Killed after its row, or of the first group of stacked seeds, which had room.
+                self.summary.trained += 1
+                self.finish(entry)
+            elif end.kind == "memory":
                 self.handle_out_of_memory(entry, end, stacked=len(entries) > 1)
             elif not end.succeeded:
                 self.handle_failure(entry, end, group)
@@ -207,12 +234,6 @@ class LocalScheduler(Scheduler):
 
     def handle_out_of_memory(self, entry: QueueEntry, end: Exit, *, stacked: bool) -> None:
         """Retry with fewer workers in a forward pass, by the next plan; without one write a row."""
-        path = entry.job.folder / "row.json"
-        if stacked and not entry.job.force and path.exists() and results.read_row(path).final:
-            # Stacked seeds are trained in groups by the step they resume at; this group had room.
-            self.summary.trained += 1
-            self.finish(entry)
-            return
         if stacked:  # a single network may fit
             entry.stackable = False
             self.retry(entry, "stacked with other seeds; trying alone")
@@ -233,8 +254,13 @@ class LocalScheduler(Scheduler):
                 plan=str(plan), device_memory=self.memory, threads=entry.cell.trainer.threads,
                 commit=entry.job.commit, finished=now(),
             )  # fmt: skip
-            results.write(entry.job.folder, row)
-            self.finish(entry)
+            try:
+                results.write(entry.job.folder, row)
+            except OSError as error:
+                reason = describe_write_error("its row", entry.job.folder, error)
+                self.fail(entry, reason, entry.job.log)
+            else:
+                self.finish(entry)
 
     def retry(self, entry: QueueEntry, change: str) -> None:
         """Queue a job first that ran out of memory, and show what changes."""
@@ -245,6 +271,8 @@ class LocalScheduler(Scheduler):
     def handle_failure(self, entry: QueueEntry, end: Exit, group: ProcessGroup) -> None:
         """Record a run that left no row, in its state too."""
         reason, log = end.reason, process_group.log_of_rank(entry.job.log, end.rank or 0)
+        if end.interrupted:  # by a signal to the run, not to this command
+            reason = f"interrupted; {_resumption(entry)}"
         if self.env is not None:
             deadline = time.monotonic() + REMOTE_FAILURE
             while not run_files.read_failures(entry.job.folder) and time.monotonic() < deadline:
@@ -258,6 +286,11 @@ class LocalScheduler(Scheduler):
     def stop(self) -> None:
         """Interrupt all runs and record their states."""
         stopped_at = time.time()
+        if self.running:
+            runs = count(sum(len(each.entries) for each in self.running), "run")
+            self.screen.note(
+                f"stopping {runs} with checkpoints; the same signal again stops at once"
+            )
         try:
             process_group.stop(each.group for each in self.running)
         finally:
@@ -267,12 +300,27 @@ class LocalScheduler(Scheduler):
 
     def record_stop(self, entry: QueueEntry, group: ProcessGroup, stopped_at: float) -> None:
         """Record that a run was interrupted, or that a rank elsewhere had failed before."""
+        if entry.wrote_row:  # it was in its last evaluation
+            self.summary.trained += 1
+            self.finish(entry)
+            return
         _close_state(entry, group, "interrupted")
         # A launcher ends all ranks once one has failed, before this one notices.
         failure = None if self.env is None else _remote_failure(entry, before=stopped_at)
         if failure and not (entry.job.folder / "row.json").exists():
-            run_files.update_state(entry.job.folder, phase="failed", error=failure[0])
+            with suppress(OSError):
+                run_files.update_state(entry.job.folder, phase="failed", error=failure[0])
             self.fail(entry, *failure)
+        else:
+            self.summary.stopped.append(f"{entry.cell.title}: {_resumption(entry)}")
+
+
+def _resumption(entry: QueueEntry) -> str:
+    """Return what the same command does with an interrupted run."""
+    state = run_files.read_state(entry.job.folder)
+    resumption = run_files.describe_resumption(state) or "starts it over"
+    error = f" (stopping failed: {state['error']})" if state.get("error") else ""
+    return f"the same command {resumption}{error}"
 
 
 def _close_state(
@@ -282,7 +330,9 @@ def _close_state(
     state = run_files.read_state(entry.job.folder)
     # The failure of another rank replaces that of rank 0, which only lost its connection.
     if state.get("pid") == group.pid and state["phase"] in ("running", phase):
-        run_files.update_state(entry.job.folder, phase=phase, error=reason)
+        with suppress(OSError):  # the disk may be full; the reason is shown anyway
+            error = reason or state.get("error", "")
+            run_files.update_state(entry.job.folder, phase=phase, error=error)
 
 
 def _remote_failure(entry: QueueEntry, before: float) -> tuple[str, Path] | None:

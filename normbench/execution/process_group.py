@@ -72,11 +72,13 @@ class ProcessGroup:
             return None
         if len(self.exits) < len(self.processes):
             # Ranks above 0 end sooner than rank 0, which still has to write the row.
-            ends = [at for rank, (at, end) in self.exits.items() if not rank or not end.succeeded]
-            if not ends or time.monotonic() - min(ends) < PATIENCE:
+            ends = [each for rank, each in self.exits.items() if not rank or not each[1].succeeded]
+            # A rank that was asked to stop makes the others save, too.
+            patience = GRACE if all(end.interrupted for _, end in ends) else PATIENCE
+            if not ends or time.monotonic() - min(at for at, _ in ends) < patience:
                 return None
             self.kill()
-            return self.poll()
+            return None
         self.active.discard(self)
         return self._first_failure()
 
@@ -113,7 +115,7 @@ class ProcessGroup:
                 self.killed.add(rank)
                 process.kill()
         for process in self.processes:
-            process.process.join()
+            process.wait(PATIENCE)  # longer only in the kernel, for a disk that does not answer
 
 
 def start(
@@ -146,8 +148,8 @@ def start(
             file = log and log_of_rank(log, rank)
             if file and rank:
                 file.unlink(missing_ok=True)
-            processes.append(
-                worker_process.start(target, argument, log=file, environment=variables)
+            worker_process.start(
+                target, argument, log=file, environment=variables, register=processes.append
             )
     except BaseException:
         for process in processes:
@@ -169,18 +171,19 @@ def wait(groups: Iterable[ProcessGroup], seconds: float) -> None:
         for rank, process in enumerate(group.processes)
         if rank not in group.exits
     ]
-    handles = [handle for each in running for handle in (each.pipe, each.process.sentinel)]
-    connection.wait(handles, timeout=seconds)
+    connection.wait([each.pipe for each in running], timeout=seconds)
 
 
-def wait_for_exit(group: ProcessGroup) -> Exit:
-    """Wait for the end of `group`; kill it if the wait is interrupted."""
+def wait_for_exit(group: ProcessGroup, *, saves: bool = False) -> Exit:
+    """Wait for the end of `group`; if interrupted, kill it, or `stop` one that saves its state."""
     try:
         while (end := group.poll()) is None:
             wait([group], 1.0)
             for _ in group.messages():  # a full pipe would block it
                 pass
     except BaseException:
+        if saves:
+            stop([group])
         group.kill()
         raise
     return end
@@ -194,7 +197,7 @@ def stop(groups: Iterable[ProcessGroup]) -> None:
     deadline = time.monotonic() + GRACE
     try:
         for process in [process for group in groups for process in group.processes]:
-            process.process.join(max(0.0, deadline - time.monotonic()))
+            process.wait(max(0.0, deadline - time.monotonic()))
     finally:  # also if the user interrupts the wait
         for group in groups:
             group.kill()

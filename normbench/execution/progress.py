@@ -15,12 +15,16 @@ from rich.progress import (
 )
 from rich.table import Column
 
+from normbench.config.output import styled_output
+from normbench.errors import escape_controls
+
 INTERVAL = 20.0  # seconds between two lines about runs in progress, without a terminal
 
 
 def print_line(line: str) -> None:
     """Print `line` at once, also if the output is a file."""
-    print(line, flush=True)
+    # Not left to the output: rich, which prints all lines while it draws bars, obeys them.
+    print(escape_controls(line), flush=True)
 
 
 class Bars:
@@ -48,7 +52,9 @@ class Bars:
 
     def add(self, key: str, title: str) -> None:
         """Show a run that has started."""
-        self.runs[key] = self.progress.add_task(f"  {title}", total=None, more="starting")
+        self.runs[key] = self.progress.add_task(
+            f"  {escape_controls(title)}", total=None, more="starting"
+        )
         self._count()
 
     def update(self, key: str, done: int, steps: int, loss: float) -> None:
@@ -70,7 +76,9 @@ class Bars:
 
     def note(self, line: str) -> None:
         """Print `line` above the bars."""
-        self.progress.console.print(line, highlight=False, markup=False, soft_wrap=True)
+        self.progress.console.print(
+            escape_controls(line), highlight=False, markup=False, soft_wrap=True
+        )
 
     def close(self) -> None:
         for task in self.runs.values():
@@ -134,5 +142,5 @@ Screen = Bars | Lines
 
 def screen(cells: int) -> Screen:
     """Return bars if standard output is a terminal, else lines."""
-    console = Console()
+    console = Console(file=styled_output())
     return Bars(console, cells) if console.is_terminal else Lines(cells)

@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-from normbench import results
+from normbench import results, run_files
 from normbench.config.cells import Cell
 from normbench.execution.provenance import now
 from normbench.results import Row
@@ -28,6 +28,7 @@ def copy_row(row: Row, cell: Cell, root: Path, sweep: str) -> None:
     """Give `cell` the row and the curve of a run that computed the same."""
     folder = root / sweep / cell.id
     folder.mkdir(parents=True, exist_ok=True)
+    run_files.remove_temporary_files(folder)
     with suppress(FileNotFoundError):  # the row may have been copied here alone
         shutil.copyfile(root / row.sweep / row.id / "history.csv", folder / "history.csv")
     copy = replace(row, **cell.description(sweep), shared_with=row.id, finished=now())

@@ -4,6 +4,7 @@
 cluster.
 """
 
+import os
 import time
 from collections import deque
 from collections.abc import Sequence
@@ -14,10 +15,12 @@ from pathlib import Path
 from normbench import results
 from normbench.config.cells import Cell, Settings
 from normbench.config.plan import Plan
+from normbench.config.wandb_options import OFFLINE, SERVICE
 from normbench.execution.job import Job, Summary
 from normbench.execution.progress import Screen, screen
 from normbench.execution.reuse import copy_row, shareable_rows
 from normbench.results import Row
+from normbench.run_files import describe_write_error
 
 
 @dataclass
@@ -30,6 +33,7 @@ class QueueEntry:
         single_pass: all images of a step must share one forward pass.
         stackable: other seeds of its cell may be trained by the same process.
         started: time of the start, in seconds of the monotonic clock.
+        earlier_row: time of the row that the folder had then, see `row_time`.
     """
 
     job: Job
@@ -37,6 +41,20 @@ class QueueEntry:
     single_pass: bool = False
     stackable: bool = False
     started: float = field(default=0.0, init=False)
+    earlier_row: int | None = field(default=None, init=False)
+
+    @property
+    def row_time(self) -> int | None:
+        """The time at which the row in the folder was written; None: there is none."""
+        try:
+            return (self.job.folder / "row.json").stat().st_mtime_ns
+        except OSError:
+            return None
+
+    @property
+    def wrote_row(self) -> bool:
+        """The run has left its row since it started, however its process ended."""
+        return self.row_time not in (None, self.earlier_row)
 
     @property
     def cell(self) -> Cell:
@@ -85,18 +103,25 @@ class Scheduler:
 
     def finish(self, entry: QueueEntry) -> None:
         """Show the row that the job has written, and copy it to the cells that share it."""
-        row = results.read_row(entry.job.folder / "row.json")
+        row = results.find_row(entry.job.folder)
+        if row is None:
+            self.fail(entry, "its row.json is damaged or missing", entry.job.log)
+            return
         seconds = time.monotonic() - entry.started
         line = f"{row.status:<9} {entry.cell.title:<32} {row.outcome}  {seconds:.0f} s"
         self.screen.end(entry.cell.id, line, failed=False)
+        if row.wandb_failure:
+            self.summary.wandb_failures.append(f"{entry.cell.title}: {row.wandb_failure}")
+            if OFFLINE not in row.wandb_failure:
+                os.environ.pop(SERVICE, None)  # later runs start their own
         self.share_row(entry, row)
 
     def finished_elsewhere(self, entry: QueueEntry) -> bool:
         """Reuse a row that another command has written since this one started, if there is one."""
         if self.settings.force:  # a row that is there is the one to replace
             return False
-        paths = self.root.glob(f"*/{entry.cell.id}/row.json")
-        row = next((row for row in map(results.read_row, paths) if row.final), None)
+        found = map(results.find_row, self.root.glob(f"*/{entry.cell.id}"))
+        row = next((row for row in found if row is not None and row.final), None)
         if row is None:
             return False
         self.reuse(entry, row)
@@ -127,7 +152,14 @@ class Scheduler:
 
     def copy_row(self, row: Row, cell: Cell) -> None:
         """Give `cell` a copy of the row of a run that computed the same."""
-        copy_row(row, cell, self.root, self.settings.sweep)
+        try:
+            copy_row(row, cell, self.root, self.settings.sweep)
+        except OSError as error:
+            folder = self.root / self.settings.sweep / cell.id
+            reason = describe_write_error(folder, folder, error)
+            self.summary.failed.append(f"{cell.title}: {reason}")
+            self.show_end(cell, f"failed  {self.summary.failed[-1]}", failed=True)
+            return
         self.summary.shared += 1
         self.show_end(cell, f"shared    {cell.title}: same computation as {row.id}")
 

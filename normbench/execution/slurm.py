@@ -6,9 +6,11 @@ or run, and submits the others.
 """
 
 import json
+import math
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from normbench import results, run_files
@@ -17,7 +19,7 @@ from normbench.errors import BadInput, count
 from normbench.execution.job import Summary
 from normbench.execution.progress import print_line
 from normbench.execution.scheduler import QueueEntry, Scheduler
-from normbench.history import last_record
+from normbench.records.history import last_record
 
 POLL = 1.0  # seconds between two looks at the runs folder
 QUERY = 5.0  # seconds between two calls of squeue
@@ -98,9 +100,10 @@ class SlurmScheduler(Scheduler):
             self.watched[job.job_id] = entry
             self.local_jobs[job.job_id] = job
             entry.started = time.monotonic()
-            run_files.write_state(
-                entry.job.folder, "queued", job=job.job_id, title=entry.cell.title
-            )
+            with suppress(OSError):  # on a full disk the job says itself what it lacks
+                run_files.write_state(
+                    entry.job.folder, "queued", job=job.job_id, title=entry.cell.title
+                )
         self.active |= {job.job_id for job in jobs}
         print_line(f"{count(len(entries), 'job')} submitted; logs are in {self.logs}")
 
@@ -167,9 +170,9 @@ class SlurmScheduler(Scheduler):
             self.reuse(entry, rows[0])
             return
         state = run_files.read_state(folder)
-        if state.get("steps") and (record := last_record(folder)):
-            steps, loss = int(state["steps"]), record["train_loss"]
-            self.screen.update(entry.cell.id, int(record["step"]), steps, loss)
+        if isinstance(state.get("steps"), int) and (record := last_record(folder)):
+            loss = record.get("train_loss", math.nan)
+            self.screen.update(entry.cell.id, int(record["step"]), state["steps"], loss)
         if job_id in self.active:
             self.ended_at.pop(job_id, None)
             return
@@ -177,8 +180,11 @@ class SlurmScheduler(Scheduler):
         if state.get("phase") == "failed" or time.monotonic() - ended_at > LAG:
             del self.watched[job_id]
             reason = state.get("error") or f"job {job_id} ended without a row"
+            if resumption := run_files.describe_resumption(state):
+                reason += f"; the same command {resumption}"
             if state.get("phase") in ("queued", "running"):
-                run_files.write_state(folder, "failed", reason, title=entry.cell.title)
+                with suppress(OSError):
+                    run_files.write_state(folder, "failed", reason, title=entry.cell.title)
             self.fail(entry, reason, self.logs / job_id)
 
     def _active_jobs(self) -> set[str]:

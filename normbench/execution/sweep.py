@@ -22,7 +22,7 @@ from normbench.execution.reuse import copy_row, shareable_rows
 from normbench.execution.scheduler import QueueEntry, possible_plans
 from normbench.execution.slurm import SlurmScheduler
 from normbench.results import Row
-from normbench.run_files import require_writable
+from normbench.run_files import describe_write_error, require_writable
 
 #: Modules that the fork server imports for all worker processes: the command line, which a worker
 #: of the console script would import again; late imports of wandb.init, which are slower once torch
@@ -33,8 +33,11 @@ PRELOAD = (
 )  # fmt: skip
 
 
-class Interrupted(Exception):  # noqa: N818
-    """The user or the system stopped the command by signal `number`."""
+class Interrupted(BaseException):
+    """The user or the system stopped the command by signal `number`.
+
+    No `Exception`: libraries catch those while a signal is handled.
+    """
 
     def __init__(self, number: int) -> None:
         super().__init__(number)
@@ -67,7 +70,7 @@ class Sweep:
             )
         remedy = "name a folder that can, as in runs=~/normbench-runs"
         self.root = require_writable(Path(settings.runs), f"runs={settings.runs}", remedy)
-        # The rows of all sweeps: a damaged one is refused now and not after the training.
+        # The rows of all sweeps. A run whose row is damaged counts as not trained.
         self.rows = {row.id: row for row in results.read(self.root)}
         self.cells: list[Cell] = []
         finished: list[Cell] = []
@@ -75,6 +78,8 @@ class Sweep:
             row = self.rows.get(cell.id)  # of a run out of memory: it may fit on this machine
             is_finished = row is not None and row.final and not settings.force
             (finished if is_finished else self.cells).append(cell)
+            if row is not None and is_finished:
+                results.clean_up(self.root / row.sweep / row.id)
         self.summary = Summary(reused=len(finished))
         announce.print_missing_files(finished, self.rows, self.root)
         number = count(len(cells), "cell")
@@ -121,7 +126,7 @@ class Sweep:
             return
         from normbench.execution import wandb_logger  # importing wandb takes half a second
 
-        with wandb_logger.shared_service():
+        with wandb_logger.shared_service(self.summary.wandb_failures):
             yield
 
     def _run_preflight(self) -> PreflightResults:
@@ -159,7 +164,8 @@ class Sweep:
                     **cell.description(self.settings.sweep), status="impossible", reason=reason,
                     commit=commit(), finished=now(),
                 )  # fmt: skip
-                results.write(self.root / self.settings.sweep / cell.id, row)
+                with self._failing(cell):
+                    results.write(self.root / self.settings.sweep / cell.id, row)
             elif self.settings.launcher:
                 possible.append(cell)
             elif row and not self.settings.force and preflight.memory <= (row.device_memory or 0):
@@ -167,6 +173,16 @@ class Sweep:
             else:
                 possible.append(cell.with_accelerator(preflight.accelerator))
         return possible
+
+    @contextmanager
+    def _failing(self, cell: Cell) -> Iterator[None]:
+        """Let `cell` fail if its folder cannot be written."""
+        try:
+            yield
+        except OSError as error:
+            folder = Path(self.settings.runs, self.settings.sweep, cell.id)
+            reason = describe_write_error(folder, folder, error)
+            self.summary.failed.append(f"{cell.title}: {reason}")
 
     def _queue(self, cells: Sequence[Cell], preflight: PreflightResults) -> list[QueueEntry]:
         """Return a job for each computation that no run has trained; cells may share it."""
@@ -177,8 +193,9 @@ class Sweep:
             check = preflight.cells[cell.id]
             computation = cell.computation if check.worker_independent else ""
             if computation in shareable:
-                copy_row(shareable[computation], cell, self.root, settings.sweep)
-                self.summary.shared += 1
+                with self._failing(cell):
+                    copy_row(shareable[computation], cell, self.root, settings.sweep)
+                    self.summary.shared += 1
             elif computation in entries:
                 entries[computation].sharing.append(cell)
             else:
@@ -208,7 +225,8 @@ class Sweep:
             announce.print_stacks(entries, preflight)
         if tasks is not None:
             for entry in entries:
-                _set_row_aside(entry.job)
+                with self._failing(entry.cell):
+                    _set_row_aside(entry.job)
             SlurmScheduler(entries, self.settings, self.summary, tasks).run()
         else:
             LocalScheduler(

@@ -3,41 +3,44 @@
 import os
 import platform
 import shutil
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import wandb
 from pytorch_lightning.utilities.memory import is_oom_error
 
 from normbench import run_files
-from normbench.errors import OutOfMemory, one_line
-from normbench.execution import rendezvous, wandb_logger
+from normbench.errors import DamagedFile, OutOfMemory, leave_out, one_line
+from normbench.execution import rendezvous
 from normbench.execution.distributed_env import slurm_job_id
 from normbench.execution.job import Job
 from normbench.execution.provenance import now, versions
-from normbench.execution.worker_process import INTERRUPTED, was_interrupted
-from normbench.history import History, read_history
+from normbench.execution.wandb_logger import Mirror
+from normbench.execution.worker_process import INTERRUPTED, stop_signals
 from normbench.measurements.training_probes import curve_columns
-from normbench.results import CHECKPOINT, Row, read_row, set_aside, write
-from normbench.run_files import PROBES, append_epoch
+from normbench.records.history import History, read_history
+from normbench.records.probes import PROBES, Record, append_epoch
+from normbench.results import CHECKPOINT, Row, find_row, obsolete_files, set_aside, write
 from normbench.training import checkpoint
 from normbench.training.checkpoint import Checkpoints, State
 from normbench.training.experiment import Experiment, Listener, Training
 from normbench.training.hardware import current_rank
 from normbench.training.metrics import CurveRecord
 from normbench.training.seed_stacking import train_stacked
+from normbench.training.stop_signals import Stopped
 from normbench.training.trainer import train
 
 Report = Callable[[Any], None]  # sends a progress message to the scheduler
 
 
 def train_jobs(jobs: Sequence[Job], report: Report) -> list[str]:
-    """Train a job, or several that differ in their seeds as one network; leave out finished ones.
+    """Train a job, or several that differ in their seeds as one network; skip finished ones.
 
     Jobs that resume are stacked with others at the same step. Ranks above 0 only compute. Progress
-    messages are pairs (index of the job, progress).
+    messages are pairs (index of the job, progress), or (index, sentence for the user).
 
     Returns:
         For each job the status of its row; "finished" if there is one already, "busy" if another
@@ -48,8 +51,10 @@ def train_jobs(jobs: Sequence[Job], report: Report) -> list[str]:
         BaseException: whatever else ended the training. It is in the states of the runs, too.
     """
     first = jobs[0]
-    if first.plan.devices > 1 and current_rank() > 0:
-        return _train_as_follower(first)
+    if first.plan.devices > 1:
+        rendezvous.stay_on_loopback()
+        if current_rank() > 0:
+            return _train_as_follower(first)
     with ExitStack() as locks:
         statuses = [_lock(job, locks) for job in jobs]
         indices = [index for index, status in enumerate(statuses) if not status]
@@ -83,10 +88,10 @@ def dismiss_ranks(_argument: Any, _report: Report) -> str:
 def _train_as_follower(job: Job) -> list[str]:
     if job.external_ranks and not rendezvous.await_decision():
         return ["dismissed"]
-    with _out_of_memory_errors():
+    with _exceptions_of_training():
         experiment = Experiment(job.cell, job.plan)
-        checkpoints = _checkpoints(job, writes=False)
-        train(Training(experiment, checkpoints=checkpoints, state=_initial_state(job)))
+        checkpoints, state = _checkpoints(job, writes=False), _initial_state(job, experiment)
+        train(Training(experiment, checkpoints=checkpoints, state=state, stop_signals=stop_signals))
     return ["followed"]
 
 
@@ -96,15 +101,27 @@ def _lock(job: Job, locks: ExitStack) -> str:
         locks.enter_context(run_files.lock(job.folder))
     except run_files.RunLocked:
         return "busy"
-    path = job.folder / "row.json"
-    return "finished" if not job.force and path.exists() and read_row(path).final else ""
+    run_files.remove_temporary_files(job.folder)
+    row = None if job.force else find_row(job.folder)
+    return "finished" if row is not None and row.final else ""
+
+
+def _set_folders_aside(folder: Path) -> None:
+    """Rename folders that have the names of files of a run."""
+    names = ("*.pt", "*.json", "history.csv")
+    for name in (*names, f"{PROBES}/*.csv"):
+        for path in folder.glob(name):
+            if path.is_dir():
+                aside = path.with_name(f"{path.name}.{time.time_ns()}")
+                print(f"{path} is a folder; it is now {path.rename(aside)}")
 
 
 def _group_by_step(jobs: Sequence[Job], indices: Sequence[int]) -> list[list[int]]:
     """Group the jobs with these indices by the step at which their training begins."""
     groups: dict[int, list[int]] = {}
     for index in indices:
-        state = _initial_state(jobs[index])
+        job = jobs[index]
+        state = _initial_state(job, Experiment(job.cell, job.plan, job.network_fields))
         groups.setdefault(state["done"] if state else 0, []).append(index)
     return list(groups.values())
 
@@ -115,14 +132,23 @@ def _point_to_log(job: Job, first: Job) -> None:
         log.write(f"stacked with {first.cell.id}, whose log has the output: {first.log}\n")
 
 
-def _initial_state(job: Job) -> State | None:
-    """Return the state to continue from: the last checkpoint of the run, or that of init_from."""
+def _initial_state(
+    job: Job, experiment: Experiment, report_damage: Callable[[str], None] = lambda _: None
+) -> State | None:
+    """Return the state to continue from: the last checkpoint of the run, or that of init_from.
+
+    A damaged checkpoint of the run is none; `report_damage` receives a clause about it.
+    """
     path = job.folder / CHECKPOINT
     if job.resume and path.exists():
         try:
-            return checkpoint.load_state(path)
-        except Exception as error:  # written by another version, for example
-            print(f"{path} cannot be read ({one_line(error)}), so the training begins anew")
+            state = checkpoint.load_state(path)
+            network = experiment.info.network
+            if not (damage := checkpoint.explain_damage(state, network, *experiment.count_steps())):
+                return state
+            report_damage(f"{path}: {damage}")
+        except DamagedFile as error:  # written by another version, for example
+            report_damage(str(error))
     if job.init_checkpoint is None:
         return None
     return checkpoint.begin_run(checkpoint.load_state(job.init_checkpoint))
@@ -144,9 +170,27 @@ def _prepare_folder(folder: Path, state: State | None) -> list[CurveRecord]:
         checkpoint.remove_checkpoints(folder)
         shutil.rmtree(folder / PROBES, ignore_errors=True)
         return []
-    if not (folder / "history.csv").exists():
+    try:
+        return [record for record in read_history(folder) if record["step"] <= state["done"]]
+    except FileNotFoundError:
         return []
-    return [record for record in read_history(folder) if record["step"] <= state["done"]]
+    except DamagedFile as damage:
+        leave_out(damage)
+        return []
+
+
+def _write_running_state(job: Job) -> str | None:
+    """Write that this process trains the run; return the id of its W&B run, if it resumes one."""
+    folder, cell = job.folder, job.cell
+    if not (job.resume and (folder / CHECKPOINT).exists()):
+        with suppress(FileNotFoundError):  # a stacked run may have no log of its own
+            os.truncate(job.log, 0)
+    _set_folders_aside(folder)
+    earlier_id = None if job.force else run_files.read_state(folder).get("mirror")
+    process: dict[str, Any] = {"title": cell.title, "pid": os.getpid(), "plan": str(job.plan)}
+    process |= {"host": platform.node(), "job": slurm_job_id(), "keeps": cell.checkpoint.keep}
+    run_files.write_state(folder, "running", **process)
+    return earlier_id
 
 
 @contextmanager
@@ -157,52 +201,78 @@ def _recorded(job: Job, index: int, report: Report, wandb_runs: ExitStack) -> It
     closed with `wandb_runs`. Progress is reported with the `index` of the job.
     """
     folder, cell = job.folder, job.cell
-    earlier_id = None if job.force else run_files.read_state(folder).get("mirror")
-    process: dict[str, Any] = {"title": cell.title, "pid": os.getpid(), "plan": str(job.plan)}
-    run_files.write_state(folder, "running", **process, host=platform.node(), job=slurm_job_id())
-    wandb_run = None
+    earlier_id = _write_running_state(job)
+    checkpoints = _checkpoints(job, writes=True)
+    mirror: Mirror | None = None
+
+    def start_over(damage: str) -> None:
+        kept = checkpoint.set_aside_damaged(folder)
+        sentence = f"{damage}, so the training starts over; the file is kept as {kept.name}"
+        print(sentence)
+        report((index, sentence))
+
     try:
-        if not (job.resume and (folder / CHECKPOINT).exists()):
-            with suppress(FileNotFoundError):  # a stacked run may have no log of its own
-                os.truncate(job.log, 0)
-        state = _initial_state(job)
+        experiment = Experiment(job.cell, job.plan, job.network_fields)
+        state = _initial_state(job, experiment, start_over)
+        if state is not None and not checkpoint.is_new_run(state):
+            checkpoints.done = state["done"]
         past = _prepare_folder(folder, state)
-        wandb_run = wandb_logger.start(cell, folder, job.sweep, earlier_id)
-        if wandb_run is not None:
-            run_files.update_state(folder, mirror=wandb_run.id)
-        recorder = Recorder(job, index, report, wandb_run, state, past)
-        with _out_of_memory_errors():
+        mirror = Mirror(cell, folder, job.sweep, earlier_id)
+        if mirror.id is not None:
+            run_files.update_state(folder, mirror=mirror.id)
+        training = Training(
+            experiment, checkpoints=checkpoints, state=state, stop_signals=stop_signals
+        )
+        recorder = Recorder(job, index, report, mirror, training, past)
+        with _exceptions_of_training():
             yield recorder
         row = Row(
             **cell.description(job.sweep), **recorder.result,
-            wandb=wandb_logger.location(wandb_run, folder.parents[1]),
+            wandb=mirror.address, wandb_failure=mirror.failure,
             threads=cell.trainer.threads, computation=job.computation, commit=job.commit,
             versions=versions(), finished=now(),
         )  # fmt: skip
+        # Before W&B, which may fail.
+        write(folder, row, obsolete_files(keeps=cell.checkpoint.keep))
         recorder.status = row.status
     except BaseException as error:
         # Lightning turns Ctrl-C into SystemExit, and a rank may notice the broken connection to an
         # interrupted rank before its own signal.
-        interrupted = was_interrupted() or isinstance(error, KeyboardInterrupt)
+        interrupted = stop_signals.received or isinstance(error, KeyboardInterrupt)
         phase: run_files.Phase = "interrupted" if interrupted else "failed"
-        run_files.update_state(folder, phase=phase, error="" if interrupted else one_line(error))
+        text = ""
+        if not isinstance(error, KeyboardInterrupt | SystemExit):
+            text = one_line(error)  # a checkpoint that does not fit, for example
+            if interrupted:
+                print(text)
+        with suppress(OSError):  # the disk may be full; the scheduler shows the error
+            run_files.update_state(folder, phase=phase, error=text, saved=checkpoints.done)
         code = INTERRUPTED if interrupted else 1
-        wandb_runs.callback(wandb_logger.finish, wandb_run, {"status": phase}, code)
+        if mirror is not None:
+            wandb_runs.callback(mirror.finish, {"status": phase}, code)
         if interrupted:
             raise KeyboardInterrupt from error
         raise
-    write(folder, row)  # before W&B, which may fail
-    (folder / "previous.json").unlink(missing_ok=True)
-    if not cell.checkpoint.keep:
-        (folder / CHECKPOINT).unlink(missing_ok=True)
-    wandb_runs.callback(wandb_logger.finish, wandb_run, _wandb_summary(row), 0)
+    wandb_runs.callback(_finish_mirror, mirror, folder, row)
+
+
+def _finish_mirror(mirror: Mirror, folder: Path, row: Row) -> None:
+    """Close the W&B run, and write in the row if that failed."""
+    mirror.finish(_wandb_summary(row), 0)
+    if mirror.failure != row.wandb_failure:
+        write(folder, replace(row, wandb_failure=mirror.failure))
 
 
 @contextmanager
-def _out_of_memory_errors() -> Iterator[None]:
-    """Turn the errors of several libraries about a lack of memory into `OutOfMemory`."""
+def _exceptions_of_training() -> Iterator[None]:
+    """Turn errors of several libraries about a lack of memory into `OutOfMemory`.
+
+    A training that was stopped, perhaps by a signal to another rank, is interrupted.
+    """
     try:
         yield
+    except Stopped:
+        raise KeyboardInterrupt from None
     except Exception as error:
         if is_oom_error(error):
             raise OutOfMemory(one_line(error)) from error
@@ -216,8 +286,8 @@ class Recorder(Listener):
         job: of the run.
         index: of the job among those that are trained together.
         report: sends the progress to the scheduler.
-        wandb_run: of the run, if it has one.
-        state: that the training continues from.
+        mirror: of the run in W&B.
+        training: whose reports these are.
         past: records of the curve until there.
     """
 
@@ -226,26 +296,22 @@ class Recorder(Listener):
         job: Job,
         index: int,
         report: Report,
-        wandb_run: wandb.Run | None,
-        state: State | None,
+        mirror: Mirror,
+        training: Training,
         past: list[CurveRecord],
     ) -> None:
-        self.folder, self.index, self.report, self.wandb_run = job.folder, index, report, wandb_run
-        experiment = Experiment(job.cell, job.plan, job.network_fields)
-        self.training = Training(experiment, self, _checkpoints(job, writes=True), state)
+        self.folder, self.index, self.report, self.mirror = job.folder, index, report, mirror
+        self.training = replace(training, listener=self)
         self.history = History(job.folder, past, curve_columns(job.cell.probe.kinds))
         self.result: dict[str, Any] = {}
         self.status = ""
         self.wrote_steps = False
-        if wandb_run is not None and wandb_run.offline:  # its files were begun anew
-            for record in past:
-                wandb_run.log(record, step=int(record["step"]))
+        mirror.restore(past)
 
     def on_record(self, record: CurveRecord) -> None:
         """Add a record to the curve."""
         self.history.add(record)
-        if self.wandb_run is not None:
-            self.wandb_run.log(record, step=int(record["step"]), commit=True)
+        self.mirror.log(record)
 
     def on_progress(self, done: int, steps: int, loss: float) -> None:
         """Report that `done` of `steps` steps are done."""
@@ -254,7 +320,7 @@ class Recorder(Listener):
             self.wrote_steps = True
         self.report((self.index, {"done": done, "steps": steps, "loss": loss}))
 
-    def on_probe(self, kind: str, records: Sequence[run_files.Record], epoch: int) -> None:
+    def on_probe(self, kind: str, records: Sequence[Record], epoch: int) -> None:
         """Write the records of a probe after `epoch`."""
         append_epoch(self.folder, kind, records, epoch)
 

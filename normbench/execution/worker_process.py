@@ -20,22 +20,31 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from importlib import import_module
-from multiprocessing import connection, forkserver
+from multiprocessing import connection
 from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
-from types import FrameType
 from typing import Any, Literal
 
-from normbench.errors import BadInput, OutOfMemory, one_line
+from normbench.errors import BadInput, OutOfMemory, left_out, one_line
+from normbench.execution import fork_server
+from normbench.execution.fork_server import ServerUnavailable
+from normbench.run_files import describe_write_error
+from normbench.training.stop_signals import StopSignals
 
 INTERRUPTED = 130  # exit code of a worker process that was asked to stop
+UNKNOWN = 255  # exit code that multiprocessing gives a process whose fork server was killed
+MOST_DEATHS = 3  # of fork servers while one process starts; each imports torch for ten seconds
+CODE_PATIENCE = 5.0  # seconds in which the fork server must tell the exit code of a process
 
 _CONTEXT = multiprocessing.get_context("forkserver")
+
+#: Signals to this process, if it is a worker process.
+stop_signals = StopSignals()
 
 
 @dataclass(frozen=True)
@@ -45,7 +54,7 @@ class Message:
     `at` is in seconds of the monotonic clock, which all processes of a machine share.
     """
 
-    kind: Literal["progress", "result", "refused", "memory", "failed"]
+    kind: Literal["progress", "result", "refused", "memory", "failed", "interrupted"]
     content: Any = None
     at: float = field(default_factory=time.monotonic)
 
@@ -75,6 +84,11 @@ class Exit:
         return self.kind == "result"
 
     @property
+    def interrupted(self) -> bool:
+        """It was asked to stop."""
+        return self.kind == "interrupted"
+
+    @property
     def result(self) -> Any:
         """The value that the target returned; None if it returned none."""
         return self.last.content if self.last is not None and self.succeeded else None
@@ -87,6 +101,8 @@ class Exit:
             return f"{prefix}{self.last.content}"
         if self.code < 0:
             return f"{prefix}killed by signal {-self.code}"
+        if self.code == UNKNOWN:
+            return f"{prefix}ended without a result; its exit code was lost with the fork server"
         return f"{prefix}exited with code {self.code} and reported no result"
 
     @property
@@ -97,30 +113,47 @@ class Exit:
 
 
 class WorkerProcess:
-    """A running worker process and the pipe from it."""
+    """A running worker process and the pipe from it.
+
+    It has ended once its end of the pipe is closed. Its `multiprocessing` object alone does not
+    know: the fork server reports the exit to it, so it takes the end of that server for the exit.
+    """
 
     def __init__(self, process: ForkServerProcess, pipe: Connection) -> None:
         self.process, self.pipe = process, pipe
+        self.ended = False
         self.last: Message | None = None
 
     def messages(self) -> Iterable[Message]:
         """Yield the messages since the last call."""
-        with suppress(EOFError, OSError):
-            while self.pipe.poll():
+        try:
+            while not self.ended and self.pipe.poll():
                 message: Message = self.pipe.recv()
                 if message.kind != "progress":
                     self.last = message
                 yield message
+        except (EOFError, OSError):  # OSError: killed in the middle of a message
+            self.ended = True
+
+    def wait(self, seconds: float | None = None) -> bool:
+        """Wait for the end of it, at most `seconds`, and drop its messages; return if it ended."""
+        deadline = None if seconds is None else time.monotonic() + seconds
+        while not self.ended:
+            left = None if deadline is None else max(0.0, deadline - time.monotonic())
+            if not connection.wait([self.pipe], left):
+                return False
+            for _ in self.messages():
+                pass
+        return True
 
     def poll(self) -> Exit | None:
         """Return the end of it; None while it runs. Read `messages` first: this drops the rest."""
-        if self.process.is_alive():
+        if not self.wait(0):
             return None
-        for _ in self.messages():  # one may have arrived after the last call
-            pass
-        self.process.join()
+        self.process.join(CODE_PATIENCE)
         self.pipe.close()
-        return Exit(self.process.exitcode or 0, self.last)
+        code = self.process.exitcode
+        return Exit(UNKNOWN if code is None else code, self.last)
 
     def send_signal(self, number: int) -> None:
         with suppress(ProcessLookupError):
@@ -128,15 +161,22 @@ class WorkerProcess:
 
     def kill(self) -> None:
         """Kill it and all processes of its session, such as data loaders."""
+        if self.process.pid is None:  # interrupted before it was started
+            return
         try:
-            os.killpg(self.process.pid or 0, signal.SIGKILL)
+            os.killpg(self.process.pid, signal.SIGKILL)
         except ProcessLookupError:  # gone, or too young to lead a session
             self.send_signal(signal.SIGKILL)
 
 
 def start(
-    target: str, argument: Any, *, log: Path | None, environment: Mapping[str, str | None]
-) -> WorkerProcess:
+    target: str,
+    argument: Any,
+    *,
+    log: Path | None,
+    environment: Mapping[str, str | None],
+    register: Callable[[WorkerProcess], None],
+) -> None:
     """Call `target` with (argument, report) in a new worker process.
 
     Args:
@@ -145,6 +185,8 @@ def start(
         argument: pickled and sent to the worker process.
         log: file for its output; None discards the output.
         environment: environment variables in addition to those of the parent; None unsets one.
+        register: receives the worker process before it starts, so that one whose start is
+            interrupted can be killed.
     """
     # One direction only: a worker process that read from its parent could wait for ever.
     reader, writer = _CONTEXT.Pipe(duplex=False)
@@ -152,52 +194,42 @@ def start(
     updated = {**os.environ, **environment}
     variables = {name: value for name, value in updated.items() if value is not None}
     process = _CONTEXT.Process(target=_main, args=(target, argument, writer, log, variables))
+    register(WorkerProcess(process, reader))
     _fork(process)
     writer.close()
-    return WorkerProcess(process, reader)
 
 
 def _fork(process: ForkServerProcess) -> None:
-    """Start `process`; retry, because a server that was just killed may still look alive."""
+    """Start `process`, with another server if one dies meanwhile.
+
+    Raises:
+        ServerUnavailable: no server lives long enough.
+    """
+    deaths = 0
     for _ in range(50):
-        _ensure_server()
+        fork_server.ensure_running()
         try:
             return process.start()
-        except ConnectionError:
+        except ConnectionError:  # it was killed just now, and may still look alive
             time.sleep(0.1)
-    raise RuntimeError("the fork server does not answer")
+        except EOFError:  # it has not answered with the id of the process, which ends by itself
+            deaths += 1
+            if deaths == MOST_DEATHS:
+                break
+    raise ServerUnavailable(
+        "the fork server, which starts the processes of runs, ended each time it was started"
+    )
 
 
 def start_server(preload: Iterable[str]) -> None:
-    """Start the fork server unless it runs; it imports the modules `preload` in the background."""
+    """Start the fork server unless it runs; it imports the modules `preload` in the background.
+
+    Raises:
+        ServerUnavailable: it cannot be started; the message has a remedy.
+    """
+    fork_server.require_files()
     _CONTEXT.set_forkserver_preload(["normbench.execution.end_with_parent", *preload])
-    _ensure_server()
-
-
-def _ensure_server() -> None:
-    """Start the fork server unless it runs, also if an earlier one has died."""
-    os.environ.setdefault("OMP_NUM_THREADS", "1")  # torch reads it once, at import
-    # Otherwise glibc returns large tensors to the system and maps them again in every step, which
-    # costs a tenth of a training on a CPU. Read once, when a process starts.
-    os.environ.setdefault("MALLOC_MMAP_MAX_", "0")
-    os.environ.setdefault("MALLOC_TRIM_THRESHOLD_", str(2**62))
-    # Otherwise torch creates a CUDA context to count devices, and CUDA does not survive a fork.
-    os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
-    # The server inherits what is ignored here. It ignores SIGINT itself, but only after its
-    # imports; Slurm sends SIGUSR2 to all processes of a job that it is about to preempt.
-    ignored = (signal.SIGINT, signal.SIGUSR2)
-    handlers = {number: signal.signal(number, signal.SIG_IGN) for number in ignored}
-    # Before Python 3.12 the server does not get sys.path, and skips imports that fail.
-    import_path = os.environ.get("PYTHONPATH")
-    os.environ["PYTHONPATH"] = os.pathsep.join(path or str(Path.cwd()) for path in sys.path)
-    try:
-        forkserver.ensure_running()
-    finally:
-        for number, handler in handlers.items():
-            signal.signal(number, handler)
-        del os.environ["PYTHONPATH"]
-        if import_path is not None:
-            os.environ["PYTHONPATH"] = import_path
+    fork_server.ensure_running()
 
 
 def _main(
@@ -205,27 +237,33 @@ def _main(
 ) -> None:
     """Run a worker process from its start to its exit code."""
     os.setsid()  # first: now Ctrl-C at the terminal does not reach it, and killpg only reaches it
-    signal.signal(signal.SIGINT, _interrupt)  # the server ignores the signal
+    stop_signals.listen()  # the server ignores SIGINT
     threading.Thread(target=_die_with_parent, daemon=True).start()
+    # The end of this process must close the pipe, although its data loaders may live longer.
+    os.register_at_fork(after_in_child=pipe.close)
     os.environ.clear()  # the inherited variables are those of the server's start
     os.environ.update(environment)
-    _redirect_output(log)
 
     def send(*message: Any) -> None:
         with suppress(BrokenPipeError):  # the parent is gone
             pipe.send(Message(*message))
 
     try:
+        _redirect_output(log)
         module, _, function = target.partition(":")
         work = getattr(import_module(module), function)
-        send("result", work(argument, lambda content: send("progress", content)))
+        with _printing_left_out():
+            result = work(argument, lambda content: send("progress", content))
+        send("result", result)
     except KeyboardInterrupt:
+        send("interrupted", "interrupted")
         sys.exit(INTERRUPTED)
     except BadInput as error:
         send("refused", str(error))
         sys.exit(2)
     except BaseException as error:
-        traceback.print_exc()
+        with suppress(OSError):  # the disk of the log may be full
+            traceback.print_exc()
         if isinstance(error, OutOfMemory):
             send("memory", str(error))
         else:
@@ -233,27 +271,38 @@ def _main(
         sys.exit(1)
 
 
-_interrupts: list[int] = []
-
-
-def _interrupt(number: int, _frame: FrameType | None) -> None:
-    _interrupts.append(number)
-    raise KeyboardInterrupt
-
-
-def was_interrupted() -> bool:
-    """Return whether this worker process was asked to stop."""
-    return bool(_interrupts)
+@contextmanager
+def _printing_left_out() -> Iterator[None]:
+    """Print a line in the log for each damaged file that was left out."""
+    with left_out() as sentences:
+        try:
+            yield
+        finally:
+            print(*(f"left out: {sentence}\n" for sentence in sentences), sep="", end="")
 
 
 def _redirect_output(log: Path | None) -> None:
-    # Append: another process may be training this run and writing to the same file.
-    file = os.open(log or os.devnull, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    """Let this process write its output to `log`, or nowhere.
+
+    Raises:
+        BadInput: the log cannot be written; its owner is named.
+    """
+    try:
+        # Append: another process may be training this run and writing to the same file.
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NONBLOCK
+        file = os.open(log or os.devnull, flags, 0o666)
+    except OSError as error:
+        if log is None:
+            raise
+        _redirect_output(None)
+        raise BadInput(describe_write_error(log, log, error)) from None
     sys.stdout.flush()
     sys.stderr.flush()
     os.dup2(file, 1)
     os.dup2(file, 2)
     os.close(file)
+    for stream in (sys.stdout, sys.stderr):  # names of a user's may have letters that it lacks
+        stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
 
 
 def _die_with_parent() -> None:

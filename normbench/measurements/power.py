@@ -34,7 +34,7 @@ from normbench.errors import Impossible
 from normbench.measurements.forward_pass import StatisticsSource, measuring
 from normbench.models.random_net import RandomNet
 from normbench.norms.base.layer import NormAct, Normalizing, upcast
-from normbench.run_files import Record, group_by, network_label
+from normbench.records.probes import Record, group_by, network_label
 
 CURVE = ("power_p1", "power_p2", "power_p3", "power_p4")
 HEAD = ("network", "layer", "P1", "P2", "P3", "P4", "sum", "linearity")

@@ -19,7 +19,7 @@ from normbench.measurements.forward_pass import StatisticsSource
 from normbench.measurements.receptive_field import receptive_fields
 from normbench.norms.ratios import switchable_layers
 from normbench.norms.switchable import MEMBERS
-from normbench.run_files import Record, group_by
+from normbench.records.probes import Record, group_by
 
 #: Upper ends of the paper's ranges of receptive fields; 427 is that of ResNet-50's last layer.
 EDGES = (49, 99, 199, 299, 427)

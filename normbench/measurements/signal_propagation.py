@@ -32,7 +32,7 @@ from normbench.measurements.forward_pass import (
 )
 from normbench.models.fx_graph import depths
 from normbench.norms.base.layer import upcast
-from normbench.run_files import Record, group_by, network_label
+from normbench.records.probes import Record, group_by, network_label
 
 CURVE = ("spp_squared_mean", "spp_variance", "spp_branch_variance")
 HEAD = ("network", "stage", "blocks", "squared mean", "variance", "residual variance, mean")

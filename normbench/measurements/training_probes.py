@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from torch import Tensor, nn
 
 from normbench.measurements import measurement
-from normbench.run_files import Record
+from normbench.records.probes import Record
 
 SaveRecords = Callable[[str, Sequence[Record], int], None]
 

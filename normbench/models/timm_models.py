@@ -13,6 +13,7 @@ from functools import partial
 from typing import Annotated, Any, Literal
 
 import timm
+import torch
 from pydantic import Field, PositiveInt
 from timm.models.efficientnet import EfficientNet, decode_arch_def, round_channels
 from torch import nn
@@ -59,6 +60,8 @@ def timm_model(
             "data, the others are model.dropout and model.stochastic_depth"
         )
     options = dict(arguments)
+    if torch.get_default_device().type == "meta":  # the check looks at shapes, without a download
+        options.pop("pretrained", None)
     if stochastic_depth:  # not every model of timm takes it
         options["drop_path_rate"] = stochastic_depth
     try:

@@ -17,8 +17,9 @@ with one more layer before the final mean (v2). Before a residual addition: with
 
 Elsewhere:
 
-- Google's TPU and EfficientNet code calls the weight of the *old* value momentum (0.9, 0.97), and
-  stores the biased variance, as all TensorFlow and JAX code does.
+- Google's TPU and EfficientNet code calls the weight of the *old* value momentum (0.9, 0.97).
+- Flax and Haiku store the biased variance, TensorFlow's fused kernel the unbiased one. Haiku also
+  corrects the moving averages for their start at 0.
 - Goyal et al. 2017 start the last gain of every residual branch at 0; here every gain starts at 1.
 - torch's `convert_sync_batchnorm` drops the activation of fused layers; timm's keeps it.
 """

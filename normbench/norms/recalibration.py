@@ -74,7 +74,11 @@ def _average_inputs(
 
     def add(layer: nn.Module, inputs: tuple[Tensor, ...]) -> None:
         # Workers have equally many images, so their mean is the mean over all images.
-        mean, var = merge_moments(*channel_moments(upcast(inputs[0])), dim=0)
+        if isinstance(layer, RunningStatistics):
+            of_images = layer.image_moments(inputs[0])
+        else:
+            of_images = channel_moments(upcast(inputs[0]))
+        mean, var = merge_moments(*of_images, dim=0)
         moments = torch.stack([mean, var + mean.square()]).double()
         sums[layer] = sums.get(layer, 0) + moments
         counts[layer] += 1

@@ -175,6 +175,15 @@ class SwitchableNormAct(PerWorker, RunningStatistics, Normalizing):
     def normalize(self, x: Tensor) -> Tensor:
         return self._normalize(x, track=False)  # a probe must not move statistics
 
+    def image_moments(self, x: Tensor) -> Moments:
+        return self._correct_bias(super().image_moments(x), x.shape[2] * x.shape[3])
+
+    def _correct_bias(self, moments: Moments, positions: int) -> Moments:
+        """Return moments with unbiased variances, if the option says so."""
+        mean, var = moments
+        # The moments of ln and bn follow from them, as in the authors' code.
+        return mean, var * (positions / (positions - 1)) if self.options.unbiased else var
+
     def _normalize(self, x: Tensor, *, track: bool) -> Tensor:
         x = upcast(x)
         positions = x.shape[2] * x.shape[3]
@@ -193,9 +202,7 @@ class SwitchableNormAct(PerWorker, RunningStatistics, Normalizing):
             ratios: of means and of variances.
             track: update the running statistics.
         """
-        mean, var = moments
-        if self.options.unbiased:
-            var = var * (positions / (positions - 1))  # ln and bn follow, as in the authors' code
+        mean, var = self._correct_bias(moments, positions)
         members = [self._member_moments(member, (mean, var), track=track) for member in self.over]
         means, variances = zip(*members, strict=True)
         p, q = ratios

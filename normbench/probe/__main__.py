@@ -11,12 +11,14 @@ Each command writes STEM.csv, STEM.png and STEM.pdf. A training measures spp, po
 its epochs with probe=KIND: `python -m normbench norm=sn probe=ratios probe.every=2`.
 """
 
+import os
 from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
 
 from normbench.config import cli
 from normbench.config.files import FIGURES, headline, names
+from normbench.errors import BadInput
 from normbench.probe.options import KINDS, ProbeOptions
 from normbench.probe.request import parse_request
 from normbench.run_files import require_writable
@@ -39,6 +41,9 @@ def main(arguments: Sequence[str]) -> int:
     request = parse_request(arguments[0], arguments[1:])
     out = request.options.out
     require_writable(out, f"out={out}", "use a writable folder, as out=reports/probes")
+    for path in (out / f"{request.stem}.{form}" for form in ("csv", "json", "png", "pdf")):
+        if os.path.lexists(path) and not path.is_file():
+            raise BadInput(f"{path} is no file that can be replaced; name=STEM names others")
     # A kind without a module of its own is measured in a forward pass.
     has_module = Path(__file__).with_name(f"{request.kind}.py").exists()
     module = import_module(f"normbench.probe.{request.kind if has_module else 'forward_pass'}")

@@ -19,7 +19,7 @@ from normbench.probe.networks import device_of, measure_runs, use_all_cores
 from normbench.probe.output import print_table, write_results, write_run_results
 from normbench.probe.request import ProbeRequest
 from normbench.probe.trained_network import TrainedRun
-from normbench.run_files import Record
+from normbench.records.probes import Record
 from normbench.training.experiment import Experiment
 from normbench.training.hardware import autocast_context, weight_dtype
 from normbench.training.metrics import Evaluation

@@ -13,7 +13,7 @@ from normbench.probe.networks import (
 )
 from normbench.probe.output import print_table, write_results, write_run_results
 from normbench.probe.request import ProbeRequest
-from normbench.run_files import Record
+from normbench.records.probes import Record
 from normbench.training.hardware import autocast_context
 
 

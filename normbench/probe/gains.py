@@ -17,7 +17,7 @@ from normbench.errors import BadInput
 from normbench.norms.base.activations import GAINS, IDENTITY, activation
 from normbench.probe.output import print_table, write_results
 from normbench.probe.request import ProbeRequest
-from normbench.run_files import Record
+from normbench.records.probes import Record
 
 #: Integration bounds: beyond 12 standard deviations the density is 0 in double precision. Steps of
 #: 1e-4 have the kinks of all activations at their ends.

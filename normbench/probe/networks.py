@@ -27,7 +27,7 @@ from normbench.probe.trained_network import (
     load_file,
     runs_with_checkpoints,
 )
-from normbench.run_files import Record
+from normbench.records.probes import Record
 from normbench.training.experiment import Experiment
 from normbench.training.hardware import use_full_precision, uses_gpu, weight_dtype
 

@@ -7,6 +7,7 @@ from typing import Literal
 
 from normbench.config.cli import option
 from normbench.config.files import training_probes
+from normbench.run_files import require_file_name
 
 RUN = (
     "the network of a finished run with checkpoint=keep: its id, RUN@EPOCH, RUN,RUN or all. Its "
@@ -21,6 +22,10 @@ def _parse_alphas(text: str) -> tuple[float, ...]:
         if all(0 <= alpha <= 1 for alpha in alphas):
             return alphas
     raise ValueError("weights from 0 to 1, as alphas=0,0.1,0.5,1")
+
+
+def _parse_stem(text: str) -> str:
+    return require_file_name("name", text)
 
 
 def _parse_eps(text: str) -> float:
@@ -38,7 +43,9 @@ class ProbeOptions:
         Path("reports/probes"),
         "folder of the files; measurements of runs are in the folders of the runs, too",
     )
-    name: str = option("", "name of the files (the kind); existing ones are replaced", "STEM")
+    name: str = option(
+        "", "name of the files (the kind); existing ones are replaced", "STEM", _parse_stem
+    )
 
 
 @dataclass(frozen=True)

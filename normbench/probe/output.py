@@ -2,7 +2,8 @@
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -10,12 +11,14 @@ from typing import Any
 from tabulate import tabulate
 
 from normbench.config.files import training_probes
+from normbench.errors import BadInput
 from normbench.execution.provenance import commit, now, versions
 from normbench.probe.options import TrainedNetworkOptions
 from normbench.probe.request import ProbeRequest
 from normbench.probe.trained_network import TrainedRun
+from normbench.records.probes import PROBES, Record, read_records, write_records
 from normbench.report.probe_figures import draw
-from normbench.run_files import PROBES, Record, read_records, write_json, write_records
+from normbench.run_files import describe_write_error, write_file, write_json
 
 
 def write_results(request: ProbeRequest, records: Sequence[Record]) -> None:
@@ -30,7 +33,8 @@ def write_results(request: ProbeRequest, records: Sequence[Record]) -> None:
         "commit": commit(),
     }  # fmt: skip
     paths.append(folder / f"{name}.json")
-    paths[-1].write_text(json.dumps(provenance, indent=1) + "\n")
+    with _named_if_unwritten(paths[-1]):
+        write_file(paths[-1], (json.dumps(provenance, indent=1) + "\n").encode())
     print(f"\n{', '.join(map(str, paths))}{note}")
 
 
@@ -38,13 +42,24 @@ def _write_records_and_figure(
     folder: Path, name: str, request: ProbeRequest, records: Sequence[Record]
 ) -> list[Path]:
     numbers = folder / f"{name}.csv"
-    write_records(numbers, records)
+    with _named_if_unwritten(numbers):
+        write_records(numbers, records)
     paths = [numbers]
     # From the file, so that the file alone gives the same figure.
     for form, content in draw(request.kind, read_records(numbers), request.title).items():
         paths.append(folder / f"{name}.{form}")
-        paths[-1].write_bytes(content)
+        with _named_if_unwritten(paths[-1]):
+            write_file(paths[-1], content)
     return paths
+
+
+@contextmanager
+def _named_if_unwritten(path: Path) -> Iterator[None]:
+    """Raise `BadInput` if a file cannot be written in this block."""
+    try:
+        yield
+    except OSError as error:
+        raise BadInput(describe_write_error(path, path, error)) from None
 
 
 def write_run_results(
@@ -79,7 +94,8 @@ def write_run_results(
         options=" ".join([run.row.options, *(f"{k}={v}" for k, v in typed.items())]).strip(),
         wandb="", shared_with=None, **(metrics or {}),
     )  # fmt: skip
-    write_json(folder / f"{name}.json", asdict(row))
+    with _named_if_unwritten(folder / f"{name}.json"):
+        write_json(folder / f"{name}.json", asdict(row))
 
 
 def print_table(rows: Sequence[Sequence[object]], head: Sequence[str]) -> None:

@@ -12,7 +12,7 @@ from normbench.probe.networks import measure_runs
 from normbench.probe.output import print_table, write_results, write_run_results
 from normbench.probe.request import ProbeRequest
 from normbench.probe.trained_network import TrainedRun
-from normbench.run_files import PROBES, Record, group_by, last_epoch, read_records
+from normbench.records.probes import PROBES, Record, group_by, last_epoch, read_records
 from normbench.training.experiment import Experiment
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from normbench.config import cli
 from normbench.config.files import FIGURES, load, names
-from normbench.errors import BadInput, choose_from
+from normbench.errors import BadInput, DamagedFile, choose_from
 from normbench.probe.options import KINDS, WORDS, ProbeOptions
 
 VS = "vs"  # starts another network
@@ -47,7 +47,7 @@ def _kind_request(kind: str, words: Sequence[str], others: Sequence[str]) -> Pro
 
 
 def _figure_request(name: str, words: Sequence[str], others: Sequence[str]) -> ProbeRequest:
-    figure = load(FIGURES / f"{name}.yaml")
+    figure = _load_figure(name)
     figure_options, shared = _separate(figure["words"])
     options, typed = _parse_options(figure["kind"], [*figure_options, *words])
     if VS in others:
@@ -69,6 +69,26 @@ def _figure_request(name: str, words: Sequence[str], others: Sequence[str]) -> P
         options.name or (f"{name}-changed" if changes else name),
         f"{title}, but {' '.join(changes)}" if changes else title,
     )  # fmt: skip
+
+
+def _load_figure(name: str) -> dict[str, Any]:
+    """Read the file of a figure.
+
+    Raises:
+        DamagedFile: it is invalid.
+    """
+    path = FIGURES / f"{name}.yaml"
+    figure = load(path)
+    types = {"kind": str, "title": str, "source": str, "words": list, "networks": dict}
+    for key, kind in types.items():
+        if not isinstance(figure.get(key), kind):
+            raise DamagedFile(f"{path}: {key} is missing, or no {kind.__name__}")
+    for words in (figure["words"], *figure["networks"].values()):
+        if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
+            raise DamagedFile(f"{path}: words are lists of texts, as [norm=bn, batch=4]")
+    if figure["kind"] not in KINDS:
+        raise DamagedFile(f"{path}: kind={figure['kind']}; {choose_from(figure['kind'], KINDS)}")
+    return figure
 
 
 def _parse_options(kind: str, words: Sequence[str]) -> tuple[Any, dict[str, str]]:

@@ -29,7 +29,7 @@ from normbench.norms.workers import set_workers
 from normbench.probe.networks import ProbedNetwork, compose_cells, initial_networks
 from normbench.probe.output import print_table, write_results
 from normbench.probe.request import ProbeRequest
-from normbench.run_files import Record
+from normbench.records.probes import Record
 from normbench.training.experiment import Experiment
 from normbench.training.hardware import autocast_context, use_full_precision, weight_dtype
 

@@ -11,7 +11,8 @@ TABLE is the name of a file in reports/tables/. Without one, the whole report is
     out/TABLE/SETTING.*      each table alone: md, csv, tex and its figures
 
 With TABLE, only these tables are printed and written, even if they have no runs. The recommendation
-is printed first. Takes seconds and needs no torch.
+is printed first. Takes seconds and needs no torch. Damaged files, and files that cannot be written,
+are named and left out; the exit code is 1 then.
 """
 
 from collections.abc import Sequence
@@ -28,7 +29,7 @@ from normbench.report.pivot import tables
 from normbench.report.table import Table
 from normbench.report.table_spec import TableSpec
 from normbench.report.verdicts import count_verdicts
-from normbench.results import STUDY
+from normbench.results import STUDY, study_file
 from normbench.run_files import require_writable
 
 
@@ -46,7 +47,11 @@ class ReportOptions:
     )  # fmt: skip
 
 
-@cli.command("normbench.report", lambda: build.help_text(__doc__, ReportOptions))
+@cli.command(
+    "normbench.report",
+    lambda: build.help_text(__doc__, ReportOptions),
+    needs_all_files=True,
+)
 def main(arguments: Sequence[str]) -> int:
     """Make a report."""
     options, words = cli.parse_options(arguments, ReportOptions)
@@ -59,7 +64,7 @@ def main(arguments: Sequence[str]) -> int:
     require_writable(out, f"out={out}", "use a writable folder, as out=reports")
     # A paper's table has the paper's numbers even without runs.
     if options.runs or not wanted or any(spec.axes for spec in specs):
-        results.require_rows(runs)
+        build.require_rows(runs)
     if wanted:
         _write_some(specs, runs, out)
         return 0
@@ -109,11 +114,16 @@ def _write_study(specs: Sequence[TableSpec], study: Path, options: ReportOptions
     if options.out:
         raise BadInput(f"out={options.out}: study={study} is where a study is written")
     path = study / STUDY
-    runs = options.runs or (path if path.exists() else Path("runs"))
-    results.require_rows(runs)
+    runs = options.runs or (path if study_file(study) else Path("runs"))
+    build.require_rows(runs)
     require_writable(study, f"study={study}", "use a writable folder")
     if results.study_file(runs) is None:
-        results.write_study(path, runs, results.read(runs))
+        try:
+            results.write_study(path, runs, results.read(runs))
+        except OSError as error:
+            raise BadInput(
+                f"{path} cannot be written ({error.strerror}); study=DIR can be elsewhere"
+            ) from None
         print(f"wrote {path}")
     elif results.study_file(runs) != path:
         raise BadInput(f"runs={runs} is a study already; copy it to {study}")

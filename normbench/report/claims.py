@@ -8,9 +8,10 @@ from math import log2
 from statistics import fmean
 from typing import Any
 
-from normbench.errors import BadInput, choose_from
+from normbench.errors import DamagedFile, choose_from
 from normbench.report.metrics import METRICS, Metric
-from normbench.report.table_spec import Label, Position, TableSpec, check_keys
+from normbench.report.table_spec import Label, Position, TableSpec
+from normbench.report.yaml_checks import INVALID, Types, check_keys, check_types, reason
 
 #: Kinds of claims, and how many entries each compares; () is any number.
 KINDS: Mapping[str, Sequence[int]] = {
@@ -18,6 +19,10 @@ KINDS: Mapping[str, Sequence[int]] = {
     "more": (4,), "rises": (), "falls": (),
 }  # fmt: skip
 _OPTIONAL = (*KINDS, "bound", "average", "metric")
+_TYPES: Types = {
+    "place": str, "says": str, "tables": list, "bound": (int, float), "average": bool,
+    "metric": str,
+}  # fmt: skip
 UNSIGNED = ("spread", "deviation")  # kinds whose effect is never negative
 
 
@@ -67,13 +72,14 @@ def claims(file: str, raw: Mapping[str, Any], specs: Mapping[str, TableSpec]) ->
     """Parse the content of a file of reports/claims/; `specs` are all tables by name.
 
     Raises:
-        BadInput: a claim is invalid or about a table, row or column that does not exist.
+        DamagedFile: a claim is invalid or about a table, row or column that does not exist.
     """
     parsed = []
     # For the message: the claim at which parsing has arrived.
     name = ""
     try:
         check_keys(raw, "a file of claims", required=("paper", "claims"))
+        check_types(raw, {"paper": str, "claims": dict})
         for name, entry in raw["claims"].items():
             claim = _claim(name, str(raw["paper"]), entry)
             for table in claim.tables:
@@ -82,17 +88,20 @@ def claims(file: str, raw: Mapping[str, Any], specs: Mapping[str, TableSpec]) ->
                 for picks in claim_alternatives(claim, specs[table]):
                     claim_weights(claim, specs[table], picks)
             parsed.append(claim)
-    except (TypeError, ValueError) as error:
+    except INVALID as error:
         place = f", {name}" if name else ""
-        raise BadInput(f"reports/claims/{file}.yaml{place}: {error}") from error
+        raise DamagedFile(f"reports/claims/{file}.yaml{place}: {reason(error)}") from error
     return parsed
 
 
 def _claim(name: str, paper: str, entry: Mapping[str, Any]) -> Claim:
+    if not isinstance(entry, dict):
+        raise ValueError("a claim has keys, as `says: ...`")
     kinds = [kind for kind in KINDS if kind in entry]
     if len(kinds) != 1:
         raise ValueError(f"a claim needs exactly one of {', '.join(KINDS)}")
     check_keys(entry, "a claim", ("place", "says", "tables"), _OPTIONAL)
+    check_types(entry, _TYPES)
     (kind,) = kinds
     picks = tuple((_label(row), _label(column)) for row, column in entry[kind])
     if KINDS[kind] and len(picks) not in KINDS[kind]:

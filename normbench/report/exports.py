@@ -1,13 +1,14 @@
 """Tables as Markdown, CSV and LaTeX; claims as Markdown and CSV."""
 
-import csv
-import io
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 from tabulate import tabulate
 
+from normbench.errors import printable
+from normbench.records.probes import csv_text, plain_cell
 from normbench.report.footnotes import footnotes
+from normbench.report.markdown import escape_markdown
 from normbench.report.table import DAGGER, DOUBLE_DAGGER, Table
 from normbench.report.table_spec import Label
 from normbench.report.verdicts import METHOD, ClaimResult, count_verdicts, group_claims
@@ -25,13 +26,14 @@ _LATEX = str.maketrans({
 def table_markdown(table: Table) -> str:
     """Return a table in Markdown: heading, entries, footnotes."""
     header, body = table.grid()
-    below = "\n".join(f"- {note}" for note in footnotes(table))
-    return f"**{table.heading}**\n\n{_markdown(body, header)}\n\n{below}\n"
+    below = "\n".join(f"- {escape_markdown(note)}" for note in footnotes(table))
+    return f"**{escape_markdown(table.heading)}**\n\n{_markdown(body, header)}\n\n{below}\n"
 
 
 def _markdown(body: Sequence[Sequence[str]], header: Sequence[str]) -> str:
     # As text: tabulate would print 76.0 as 76 and align columns of numbers at the point.
-    return tabulate(body, header, tablefmt="pipe", disable_numparse=True)
+    head, *lines = ([*map(escape_markdown, line)] for line in (header, *body))
+    return tabulate(lines, head, tablefmt="pipe", disable_numparse=True)
 
 
 def table_csv(table: Table) -> str:
@@ -50,14 +52,7 @@ def table_csv(table: Table) -> str:
                 source = f"{table.spec.source}{' (unverified)' if number.unverified else ''}"
                 paper = (name, value, number.error, "", "", source, "")
                 lines.append((*place, "", "", "", "published", *paper))
-    return _csv(lines)
-
-
-def _csv(lines: Iterable[Sequence[Any]]) -> str:
-    out = io.StringIO()
-    # The default is \r\n, which git and diff show at the end of every line.
-    csv.writer(out, lineterminator="\n").writerows(lines)
-    return out.getvalue()
+    return csv_text(map(plain_cell, line) for line in lines)
 
 
 def table_latex(table: Table) -> str:
@@ -105,7 +100,7 @@ def latex_document(tables: Iterable[Table]) -> str:
 
 def escape_latex(text: str) -> str:
     """Replace the special characters of LaTeX."""
-    return text.translate(_LATEX)
+    return printable(text).translate(_LATEX)
 
 
 def _latex_head(table: Table, stubs: int) -> list[str]:
@@ -150,7 +145,7 @@ def claims_markdown(results: Sequence[ClaimResult]) -> str:
     columns = ("claim", "place", "as published", "setting", "verdict", "effect [95 %]", "n")
     parts = ["# The papers' claims, tested\n", f"{count_verdicts(results)}.\n", f"{METHOD}\n"]
     for paper, claims in group_claims(results).items():
-        parts.append(f"\n## {paper}\n")
+        parts.append(f"\n## {escape_markdown(paper)}\n")
         if body := [_claim_line(each) for group in claims.values() for each in group if each.table]:
             parts.append(_markdown(body, columns))
         without = {claim: [r for r in group if not r.table] for claim, group in claims.items()}
@@ -187,4 +182,4 @@ def claims_csv(results: Sequence[ClaimResult]) -> str:
             (claim.name, claim.paper, claim.place, claim.says, result.spec.name, *published,
              result.setting, result.verdict.outcome, *numbers, result.verdict.reason)
         )  # fmt: skip
-    return _csv(lines)
+    return csv_text(map(plain_cell, line) for line in lines)

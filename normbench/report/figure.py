@@ -6,6 +6,8 @@ curves, where dashes distinguish training from validation, no two share both mar
 """
 
 import io
+import re
+import warnings
 import zlib
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -17,9 +19,10 @@ from typing import Any
 import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FixedLocator, NullLocator
+from matplotlib.ticker import FixedLocator, LogFormatterSciNotation, NullLocator
 
 from normbench.config.files import CONF, names
+from normbench.errors import DamagedFile, leave_out
 from normbench.report.figure_kinds import BATCH, CURVES, SIZES, FileFormat, by_size
 from normbench.report.metrics import METRICS
 from normbench.report.table import Entry, Table
@@ -34,8 +37,10 @@ COLOURS = (
     "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#664400", "#8866FF", "#000000",
     "#882255", "#CC00AA", "#332288", "#4400EE",
 )  # fmt: skip
-#: The same data gives the same bytes.
-STABLE: dict[Any, Any] = {"svg.hashsalt": "normbench", "svg.fonttype": "none"}
+#: The same data gives the same bytes, and no text is markup: a name may have a dollar sign.
+RC_PARAMS: dict[Any, Any] = {
+    "svg.hashsalt": "normbench", "svg.fonttype": "none", "text.parse_math": False,
+}  # fmt: skip
 _MARKERS = "osD^vP*Xp<>h"
 _LINES_INSIDE = 8  # a longer legend would hide lines
 _DASHES: tuple[Any, ...] = ("-", "--", "-.", (0, (1, 1)), (0, (5, 1, 1, 1, 1, 1)))
@@ -59,7 +64,7 @@ def draw(table: Table, kind: str, forms: Sequence[FileFormat], runs: Path) -> Fi
     # A long legend goes beside the axes, in columns of 16; the figure gets wider.
     lines = len(table.lines)
     columns = -(-lines // 16) if lines > _LINES_INSIDE else 0
-    with mpl.rc_context({**STABLE, "font.size": 9}):
+    with mpl.rc_context({**RC_PARAMS, "font.size": 9}):
         figure = Figure(figsize=(5.0, 3.4), layout="constrained")
         axes = _DRAW[kind](figure, table, runs)
         handles, labels = axes.get_legend_handles_labels()
@@ -128,15 +133,25 @@ def _draw_curve(
     # Accuracies by epoch.
     trained: dict[float, list[float]] = defaultdict(list)
     validated: dict[float, list[float]] = defaultdict(list)
-    for record in (record for row in entry.runs for record in read_run_history(runs, row)):
-        for accuracies, key in ((trained, "train_top1"), (validated, "val_top1")):
-            if key in record:
-                accuracies[round(record["epoch"], 3)].append(record[key])
+    damaged = 0
+    for row in entry.runs:
+        try:
+            records = read_run_history(runs, row)
+        except DamagedFile as damage:
+            leave_out(damage)
+            damaged += 1
+            continue
+        for record in records:
+            for accuracies, key in ((trained, "train_top1"), (validated, "val_top1")):
+                if key in record and "epoch" in record:
+                    accuracies[round(record["epoch"], 3)].append(record[key])
     # Not a marker at every epoch.
     marker = {"label": label, "marker": line_style["marker"], "markersize": 4, "markevery": 0.15}
     for accuracies, dashes, more in ((trained, ":", {}), (validated or trained, "-", marker)):
         # Only epochs that all seeds recorded: a mean over some of them would jump.
-        means = {x: fmean(y) for x, y in accuracies.items() if len(y) >= len(entry.values)}
+        means = {
+            x: fmean(y) for x, y in accuracies.items() if len(y) >= len(entry.values) - damaged
+        }
         if means:
             x, y = zip(*sorted(means.items()), strict=True)
             axes.plot(x, y, color=line_style["color"], linestyle=dashes, linewidth=1, **more)
@@ -174,17 +189,42 @@ def _lines(table: Table) -> Iterator[tuple[Label, Sequence[Entry], dict[str, Any
         variants[name] += 1
 
 
+def use_log_scale(axes: Axes) -> None:
+    """Make the y-axis logarithmic."""
+    axes.set_yscale("log")
+    axes.yaxis.set_major_formatter(_PowerFormatter())
+    axes.yaxis.set_minor_formatter(_PowerFormatter())
+
+
+class _PowerFormatter(LogFormatterSciNotation):
+    """Labels of a logarithmic axis as plain text: 10³, where matplotlib's are markup."""
+
+    _POWERS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
+
+    def __call__(self, x: float, pos: int | None = None) -> str:
+        """Return the label at `x`, "" if the axis is too full for it."""
+        plain = re.sub(r"\$|\\mathdefault|[{}]", "", super().__call__(x, pos))
+        number, _, power = plain.replace(r"\times", "×").partition("^")
+        return number + power.translate(self._POWERS)
+
+
 def save_figure(figure: Figure, forms: Sequence[FileFormat]) -> Files:
     """Return the content of the figure's files, without a date."""
-    if engine := figure.get_layout_engine():
-        engine.execute(figure)
-        figure.set_layout_engine("none")  # laid out once for all formats: half the time
+    with warnings.catch_warnings():
+        # Names may have letters that the font lacks, or leave no room beside them.
+        warnings.filterwarnings("ignore", "Glyph|constrained_layout")
+        if engine := figure.get_layout_engine():
+            engine.execute(figure)
+            figure.set_layout_engine("none")  # laid out once for all formats: half the time
+        return {form: _save(figure, form) for form in forms}
+
+
+def _save(figure: Figure, form: FileFormat) -> bytes:
     dated = {"png": "Software", "pdf": "CreationDate", "svg": "Date"}
-    files: Files = {}
-    for form in forms:
-        out = io.BytesIO()
-        figure.savefig(
-            out, format=form, dpi=160, metadata={dated[form]: None}, transparent=form == "svg"
-        )
-        files[form] = out.getvalue()
-    return files
+    out = io.BytesIO()
+    figure.savefig(
+        out, format=form, dpi=160, metadata={dated[form]: None}, transparent=form == "svg"
+    )
+    if form == "svg":  # XML has no control characters, not even escaped ones
+        return re.sub(rb"[\0-\x08\x0b\x0c\x0e-\x1f]", b"", out.getvalue())
+    return out.getvalue()

@@ -1,13 +1,14 @@
 """Kinds of figures of a table, apart from the drawing, which imports matplotlib."""
 
+import os
 from collections import defaultdict
 from pathlib import Path
 from typing import Literal
 
+from normbench.records.probes import PROBES, probe_file
 from normbench.report.metrics import METRICS
 from normbench.report.table import Table
 from normbench.results import read_run_history, study_file
-from normbench.run_files import PROBES, probe_file
 
 FileFormat = Literal["png", "pdf", "svg"]
 FORMATS: tuple[FileFormat, ...] = ("png", "pdf", "svg")
@@ -36,7 +37,7 @@ def figure_kinds(table: Table, runs: Path) -> list[str]:
     if study_file(runs):
         curves = any(read_run_history(runs, row) for row in rows)
     else:
-        curves = any((folder / "history.csv").exists() for folder in folders)
+        curves = any(os.path.lexists(folder / "history.csv") for folder in folders)
     # A single size makes no line.
     sizes = any(len(points) > 1 for points in by_size(table, "params_m").values())
     drawn = {BATCH: table.drawable, CURVES: accuracy and curves, SIZES: accuracy and sizes}

@@ -6,7 +6,7 @@
 import hashlib
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -14,6 +14,7 @@ from urllib.parse import quote
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from normbench.config.files import SWEEPS, names
+from normbench.errors import DamagedFile
 from normbench.report import recommendation
 from normbench.report.figure_kinds import CAPTIONS, PROBE_FIGURES, figure_kinds
 from normbench.report.footnotes import footnotes, short_commit
@@ -21,6 +22,7 @@ from normbench.report.table import MISSING, Entry, Table
 from normbench.report.table_spec import FULL, TableSpec
 from normbench.report.verdicts import METHOD, ClaimResult, count_verdicts, group_claims
 from normbench.results import Row, study_file
+from normbench.run_files import read_file
 
 FILTERS = {"data": "Data set", "model": "Network", "reg": "Regularization"}
 
@@ -37,7 +39,7 @@ def page(
     rows = list({row.id: row for table in trained for row in table.runs}.values())
 
     def link(path: Path) -> str:
-        return quote(os.path.relpath(path, root))
+        return quote(os.fsencode(os.path.relpath(path, root)))  # names of files need not be UTF-8
 
     # An undefined name in the template is an error, not an empty text.
     environment = Environment(
@@ -64,7 +66,7 @@ def page(
         anchor=anchor,
         anchors={anchor(table) for table in tables},  # tables with too few runs are left out
         footnotes=footnotes,
-        figures=lambda table: [_figure(table, kind, figures) for kind in figure_kinds(table, runs)],
+        figures=lambda table: [*_figures(table, figures, runs)],
         filter_values=_filter_values,
         paper_filter_values=_paper_filter_values,
         number=_number,
@@ -116,19 +118,25 @@ def _number(table: Table, entry: Entry, row: Row) -> str:
     return MISSING if value is None else f"{value:.{table.decimals(entry) + 1}f}"
 
 
-def _figure(table: Table, kind: str, figures: Path) -> dict[str, Any]:
-    path = figures / table.spec.name / f"{table.slug}{kind}.svg"
+def _figures(table: Table, figures: Path, runs: Path) -> Iterator[dict[str, Any]]:
+    """Yield the figures of a table that could be drawn and written."""
     spec = table.spec
-    caption = CAPTIONS[kind].format(label=spec.metric.label, statistic=spec.statistic)
     lines = ", ".join(" ".join(label) for label in table.lines)
-    # A short prefix: a figure has a hundred references.
-    prefix = "f" + hashlib.sha256(f"{anchor(table)}{kind}".encode()).hexdigest()[:10]
-    return {
-        "svg": inline_svg(path.read_text(), prefix),
-        "caption": caption,
-        "wide": kind in PROBE_FIGURES,
-        "spoken": f"{table.heading}: {caption} {lines}",
-    }
+    for kind in figure_kinds(table, runs):
+        path = figures / spec.name / f"{table.slug}{kind}.svg"
+        try:
+            svg = read_file(path).decode(errors="replace")
+        except (FileNotFoundError, DamagedFile):
+            continue
+        caption = CAPTIONS[kind].format(label=spec.metric.label, statistic=spec.statistic)
+        # A short prefix: a figure has a hundred references.
+        prefix = "f" + hashlib.sha256(f"{anchor(table)}{kind}".encode()).hexdigest()[:10]
+        yield {
+            "svg": inline_svg(svg, prefix),
+            "caption": caption,
+            "wide": kind in PROBE_FIGURES,
+            "spoken": f"{table.heading}: {caption} {lines}",
+        }
 
 
 def inline_svg(svg: str, prefix: str) -> str:

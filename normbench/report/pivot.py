@@ -7,9 +7,10 @@ from itertools import product
 from statistics import fmean
 from typing import Any
 
+from normbench.records.json_fields import flatten
 from normbench.report.table import Entry, Table, option_key, words
 from normbench.report.table_spec import FULL, Header, Label, Position, TableSpec, fits
-from normbench.results import Row, flatten, row_order
+from normbench.results import Row, row_order
 
 
 @dataclass(frozen=True)

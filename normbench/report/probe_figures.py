@@ -9,25 +9,26 @@ import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from normbench.report.figure import COLOURS, STABLE, Files, save_figure
-from normbench.report.figure_kinds import FileFormat
-from normbench.report.table import Table
-from normbench.run_files import (
+from normbench.errors import DamagedFile, leave_out
+from normbench.records.probes import (
     Record,
     group_by,
     last_epoch,
     network_label,
     probe_file,
-    read_records,
 )
+from normbench.report.figure import COLOURS, RC_PARAMS, Files, save_figure, use_log_scale
+from normbench.report.figure_kinds import FileFormat
+from normbench.report.probe_columns import read_probe
+from normbench.report.table import Table
 
 #: Kinds drawn for one seed: curves over blocks and layers are not averaged.
 ONE_SEED = ("spp", "power")
 #: Size of a panel in inches, and the most panels in a row.
 _WIDTH, _HEIGHT, _ACROSS = 3.4, 2.8, 4
 _DASHES: tuple[Any, ...] = ("-", "--", "-.", ":")
-_POWER = {"p1": "$P_1$ constant", "p2": "$P_2$ means of images", "p3": "$P_3$ positions",
-          "p4": "$P_4$ deviations of images"}  # fmt: skip
+_POWER = {"p1": "P₁ constant", "p2": "P₂ means of images", "p3": "P₃ positions",
+          "p4": "P₄ deviations of images"}  # fmt: skip
 _POWER_COLOURS = ("#882255", "#CC79A7", "#009E73", "#0072B2")
 _MEMBERS = {"in": "#009E73", "ln": "#0072B2", "bn": "#D55E00"}
 _SPP = {"squared_mean": "average channel squared mean", "variance": "average channel variance",
@@ -43,7 +44,7 @@ def draw(
 ) -> Files:
     """Return the files of a probe's figure; equal records give equal bytes."""
     style: dict[Any, Any] = {"font.size": 8, "axes.titlesize": 8, "legend.frameon": False}
-    with mpl.rc_context({**STABLE, **style}):
+    with mpl.rc_context({**RC_PARAMS, **style}):
         figure = DRAW[kind](records)
         if title:
             figure.suptitle(title, fontsize=9)
@@ -54,6 +55,7 @@ def draw_table_probes(table: Table, kind: str, forms: Sequence[FileFormat], runs
     """Return the figure of a probe in the runs of `table`; each entry is one network.
 
     Kinds in `ONE_SEED` are drawn for the last epoch of the first seed, others for all seeds.
+    Damaged files are left out; if none is left, there is no figure.
     """
     records: list[Record] = []
     for label, entries in table.lines.items():
@@ -62,10 +64,17 @@ def draw_table_probes(table: Table, kind: str, forms: Sequence[FileFormat], runs
                 place = f"batch {column}" if str(column).isdigit() else column
                 network = {"network": f"{' '.join(label)}, {place}", "seed": row.seed}
                 if path := probe_file(runs / row.sweep / row.id, kind):
-                    records += [{**record, **network} for record in read_records(path)]
+                    try:
+                        measured = read_probe(path, kind)
+                    except DamagedFile as damage:
+                        leave_out(damage)
+                        continue
+                    records += [{**record, **network} for record in measured]
                     # The first seed that was probed stands for the entry.
                     if kind in ONE_SEED:
                         break
+    if not records:
+        return {}
     return draw(kind, last_epoch(records, "network") if kind in ONE_SEED else records, forms=forms)
 
 
@@ -125,7 +134,7 @@ def _scale(axes: Axes, values: Sequence[float]) -> None:
     positive = sorted(value for value in values if value > 0)
     # On a linear axis everything but the explosion would lie at 0.
     if positive and positive[-1] > 1e3 and positive[-1] > 1e2 * positive[len(positive) // 2]:
-        axes.set_yscale("log")
+        use_log_scale(axes)
     else:
         axes.set_ylim(0, None if positive else 1)
 
@@ -157,10 +166,10 @@ def _power(records: Sequence[Record]) -> Figure:
         layers = next(iter(group_by(bounded, "network", "epoch").values()))
         bound = _numbers(layers, "bound")
         left.plot(_numbers(layers, "depth"), bound, "k:", label="bound of theorem 1 (LN)")
-    left.set_yscale("log")
+    use_log_scale(left)
     left.set_ylim(min(0.5, left.get_ylim()[0]), 1.3)  # so that a constant 1 looks constant
     linear.set_ylim(0, 1.02)
-    for axes, label in ((left, "$P_2+P_3+P_4$"), (linear, "channel-wise linearity")):
+    for axes, label in ((left, "P₂ + P₃ + P₄"), (linear, "channel-wise linearity")):
         axes.set(title=label, xlabel="layer")
         axes.grid(alpha=0.3)
     left.legend(fontsize=6)
@@ -189,7 +198,7 @@ def _ratios(records: Sequence[Record]) -> Figure:
                 shares.append(row[place])
             of_means = [each for each in chosen if each["of"] == "mean"]
             _over_epochs(rows[2][place], of_means, "divergence", color="black")
-            rows[2][place].set(title=r"$D(\lambda^\mu \| \lambda^\sigma)$", xlabel="epoch")
+            rows[2][place].set(title="D(λ mean ‖ λ var)", xlabel="epoch")
             divergences.append(rows[2][place])
             for height, row in enumerate(rows[:3]):  # three rows of one scale each
                 row[place].tick_params(labelleft=place == 0, labelbottom=height == 2)
@@ -247,7 +256,7 @@ def _example_weight(records: Sequence[Record]) -> Figure:
             axes.fill_between(x, low, high, color=style["color"], alpha=0.15, linewidth=0)
             best = y.index((min if measure == "loss" else max)(y))
             axes.plot(x[best], y[best], "o", color=style["color"])
-        axes.set(xlabel=r"$\alpha$", title=f"{label} on the validation images")
+        axes.set(xlabel="α", title=f"{label} on the validation images")
         axes.grid(alpha=0.3)
     _legend(figure, panels[0])
     return figure
@@ -290,7 +299,7 @@ def _gains(records: Sequence[Record]) -> Figure:
         axes.plot(float(sampled or 0), place, "k|")
     names = [str(record["act"]) for record in reversed(records)]
     axes.set_yticks(range(len(names)), names, fontsize=6)
-    axes.set_xlabel(r"gain $1/\sqrt{\mathrm{Var}\,g(u)}$; | by sampling")
+    axes.set_xlabel("gain 1/√(Var g(u)); | by sampling")
     return figure
 
 

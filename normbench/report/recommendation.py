@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from statistics import fmean, median
 
 from normbench.config.files import CONF, names
+from normbench.report.markdown import escape_markdown
 from normbench.report.statistics import summary, tukey_margins
 from normbench.report.table import WORDS, Entry, Table
 
@@ -129,7 +130,8 @@ def markdown(tables: Sequence[Table]) -> str:
     parts = ["# Which normalizer\n"]
     for table in tables:
         if advised := sentences(table):
-            parts += [f"**{table.setting_text}**\n", *(f"- {each}" for each in advised), ""]
+            parts.append(f"**{escape_markdown(table.setting_text)}**\n")
+            parts += [*(f"- {escape_markdown(each)}" for each in advised), ""]
     return "\n".join([*parts, METHOD]) + "\n"
 
 

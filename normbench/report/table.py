@@ -17,7 +17,7 @@ from normbench.report.statistics import signed, summary
 from normbench.report.table_spec import FULL, Header, Label, PublishedNumber, TableSpec, fits
 from normbench.results import Row
 
-LONGEST = 150  # characters of the setting in a file name; file systems allow 255 in all
+LONGEST = 150  # bytes of the setting in a file name; file systems allow 255 in all
 MISSING = "–"
 DAGGER = "†"  # marks a row whose columns are one computation
 DOUBLE_DAGGER = "‡"  # marks an entry with reused runs
@@ -128,11 +128,12 @@ class Table:
         """The setting as a file name."""
         scale = ["small"] if self.scale != FULL else []
         text = "-".join([*scale, *words(self.setting, self.differs, short=True)])
-        slug = re.sub(r"[^\w.=-]+", "_", text) or "published"
+        slug = re.sub(r"^\.|[^\w.=-]+", "_", text) or "published"
         # Long settings that begin alike get files of their own by the digest.
-        if len(slug) <= LONGEST:
+        if len(encoded := slug.encode()) <= LONGEST:
             return slug
-        return f"{slug[:LONGEST]}-{hashlib.sha256(slug.encode()).hexdigest()[:8]}"
+        beginning = encoded[:LONGEST].decode(errors="ignore")
+        return f"{beginning}-{hashlib.sha256(encoded).hexdigest()[:8]}"
 
     @property
     def over_batch(self) -> bool:

@@ -5,15 +5,17 @@ has options as axes, as `rows: norm` and `columns: batch`, and a row or column f
 """
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import reprlib
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from functools import cached_property
 from itertools import product
 from typing import Any, Literal
 
-from normbench.errors import BadInput, choose_from
+from normbench.errors import DamagedFile, choose_from
 from normbench.report.metrics import METRICS, Metric
+from normbench.report.yaml_checks import INVALID, Types, check_keys, check_types, reason
 
 Label = tuple[str, ...]  # one word for each level: ("RN50", "with")
 Position = tuple[Label, Label]  # row and column of an entry
@@ -23,6 +25,7 @@ OPTIONS = (
     "norm", "model", "data", "reg", "recipe", "protocol", "batch", "workers", "global_batch",
     "seed", "precision", "init_from",
 )  # fmt: skip
+AXES = OPTIONS[:-1]  # those that a row has; the last is a part of few
 _NUMBER = re.compile(r"(-?\d+(?:\.\d+)?)(?: ± (\d*\.?\d+))?( unverified)?")
 
 
@@ -72,7 +75,7 @@ class Header:
     def batch(self) -> int | None:
         """The images per worker, if there is exactly one such condition."""
         options = [each for level in self.conditions for each in level]
-        batches = {each["batch"] for each in options if "batch" in each}
+        batches = {n for each in options if isinstance(n := each.get("batch"), int) and n > 0}
         return batches.pop() if len(batches) == 1 else None
 
     def fits(self, options: Mapping[str, Any], scale: int) -> bool:
@@ -143,6 +146,11 @@ class TableSpec:
 
 
 _REQUIRED = ("title", "metric", "rows", "columns")
+_TYPES: Types = {
+    "title": str, "metric": str, "label": str, "decimals": int, "paper": str, "place": str,
+    "sweep": (str, type(None)), "statistic": str, "seeds": (int, str, type(None)), "where": dict,
+    "setting": dict, "published": dict, "notes": list,
+}  # fmt: skip
 _OPTIONAL = {"label", *TableSpec.__dataclass_fields__} - {"name", "axes", *_REQUIRED}
 
 
@@ -165,47 +173,36 @@ def spec(name: str, raw: Mapping[str, Any]) -> TableSpec:
     """Parse the table `name` from the content of its file.
 
     Raises:
-        BadInput: the file is invalid; the message names file, key and remedy.
+        DamagedFile: the file is invalid; the message names file, key and remedy.
     """
     try:
         table = _table(name, raw)
         for key in sorted({*table.keys, *table.where, *table.setting}):
             if key.partition(".")[0] not in OPTIONS:
                 raise ValueError(f"{key} is no option of a run; {choose_from(key, OPTIONS)}")
-    except (TypeError, ValueError, AttributeError) as error:
-        raise BadInput(f"reports/tables/{name}.yaml: {error}") from error
+    except INVALID as error:
+        raise DamagedFile(f"reports/tables/{name}.yaml: {reason(error)}") from error
     return table
-
-
-def check_keys(
-    raw: Mapping[str, Any], kind: str, required: Iterable[str], optional: Iterable[str] = ()
-) -> None:
-    """Refuse unknown and missing keys of a yaml.
-
-    Raises:
-        ValueError: with the key and what works.
-    """
-    keys = {*required, *optional}
-    for key in raw:
-        if key not in keys:
-            raise ValueError(f"{key} is no key of {kind}; {choose_from(key, keys)}")
-    for key in required:
-        if key not in raw:
-            raise ValueError(f"{key} is missing")
 
 
 def _table(name: str, raw: Mapping[str, Any]) -> TableSpec:
     check_keys(raw, "a table", _REQUIRED, _OPTIONAL)
+    check_types(raw, _TYPES)
     if (statistic := raw.get("statistic", "mean")) not in ("mean", "median"):
         raise ValueError(f"statistic={statistic} is unknown; it is mean or median")
+    if not 0 <= raw.get("decimals", 0) <= 15:
+        raise ValueError(f"decimals={raw['decimals']}: it must be from 0 to 15")
     for note in raw.get("notes", ()):
         if not isinstance(note, str):  # yaml reads an unquoted "a: b" as a mapping
-            raise ValueError(f"note {note} is no text; quote a note that has a colon")
+            raise ValueError(f"note {reprlib.repr(note)} is no text; quote a note that has a colon")
     metric = _metric(raw["metric"], raw.get("label"))
     values = {"decimals": metric.decimals} | {key: raw[key] for key in raw if key != "label"}
     values |= {"name": name, "metric": metric}
     axes = raw["rows"], raw["columns"]
     if all(isinstance(axis, str) for axis in axes):
+        for axis in axes:
+            if axis not in AXES:
+                raise ValueError(f"{axis} is no axis; {choose_from(axis, AXES)}")
         return TableSpec(**values | {"axes": axes, "rows": (), "columns": ()})
     if any(isinstance(axis, str) for axis in axes):
         raise ValueError("rows and columns are both an option, as `rows: norm`, or neither is")
@@ -242,6 +239,8 @@ def _header(label: str, entry: Any) -> Header:
         return Header((label,), (), entry.get("metric"), minus, ours=False)
     scales = entry if isinstance(entry, list) else [entry]
     metric = next((options["metric"] for options in scales if "metric" in options), None)
+    if metric is not None and metric not in METRICS:
+        raise ValueError(f"metric={metric} is unknown; {choose_from(str(metric), METRICS)}")
     conditions = tuple(
         {key: value for key, value in options.items() if key != "metric"} for options in scales
     )

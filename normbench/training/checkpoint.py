@@ -9,20 +9,24 @@ tensors, numbers and text, nothing else.
 
 import math
 import time
-from collections.abc import Sequence
+import zipfile
+from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import torch
+from pytorch_lightning.utilities.memory import is_oom_error
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from normbench.errors import BadInput
-from normbench.results import CHECKPOINT, EPOCH_CHECKPOINT
+from normbench.errors import BadInput, DamagedFile, one_line
+from normbench.results import CHECKPOINT, DAMAGED_CHECKPOINT, EPOCH_CHECKPOINT
 from normbench.run_files import replace_atomically
 
 State = dict[str, Any]
+
+LOSS = 15.0  # seconds of training that a run may lose if it is stopped during an evaluation
 
 #: Keys of older checkpoints, and what they are called now.
 _OLD_KEYS = {"fresh": "pending", "began": "first_step"}
@@ -39,12 +43,22 @@ class Checkpoints:
     final: bool = False  # write a checkpoint at the end of the training
     writes: bool = True  # False in ranks above 0, which only read
     saved: float = field(default_factory=time.monotonic, init=False)  # time of the latest one
+    done: int = field(default=0, init=False)  # steps that the latest one has completed; 0: none
 
     def due(self) -> bool:
         """Return True if this process writes and `every` seconds have passed since the latest."""
         if not self.writes or self.every is None:
             return False
         return time.monotonic() - self.saved >= self.every
+
+    def due_at_end(self) -> bool:
+        """Return True if this process writes after the last step, before evaluations.
+
+        A training that is stopped while it evaluates has little time, and loses only evaluations.
+        """
+        if not self.writes or self.every is None:
+            return self.writes and self.final
+        return self.final or time.monotonic() - self.saved >= min(self.every, LOSS)
 
     def make_due(self) -> None:
         """Make a checkpoint due until one is written."""
@@ -53,7 +67,7 @@ class Checkpoints:
     def save(self, state: State) -> None:
         """Replace the latest checkpoint."""
         self._save_file(CHECKPOINT, state)
-        self.saved = time.monotonic()
+        self.saved, self.done = time.monotonic(), state["done"]
 
     def keep(self, state: State, epoch: int) -> None:
         """Write the checkpoint of `epoch`, which is never replaced."""
@@ -62,8 +76,13 @@ class Checkpoints:
     def _save_file(self, name: str, state: State) -> None:
         if not self.writes:
             return
-        with replace_atomically(self.folder / name) as temporary:
-            torch.save(_compact(state), temporary)
+        with replace_atomically(self.folder / name) as temporary, temporary.open("wb") as file:
+            try:
+                torch.save(_compact(state), file)
+            except RuntimeError as error:
+                if isinstance(error.__context__, OSError):  # such as a full disk, hidden by torch
+                    raise error.__context__ from None
+                raise
 
 
 def _compact(state: Any) -> Any:
@@ -128,19 +147,89 @@ def load_state(path: Path) -> State:
     """Load the state in `path` into main memory.
 
     Raises:
-        Exception: the file is missing, damaged or of another kind.
+        DamagedFile: the file is missing, damaged or of another kind.
+        BadInput: the file cannot be read now; nothing is known about its content.
     """
-    # weights_only: a checkpoint from elsewhere must not run code.
-    state: State = torch.load(path, map_location="cpu", weights_only=True)
+    try:
+        if not path.is_file():  # a pipe would be waited for
+            raise DamagedFile(f"{path} is no regular file")
+        with path.open("rb") as file:
+            state = _load_file(path, file)
+    except FileNotFoundError:  # another rank has renamed it meanwhile
+        raise DamagedFile(f"{path} is missing") from None
+    except (OSError, MemoryError) as error:  # of a network file system, for example
+        reason = error.strerror if isinstance(error, OSError) else "out of memory"
+        raise BadInput(
+            f"{path} cannot be read ({reason or one_line(error)}); it is kept, and the same "
+            "command tries again"
+        ) from None
     if isinstance(state, dict):  # a file of the user may hold anything
         state = {_OLD_KEYS.get(key, key): value for key, value in state.items()}
     return state
 
 
+def _load_file(path: Path, file: IO[bytes]) -> State:
+    try:
+        with zipfile.ZipFile(file) as archive:
+            if archive.testzip() is not None:  # torch compares no checksums
+                raise DamagedFile(f"{path} is damaged")
+        file.seek(0)
+        # weights_only: a checkpoint from elsewhere must not run code.
+        state: State = torch.load(file, map_location="cpu", weights_only=True)
+    except (DamagedFile, OSError, MemoryError):
+        raise
+    except Exception as error:  # whatever torch raises about a file that is none of its own
+        if is_oom_error(error):
+            raise MemoryError from None
+        raise DamagedFile(f"{path} is no checkpoint ({one_line(error)})") from None
+    return state
+
+
+#: Types of the entries of a state.
+_TYPES: dict[str, Any] = {
+    "model": dict, "average": dict | None, "optimizer": dict, "precision": dict, "random": Tensor,
+    "random_cuda": list, "done": int, "steps_per_epoch": int, "pending": list, "last": list,
+    "first_step": int, "training_seconds": float | int, "resumed": int,
+}  # fmt: skip
+
+
+def explain_damage(state: Any, network: nn.Module, steps: int, steps_per_epoch: int) -> str:
+    """Return why a training of `network` cannot resume from `state`, or ""."""
+    if not isinstance(state, dict):
+        return "it holds no state"
+    for key, kind in _TYPES.items():
+        if not isinstance(state.get(key), kind):
+            return f"it has no valid {key}"
+    if not 0 < state["done"] <= steps or state["steps_per_epoch"] != steps_per_epoch:
+        return f"it has completed {state['done']} steps of {state['steps_per_epoch']} per epoch"
+    if state["done"] == steps and not state["last"]:
+        return "it lacks the last losses"
+    for key in ("pending", "last"):
+        if not all(isinstance(each, tuple | list) and len(each) == 2 for each in state[key]):
+            return f"it has no valid {key}"
+    if _shapes(state["model"]) != _shapes(network.state_dict()):
+        return "it is of another network"
+    of_average = {f"network.{name}": shape for name, shape in _shapes(state["model"]).items()}
+    if state["average"] is not None and _shapes(state["average"]) != of_average:
+        return "it has no valid average"
+    parameters = dict(network.named_parameters())
+    for name, values in state["optimizer"].items():
+        if name not in parameters or not isinstance(values, dict):
+            return "it is of another optimizer"
+        shapes = {x.shape for x in values.values() if isinstance(x, Tensor) and x.dim()}
+        if shapes - {parameters[name].shape}:
+            return "it is of another optimizer"
+    return ""
+
+
+def _shapes(tensors: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: getattr(tensor, "shape", None) for name, tensor in tensors.items()}
+
+
 def begin_run(state: State) -> State:
     """Return the state from which a new run begins with what another run has trained.
 
-    These are its weights, optimizer and step; what was measured begins anew.
+    These are its weights, optimizer and step; measurements start over.
     """
     measured = {"pending": [], "last": [], "training_seconds": 0.0, "resumed": None}
     return state | measured | {"first_step": state["done"]}
@@ -151,8 +240,13 @@ def is_new_run(state: State) -> bool:
     return state["resumed"] is None
 
 
+def set_aside_damaged(folder: Path) -> Path:
+    """Rename the latest checkpoint, from which no training can resume; return its new path."""
+    return (folder / CHECKPOINT).replace(folder / DAMAGED_CHECKPOINT)
+
+
 def remove_checkpoints(folder: Path) -> None:
-    """Remove all checkpoints of a run, and temporary files of a process that was killed."""
-    for pattern in (CHECKPOINT, EPOCH_CHECKPOINT.format("*"), ".*.pt.*"):
+    """Remove all checkpoints of a run but a damaged one."""
+    for pattern in (CHECKPOINT, EPOCH_CHECKPOINT.format("*")):
         for path in folder.glob(pattern):
             path.unlink(missing_ok=True)

@@ -24,7 +24,7 @@ from normbench.models.network_info import NetworkInfo
 from normbench.norms.base.layer import Normalizer
 from normbench.norms.implementation import Implementation
 from normbench.norms.workers import set_workers
-from normbench.run_files import Record
+from normbench.records.probes import Record
 from normbench.training.checkpoint import Checkpoints, State
 from normbench.training.datamodule import DataModule
 from normbench.training.hardware import current_rank, missing_compiler, uses_gpu
@@ -32,6 +32,7 @@ from normbench.training.metrics import CurveRecord
 from normbench.training.recipe import Recipe
 from normbench.training.regularization import Regularization
 from normbench.training.sampler import Chunking, WorkerSampler
+from normbench.training.stop_signals import StopSignals
 
 # Larger chunks gain nothing: augmentation then costs far less than the steps themselves.
 CHUNK_IMAGES = 2000  # images of a chunk, about, if trainer.chunk is null
@@ -133,6 +134,13 @@ class Experiment:
             loader=loader,
         )
 
+    def count_steps(self) -> tuple[int, int]:
+        """Return the optimizer steps of the training and of an epoch, without loading images."""
+        policies = bool(self.reg.policies)
+        splits, _ = open_splits(self.data, self.cell.loader, policies=policies, load=False)
+        images, global_batch = len(splits.train.labels), self.cell.global_batch
+        return self.recipe.count_steps(images, global_batch), images // global_batch
+
     def choose_impl(self, steps: int) -> Implementation:
         """Return how layers are computed in a training of `steps`.
 
@@ -201,3 +209,4 @@ class Training:
     checkpoints: Checkpoints | None = None  # None: no state is saved
     # Of this training or of another one, from which it continues; None: from scratch.
     state: State | None = None
+    stop_signals: StopSignals = field(default_factory=StopSignals)

@@ -41,11 +41,10 @@ class LearningRateSchedule:
     period: PositiveFloat | None = None
 
     def __post_init__(self) -> None:
-        if (self.schedule == "exponential") != (self.period is not None):
-            raise ValueError(
-                f"period={self.period}: schedule=exponential needs a period, as period=0.01; other "
-                "schedules need period=null"
-            )
+        if self.schedule == "exponential" and self.period is None:
+            raise ValueError("schedule=exponential: it needs a period, as recipe.period=0.01")
+        if self.schedule != "exponential" and self.period is not None:
+            raise ValueError(f"period={self.period}: schedule={self.schedule} has none; null works")
 
     def peak_lr(self, global_batch: int) -> float:
         """Return the peak learning rate: from `rates`, or lr * global_batch / lr_batch.

@@ -43,6 +43,8 @@ from normbench.training.metrics import (
     StepMetrics,
     reduce_steps,
 )
+from normbench.training.ranks import Ranks
+from normbench.training.stop_signals import Stopped
 
 force_eager = partial(torch.compiler.set_stance, "force_eager")
 
@@ -64,6 +66,7 @@ class TrainingModule(LightningModule):
         self.model = network.to(memory_format=self.format)
         self.cell, self.datamodule = cell, datamodule
         self.listener, self.checkpoints = training.listener, training.checkpoints
+        self.stop_signals = training.stop_signals
         self.recipe, self.reg, self.plan = experiment.recipe, experiment.reg, experiment.plan
         self.steps = datamodule.chunking.steps
         self.steps_per_epoch = datamodule.sampler.steps_per_epoch
@@ -79,6 +82,7 @@ class TrainingModule(LightningModule):
         self.validation, self.testing = Evaluation(classes), Evaluation(classes)
         set_plan(network, self.plan)
         self.statistics = NetworkStatistics(network)
+        self.ranks = Ranks(self, self.plan.devices)
         self.ema: MovingAverage | None = None
         if self.recipe.ema is not None:
             per_epoch = self.recipe.ema_unit == "epoch"
@@ -147,11 +151,22 @@ class TrainingModule(LightningModule):
 
         Raises:
             Diverged: a loss was not finite.
+            Stopped: this process was asked to stop, or another one of its group.
         """
-        outputs = [self._take_step(chunk, step) for step in range(len(chunk.images))]
+        outputs = []
+        for step in range(len(chunk.images)):
+            outputs.append(self._take_step(chunk, step))
+            if self.stop_signals.received and self.plan.devices == 1:
+                break  # devices agree on a step only between chunks
         due = self.checkpoints is not None and self.checkpoints.due()
-        steps, due = self._gather_steps(reduce_steps(outputs, chunk.labels), due)
-        self.count_steps(steps, due, ends_epoch=chunk.ends_epoch)
+        numbers = reduce_steps(outputs, chunk.labels[: len(outputs)])
+        steps, due, stops = self.ranks.gather_steps(
+            numbers, due=due, stops=self.stop_signals.received
+        )
+        ends_epoch = chunk.ends_epoch and len(outputs) == len(chunk.images)
+        self.count_steps(steps, due or stops, ends_epoch=ends_epoch)
+        if stops and not ends_epoch:
+            raise Stopped
 
     def _take_step(self, chunk: Chunk, step: int) -> list[PassOutput]:
         """Take optimizer step `step` of a chunk; return the output of each of its passes."""
@@ -193,18 +208,6 @@ class TrainingModule(LightningModule):
         """Convert images to the data type and the memory format of the network."""
         return images.to(self.dtype, memory_format=self.format)
 
-    def _gather_steps(self, steps: Tensor, due: bool) -> tuple[list[LossAndHits], bool]:
-        """Reduce losses and hits (K, 2) over all devices; return True if rank 0 wants to save."""
-        # Every rank must save at the same step, whatever its own clock says.
-        values = torch.cat([steps.flatten(), steps.new_tensor([float(due)])])
-        *numbers, saves = self._reduce_devices(values, "sum").tolist()
-        losses = [loss / self.plan.devices for loss in numbers[::2]]
-        return list(zip(losses, numbers[1::2], strict=True)), saves > 0
-
-    def _reduce_devices(self, values: Tensor, how: str = "mean") -> Tensor:
-        reduced: Tensor = self.trainer.strategy.reduce(values, reduce_op=how)
-        return reduced
-
     def count_steps(self, steps: list[LossAndHits], due: bool, *, ends_epoch: bool) -> None:
         """Count completed optimizer steps; write a record and a checkpoint if they are due.
 
@@ -228,16 +231,14 @@ class TrainingModule(LightningModule):
         if not ends_epoch:  # at the end of an epoch validation comes before record and checkpoint
             if self.done % self.cell.trainer.log_every == 0:
                 self._report({})
-            if due:
+            if due and self.checkpoints is not None:
                 self._save_checkpoint()
 
     def average_statistics(self) -> None:
         """Replace running statistics by their mean over all devices."""
-        if self.plan.devices == 1:
-            return
-        averaged = [self.statistics] + ([NetworkStatistics(self.evaluated)] if self.ema else [])
-        for statistics in filter(None, averaged):
-            statistics.write(self._reduce_devices(statistics.read()))
+        if self.ranks.number > 1:
+            averages = [] if self.ema is None else [NetworkStatistics(self.ema.network)]
+            self.ranks.average([self.statistics, *averages])
 
     def _report(self, evaluations: CurveRecord) -> None:
         """Report a record of the curve: the steps since the last one, and `evaluations`."""
@@ -245,6 +246,13 @@ class TrainingModule(LightningModule):
         self.listener.on_record(position | self.metrics.take_pending() | evaluations)
 
     def on_train_epoch_end(self) -> None:
+        stops = self.ranks.is_any(self.stop_signals.received)
+        self.end_epoch(stops)
+        if stops and self.done < self.steps:
+            raise Stopped
+
+    def end_epoch(self, stops: bool) -> None:
+        """Write what is due at the end of an epoch, with a checkpoint if the training stops."""
         # Lightning validates before it ends the epoch.
         summary = self.validation.summary("val") if self.datamodule.holds_out else {}
         validation = {key: summary[key] for key in ("val_loss", "val_top1") if key in summary}
@@ -255,8 +263,7 @@ class TrainingModule(LightningModule):
         epoch, within = divmod(self.done, self.steps_per_epoch)
         if not within and epoch in self.checkpoints.epochs:
             self.checkpoints.keep(self.training_state(), epoch)
-        due = torch.tensor(float(self.checkpoints.due()), device=self.device)
-        if self._reduce_devices(due, "sum") > 0 and self.done < self.steps:
+        if self.ranks.is_any(self.checkpoints.due() or stops) and self.done < self.steps:
             self._save_checkpoint()
 
     def _run_probes(self, epoch: int) -> CurveRecord:
@@ -269,6 +276,13 @@ class TrainingModule(LightningModule):
             return self.probes.measure(self.evaluated, images, epoch)
 
     def on_train_end(self) -> None:
+        stops = self.ranks.is_any(self.stop_signals.received)
+        self.end_training(stops)
+        if stops:
+            raise Stopped
+
+    def end_training(self, stops: bool) -> None:
+        """Complete the network for its evaluations, with a checkpoint if one is due."""
         self.compute_gradients = self._compute_gradients  # frees the memory of a CUDA graph
         self.average_statistics()
         steps = self.recipe.recalibration
@@ -276,8 +290,10 @@ class TrainingModule(LightningModule):
             images = self.datamodule.batches_after_training(steps)
             batches = (batch.to(self.device).to(self.dtype) for batch in images)
             with self.trainer.precision_plugin.forward_context(), force_eager():
-                recalibrate(self.evaluated, batches, self._reduce_devices)
-        if self.checkpoints is not None and self.checkpoints.final:
+                recalibrate(self.evaluated, batches, self.ranks.reduce)
+        if self.checkpoints is None:
+            return
+        if self.ranks.is_any(self.checkpoints.due_at_end() or stops):
             self._save_checkpoint()
 
     @property

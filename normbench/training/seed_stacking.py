@@ -22,6 +22,7 @@ from normbench.training.experiment import Experiment, Training
 from normbench.training.lightning_module import Diverged, TrainingModule
 from normbench.training.metrics import PassOutput, reduce_steps
 from normbench.training.stacked_networks import StackedNetworks
+from normbench.training.stop_signals import Stopped
 from normbench.training.trainer import fit_and_test, prepare
 
 
@@ -34,6 +35,7 @@ class StackedTrainingModule(LightningModule):
         self.seeds = list(modules)
         self.submodules = nn.ModuleList(modules)  # so that Lightning moves them to the device
         self.done = modules[0].done
+        self.stop_signals = modules[0].stop_signals
 
     @property
     def active(self) -> list[TrainingModule]:
@@ -68,19 +70,25 @@ class StackedTrainingModule(LightningModule):
 
         Raises:
             Diverged: all seeds have diverged.
+            Stopped: this process was asked to stop.
         """
-        steps = [self._take_step(chunks, step) for step in range(len(chunks[0].images))]
+        steps = []
+        for step in range(len(chunks[0].images)):
+            steps.append(self._take_step(chunks, step))
+            if stops := self.stop_signals.received:
+                break
         numbers = [
             reduce_steps(
-                [[PassOutput(losses[seed], logits[seed])] for losses, logits in steps], chunk.labels
+                [[PassOutput(losses[seed], logits[seed])] for losses, logits in steps],
+                chunk.labels[: len(steps)],
             )
             for seed, chunk in enumerate(chunks)
         ]
         self.done += len(steps)
         # Here the processor waits for the device, once a chunk.
         loss_and_hits = dict(zip(self.seeds, torch.stack(numbers).tolist(), strict=True))
-        due = any(checkpoints.due() for checkpoints in self._active_checkpoints())
-        ends_epoch = chunks[0].ends_epoch
+        due = stops or any(checkpoints.due() for checkpoints in self._active_checkpoints())
+        ends_epoch = chunks[0].ends_epoch and len(steps) == len(chunks[0].images)
         if due or ends_epoch:  # any module may then save its state
             self.stack.split_optimizer_state(self.optimizer, self.seed_optimizers)
         for module in self.active:
@@ -88,6 +96,8 @@ class StackedTrainingModule(LightningModule):
                 module.count_steps(loss_and_hits[module], due, ends_epoch=ends_epoch)
         if not self.active:
             raise Diverged("all seeds")
+        if stops and not ends_epoch:
+            raise Stopped
 
     def _take_step(self, chunks: Sequence[Chunk], step: int) -> tuple[Tensor, Tensor]:
         """Take a step of all seeds on N images each: losses (K,) and logits (K, N, classes)."""
@@ -114,18 +124,24 @@ class StackedTrainingModule(LightningModule):
 
     def on_train_epoch_end(self) -> None:
         checkpoints = self._active_checkpoints()
+        stops = self.stop_signals.received
         if any(each.due() for each in checkpoints):
             for each in checkpoints:  # seeds that stop at the same step can resume together
                 each.make_due()
         for module in self.active:
-            module.on_train_epoch_end()
+            module.end_epoch(stops)
+        if stops and self.done < self.seeds[0].steps:
+            raise Stopped
 
     def _active_checkpoints(self) -> list[Checkpoints]:
         return [each.checkpoints for each in self.active if each.checkpoints is not None]
 
     def on_train_end(self) -> None:
+        stops = self.stop_signals.received
         for module in self.active:
-            module.on_train_end()
+            module.end_training(stops)
+        if stops:
+            raise Stopped
 
     def on_validation_epoch_start(self) -> None:
         for module in self.active:

@@ -13,7 +13,13 @@ from typing import Any
 import torch
 from lightning_fabric.plugins.environments.lightning import LightningEnvironment
 from lightning_fabric.plugins.environments.torchelastic import TorchElasticEnvironment
-from pytorch_lightning import LightningDataModule, LightningModule, Trainer, seed_everything
+from pytorch_lightning import (
+    Callback,
+    LightningDataModule,
+    LightningModule,
+    Trainer,
+    seed_everything,
+)
 from pytorch_lightning.strategies import DDPStrategy, Strategy
 
 from normbench.config.plan import Plan
@@ -27,6 +33,7 @@ from normbench.training.hardware import (
     weight_dtype,
 )
 from normbench.training.lightning_module import Diverged, TrainingModule
+from normbench.training.stop_signals import StopSignals
 
 # A rank whose partners stay silent for so long ends by itself.
 RANK_TIMEOUT = timedelta(minutes=10)
@@ -64,7 +71,7 @@ def fit_and_test(
     trainer = build_trainer(first)
     started = time.monotonic()
     finished = first.done >= first.steps  # a state of the end: only evaluations are left
-    with suppress(Diverged):
+    with suppress(Diverged), first.stop_signals.deferred():
         if not finished:
             trainer.fit(module, datamodule)
         if first.datamodule.holds_out and (first.recipe.recalibration or finished):
@@ -139,7 +146,27 @@ def build_trainer(module: TrainingModule) -> Trainer:
         enable_checkpointing=False,
         enable_progress_bar=False,
         enable_model_summary=False,
+        callbacks=[_RenewSignals(module.stop_signals)],
     )
+
+
+class _RenewSignals(Callback):
+    """Reinstall our SIGTERM handler, which Lightning replaces before the start of each loop.
+
+    Its own would broadcast to the other ranks in the middle of an optimizer step.
+    """
+
+    def __init__(self, stop_signals: StopSignals) -> None:
+        self.stop_signals = stop_signals
+
+    def on_train_start(self, *_: Any) -> None:  # on_fit_start comes before Lightning's handler
+        self.stop_signals.renew()
+
+    def on_validation_start(self, *_: Any) -> None:
+        self.stop_signals.renew()
+
+    def on_test_start(self, *_: Any) -> None:
+        self.stop_signals.renew()
 
 
 def _silence_lightning() -> None:

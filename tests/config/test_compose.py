@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from omegaconf import OmegaConf
 
 from normbench.config import files
@@ -19,7 +18,7 @@ from normbench.config.cells import Cell, Hardware, Settings
 from normbench.config.compose import compose
 from normbench.config.files import CONF, ROOT, SWEEPS, TABLES, names
 from normbench.config.parse import derive_workers
-from normbench.errors import BadInput, choose_from
+from normbench.errors import BadInput, DamagedFile, choose_from
 from support.cells import PLUGIN, cell, composed
 from support.commands import Command
 from support.covering import covering
@@ -179,7 +178,7 @@ def test_yamls_are_read_as_hydra_reads_them(
 @pytest.mark.parametrize("text", ["a: 1\na: 2", "a: [1"])
 def test_a_yaml_that_is_none_is_an_error(text: str, tmp_path: Path) -> None:
     (tmp_path / "a.yaml").write_text(text)
-    with pytest.raises(yaml.YAMLError):
+    with pytest.raises(DamagedFile, match=r"a\.yaml line 2: (found duplicate key|did not find)"):
         files.load(tmp_path / "a.yaml")
     (tmp_path / "a.yaml").write_text("[]")
     with pytest.raises(BadInput, match="must hold options with their values"):
@@ -390,7 +389,7 @@ REFUSED: list[tuple[list[str], str]] = [
     (["norm=bn", "norm.groups=4"], "norm.groups is unknown to norm=bn; known: eps, momentum"),
     (["-m", "norm=gn,ln", "norm.groups=4"], "norm.groups is unknown to norm=ln"),
     (["norm=[bn,gn]"], "norm takes the name of one yaml file"),
-    (["norm=glob(*)"], "several values make a grid, and a grid needs -m"),
+    (["norm=glob(*)"], "norm=glob(*): several values make a grid, and a grid needs -m"),
     (["--config-dir", str(PLUGIN / "conf"), "sweeps=single"], "sweeps=single spans a grid"),
     (["-m", "sweeps=demo,demo_fixed_workers"], "runs, jobs, force, resume, sweeps"),
     (["seed=99999999999"], "seed=99999999999: numpy takes seeds below 2**32"),
@@ -431,7 +430,7 @@ REFUSED: list[tuple[list[str], str]] = [
     (["force=3"], "force=3: it is true or false"),
     (["runs="], "runs=: it names the root folder"),
     (["-m", "force=true,false"], "runs, jobs, force, resume, sweeps"),
-    (["norm=4"], "Got int; checkpoint, data, logger, model, norm,"),
+    (["norm=4"], "norm=4: norm takes the name of a yaml file, as norm=evonorm_s0"),
     (
         ["trainer.devices=0"],
         "trainer.devices=0: the largest number of devices of a run must be a whole",
@@ -480,6 +479,45 @@ def test_a_yaml_with_a_syntax_error_is_named_with_the_line(
 def test_a_normalizer_of_ones_own_is_found_by_config_dir() -> None:
     found = cell("--config-dir", str(PLUGIN / "conf"), "norm=broken")
     assert (found.norm.name, found.options) == ("broken", "")
+
+
+@pytest.mark.parametrize("text", ["3.5", "true"])
+def test_a_yaml_without_keys_is_named(text: str, tmp_path: Path) -> None:
+    (tmp_path / "sweeps").mkdir()
+    (tmp_path / "sweeps/mine.yaml").write_text(text)
+    with pytest.raises(BadInput, match=r"sweeps/mine\.yaml must hold options with their values"):
+        compose(["--config-dir", str(tmp_path), "sweeps=mine"])
+
+
+def test_defaults_that_are_no_list_are_named_with_their_file(tmp_path: Path) -> None:
+    (tmp_path / "norm").mkdir()
+    (tmp_path / "norm/mine.yaml").write_text("defaults: gn\n")
+    with pytest.raises(BadInput, match=r"norm/mine\.yaml: defaults must be a list"):
+        compose(["--config-dir", str(tmp_path), "norm=mine"])
+
+
+def test_a_sweep_that_is_a_link_to_nothing_is_unknown(tmp_path: Path, command: Command) -> None:
+    (tmp_path / "sweeps").mkdir()
+    (tmp_path / "sweeps/mine.yaml").symlink_to("nothing")
+    end = command("--config-dir", str(tmp_path), "sweeps=mine")
+    assert end.code == 2
+    assert end.err.startswith("normbench: sweeps=mine")
+    assert end.err.count("\n") == 1
+
+
+def test_a_wrong_option_of_the_sweeper_is_told_with_its_file(tmp_path: Path) -> None:
+    (tmp_path / "sweeps").mkdir()
+    text = "# @package _global_\nhydra:\n  mode: MULTIRUN\n  sweeper:\n    $params: {seed: 1}\n"
+    (tmp_path / "sweeps/mine.yaml").write_text(text)
+    with pytest.raises(BadInput, match=rf"in {tmp_path}/sweeps/mine\.yaml .*\$params"):
+        compose(["--config-dir", str(tmp_path), "sweeps=mine"])
+
+
+def test_a_wrong_package_in_a_yaml_is_told_with_its_file(tmp_path: Path) -> None:
+    (tmp_path / "sweeps").mkdir()
+    (tmp_path / "sweeps/mine.yaml").write_text("# @package - _global_\nseed: 1\n")
+    with pytest.raises(BadInput, match=rf"{tmp_path}/sweeps/mine\.yaml: .*@package"):
+        compose(["--config-dir", str(tmp_path), "sweeps=mine"])
 
 
 @pytest.mark.parametrize(("word", "says"), [("bnn", "did you mean bn?"), ("xyz", "known: bn, gn")])

@@ -2,7 +2,9 @@
 
 import inspect
 import json
+import os
 import re
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -14,11 +16,12 @@ import pytest
 from normbench import results
 from normbench.config.files import ROOT
 from normbench.dashboard import __main__ as dashboard
-from normbench.history import read_history
+from normbench.records.history import read_history
+from normbench.records.json_fields import flatten
 from normbench.report import build, exports
-from normbench.results import flatten
 from support.commands import Command, Rows
 from support.fake_wandb import Server, serve
+from support.processes import services, wait_for, wait_until_gone
 from support.rows import batch_size_tables, run
 
 (SPEC,) = build.specs(["batch_size"])
@@ -174,6 +177,8 @@ def test_an_uploaded_offline_run_is_the_row_and_has_all_that_dashboards_show(
         (["proyect=x"], "proyect=x is unknown; did you mean project?"),
         (["--dry"], "--dry is unknown; did you mean --dry-run?"),
         (["out=there"], "out=there is only for --dry-run"),
+        (["project=../x"], "project=../x: such a name in W&B has 1 to 128 letters and none of /"),
+        (["--dry-run", "entity=a/b"], "entity=a/b: such a name in W&B has 1 to 128 letters"),
         (["--dry-run", "out=/proc/x"], "out=/proc/x cannot be written"),
         ([], "not logged in: `wandb login`, or WANDB_API_KEY in the environment"),
     ],
@@ -200,6 +205,56 @@ def test_a_server_that_does_not_answer(
     assert said.out == ""
     assert "the W&B server does not answer, or not to this key" in said.err
     assert "http://127.0.0.1:9" in said.err
+
+
+def test_a_damaged_row_is_named_and_left_out(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    damaged = Path("runs/default/damaged/row.json")
+    damaged.parent.mkdir()
+    damaged.write_text("{")
+    assert dashboard.main(["--dry-run", "out=out"]) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert f"left out: {damaged} is not JSON" in line
+    assert Path("out/workspace.json").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "fault", ["refuses the key", "another kind of server", "answers without data", "fails"]
+)
+def test_a_server_that_is_of_no_use(
+    folder: Path, server: Server, fault: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    server.fault = fault
+    assert dashboard.main([]) == 2
+    said = capsys.readouterr()
+    assert (said.out, said.err.count("\n")) == ("", 1)
+    assert "the W&B server does not answer, or not to this key" in said.err
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("stuck", ["the server", "the server later", "the service"])
+def test_nothing_is_waited_for_without_end(folder: Path, server: Server, stuck: str) -> None:
+    if stuck == "the server":
+        server.fault = "silent"
+    elif stuck == "the server later":
+        server.silent_after = "upsertView"
+    with subprocess.Popen(
+        [sys.executable, "-m", "normbench.dashboard"],
+        cwd=folder, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    ) as command:  # fmt: skip
+        try:
+            if stuck == "the service":
+                wait_for(lambda: bool(services(folder)))
+                os.kill(services(folder)[0], signal.SIGSTOP)
+            _, error = command.communicate(timeout=120)
+        finally:
+            command.kill()
+    assert command.returncode == 2
+    assert error.count("\n") == 1, error
+    assert "the W&B server does not answer" in error
+    wait_until_gone(folder)
 
 
 def test_a_project_that_is_not_there(

@@ -109,16 +109,14 @@ def test_a_fraction_is_of_every_class_and_of_the_training_alone(
         BadInput, match=r"data\.fraction=1e-05 of .* does not take some of every class"
     ):
         dataset(name, **{**roots[name], "fraction": 1e-5}).splits()
-    with pytest.raises(
-        BadInput, match=r"data\.fraction=1\.5: input should be less than or equal to 1"
-    ):
+    with pytest.raises(BadInput, match=r"data\.fraction=1\.5: it must be less than or equal to 1"):
         dataset(name, fraction=1.5)
 
 
 @pytest.mark.parametrize("name", datasets())
 @pytest.mark.parametrize("val", [-0.1, 1.0, 3])
 def test_an_impossible_hold_out_is_refused(name: str, val: float) -> None:
-    with pytest.raises(BadInput, match=rf"data\.val={val}: input should be"):
+    with pytest.raises(BadInput, match=rf"data\.val={val}: it must be"):
         dataset(name, val=val)
 
 

@@ -274,7 +274,7 @@ DAMAGES: list[tuple[str, str, Callable[[Path], object], str]] = [
     ("imagenet", "val", gone, "is missing or has no images"),
     ("flat_imagenet", DEVKIT, gone, "tar.gz is missing"),
     ("flat_imagenet", DEVKIT, truncated, "cannot be read"),
-    ("flat_imagenet", DEVKIT, no_meta, "cannot be read .FileNotFoundError: .*meta.mat"),
+    ("flat_imagenet", DEVKIT, no_meta, "cannot be read .No such file or directory: .*meta.mat"),
     ("flat_imagenet", DEVKIT, no_truth, "cannot be read .KeyError: 77"),
     ("flat_imagenet", DEVKIT, odd_truth, "cannot be read .ValueError: invalid literal"),
     ("flat_imagenet", "val", more_images, "has 7 images, .* 6 labels"),

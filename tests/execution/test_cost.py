@@ -52,7 +52,8 @@ def paper_cost() -> Estimate:
 
 def timed(speed: float | None, *words: str, seed: int = 0, **more: Any) -> Row:
     """A finished run of a cell."""
-    fields: dict[str, Any] = {"status": "ok", "devices": "1 x cpu", "images_per_second": speed}
+    measured = {"devices": "1 x cpu", "images_per_second": speed, "test_top1": 90.0}
+    fields: dict[str, Any] = {"status": "ok", **measured}
     description = replace(cell(*words), seed=seed).description("default")
     return Row(**description, **fields | more)
 

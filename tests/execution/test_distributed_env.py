@@ -48,6 +48,41 @@ def test_a_rank_of_torchrun() -> None:
     assert distributed_env({**TORCHRUN, "WORLD_SIZE": "1"}) is None
 
 
+@pytest.mark.parametrize(
+    ("environment", "changes", "says"),
+    [
+        (TORCHRUN, {"WORLD_SIZE": "two"}, "WORLD_SIZE=two is no whole number"),
+        (TORCHRUN, {"WORLD_SIZE": None}, "WORLD_SIZE is missing"),
+        (TORCHRUN, {"RANK": None}, "RANK is missing"),
+        (TORCHRUN, {"RANK": "-1"}, "RANK=-1 is no whole number"),
+        (TORCHRUN, {"RANK": "4"}, "RANK=4 is not below WORLD_SIZE=4"),
+        (TORCHRUN, {"LOCAL_WORLD_SIZE": ""}, "LOCAL_WORLD_SIZE= is no whole number"),
+        (TORCHRUN, {"MASTER_PORT": "http"}, "MASTER_PORT=http is no whole number"),
+        (SRUN, {"SLURM_STEP_NUM_TASKS": "4(x2)"}, "SLURM_STEP_NUM_TASKS=4(x2) is no whole number"),
+        (SRUN, {"SLURM_STEP_NUM_NODES": None}, "SLURM_STEP_NUM_NODES is missing"),
+        (SRUN, {"SLURM_STEP_NUM_NODES": "0"}, "4 tasks on 0 nodes"),
+        (SRUN, {"SLURM_JOB_ID": "9" * 30}, "is no whole number"),
+        (SRUN, {"SLURM_PROCID": None}, "SLURM_PROCID is missing"),
+        (SRUN, {"SLURM_STEP_NODELIST": None}, "scontrol lists no hosts"),
+    ],
+    ids=str,
+)
+def test_damaged_variables_are_refused_in_one_sentence(
+    environment: dict[str, str], changes: dict[str, str | None], says: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    answer(monkeypatch)
+    changed = {name: text for name, text in {**environment, **changes}.items() if text is not None}
+    with pytest.raises(BadInput) as refusal:
+        distributed_env(changed)
+    assert says in str(refusal.value)
+    assert "\n" not in str(refusal.value)
+
+
+def test_an_array_without_a_task_has_an_id() -> None:
+    assert slurm_job_id({"SLURM_ARRAY_JOB_ID": "7"}) == "7_"
+
+
 def test_a_rank_of_srun(monkeypatch: pytest.MonkeyPatch) -> None:
     commands = answer(monkeypatch, "node07\nnode08\n")
     env = distributed_env(SRUN)

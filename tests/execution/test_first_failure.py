@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from normbench.execution import process_group
-from normbench.execution.process_group import PATIENCE, ProcessGroup, log_of_rank
+from normbench.execution.process_group import GRACE, PATIENCE, ProcessGroup, log_of_rank
 from normbench.execution.worker_process import INTERRUPTED, Exit, Message
 from support.clock import Clock
 
@@ -24,7 +24,7 @@ class Rank:
     end: Exit | None = None
     sent: list[Message] = field(default_factory=list)
     killed: bool = False
-    process: Any = field(default_factory=lambda: SimpleNamespace(pid=7, join=lambda *_: None))
+    process: Any = field(default_factory=lambda: SimpleNamespace(pid=7))
 
     def poll(self) -> Exit | None:
         return Exit(-signal.SIGKILL, None) if self.killed else self.end
@@ -34,6 +34,9 @@ class Rank:
 
     def kill(self) -> None:
         self.killed = True
+
+    def wait(self, _seconds: float) -> bool:
+        return True
 
 
 @pytest.fixture
@@ -95,18 +98,35 @@ def test_others_may_report_for_a_while_and_are_then_killed(rank: int, clock: Clo
     assert ranks.poll() is None
     assert not both[1 - rank].killed
     clock.now += 0.1
-    assert ranks.poll() == replace(failed(2.0), rank=rank)
+    assert ranks.poll() is None
     assert both[1 - rank].killed
+    assert ranks.poll() == replace(failed(2.0), rank=rank)
     assert not both[rank].killed
     assert ranks not in ProcessGroup.active
 
 
-def test_a_rank_killed_from_here_did_not_fail_first(clock: Clock) -> None:
-    first, second = Rank(STOPPED), Rank()  # without a message, like one that was killed
+@pytest.mark.parametrize(
+    ("end", "patience"),
+    [
+        (STOPPED, PATIENCE),
+        # The others may have been asked to stop, too, and write a checkpoint.
+        (Exit(INTERRUPTED, Message("interrupted", None, 2.0)), GRACE),
+    ],
+    ids=["no message", "interrupted"],
+)
+def test_a_rank_killed_from_here_did_not_fail_first(
+    end: Exit, patience: float, clock: Clock
+) -> None:
+    first, second = Rank(end), Rank()  # without a message, like one that was killed
     ranks = group(first, second)
     assert ranks.poll() is None
-    clock.now += PATIENCE
-    assert ranks.poll() == replace(STOPPED, rank=0)
+    clock.now += patience - 0.1
+    assert ranks.poll() is None
+    assert not second.killed
+    clock.now += 0.1
+    assert ranks.poll() is None
+    assert second.killed
+    assert ranks.poll() == replace(end, rank=0)
 
 
 def test_rank_0_may_write_its_row_after_others_have_ended(clock: Clock) -> None:

@@ -55,7 +55,7 @@ def entry(settings: Settings, *words: str, seed: int = 0, **options: Any) -> Que
 
 def trained_row(of: QueueEntry, **changes: Any) -> Row:
     fields: dict[str, Any] = {"status": "ok", "test_top1": 90.0, **changes}
-    return Row(**of.cell.description("default"), **fields)
+    return Row(**{**of.cell.description("default"), **fields})
 
 
 @pytest.fixture
@@ -86,8 +86,7 @@ def test_the_first_group_of_a_stack_keeps_its_rows_if_a_later_one_has_no_memory(
     local = scheduler(entries, settings, started=entries)
     for each in first:
         results.write(each.job.folder, trained_row(each))
-    for each in entries:
-        local.handle_out_of_memory(each, NO_MEMORY, stacked=True)
+    local.update(running(local, Group(NO_MEMORY), *entries))
     assert [*local.queue] == [last]
     assert not last.stackable
     assert local.summary == Summary(trained=2)
@@ -103,9 +102,22 @@ def test_an_older_row_does_not_end_a_stack(settings: Settings) -> None:
     results.write(oom.job.folder, trained_row(oom, status="oom"))
     results.write(old.job.folder, trained_row(old))
     for each in (oom, old):
-        local.handle_out_of_memory(each, NO_MEMORY, stacked=True)
+        each.earlier_row = each.row_time  # as at the start of its process
+    local.update(running(local, Group(NO_MEMORY), oom, old))
     assert [*local.queue] == [old, oom]
     assert local.summary == Summary()
+
+
+@pytest.mark.parametrize("force", [False, True])
+def test_a_run_that_is_killed_after_its_row_is_finished(force: bool, settings: Settings) -> None:
+    only = entry(replace(settings, force=force))
+    local = scheduler([only], settings, started=[only])
+    results.write(only.job.folder, trained_row(only, finished="earlier"))
+    only.earlier_row = only.row_time if force else None
+    if force:
+        results.write(only.job.folder, trained_row(only, finished="now"))
+    local.update(running(local, Group(Exit(-9, None)), only))
+    assert local.summary == Summary(trained=1)
 
 
 def test_a_run_without_an_accuracy_ends_like_others(
@@ -113,11 +125,11 @@ def test_a_run_without_an_accuracy_ends_like_others(
 ) -> None:
     only = entry(settings)
     local = scheduler([only], settings, started=[only])
-    results.write(only.job.folder, trained_row(only, test_top1=None))
+    results.write(only.job.folder, trained_row(only, status="diverged", test_top1=None))
     only.started = time.monotonic() - 100
     local.finish(only)
     line = capsys.readouterr().out.splitlines()[1]
-    assert line.startswith(f"1/1 ok        {only.cell.title}")
+    assert line.startswith(f"1/1 diverged  {only.cell.title}")
     assert line.endswith("  100 s")
     assert local.screen.failed == 0
 
@@ -338,9 +350,11 @@ def test_a_run_of_another_command_is_waited_for_or_reused(
     assert [*local.queue] == [only, only]
     assert capsys.readouterr().out.count("another process is training it") == 1
     assert local.is_open(only)
-    results.write(local.root / "elsewhere" / only.cell.id, trained_row(only, status="oom"))
+    results.write(
+        local.root / "elsewhere" / only.cell.id, trained_row(only, sweep="elsewhere", status="oom")
+    )
     assert local.is_open(only)  # there may be more memory here
-    results.write(local.root / "elsewhere" / only.cell.id, trained_row(only))
+    results.write(local.root / "elsewhere" / only.cell.id, trained_row(only, sweep="elsewhere"))
     assert not local.is_open(only)
     assert local.summary == Summary(reused=1)
     assert f"1/1 finished by another command  {only.cell.title}" in capsys.readouterr().out
@@ -384,7 +398,9 @@ def test_rows_of_other_commands_are_shared_and_counted(settings: Settings) -> No
     first = shared(settings, others[0])
     local = scheduler([first, others[1]], settings)
     local.reuse(first, trained_row(first, computation=first.job.computation))
-    results.write(local.root / "elsewhere" / others[1].cell.id, trained_row(others[1]))
+    results.write(
+        local.root / "elsewhere" / others[1].cell.id, trained_row(others[1], sweep="elsewhere")
+    )
     assert not local.is_open(others[1])
     assert local.summary == Summary(reused=2, shared=1)
     assert local.screen.failed == 0
@@ -592,7 +608,8 @@ def test_a_stopped_run_has_not_failed_if_it_has_a_row_or_no_ranks_elsewhere(
     monkeypatch.setattr(process_group, "stop", list)
     running(local, Group(), only)
     local.stop()
-    assert local.summary == Summary()
+    line = f"{only.cell.title}: the same command starts it over"
+    assert local.summary == (Summary(stopped=[line]) if env is None else Summary(trained=1))
 
 
 @pytest.mark.parametrize("env", [None, RANK_0])

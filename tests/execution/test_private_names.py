@@ -7,6 +7,8 @@ from pathlib import Path
 
 import wandb.env
 
+from normbench.config import wandb_options
+
 
 def test_wandb_starts_a_service_without_a_run_and_names_its_variable(tmp_path: Path) -> None:
     program = (
@@ -22,7 +24,7 @@ def test_wandb_starts_a_service_without_a_run_and_names_its_variable(tmp_path: P
     )  # fmt: skip
     assert end.returncode == 0, end.stderr
     assert end.stdout.strip()
-    assert wandb.env.SERVICE == "WANDB_SERVICE"
+    assert wandb.env.SERVICE == wandb_options.SERVICE
 
 
 def test_the_late_imports_of_wandb_that_the_fork_server_does_early_exist() -> None:

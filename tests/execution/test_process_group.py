@@ -10,25 +10,14 @@ from normbench import results, run_files
 from normbench.config.plan import Plan, plans
 from normbench.execution import process_group, worker_process
 from normbench.execution.sweep import PRELOAD
-from normbench.history import read_history
+from normbench.records.history import read_history
 from support.cells import BROKEN, LONG, SHORT, cell, run_folder
 from support.commands import Command, Rows
-from support.processes import is_training, run_when, wait_until_gone
+from support.processes import is_training, rank_of, run_when, wait_until_gone
 from support.slow import slow_except
 
 TWO = ("trainer.devices=2",)
 SLOW = pytest.mark.slow
-
-
-def rank_of(log: Path) -> int:
-    """Process id of whoever writes `log`."""
-    for folder in Path("/proc").iterdir():
-        try:
-            if folder.name.isdigit() and (folder / "fd/1").readlink() == log.resolve():
-                return int(folder.name)
-        except OSError:
-            continue  # gone meanwhile, or somebody else's
-    raise LookupError(log)
 
 
 def test_a_grid_has_as_many_processes_as_each_cell_can_use(command: Command, rows: Rows) -> None:

@@ -118,7 +118,7 @@ def test_a_line_above_the_bars_is_not_broken() -> None:
 @pytest.mark.parametrize(("terminal", "kind"), [(True, Bars), (False, Lines)])
 def test_bars_need_a_terminal(terminal: bool, kind: type, monkeypatch: pytest.MonkeyPatch) -> None:
     console = Console(file=io.StringIO(), force_terminal=terminal)
-    monkeypatch.setattr(progress, "Console", lambda: console)
+    monkeypatch.setattr(progress, "Console", lambda file: console)
     screen = progress.screen(3)
     screen.close()
     assert isinstance(screen, kind)

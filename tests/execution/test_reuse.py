@@ -6,7 +6,7 @@ from typing import Any
 
 from normbench import results
 from normbench.execution.reuse import copy_row, shareable_rows
-from normbench.history import History, read_history
+from normbench.records.history import History, read_history
 from normbench.results import Row
 from support.cells import cell
 

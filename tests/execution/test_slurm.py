@@ -121,7 +121,9 @@ def test_a_job_that_ends_while_the_command_starts_is_not_submitted_again(
 
 
 @on_slurm
-def test_a_job_that_is_cancelled_has_failed(command: Command, rows: Rows) -> None:
+def test_a_job_that_is_cancelled_has_failed_and_can_be_resumed(
+    command: Command, rows: Rows
+) -> None:
     arguments = ("norm=bn", "batch=4", *RESUMABLE, "recipe.images=1000000", *SLURM)
     folder = run_folder(*arguments)
 
@@ -133,7 +135,8 @@ def test_a_job_that_is_cancelled_has_failed(command: Command, rows: Rows) -> Non
     canceller.join()
     assert end.code == 1
     assert "failed  bn batch=4 seed=0" in end.out
-    assert run_files.read_state(folder)["phase"] == "failed"
+    assert run_files.read_state(folder)["phase"] == "interrupted"
+    assert (folder / CHECKPOINT).exists()
     assert rows() == []
 
 
@@ -175,6 +178,23 @@ def led(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [*TORCHRUN, "normbench", *words], cwd=folder, capture_output=True, text=True, timeout=300
     )
+
+
+def test_processes_of_torchrun_save_together_when_they_are_stopped(
+    tmp_path: Path, command: Command
+) -> None:
+    words = ("norm=bn", "batch=4", *RESUMABLE[:-1], "checkpoint.every=3600")
+    with subprocess.Popen(
+        [*TORCHRUN, "normbench", *words, "recipe.images=128000"], cwd=tmp_path,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+    ) as process:  # fmt: skip
+        wait_for(lambda: any(map(is_training, (tmp_path / "runs/default").glob("*"))))
+        process.terminate()
+        out, _ = process.communicate(timeout=60)
+    (folder,) = (tmp_path / "runs/default").glob("*")
+    assert run_files.read_state(folder)["phase"] == "interrupted", out
+    assert (folder / CHECKPOINT).exists(), out
+    assert "the same command resumes from step" in out
 
 
 def test_rank_0_decides_for_all_ranks(command: Command, tmp_path: Path) -> None:
@@ -228,13 +248,12 @@ def test_the_failure_of_a_rank_is_reported_although_rank_0_is_terminated(
 
 @on_slurm
 def test_the_environment_of_srun_on_several_nodes() -> None:
-    env = distributed_env(
-        {
-            "SLURM_STEP_ID": "0", "SLURM_STEP_NUM_TASKS": "4", "SLURM_STEP_NUM_NODES": "2",
-            "SLURM_STEP_NODELIST": "node[07-08]", "SLURM_JOB_ID": "20007", "SLURM_PROCID": "3",
-            "SLURM_LOCALID": "1", "SLURM_NODEID": "1",
-        }
-    )  # fmt: skip
+    variables = {
+        "SLURM_STEP_ID": "0", "SLURM_STEP_NUM_TASKS": "4", "SLURM_STEP_NUM_NODES": "2",
+        "SLURM_STEP_NODELIST": "node[07-08]", "SLURM_JOB_ID": "20007", "SLURM_PROCID": "3",
+        "SLURM_LOCALID": "1", "SLURM_NODEID": "1",
+    }  # fmt: skip
+    env = distributed_env(variables)
     assert env is not None
     assert env.variables | {"TORCHELASTIC_RUN_ID": ""} == {
         "RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2",
@@ -244,9 +263,7 @@ def test_the_environment_of_srun_on_several_nodes() -> None:
     assert distributed_env({"SLURM_STEP_ID": "0", "SLURM_STEP_NUM_TASKS": "1"}) is None
     assert distributed_env({}) is None
     with pytest.raises(BadInput, match="3 tasks on 2 nodes"):
-        distributed_env(
-            {"SLURM_STEP_ID": "0", "SLURM_STEP_NUM_TASKS": "3", "SLURM_STEP_NUM_NODES": "2"}
-        )
+        distributed_env({**variables, "SLURM_STEP_NUM_TASKS": "3"})
 
 
 def test_processes_of_one_run_refuse_a_grid(command: Command) -> None:

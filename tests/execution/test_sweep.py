@@ -11,14 +11,15 @@ import pytest
 from rich.console import Console
 
 from normbench import results, run_files
+from normbench.errors import LeftOut
 from normbench.execution import process_group, worker_process
 from normbench.execution.job import Job
 from normbench.execution.local_scheduler import TRAIN
 from normbench.execution.progress import Bars, Lines, Screen
 from normbench.execution.sweep import PRELOAD
-from normbench.history import read_history
+from normbench.records.history import read_history
 from normbench.results import Row
-from support.cells import BROKEN, LONG, SHORT, cell, run_folder
+from support.cells import BROKEN, LONG, RESUMABLE, SHORT, cell, run_folder
 from support.commands import Command, Rows
 from support.processes import (
     finish,
@@ -26,10 +27,12 @@ from support.processes import (
     pid_of,
     processes,
     run_when,
+    server_of,
     terminal,
     wait_for,
     wait_until_gone,
 )
+from support.rows import numbers
 from support.slow import slow_except
 
 
@@ -144,11 +147,11 @@ def test_a_cell_that_cannot_work_among_finished_ones_has_its_row_too(
         (["data=fashion_mnist", "data.root=/nowhere"], "/nowhere/train-images-idx3-ub"),
         (["data.val=0.001"], "data.val=0.001 holds out 2 of 1437 images"),
         (["model.depth=15"], "model.depth=15: this family has 6n + 2 layers"),
-        (["recipe.lr=fast"], "recipe.lr=fast: input should be a valid number"),
+        (["recipe.lr=fast"], "recipe.lr=fast: it must be a number"),
         (["recipe.epochs=3"], "recipe.epochs=10 recipe.images=null"),
-        (["norm._target_=normbench.nowhere.X"], "normbench.nowhere.X cannot be imported"),
+        ([*BROKEN, "norm=nowhere"], "normbench.nowhere.X cannot be imported"),
         (["data.noise=nan"], "data.noise=nan: it must be a finite number"),
-        (["reg.label_smoothing=1"], "reg.label_smoothing=1.0: input should be less than 1"),
+        (["reg.label_smoothing=1"], "reg.label_smoothing=1.0: it must be less than 1"),
         (["precision=16-mixed"], "precision=16-mixed needs a CUDA device"),
     ],
     ids=str,
@@ -169,7 +172,7 @@ def test_a_runs_folder_that_cannot_be_written_is_refused(command: Command, tmp_p
     end = command("runs=file/inside", *SHORT)
     assert end.code == 2
     assert end.err == (
-        "normbench: runs=file/inside cannot be written (Not a directory); "
+        f"normbench: runs=file/inside cannot be written ({tmp_path}/file is no folder); "
         "name a folder that can, as in runs=~/normbench-runs\n"
     )
 
@@ -181,7 +184,7 @@ def test_a_run_that_raises_is_one_line_and_the_sweep_goes_on(command: Command, r
     assert "failed  broken batch=4 seed=0" in end.out
     assert "failed: broken batch=4 seed=0" in end.out
     assert "RuntimeError: this layer is broken on purpose" in end.out
-    assert "1 of 2 cells have no row; the same command goes on from here" in end.out
+    assert "1 of 2 cells have no row; the same command trains them" in end.out
     assert [row.norm for row in rows()] == ["gn"]
     folder = run_folder(*BROKEN, "norm=broken", "batch=4", *SHORT)
     assert run_files.read_state(folder)["phase"] == "failed"
@@ -210,6 +213,29 @@ def test_a_killed_run_is_named_and_the_others_finish(command: Command, rows: Row
     assert rows() == []
 
 
+@pytest.mark.slow  # three servers import torch
+def test_runs_go_on_without_the_fork_server(tmp_path: Path) -> None:
+    """Two runs train when it is killed, and two need another server. The check continues, too."""
+    grid = ("norm=bn,gn", "batch=4,8", *RESUMABLE, "jobs=2", "protocol=fixed_workers")
+    folders = [
+        tmp_path / run_folder("norm=bn", f"batch={n}", *RESUMABLE, "protocol=fixed_workers")
+        for n in (4, 8)
+    ]
+    with terminal(tmp_path, "-m", *grid) as process:
+        assert process.stdout is not None
+        while "importing torch" not in process.stdout.readline():
+            pass
+        wait_for(lambda: (tmp_path / "runs/check.log").exists())  # the check has begun
+        os.kill(server_of(process.pid), signal.SIGKILL)
+        wait_for(lambda: all(is_training(folder) for folder in folders))
+        os.kill(server_of(process.pid), signal.SIGKILL)
+        out, _ = process.communicate(timeout=120)
+    assert process.returncode == 0, out
+    assert len(results.read(tmp_path / "runs")) == 4
+    assert "failed" not in out
+    wait_until_gone(tmp_path)
+
+
 @pytest.mark.parametrize(
     ("number", "code"),
     slow_except([(signal.SIGINT, 130), (signal.SIGTERM, 143)], [(signal.SIGINT, 130)]),
@@ -228,7 +254,7 @@ def test_a_sweep_that_is_stopped_keeps_what_is_finished(
     assert [run_files.read_state(folder)["phase"] for folder in running] == ["interrupted"] * 2
     assert not any(run_files.is_locked(folder) for folder in running)
     assert f"stopped by signal {int(number)}" in end.out
-    assert "3 of 3 cells have no row; the same command goes on from here" in end.out
+    assert "3 of 3 cells have no row; the same command trains them" in end.out
     assert [row.norm for row in rows()] == ["gn"]
 
 
@@ -350,13 +376,30 @@ def test_a_worker_process_changes_nothing_in_a_locked_folder(
     assert run_files.read_state(folder)["pid"] == 1
 
 
-def test_a_damaged_row_is_refused_before_any_training(command: Command) -> None:
-    (Path("runs/default") / ("a" * 12)).mkdir(parents=True)
-    (Path("runs/default") / ("a" * 12) / "row.json").write_text("{")
-    end = command("norm=bn", *SHORT)
-    assert end.code == 2
-    assert "row.json is not JSON" in end.err
-    assert "importing torch" not in end.out
+def test_a_damaged_row_costs_its_own_run(command: Command, rows: Rows) -> None:
+    """A foreign one costs nothing."""
+    foreign = Path("runs/default") / ("a" * 12) / "row.json"
+    foreign.parent.mkdir(parents=True)
+    foreign.write_text("{")
+    end = command("norm=gn", *SHORT)
+    assert end.code == 0, end.err
+    assert f"normbench: left out: {foreign} is not JSON: " in end.err
+    (row,) = rows_beside(foreign, rows)
+    damaged = Path(run_folder("norm=gn", *SHORT)) / "row.json"
+    damaged.write_text("[]")
+    end = command("norm=gn", *SHORT)
+    assert end.code == 0, end.err
+    assert "1 to do" in end.out
+    assert f"normbench: left out: {damaged} holds no JSON object" in end.err
+    (again,) = rows_beside(foreign, rows)
+    assert numbers(again) == numbers(row)
+    assert damaged.with_name("damaged.json").read_text() == "[]"
+
+
+def rows_beside(damaged: Path, rows: Rows) -> list[Row]:
+    """Return the rows of all other runs."""
+    with pytest.warns(LeftOut, match=str(damaged)):
+        return rows()
 
 
 def test_reports_that_cannot_be_written_are_refused_before_any_training(command: Command) -> None:

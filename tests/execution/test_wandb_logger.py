@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from normbench.history import read_history
-from normbench.results import flatten
+from normbench.records.history import read_history
+from normbench.records.json_fields import flatten
 from support.cells import BROKEN, LONG, SHORT, cell
 from support.commands import Command, Rows
 from support.fake_wandb import serve
@@ -193,6 +193,6 @@ def test_without_an_answer_of_the_server_the_run_is_offline(
     (row,) = rows()
     assert "offline-run" in row.wandb
     assert (
-        "the server did not answer, so this run is offline"
+        "the server cannot be used, so this run is offline"
         in (Path("runs/default") / row.id / "log.txt").read_text()
     )

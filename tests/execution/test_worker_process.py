@@ -6,6 +6,8 @@ import subprocess
 import sys
 import time
 from dataclasses import replace
+from multiprocessing import active_children, forkserver
+from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -21,8 +23,8 @@ from normbench.execution.process_group import ProcessGroup
 from normbench.execution.scheduler import QueueEntry
 from normbench.execution.sweep import PRELOAD, make_job
 from normbench.execution.worker_process import Exit
-from support.cells import PLUGIN, cell
-from support.processes import finish, processes, wait_until_gone
+from support.cells import PLUGIN, SHORT, cell
+from support.processes import finish, processes, server_of, wait_for, wait_until_gone
 
 
 def start(function: str, argument: Any = None, **options: Any) -> ProcessGroup:
@@ -44,16 +46,77 @@ def test_a_worker_process_is_forked_with_the_imports_of_the_server() -> None:
     }
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2], ids=str)
+def test_a_signal_while_a_server_is_looked_for_is_not_lost(
+    number: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    received: list[int] = []
+
+    def send() -> None:
+        signal.raise_signal(number)
+        received.append(0)
+
+    before = signal.signal(number, lambda number, _: received.append(number))
+    monkeypatch.setattr(forkserver, "ensure_running", send)
+    try:
+        worker_process.start_server(PRELOAD)
+        assert received == [0, number]
+        assert signal.pthread_sigmask(signal.SIG_BLOCK, []) == set()
+    finally:
+        signal.signal(number, before)
+
+
+def test_a_process_whose_start_is_interrupted_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The signal comes when it has just started, before anybody else knows of it."""
+    fork = worker_process._fork
+    pids: list[int] = []
+
+    def interrupt(process: ForkServerProcess) -> None:
+        fork(process)
+        pids.append(process.pid or 0)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(worker_process, "_fork", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        start("sleep", 20)
+    wait_for(lambda: pids[0] not in [each.pid for each in active_children()])
+
+
 @pytest.mark.slow  # two more servers import torch
-def test_a_killed_server_is_replaced() -> None:
+def test_a_killed_server_is_replaced_and_its_processes_go_on() -> None:
     server = finish(start("describe"))[0].result["server"]
-    sleeper = start("sleep", 60)
-    process_group.wait([sleeper], 30)
+    naps, sleeper = start("sleep", 2), start("sleep", 60)
+    for group in (naps, sleeper):
+        process_group.wait([group], 30)
     os.kill(server, signal.SIGKILL)
-    assert finish(sleeper)[0].code != 0
     description = finish(start("describe"))[0].result
     assert description["server"] != server
     assert description["preloaded"] == ["torch", "pytorch_lightning", "hydra"]
+    end = finish(naps)[0]
+    assert (end.succeeded, end.code) == (True, 255)
+    assert sleeper.poll() is None
+    sleeper.send_signal(signal.SIGKILL)
+    assert "its exit code was lost with the fork server" in finish(sleeper)[0].reason
+
+
+@pytest.mark.slow  # another server imports torch
+def test_a_server_that_is_killed_while_it_imports_is_replaced(tmp_path: Path) -> None:
+    program = (
+        "worker_process.start_server(['slow_import'])\n"
+        "group = process_group.start('child_work:sleep', 0)\n"
+        "print(process_group.wait_for_exit(group).succeeded, flush=True)\n"
+    )
+    with start_parent(program, tmp_path) as parent:
+        wait_for((tmp_path / "importing").exists)
+        os.kill(server_of(parent.pid), signal.SIGKILL)
+        out, _ = parent.communicate(timeout=60)
+    assert (parent.returncode, out) == (0, "True\n")
+
+
+def test_a_data_loader_that_lives_longer_does_not_keep_its_run_alive() -> None:
+    started = time.monotonic()
+    assert finish(start("leave_a_child", 20))[0].succeeded
+    assert time.monotonic() - started < 10
 
 
 def test_progress_arrives_before_the_result() -> None:
@@ -79,7 +142,7 @@ def test_an_exit_without_a_message_leaves_its_code(code: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("number", "code"), [(signal.SIGINT, 130), (signal.SIGKILL, -9), (signal.SIGTERM, -15)]
+    ("number", "code"), [(signal.SIGINT, 130), (signal.SIGKILL, -9), (signal.SIGTERM, 130)]
 )
 def test_a_signal_ends_a_worker_process(number: int, code: int) -> None:
     sleeper = start("sleep", 60)
@@ -93,17 +156,17 @@ def test_stop_ends_all_groups() -> None:
     for sleeper in sleepers:
         process_group.wait([sleeper], 30)
     process_group.stop(sleepers)
-    exits = [process.process.exitcode for sleeper in sleepers for process in sleeper.processes]
-    assert exits == [130] * 3
+    ends = [sleeper.poll() for sleeper in sleepers]
+    assert [(end.code, end.kind) for end in ends if end] == [(130, "interrupted")] * 3
 
 
-def start_parent(program: str, folder: Path) -> "subprocess.Popen[str]":
+def start_parent(program: str, folder: Path, before: str = ":") -> "subprocess.Popen[str]":
     environment = {**os.environ, "PYTHONPATH": str(PLUGIN)}
     program = (
         f"import time; from normbench.execution import process_group, worker_process\n{program}"
     )
     return subprocess.Popen(
-        [sys.executable, "-c", program],
+        ["bash", "-c", f'{before}; exec "$0" -c "$1"', sys.executable, program],
         stdout=subprocess.PIPE, cwd=folder, env=environment, text=True,
     )  # fmt: skip
 
@@ -142,6 +205,33 @@ def test_the_fork_server_ends_with_its_parent_during_its_imports(tmp_path: Path,
         parent.communicate()
     assert time.monotonic() - started < 5  # slow_import takes 20 s
     wait_until_gone(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (f"export TMPDIR=$PWD/{'a' * 100}; mkdir $TMPDIR", "AF_UNIX path too long"),
+        ("ulimit -n 12", "only 12 files may be open at a time (ulimit -n), and a run needs 64"),
+    ],
+    ids=["long TMPDIR", "few files"],
+)
+def test_a_server_that_cannot_start_is_one_sentence(words: str, says: str, tmp_path: Path) -> None:
+    command = f"{words}; {sys.executable} -m normbench {' '.join(SHORT)}"
+    end = subprocess.run(["bash", "-c", command], cwd=tmp_path, capture_output=True, text=True)
+    assert end.returncode == 2, end.stderr
+    assert end.stderr.startswith("normbench: ")
+    assert says in end.stderr
+    assert end.stderr.count("\n") == 1
+
+
+def test_a_small_limit_of_open_files_is_raised(tmp_path: Path) -> None:
+    program = (
+        "worker_process.start_server(())\n"
+        "print(__import__('resource').getrlimit(__import__('resource').RLIMIT_NOFILE)[0])"
+    )
+    with start_parent(f"{program}", tmp_path, "ulimit -S -n 50") as parent:
+        out, _ = parent.communicate(timeout=60)
+    assert out == "1024\n"
 
 
 def test_the_module_that_is_pickled_by_name_imports_nothing_heavy() -> None:

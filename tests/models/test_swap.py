@@ -1,6 +1,7 @@
 """Any normalizer in networks of timm and torchvision: the same numbers, every rule of placement."""
 
 import re
+import socket
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -570,8 +571,8 @@ def test_any_model_of_timm_by_its_name() -> None:
             "arguments.drop_rate=0.1: classes",
         ),
         ("timm/resnet18.nowhere", {}, "model.name=resnet18.nowhere: "),
-        ("timm/resnet18", {"dropout": 2.0}, r"model.dropout=2.0: input should be less than 1"),
-        ("timm/resnet18", {"max_groups": 0}, "model.max_groups=0: input should be greater than 0"),
+        ("timm/resnet18", {"dropout": 2.0}, r"model.dropout=2.0: it must be less than 1"),
+        ("timm/resnet18", {"max_groups": 0}, "model.max_groups=0: it must be greater than 0"),
         ("tim/resnet18", {}, "model=tim is unknown; did you mean timm"),
     ],
 )
@@ -580,6 +581,19 @@ def test_a_bad_name_or_argument_is_one_sentence(
 ) -> None:
     with pytest.raises(BadInput, match=says):
         model(name, norm=normalizer("gn"), num_classes=7, **options)
+
+
+def test_no_weights_are_downloaded_where_only_shapes_count(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def connect(*_: object) -> None:
+        raise AssertionError("the check before a training uses the network")
+
+    monkeypatch.setattr(socket.socket, "connect", connect)
+    monkeypatch.setattr(socket, "getaddrinfo", connect)
+    with torch.device("meta"):
+        network = model("timm/resnet18", norm="bn", num_classes=7, arguments={"pretrained": True})
+    assert next(network.parameters()).is_meta
 
 
 def test_a_run_of_a_timm_model_prints_and_records_its_coverage(

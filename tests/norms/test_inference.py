@@ -183,6 +183,18 @@ def test_statistics_are_the_mean_over_batches(name: str, workers: int) -> None:
         torch.testing.assert_close(buffers["running_mean"], mean)
 
 
+@pytest.mark.parametrize("mix", ["var", "std"])
+def test_unbiased_statistics_are_those_of_a_training_step(mix: str) -> None:
+    layer = normalizer("sn", unbiased=True, mix=mix, momentum=1.0).layer(6).double()
+    x = images((16, 6, 5, 5)).detach()
+    layer.train()(x)
+    trained = layer.get_buffer("running_var").clone()
+    recalibrate(layer, [x])
+    torch.testing.assert_close(layer.get_buffer("running_var"), trained)
+    biased = x.var((0, 2, 3), correction=0)
+    assert ((trained / biased).sub(1).abs() > 0.01).all()
+
+
 def test_the_second_layer_sees_what_training_shows_it() -> None:
     model = network("bn")
     set_workers(model, 2)

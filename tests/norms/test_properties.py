@@ -466,7 +466,7 @@ def test_images_must_fall_evenly_on_workers() -> None:
         ("nf", {"alpha": 0.0}, "norm.alpha=0.0: it must be above 0"),
         ("gn_ws", {"ws_eps": 0.0}, "norm.ws_eps=0.0: it must be above 0"),
         ("dyt", {"alpha": -1.0}, "norm.alpha=-1.0: it must be above 0"),
-        ("sn", {"mix": "mean"}, "norm.mix=mean: input should be 'var' or 'std'"),
+        ("sn", {"mix": "mean"}, "norm.mix=mean: it must be 'var' or 'std'"),
         ("sn", {"over": []}, r"norm.over=\[\]: some of in, ln, bn"),
         ("sn", {"over": ["bn", "in"]}, r"norm.over=\['bn', 'in'\]: some of in, ln, bn"),
         ("sn", {"mean_ratios": [0.5, 0.5]}, r"norm.mean_ratios=\[0.5, 0.5\]: 3 ratios"),

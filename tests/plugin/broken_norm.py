@@ -1,7 +1,9 @@
 """A normalizer of a user's own, found by --config-dir; its layers fail after some steps."""
 
 import os
+import time
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
@@ -167,3 +169,23 @@ class ForeignAct(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         mean, var = x.mean((0, 2, 3), keepdim=True), x.var((0, 2, 3), keepdim=True)
         return torch.relu((x - mean) / torch.sqrt(var + 1e-5))
+
+
+@dataclass(frozen=True)
+class Sluggish(Normalizer):
+    """Takes a minute in every forward pass, and leaves a file beside the log of its run before."""
+
+    batch_independent: ClassVar[bool] = True
+
+    def layer(self, channels: int, act: str | None = "relu") -> "SluggishAct":
+        return SluggishAct(channels, act)
+
+
+class SluggishAct(NormAct):
+    batch_independent = True
+
+    def forward(self, x: Tensor) -> Tensor:
+        if x.device.type != "meta":
+            Path("/proc/self/fd/1").readlink().with_name("sluggish").touch()
+            time.sleep(60)
+        return self.affine(x)

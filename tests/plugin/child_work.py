@@ -43,6 +43,13 @@ def sleep(argument: Any, report: Callable[[Any], None]) -> None:
     time.sleep(argument)
 
 
+def leave_a_child(argument: Any, report: Callable[[Any], None]) -> None:
+    """Return while a child of this process lives on for some seconds, as a data loader may."""
+    if os.fork() == 0:
+        time.sleep(argument)
+        os._exit(0)
+
+
 def act_by_rank(argument: dict[str, str], report: Callable[[Any], None]) -> str:
     """Do what `argument` says for this rank: fail, return at once, or return later."""
     from normbench.errors import OutOfMemory

@@ -9,13 +9,9 @@ import pytest
 
 from normbench.config.files import FIGURES, load, names, training_probes
 from normbench.probe.options import WORDS
+from normbench.records.probes import Record, group_by, read_records
 from normbench.report.figure_kinds import PROBE_CAPTIONS
 from normbench.report.probe_figures import DRAW, ONE_SEED, draw
-from normbench.run_files import (
-    Record,
-    group_by,
-    read_records,
-)
 from support.commands import Probe
 from support.probes import SMALLER, lines, values
 from support.slow import slow_except

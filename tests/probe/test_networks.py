@@ -4,9 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from normbench.run_files import (
-    group_by,
-)
+from normbench.records.probes import group_by
 from support.commands import Probe
 from support.probes import lines, values
 

@@ -80,6 +80,11 @@ REFUSED: list[tuple[list[str], str]] = [
     (["spp", "ckpt=other.pt", "norm=gn,bn"], "a file holds one network; 2 are described"),
     (["spp", "out=broken.pt/x"], "out=broken.pt/x cannot be written"),
     (["spp", "imges=3"], "imges is unknown"),
+    (["gains", "name=../../x"], "name=../../x: it becomes part of file names, so it must"),
+    (["gains", "name=/x"], "name=/x: it becomes part of file names"),
+    (["gains", "name=.."], "name=..: it becomes part of file names"),
+    (["gains", f"name={'x' * 201}"], "at most 200 bytes"),
+    (["gains", "out=.", "name=taken"], "taken.png is no file that can be replaced"),
 ]  # fmt: skip
 
 
@@ -88,11 +93,33 @@ def test_bad_words_end_with_one_sentence(words: list[str], says: str, probe_comm
     Path("broken.pt").write_text("this is no checkpoint")
     torch.save({"stem.weight": torch.zeros(1)}, "other.pt")
     torch.save([1, 2], "list.pt")
+    Path("taken.png").mkdir()
     found = probe_command(*words)
     assert found.code == 2
     assert says in found.err
     assert found.err.splitlines()[-1].startswith("normbench.probe: ")
     assert not list(Path().glob("reports/probes/*.*"))
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        ("kind: [", "mine.yaml line 2: did not find"),
+        ("kind: spp\n", "mine.yaml: title is missing, or no str"),
+        ("kind: x\ntitle: t\nsource: s\nwords: []\nnetworks: {}\n", "kind=x; known: "),
+        ("kind: spp\ntitle: t\nsource: s\nwords: [5]\nnetworks: {}\n", "lists of texts"),
+    ],
+)
+def test_an_invalid_figure_is_refused(
+    content: str, says: str, probe_command: Probe, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Path("mine.yaml").write_text(content)
+    monkeypatch.setattr("normbench.probe.request.FIGURES", Path())
+    end = probe_command("mine")
+    assert end.code == 2
+    *of_torch, line = end.err.splitlines()  # it may log that there is no CUDA
+    assert says in line
+    assert all("torch/" in each for each in of_torch)
 
 
 def test_a_run_without_checkpoint_is_refused(probe_command: Probe, command: Command) -> None:

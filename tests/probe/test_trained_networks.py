@@ -8,12 +8,9 @@ import torch
 
 from normbench.measurements.ratios import divergence
 from normbench.probe.trained_network import find_run
+from normbench.records.probes import group_by, read_records
 from normbench.results import read as read_rows
 from normbench.results import read_row
-from normbench.run_files import (
-    group_by,
-    read_records,
-)
 from support.cells import SHORT
 from support.commands import Command, Probe
 from support.probes import KEPT, lines, report_page, values

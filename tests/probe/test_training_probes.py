@@ -5,14 +5,10 @@ from statistics import fmean
 
 import pytest
 
-from normbench.history import read_history
 from normbench.measurements.power import CURVE
+from normbench.records.history import read_history
+from normbench.records.probes import append_epoch, group_by, read_records
 from normbench.results import read as read_rows
-from normbench.run_files import (
-    append_epoch,
-    group_by,
-    read_records,
-)
 from support.cells import SHORT
 from support.commands import Command
 from support.probes import report_page

@@ -14,7 +14,7 @@ import pytest
 
 from normbench import results
 from normbench.config.files import CONF, names
-from normbench.history import History
+from normbench.records.history import History
 from normbench.report import build
 from normbench.report.__main__ import main
 from normbench.report.figure import style

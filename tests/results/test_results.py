@@ -1,5 +1,6 @@
 """The row: written in one piece, read with its types, refused when it is none; and the lock."""
 
+import gzip
 import json
 import multiprocessing
 import os
@@ -13,9 +14,10 @@ from typing import Any
 import pytest
 
 from normbench import results, run_files
-from normbench.errors import BadInput, count
-from normbench.history import History, read_history
-from normbench.run_files import RunLocked
+from normbench.errors import BadInput, DamagedFile, LeftOut, count
+from normbench.records.history import History, last_record, read_history
+from normbench.run_files import RunLocked, write_json
+from support.damage import DAMAGES, damage_file
 from support.rows import row, write_row
 
 
@@ -45,20 +47,59 @@ def test_numbers_that_json_does_not_know_are_no_part_of_a_row(tmp_path: Path) ->
         ({"schema": 0}, "has no row of schema 2"),
         ({"batch": "4"}, "has values of the wrong type: batch"),
         ({"batch": True, "seed": 0.5}, "wrong type: batch, seed"),
-        ({"status": "fine"}, "wrong type: status"),
+        ({"status": "fine"}, "has status=fine, which is none of ok, "),
         ({"train_loss": "low"}, "wrong type: train_loss"),
         ({"surplus": 1}, "has unknown keys: surplus"),
+        ({"groups": [4, "5"]}, "wrong type: groups"),
+        ({"versions": {"torch": 2}}, "wrong type: versions"),
+        ({"test_top1": None}, "has status=ok and no test_top1"),
+        ({"test_top1": 100.1}, "has test_top1=100.1, which no run can have"),
+        ({"batch": 0}, "has batch=0, which no run can have"),
+        ({"test_loss": float("nan")}, "is not JSON: NaN is not a JSON number"),
+        ({"train_loss": 10**400}, "has status=ok and train_loss=1000"),
+        ({"sn_ratios": {"mean.bn": 10**400}}, "has the ratio mean.bn="),
+        ({"shared_with": "../../0123456789ab"}, "has shared_with="),
+        ({"data": "\ud800"}, "is not JSON: 'utf-8' codec can't encode"),
     ],
 )
-def test_what_is_no_row_is_named_with_the_remedy(
+def test_a_damaged_row_is_left_out_and_named_with_the_remedy(
     tmp_path: Path, change: dict[str, Any], says: str
 ) -> None:
     path = write_row(tmp_path) / "row.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
-    with pytest.raises(BadInput, match=says) as error:
-        results.read(tmp_path)
+    with pytest.raises(DamagedFile, match=says) as error:
+        results.read_row(path)
     assert str(path) in str(error.value)
-    assert "will be trained again" in str(error.value)
+    assert "the command of this run trains it again" in str(error.value)
+    intact = write_row(tmp_path, id="f" * 12)
+    with pytest.warns(LeftOut) as warnings:
+        assert results.read(tmp_path) == [results.read_row(intact / "row.json")]
+    assert [str(warning.message) for warning in warnings] == [str(error.value)]
+
+
+def test_a_row_of_another_run_is_left_out(tmp_path: Path) -> None:
+    """The files of a run are found by its id, which must not lead elsewhere."""
+    write_row(tmp_path).rename(tmp_path / "default" / ("f" * 12))
+    with pytest.warns(LeftOut, match="is the row of '0123456789ab'; move it"):
+        assert results.read(tmp_path) == []
+
+
+@pytest.mark.parametrize("sweep", ["default", "../../default"])
+def test_the_folder_of_a_sweep_gives_its_name(tmp_path: Path, sweep: str) -> None:
+    folder = write_row(tmp_path)
+    write_json(
+        folder / "row.json", {**json.loads((folder / "row.json").read_text()), "sweep": sweep}
+    )
+    folder.parent.rename(tmp_path / "first_try")
+    assert [row.sweep for row in results.read(tmp_path)] == ["first_try"]
+
+
+@pytest.mark.parametrize("kind", DAMAGES)
+def test_what_is_no_file_of_a_row_is_left_out(tmp_path: Path, kind: str) -> None:
+    path = write_row(tmp_path) / "row.json"
+    damage_file(path, kind)
+    with pytest.warns(LeftOut, match=f"^{path} "):
+        assert results.read(tmp_path) == []
 
 
 @pytest.mark.parametrize(
@@ -113,8 +154,9 @@ def test_a_row_of_schema_1_is_upgraded() -> None:
 
 def test_rows_of_both_schemas_are_read_together(tmp_path: Path) -> None:
     write_row(tmp_path)
-    (tmp_path / "old" / "run").mkdir(parents=True)
-    shutil.copy(SCHEMA_1, tmp_path / "old" / "run" / "row.json")
+    old = tmp_path / "default" / json.loads(SCHEMA_1.read_text())["id"]
+    old.mkdir()
+    shutil.copy(SCHEMA_1, old / "row.json")
     assert len(results.read(tmp_path)) == 2
 
 
@@ -159,6 +201,31 @@ def test_a_damaged_study_is_named(tmp_path: Path) -> None:
         results.read(study)
 
 
+def test_a_damaged_line_of_a_study_is_left_out(tmp_path: Path) -> None:
+    for seed in range(4):
+        folder = write_row(tmp_path / "runs", id=f"{seed:012x}", seed=seed)
+        History(folder).add({"step": 5, "train_loss": 2.0})
+    study = tmp_path / results.STUDY
+    results.write_study(study, tmp_path / "runs", results.read(tmp_path / "runs"))
+    first, second, third, fourth = gzip.decompress(study.read_bytes()).splitlines()
+    second, third = second[:-9], third.replace(b'"default"', b'"../../default"')
+    lines = (first, second, third, fourth.replace(b"2.0", b'"2"'))
+    study.write_bytes(gzip.compress(b"\n".join(lines)))
+    for _ in range(2):  # also if the file was read before
+        with pytest.warns(LeftOut) as warnings:
+            assert [row.seed for row in results.read(study)] == [0]
+        assert [str(each.message).partition(" is damaged: ")[0] for each in warnings] == [
+            f"{study} line {number}" for number in (2, 3, 4)
+        ]
+
+
+def test_a_study_has_gaps_where_a_loss_is_infinite(tmp_path: Path) -> None:
+    History(write_row(tmp_path)).add({"step": 5, "epoch": 1, "train_loss": float("inf")})
+    study = tmp_path / results.STUDY
+    results.write_study(study, tmp_path, results.read(tmp_path))
+    assert results.read_run_history(study, *results.read(study)) == [{"step": 5, "epoch": 1}]
+
+
 def test_of_two_rows_of_one_run_the_later_counts(tmp_path: Path) -> None:
     write_row(tmp_path, "first", finished="2026-01-01T00:00:00+00:00", test_top1=1.0)
     write_row(tmp_path, "second", finished="2026-01-02T00:00:00+00:00", test_top1=2.0)
@@ -179,6 +246,50 @@ def test_a_curve_keeps_its_columns(tmp_path: Path) -> None:
         {"step": 5, "train_loss": 2.0},
         {"step": 10, "train_loss": 1.0, "val_top1": 50.0},
     ]
+
+
+HEADER = "step,epoch,train_loss\r\n"
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        ("", "is empty or truncated: its last line has no newline"),
+        ("\n", "has no header, or two columns of one name"),
+        ("step,step\n", "has no header, or two columns of one name"),
+        (f"{HEADER}5,1,2", "is empty or truncated: its last line has no newline"),
+        (f"{HEADER}5,1\r\n", "line 2 has 2 values for 3 columns"),
+        (f"{HEADER}5,1,2\r\n5,1,2,3\r\n", "line 3 has 4 values for 3 columns"),
+        (f"{HEADER}5,1,low\r\n", "could not convert string to float: 'low'"),
+        ("5,1,2\r\n10,2,1\r\n", "record 1 has no step"),
+        (f"{HEADER}5,nan,2\r\n", "record 1 has no step, or one that is no number"),
+        (f"{HEADER}5,1,2\0\r\n", "could not convert string to float"),
+        ("\x89PNG\udc89\n", "is no CSV file"),
+        ('step,epoch\n"5,1\n', "is no CSV file: unexpected end of data"),
+    ],
+)
+def test_a_damaged_curve_is_named(tmp_path: Path, content: str, says: str) -> None:
+    folder = write_row(tmp_path)
+    path = folder / "history.csv"
+    path.write_bytes(content.encode(errors="surrogateescape"))
+    (row,) = results.read(tmp_path)
+    with pytest.raises(DamagedFile, match=says) as error:
+        results.read_run_history(tmp_path, row)
+    assert str(path) in str(error.value)
+    with pytest.warns(LeftOut, match=says):
+        results.write_study(tmp_path / results.STUDY, tmp_path, [row])
+    assert results.read_run_history(tmp_path / results.STUDY, row) == []
+
+
+def test_the_line_that_a_training_is_writing_is_left_out(tmp_path: Path) -> None:
+    """A killed training leaves such a line, too: 1 could be the beginning of step 10."""
+    History(tmp_path).add({"step": 5, "epoch": 1, "train_top1": 50.0})
+    for begun in ("1", "10,2,0.1,0.5,"):
+        path = tmp_path / "history.csv"
+        path.write_text(path.read_text() + begun)
+        assert [record["step"] for record in read_history(tmp_path)] == [5]
+        assert last_record(tmp_path) == {"step": 5, "epoch": 1, "train_top1": 50.0}
+        path.write_text(path.read_text().removesuffix(begun))
 
 
 def test_a_locked_folder_is_busy_for_others_only_while_it_is_held(tmp_path: Path) -> None:
@@ -227,3 +338,21 @@ def test_writers_never_leave_half_a_row(tmp_path: Path) -> None:
 
 def test_a_number_with_its_noun() -> None:
     assert [count(n, "file") for n in (0, 1, 2)] == ["0 files", "1 file", "2 files"]
+
+
+def test_a_study_that_unpacks_to_too_much_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(results, "LARGEST", 1000)
+    path = tmp_path / "rows.jsonl.gz"
+    path.write_bytes(gzip.compress(b"0" * 1001))
+    with pytest.raises(DamagedFile, match=r"rows\.jsonl\.gz has more than"):
+        results.read(tmp_path)
+
+
+def test_a_row_that_is_a_link_to_nothing_is_left_out(tmp_path: Path) -> None:
+    path = write_row(tmp_path) / "row.json"
+    path.unlink()
+    path.symlink_to("gone")
+    with pytest.warns(LeftOut, match=f"^{path} is a link to nothing"):
+        assert results.read(tmp_path) == []

@@ -12,8 +12,11 @@ from typing import Any
 class Server(ThreadingHTTPServer):
     """Keeps runs, the lines that were streamed to them, and the dashboards of a project."""
 
-    def __init__(self) -> None:
+    def __init__(self, fault: str) -> None:
         super().__init__(("127.0.0.1", 0), Handler)
+        self.fault = fault
+        self.silent_after = ""  # an operation of GraphQL, after which nothing is answered
+        self.closing = threading.Event()
         self.created: list[dict[str, Any]] = []
         self.streamed: list[dict[str, Any]] = []
         self.operations: list[str] = []  # operations of GraphQL, in their order
@@ -43,10 +46,15 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         raw = self.rfile.read(int(self.headers["Content-Length"]))
+        if self.server.fault:
+            self._fail(self.server.fault)
+            return
         if self.path == "/graphql":
             request = json.loads(raw)
             data = self._graphql(request["query"], request.get("variables") or {})
             self._answer({"data": data})
+            if self.server.silent_after and self.server.silent_after in request["query"]:
+                self.server.fault = "silent"
             return
         if self.path.endswith("file_stream"):
             self.server.streamed.append(json.loads(raw))
@@ -62,9 +70,23 @@ class Handler(BaseHTTPRequestHandler):
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
         """Nothing on the screen."""
 
-    def _answer(self, content: dict[str, Any]) -> None:
-        raw = json.dumps(content).encode()
-        self.send_response(200)
+    def _fail(self, fault: str) -> None:
+        if fault == "silent":
+            self.server.closing.wait()
+        elif fault == "refuses the key":
+            self._answer({"errors": [{"message": "no such key"}]}, status=401)
+        elif fault == "fails":
+            self._answer({"errors": [{"message": "out of order"}]}, status=500)
+        elif fault == "another kind of server":
+            self._send(b"<html>Welcome</html>", 200)
+        elif fault == "answers without data":
+            self._answer({"data": None})
+
+    def _answer(self, content: dict[str, Any], status: int = 200) -> None:
+        self._send(json.dumps(content).encode(), status)
+
+    def _send(self, raw: bytes, status: int) -> None:
+        self.send_response(status)
         self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(raw)))
         self.end_headers()
@@ -129,13 +151,14 @@ class Handler(BaseHTTPRequestHandler):
 
 
 @contextmanager
-def serve() -> Iterator[Server]:
-    """A running server, gone afterwards."""
-    with Server() as server:
+def serve(fault: str = "") -> Iterator[Server]:
+    """A running server, gone afterwards; `fault`: the way in which it answers every request."""
+    with Server(fault) as server:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
         try:
             yield server
         finally:
+            server.closing.set()
             server.shutdown()
             thread.join()

@@ -2,10 +2,7 @@
 
 from pathlib import Path
 
-from normbench.run_files import (
-    Record,
-    read_records,
-)
+from normbench.records.probes import Record, read_records
 from support.cells import SHORT
 
 #: The network of the NF paper's figures with an eighth of the depth and a quarter of the width.

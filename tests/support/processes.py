@@ -6,7 +6,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from normbench import run_files
 from normbench.execution import process_group
 from normbench.execution.process_group import ProcessGroup
 from normbench.execution.worker_process import Exit
-from normbench.history import read_history
+from normbench.records.history import read_history
 
 
 def processes(needle: str) -> list[int]:
@@ -30,6 +30,25 @@ def processes(needle: str) -> list[int]:
             if command_line and (needle in command_line or working_directory.startswith(needle)):
                 ids.append(int(folder.name))
     return ids
+
+
+def server_of(parent: int) -> int:
+    """Return the process id of the fork server that the process `parent` has started."""
+    for folder in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            words = (folder / "stat").read_text().rpartition(")")[2].split()
+            if int(words[1]) == parent and b"forkserver" in (folder / "cmdline").read_bytes():
+                return int(folder.name)
+    raise LookupError(parent)
+
+
+def services(folder: Path) -> list[int]:
+    """Ids of the processes of W&B's service that a command in `folder` has started."""
+    return [
+        pid
+        for pid in processes(str(folder))
+        if "wandb-core" in Path(f"/proc/{pid}/cmdline").read_text(errors="replace")
+    ]
 
 
 def wait_until_gone(folder: Path) -> None:
@@ -69,6 +88,17 @@ def is_training(folder: Path) -> bool:
 def pid_of(folder: Path) -> int:
     """Return the process id of the run in `folder`."""
     return int(run_files.read_state(folder)["pid"])
+
+
+def rank_of(log: Path) -> int:
+    """Return the process id of the rank that writes `log`."""
+    for folder in Path("/proc").iterdir():
+        try:
+            if folder.name.isdigit() and (folder / "fd/1").readlink() == log.resolve():
+                return int(folder.name)
+        except OSError:
+            continue  # gone meanwhile, or somebody else's
+    raise LookupError(log)
 
 
 @contextmanager

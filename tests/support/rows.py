@@ -12,7 +12,10 @@ from normbench.report.table import Table
 from normbench.results import Row
 
 #: Fields of a row that a clock, the memory or the working directory decide.
-MEASURED = ("seconds", "images_per_second", "peak_memory", "finished", "resumed", "wandb", "commit")
+MEASURED = (
+    "seconds", "images_per_second", "peak_memory", "finished", "resumed", "wandb", "wandb_failure",
+    "commit",
+)  # fmt: skip
 
 counter = itertools.count()
 

@@ -140,7 +140,7 @@ def test_the_loss_is_the_closed_form(smoothing: float) -> None:
             {"mixup_and_cutmix": "halves", "mixup": 0.2},
             "mixup_and_cutmix=halves: it needs mixup and cutmix",
         ),
-        ({"dropout": 1.0}, "dropout=1.0: input should be less than 1"),
+        ({"dropout": 1.0}, "dropout=1.0: it must be less than 1"),
         ({"stochastic_depth": -0.1}, "stochastic_depth=-0.1: .* greater than or equal to 0"),
     ],
 )

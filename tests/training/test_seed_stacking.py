@@ -10,7 +10,7 @@ import torch
 
 from normbench.catalog import normalizers
 from normbench.config.cells import Cell
-from normbench.history import read_history
+from normbench.records.history import read_history
 from normbench.results import CHECKPOINT, Row, read
 from normbench.training import checkpoint
 from normbench.training.checkpoint import Checkpoints, State

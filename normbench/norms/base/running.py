@@ -19,7 +19,13 @@ import torch
 from torch import Tensor, nn
 
 from normbench.norms.base.layer import NormAct, upcast
-from normbench.norms.base.moments import Moments, group_moments, merge_channels, normalize_by
+from normbench.norms.base.moments import (
+    Moments,
+    channel_moments,
+    group_moments,
+    merge_channels,
+    normalize_by,
+)
 
 
 class RunningStatistics(NormAct):
@@ -38,6 +44,10 @@ class RunningStatistics(NormAct):
         if mean:
             self.register_buffer("running_mean", torch.zeros(channels))
         self.register_buffer("running_var", torch.ones(channels))
+
+    def image_moments(self, x: Tensor) -> Moments:
+        """Return mean and variance (N, C) of each channel of each image, for running statistics."""
+        return channel_moments(upcast(x))
 
     def track(self, **statistics: Tensor) -> None:
         """Move the running `mean` or `var` towards the statistics (W, C) of a step's workers."""
