@@ -173,12 +173,14 @@ def started_service(
             with time_limit(seconds):
                 wandb.teardown()
         except BaseException as error:
-            for pid in service & _child_processes():
-                os.kill(pid, signal.SIGKILL)
             if not isinstance(error, Exception | SystemExit):
                 raise
             if not failures:  # the rows are written, whatever W&B does
                 failures.append(f"the service of W&B did not end: {one_line(error)}")
+        finally:
+            # W&B does not end a service whose start it gave up.
+            for pid in service & _child_processes():
+                os.kill(pid, signal.SIGKILL)
 
 
 def _child_processes() -> set[int]:
