@@ -8,8 +8,9 @@ convolution has standardized weights if the normalizer needs them. The normalize
 joins branch and shortcut (`normbench.norms.base.residual`).
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, Literal
 
 import torch
@@ -19,6 +20,7 @@ from torch.nn import functional as F
 
 from normbench.errors import Impossible
 from normbench.models.dropout import StochasticDepth
+from normbench.norms.base.activations import activation
 from normbench.norms.base.layer import Normalizer, Normalizing, Scale
 from normbench.norms.base.residual import FixUp, NormalizerFree, Residual, SkipInit
 
@@ -33,6 +35,8 @@ V1: Schemes = (Residual, FixUp)
 V2: Schemes = (Residual, SkipInit, NormalizerFree)
 PLAIN: Schemes = (Residual,)
 
+TRUNCATED_STD = 0.8796256610342398  # of a standard normal that is cut off at -2 and 2
+
 
 @dataclass(frozen=True)
 class Conv:
@@ -44,6 +48,7 @@ class Conv:
     stride: int = 1  # in both directions
     groups: int = 1
     excite: float = 0.0  # hidden width of a following squeeze-excite as a share of `width`; 0: none
+    excite_act: str = "relu"  # of its hidden units
 
 
 def basic(channels: int, width: int, stride: int) -> tuple[Conv, ...]:
@@ -168,21 +173,22 @@ class BlockV2(nn.Module):
 class SqueezeExcite(nn.Module):
     """Each channel times a gate computed from the means of all channels (Hu et al. 2018).
 
-        s = mean of x over positions,   z = x * gain * sigmoid(W2 relu(W1 s + b1) + b2)
+        s = mean of x over positions,   z = x * gain * sigmoid(W2 act(W1 s + b1) + b2)
 
     Hidden units are a `share` of C. `gain` is 2 in normalizer-free networks, because gates are 1/2
     on average.
     """
 
-    def __init__(self, channels: int, share: float, gain: float) -> None:
+    def __init__(self, channels: int, share: float, gain: float, act: str = "relu") -> None:
         super().__init__()
         hidden = max(1, int(channels * share))  # narrow stages keep one unit
         self.reduce = nn.Linear(channels, hidden)
         self.expand = nn.Linear(hidden, channels)
+        self.act = activation(act)
         self.gain = gain
 
     def forward(self, x: Tensor) -> Tensor:
-        gate = torch.sigmoid(self.expand(F.relu(self.reduce(x.mean(dim=(2, 3))))))
+        gate = torch.sigmoid(self.expand(self.act(self.reduce(x.mean(dim=(2, 3))))))
         return x * (self.gain * gate)[:, :, None, None]
 
 
@@ -211,7 +217,7 @@ def excitation(norm: Normalizer, conv: Conv) -> nn.Module:
     """Return the squeeze-excite after `conv`, or the identity."""
     if not conv.excite:
         return nn.Identity()
-    return SqueezeExcite(conv.width, conv.excite, norm.residual.gate_gain)
+    return SqueezeExcite(conv.width, conv.excite, norm.residual.gate_gain, conv.excite_act)
 
 
 def preactivation(norm: Normalizer, channels: int, act: str, order: Order) -> nn.Module:
@@ -241,23 +247,36 @@ def initialize(
     norm: Normalizer,
     blocks: Iterable[nn.Module],
     head: nn.Linear,
-    gain: float | None = None,
+    start: Callable[[Tensor], object] | None = None,
 ) -> None:
     """Initialize a network as in the papers, then as the normalizer's residual scheme asks.
 
-    Convolutions are N(0, 2 / fan-out), as in the papers' ResNets; torch's default has a sixth of
-    that variance. With a `gain` they are N(0, gain^2 / fan-in).
+    `start` initializes the weight of a convolution. Without it convolutions are N(0, 2 / fan-out),
+    as in the papers' ResNets; torch's default has a sixth of that variance.
     """
+    start = start or partial(nn.init.kaiming_normal_, mode="fan_out", nonlinearity="relu")
     for module in network.modules():
         if isinstance(module, nn.Conv2d):
-            if gain is None:
-                nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
-            else:
-                nn.init.normal_(module.weight, std=gain * module.weight[0].numel() ** -0.5)
+            start(module.weight)
             if module.bias is not None:
                 nn.init.zeros_(module.bias)
     branches = [list(block.get_submodule("convs").children()) for block in blocks]
     norm.residual.initialize(network, branches, head)  # type: ignore[arg-type]
+
+
+def fan_in_normal(weight: Tensor, gain: float) -> None:
+    """Draw a weight from N(0, gain^2 / fan-in)."""
+    nn.init.normal_(weight, std=gain * weight[0].numel() ** -0.5)
+
+
+def truncated_fan_in_normal(weight: Tensor) -> None:
+    """Draw a weight of variance 1 / fan-in from a normal cut off at two standard deviations.
+
+    As TensorFlow's variance_scaling_initializer: the normal that is cut off is wider, so the
+    variance is what it would be without the cut.
+    """
+    std = weight[0].numel() ** -0.5 / TRUNCATED_STD
+    nn.init.trunc_normal_(weight, std=std, a=-2 * std, b=2 * std)
 
 
 def require_residual(norm: Normalizer, offered: Schemes) -> None:

@@ -3,14 +3,15 @@
 RegNets of pre-activation, expanding bottlenecks: 1x1, 3x3 in groups of 8 channels, squeeze-excite,
 1x1. The stem is a 3x3 convolution of stride 2 without activation; every stage begins with stride 2,
 and its shortcut averages 2x2 positions before its 1x1 convolution. A last 1x1 convolution precedes
-the activation and the mean. The very first block does not expand. Activations are SiLU, in
-squeeze-excite ReLU.
+the activation and the mean. The very first block does not expand. Activations are SiLU; in
+squeeze-excite the released code has ReLU and appendix D's listing SiLU (`excite_act`).
 
 Elsewhere: timm's networks of that name have the activation's gain in the convolutions, no SkipInit
 scalar, and rescale branches that stochastic depth keeps.
 """
 
-from typing import Annotated
+from dataclasses import replace
+from typing import Annotated, Literal
 
 from pydantic import Field, PositiveInt
 from torch import Tensor, nn
@@ -42,6 +43,8 @@ class NFRegNet(nn.Module):
         norm: the normalizer; nf makes it the paper's network.
         widths: of each stage, before they are multiplied by 0.75.
         depths: blocks of each stage.
+        excite_act: activation in squeeze-excite, silu in appendix D's listing; null: relu, as in
+            the released code.
         dropout: rate before the classifier.
         stochastic_depth: rate that grows linearly from 0; kept branches are not rescaled.
         max_groups: cap on the normalizer's groups; null leaves the normalizer's own number.
@@ -59,6 +62,7 @@ class NFRegNet(nn.Module):
         *,
         widths: tuple[Annotated[int, Field(ge=16)], ...],
         depths: Stages,
+        excite_act: Literal["relu", "silu"] | None = None,
         dropout: Fraction = 0.0,
         stochastic_depth: Fraction = 0.0,
         max_groups: PositiveInt | None = None,
@@ -75,7 +79,10 @@ class NFRegNet(nn.Module):
         blocks: list[BlockV2] = []
         for width, depth in zip(widths, depths, strict=True):
             for block in range(depth):
-                convs = _convs(channels, int(width * WIDTH), first=not blocks, strided=block == 0)
+                convs = _convs(
+                    channels, int(width * WIDTH), excite_act or "relu",
+                    first=not blocks, strided=block == 0,
+                )  # fmt: skip
                 beta, rate = betas[len(blocks)], rates[len(blocks)]
                 blocks.append(BlockV2(norm, convs, beta, act=ACT, pool=True, rate=rate))
                 channels = convs[-1].width
@@ -94,6 +101,10 @@ class NFRegNet(nn.Module):
         return logits
 
 
-def _convs(channels: int, width: int, *, first: bool, strided: bool) -> tuple[Conv, ...]:
+def _convs(
+    channels: int, width: int, excite_act: str, *, first: bool, strided: bool
+) -> tuple[Conv, ...]:
     groups = int(channels * (1 if first else EXPANSION)) // GROUP  # rounded down to whole groups
-    return bottleneck(channels, groups * GROUP, width, 2 if strided else 1, groups, EXCITE)
+    stride = 2 if strided else 1
+    expand, grouped, project = bottleneck(channels, groups * GROUP, width, stride, groups, EXCITE)
+    return expand, replace(grouped, excite_act=excite_act), project

@@ -11,13 +11,14 @@ once more before the mean. Stochastic depth grows linearly with depth from 0 and
 as in the code of Brock et al. 2021.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import chain
 from math import sqrt
 from typing import Annotated, Literal
 
-from pydantic import Field, PositiveInt
+from pydantic import Field, PositiveFloat, PositiveInt
 from torch import Tensor, nn
 
 from normbench.models.blocks import (
@@ -32,12 +33,16 @@ from normbench.models.blocks import (
     basic,
     bottleneck,
     convolution,
+    fan_in_normal,
     initialize,
     require_residual,
+    truncated_fan_in_normal,
 )
 from normbench.models.dropout import Dropout, Fraction, linear_rates
 from normbench.norms.base.activations import IDENTITY
 from normbench.norms.base.layer import Normalizer
+
+Init = Literal["fan_in", "truncated_fan_in"]
 
 EXPANSION = 4  # channels of a bottleneck's output over those of its stage
 
@@ -58,7 +63,12 @@ class ResNet(nn.Module):
         excite: hidden width of squeeze-excite at the end of every branch, as a share; null: none.
         act: the activation, by its name in torch.nn.functional; identity makes the network linear.
         init: fan_in starts convolutions as N(0, g^2 / fan-in), g^2 = 2 behind an activation and 1
-            behind a normalization or the identity (Brock et al. 2021); null: N(0, 2 / fan-out).
+            behind a normalization or the identity (Brock et al. 2021); truncated_fan_in starts all
+            weights with variance 1 / fan-in, from a normal cut off at two standard deviations, and
+            the classifier's bias at 0 (EvoNorm's code; Labatie et al. 2021, appendix A); null:
+            N(0, 2 / fan-out), the classifier as torch does.
+        head_std: starts the classifier as N(0, head_std^2), its bias at 0 (EvoNorm's code: 0.01);
+            null: as `init` says.
         stem_size: kernel of the first convolution.
         stem_stride: stride of the first convolution.
         stem_pool: 3x3 max pooling of stride 2 after the stem.
@@ -88,7 +98,8 @@ class ResNet(nn.Module):
         shortcut: Shortcut = "projection",
         excite: Annotated[float, Field(gt=0, le=1)] | None = None,
         act: str = "relu",
-        init: Literal["fan_in"] | None = None,
+        init: Init | None = None,
+        head_std: PositiveFloat | None = None,
         stem_size: PositiveInt = 7,
         stem_stride: PositiveInt = 2,
         stem_pool: bool = True,
@@ -124,8 +135,19 @@ class ResNet(nn.Module):
         self.before_head = norm.residual.before_conv()  # a shift in FixUp, else the identity
         self.dropout = Dropout(dropout)
         self.head = nn.Linear(channels, num_classes)
-        gain = 1.0 if order == "act_norm_conv" or act == IDENTITY else sqrt(2)
-        initialize(self, norm, self.blocks, self.head, gain if init == "fan_in" else None)
+        start: Callable[[Tensor], object] | None = None
+        if init == "fan_in":
+            start = partial(
+                fan_in_normal, gain=1.0 if order == "act_norm_conv" or act == IDENTITY else sqrt(2)
+            )
+        elif init == "truncated_fan_in":
+            start = truncated_fan_in_normal
+            truncated_fan_in_normal(self.head.weight)
+            nn.init.zeros_(self.head.bias)
+        if head_std is not None:
+            nn.init.normal_(self.head.weight, std=head_std)
+            nn.init.zeros_(self.head.bias)
+        initialize(self, norm, self.blocks, self.head, start)
 
     def forward(self, x: Tensor) -> Tensor:
         x = self.last(self.blocks(self.pool(self.norm(self.stem(x)))))

@@ -9,11 +9,11 @@ on ImageNet); that of a pre-activation (v2) block is a 1x1 convolution.
 
 from typing import ClassVar
 
-from pydantic import PositiveInt
+from pydantic import PositiveFloat, PositiveInt
 
 from normbench.models.blocks import Order, Shortcut
 from normbench.models.dropout import Fraction
-from normbench.models.resnet import ResNet
+from normbench.models.resnet import Init, ResNet
 from normbench.norms.base.layer import Normalizer
 
 STRIDES = (1, 2, 2)
@@ -47,6 +47,8 @@ class CifarResNet(ResNet):
         depth: int = 20,
         width: PositiveInt = 16,
         shortcut: Shortcut = "identity",
+        init: Init | None = None,
+        head_std: PositiveFloat | None = None,
         stem_stride: PositiveInt = 1,
         dropout: Fraction | None = None,
         stochastic_depth: Fraction | None = None,
@@ -54,8 +56,9 @@ class CifarResNet(ResNet):
     ) -> None:
         super().__init__(
             norm, num_classes, in_chans, depths=depths(depth), bottleneck=False, order=self.order,
-            width=width, strides=STRIDES, shortcut=shortcut, stem_size=3, stem_stride=stem_stride,
-            stem_pool=False, dropout=dropout or 0.0, stochastic_depth=stochastic_depth or 0.0,
+            width=width, strides=STRIDES, shortcut=shortcut, init=init, head_std=head_std,
+            stem_size=3, stem_stride=stem_stride, stem_pool=False,
+            dropout=dropout or 0.0, stochastic_depth=stochastic_depth or 0.0,
             max_groups=max_groups,
         )  # fmt: skip
 
@@ -73,6 +76,8 @@ class CifarResNetV2(CifarResNet):
         *,
         depth: int = 20,
         width: PositiveInt = 16,
+        init: Init | None = None,
+        head_std: PositiveFloat | None = None,
         stem_stride: PositiveInt = 1,
         dropout: Fraction | None = None,
         stochastic_depth: Fraction | None = None,
@@ -80,8 +85,8 @@ class CifarResNetV2(CifarResNet):
     ) -> None:
         super().__init__(
             norm, num_classes, in_chans, depth=depth, width=width, shortcut="projection",
-            stem_stride=stem_stride, dropout=dropout, stochastic_depth=stochastic_depth,
-            max_groups=max_groups,
+            init=init, head_std=head_std, stem_stride=stem_stride, dropout=dropout,
+            stochastic_depth=stochastic_depth, max_groups=max_groups,
         )  # fmt: skip
 
 

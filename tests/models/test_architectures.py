@@ -7,10 +7,12 @@ import pytest
 import timm
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from normbench.catalog import model, models, normalizer, normalizers
 from normbench.config.files import CONF, comment
 from normbench.errors import BadInput, Impossible
+from normbench.models.blocks import SqueezeExcite
 from normbench.models.dropout import StochasticDepth
 from normbench.models.profile import count_macs
 from normbench.norms.base.layer import Scale
@@ -234,6 +236,37 @@ def test_a_pre_activation_network_is_timms() -> None:
     )
     x = torch.randn(2, 3, 64, 64)
     torch.testing.assert_close(ours(x), other(x))
+
+
+@pytest.mark.parametrize("name", ["resnet50_v2", "resnet20_v2", "resnet20"])
+def test_weights_start_as_in_the_tpu_repository(name: str) -> None:
+    torch.manual_seed(0)
+    start: dict[str, Any] = {"init": "truncated_fan_in", "head_std": 0.01}
+    network = model(name, norm=normalizer("evonorm_s0"), num_classes=1000, **start)
+    for module in network.modules():
+        if isinstance(module, nn.Conv2d):
+            scaled = module.weight * module.weight[0].numel() ** 0.5
+            assert scaled.abs().max() <= 2 / 0.8796  # a normal cut off at two standard deviations
+            assert abs(scaled.var().item() - 1) < 6 / scaled.numel() ** 0.5
+    weight, bias = network.get_submodule("head").parameters()
+    assert weight.std().item() == pytest.approx(0.01, rel=0.02)
+    assert not bias.any()
+
+    plain = model(name, norm=normalizer("evonorm_s0"), num_classes=1000, init="truncated_fan_in")
+    weight, bias = plain.get_submodule("head").parameters()
+    assert weight.std().item() == pytest.approx(weight.shape[1] ** -0.5, rel=0.02)
+    assert not bias.any()
+
+
+@pytest.mark.parametrize(("option", "act"), [(None, F.relu), ("relu", F.relu), ("silu", F.silu)])
+def test_the_activation_in_squeeze_excite(option: str | None, act: Any) -> None:
+    network = model("nf_regnet_b0", norm=normalizer("nf"), num_classes=10, excite_act=option)
+    layers = [module for module in network.modules() if isinstance(module, SqueezeExcite)]
+    assert len(layers) == 16
+    for layer in layers:
+        x = torch.randn(2, layer.reduce.in_features, 2, 2)
+        gate = torch.sigmoid(layer.expand(act(layer.reduce(x.mean(dim=(2, 3))))))
+        torch.testing.assert_close(layer(x), 2 * gate[:, :, None, None] * x)
 
 
 @pytest.mark.parametrize(
