@@ -110,7 +110,8 @@ def read(words: Sequence[str]) -> CommandLine:
 def _require_completion(words: Sequence[str]) -> None:
     verbs = [word.partition("=")[0] for word in words]
     if sum(verbs.count(verb) for verb in ("install", "uninstall", "query")) != 1:
-        raise BadInput("--shell-completion takes one word, as in --shell-completion install=bash")
+        example = "--shell-completion takes one word, as in --shell-completion install=bash"
+        raise BadInput(f"{example}, not {' '.join(words) or 'none'}")
     if any(word.startswith("query=") for word in words) and "COMP_LINE" not in os.environ:
         raise BadInput(
             "--shell-completion query=SHELL is a question of the shell, which sets COMP_LINE; "

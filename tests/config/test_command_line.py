@@ -136,6 +136,9 @@ def test_hydras_own_settings_stay(word: str) -> None:
 # Options of Hydra
 
 
+COMPLETION = "--shell-completion takes one word, as in --shell-completion install=bash"
+
+
 @pytest.mark.parametrize(
     ("words", "says"),
     [
@@ -157,7 +160,8 @@ def test_hydras_own_settings_stay(word: str) -> None:
         (["--foo"], "unrecognized arguments: --foo"),
         (["--co", "x"], "ambiguous option: --co could match"),
         (["--shell-completion", "query=bash"], "--shell-completion query=SHELL is a question of"),
-        (["--shell-completion"], "--shell-completion takes one word, as in"),
+        (["--shell-completion"], f"{COMPLETION}, not none"),
+        (["-sc", "reg=none", "a:b"], f"{COMPLETION}, not reg=none a:b"),
     ],
     ids=str,
 )
