@@ -82,7 +82,7 @@ PULLS: dict[str, tuple[str, float, bool, float, set[str]]] = {
     "nf_resnet_15": ("SGD", 0.9, True, 5e-5, {"weight"}),
     "nf_regnet": ("SGD", 0.9, True, 5e-5, {"weight"}),
     "pn_resnet": ("SGD", 0.9, False, 1e-4, ALL),
-    "pn_efficientnet": ("RMSpropTF", 0.9, False, 1e-5, {"weight", "proxy"}),
+    "pn_efficientnet": ("RMSpropTF", 0.9, False, 1e-5, {"weight", "bias", "proxy"}),
     "pn_cifar": ("SGD", 0.9, False, 1e-4, ALL),
     "sn_resnet": ("SGD", 0.9, False, 1e-4, ALL),
 }
