@@ -3,9 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from itertools import product
-from math import log2
-from statistics import fmean
+from itertools import pairwise, product
 from typing import Any
 
 from normbench.errors import DamagedFile, choose_from
@@ -38,7 +36,9 @@ class Claim:
         more       first minus second exceeds third minus fourth by more than `bound`
         spread     largest and smallest mean of a row differ by at most `bound`
         deviation  the standard deviation over seeds is at most `bound`
-        rises, falls    sign of the slope over log2 of the images per worker
+        rises      from each number of images per worker to the next larger one, the entry grows
+                   by more than `bound`
+        falls      likewise, it shrinks
     """
 
     name: str  # key in its file
@@ -60,7 +60,12 @@ class Claim:
     @property
     def flat(self) -> bool:
         """True if the claim is about the shape of a row."""
-        return self.kind in ("spread", "rises", "falls")
+        return self.kind == "spread" or self.trend
+
+    @property
+    def trend(self) -> bool:
+        """True if the claim is about growing or shrinking with the images per worker."""
+        return self.kind in ("rises", "falls")
 
     @property
     def two_sided(self) -> bool:
@@ -85,8 +90,7 @@ def claims(file: str, raw: Mapping[str, Any], specs: Mapping[str, TableSpec]) ->
             for table in claim.tables:
                 if table not in specs:
                     raise ValueError(f"table {table} is unknown; {choose_from(table, specs)}")
-                for picks in claim_alternatives(claim, specs[table]):
-                    claim_weights(claim, specs[table], picks)
+                list(claim_alternatives(claim, specs[table]))
             parsed.append(claim)
     except INVALID as error:
         place = f", {name}" if name else ""
@@ -123,10 +127,11 @@ def _label(words: Any) -> Label:
 def claim_alternatives(claim: Claim, spec: TableSpec) -> Iterator[tuple[Position, ...]]:
     """Yield the entries of a claim for each value of *, the same value in all entries.
 
-    Kinds about a whole row yield all entries at once.
+    A spread yields all entries at once; a trend yields neighbours, the larger value first.
 
     Raises:
-        ValueError: the table has no such row or column.
+        ValueError: the table has no such row or column, or a trend is claimed of entries that have
+            no images per worker, or the same.
     """
     places = [(row.label, column.label) for row, column in product(spec.rows, spec.columns)]
     matching = []
@@ -136,7 +141,8 @@ def claim_alternatives(claim: Claim, spec: TableSpec) -> Iterator[tuple[Position
             raise ValueError(f"{spec.name} has no entry {' '.join(row)}, {' '.join(column)}")
         matching.append(matches)
     if claim.flat:
-        yield tuple(place for matches in matching for place in matches)
+        entries = [place for matches in matching for place in matches]
+        yield from _neighbours(claim, spec, entries) if claim.trend else [tuple(entries)]
         return
     counts = {len(matches) for matches in matching} - {1}
     if len(counts) > 1:
@@ -146,31 +152,32 @@ def claim_alternatives(claim: Claim, spec: TableSpec) -> Iterator[tuple[Position
         yield tuple(matches[index % len(matches)] for matches in matching)
 
 
+def _neighbours(
+    claim: Claim, spec: TableSpec, entries: Sequence[Position]
+) -> Iterator[tuple[Position, Position]]:
+    """Yield neighbours in the order of images per worker, first the one that is claimed higher."""
+    batches = {_batch(spec, entry): entry for entry in entries}
+    if len(batches) < len(entries) or len(batches) < 2:
+        raise ValueError(f"{claim.kind} compares entries with different images per worker")
+    for fewer, more in pairwise(sorted(batches)):
+        pair = batches[more], batches[fewer]
+        yield pair if claim.kind == "rises" else pair[::-1]
+
+
 def _fits(wanted: Label, label: Label) -> bool:
     if wanted == ("*",):
         return True
     return len(wanted) == len(label) and all(map(fnmatchcase, label, wanted))
 
 
-def claim_weights(claim: Claim, spec: TableSpec, picks: Sequence[Position]) -> list[float]:
-    """Return the weight of each entry in the effect.
-
-    Raises:
-        ValueError: a slope is claimed of an entry without images per worker.
-    """
+def claim_weights(claim: Claim, picks: Sequence[Position]) -> list[float]:
+    """Return the weight of each entry in the effect."""
     if claim.kind == "more":
         # (first - second) - (third - fourth)
         return [1.0, -1.0, -1.0, 1.0]
     if claim.kind in UNSIGNED:
         return [1.0] * len(picks)
-    if not claim.flat:
-        return [1.0, -1.0][: len(picks)]
-    # The slope of least squares over x is a weighted sum of the means.
-    x = [log2(_batch(spec, pick)) for pick in picks]
-    center = fmean(x)
-    total = sum((each - center) ** 2 for each in x)
-    sign = 1.0 if claim.kind == "rises" else -1.0
-    return [sign * (each - center) / total for each in x]
+    return [1.0, -1.0][: len(picks)]
 
 
 def _batch(spec: TableSpec, pick: Position) -> int:

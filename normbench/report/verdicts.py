@@ -21,21 +21,21 @@ Outcome = Literal["confirmed", "refuted", "undecided", "untested"]
 
 METHOD = (
     "A claim compares entries of a table. Its effect is the quantity compared with the bound: a "
-    "difference, a difference of differences, a slope per doubling of images per worker, the "
-    "spread of a row (largest minus smallest mean) or a standard deviation. The intervals are 95 % "
-    "confidence intervals over seeds: Welch's for differences and slopes of means, also in tables "
-    "that print medians; Tukey-Kramer's for spreads; the chi-square interval for standard "
-    "deviations. For a claim about several entries, or about the best of several, the intervals "
-    "are Bonferroni-corrected so that all hold together with 95 %, and the weakest is shown. Seeds "
-    "of two entries are not paired, because networks with different normalizers share little more "
-    "than the seed. Where a row or column of the table itself is a difference, it has one value "
-    "for each seed of both its entries, and the interval is Student's over these pairs; so are the "
-    "intervals in the footnotes of a table. Confirmed or refuted: the whole interval lies on one "
-    "side of the bound. Undecided: the interval contains the bound, or there is no interval "
-    "because there is one seed or all seeds gave the same number. Untested: an entry has no runs, "
-    "or the entries are equal by construction because they share a computation. As published: the "
-    "sign of the paper's own numbers, without an interval; ? marks numbers that we could not "
-    "verify in the text of the paper."
+    "difference, a difference of differences, the spread of a row (largest minus smallest mean) "
+    "or a standard deviation. A trend over images per worker is claimed of each step from one "
+    "number to the next. The intervals are 95 % confidence intervals over seeds: Welch's for "
+    "differences of means, also in tables that print medians; Tukey-Kramer's for spreads; the "
+    "chi-square interval for standard deviations. For a claim about several entries, or about the "
+    "best of several, the intervals are Bonferroni-corrected so that all hold together with 95 %, "
+    "and the weakest is shown. Seeds of two entries are not paired, because networks with "
+    "different normalizers share little more than the seed. Where a row or column of the table "
+    "itself is a difference, it has one value for each seed of both its entries, and the interval "
+    "is Student's over these pairs; so are the intervals in the footnotes of a table. Confirmed "
+    "or refuted: the whole interval lies on one side of the bound. Undecided: the interval "
+    "contains the bound, or there is no interval because there is one seed or all seeds gave the "
+    "same number. Untested: an entry has no runs, or the entries are equal by construction "
+    "because they share a computation. As published: the sign of the paper's own numbers, without "
+    "an interval; ? marks numbers that we could not verify in the text of the paper."
 )
 
 
@@ -75,9 +75,7 @@ class ClaimResult:
 
     @property
     def decimals(self) -> int:
-        # One more of slopes: a change per doubling is smaller than the differences it sums up to.
-        slope = self.claim.kind in ("rises", "falls")
-        return (self.claim.metric or self.spec).decimals + slope
+        return (self.claim.metric or self.spec).decimals
 
     @property
     def setting(self) -> str:
@@ -159,7 +157,7 @@ def judge(claim: Claim, table: Table) -> Verdict:
     """Return the verdict of the rows of `table`, over all entries that * stands for."""
     alternatives = list(claim_alternatives(claim, table.spec))
     comparisons = [alternatives] if claim.average else [[picks] for picks in alternatives]
-    weighted = [_mean_weights(claim, table.spec, picks) for picks in comparisons]
+    weighted = [_mean_weights(claim, picks) for picks in comparisons]
     confidence = _bonferroni(len(weighted))
     verdicts = []
     for weights in weighted:
@@ -174,12 +172,12 @@ def judge(claim: Claim, table: Table) -> Verdict:
 
 
 def _mean_weights(
-    claim: Claim, spec: TableSpec, alternatives: Sequence[Sequence[Position]]
+    claim: Claim, alternatives: Sequence[Sequence[Position]]
 ) -> dict[Position, float]:
     """Return the weight of each entry in the mean of comparisons; a repeated entry has one."""
     total: dict[Position, float] = defaultdict(float)
     for picks in alternatives:
-        for pick, weight in zip(picks, claim_weights(claim, spec, picks), strict=True):
+        for pick, weight in zip(picks, claim_weights(claim, picks), strict=True):
             total[pick] += weight / len(alternatives)
     return total
 
@@ -232,7 +230,7 @@ def judge_published(claim: Claim, spec: TableSpec) -> PublishedEffect | None:
         if claim.kind == "spread":
             effects.append(max(values) - min(values))
         else:
-            weights = claim_weights(claim, spec, picks)
+            weights = claim_weights(claim, picks)
             effects.append(sum(w * v for w, v in zip(weights, values, strict=True)))
     if not effects:
         return None

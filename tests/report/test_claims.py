@@ -268,7 +268,8 @@ def test_runs_of_their_own_are_judged_on_flatness() -> None:
         ({"spread": [["GN", "*"]], "bound": 0.1}, (False, 0.2)),
         ({"deviation": [["GN", 64]], "bound": 0.4}, (True, 0.3)),
         ({"deviation": [["GN", 64]], "bound": 0.2}, (False, 0.3)),
-        ({"rises": [["BN", "*"]]}, (True, 1.5)),
+        ({"rises": [["BN", "*"]]}, (True, 1.0)),
+        ({"falls": [["GN", "*"]]}, (False, -0.2)),
         ({"more": [["BN", 64], ["BN", 4], ["GN", 64], ["GN", 4]]}, (True, 5.9)),
         ({"higher": [["GN", "*"], ["BN", "*"]], "average": True}, (True, 0.433333)),
     ],
@@ -283,6 +284,18 @@ def test_the_papers_numbers_are_judged_by_their_sign(
     assert not result.unverified
 
 
+@pytest.mark.parametrize(("middle", "word"), [(74.0, "confirmed"), (60.0, "refuted")])
+def test_a_trend_is_one_over_all_columns(middle: float, word: str) -> None:
+    """In a line through three columns the middle one would have no weight."""
+    heights = {4: 70.0, 16: middle, 64: 78.0}
+    rows = [
+        row
+        for b, height in heights.items()
+        for row in runs("bn", b, [height, height + 0.1, height - 0.1])
+    ]
+    assert verdict(rows, rises=[["BN", "*"]]).outcome == word
+
+
 def test_another_metric_than_the_tables_can_be_claimed_about() -> None:
     """The learned ratios of switchable normalization: the paper draws them, and prints none."""
     shares = {4: 0.1, 16: 0.3, 64: 0.5}
@@ -295,7 +308,7 @@ def test_another_metric_than_the_tables_can_be_claimed_about() -> None:
     result = verdict(rows, **entry)
     assert result.outcome == "confirmed"
     assert result.effect is not None
-    assert result.effect.value == pytest.approx(0.1)  # 0.4 over four doublings
+    assert result.effect.value == pytest.approx(0.2)  # the smaller of two equal steps
     assert judge_published(claim(**entry), SPEC) is None
 
 

@@ -175,8 +175,14 @@ def test_one_unverified_number_makes_the_judgement_unverified() -> None:
     assert published(numbers, alike=[["BN", "*"], ["GN", "*"]], bound=9.0) == (True, -4.0, True)
 
 
-def test_a_slope_needs_cells_with_images_per_worker() -> None:
+def test_a_trend_needs_entries_with_images_per_worker() -> None:
     columns = {"small": {"batch": 4}, "wide": {"model": "resnet14"}}
     known = spec("made", TABLE | {"columns": columns, "published": {}})
     with pytest.raises(BadInput, match=r"it: BN, wide has no images per worker"):
         claim(known, rises=[["BN", "*"]])
+
+
+def test_a_trend_needs_entries_with_different_images_per_worker() -> None:
+    known = spec("made", TABLE | {"published": {}})
+    with pytest.raises(BadInput, match="rises compares entries with different images per worker"):
+        claim(known, rises=[["*", 4]])
