@@ -285,6 +285,16 @@ def test_beside_our_number_stands_the_papers_and_the_difference() -> None:
     assert cell_text(table, "minus", "RN50", "few") == "+9.0 ± 0.7 (2) [10.0, −1.0]"
 
 
+def test_a_setting_may_name_an_option_of_networks_on_an_axis() -> None:
+    setting = MADE["setting"] | {"model.init": "truncated_fan_in"}
+    assert one(FULL_RUNS, setting=setting).deviations == ["model.init=None (truncated_fan_in)"]
+    started = [
+        replace(row, config=row.config | {"model": {"init": "truncated_fan_in"}})
+        for row in FULL_RUNS
+    ]
+    assert one(started, setting=setting).deviations == []
+
+
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
