@@ -113,8 +113,7 @@ def _setting(spec: TableSpec, group: RunGroup) -> dict[str, Any]:
     setting = {
         key: value
         for key, value in group.options.items()
-        if key not in spec.keys
-        and (key.partition(".")[0] not in on_axes or key in spec.setting)
+        if key not in spec.keys and (key.partition(".")[0] not in on_axes or key in spec.setting)
     }
     if spec.metric.hardware:
         setting["devices"] = _hardware(row)

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Mapping
 from functools import cache
+from dataclasses import replace
 from typing import Any
 
 import pytest
