@@ -2,8 +2,8 @@
 
 import re
 from collections.abc import Mapping
-from functools import cache
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import pytest
@@ -290,7 +290,9 @@ def test_a_setting_may_name_an_option_of_networks_on_an_axis() -> None:
     setting = MADE["setting"] | {"model.init": "truncated_fan_in"}
     assert one(FULL_RUNS, setting=setting).deviations == ["model.init=None (truncated_fan_in)"]
     started = [
-        replace(row, config=row.config | {"model": {"init": "truncated_fan_in"}})
+        replace(
+            row, config=row.config | {"model": {"name": "resnet50", "init": "truncated_fan_in"}}
+        )
         for row in FULL_RUNS
     ]
     assert one(started, setting=setting).deviations == []
