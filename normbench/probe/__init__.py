@@ -6,5 +6,6 @@ forward_pass     spp and power: kinds of `normbench.measurements`, any network
 ratios           the ratios of runs with switchable normalization
 example_weight, speed, gains
                  kinds of their own, measurement and command in one module
+claims           claims of papers about the curves of a figure
 output           writes files and prints tables
 """

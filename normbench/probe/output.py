@@ -13,6 +13,7 @@ from tabulate import tabulate
 from normbench.config.files import training_probes
 from normbench.errors import BadInput
 from normbench.execution.provenance import commit, now, versions
+from normbench.probe.claims import describe_verdicts, judge_claims
 from normbench.probe.options import TrainedNetworkOptions
 from normbench.probe.request import ProbeRequest
 from normbench.probe.trained_network import TrainedRun
@@ -27,14 +28,17 @@ def write_results(request: ProbeRequest, records: Sequence[Record]) -> None:
     exists = (folder / f"{name}.csv").exists()
     note = " (older files were replaced; name=STEM keeps both)" if exists else ""
     paths = _write_records_and_figure(folder, name, request, records)
+    verdicts = judge_claims(request.claims, records)
     provenance = {
         "kind": request.kind, "networks": [words for _, words in request.networks],
         "options": dict(request.typed), "finished": now(), "versions": versions(),
-        "commit": commit(),
+        "commit": commit(), "claims": verdicts,
     }  # fmt: skip
     paths.append(folder / f"{name}.json")
     with _named_if_unwritten(paths[-1]):
         write_file(paths[-1], (json.dumps(provenance, indent=1) + "\n").encode())
+    if verdicts:
+        print(f"\n{describe_verdicts(verdicts)}")
     print(f"\n{', '.join(map(str, paths))}{note}")
 
 

@@ -7,7 +7,10 @@ from typing import Any
 from normbench.config import cli
 from normbench.config.files import FIGURES, load, names
 from normbench.errors import BadInput, DamagedFile, choose_from
+from normbench.probe.claims import ProbeClaim, parse_claim
 from normbench.probe.options import KINDS, WORDS, ProbeOptions
+from normbench.report.probe_columns import COLUMNS
+from normbench.report.yaml_checks import INVALID, reason
 
 VS = "vs"  # starts another network
 
@@ -22,6 +25,7 @@ class ProbeRequest:
     typed: Mapping[str, str]  # options as text, as typed or in the file of a figure
     stem: str  # name of the files
     title: str = ""  # of the figure
+    claims: Sequence[ProbeClaim] = ()  # of the paper about the figure
 
 
 def parse_request(kind_or_figure: str, words: Sequence[str]) -> ProbeRequest:
@@ -68,6 +72,7 @@ def _figure_request(name: str, words: Sequence[str], others: Sequence[str]) -> P
         figure["kind"], networks, options, typed,
         options.name or (f"{name}-changed" if changes else name),
         f"{title}, but {' '.join(changes)}" if changes else title,
+        _parse_claims(name, figure),
     )  # fmt: skip
 
 
@@ -89,6 +94,20 @@ def _load_figure(name: str) -> dict[str, Any]:
     if figure["kind"] not in KINDS:
         raise DamagedFile(f"{path}: kind={figure['kind']}; {choose_from(figure['kind'], KINDS)}")
     return figure
+
+
+def _parse_claims(name: str, figure: Mapping[str, Any]) -> list[ProbeClaim]:
+    """Parse the claims in the file of a figure.
+
+    Raises:
+        DamagedFile: one of them is invalid.
+    """
+    networks, columns = [*map(str, figure["networks"])], COLUMNS.get(figure["kind"])
+    quantities = (*columns.numbers, *columns.present) if columns else ()
+    try:
+        return [parse_claim(entry, networks, quantities) for entry in figure.get("claims", ())]
+    except INVALID as error:
+        raise DamagedFile(f"{FIGURES / f'{name}.yaml'}, claims: {reason(error)}") from error
 
 
 def _parse_options(kind: str, words: Sequence[str]) -> tuple[Any, dict[str, str]]:
