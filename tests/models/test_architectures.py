@@ -283,7 +283,7 @@ def test_the_last_gains_start_at_zero_in_the_blocks_of_the_option(
 def test_no_last_gain_can_start_at_zero_where_there_is_none(
     name: str, norm: str, error: type[Exception]
 ) -> None:
-    with pytest.raises(error, match="zero_init_last=all: .*; zero_init_last=null works"):
+    with pytest.raises(error, match=r"zero_init_last=all: .*; zero_init_last=null works"):
         model(name, norm=normalizer(norm), num_classes=10, zero_init_last="all")
 
 

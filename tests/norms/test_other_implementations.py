@@ -11,6 +11,7 @@ import pytest
 import torch
 from scipy.integrate import quad
 from scipy.stats import norm as gaussian
+from timm.layers.conv2d_same import Conv2dSame
 from timm.layers.evo_norm import (
     EvoNorm2dB0,
     EvoNorm2dB1,
@@ -20,7 +21,6 @@ from timm.layers.evo_norm import (
     EvoNorm2dS2,
 )
 from timm.layers.filter_response_norm import FilterResponseNormTlu2d
-from timm.layers.conv2d_same import Conv2dSame
 from timm.layers.norm import RmsNorm2d
 from timm.layers.pool2d_same import MaxPool2dSame
 from timm.layers.std_conv import ScaledStdConv2d, StdConv2d
