@@ -29,22 +29,21 @@ from official.parameters import (
 
 TOLERANCE = 1e-10
 GRAPHCORE: dict[str, Any] = {"groups": 4, "grouping": "strided", "eps": 1e-3}
-#: Networks of the papers: normalizer, its options, network, its options, size of the images.
-NETWORKS: dict[str, tuple[str, dict[str, Any], str, dict[str, Any], int]] = {
+#: Networks of the papers: normalizer, its options, network and its options.
+NETWORKS: dict[str, tuple[str, dict[str, Any], str, dict[str, Any]]] = {
     # The gains are the code's, which are sampled; ours are integrals.
-    "nf_resnet50": ("nf", {"gain": 1.7139588594436646}, "resnet50_v2", {"padding": "same"}, 64),
-    "nf_regnet_b0": ("nf", {"gain": 1.7881293296813965}, "nf_regnet_b0", {"padding": "same"}, 64),
-    "resnet50_v2_evonorm_b0": ("evonorm_b0", {}, "resnet50_v2", {"padding": "same_pool"}, 64),
-    "resnet50_v2_evonorm_s0": ("evonorm_s0", {}, "resnet50_v2", {"padding": "same_pool"}, 64),
-    "resnet50_v2_bn": ("bn", {}, "resnet50_v2", {"padding": "same_pool"}, 64),
-    "resnet50_bn": ("bn", {}, "resnet50", {"padding": "same_pool"}, 64),
-    "efficientnet_b0_gn": ("gn", GRAPHCORE, "efficientnet_b0", {"padding": "same"}, 64),
+    "nf_resnet50": ("nf", {"gain": 1.7139588594436646}, "resnet50_v2", {"padding": "same"}),
+    "nf_regnet_b0": ("nf", {"gain": 1.7881293296813965}, "nf_regnet_b0", {"padding": "same"}),
+    "resnet50_v2_evonorm_b0": ("evonorm_b0", {}, "resnet50_v2", {"padding": "same_pool"}),
+    "resnet50_v2_evonorm_s0": ("evonorm_s0", {}, "resnet50_v2", {"padding": "same_pool"}),
+    "resnet50_v2_bn": ("bn", {}, "resnet50_v2", {"padding": "same_pool"}),
+    "resnet50_bn": ("bn", {}, "resnet50", {"padding": "same_pool"}),
+    "efficientnet_b0_gn": ("gn", GRAPHCORE, "efficientnet_b0", {"padding": "same"}),
     "efficientnet_b0_gn_pn": (
         "gn_pn",
         {**GRAPHCORE, "samples": 200},
         "efficientnet_b0",
         {"padding": "same"},
-        64,
     ),
 }
 
@@ -104,12 +103,12 @@ def assert_gradients(
 
 @pytest.mark.parametrize("case", NETWORKS)
 def test_networks_are_those_of_the_official_code(case: str) -> None:
-    norm, norm_options, name, options, size = NETWORKS[case]
+    norm, norm_options, name, options = NETWORKS[case]
     ours = normalizer(norm, **norm_options)
     network = fill(model(name, norm=ours, num_classes=CLASSES, **options))
     excite_before_division(network)
     results = load(case)
-    x = torch.from_numpy(images(2, size)).requires_grad_()
+    x = torch.from_numpy(images()).requires_grad_()
     assert_equal(network.eval()(x), results["evaluation"])  # before training moves statistics
     output = network.train()(x)
     assert_equal(output, results["training"])

@@ -131,7 +131,11 @@ def proxy_value(name: str, channels: int) -> Array:
 def proxy_optimizer(module: Any) -> Any:
     """Return the optimizer that computes the proxies' statistics."""
     optimizer = module.make_pn_optimiser(
-        object, activation=tf.nn.swish, dtype=tf.float64, weight_decay=0.0
+        object,
+        activation=tf.nn.swish,
+        proxy_epsilon=np.float64(OPTIONS["proxy_epsilon"]),  # tf.cast takes floats as float32
+        dtype=tf.float64,
+        weight_decay=0.0,
     )
     return optimizer()
 
@@ -172,7 +176,7 @@ def compute(network: Any, proxy_norm: Any, *, proxied: bool, training: bool) -> 
                 v.load(proxy_value(names[v], v.shape[3]), session)
             for v, value in zip(proxies, session.run(filled), strict=True):
                 v.load(value, session)
-            feed = {x: images(2, 64).transpose(0, 2, 3, 1)}
+            feed = {x: images().transpose(0, 2, 3, 1)}
             values, image, computed = session.run((logits, by_x, list(by_variable.values())), feed)
     computed = dict(zip(by_variable, computed, strict=True))
     named = to_named_gradients(names, computed)

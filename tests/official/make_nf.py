@@ -55,9 +55,9 @@ def to_theirs(array: Any) -> Any:
     return array.transpose(2, 3, 1, 0) if array.ndim == 4 else array.T
 
 
-def make(case: str, network: Callable[..., Any], size: int) -> None:
+def make(case: str, network: Callable[..., Any]) -> None:
     """Write logits in both modes, and gradients."""
-    x = images(2, size).transpose(0, 2, 3, 1)
+    x = images().transpose(0, 2, 3, 1)
     both = haiku.transform(lambda x, training: network()(x, is_training=training)["logits"])
     shapes = jax.eval_shape(lambda x: both.init(jax.random.PRNGKey(0), x, True), x)
     weights = {
@@ -89,9 +89,8 @@ if __name__ == "__main__":
     from nfnets.nf_regnet import NF_RegNet
     from nfnets.nf_resnet import NF_ResNet
 
-    make("nf_resnet50", lambda: NF_ResNet(CLASSES, drop_rate=0.0, stochdepth_rate=0.0), 64)
+    make("nf_resnet50", lambda: NF_ResNet(CLASSES, drop_rate=0.0, stochdepth_rate=0.0))
     make(
         "nf_regnet_b0",
         lambda: NF_RegNet(CLASSES, drop_rate=0.0, stochdepth_rate=0.0, activation="silu"),
-        64,
     )

@@ -71,7 +71,7 @@ def build(layer: str, x: Any, *, v2: bool, training: bool) -> Any:
 
 def make(case: str, layer: str, *, v2: bool = True) -> None:
     """Write logits in both modes, gradients and the gains that start at 0."""
-    x = images(2, 64)
+    x = images()
     results = {}
     for training in (True, False):
         with tf.Graph().as_default(), tf.variable_scope("", dtype=tf.float64):

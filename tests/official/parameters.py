@@ -31,9 +31,9 @@ def uniform(name: str, shape: Sequence[int]) -> Array:
     return ((state >> np.uint64(11)) * 2.0**-52 - 1).reshape(shape)
 
 
-def images(number: int, size: int) -> Array:
-    """Return images (N, 3, `size`, `size`)."""
-    return 2 * uniform("images", (number, 3, size, size)) + 0.3
+def images() -> Array:
+    """Return images (2, 3, 64, 64), whose maps are even until they have one position."""
+    return 2 * uniform("images", (2, 3, 64, 64)) + 0.3
 
 
 def layer_images() -> Array:
