@@ -23,8 +23,10 @@ from normbench.models.dropout import StochasticDepth
 from normbench.norms.base.activations import activation
 from normbench.norms.base.layer import Normalizer, Normalizing, Scale
 from normbench.norms.base.residual import FixUp, NormalizerFree, Residual, SkipInit
+from normbench.norms.base.same_padding import SameConv2d
 
 Shortcut = Literal["identity", "projection"]
+ZeroInit = Literal["all", "identity"]
 Order = Literal["conv_norm_act", "norm_act_conv", "act_norm_conv"]
 Schemes = tuple[type[Residual], ...]
 #: A size of each stage. The command line checks such types, so constructors need not.
@@ -49,6 +51,7 @@ class Conv:
     groups: int = 1
     excite: float = 0.0  # hidden width of a following squeeze-excite as a share of `width`; 0: none
     excite_act: str = "relu"  # of its hidden units
+    same: bool = False  # padding SAME of TensorFlow and JAX instead of size // 2 on both sides
 
 
 def basic(channels: int, width: int, stride: int) -> tuple[Conv, ...]:
@@ -210,6 +213,8 @@ def convolution(norm: Normalizer, conv: Conv, *, bias: bool = True) -> nn.Conv2d
         conv.channels, conv.width, conv.size, conv.stride, conv.size // 2, groups=conv.groups,
         bias=bias and norm.conv_bias,
     )  # fmt: skip
+    if conv.same and conv.stride > 1:  # with stride 1 both paddings are the same
+        plain = SameConv2d(plain)
     return plain if norm.conv is None else norm.conv.convert(plain)
 
 
@@ -262,6 +267,23 @@ def initialize(
                 nn.init.zeros_(module.bias)
     branches = [list(block.get_submodule("convs").children()) for block in blocks]
     norm.residual.initialize(network, branches, head)  # type: ignore[arg-type]
+
+
+def zero_last_gains(blocks: Iterable[nn.Module], which: ZeroInit) -> None:
+    """Start the gain of the last normalization of post-activation blocks at 0.
+
+    Raises:
+        Impossible: the layers have no gain.
+    """
+    for block in blocks:
+        if which == "all" or isinstance(block.shortcut, nn.Identity):
+            gain = block.get_submodule("norms")[-1].weight  # type: ignore[index]
+            if gain is None:
+                raise Impossible(
+                    f"zero_init_last={which}: this normalizer has no gain at the end of residual "
+                    "branches; zero_init_last=null works"
+                )
+            nn.init.zeros_(gain)
 
 
 def fan_in_normal(weight: Tensor, gain: float) -> None:

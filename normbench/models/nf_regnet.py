@@ -45,6 +45,8 @@ class NFRegNet(nn.Module):
         depths: blocks of each stage.
         excite_act: activation in squeeze-excite, silu in appendix D's listing; null: relu, as in
             the released code.
+        padding: same pads strided convolutions as SAME of JAX, on even maps at one side alone (the
+            released code); null: at both sides.
         dropout: rate before the classifier.
         stochastic_depth: rate that grows linearly from 0; kept branches are not rescaled.
         max_groups: cap on the normalizer's groups; null leaves the normalizer's own number.
@@ -63,6 +65,7 @@ class NFRegNet(nn.Module):
         widths: tuple[Annotated[int, Field(ge=16)], ...],
         depths: Stages,
         excite_act: Literal["relu", "silu"] | None = None,
+        padding: Literal["same"] | None = None,
         dropout: Fraction = 0.0,
         stochastic_depth: Fraction = 0.0,
         max_groups: PositiveInt | None = None,
@@ -73,7 +76,8 @@ class NFRegNet(nn.Module):
             raise ValueError(f"depths={list(depths)}: {len(widths)} stages need as many")
         norm = norm.with_max_groups(max_groups)
         channels = int(widths[0] * WIDTH)  # the stem is as wide as the first stage
-        self.stem = convolution(norm, Conv(in_chans, channels, 3, 2), bias=False)
+        same = padding == "same"
+        self.stem = convolution(norm, Conv(in_chans, channels, 3, 2, same=same), bias=False)
         betas = [beta for stage in norm.residual.deviations(depths) for beta in stage]
         rates = linear_rates(stochastic_depth, sum(depths))
         blocks: list[BlockV2] = []
@@ -81,7 +85,7 @@ class NFRegNet(nn.Module):
             for block in range(depth):
                 convs = _convs(
                     channels, int(width * WIDTH), excite_act or "relu",
-                    first=not blocks, strided=block == 0,
+                    first=not blocks, strided=block == 0, same=same,
                 )  # fmt: skip
                 beta, rate = betas[len(blocks)], rates[len(blocks)]
                 blocks.append(BlockV2(norm, convs, beta, act=ACT, pool=True, rate=rate))
@@ -102,9 +106,9 @@ class NFRegNet(nn.Module):
 
 
 def _convs(
-    channels: int, width: int, excite_act: str, *, first: bool, strided: bool
+    channels: int, width: int, excite_act: str, *, first: bool, strided: bool, same: bool
 ) -> tuple[Conv, ...]:
     groups = int(channels * (1 if first else EXPANSION)) // GROUP  # rounded down to whole groups
     stride = 2 if strided else 1
     expand, grouped, project = bottleneck(channels, groups * GROUP, width, stride, groups, EXCITE)
-    return expand, replace(grouped, excite_act=excite_act), project
+    return expand, replace(grouped, excite_act=excite_act, same=same), project

@@ -30,6 +30,7 @@ from normbench.models.blocks import (
     Order,
     Shortcut,
     Stages,
+    ZeroInit,
     basic,
     bottleneck,
     convolution,
@@ -37,12 +38,15 @@ from normbench.models.blocks import (
     initialize,
     require_residual,
     truncated_fan_in_normal,
+    zero_last_gains,
 )
 from normbench.models.dropout import Dropout, Fraction, linear_rates
 from normbench.norms.base.activations import IDENTITY
 from normbench.norms.base.layer import Normalizer
+from normbench.norms.base.same_padding import SameMaxPool2d
 
 Init = Literal["fan_in", "truncated_fan_in"]
+Padding = Literal["same", "same_pool"]
 
 EXPANSION = 4  # channels of a bottleneck's output over those of its stage
 
@@ -72,6 +76,11 @@ class ResNet(nn.Module):
         stem_size: kernel of the first convolution.
         stem_stride: stride of the first convolution.
         stem_pool: 3x3 max pooling of stride 2 after the stem.
+        padding: same pads strided convolutions and the max pooling as SAME of TensorFlow and JAX,
+            on even maps at one side alone (the code of Brock et al. 2021, Graphcore's); same_pool
+            does so in the max pooling alone (EvoNorm's code); null: both sides of all maps.
+        zero_init_last: start the last gain of a v1 block's branch at 0: of all blocks (EvoNorm's
+            code for BN) or of those with an identity shortcut (Graphcore's code); null: at 1.
         dropout: rate before the classifier.
         stochastic_depth: rate that grows linearly from 0 in the first block.
         max_groups: cap on the normalizer's groups; null leaves the normalizer's own number.
@@ -103,6 +112,8 @@ class ResNet(nn.Module):
         stem_size: PositiveInt = 7,
         stem_stride: PositiveInt = 2,
         stem_pool: bool = True,
+        padding: Padding | None = None,
+        zero_init_last: ZeroInit | None = None,
         dropout: Fraction = 0.0,
         stochastic_depth: Fraction = 0.0,
         max_groups: PositiveInt | None = None,
@@ -116,12 +127,20 @@ class ResNet(nn.Module):
             raise ValueError("cardinality: basic blocks have no groups; bottleneck=true has")
         if shortcut == "identity" and not v1:
             raise ValueError("shortcut=identity: pre-activation blocks have shortcut=projection")
+        if zero_init_last and not v1:
+            raise ValueError(
+                f"zero_init_last={zero_init_last}: pre-activation blocks end with a convolution; "
+                "zero_init_last=null works"
+            )
         norm = norm.with_max_groups(max_groups)  # narrow stages leave many groups a channel each
-        self.stem = convolution(norm, Conv(in_chans, width, stem_size, stem_stride), bias=False)
+        same = padding == "same"
+        stem = Conv(in_chans, width, stem_size, stem_stride, same=same)
+        self.stem = convolution(norm, stem, bias=False)
         self.norm = norm.layer(width, act) if v1 else nn.Identity()
-        self.pool = nn.MaxPool2d(3, 2, padding=1) if stem_pool else nn.Identity()
+        pool = SameMaxPool2d(3, 2) if padding else nn.MaxPool2d(3, 2, padding=1)
+        self.pool = pool if stem_pool else nn.Identity()
         groups = cardinality if bottleneck else 0  # 0 stands for basic blocks
-        branches = list_branches(depths, strides, width, groups, base_width, excite or 0.0)
+        branches = list_branches(depths, strides, width, groups, base_width, excite or 0.0, same)
         betas = chain(*norm.residual.deviations(depths))  # of all blocks in a row
         rates = linear_rates(stochastic_depth, sum(depths))
         self.blocks = nn.Sequential()
@@ -135,24 +154,33 @@ class ResNet(nn.Module):
         self.before_head = norm.residual.before_conv()  # a shift in FixUp, else the identity
         self.dropout = Dropout(dropout)
         self.head = nn.Linear(channels, num_classes)
-        start: Callable[[Tensor], object] | None = None
-        if init == "fan_in":
-            start = partial(
-                fan_in_normal, gain=1.0 if order == "act_norm_conv" or act == IDENTITY else sqrt(2)
-            )
-        elif init == "truncated_fan_in":
-            start = truncated_fan_in_normal
-            truncated_fan_in_normal(self.head.weight)
-            nn.init.zeros_(self.head.bias)
-        if head_std is not None:
-            nn.init.normal_(self.head.weight, std=head_std)
-            nn.init.zeros_(self.head.bias)
-        initialize(self, norm, self.blocks, self.head, start)
+        gain = 1.0 if order == "act_norm_conv" or act == IDENTITY else sqrt(2)
+        start_classifier(self.head, init, head_std)
+        initialize(self, norm, self.blocks, self.head, start_of_convolutions(init, gain))
+        if zero_init_last:
+            zero_last_gains(self.blocks, zero_init_last)
 
     def forward(self, x: Tensor) -> Tensor:
         x = self.last(self.blocks(self.pool(self.norm(self.stem(x)))))
         logits: Tensor = self.head(self.dropout(self.before_head(x.mean(dim=(2, 3)))))
         return logits
+
+
+def start_of_convolutions(init: Init | None, gain: float) -> Callable[[Tensor], object] | None:
+    """Return the function that draws a convolution's weight, or None for N(0, 2 / fan-out)."""
+    if init == "fan_in":
+        return partial(fan_in_normal, gain=gain)
+    return truncated_fan_in_normal if init == "truncated_fan_in" else None
+
+
+def start_classifier(head: nn.Linear, init: Init | None, std: float | None) -> None:
+    """Draw the classifier's weight as `init` and `std` say, which then start its bias at 0."""
+    if init == "truncated_fan_in":
+        truncated_fan_in_normal(head.weight)
+    if std is not None:
+        nn.init.normal_(head.weight, std=std)
+    if init == "truncated_fan_in" or std is not None:
+        nn.init.zeros_(head.bias)
 
 
 def list_branches(
@@ -162,10 +190,12 @@ def list_branches(
     cardinality: int,
     base_width: int,
     excite: float,
+    same: bool,
 ) -> list[tuple[Conv, ...]]:
     """Return the convolutions of the branch of each block.
 
-    Options are those of `ResNet`; with a `cardinality` of 0 blocks are basic.
+    Options are those of `ResNet`; with a `cardinality` of 0 blocks are basic. `same` is the padding
+    of their convolutions.
 
     Raises:
         ValueError: a group has no channel.
@@ -182,6 +212,7 @@ def list_branches(
                 convs = bottleneck(channels, inner, EXPANSION * planes, stride, cardinality)
             else:
                 convs = basic(channels, planes, stride)
+            convs = tuple(replace(conv, same=same) for conv in convs)
             branches.append((*convs[:-1], replace(convs[-1], excite=excite)))
             channels = convs[-1].width
     return branches

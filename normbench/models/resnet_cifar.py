@@ -7,11 +7,11 @@ option A, which it uses for these nets) or is a normalized 1x1 convolution (opti
 on ImageNet); that of a pre-activation (v2) block is a 1x1 convolution.
 """
 
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from pydantic import PositiveFloat, PositiveInt
 
-from normbench.models.blocks import Order, Shortcut
+from normbench.models.blocks import Order, Shortcut, ZeroInit
 from normbench.models.dropout import Fraction
 from normbench.models.resnet import Init, ResNet
 from normbench.norms.base.layer import Normalizer
@@ -26,6 +26,7 @@ class CifarResNet(ResNet):
         depth: 6n + 2 layers.
         shortcut: "identity" (option A) or "projection" (option B).
         stem_stride: 1 as in the paper; 2 makes the net four times cheaper and its maps tiny.
+        padding: same pads strided convolutions as SAME of TensorFlow and JAX; null: at both sides.
         dropout: rate before the classifier; null: none.
         stochastic_depth: rate that grows linearly from 0 in the first block; null: none.
 
@@ -50,6 +51,8 @@ class CifarResNet(ResNet):
         init: Init | None = None,
         head_std: PositiveFloat | None = None,
         stem_stride: PositiveInt = 1,
+        padding: Literal["same"] | None = None,
+        zero_init_last: ZeroInit | None = None,
         dropout: Fraction | None = None,
         stochastic_depth: Fraction | None = None,
         max_groups: PositiveInt | None = None,
@@ -57,7 +60,8 @@ class CifarResNet(ResNet):
         super().__init__(
             norm, num_classes, in_chans, depths=depths(depth), bottleneck=False, order=self.order,
             width=width, strides=STRIDES, shortcut=shortcut, init=init, head_std=head_std,
-            stem_size=3, stem_stride=stem_stride, stem_pool=False,
+            stem_size=3, stem_stride=stem_stride, stem_pool=False, padding=padding,
+            zero_init_last=zero_init_last,
             dropout=dropout or 0.0, stochastic_depth=stochastic_depth or 0.0,
             max_groups=max_groups,
         )  # fmt: skip
@@ -79,13 +83,14 @@ class CifarResNetV2(CifarResNet):
         init: Init | None = None,
         head_std: PositiveFloat | None = None,
         stem_stride: PositiveInt = 1,
+        padding: Literal["same"] | None = None,
         dropout: Fraction | None = None,
         stochastic_depth: Fraction | None = None,
         max_groups: PositiveInt | None = None,
     ) -> None:
         super().__init__(
             norm, num_classes, in_chans, depth=depth, width=width, shortcut="projection",
-            init=init, head_std=head_std, stem_stride=stem_stride, dropout=dropout,
+            init=init, head_std=head_std, stem_stride=stem_stride, padding=padding, dropout=dropout,
             stochastic_depth=stochastic_depth, max_groups=max_groups,
         )  # fmt: skip
 

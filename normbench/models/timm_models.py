@@ -104,6 +104,7 @@ def mbconv_net(
     stem_stride: PositiveInt = 2,
     stem: PositiveInt = 32,
     head: PositiveInt = 1280,
+    padding: Literal["same"] | None = None,
     dropout: Fraction = 0.0,
     stochastic_depth: Fraction = 0.0,
     max_groups: PositiveInt | None = None,
@@ -119,6 +120,8 @@ def mbconv_net(
         stem_stride: stride of the first convolution.
         stem: channels of the first convolution.
         head: channels of the last convolution.
+        padding: same pads strided convolutions as SAME of TensorFlow, on even maps at one side
+            alone (Graphcore's code); null: at both sides.
         dropout: rate before the classifier.
         stochastic_depth: rate that grows linearly from 0; kept branches are rescaled.
         max_groups: cap on the normalizer's groups; null leaves the normalizer's own number.
@@ -134,7 +137,7 @@ def mbconv_net(
             f"blocks={list(blocks)}: stages are written as ir_r2_k3_s2_e6_c24_se0.25 ({error})"
         ) from error
     network = EfficientNet(
-        stages, num_classes, head, in_chans, stem, fix_stem=True,
+        stages, num_classes, head, in_chans, stem, fix_stem=True, pad_type=padding or "",
         round_chs_fn=partial(round_channels, multiplier=width), act_layer=_ACTS[act],
         drop_rate=dropout, drop_path_rate=stochastic_depth,
     )  # fmt: skip

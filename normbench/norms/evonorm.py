@@ -31,7 +31,8 @@ Elsewhere:
 - timm's B0 has eps 1e-3 instead of 1e-5; its running variances are unbiased; its S layers refuse
   channels that 32 does not divide. Its S0a, S1a and S2a normalize without activation as well.
 - The appendix does not name B1, B2, S1 and S2; the assignment of names is timm's.
-- The authors' TPU code starts the last gain of every residual branch of a v1 block at 0.
+- The authors' TPU code starts the last gain of every residual branch of a v1 block at 0, as does
+  `model.zero_init_last=all` here.
 - Several ports compute the root of torch's unbiased `std` + eps, the fourth root of the variance.
 """
 

@@ -3,9 +3,11 @@
     y = (x - mean) / sqrt(var + eps),   z = act(weight * y + bias)
 
 mean and (biased) var of each image over the C/G channels of a group and all positions, axes
-(c/g, h, w); weight and bias per channel, not per group. Layer normalization (Ba, Kiros and Hinton
-2016, eq. 3) is the case G = 1, instance normalization (Ulyanov, Vedaldi and Lempitsky 2016, eq. 5)
-the case G = C. Nothing differs in evaluation, unless `normbench.norms.inference` sets a weight.
+(c/g, h, w); weight and bias per channel, not per group. Channel c belongs to group c // (C/G), so
+the channels of a group are adjacent; with `grouping: strided` it belongs to group c mod G. Layer
+normalization (Ba, Kiros and Hinton 2016, eq. 3) is the case G = 1, instance normalization (Ulyanov,
+Vedaldi and Lempitsky 2016, eq. 5) the case G = C. Nothing differs in evaluation, unless
+`normbench.norms.inference` sets a weight.
 
 Placement: that of batch normalization. Instance normalization cannot stand before the final mean,
 where it makes all images' means equal (Proxy Norm, A.2.2), nor on 1x1 maps.
@@ -15,12 +17,13 @@ Elsewhere:
 - ConvNeXt's layer normalization and timm's `LayerNorm2d` are another layer: over the channels of
   each position, eps 1e-6.
 - torch's `InstanceNorm2d` has no gain and shift unless `affine=True`.
+- Graphcore's group norm is strided by default, also in the EfficientNets of Proxy Norm's code.
 - torch and timm refuse channels that the groups do not divide; here the largest divisor is used.
 - Wu and He start the last gain of every residual branch at 0 and decay gains and shifts.
 """
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -28,14 +31,23 @@ from torch.nn import functional as F
 
 from normbench.norms.base import reference_ops
 from normbench.norms.base.layer import Grouped, NormAct, Normalizer, Normalizing, saves_only_output
+from normbench.norms.base.moments import order_by_group
 from normbench.norms.base.options import positive
-from normbench.norms.base.running import normalize_weighted
+from normbench.norms.base.running import normalize_weighted, running_moments
 
 
 @dataclass(frozen=True)
 class GroupNorm(Grouped):
-    """Normalization over groups of channels of one image; options as in `Grouped`."""
+    """Normalization over groups of channels of one image.
 
+    Args:
+        groups: number of groups G; a layer uses the largest divisor of its channels up to it.
+        eps: added to the variance, inside the square root.
+        grouping: strided puts channel c into group c mod G, as Graphcore's code does; null: groups
+            of adjacent channels.
+    """
+
+    grouping: Literal["strided"] | None = None
     batch_independent: ClassVar[bool] = True
 
     def layer(self, channels: int, act: str | None = "relu") -> NormAct:
@@ -79,6 +91,7 @@ class GroupNormAct(Normalizing):
     def __init__(self, channels: int, act: str | None, options: GroupNorm | LayerNorm) -> None:
         super().__init__(channels, act)
         self.groups = options.groups_of(channels)
+        self.strided = isinstance(options, GroupNorm) and options.grouping == "strided"
         self.eps = options.eps
 
     def refusal(self, shape: torch.Size) -> str:
@@ -93,21 +106,33 @@ class GroupNormAct(Normalizing):
     @property
     def worth_recomputing(self) -> bool:
         # On a GPU, autocast runs group_norm in fp32 and saves fp32 maps.
-        return not saves_only_output(self.act) or torch.is_autocast_enabled("cuda")
+        more_maps = self.strided or torch.is_autocast_enabled("cuda")
+        return not saves_only_output(self.act) or more_maps
 
     def norm_act(self, x: Tensor) -> Tensor:
-        if self.weighs_examples:
+        if self.weighs_examples or self.strided:
             return super().norm_act(x)
         # For half precision torch computes the moments in fp32.
         return self.activation(F.group_norm(x, self.groups, self.weight, self.bias, self.eps))
 
     def normalize(self, x: Tensor) -> Tensor:
+        if self.strided:  # as adjacent channels of reordered maps
+            x = order_by_group(x, self.groups, dim=1)
         if self.weighs_examples:
-            return normalize_weighted(self, x, self.groups, self.example_weight)
-        return F.group_norm(x, self.groups, eps=self.eps)
+            y = self._normalize_weighted(x)
+        else:
+            y = F.group_norm(x, self.groups, eps=self.eps)
+        return order_by_group(y, self.channels // self.groups, dim=1) if self.strided else y
+
+    def _normalize_weighted(self, x: Tensor) -> Tensor:
+        mean, var = running_moments(self)
+        if self.strided:
+            mean, var = (order_by_group(each, self.groups, dim=0) for each in (mean, var))
+        return normalize_weighted(self, x, self.groups, self.example_weight, (mean, var))
 
     def reference_normalize(self, x: Tensor) -> Tensor:
-        return reference_ops.by_group(
+        by_group = reference_ops.by_strided_group if self.strided else reference_ops.by_group
+        return by_group(
             x,
             self.groups,
             lambda group: reference_ops.standardize(group, reference_ops.IMAGE, self.eps),

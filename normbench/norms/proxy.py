@@ -20,6 +20,7 @@ The paper decays the additional parameters in all networks, gain and shift only 
 
 Elsewhere:
 
+- Graphcore's groups of channels are strided (`grouping: strided`).
 - Graphcore's code has 200 samples, unofficial ports 256; both underestimate var(p) by 1 %.
 - In Graphcore's MBConv blocks squeeze-excite sees the activation before the division.
 - The package `proxynorm` 0.1.0 is another layer: as many samples as channels, offset by 0.03 rather

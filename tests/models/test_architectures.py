@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import timm
 import torch
+from timm.layers import Conv2dSame
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -16,6 +17,7 @@ from normbench.models.blocks import SqueezeExcite
 from normbench.models.dropout import StochasticDepth
 from normbench.models.profile import count_macs
 from normbench.norms.base.layer import Scale
+from normbench.norms.base.same_padding import SameConv2d, SameMaxPool2d
 from normbench.norms.base.standardized_conv import ScaledStandardizedConv2d, StandardizedConv2d
 from normbench.training.parameter_groups import list_parameters
 from support.layers import norm_layers
@@ -256,6 +258,63 @@ def test_weights_start_as_in_the_tpu_repository(name: str) -> None:
     weight, bias = plain.get_submodule("head").parameters()
     assert weight.std().item() == pytest.approx(weight.shape[1] ** -0.5, rel=0.02)
     assert not bias.any()
+
+
+@pytest.mark.parametrize(
+    ("option", "zeros"),
+    [(None, []), ("all", range(16)), ("identity", {*range(16)} - {0, 3, 7, 13})],
+)
+def test_the_last_gains_start_at_zero_in_the_blocks_of_the_option(
+    option: str | None, zeros: Any
+) -> None:
+    network = model("resnet50", norm=normalizer("bn"), num_classes=10, zero_init_last=option)
+    for block, layers in enumerate(network.get_submodule("blocks")):
+        *others, last = layers.get_submodule("norms")
+        assert last.weight.any() == (block not in zeros)  # type: ignore[union-attr]
+        assert all(layer.weight.all() for layer in others)  # type: ignore[union-attr, operator]
+    for block in [0, 3, 7, 13]:  # the projections' gains stay
+        assert network.get_parameter(f"blocks.{block}.shortcut.1.weight").all()
+
+
+@pytest.mark.parametrize(
+    ("name", "norm", "error"),
+    [("resnet50_v2", "bn", BadInput), ("resnet20", "fixup", Impossible)],
+)
+def test_no_last_gain_can_start_at_zero_where_there_is_none(
+    name: str, norm: str, error: type[Exception]
+) -> None:
+    with pytest.raises(error, match=r"zero_init_last=all: .*; zero_init_last=null works"):
+        model(name, norm=normalizer(norm), num_classes=10, zero_init_last="all")
+
+
+@pytest.mark.parametrize(
+    ("name", "option", "convs", "pools"),
+    [
+        ("resnet50_v2", "same", 4, 1),  # the stem and a 3x3 in three stages
+        ("resnet50_v2", "same_pool", 0, 1),
+        ("resnet50", "same", 4, 1),
+        ("resnet20", "same", 2, 0),
+        ("resnet20_v2", "same", 2, 0),
+        ("nf_regnet_b0", "same", 5, 0),
+        ("efficientnet_b0", "same", 5, 0),
+    ],
+)
+def test_where_even_maps_are_padded_at_one_side(
+    name: str, option: str, convs: int, pools: int
+) -> None:
+    padded, plain = (
+        model(name, norm=normalizer("bn"), num_classes=10, padding=padding)
+        for padding in (option, None)
+    )
+    kinds = [type(module) for module in padded.modules()]
+    assert kinds.count(SameConv2d) + kinds.count(Conv2dSame) == convs
+    assert kinds.count(SameMaxPool2d) == pools
+    padded.load_state_dict(plain.state_dict())
+    odd, even = torch.randn(2, 3, 33, 33), torch.randn(2, 3, 64, 64)
+    torch.testing.assert_close(padded.eval()(odd), plain.eval()(odd))
+    assert count_macs(padded, (3, 64, 64)) == count_macs(plain, (3, 64, 64))
+    if name != "nf_regnet_b0":  # whose classifier starts at 0
+        assert (padded(even) - plain(even)).abs().max() > 0.01 * plain(even).abs().max()
 
 
 @pytest.mark.parametrize(("option", "act"), [(None, F.relu), ("relu", F.relu), ("silu", F.silu)])

@@ -82,6 +82,19 @@ def test_in_sn_the_image_counts_in_the_statistics_of_bn(alpha: float) -> None:
     torch.testing.assert_close(layer(x), F.relu(layer.affine(y)))
 
 
+@pytest.mark.parametrize("alpha", [0.0, 0.4, 1.0])
+def test_strided_groups_are_adjacent_ones_of_reordered_channels(alpha: float) -> None:
+    order = [0, 3, 1, 4, 2, 5]  # the channels of groups 0, 1 and 2 of 3
+    layer = normalizer("gn", groups=3, grouping="strided").layer(6).double()
+    adjacent = normalizer("gn", groups=3).layer(6).double()
+    x = images((4, 6, 3, 3)).detach() * torch.arange(1, 7).view(-1, 1, 1)
+    recalibrate(layer, [2 * x + 1])
+    recalibrate(adjacent, [2 * x[:, order] + 1])
+    set_example_weight(layer.eval(), alpha)
+    set_example_weight(adjacent.eval(), alpha)
+    torch.testing.assert_close(layer(x)[:, order], adjacent(x[:, order]))
+
+
 FOREIGN: dict[str, Any] = {
     "torch bn": lambda: nn.BatchNorm2d(6),
     "timm bn": lambda: BatchNormAct2d(6, act_layer=nn.SiLU),

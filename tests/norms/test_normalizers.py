@@ -42,7 +42,8 @@ VARIANTS: dict[str, list[dict[str, Any]]] = {
     "evonorm_candidate": [{"which": which} for which in EXPRESSIONS],
     "frn": [{"learned_eps": True}],
     "ghost_bn": [{"ghost": 1}, {"ghost": 2}],
-    "gn_pn": [{"additional": False, "samples": 200}],
+    "gn": [{"groups": 4, "grouping": "strided"}],
+    "gn_pn": [{"additional": False, "samples": 200}, {"groups": 4, "grouping": "strided"}],
     "sn": [
         {"mix": "std", "over": ["in", "ln"]},
         {"over": ["in", "bn"], "unbiased": True},

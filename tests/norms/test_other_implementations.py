@@ -11,6 +11,7 @@ import pytest
 import torch
 from scipy.integrate import quad
 from scipy.stats import norm as gaussian
+from timm.layers.conv2d_same import Conv2dSame
 from timm.layers.evo_norm import (
     EvoNorm2dB0,
     EvoNorm2dB1,
@@ -21,6 +22,7 @@ from timm.layers.evo_norm import (
 )
 from timm.layers.filter_response_norm import FilterResponseNormTlu2d
 from timm.layers.norm import RmsNorm2d
+from timm.layers.pool2d_same import MaxPool2dSame
 from timm.layers.std_conv import ScaledStdConv2d, StdConv2d
 from timm.models.nfnet import _nonlin_gamma
 from torch import Tensor, distributed, nn
@@ -30,6 +32,7 @@ from torch.nn import functional as F
 from normbench.catalog import normalizer
 from normbench.norms import batch
 from normbench.norms.base.activations import GAINS, activation
+from normbench.norms.base.same_padding import SameConv2d, SameMaxPool2d
 from normbench.norms.base.standardized_conv import Standardization
 from normbench.norms.batch import BatchNorm, SyncBatchNormAct
 from normbench.norms.renorm import BatchRenormAct, set_progress
@@ -261,6 +264,27 @@ def test_evonorms_are_timms_with_the_papers_eps(name: str, training: bool, act: 
 
 
 # Weights and activations
+
+
+@pytest.mark.parametrize("stride", [1, 2, 3])
+@pytest.mark.parametrize("size", [1, 3, 5, 7])
+def test_padding_same_is_that_of_timms_ports_of_tensorflow(size: int, stride: int) -> None:
+    theirs = Conv2dSame(4, 6, size, stride, groups=2)
+    ours = SameConv2d(nn.Conv2d(4, 6, size, stride, groups=2))
+    ours.load_state_dict(theirs.state_dict())
+    pool, their_pool = SameMaxPool2d(size, stride), MaxPool2dSame(size, stride)
+    for height, width in [(8, 8), (9, 9), (8, 7), (5, 6), (1, 2)]:
+        x = torch.randn(2, 4, height, width) - 3  # below the zeros of a padding that was wrong
+        torch.testing.assert_close(ours(x), theirs(x))
+        assert torch.equal(pool(x), their_pool(x))
+
+
+@pytest.mark.parametrize("kind", ["ws", "scaled_ws"])
+def test_standardized_convolutions_keep_the_padding(kind: Any) -> None:
+    x, conv = torch.randn(2, 4, 8, 8), SameConv2d(nn.Conv2d(4, 6, 3, 2, bias=False))
+    standardized = Standardization(kind, 1e-5).convert(conv)
+    plain = F.conv2d(F.pad(x, (0, 1, 0, 1)), standardized.standardized(), stride=2)
+    torch.testing.assert_close(standardized(x), plain)
 
 
 @pytest.mark.parametrize(("groups", "size"), [(1, 3), (4, 3), (8, 3), (1, 1)])

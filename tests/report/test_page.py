@@ -48,10 +48,14 @@ class Page(HTMLParser):
 
 
 def as_in_evonorms_code(rows: list[Row]) -> list[Row]:
-    """With the crops and the start of the weights of EvoNorm's code."""
+    """With the crops, the start of the weights and the padding of EvoNorm's code."""
     for row in rows:
         row.config["data"]["area"] = 0.05
-        row.config["model"] |= {"init": "truncated_fan_in", "head_std": 0.01}
+        row.config["model"] |= {
+            "init": "truncated_fan_in",
+            "head_std": 0.01,
+            "padding": "same_pool",
+        }
     return rows
 
 

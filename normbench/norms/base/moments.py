@@ -61,6 +61,14 @@ def merge_channels(mean: Tensor, var: Tensor, groups: int) -> Moments:
     return merge_moments(mean.unflatten(-1, (groups, -1)), var.unflatten(-1, (groups, -1)), dim=-1)
 
 
+def order_by_group(x: Tensor, groups: int, dim: int) -> Tensor:
+    """Reorder the C channels along `dim`: those of group 0, then of group 1, ...
+
+    Channel c belongs to group c mod `groups`. C / `groups` groups undo it.
+    """
+    return x.unflatten(dim, (-1, groups)).transpose(dim, dim + 1).flatten(dim, dim + 1)
+
+
 def normalize_by(x: Tensor, moments: Moments, eps: float) -> Tensor:
     """Return (x - mean) / sqrt(var + eps), for moments (..., C) or (..., G) of groups."""
     mean, var = moments

@@ -32,6 +32,13 @@ def by_group(x: Tensor, groups: int, function: Callable[[Tensor], Tensor]) -> Te
     return torch.cat([function(part).expand_as(part) for part in parts], dim=1)
 
 
+def by_strided_group(x: Tensor, groups: int, function: Callable[[Tensor], Tensor]) -> Tensor:
+    """Apply `function` to each group of channels; channel c belongs to group c mod `groups`."""
+    parts = [x[:, group::groups] for group in range(groups)]
+    results = [function(part).expand_as(part) for part in parts]
+    return torch.stack([results[c % groups][:, c // groups] for c in range(x.shape[1])], dim=1)
+
+
 def by_set(x: Tensor, sets: int, function: Callable[[Tensor], Tensor]) -> Tensor:
     """Apply `function` to the images of each set; image k belongs to set k mod `sets`."""
     parts = [function(x[first::sets]).expand_as(x[first::sets]) for first in range(sets)]

@@ -139,11 +139,16 @@ def blend_moments(moments: Moments, running: Moments, weight: float) -> Moments:
     return (1 - weight) * m + weight * mean, blended
 
 
-def normalize_weighted(layer: Any, x: Tensor, groups: int, weight: float) -> Tensor:
-    """Normalize `x` by moments (N, G) of its groups, mixed by `weight` with the running ones."""
+def normalize_weighted(
+    layer: Any, x: Tensor, groups: int, weight: float, running: Moments | None = None
+) -> Tensor:
+    """Normalize `x` by moments (N, G) of its groups, mixed by `weight` with running ones (C,).
+
+    The running ones are those of `layer` unless `running` replaces them.
+    """
     x = upcast(x)
-    running = merge_channels(*running_moments(layer), groups)
-    return normalize_by(x, blend_moments(group_moments(x, groups), running, weight), layer.eps)
+    mean, var = merge_channels(*(running or running_moments(layer)), groups)
+    return normalize_by(x, blend_moments(group_moments(x, groups), (mean, var), weight), layer.eps)
 
 
 def running_moments(layer: nn.Module) -> Moments:

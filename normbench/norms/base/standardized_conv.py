@@ -21,6 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from normbench.errors import Impossible
+from normbench.norms.base.same_padding import SameConv2d, pad_same
 
 Kind = Literal["ws", "scaled_ws"]
 
@@ -61,9 +62,12 @@ class StandardizedConv2d(nn.Conv2d):
             device="meta",  # no memory: the parameters of `conv` come next
         )  # fmt: skip
         self.weight, self.bias = conv.weight, conv.bias
+        self.same = isinstance(conv, SameConv2d)
         self.eps = eps
 
     def forward(self, x: Tensor) -> Tensor:
+        if self.same:
+            x = pad_same(x, self.kernel_size[0], self.stride[0])
         weight = self.standardized().to(self.weight.dtype)
         out: Tensor = self._conv_forward(x, weight, self.bias)  # pads as `padding_mode` says
         return out

@@ -57,7 +57,7 @@ def run_kernel(layer: NormAct, x: Tensor) -> Tensor | None:
 
 
 def _group_norm(layer: GroupNormAct, x: Tensor) -> Tensor | None:
-    if layer.act not in ACTIVATIONS or layer.weighs_examples:
+    if layer.act not in ACTIVATIONS or layer.weighs_examples or layer.strided:
         return None
     options = SampleOptions(layer.groups, layer.eps, act=layer.act)
     return _one_image(x, options, Parameters(layer.weight, layer.bias, **_proxy(layer)))
