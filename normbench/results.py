@@ -89,6 +89,9 @@ class Row:
     test_top5: float | None = None
     test_loss: float | None = None
 
+    # Under recipe.example_weight: alpha of the evaluations, the usual and best ones, and gains.
+    example_weighing: dict[str, float] = field(default_factory=dict)
+
     # Network and data.
     params: int | None = None
     macs: int | None = None  # multiply-adds of convolutions and linear layers, one image, forward

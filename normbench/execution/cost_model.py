@@ -24,6 +24,7 @@ from normbench.execution.preflight import (
 )
 from normbench.execution.reuse import shareable_rows
 from normbench.results import Row
+from normbench.training.example_weight import ALPHAS
 from normbench.training.experiment import Experiment
 
 PASSES = 3  # forward passes that take as long as forward and backward of one training image
@@ -216,13 +217,20 @@ class _Costs:
         return Computation(
             title=f"{describe_pair(cell)} on {cell.data.name}",
             images=steps * cell.global_batch,
-            evaluated=epochs * val + test,
+            evaluated=epochs * val + test + _images_of_choice(experiment, val, test),
             macs=info.trained_macs,
             dense=dense,
             macs_evaluated=info.macs,
             worker_independent=info.worker_independent,
             rate=self.rates.find(cell, dense),
         )
+
+
+def _images_of_choice(experiment: Experiment, val: int, test: int) -> int:
+    """Return the images of the evaluations that choose `recipe.example_weight`."""
+    if experiment.recipe.example_weight is None:
+        return 0
+    return (len(ALPHAS) + 1) * val + test  # once more with the chosen one, and a test without
 
 
 def _training_length(experiment: Experiment, images: int) -> tuple[int, int]:

@@ -18,6 +18,7 @@ from normbench.errors import BadInput, Impossible, one_line
 from normbench.execution.job import CellCheck, PreflightRequest, PreflightResults
 from normbench.models.network_info import NetworkInfo
 from normbench.norms import kernels
+from normbench.norms.inference import weighable_layers
 from normbench.norms.workers import set_workers
 from normbench.training.experiment import Experiment
 from normbench.training.hardware import host_memory, missing_compiler, uses_gpu
@@ -106,7 +107,7 @@ class _Checks:
         self.request, self.gpus = request, torch.cuda.device_count()
         self.networks = Networks(request.log)
         self.cells: dict[str, CellCheck] = {}  # by cell with seed 0
-        self.train_images: dict[str, int] = {}  # by data set
+        self.images: dict[str, tuple[int, int]] = {}  # to train on and held out, by data set
         self.unstackable: dict[str, str] = {}  # by network and images of a step
 
     def check(self, cell: Cell) -> CellCheck:
@@ -127,12 +128,14 @@ class _Checks:
         if on_this_machine:
             _require_device(cell, self.gpus, request.processes or cell.trainer.devices)
             require_compiler(cell)
-        images = self._count_images(experiment)
+        images, held_out = self._count_images(experiment)
         require_learning_rate(cell, recipe)
         require_images(cell, images)
         _require_epochs(cell, recipe, images)
+        require_held_out(recipe, held_out)
         try:
             info = self.networks.inspect(experiment)
+            require_weighable(cell, recipe, info)
         except Impossible as reason:
             return CellCheck(impossible=str(reason))
         _require_plan(cell, info)
@@ -147,13 +150,13 @@ class _Checks:
             network_fields=info.row_fields(),
         )
 
-    def _count_images(self, experiment: Experiment) -> int:
+    def _count_images(self, experiment: Experiment) -> tuple[int, int]:
         cell, distorts = experiment.cell, bool(experiment.reg.policies)
         key = repr((cell.data, cell.loader, distorts))
-        if key not in self.train_images:
+        if key not in self.images:
             splits, _ = open_splits(experiment.data, cell.loader, policies=distorts, load=False)
-            self.train_images[key] = len(splits.train.labels)
-        return self.train_images[key]
+            self.images[key] = len(splits.train.labels), len(splits.val.labels)
+        return self.images[key]
 
     def _explain_unstackable(self, experiment: Experiment, info: NetworkInfo) -> str:
         """Return why seeds of the cell cannot be stacked; "" if they can, or need not."""
@@ -259,6 +262,29 @@ def require_learning_rate(cell: Cell, recipe: Recipe) -> None:
         recipe.peak_lr(cell.global_batch)
     except ValueError as error:  # a paper's table of learning rates lacks this global batch
         raise BadInput(f"{cell.title}: recipe={cell.recipe.name} {error}") from None
+
+
+def require_held_out(recipe: Recipe, images: int) -> None:
+    """Refuse to choose the weight of an image without held-out `images`."""
+    if recipe.example_weight and not images:
+        raise BadInput(
+            f"recipe.example_weight={recipe.example_weight}: data.val=0 holds out no images to "
+            "choose the weight on, and it must not be chosen on the test images; data.val=0.1 works"
+        )
+
+
+def require_weighable(cell: Cell, recipe: Recipe, info: NetworkInfo) -> None:
+    """Refuse to weight images in a network whose layers have no running mean and variance.
+
+    Raises:
+        Impossible: no layer of the network can.
+    """
+    if recipe.example_weight and not weighable_layers(info.network):
+        raise Impossible(
+            f"recipe.example_weight={recipe.example_weight}: norm={cell.norm.name} has no layer "
+            "with running means in which an image could count; bn, bgn or gn works, as does "
+            "recipe.example_weight=null"
+        )
 
 
 def _require_epochs(cell: Cell, recipe: Recipe, images: int) -> None:

@@ -15,11 +15,13 @@ The paper's results weight each image in its own statistics, as `normbench.norms
 Placement: that of batch normalization.
 
 Elsewhere: the paper's code has momentum 0.01 and stores E[x^2] instead of the variance, which adds
-the variance between steps.
+the variance between steps. Its groups have max(C // groups, 1) channels, so that 48 channels in 32
+groups make 48 groups, and 80 make 40; `more_groups` gives these numbers, where the default makes 24
+and 20.
 """
 
-from dataclasses import dataclass
-from typing import ClassVar
+from dataclasses import dataclass, replace
+from typing import ClassVar, Self
 
 import torch
 from torch import Tensor
@@ -34,7 +36,7 @@ from normbench.norms.base.moments import (
     normalize_by,
     set_moments,
 )
-from normbench.norms.base.options import positive, share
+from normbench.norms.base.options import largest_divisor, positive, share
 from normbench.norms.base.running import RunningStatistics, normalize_weighted, running_moments
 from normbench.norms.workers import PerWorker
 
@@ -45,12 +47,26 @@ class BatchGroupNorm(Grouped):
 
     Args:
         images: images that share statistics, a divisor of `batch`; null: all images of a worker.
+        more_groups: true: where `groups` does not divide the channels, the next larger number of
+            groups that does, as in the authors' code; null: the next smaller one.
         momentum: weight of a step's statistics in the running statistics.
     """
 
     images: int | None = positive(None)
+    more_groups: bool | None = None
     momentum: float = share(0.1)
     batch_independent: ClassVar[bool] = False
+
+    def with_max_groups(self, max_groups: int | None) -> Self:
+        capped = super().with_max_groups(max_groups)
+        # More groups than `groups` could be more than the model allows.
+        return capped if capped.groups == self.groups else replace(capped, more_groups=None)
+
+    def groups_of(self, channels: int) -> int:
+        if not self.more_groups:
+            return super().groups_of(channels)
+        # The largest groups of up to C // groups channels are the fewest groups from `groups` on.
+        return channels // largest_divisor(channels, max(channels // self.groups, 1))
 
     def layer(self, channels: int, act: str | None = "relu") -> NormAct:
         return BatchGroupNormAct(channels, act, self)

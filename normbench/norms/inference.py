@@ -47,19 +47,24 @@ def set_example_weight(model: nn.Module, alpha: float) -> int:
     """
     if not isinstance(alpha, int | float) or not 0 <= alpha <= 1:
         raise ValueError(f"alpha={alpha}: an image's weight is from 0 to 1")
-    layers = [(name, layer) for name, layer in model.named_modules() if _supports_weight(layer)]
+    layers = weighable_layers(model)
     if not layers:
         raise ValueError("the network has no layer that supports an example weight")
-    for name, layer in layers:
+    for name, layer in layers.items():
         plain = alpha == 1 and isinstance(layer, GroupNormAct | nn.GroupNorm)
         if not plain and getattr(layer, "running_mean", None) is None:
             raise ValueError(
                 f"the layer {name or 'itself'} has no running statistics; recalibrate(model, "
                 "batches) adds them, unless track_running_stats=False"
             )
-    for _, layer in layers:
+    for layer in layers.values():
         _set_weight(layer, alpha)
     return len(layers)
+
+
+def weighable_layers(model: nn.Module) -> dict[str, nn.Module]:
+    """Return the layers of `model` that support an example weight, by name."""
+    return {name: layer for name, layer in model.named_modules() if _supports_weight(layer)}
 
 
 def _supports_weight(layer: nn.Module) -> bool:

@@ -48,9 +48,10 @@ def find_contradiction(raw: dict[str, Any]) -> str:
         for name in ("train_loss", "test_loss"):
             if not -HUGE <= (raw.get(name) or 0) <= HUGE:
                 return f"has status=ok and {name}={str(raw[name])[:20]}"
-    for name, ratio in raw.get("sn_ratios", {}).items():
-        if not -HUGE <= ratio <= HUGE:
-            return f"has the ratio {name}={str(ratio)[:20]}, which no run can have"
+    for column, word in (("sn_ratios", "ratio"), ("example_weighing", "number")):
+        for name, value in raw.get(column, {}).items():
+            if not -HUGE <= value <= HUGE:
+                return f"has the {word} {name}={str(value)[:20]}, which no run can have"
     shared = raw.get("shared_with")
     if shared is not None and not is_file_name(shared):
         return f"has shared_with={shared[:50]!r}, which is no id"

@@ -40,6 +40,10 @@ def _sn_ratio(name: str, row: Row) -> float | None:
     return row.sn_ratios.get(name)
 
 
+def _example_weighing(name: str, row: Row) -> float | None:
+    return row.example_weighing.get(name)
+
+
 _SPEED = {"hardware": True, "learned": False}
 # No lambdas: tables are pickled for the processes that draw them.
 METRICS: Mapping[str, Metric] = {
@@ -59,6 +63,39 @@ METRICS: Mapping[str, Metric] = {
     ),
     "peak_memory_gb": Metric(
         "peak memory (GB)", 2, "lower", attrgetter("peak_memory"), 1e9, **_SPEED
+    ),
+    "alpha_top1": Metric(
+        "weight of an image that is best by accuracy",
+        2,
+        "",
+        partial(_example_weighing, "alpha_top1"),
+    ),
+    "alpha_loss": Metric(
+        "weight of an image that is best by loss", 2, "", partial(_example_weighing, "alpha_loss")
+    ),
+    "weighing_top1": Metric(
+        "gain in validation top-1 by example weighing (points)",
+        2,
+        "higher",
+        partial(_example_weighing, "val_top1"),
+    ),
+    "weighing_top5": Metric(
+        "gain in validation top-5 by example weighing (points)",
+        2,
+        "higher",
+        partial(_example_weighing, "val_top5"),
+    ),
+    "weighing_loss": Metric(
+        "reduction of the validation loss by example weighing (%)",
+        1,
+        "higher",
+        partial(_example_weighing, "val_loss"),
+    ),
+    "weighing_test_top1": Metric(
+        "gain in test top-1 by example weighing (points)",
+        2,
+        "higher",
+        partial(_example_weighing, "test_top1"),
     ),
     "bn_ratio_mean": Metric("share of BN in the means of SN", 2, "", partial(_sn_ratio, "mean.bn")),
     "bn_ratio_var": Metric(

@@ -21,6 +21,7 @@ from normbench.report.figure import COLOURS, RC_PARAMS, Files, save_figure, use_
 from normbench.report.figure_kinds import FileFormat
 from normbench.report.probe_columns import read_probe
 from normbench.report.table import Table
+from normbench.report.table_spec import Header, Label
 
 #: Kinds drawn for one seed: curves over blocks and layers are not averaged.
 ONE_SEED = ("spp", "power")
@@ -54,15 +55,20 @@ def draw(
 def draw_table_probes(table: Table, kind: str, forms: Sequence[FileFormat], runs: Path) -> Files:
     """Return the figure of a probe in the runs of `table`; each entry is one network.
 
-    Kinds in `ONE_SEED` are drawn for the last epoch of the first seed, others for all seeds.
+    Kinds in `ONE_SEED` are drawn for the last epoch of the first seed, others for all seeds. A
+    network of several entries, one for each metric, is drawn once.
     Damaged files are left out; if none is left, there is no figure.
     """
     records: list[Record] = []
+    drawn: set[str] = set()
     for label, entries in table.lines.items():
         for column, entry in zip(table.columns, entries, strict=True):
             for row in sorted(entry.runs, key=lambda row: row.seed):
-                place = f"batch {column}" if str(column).isdigit() else column
-                network = {"network": f"{' '.join(label)}, {place}", "seed": row.seed}
+                if row.id in drawn:
+                    continue
+                drawn.add(row.id)
+                network = {"network": _network_name(label, column), "seed": row.seed}
+                network["panel"] = label[0] if len(label) > 1 else None
                 if path := probe_file(runs / row.sweep / row.id, kind):
                     try:
                         measured = read_probe(path, kind)
@@ -76,6 +82,12 @@ def draw_table_probes(table: Table, kind: str, forms: Sequence[FileFormat], runs
     if not records:
         return {}
     return draw(kind, last_epoch(records, "network") if kind in ONE_SEED else records, forms=forms)
+
+
+def _network_name(label: Label, column: Header) -> str:
+    """Return row and column of a network; a column of a metric alone tells nothing about it."""
+    place = f"batch {column}" if str(column).isdigit() else str(column)
+    return ", ".join([" ".join(label), *([place] if column.keys else [])])
 
 
 def _panels(rows: int, columns: int, **options: Any) -> tuple[Figure, Any]:
@@ -239,10 +251,24 @@ def _largest(axes: Axes, records: Sequence[Record]) -> None:
 
 
 def _example_weight(records: Sequence[Record]) -> Figure:
-    """Draw accuracies and loss on the validation images over alpha, with the best marked."""
-    figure, ((*panels,),) = _panels(1, 3)
+    """Draw accuracies and loss on the validation images over alpha, with the best marked.
+
+    Networks of one data set, if the rows of a table name it, have a row of panels.
+    """
     # The test split has the chosen alphas alone, which are no curve.
-    curves = group_by([record for record in records if record["split"] == "val"], "network")
+    rows = group_by([record for record in records if record["split"] == "val"], "panel")
+    figure, panels = _panels(len(rows), len(_MEASURES))
+    for line, of_row in zip(panels, rows.values(), strict=True):
+        _weight_curves(line, group_by(of_row, "network"))
+        if len(rows) > 1:
+            line[-1].legend(fontsize=6)
+    if len(rows) == 1:
+        _legend(figure, panels[0][0])
+    return figure
+
+
+def _weight_curves(panels: Sequence[Axes], curves: Mapping[str, Sequence[Record]]) -> None:
+    """Draw accuracies and loss over alpha, means over seeds, a curve for each network."""
     for axes, (measure, label) in zip(panels, _MEASURES.items(), strict=True):
         for place, (network, points) in enumerate(curves.items()):
             by_alpha = {
@@ -258,8 +284,6 @@ def _example_weight(records: Sequence[Record]) -> Figure:
             axes.plot(x[best], y[best], "o", color=style["color"])
         axes.set(xlabel="α", title=f"{label} on the validation images")
         axes.grid(alpha=0.3)
-    _legend(figure, panels[0])
-    return figure
 
 
 def _speed(records: Sequence[Record]) -> Figure:

@@ -20,6 +20,7 @@ from normbench.measurements.training_probes import TrainingProbes
 from normbench.models.dropout import drop_layers, set_draws
 from normbench.norms.base.running import NetworkStatistics
 from normbench.norms.implementation import set_implementation
+from normbench.norms.inference import set_example_weight
 from normbench.norms.recalibration import recalibrate
 from normbench.norms.renorm import renorm_layers, set_progress
 from normbench.training.batches import Chunk, EvaluationBatch, StepBatch
@@ -34,6 +35,7 @@ from normbench.training.checkpoint import (
 from normbench.training.cuda_graph import ComputeGradients, GraphedStep
 from normbench.training.datamodule import DataModule
 from normbench.training.ema import MovingAverage
+from normbench.training.example_weight import AlphaCurve, lacks_statistics, statistics_steps
 from normbench.training.experiment import Training, set_plan
 from normbench.training.metrics import (
     CurveRecord,
@@ -80,6 +82,8 @@ class TrainingModule(LightningModule):
         self.dropping_layers = drop_layers(network)
         classes = experiment.data.classes
         self.validation, self.testing = Evaluation(classes), Evaluation(classes)
+        self.example_weight: float | None = None  # in evaluations; None: the layers' usual one
+        self.alpha_curve: AlphaCurve | None = None
         set_plan(network, self.plan)
         self.statistics = NetworkStatistics(network)
         self.ranks = Ranks(self, self.plan.devices)
@@ -287,14 +291,18 @@ class TrainingModule(LightningModule):
         self.average_statistics()
         steps = self.recipe.recalibration
         if steps and NetworkStatistics(self.evaluated):
-            images = self.datamodule.batches_after_training(steps)
-            batches = (batch.to(self.device).to(self.dtype) for batch in images)
-            with self.trainer.precision_plugin.forward_context(), force_eager():
-                recalibrate(self.evaluated, batches, self.ranks.reduce)
+            self._recalibrate(steps)
         if self.checkpoints is None:
             return
         if self.ranks.is_any(self.checkpoints.due_at_end() or stops):
             self._save_checkpoint()
+
+    def _recalibrate(self, steps: int) -> None:
+        """Compute running statistics from `steps` global batches under the final weights."""
+        images = self.datamodule.batches_after_training(steps)
+        batches = (batch.to(self.device).to(self.dtype) for batch in images)
+        with self.trainer.precision_plugin.forward_context(), force_eager():
+            recalibrate(self.evaluated, batches, self.ranks.reduce)
 
     @property
     def images_per_second(self) -> float:
@@ -304,6 +312,15 @@ class TrainingModule(LightningModule):
     def on_validation_epoch_start(self) -> None:
         self.validation.reset()
         self.average_statistics()
+        if self.example_weight is not None:
+            if lacks_statistics(self.evaluated):
+                self._recalibrate(statistics_steps(self.cell.global_batch))
+            set_example_weight(self.evaluated, self.example_weight)
+
+    def on_test_epoch_start(self) -> None:
+        self.testing.reset()
+        if self.example_weight is not None:
+            set_example_weight(self.evaluated, self.example_weight)
 
     def validation_step(self, batch: EvaluationBatch, _index: int) -> None:
         self._evaluate(self.validation, batch)

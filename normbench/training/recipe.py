@@ -11,6 +11,7 @@ from torch.optim import SGD, Optimizer
 from normbench.errors import choose_from
 from normbench.models.dropout import Fraction
 from normbench.training import parameter_groups
+from normbench.training.example_weight import Metric
 from normbench.training.learning_rate import LearningRateSchedule
 
 
@@ -31,6 +32,10 @@ class Recipe(LearningRateSchedule):
         recalibration: global batches of training images from which running statistics are computed
             after the training, under its final weights (the "batch average" of switchable
             normalization); null: they stay moving averages.
+        example_weight: metric on the held-out images (top1, top5 or loss) that chooses the weight
+            of an image in its own statistics for the evaluations of the run (Summers and Dinneen
+            2020, section 3.1; `normbench.training.example_weight`); null: the normalizer's usual
+            weight.
         ema: decay of an exponential moving average of weights and running statistics, which
             evaluations see: min(ema, (1 + i) / (10 + i)) after step i, as in EfficientNet's code;
             null: none.
@@ -48,6 +53,7 @@ class Recipe(LearningRateSchedule):
     decayed: tuple[str, ...] = ("weight", "bias")
     gain_target: float | None = None
     recalibration: PositiveInt | None = None
+    example_weight: Metric | None = None
     ema: Fraction | None = None
     ema_unit: Literal["step", "epoch"] | None = None
     crop: PositiveInt | None = None

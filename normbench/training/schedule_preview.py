@@ -92,6 +92,11 @@ def describe_options(recipe: Recipe) -> Iterator[str]:
         yield f"evaluations: moving average of weights with a decay of {recipe.ema:g} per {unit}"
     if recipe.recalibration is not None:
         yield f"evaluations: running statistics from {recipe.recalibration} global batches"
+    if recipe.example_weight is not None:
+        yield (
+            "evaluations: an image's weight in its own statistics is the best one by the "
+            f"{recipe.example_weight} of the held-out images"
+        )
 
 
 def format_schedule(recipe: Recipe, images: int, global_batch: int) -> str:

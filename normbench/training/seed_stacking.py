@@ -145,7 +145,12 @@ class StackedTrainingModule(LightningModule):
 
     def on_validation_epoch_start(self) -> None:
         for module in self.active:
+            module.trainer = self.trainer  # a training that is complete has not been fitted
             module.on_validation_epoch_start()
+
+    def on_test_epoch_start(self) -> None:
+        for module in self.active:
+            module.on_test_epoch_start()
 
     def validation_step(self, batches: list[EvaluationBatch], index: int) -> None:
         for module, batch in zip(self.seeds, batches, strict=True):

@@ -5,9 +5,10 @@ import math
 import os
 import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import torch
@@ -25,6 +26,15 @@ from pytorch_lightning.strategies import DDPStrategy, Strategy
 from normbench.config.plan import Plan
 from normbench.norms.ratios import mean_ratios
 from normbench.training.datamodule import DataModule
+from normbench.training.example_weight import (
+    ALPHAS,
+    AlphaCurve,
+    AlphaPoint,
+    Metric,
+    best_alphas,
+    point_of,
+    usual_alpha,
+)
 from normbench.training.experiment import Training
 from normbench.training.hardware import (
     measure_devices,
@@ -74,10 +84,19 @@ def fit_and_test(
     with suppress(Diverged), first.stop_signals.deferred():
         if not finished:
             trainer.fit(module, datamodule)
-        if first.datamodule.holds_out and (first.recipe.recalibration or finished):
-            trainer.validate(module, datamodule, verbose=False)  # under the final statistics
-        trainer.test(module, datamodule, verbose=False)
+        validate = partial(trainer.validate, module, datamodule, verbose=False)
+        test = partial(trainer.test, module, datamodule, verbose=False)
+        recipe = first.recipe
+        if recipe.example_weight:
+            _choose_example_weights(recipe.example_weight, seeds, validate, test)
+        if first.datamodule.holds_out and (
+            recipe.recalibration or recipe.example_weight or finished
+        ):
+            validate()  # under the final statistics
+        test()
     seconds = time.monotonic() - started
+    for seed in seeds:
+        _report_alpha_curve(seed)
     return [
         {
             **collect_results(seed),
@@ -90,6 +109,48 @@ def fit_and_test(
         }
         for seed in seeds
     ]
+
+
+def _choose_example_weights(
+    metric: Metric,
+    seeds: Sequence[TrainingModule],
+    validate: Callable[[], object],
+    test: Callable[[], object],
+) -> None:
+    """Choose, by a metric, the weight of an image for the evaluations of each seed.
+
+    `validate` and `test` evaluate all seeds on the images of a split; seeds that diverged have no
+    evaluation.
+    """
+    active = [seed for seed in seeds if not seed.divergence]
+    points: list[list[AlphaPoint]] = [[] for _ in active]
+    for alpha in ALPHAS:
+        for seed in active:
+            seed.example_weight = alpha
+        validate()
+        for seed, curve in zip(active, points, strict=True):
+            curve.append(point_of("val", alpha, seed.validation.summary("val")))
+    for seed in active:
+        seed.example_weight = usual_alpha(seed.evaluated)
+    test()
+    for seed, curve in zip(active, points, strict=True):
+        usual = usual_alpha(seed.evaluated)
+        best = best_alphas(curve, usual)
+        tested = {usual: point_of("test", usual, seed.testing.summary("test"))}
+        seed.alpha_curve = AlphaCurve(curve, usual, best, tested)
+        seed.example_weight = best[metric]
+
+
+def _report_alpha_curve(seed: TrainingModule) -> None:
+    """Add the test with the chosen weight to the curve over weights, and report its records."""
+    if seed.alpha_curve is None or seed.example_weight is None:
+        return
+    tested = point_of("test", seed.example_weight, seed.testing.summary("test"))
+    seed.alpha_curve = seed.alpha_curve.with_test(tested)
+    epoch = math.ceil(seed.done / seed.steps_per_epoch)
+    columns = {"network": seed.cell.title, "epoch": epoch}
+    records = [columns | record for record in seed.alpha_curve.records()]
+    seed.listener.on_probe("example_weight", records, epoch)
 
 
 def collect_results(module: TrainingModule) -> dict[str, Any]:
@@ -105,6 +166,8 @@ def collect_results(module: TrainingModule) -> dict[str, Any]:
         "sn_ratios": mean_ratios(module.evaluated),
         **module.testing.summary("test"),
     }
+    if (metric := module.recipe.example_weight) and module.alpha_curve:
+        fields["example_weighing"] = module.alpha_curve.row_field(metric)
     if module.datamodule.holds_out:
         fields["val_top1"] = module.validation.summary("val")["val_top1"]
     # A dead network still learns the class frequencies, which gives a loss just below ln(classes).

@@ -67,6 +67,7 @@ class StopAtTheEnd(Curve, StopSignals):
         ["norm=bn", "trainer.chunk=1"],
         ["norm=evonorm_s0", "recipe.ema=0.9", "reg=mixup", "recipe.schedule=cosine"],
         ["norm=batch_renorm", "recipe.recalibration=3"],
+        ["norm=gn", "recipe.example_weight=loss"],
     ],
     ids=str,
 )

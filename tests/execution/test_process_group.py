@@ -177,6 +177,7 @@ def test_a_plan_does_not_change_the_run_id(tmp_path: Path) -> None:
             ["norm=bn", "recipe.recalibration=3"],
             ["norm=evonorm_b0", "recipe.ema=0.9", "reg=cutmix"],
             ["norm=batch_renorm", "recipe.ema=0.9", "recipe.recalibration=2"],
+            ["norm=gn", "recipe.example_weight=loss"],
             ["norm=fixup"],
             ["norm=skipinit", "model=resnet14_v2"],
         ],

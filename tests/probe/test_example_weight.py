@@ -14,6 +14,7 @@ from normbench.catalog import normalizer
 from normbench.norms.batch import BatchNormAct
 from normbench.norms.inference import set_example_weight
 from normbench.probe import example_weight
+from normbench.training.example_weight import METRICS
 from support.networks import network_of, noise, unchanged
 
 
@@ -79,7 +80,8 @@ def test_the_best_alpha_is_chosen_on_the_validation_images(norm: str) -> None:
         found = example_weight.alpha_curve(network, 10, pairs(1), pairs(2), [0.0, 0.3, 1.0])
         assert [point.alpha for point in found.points] == [0.0, 0.3, 1.0]
         assert found.usual == 0
-    for measure, sign in (("top1", -1), ("top5", -1), ("loss", 1)):
+    for measure in METRICS:
+        sign = 1 if measure == "loss" else -1
         values = {point.alpha: sign * getattr(point, measure) for point in found.points}
         assert values[found.best[measure]] == min(values.values())
     assert found.tested.keys() == {0.0, *found.best.values()}

@@ -45,8 +45,12 @@ SUMS: dict[str, tuple[int, float]] = {
     "evonorm_9": (36, 2731.0),
     "four_things_batch_group": (8, 453.08),
     "four_things_decay": (5, 99.87),
+    "four_things_fig1": (3, 5.46),
+    "four_things_fig2": (0, 0.0),
     "four_things_fig3": (4, 105.43),
+    "four_things_fig4": (0, 0.0),
     "four_things_fig5": (2, 12.4),
+    "four_things_negatives": (1, 0.5),
     "nf_1": (12, 933.9),
     "nf_2": (6, 401.7),
     "nf_3": (84, 3472.67),
@@ -89,7 +93,8 @@ def test_every_table_of_the_papers_is_there() -> None:
         *(f"evonorm_{n}" for n in range(9, 14)),
         *(f"nf_{n}" for n in range(1, 8)),
         *(f"proxy_norm_{n}" for n in range(2, 17)),
-        *(f"four_things_{part}" for part in ("fig3", "fig5", "decay", "batch_group")),
+        *(f"four_things_fig{number}" for number in range(1, 6)),
+        *(f"four_things_{part}" for part in ("decay", "batch_group", "negatives")),
         *(f"sn_{part}" for part in ("1", "2", "2_hard", "subsets", "initialization", "input")),
     }
     assert wanted == set(PAPERS)

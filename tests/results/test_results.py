@@ -58,6 +58,7 @@ def test_numbers_that_json_does_not_know_are_no_part_of_a_row(tmp_path: Path) ->
         ({"test_loss": float("nan")}, "is not JSON: NaN is not a JSON number"),
         ({"train_loss": 10**400}, "has status=ok and train_loss=1000"),
         ({"sn_ratios": {"mean.bn": 10**400}}, "has the ratio mean.bn="),
+        ({"example_weighing": {"alpha": 10**400}}, "has the number alpha="),
         ({"shared_with": "../../0123456789ab"}, "has shared_with="),
         ({"data": "\ud800"}, "is not JSON: 'utf-8' codec can't encode"),
     ],

@@ -95,6 +95,8 @@ def test_every_normalizer_is_trained_as_alone(norm: str) -> None:
             marks=SLOW,
         ),
         pytest.param(["recipe.recalibration=2"], id="batch average", marks=SLOW),
+        pytest.param(["recipe.example_weight=loss"], id="images with a weight", marks=SLOW),
+        pytest.param(["recipe.example_weight=top1", "norm=gn"], id="group statistics", marks=SLOW),
         pytest.param(["recipe.gain_target=1", "recipe.decayed=[weight,gain]"], id="gains to 1"),
         pytest.param(["recipe=evonorm_mobilenet", "recipe.epochs=null"], id="RMSProp", marks=SLOW),
         pytest.param(["reg=mixup"], id="mixup", marks=SLOW),
