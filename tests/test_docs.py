@@ -13,8 +13,7 @@ from performance_tables import performance
 
 from normbench import catalog
 from normbench.config.build import options
-from normbench.config.files import CLAIMS, CONF, FIGURES, ROOT, TABLES, load, names
-from normbench.report.metrics import METRICS
+from normbench.config.files import CONF, ROOT, names
 
 pytestmark = pytest.mark.skipif(
     not (ROOT / "pyproject.toml").exists(), reason="not a checkout, so there are no pages"
@@ -171,11 +170,3 @@ def test_a_new_normalizer_that_is_not_its_equation_fails(tmp_path: Path) -> None
     wrong = TOY.replace("(1 + (x**2) ** 0.5)", "(1.0001 + (x**2) ** 0.5)")
     failed = re.findall(r"^FAILED \S+::(\w+)", outcome(tmp_path, wrong), re.M)
     assert "test_values_and_gradients_are_those_of_the_reference" in failed
-
-
-def test_the_page_of_claims_has_every_claim_and_no_other() -> None:
-    text = (ROOT / "docs" / "claims.md").read_text()
-    words = set(re.findall(r"`([a-z0-9_]+)`", text))
-    claims = {claim for file in names(CLAIMS) for claim in load(CLAIMS / f"{file}.yaml")["claims"]}
-    assert claims - words == set()
-    assert words - claims <= {*names(FIGURES), *names(TABLES), *METRICS}

@@ -1,8 +1,9 @@
 """Example weighing: its formula, the curve over alpha, and what is chosen by it."""
 
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,8 +15,14 @@ from normbench.catalog import normalizer
 from normbench.norms.batch import BatchNormAct
 from normbench.norms.inference import set_example_weight
 from normbench.probe import example_weight
+from normbench.records.probes import PROBES, Record, group_by, write_records
+from normbench.report import probe_figures
+from normbench.report.pivot import tables
+from normbench.report.table_spec import spec
+from normbench.results import Row
 from normbench.training.example_weight import METRICS
 from support.networks import network_of, noise, unchanged
+from support.rows import runs
 
 
 def trained(norm: str) -> nn.Module:
@@ -108,3 +115,54 @@ def test_group_normalization_without_running_statistics_is_refused() -> None:
     with pytest.raises(ValueError, match="recalibrate"):
         example_weight.alpha_curve(network, 10, pairs(1), pairs(2))
     assert all(getattr(m, "example_weight", 1.0) == 1.0 for m in network.modules())
+
+
+WEIGHED = spec(
+    "weighed",
+    {
+        "title": "A table",
+        "metric": "val_top1",
+        "rows": [{"A": {"data": "digits"}, "B": {"data": "svhn"}}, {"BN": {"norm": "bn"}}],
+        "columns": {"accuracy": {"metric": "val_top1"}, "gain": {"metric": "weighing_top1"}},
+    },
+)
+
+
+def rows_with_curves(root: Path) -> list[Row]:
+    """Two seeds on each of two data sets, whose curves lie below `root`."""
+    rows = [
+        *runs("bn", 4, [70.0, 71.0], data="digits", example_weighing={"val_top1": 0.5}),
+        *runs("bn", 4, [60.0, 61.0], data="svhn", example_weighing={"val_top1": 1.5}),
+    ]
+    for row in rows:
+        points: list[Record] = [
+            {"network": "its words", "epoch": 3, "split": split, "alpha": alpha,
+             "top1": row.seed + alpha, "top5": 90.0, "loss": 1.0, "best": ""}
+            for split, alpha in (("val", 0.0), ("val", 0.5), ("test", 0.5))
+        ]  # fmt: skip
+        write_records(root / row.sweep / row.id / PROBES / "example_weight.csv", points)
+    return rows
+
+
+def test_a_table_of_metrics_has_each_run_once_and_a_row_of_panels_for_each_data_set(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (table,) = tables([WEIGHED], rows_with_curves(tmp_path), None)
+    gains = [[entry.values for entry in entries] for entries in table.lines.values()]
+    assert [[*values.values()] for _, values in gains] == [[0.5, 0.5], [1.5, 1.5]]
+    seen: list[Record] = []
+
+    def keep(_kind: str, records: Sequence[Record], forms: Sequence[str]) -> dict[str, bytes]:
+        assert forms == ["png"]
+        seen.extend(records)
+        return {}
+
+    monkeypatch.setattr(probe_figures, "draw", keep)
+    probe_figures.draw_table_probes(table, "example_weight", ["png"], tmp_path)
+    assert len(seen) == 4 * 3
+    assert [*group_by(seen, "network", "panel")] == [("A BN", "A"), ("B BN", "B")]
+    axes = probe_figures.DRAW["example_weight"](seen).axes
+    assert len(axes) == 2 * 3
+    # Means over the seeds 0 and 1, on the validation images alone.
+    (line,) = (line for line in axes[0].lines if line.get_label() == "A BN")
+    assert [*zip(*line.get_data(), strict=True)] == [(0.0, 0.5), (0.5, 1.0)]

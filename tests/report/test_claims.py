@@ -1,5 +1,6 @@
 """Claims before rows: which verdict, by which interval; and before the papers' own numbers."""
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from statistics import fmean, stdev
@@ -393,3 +394,23 @@ def test_a_deviation_has_the_interval_of_chi_square() -> None:
     )
     assert result.value == pytest.approx(stdev(values))
     assert std_interval([80.0]).low is None
+
+
+def listed_claims() -> dict[str, set[str]]:
+    """The claims that docs/claims.md names in the last column of its tables, by their file."""
+    page = (ROOT / "docs/claims.md").read_text()
+    _, *parts = re.split(r"^## .*\(`(\w+)`\)$", page, flags=re.MULTILINE)
+    return {
+        file: {
+            name
+            for line in text.splitlines()
+            if line.startswith("|")
+            for name in re.findall(r"`(\w+)`", line.rsplit("|", 2)[1])
+        }
+        for file, text in zip(parts[::2], parts[1::2], strict=True)
+    }
+
+
+@pytest.mark.parametrize(("file", "listed"), listed_claims().items())
+def test_the_list_of_a_papers_statements_has_every_claim(file: str, listed: set[str]) -> None:
+    assert listed == {*load(CLAIMS / f"{file}.yaml")["claims"]}
