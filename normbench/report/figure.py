@@ -158,10 +158,10 @@ def _draw_curve(
 
 
 def _draw_sizes(figure: Figure, table: Table, _runs: Path) -> Axes:
-    """Draw numbers over parameters and over multiply-adds."""
+    """Draw numbers over two sizes of the networks, as parameters and multiply-adds."""
     figure.set_figwidth(7.0)
     panels: Sequence[Axes] = figure.subplots(1, 2, sharey=True)
-    for axes, size in zip(panels, ("params_m", "macs_g"), strict=True):
+    for axes, size in zip(panels, table.spec.sizes, strict=True):
         for norm, points in by_size(table, size).items():
             x, y = zip(*sorted(points), strict=True)
             axes.plot(x, y, label=norm, **style(norm))
