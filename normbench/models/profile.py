@@ -27,7 +27,7 @@ POINTWISE = (
 #: sum; group normalization computes a variance, multiplies and adds.
 PER_INPUT = {
     "mean": 1, "sum": 1, "var_mean": 4, "native_group_norm": 6, "native_batch_norm": 2,
-    "_softmax": 3,
+    "_native_batch_norm_legit": 6, "_native_batch_norm_legit_no_training": 2, "_softmax": 3,
 }  # fmt: skip
 #: Messages of torch for maps smaller than a kernel.
 _TOO_SMALL = ("Kernel size can't be greater than actual input size", "Output size is too small")

@@ -52,12 +52,20 @@ METRICS: Mapping[str, Metric] = {
     "params_m": Metric("parameters (millions)", 1, "", attrgetter("params"), 1e6, learned=False),
     "macs_g": Metric("multiply-adds (billions)", 2, "", attrgetter("macs"), 1e9, learned=False),
     "inference_params_m": Metric(
-        "parameters at inference (millions)", 2, "", attrgetter("inference_params"), 1e6,
+        "parameters at inference (millions)",
+        2,
+        "",
+        attrgetter("inference_params"),
+        1e6,
         learned=False,
     ),
     "inference_macs_g": Metric(  # two operations each, so that the axis is that of the papers
-        "multiply-adds at inference, all operations (billions)", 3, "",
-        attrgetter("inference_operations"), 2e9, learned=False,
+        "multiply-adds at inference, all operations (billions)",
+        3,
+        "",
+        attrgetter("inference_operations"),
+        2e9,
+        learned=False,
     ),
     "images_per_second": Metric(
         "training images per second", 0, "higher", attrgetter("images_per_second"), **_SPEED
