@@ -19,7 +19,7 @@ from typing import Any
 import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FixedLocator, LogFormatterSciNotation, NullLocator
+from matplotlib.ticker import FixedLocator, LogFormatterSciNotation, MaxNLocator, NullLocator
 
 from normbench.config.files import CONF, names
 from normbench.errors import DamagedFile, leave_out
@@ -165,6 +165,7 @@ def _draw_sizes(figure: Figure, table: Table, _runs: Path) -> Axes:
         for norm, points in by_size(table, size).items():
             x, y = zip(*sorted(points), strict=True)
             axes.plot(x, y, label=norm, **style(norm))
+        axes.xaxis.set_major_locator(MaxNLocator(5))
         axes.set_xlabel(METRICS[size].label)
         axes.grid(alpha=0.3)
     panels[0].set_ylabel(table.spec.metric.label)
