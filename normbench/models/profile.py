@@ -81,16 +81,16 @@ def count_operations(model: nn.Module, image: tuple[int, int, int]) -> int:
 
 
 def _count_outputs(*_: Any, out_shape: Any, **__: Any) -> int:
-    return math.prod(_first_shape(out_shape))
+    return int(math.prod(_first_shape(out_shape)))
 
 
 def _count_inputs(operations: int, x: Any, *_: Any, out_shape: Any, **__: Any) -> int:  # noqa: ARG001
-    return operations * math.prod(x)
+    return operations * int(math.prod(x))
 
 
 def _count_pooling(x: Any, kernel: Any, *_: Any, out_shape: Any, **__: Any) -> int:  # noqa: ARG001
     sizes = kernel if len(kernel) == 2 else [kernel[0]] * 2
-    return math.prod(_first_shape(out_shape)) * math.prod(sizes)
+    return int(math.prod(_first_shape(out_shape)) * math.prod(sizes))
 
 
 def _first_shape(shapes: Any) -> Any:

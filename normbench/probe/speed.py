@@ -89,7 +89,7 @@ def measure_speeds(
     for name, network in networks.items():
         batch = len(network.images)
         try:
-            speeds[name] = Speed(name, batch, mode, "ok", **_measure_sizes(network, classes, mode))
+            speeds[name] = replace(_measure_sizes(network, classes, mode), network=name)
         except Impossible as reason:
             speeds[name] = Speed(name, batch, mode, "n/a", str(reason))
         except RuntimeError as error:
@@ -102,8 +102,8 @@ def measure_speeds(
             if name not in rates:  # it did not fit at the beginning of the round
                 continue
             try:
-                network = _build_network(networks[name], mode)
-                step = _make_step(network, networks[name], classes, mode)
+                built = _build_network(networks[name], mode)
+                step = _make_step(built, networks[name], classes, mode)
                 rates[name].append(_steps_per_second(step))
             except RuntimeError as error:  # another process on the device has taken the memory
                 speeds[name] = _out_of_memory(error, name, speeds[name].batch, mode)
@@ -119,15 +119,10 @@ def measure_speeds(
     return [speeds[name] for name in networks]
 
 
-def _measure_sizes(timed: TimedNetwork, classes: int, mode: StepMode) -> dict[str, int]:
-    """Return peak memory, parameters and operations of a network."""
-    device = timed.images.device
+def _measure_sizes(timed: TimedNetwork, classes: int, mode: StepMode) -> Speed:
+    """Return peak memory, parameters and operations of a network that has no name yet."""
     network = _build_network(timed, mode)
     on_meta = copy.deepcopy(network).to("meta").eval()
-    sizes = {
-        "params": sum(parameter.numel() for parameter in network.parameters()),
-        "operations": count_operations(on_meta, tuple(timed.images.shape[1:])),
-    }
     tensors = [*network.parameters(), *network.buffers()]
     weights = sum(each.numel() * each.element_size() for each in tensors)
     step = _make_step(network, timed, classes, mode)
@@ -136,8 +131,21 @@ def _measure_sizes(timed: TimedNetwork, classes: int, mode: StepMode) -> dict[st
         step()
         step()  # the momentum exists from the first step on
 
-    # Without the memory to build and fold the network, but with its weights.
-    return {**sizes, "memory": weights + peak_memory(two_steps, device)}
+    return Speed(
+        network="",
+        batch=len(timed.images),
+        mode=mode,
+        status="ok",
+        params=sum(parameter.numel() for parameter in network.parameters()),
+        operations=count_operations(on_meta, _image_shape(timed)),
+        # With the weights, but without the memory to build and fold the network.
+        memory=weights + peak_memory(two_steps, timed.images.device),
+    )
+
+
+def _image_shape(timed: TimedNetwork) -> tuple[int, int, int]:
+    _, channels, height, width = timed.images.shape
+    return channels, height, width
 
 
 def _steps_per_second(step: Step) -> float:
@@ -150,7 +158,7 @@ def _build_network(timed: TimedNetwork, mode: StepMode) -> nn.Module:
     network = timed.build()
     set_workers(network, 1)  # the images are those of one worker
     if mode == "folded":
-        return fold(network, tuple(timed.images.shape[1:]))
+        return fold(network, _image_shape(timed))
     return network.train(mode == "training")
 
 
