@@ -66,16 +66,16 @@ def fill(module: nn.Module) -> nn.Module:
 def excite_before_division(network: nn.Module) -> None:
     """Let squeeze-excite see activations before Proxy Norm divides them, as in Graphcore's code."""
 
-    def undo_division(norm: ProxyAct, _: nn.Module, inputs: tuple[Tensor]) -> Tensor:
+    def undo_division(norm: ProxyAct, conv: nn.Module, inputs: tuple[Tensor]) -> Tensor:
         _, var = norm.proxy_moments()
         return inputs[0] * torch.sqrt(var + norm.proxy_eps)[:, None, None]
 
     layers = dict(network.named_modules())
-    for name, reduce in layers.items():
+    for name, module in layers.items():
         block, _, layer = name.rpartition(".se.")
         norm = layers.get(f"{block}.bn{1 if block.startswith('blocks.0.') else 2}")
         if layer == "conv_reduce" and isinstance(norm, ProxyAct):
-            reduce.register_forward_pre_hook(partial(undo_division, norm))
+            module.register_forward_pre_hook(partial(undo_division, norm))
 
 
 def load(case: str) -> dict[str, Any]:

@@ -12,6 +12,7 @@ import sys
 from typing import Any
 
 import numpy as np
+import tensorflow.compat.v1 as tf
 
 from official.parameters import (
     EXAMPLE_WEIGHTS,
@@ -22,7 +23,7 @@ from official.parameters import (
     uniform,
     write,
 )
-from official.tensorflow_double import DoubleTensorFlow, tf
+from official.tensorflow_double import DoubleTensorFlow
 
 SOURCE = f"four_things_batch_norm 3d281c3, tensorflow {tf.__version__}"
 

@@ -19,9 +19,10 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
+import tensorflow.compat.v1 as tf
 
 from official.parameters import CLASSES, Array, images, parameter, summarize, uniform, write
-from official.tensorflow_double import DoubleTensorFlow, our_parameters, tf, to_ours
+from official.tensorflow_double import DoubleTensorFlow, our_parameters, to_ours
 
 SOURCE = f"graphcore/examples f60a6b32f8, tensorflow {tf.__version__}"
 REPEATS = (1, 2, 2, 3, 3, 4, 1)

@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import tensorflow.compat.v1 as tf
 
 from official.parameters import CLASSES, images, write
-from official.tensorflow_double import DoubleTensorFlow, our_parameters, run, tf
+from official.tensorflow_double import DoubleTensorFlow, our_parameters, run
 
 SOURCE = f"tensorflow/tpu 7dc921f, tensorflow {tf.__version__}"
 DEPTHS = (3, 4, 6, 3)

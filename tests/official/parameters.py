@@ -28,7 +28,8 @@ def uniform(name: str, shape: Sequence[int]) -> Array:
     for _ in range(2):  # modulo 2^64; the upper half of the bits is the better one
         state = state * np.uint64(6364136223846793005) + np.uint64(1442695040888963407)
         state ^= state >> np.uint64(32)
-    return ((state >> np.uint64(11)) * 2.0**-52 - 1).reshape(shape)
+    numbers: Array = (state >> np.uint64(11)).astype(np.float64) * 2.0**-52 - 1
+    return numbers.reshape(shape)
 
 
 def images() -> Array:

@@ -8,15 +8,12 @@ from collections.abc import Mapping
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
-# TensorFlow reads the environment when it is imported.
-os.environ["TF_USE_LEGACY_KERAS"] = "1"
-os.environ["CUDA_VISIBLE_DEVICES"] = ""
-
 import numpy as np
 import tensorflow.compat.v1 as tf
 
 from official.parameters import Array, parameter, summarize, uniform
 
+os.environ["TF_USE_LEGACY_KERAS"] = "1"  # read when `tf.layers` is used first
 tf.disable_eager_execution()
 
 

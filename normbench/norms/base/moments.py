@@ -66,7 +66,8 @@ def order_by_group(x: Tensor, groups: int, dim: int) -> Tensor:
 
     Channel c belongs to group c mod `groups`. C / `groups` groups undo it.
     """
-    return x.unflatten(dim, (-1, groups)).transpose(dim, dim + 1).flatten(dim, dim + 1)
+    by_rank: Tensor = x.unflatten(dim, (-1, groups))  # (C/G, G) in place of C
+    return by_rank.transpose(dim, dim + 1).flatten(dim, dim + 1)
 
 
 def normalize_by(x: Tensor, moments: Moments, eps: float) -> Tensor:
