@@ -27,6 +27,7 @@ from normbench.training.checkpoint import (
     State,
     collect_optimizer_state,
     is_new_run,
+    load_roles,
     load_weights,
     require_continuable,
     restore_optimizer_state,
@@ -97,7 +98,7 @@ class TrainingModule(LightningModule):
         self.probes = TrainingProbes(probe.kinds, probe.every, cell.title, self.listener.on_probe)
         self._state = training.state
         if training.state is not None:
-            self._load_training_state(training.state)
+            self._begin_with(training.state)
 
     @property
     def evaluated(self) -> nn.Module:
@@ -343,6 +344,15 @@ class TrainingModule(LightningModule):
             "training_seconds": self.training_seconds,
             "resumed": self.resumed,
         }
+
+    def _begin_with(self, state: State) -> None:
+        """Continue from `state`, or begin with only the parameters of the roles that it names."""
+        if "roles" not in state:
+            self._load_training_state(state)
+            return
+        for network in (self.model,) if self.ema is None else (self.model, self.ema.network):
+            load_roles(network, state)
+        self._state = None
 
     def _load_training_state(self, state: State) -> None:
         require_continuable(state, self.steps, self.steps_per_epoch)
