@@ -18,10 +18,10 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from normbench.measurements.training_probes import TrainingProbes
 from normbench.models.dropout import drop_layers, set_draws
+from normbench.norms.base.progress import scheduled_layers, set_progress
 from normbench.norms.base.running import NetworkStatistics
 from normbench.norms.implementation import set_implementation
 from normbench.norms.recalibration import recalibrate
-from normbench.norms.renorm import renorm_layers, set_progress
 from normbench.training.batches import Chunk, EvaluationBatch, StepBatch
 from normbench.training.checkpoint import (
     State,
@@ -77,7 +77,7 @@ class TrainingModule(LightningModule):
         self.lr = 0.0  # of the latest step
         self.divergence = ""  # which loss was not finite
         self.metrics = StepMetrics(self.steps, self.steps_per_epoch, cell.global_batch)
-        self.scheduled_layers = renorm_layers(network)
+        self.scheduled_layers = scheduled_layers(network)
         self.dropping_layers = drop_layers(network)
         classes = experiment.data.classes
         self.validation, self.testing = Evaluation(classes), Evaluation(classes)
