@@ -131,19 +131,22 @@ class Cell:
     protocol: str
     seed: int
     precision: str
-    init_from: str | None
+    init_from: str | None  # RUN@EPOCH
+    init_only: tuple[str, ...] | None  # roles of the parameters that it takes from there; None: all
     loader: Loader  # how images are read, not which
     trainer: Hardware
     checkpoint: Checkpointing
     probe: Probing
     logger: Choice
+    start: str = ""  # title of the run in init_from, if the command line describes it
 
     @property
     def identity(self) -> dict[str, Any]:
         """Everything that is meant to change the numbers of a run."""
         choices = {group: getattr(self, group).identity for group in GROUPS}
-        start = {} if self.init_from is None else {"init_from": self.init_from}
-        return choices | {key: getattr(self, key) for key in KEYS} | start
+        start = {"init_from": self.init_from, "init_only": self.init_only and [*self.init_only]}
+        given = {key: value for key, value in start.items() if value is not None}
+        return choices | {key: getattr(self, key) for key in KEYS} | given
 
     @cached_property
     def id(self) -> str:
@@ -172,6 +175,8 @@ class Cell:
         ]
         if self.init_from is not None:
             words.append(f"init_from={self.init_from}")
+        if self.init_only is not None:
+            words.append(f"init_only={_format_value([*self.init_only])}")
         return " ".join(words)
 
     @property

@@ -17,6 +17,8 @@ os.environ["HYDRA_FULL_ERROR"] = "1"
 
 import hydra
 from hydra.conf import HydraConf
+from hydra.core.config_loader import ConfigLoader
+from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
@@ -40,6 +42,7 @@ from normbench.config.files import (
 from normbench.config.help_text import epilog
 from normbench.config.hydra_errors import hydra_fails, one_sentence
 from normbench.config.parse import parse
+from normbench.config.start import described_words, is_id, split_start
 from normbench.errors import BadInput
 
 #: Interpolations that give every cell of a composition the same value.
@@ -65,7 +68,8 @@ def compose(arguments: list[str]) -> tuple[list[Cell], Settings | None]:
     # hydra.main returns None, so cells leave it by a list.
     def collect(config: DictConfig, numbers: Mapping[str, int] | None = None) -> None:
         if id(config) not in compositions:
-            compositions[id(config)] = Composition(config)
+            loader = GlobalHydra.instance().config_loader()
+            compositions[id(config)] = Composition(config, loader)
         composed.append((compositions[id(config)], numbers or {}))
 
     words = [_as_list_of_one(word) if line.multirun else word for word in line.overrides]
@@ -109,9 +113,15 @@ def _unique(cells: Sequence[Cell]) -> list[Cell]:
 
 
 class Composition:
-    """A configuration as Hydra composed it; its cells differ in plain numbers alone."""
+    """A configuration as Hydra composed it; its cells differ in plain numbers alone.
 
-    def __init__(self, config: DictConfig) -> None:
+    Args:
+        config: the configuration.
+        loader: Hydra's, which composed it.
+    """
+
+    def __init__(self, config: DictConfig, loader: ConfigLoader) -> None:
+        self.loader = loader
         keys = [str(key) for key in config if key != "hydra"]
         self.config = OmegaConf.masked_copy(config, keys)
         self.whole = config if "hydra" in config else None  # a single run comes without it
@@ -145,8 +155,32 @@ class Composition:
         else:
             config = {**self._resolved, **numbers}
         config.pop("grids", None)  # of a file of sweeps/, which the sweeper reads
+        start = self._compose_start(config.get("init_from"), numbers)
+        if start is not None:
+            config["init_from"] = f"{start.id}@{split_start(config['init_from'])[1]}"
         cell, settings = parse(config, self.choices, *self._yamls)
-        return cell, replace(settings, launcher=self._launcher)
+        title = "" if start is None else start.title
+        return replace(cell, start=title), replace(settings, launcher=self._launcher)
+
+    def _compose_start(self, init_from: object, numbers: Mapping[str, int]) -> Cell | None:
+        """Return the cell that `init_from` describes; None if it describes none.
+
+        Raises:
+            BadInput: it cannot be composed; the sentence begins with `init_from`.
+        """
+        if init_from is None or is_id(run := split_start(init_from)[0]):
+            return None
+        words = described_words(self.hydra.overrides.task, numbers, run)
+        try:
+            with one_sentence(words):
+                config = self.loader.load_configuration(
+                    self.hydra.job.config_name,
+                    [*self.hydra.overrides.hydra, *words],
+                    RunMode.RUN,
+                )
+                return Composition(config, self.loader).parse({})[0]
+        except BadInput as error:
+            raise BadInput(f"init_from={init_from}: {error}") from None
 
     @cached_property
     def _follows_numbers(self) -> bool:

@@ -25,8 +25,8 @@ LISTING = "`python -m normbench --help`"
 
 #: Keys of conf/config.yaml that are no groups, as a hint for a misspelt one.
 PLAIN_KEYS = (
-    "batch", "workers", "global_batch", "seed", "precision", "init_from", "loader",
-    "runs", "jobs", "force", "resume", "stack_seeds",
+    "batch", "workers", "global_batch", "seed", "precision", "init_from", "init_only",
+    "loader", "runs", "jobs", "force", "resume", "stack_seeds",
 )  # fmt: skip
 
 

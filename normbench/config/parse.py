@@ -3,7 +3,6 @@
 Checks that need torch or data are in `normbench.execution.preflight`.
 """
 
-import re
 from collections.abc import Iterable, Mapping
 from typing import Any, get_args
 
@@ -25,6 +24,7 @@ from normbench.config.cells import (
 )
 from normbench.config.files import expand, training_probes
 from normbench.config.plan import divisors
+from normbench.config.start import split_start
 from normbench.config.wandb_options import check_logger
 from normbench.errors import BadInput, choose_from, require_one_of
 
@@ -64,7 +64,10 @@ def parse(
     trainer = _parse_trainer(groups.pop("trainer").options)
     checkpoint = _parse_checkpoint(groups.pop("checkpoint").options)
     probe = _parse_probe(groups.pop("probe").options)
-    init_from = _parse_init_from(_take(rest, "init_from"))
+    init_from = _take(rest, "init_from")
+    if init_from is not None:
+        init_from = "@".join(split_start(init_from))
+    init_only = _parse_init_only(_take(rest, "init_only"), init_from)
     loader: Any = require_one_of("loader", _take(rest, "loader"), get_args(Loader))
     seed = require_whole("seed", _take(rest, "seed"))
     check_logger(groups["logger"].options)
@@ -80,8 +83,8 @@ def parse(
         raise BadInput(f"{key}={rest[key]} is unknown; {choose_from(key, known)}")
     cell = Cell(
         batch=batch, workers=workers, global_batch=global_batch, protocol=protocol, seed=seed,
-        precision=precision, init_from=init_from, loader=loader, trainer=trainer,
-        checkpoint=checkpoint, probe=probe, **groups,
+        precision=precision, init_from=init_from, init_only=init_only, loader=loader,
+        trainer=trainer, checkpoint=checkpoint, probe=probe, **groups,
     )  # fmt: skip
     return cell, settings
 
@@ -237,13 +240,14 @@ def _parse_probe(options: Mapping[str, Any]) -> Probing:
     )
 
 
-def _parse_init_from(value: Any) -> str | None:
+def _parse_init_only(value: Any, init_from: str | None) -> tuple[str, ...] | None:
     if value is None:
         return None
-    run, _, epoch = str(value).partition("@")
-    if not re.fullmatch("[0-9a-f]{12}", run) or not re.fullmatch("[1-9][0-9]*|last", epoch):
+    if not isinstance(value, list) or not value:
+        raise BadInput(f"init_only={value}: a list of roles of parameters, as [ratio], or null")
+    if init_from is None:
         raise BadInput(
-            f"init_from={value}: it is RUN@EPOCH, the twelve digits of a run's id and an epoch of "
-            "its checkpoint.epochs or last, as init_from=0123456789ab@30"
+            f"init_only=[{','.join(map(str, value))}]: there is no init_from to take them from; "
+            "init_only=null works, and a run as init_from=0123456789ab@30"
         )
-    return str(value)
+    return tuple(map(str, value))

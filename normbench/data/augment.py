@@ -6,6 +6,15 @@ from torch.nn import functional as F
 
 from normbench.data.counter_rng import Draws
 
+#: Principal components of the colors of ImageNet's pixels (red, green, blue), one a row, and their
+#: standard deviations, as in fb.resnet.torch.
+COLOR_COMPONENTS = (
+    (-0.5675, -0.5808, -0.5836),
+    (0.7192, -0.0045, -0.6948),
+    (0.4009, -0.8140, 0.4203),
+)
+COLOR_DEVIATIONS = (0.2175, 0.0188, 0.0045)
+
 
 def noise(images: Tensor, draws: Draws, std: float) -> Tensor:
     """Add Gaussian noise of standard deviation `std` to every pixel."""
@@ -19,6 +28,17 @@ def flip(images: Tensor, draws: Draws) -> Tensor:
     chosen = (draws.uniform("flip") < 0.5).nonzero()[:, 0]
     # Only these are copied: a `where` over all images takes twice as long.
     return images.index_copy(0, chosen, images.index_select(0, chosen).flip(3))
+
+
+def lighting(images: Tensor, draws: Draws, std: float) -> Tensor:
+    """Add ImageNet's principal components of color to images (N, 3, H, W) fp32, where white is 1.
+
+    The weight of each component is normal with its own standard deviation times `std`, the same for
+    all pixels of an image (Krizhevsky et al. 2012, section 4.1, with std 0.1).
+    """
+    weights = draws.normal("lighting", 3) * std * images.new_tensor(COLOR_DEVIATIONS)
+    shift = weights @ images.new_tensor(COLOR_COMPONENTS)  # (N, 3)
+    return images + shift[:, :, None, None]
 
 
 def crop(images: Tensor, draws: Draws, padding: int, side: int | None = None) -> Tensor:

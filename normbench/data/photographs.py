@@ -10,20 +10,26 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, Self
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from PIL import Image
-from pydantic import Field, PositiveInt
+from pydantic import Field, NonNegativeFloat, PositiveInt
 from torch import Tensor
 from torchvision.datasets.folder import is_image_file, make_dataset
 
+from normbench.data.augment import lighting
 from normbench.data.counter_rng import Draws
-from normbench.data.dataset import DatasetOnDisk, HeldOut, Share
+from normbench.data.dataset import DatasetOnDisk, HeldOut, Share, standardize
 from normbench.data.official_files import OfficialFiles
-from normbench.data.random_crop import center_boxes, crop_and_resize, random_boxes
+from normbench.data.random_crop import (
+    center_boxes,
+    crop_and_resize,
+    jittered_boxes,
+    random_boxes,
+)
 from normbench.errors import BadInput
 
 
@@ -110,6 +116,11 @@ class Photographs(DatasetOnDisk):
             for another.
         area: least share of an image's pixels in the random box of training.
         center: share of the shorter side in the central box of an evaluation.
+        short_side: least and largest shorter side in pixels, drawn for each training image, to
+            which it is resized before a window of `size` is cut at random ("scale augmentation" of
+            He et al. 2016); null: boxes of random area and aspect, by `area`.
+        lighting: standard deviation of the random weights of ImageNet's principal components of
+            color, which are added to training images, as 0.1; null: none.
         resolution: longer side to which larger images are shrunk first; null: not shrunk.
         jpeg: share of the images that prepared files hold as JPEG instead of pixels, for
             loader=ffcv alone. FFCV's decoder rounds differently from Pillow's, so this is part of a
@@ -122,9 +133,31 @@ class Photographs(DatasetOnDisk):
     center: Share = 0.875
     resolution: PositiveInt | None = None
     jpeg: Annotated[float, Field(ge=0, le=1)] | None = None
+    short_side: tuple[PositiveInt, PositiveInt] | None = None
+    lighting: NonNegativeFloat | None = None
 
     moments = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))  # ImageNet's
     resizes: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        if refusal := self._refuse_short_side(self.size, "data.size"):
+            raise ValueError(refusal)
+
+    def with_side(self, side: int | None) -> Self:
+        if side is not None and (refusal := self._refuse_short_side(side, "recipe.crop")):
+            raise BadInput(f"data.{refusal}")
+        return super().with_side(side)
+
+    def _refuse_short_side(self, side: int, option: str) -> str:
+        """Return why windows of `side` pixels cannot be cut; "" if they can."""
+        if self.short_side is None or side <= self.short_side[0] <= self.short_side[1]:
+            return ""
+        least, most = self.short_side
+        return (
+            f"short_side=[{least},{most}]: windows of {option}={side} pixels are cut from images "
+            f"of these shorter sides; two numbers from {side} on work, the smaller one first, as "
+            f"[{round(side * 8 / 7)},{round(side * 15 / 7)}]"
+        )
 
     @property
     def image_shape(self) -> tuple[int, int, int]:
@@ -137,7 +170,15 @@ class Photographs(DatasetOnDisk):
         """
         if draws is None:
             return center_boxes(sizes, self.center)
+        if self.short_side is not None:
+            return jittered_boxes(sizes, draws, self.train_shape[1], self.short_side)
         return random_boxes(sizes, draws, self.area)
+
+    def train_input(self, images: Tensor, draws: Draws) -> Tensor:
+        if self.lighting is None:
+            return super().train_input(images, draws)
+        pixels = lighting(images.float().div_(255), draws, self.lighting)
+        return standardize(pixels.mul_(255), *self.moments)
 
     def crop_and_resize(self, images: Sequence[Image.Image], draws: Draws | None) -> Tensor:
         """Return the boxes of decoded images as bytes (N, 3, S, S)."""

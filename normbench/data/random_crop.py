@@ -2,6 +2,8 @@
 
     random_boxes    training: area and aspect at random (Szegedy et al. 2015, "Inception crop"),
                     tried ten times as in torchvision's RandomResizedCrop
+    jittered_boxes  training: a window of the resized image, whose shorter side is drawn (Simonyan
+                    and Zisserman 2015, "scale jittering"; He et al. 2016, section 3.4)
     center_boxes    evaluation: the square in the middle, a share of the shorter side
 
 The box is cropped and then resized by Pillow, bilinear with antialiasing, along the rows first and
@@ -51,6 +53,22 @@ def _largest_boxes(sizes: Tensor) -> Tensor:
     wide = torch.minimum(width, (height * ASPECTS[1]).round())
     tall = torch.minimum(height, (width / ASPECTS[0]).round())
     return _middle(sizes, tall.clamp(min=1), wide.clamp(min=1))
+
+
+def jittered_boxes(sizes: Tensor, draws: Draws, side: int, short_side: tuple[int, int]) -> Tensor:
+    """Draw a square in every image, (N, 4) as `random_boxes`.
+
+    It is the window of `side` pixels at a random place of the image after this was resized to a
+    shorter side from `short_side`, both ends included. The window is cut from the original image
+    and then resized, so that an image is resized once.
+    """
+    least, most = short_side
+    resized = least + draws.integers("short side", most - least + 1)
+    height, width = sizes.double().unbind(1)
+    square = (torch.minimum(height, width) * side / resized).round().clamp(min=1)
+    place = draws.uniform("window", 2).double()
+    top, left = place[:, 0] * (height - square + 1), place[:, 1] * (width - square + 1)
+    return torch.stack([top, left, square, square], dim=1).long()
 
 
 def center_boxes(sizes: Tensor, share: float) -> Tensor:

@@ -236,12 +236,13 @@ def _images_of_choice(experiment: Experiment, val: int, test: int) -> int:
 def _training_length(experiment: Experiment, images: int) -> tuple[int, int]:
     """Return the optimizer steps of a training and its epochs, counting the last one if begun.
 
-    Steps that another run has taken, by init_from=RUN@EPOCH, are not taken again.
+    Steps that another run has taken, by init_from=RUN@EPOCH, are not taken again, unless this run
+    takes only some parameters from it.
     """
     cell = experiment.cell
     per_epoch = images // cell.global_batch
     steps = experiment.recipe.count_steps(images, cell.global_batch)
-    epoch = (cell.init_from or "").rpartition("@")[2]
+    epoch = "" if cell.init_only else (cell.init_from or "").rpartition("@")[2]
     left = max(0, steps - per_epoch * int(epoch)) if epoch.isdecimal() else steps
     return left, -(-left // per_epoch)
 

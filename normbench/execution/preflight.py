@@ -22,6 +22,7 @@ from normbench.norms.inference import weighable_layers
 from normbench.norms.workers import set_workers
 from normbench.training.experiment import Experiment
 from normbench.training.hardware import host_memory, missing_compiler, uses_gpu
+from normbench.training.parameter_groups import list_parameters
 from normbench.training.recipe import Recipe
 from normbench.training.seed_stacking import explain_unstackable_cell
 from normbench.training.stacked_networks import explain_unstackable_network
@@ -199,8 +200,16 @@ def _require_plan(cell: Cell, info: NetworkInfo) -> None:
             f"{cell.title} keeps batch normalizations of the library, which compute statistics of "
             "a whole forward pass; trainer.devices=1 trainer.per_forward=null works"
         )
-    if info.requires_checkpoint and cell.init_from is None:  # it cannot be trained from scratch
-        raise BadInput(info.requires_checkpoint)
+    takes_ratios = cell.init_only is None or "ratio" in cell.init_only
+    if info.requires_checkpoint and not (cell.init_from and takes_ratios):
+        raise BadInput(info.requires_checkpoint)  # it cannot be trained from scratch
+    roles = sorted({each.role for each in list_parameters(info.network)})
+    for role in cell.init_only or ():
+        if role not in roles:
+            raise BadInput(
+                f"init_only=[{role}]: {cell.title} has no parameter of that role; it has "
+                f"{', '.join(roles)}"
+            )
 
 
 def require_compiler(cell: Cell) -> None:

@@ -151,7 +151,7 @@ def _initial_state(
             report_damage(str(error))
     if job.init_checkpoint is None:
         return None
-    return checkpoint.begin_run(checkpoint.load_state(job.init_checkpoint))
+    return checkpoint.begin_run(checkpoint.load_state(job.init_checkpoint), job.cell.init_only)
 
 
 def _checkpoints(job: Job, *, writes: bool) -> Checkpoints:

@@ -17,7 +17,7 @@ from normbench.models.fold import fold
 from normbench.models.layer_types import is_batch_norm
 from normbench.models.profile import count_macs, count_operations, dry_run
 from normbench.norms.base.layer import NormAct, Normalizer
-from normbench.norms.renorm import renorm_layers
+from normbench.norms.base.progress import scheduled_layers
 from normbench.norms.workers import set_workers
 
 
@@ -144,4 +144,4 @@ class NetworkInfo:
     @property
     def changes_every_step(self) -> bool:
         """True if Python code sets something anew in every step: dropped paths, bounds."""
-        return bool(renorm_layers(self.network) or drop_layers(self.network))
+        return bool(scheduled_layers(self.network) or drop_layers(self.network))

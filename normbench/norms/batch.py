@@ -28,11 +28,11 @@ from dataclasses import dataclass, replace
 from typing import ClassVar, Self
 
 import torch
-from torch import Tensor, distributed, nn
-from torch.distributed.nn.functional import all_reduce
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from normbench.norms.base import reference_ops
+from normbench.norms.base.devices import count_devices, merge_devices
 from normbench.norms.base.layer import (
     Activation,
     Constants,
@@ -177,29 +177,22 @@ class SyncBatchNormAct(BatchNormAct):
     @property
     def worth_recomputing(self) -> bool:
         # With several devices the formula of `_fused` runs, not torch's kernel.
-        return _devices() > 1 or super().worth_recomputing
+        return count_devices() > 1 or super().worth_recomputing
 
     def refusal(self, shape: torch.Size) -> str:
-        return super().refusal(torch.Size((shape[0] * _devices(), *shape[1:])))
+        return super().refusal(torch.Size((shape[0] * count_devices(), *shape[1:])))
 
     def _fused(self, x: Tensor, affine: WeightAndBias, *, track: bool) -> Tensor:
-        if not self.training or _devices() == 1:
+        if not self.training or count_devices() == 1:
             return super()._fused(x, affine, track=track)
         y = upcast(x)  # sums of squares overflow in fp16
         device_mean, device_var = set_moments(y, 1)  # (1, C); all devices have equally many images
-        mean = all_reduce(device_mean) / _devices()
-        # The law of total variance: within devices plus between them.
-        var = all_reduce(device_var + (device_mean - mean).square()) / _devices()
+        mean, var = merge_devices(device_mean, device_var)
         if track:
-            values = x.numel() // self.channels * _devices()
+            values = x.numel() // self.channels * count_devices()
             self.track(mean=mean, var=var * (values / (values - 1)))  # unbiased, as torch keeps it
         y = normalize_by(y, (mean, var), self.eps)
         return y if affine[0] is None else self.affine(y)
-
-
-def _devices() -> int:
-    """Return the number of processes that share the images of an optimizer step."""
-    return distributed.get_world_size() if distributed.is_initialized() else 1
 
 
 def _repeat(pair: WeightAndBias, times: int) -> WeightAndBias:

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 
 from torch import nn
 
-from normbench.norms.switchable import SwitchableNormAct, are_ratios, logits_of
+from normbench.norms.switchable import SwitchableNormAct, are_ratios
 
 Ratios = Mapping[str, Mapping[str, Sequence[float]]]
 
@@ -65,7 +65,7 @@ def set_ratios(model: nn.Module, learned: Ratios, *, hard: bool = False) -> None
                 chosen = list(values["var" if key.startswith("var") else "mean"])
                 if hard:  # in the logits too, so that a saved state keeps them
                     chosen = [float(k == chosen.index(max(chosen))) for k in range(members)]
-                logits.data.copy_(logits_of(tuple(chosen), members))
+                logits.data.copy_(layer.logits_of(tuple(chosen)))
                 logits.requires_grad_(not hard)
         layer.hard = hard
 

@@ -13,10 +13,7 @@ sigma^2 - eps.
 Early in training r = 1 and d = 0, plain batch normalization; then the limits open linearly. The
 paper does this from step 5,000 to 25,000 (d) and 40,000 (r); here `start`, `d_open` and `r_open`
 are fractions of the training. A run of normbench sets the progress; in your own loop call
-
-    set_progress(renorm_layers(network), step / steps)
-
-from this module. Until then the limits of a layer are open.
+`normbench.norms.base.progress.set_progress`. Until then the limits of a layer are open.
 
 Placement: that of batch normalization.
 
@@ -24,11 +21,11 @@ Elsewhere: the port ludvb/batchrenorm adds eps = 1e-3 to the standard deviation.
 `BatchNormalization(renorm=True)`.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from normbench.norms.base import reference_ops
 from normbench.norms.base.layer import NormAct, per_channel, upcast
@@ -151,14 +148,3 @@ class BatchRenormAct(BatchNormAct):
             r = torch.minimum(torch.maximum(sigma_b / sigma, 1 / r_max), r_max)
             d = torch.minimum(torch.maximum((mean - mu) / sigma, -d_max), d_max)
         return (x - mean) / sigma_b * r + d
-
-
-def renorm_layers(module: nn.Module) -> list[BatchRenormAct]:
-    """Return the batch renormalizations of `module`, whose limits follow the training."""
-    return [layer for layer in module.modules() if isinstance(layer, BatchRenormAct)]
-
-
-def set_progress(layers: Iterable[BatchRenormAct], fraction: float) -> None:
-    """Set the progress of the training, from 0 to 1, in `layers`; it is 1 by default."""
-    for layer in layers:
-        layer.progress.fill_(fraction)

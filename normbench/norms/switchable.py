@@ -11,6 +11,9 @@ switchable normalization. Logits (3,) start equal; sn_tied has one vector `logit
 ratios. Variances are biased; `unbiased: true` takes the unbiased variance of each channel of an
 image, from which the code computes the others too.
 
+With `sync: true` bn's statistics are those of all images of an optimizer step, on whatever workers
+and devices they are (practice 9 in table 4 of the study); in and ln stay those of an image.
+
 Hard ratios keep only the largest of the learned or given ratios: `hard: true` sets them for all
 layers, `normbench.norms.ratios` for each layer of a trained network.
 
@@ -39,6 +42,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from normbench.norms.base import reference_ops
+from normbench.norms.base.devices import count_devices, merge_devices
 from normbench.norms.base.layer import NormAct, Normalizer, Normalizing, Role, per_channel, upcast
 from normbench.norms.base.moments import (
     Moments,
@@ -70,6 +74,8 @@ class SwitchableNorm(Normalizer):
         var_ratios: initial ratios of the variances; null: equal.
         momentum: weight of a step's statistics in the running statistics.
         eps: added to the variance, inside the square root.
+        sync: take bn's statistics over all images of an optimizer step, on all workers and devices,
+            as the authors' SyncSN; null and false: per worker.
     """
 
     over: tuple[Member, ...] = MEMBERS
@@ -81,6 +87,7 @@ class SwitchableNorm(Normalizer):
     var_ratios: tuple[float, ...] | None = None
     momentum: float = share(0.1)
     eps: float = positive(1e-5)
+    sync: bool | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -100,9 +107,19 @@ class SwitchableNorm(Normalizer):
                 f"var_ratios={list(self.var_ratios)}: tied ratios are norm.mean_ratios for both"
             )
 
+        if self.sync and "bn" not in self.over:
+            raise ValueError(
+                f"sync=true: over={list(self.over)} has no bn, whose statistics alone are of several "
+                "images; sync=false works"
+            )
+
     @property
     def batch_independent(self) -> bool:
         return "bn" not in self.over
+
+    @property
+    def worker_independent(self) -> bool:
+        return self.batch_independent or bool(self.sync)
 
     def layer(self, channels: int, act: str | None = "relu") -> NormAct:
         return SwitchableNormAct(channels, act, self)
@@ -134,11 +151,16 @@ class SwitchableNormAct(PerWorker, RunningStatistics, Normalizing):
                 "norm.var_ratios=[0,1,0]; tied, from the first alone"
             )
         for name, initial in ratios.items():
-            logits = logits_of(initial, len(self.over))
+            logits = self.logits_of(initial)
             self.register_parameter(name, nn.Parameter(logits, requires_grad=not options.hard))
         self.batch_independent = options.batch_independent
+        self.whole_step = bool(options.sync)
         if not self.batch_independent:
             self.register_running(channels, options.momentum)
+
+    def logits_of(self, ratios: tuple[float, ...] | None) -> Tensor:
+        """Return the logits (members,) of `ratios`; None: of equal ones."""
+        return logits_of(ratios, len(self.over))
 
     def refusal(self, shape: torch.Size) -> str:
         images, channels, height, width = shape
@@ -148,7 +170,7 @@ class SwitchableNormAct(PerWorker, RunningStatistics, Normalizing):
                 "norm.unbiased=true: a 1x1 map has no unbiased variance; norm.unbiased=false works"
             )
         # Running statistics are of many images, so any number above 1.
-        batch = images // self.workers if self.training else 2
+        batch = images // self.sets(images) * self._devices() if self.training else 2
         values = {"in": positions, "ln": channels * positions, "bn": batch * positions}
         if all(values[member] == 1 for member in self.over):
             return (
@@ -157,6 +179,17 @@ class SwitchableNormAct(PerWorker, RunningStatistics, Normalizing):
                 "a larger map work"
             )
         return ""
+
+    @property
+    def worker_independent(self) -> bool:
+        return self.options.worker_independent
+
+    def sets(self, images: int) -> int:
+        return 1 if self.options.sync else super().sets(images)
+
+    def _devices(self) -> int:
+        """Return the number of devices whose images share bn's statistics."""
+        return count_devices() if self.options.sync else 1
 
     def _logits(self) -> tuple[Tensor, Tensor]:
         # Not get_parameter: stacked seeds call the layer with plain tensors as parameters.
@@ -224,7 +257,9 @@ class SwitchableNormAct(PerWorker, RunningStatistics, Normalizing):
             weight = self.example_weight
             return blend_moments(moments, running, weight) if weight else running
         images = len(mean)
-        mean, var = merge_images(mean, var, self.workers)
+        mean, var = merge_images(mean, var, self.sets(images))
+        if self.options.sync:
+            mean, var = merge_devices(mean, var)
         if track:
             self.track(mean=mean, var=var)
         return expand_sets(mean, images), expand_sets(var, images)
@@ -232,17 +267,19 @@ class SwitchableNormAct(PerWorker, RunningStatistics, Normalizing):
     def reference_normalize(self, x: Tensor) -> Tensor:
         members = [self._reference_moments(member, x) for member in self.over]
         means, variances = zip(*members, strict=True)
-        p, q = (self._reference_ratios(logits.double()) for logits in self._logits())
+        p, q = self.reference_ratios()
         mean = _sum_products(p, means)
         if self.options.mix == "std":
             roots = [torch.sqrt(var + self.options.eps) for var in variances]
             return (x - mean) / _sum_products(q, roots)
         return (x - mean) / torch.sqrt(_sum_products(q, variances) + self.options.eps)
 
-    def _reference_ratios(self, logits: Tensor) -> Tensor:
+    def reference_ratios(self) -> tuple[Tensor, Tensor]:
+        """Return the ratios of means and of variances in double precision."""
+        p, q = (logits.double() for logits in self._logits())
         if self.hard:
-            return (logits == logits.max()).double()
-        return torch.exp(logits) / torch.exp(logits).sum()
+            return (p == p.max()).double(), (q == q.max()).double()
+        return torch.exp(p) / torch.exp(p).sum(), torch.exp(q) / torch.exp(q).sum()
 
     def _reference_moments(self, member: Member, x: Tensor) -> Moments:
         if member == "bn" and not self.training:
@@ -258,7 +295,7 @@ class SwitchableNormAct(PerWorker, RunningStatistics, Normalizing):
             if member == "ln":
                 return reference_ops.mean(statistic, (1,))
             return reference_ops.by_set(
-                statistic, self.workers, lambda images: reference_ops.mean(images, (0,))
+                statistic, self.sets(len(x)), lambda images: reference_ops.mean(images, (0,))
             )
 
         # E[x^2] of the union, less the square of its mean, as in the authors' code.

@@ -210,8 +210,8 @@ def _settings(cell: Cell, *, seeds: bool) -> dict[str, Any]:
         settings[group] = choice.name
         settings |= {f"{group}.{key}": value for key, value in choice.changed.items()}
     fixed = "workers" if cell.protocol == "fixed_workers" else "global_batch"
-    plain = ("batch", fixed, "protocol", "precision", "init_from", *(["seed"] if seeds else []))
-    return settings | {name: getattr(cell, name) for name in plain}
+    plain = ("batch", fixed, "protocol", "precision", "init_from", "init_only")
+    return settings | {name: getattr(cell, name) for name in (*plain, *(["seed"] * seeds))}
 
 
 def input_images(options: ForwardPassOptions, network: ProbedNetwork) -> Tensor:

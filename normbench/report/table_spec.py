@@ -23,9 +23,9 @@ FULL, SMALL = 0, 1  # scales: the paper's networks, or small networks in their p
 
 OPTIONS = (
     "norm", "model", "data", "reg", "recipe", "protocol", "batch", "workers", "global_batch",
-    "seed", "precision", "init_from",
+    "seed", "precision", "init_from", "init_only",
 )  # fmt: skip
-AXES = OPTIONS[:-1]  # those that a row has; the last is a part of few
+AXES = OPTIONS[:-2]  # those that a row has; the last two are parts of few
 _NUMBER = re.compile(r"(-?\d+(?:\.\d+)?)(?: ± (\d*\.?\d+))?( unverified)?")
 
 

@@ -23,6 +23,7 @@ from torch.optim import Optimizer
 from normbench.errors import BadInput, DamagedFile, one_line
 from normbench.results import CHECKPOINT, DAMAGED_CHECKPOINT, EPOCH_CHECKPOINT
 from normbench.run_files import replace_atomically
+from normbench.training.parameter_groups import list_parameters
 
 State = dict[str, Any]
 
@@ -143,6 +144,26 @@ def load_weights(network: nn.Module, state: State) -> None:
         ) from None
 
 
+def load_roles(network: nn.Module, state: State) -> None:
+    """Copy the parameters of `network` whose roles are in `state`, of `begin_run`, from there.
+
+    Raises:
+        BadInput: the state has no such parameter.
+    """
+    names = {parameter: name for name, parameter in network.named_parameters()}
+    for parameter, role, _ in list_parameters(network):
+        if role in state["roles"]:
+            name = names[parameter]
+            value = state["model"].get(name)
+            if value is None or value.shape != parameter.shape:
+                raise BadInput(
+                    f"init_from: the checkpoint is of another network, without {name} of the shape "
+                    f"{tuple(parameter.shape)}; use the same model, and a norm with the same "
+                    f"parameters of the roles init_only=[{','.join(state['roles'])}]"
+                )
+            parameter.data.copy_(value)
+
+
 def load_state(path: Path) -> State:
     """Load the state in `path` into main memory.
 
@@ -226,12 +247,15 @@ def _shapes(tensors: Mapping[str, Any]) -> dict[str, Any]:
     return {name: getattr(tensor, "shape", None) for name, tensor in tensors.items()}
 
 
-def begin_run(state: State) -> State:
+def begin_run(state: State, roles: Sequence[str] | None = None) -> State:
     """Return the state from which a new run begins with what another run has trained.
 
-    These are its weights, optimizer and step; measurements start over.
+    These are its weights, optimizer and step; measurements start over. With `roles` these are only
+    its parameters of those roles, and the new run begins at step 0.
     """
     measured = {"pending": [], "last": [], "training_seconds": 0.0, "resumed": None}
+    if roles is not None:
+        return measured | {"model": state["model"], "roles": list(roles), "done": 0}
     return state | measured | {"first_step": state["done"]}
 
 

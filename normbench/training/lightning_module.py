@@ -18,16 +18,17 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from normbench.measurements.training_probes import TrainingProbes
 from normbench.models.dropout import drop_layers, set_draws
+from normbench.norms.base.progress import scheduled_layers, set_progress
 from normbench.norms.base.running import NetworkStatistics
 from normbench.norms.implementation import set_implementation
 from normbench.norms.inference import set_example_weight
 from normbench.norms.recalibration import recalibrate
-from normbench.norms.renorm import renorm_layers, set_progress
 from normbench.training.batches import Chunk, EvaluationBatch, StepBatch
 from normbench.training.checkpoint import (
     State,
     collect_optimizer_state,
     is_new_run,
+    load_roles,
     load_weights,
     require_continuable,
     restore_optimizer_state,
@@ -78,7 +79,7 @@ class TrainingModule(LightningModule):
         self.lr = 0.0  # of the latest step
         self.divergence = ""  # which loss was not finite
         self.metrics = StepMetrics(self.steps, self.steps_per_epoch, cell.global_batch)
-        self.scheduled_layers = renorm_layers(network)
+        self.scheduled_layers = scheduled_layers(network)
         self.dropping_layers = drop_layers(network)
         classes = experiment.data.classes
         self.validation, self.testing = Evaluation(classes), Evaluation(classes)
@@ -101,7 +102,7 @@ class TrainingModule(LightningModule):
         self.probes = TrainingProbes(probe.kinds, probe.every, cell.title, self.listener.on_probe)
         self._state = training.state
         if training.state is not None:
-            self._load_training_state(training.state)
+            self._begin_with(training.state)
 
     @property
     def evaluated(self) -> nn.Module:
@@ -360,6 +361,15 @@ class TrainingModule(LightningModule):
             "training_seconds": self.training_seconds,
             "resumed": self.resumed,
         }
+
+    def _begin_with(self, state: State) -> None:
+        """Continue from `state`, or begin with only the parameters of the roles that it names."""
+        if "roles" not in state:
+            self._load_training_state(state)
+            return
+        for network in (self.model,) if self.ema is None else (self.model, self.ema.network):
+            load_roles(network, state)
+        self._state = None
 
     def _load_training_state(self, state: State) -> None:
         require_continuable(state, self.steps, self.steps_per_epoch)

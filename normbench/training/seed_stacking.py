@@ -15,6 +15,7 @@ from pytorch_lightning.utilities import CombinedLoader
 from torch import Tensor, nn
 
 from normbench.config.cells import Cell
+from normbench.norms.base.progress import set_progress
 from normbench.training.batches import Chunk, EvaluationBatch
 from normbench.training.checkpoint import Checkpoints
 from normbench.training.datamodule import Restartable
@@ -103,6 +104,8 @@ class StackedTrainingModule(LightningModule):
         """Take a step of all seeds on N images each: losses (K,) and logits (K, N, classes)."""
         tensors = zip(*(chunk.step(step).tensors for chunk in chunks), strict=True)
         images, *targets = (torch.stack([each[0] for each in of_seeds]) for of_seeds in tensors)
+        layers = [layer for module in self.seeds for layer in module.scheduled_layers]
+        set_progress(layers, (self.done + step) / self.seeds[0].steps)
         self.optimizer.zero_grad()
         losses, logits = self.stack(self._loss, images.to(self.dtype), *targets)
         losses.sum().backward()

@@ -18,9 +18,15 @@ from normbench import results
 from normbench.catalog import dataset
 from normbench.config.cells import Loader
 from normbench.config.plan import Plan
+from normbench.data.augment import COLOR_COMPONENTS, COLOR_DEVIATIONS, lighting
 from normbench.data.counter_rng import Draws
 from normbench.data.dataset import Dataset
-from normbench.data.random_crop import center_boxes, crop_and_resize, random_boxes
+from normbench.data.random_crop import (
+    center_boxes,
+    crop_and_resize,
+    jittered_boxes,
+    random_boxes,
+)
 from normbench.data.reader_processes import map_in_processes
 from normbench.data.reading import NO_FFCV, LoaderName, Reader, open_splits, regroup
 from normbench.errors import BadInput
@@ -202,6 +208,63 @@ def test_random_boxes_have_areas_and_aspects_as_asked(height: int, width: int) -
     assert share.mean() == pytest.approx(0.5, abs=0.05)
     assert aspect.log().mean() == pytest.approx(0, abs=0.05)
     assert (top + tall / 2).float().mean() == pytest.approx(height / 2, rel=0.03)
+
+
+@pytest.mark.parametrize(("height", "width"), [(400, 500), (500, 300), (30, 900), (1, 1), (7, 3)])
+def test_jittered_boxes_are_windows_of_an_image_of_a_random_shorter_side(
+    height: int, width: int
+) -> None:
+    count, short = 3000, min(height, width)
+    sizes = torch.tensor([[height, width]]).repeat(count, 1)
+    draws = Draws(0, 0, torch.arange(count))
+    top, left, tall, wide = jittered_boxes(sizes, draws, 224, (256, 480)).T
+    assert torch.equal(tall, wide)
+    assert ((top >= 0) & (left >= 0) & (tall > 0)).all()
+    assert ((top + tall <= height) & (left + wide <= width)).all()
+    if short < 100:
+        return
+    resized = 224 * short / tall  # the shorter side, up to the rounding of a box
+    assert resized.min() == pytest.approx(256, abs=1.5)
+    assert resized.max() == pytest.approx(480, abs=3)
+    assert resized.mean() == pytest.approx(368, rel=0.02)
+    for start, room in ((top, height - tall), (left, width - wide)):  # anywhere in the image
+        place = start / room
+        assert place.min() < 0.01
+        assert place.max() > 0.97
+        assert place.mean() == pytest.approx(0.5, abs=0.02)
+
+
+@pytest.mark.parametrize("loader", OTHERS)
+def test_scale_jitter_is_alike_by_every_loader(
+    loader: LoaderName, roots: dict[str, dataset_files.Options]
+) -> None:
+    options = {**roots["image_folder"], "short_side": (28, 52), "lighting": 0.1}
+    data, plan = dataset("image_folder", **options), Plan(1, 1, 1)
+    ours, theirs = (loaders(data, each, plan, REGS["none"]) for each in ("memory", loader))
+    images = [chunk.images for chunk in seen(ours, 0)]
+    for one, other in zip(images, seen(theirs, 0), strict=True):
+        assert torch.equal(one, other.images)
+    plain = loaders(dataset("image_folder", **roots["image_folder"]), loader, plan, REGS["none"])
+    assert not torch.equal(next(seen(plain, 0)).images, images[0])
+
+
+def test_a_window_larger_than_the_image_is_refused() -> None:
+    with pytest.raises(BadInput, match=r"data.short_side=\[200,480\]: windows of data.size=224"):
+        dataset("imagenet", short_side=(200, 480))
+    with pytest.raises(BadInput, match=r"data.short_side=\[480,256\]: .* as \[256,480\]"):
+        dataset("imagenet", short_side=(480, 256))
+    with pytest.raises(BadInput, match=r"windows of recipe.crop=300 pixels .* as \[343,643\]"):
+        dataset("imagenet", short_side=(256, 480)).with_side(300)
+
+
+def test_lighting_shifts_the_colors_of_an_image_by_principal_components() -> None:
+    draws = Draws(0, 0, torch.arange(4000))
+    shift = lighting(torch.zeros(4000, 3, 2, 2), draws, 0.1)
+    assert torch.equal(shift, shift[:, :, :1, :1].expand_as(shift))  # the same for all pixels
+    covariance = torch.cov(shift[:, :, 0, 0].T)
+    components = torch.tensor(COLOR_COMPONENTS)
+    expected = components.T @ torch.diag(torch.tensor(COLOR_DEVIATIONS).mul(0.1) ** 2) @ components
+    torch.testing.assert_close(covariance, expected, rtol=0.06, atol=2e-6)
 
 
 def test_center_boxes_are_squares_in_the_middle() -> None:

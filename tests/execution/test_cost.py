@@ -140,6 +140,8 @@ def test_what_another_run_has_trained_is_not_trained_again() -> None:
     words = ("recipe.images=null", "recipe.epochs=5")
     (full,), (rest,) = cost(*words).trained, cost(*words, "init_from=0123456789ab@3").trained
     assert rest.images / full.images == 2 / 5
+    (scratch,) = cost(*words, "init_from=0123456789ab@3", "init_only=[gain]").trained
+    assert scratch.images == full.images
 
 
 @pytest.mark.parametrize(

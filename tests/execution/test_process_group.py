@@ -125,13 +125,14 @@ def test_synchronized_statistics_refuse_accumulation(command: Command) -> None:
     assert end.err.endswith("trainer.per_forward=null and more trainer.devices work\n")
 
 
+@pytest.mark.parametrize("norm", [("norm=sync_bn",), ("norm=sn", "norm.sync=true")], ids=len)
 def test_synchronized_statistics_on_two_devices_are_those_of_one(
-    command: Command, rows: Rows
+    norm: tuple[str, ...], command: Command, rows: Rows
 ) -> None:
     """Also with recomputation, which synchronizes again in the backward pass."""
     rows_read = []
     for devices, impl in ((1, "eager"), (2, "eager"), (2, "lean")):
-        arguments = ("norm=sync_bn", "model.stem_stride=1", f"trainer.devices={devices}")
+        arguments = (*norm, "model.stem_stride=1", f"trainer.devices={devices}")
         more = ("precision=64-true", f"trainer.impl={impl}", f"runs={impl}{devices}")
         assert command(*arguments, *more, *SHORT, "recipe.images=384").code == 0
         rows_read += results.read(f"{impl}{devices}")

@@ -170,3 +170,43 @@ def test_a_run_can_begin_with_a_kept_checkpoint(command: Command, rows: Rows) ->
     assert refused.code == 2
     assert f"no {run}/epoch-3.pt below runs=runs, there is checkpoint.pt, epoch-1.pt" in refused.err
     assert "norm.hard=true" in command(*base, "norm.hard=true", "seed=7").err
+    described = command(*base, "norm.hard=true", "init_from=norm.hard:false@2")
+    assert described.code == 0
+    assert "1 cell, 1 finished before" in described.out
+    refused = command(*base, "norm.hard=true", "seed=7", "init_from=norm.hard:false@2")
+    assert refused.code == 2
+    assert "(the run is sn batch=8 seed=7 model.stem_stride=1 recipe.images=3840)" in refused.err
+
+
+def test_a_run_can_begin_with_the_ratios_of_another(command: Command, rows: Rows) -> None:
+    """Hard ratios from scratch: all other parameters start as without them."""
+    base = ("norm=sn", "model.stem_stride=1", *SHORT, "recipe.ema=0.5")
+    assert command(*base, "checkpoint.epochs=[2]").code == 0
+    soft = rows()[0].id
+    hard = ("norm.hard=true", "init_from=norm.hard:false@2", "init_only=[ratio]")
+    end = command(*base, *hard, "checkpoint=keep", "checkpoint.epochs=[1]")
+    assert end.code == 0, end.err
+    (row,) = [row for row in rows() if row.id != soft]
+    assert (row.config["init_from"], row.config["init_only"]) == (f"{soft}@2", ["ratio"])
+    assert next(iter(read_history(Path("runs/default") / row.id)))["step"] <= 10  # from step 0
+    learned = checkpoint.load_state(Path("runs/default") / soft / "epoch-2.pt")
+    first = checkpoint.load_state(Path("runs/default") / row.id / "epoch-1.pt")
+    last = checkpoint.load_state(Path("runs/default") / row.id / CHECKPOINT)
+    logits = [name for name in learned["model"] if name.endswith("logits")]
+    assert len(logits) > 10
+    for name in logits:
+        assert torch.equal(last["model"][name], learned["model"][name])
+    averages = [key for key in last["average"] if key.endswith("logits")]
+    assert len(averages) == len(logits)  # the average has the same ratios, from its first step on
+    for key, name in zip(averages, logits, strict=True):
+        torch.testing.assert_close(last["average"][key], learned["model"][name])
+    assert first["done"] == 10
+    bn = command("norm=bn", *base[1:], "init_from=norm:sn@2", "init_only=[ratio]")
+    assert bn.code == 2
+    assert "has no parameter of that role; it has bias, gain, shift, weight" in bn.err
+    gains = command(*base, "norm.hard=true", "init_from=norm.hard:false@2", "init_only=[gain]")
+    assert "norm.hard=true: which member counts follows from the ratios" in gains.err
+    other = "init_from=model:resnet14 model.stem_stride:1@2"
+    deep = command(*base, "model=resnet20", other, "init_only=[ratio]")
+    assert deep.code == 1
+    assert "init_from: the checkpoint is of another network, without" in deep.out

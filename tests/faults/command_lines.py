@@ -55,6 +55,8 @@ STRANGE_WORDS = (
     "grids=1", "+grids=1", "defaults=[]", "workers=0", "batch=3",
     "global_batch=100000000000000000000", "seed=4294967296", "seed=range(0,1e9)", "seed=-1",
     "precision=8", "init_from=0123456789ab@1", "init_from=x", "init_from=../../x@last",
+    "init_from=norm.hard:false@3", "init_from=norm:zzz@3", "init_from=x:y:z@1", "init_only=[zzz]",
+    "init_only=[ratio]",
     "loader=zzz", "runs=", "runs=null", "runs=/proc/x", "runs=/dev/null", "jobs=0", "jobs=1e9",
     "force=1", "trainer.threads=100000", "trainer.devices=1000000", "trainer.devices=[0]",
     "checkpoint.epochs=[0]", "checkpoint.every=nan", "probe.kinds=[zzz]", "logger.project=[]",
@@ -64,15 +66,16 @@ STRANGE_WORDS = (
     "data=image_folder", "recipe.milestones=[zzz]",
 )  # fmt: skip
 KEYS = (
-    "batch", "workers", "global_batch", "seed", "precision", "init_from", "loader", "runs", "jobs",
-    "force", "resume", "stack_seeds",
+    "batch", "workers", "global_batch", "seed", "precision", "init_from", "init_only", "loader",
+    "runs", "jobs", "force", "resume", "stack_seeds",
 )  # fmt: skip
 #: Values that work for each key.
 VALUES = {
     "batch": ("4", "8", "2,4"), "workers": ("8", "16"), "global_batch": ("64", "128"),
     "seed": ("0", "1,2", "range(0,3)"), "precision": ("32-true", "bf16-mixed"),
-    "init_from": ("null",), "loader": ("auto", "memory"), "runs": ("runs", "elsewhere"),
-    "jobs": ("1", "2"), "force": ("true", "false"), "resume": ("true",), "stack_seeds": ("false",),
+    "init_from": ("null",), "init_only": ("null",), "loader": ("auto", "memory"),
+    "runs": ("runs", "elsewhere"), "jobs": ("1", "2"), "force": ("true", "false"),
+    "resume": ("true",), "stack_seeds": ("false",),
 }  # fmt: skip
 #: Environment variables, and values besides `STRANGE`.
 VARIABLES = {

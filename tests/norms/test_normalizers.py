@@ -19,9 +19,10 @@ from normbench.catalog import normalizer, normalizers
 from normbench.errors import Impossible
 from normbench.measurements.memory import memory_for_backward
 from normbench.norms.base.activations import GAINS, activation
+from normbench.norms.base.progress import set_progress
 from normbench.norms.evonorm_expressions import EXPRESSIONS
 from normbench.norms.implementation import set_implementation
-from normbench.norms.renorm import BatchRenormAct, set_progress
+from normbench.norms.renorm import BatchRenormAct
 from normbench.norms.workers import PerWorker, set_workers
 from support.covering import covering, pairs
 from support.layers import TOLERANCE, images, perturbed_layer, values_and_gradients
@@ -47,15 +48,19 @@ VARIANTS: dict[str, list[dict[str, Any]]] = {
     "sn": [
         {"mix": "std", "over": ["in", "ln"]},
         {"over": ["in", "bn"], "unbiased": True},
+        {"sync": True},
         {"mix": "std", "over": ["ln", "bn"]},
         {"hard": True, "mean_ratios": [0.2, 0.7, 0.1], "var_ratios": [0.1, 0.2, 0.7]},
     ],
     "sn_tied": [{"mix": "std"}],
+    "ssn": [{"tied": True}, {"over": ["in", "bn"], "unbiased": True}],
 }
 CASES = [
     *((name, {}) for name in normalizers()),
     *((name, options) for name, every in VARIANTS.items() for options in every),
 ]
+#: Buffers that no image enters: the progress of the training, and members chosen for good.
+CHOICES = ("progress", "fixed", "fixed_mean", "fixed_var")
 HALF = (torch.float16, torch.bfloat16)
 
 
@@ -258,7 +263,7 @@ def test_parameters_have_the_names_and_starts_of_the_contract(
         elif parameter not in FEW and layer.roles[parameter] != "residual":
             assert torch.equal(values, torch.full((6,), STARTS[parameter]))
     buffers = {buffer for buffer in layer.state_dict() if buffer not in layer.roles}
-    assert buffers <= {"running_mean", "running_var"}
+    assert buffers <= {"running_mean", "running_var", *CHOICES}
 
 
 @pytest.mark.parametrize("name", normalizers())
@@ -344,7 +349,7 @@ def test_running_statistics_are_the_mean_over_workers(name: str) -> None:
     buffers = dict(layer.named_buffers())
     for worker, each in enumerate(workers):
         each(x[worker::4])
-    for key in buffers.keys() - {"progress"}:
+    for key in buffers.keys() - {*CHOICES}:
         mean = torch.stack([each.get_buffer(key) for each in workers]).mean(0)
         if isinstance(layer, BatchRenormAct) and key == "running_var":  # its deviation moves
             roots = [torch.sqrt(each.get_buffer(key) + layer.eps) for each in workers]

@@ -30,12 +30,13 @@ from torch.multiprocessing.spawn import spawn
 from torch.nn import functional as F
 
 from normbench.catalog import normalizer
-from normbench.norms import batch
+from normbench.norms.base import devices
 from normbench.norms.base.activations import GAINS, activation
+from normbench.norms.base.progress import set_progress
 from normbench.norms.base.same_padding import SameConv2d, SameMaxPool2d
 from normbench.norms.base.standardized_conv import Standardization
 from normbench.norms.batch import BatchNorm, SyncBatchNormAct
-from normbench.norms.renorm import BatchRenormAct, set_progress
+from normbench.norms.renorm import BatchRenormAct
 from normbench.norms.workers import set_workers
 from support.layers import images, perturbed_layer
 
@@ -88,7 +89,7 @@ def test_sync_bn_merges_the_moments_of_devices(monkeypatch: pytest.MonkeyPatch) 
     other, mean = x[1::2], x.mean((0, 2, 3), keepdim=True)
     moments = [other.mean((0, 2, 3)), (other - mean).square().mean((0, 2, 3))]
     turns = cycle(moments)
-    monkeypatch.setattr(batch, "all_reduce", lambda value: value + next(turns))
+    monkeypatch.setattr(devices, "all_reduce", lambda value: value + next(turns))
     monkeypatch.setattr(distributed, "is_initialized", lambda: True)
     monkeypatch.setattr(distributed, "get_world_size", lambda: 2)
     torch.testing.assert_close(device.normalize(x[0::2]), normalized, **FP64)  # type: ignore[operator]

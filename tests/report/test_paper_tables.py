@@ -82,6 +82,7 @@ SUMS: dict[str, tuple[int, float]] = {
     "sn_2_hard": (14, 1189.7),
     "sn_initialization": (8, 681.176),
     "sn_input": (6, 467.96),
+    "sn_practices": (2, 170.4),
     "sn_subsets": (8, 676.46),
 }
 
@@ -100,6 +101,7 @@ def test_every_table_of_the_papers_is_there() -> None:
         *(f"four_things_fig{number}" for number in range(1, 6)),
         *(f"four_things_{part}" for part in ("decay", "batch_group", "negatives")),
         *(f"sn_{part}" for part in ("1", "2", "2_hard", "subsets", "initialization", "input")),
+        "sn_practices",
     }
     assert wanted == set(PAPERS)
 

@@ -141,6 +141,8 @@ def _batch_var(layer: EvoNormBAct, mean: Tensor, var: Tensor) -> Tensor:
 def _switchable_norm(layer: SwitchableNormAct, x: Tensor) -> Tensor | None:
     if layer.act not in ACTIVATIONS:
         return None
+    if layer.whole_step and torch.distributed.is_initialized():
+        return None
     positions = x.shape[2] * x.shape[3]
 
     def coefficients(

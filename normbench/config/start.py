@@ -1,0 +1,66 @@
+"""The run that another one begins with: `init_from=RUN@EPOCH`.
+
+RUN is the id of a run, or describes it by the options that differ from those of the run that is
+typed, each as KEY:VALUE. So this run continues one with soft ratios that is the same otherwise:
+
+    python -m normbench norm=sn norm.hard=true init_from=norm.hard:false@30
+
+The described run is composed like any other, and its id takes the place of the words. An option
+that is added to both runs leaves the description as it is.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+
+from normbench.errors import BadInput
+
+EXAMPLE = "init_from=0123456789ab@30 or init_from=norm.hard:false@30"
+#: Keys of a run's start, which a description leaves out: the described run has none.
+START = ("init_from", "init_only")
+
+
+def split_start(value: object) -> tuple[str, str]:
+    """Return the two parts of `init_from`: an id or a description, and the epoch or "last".
+
+    Raises:
+        BadInput: it has other parts.
+    """
+    run, _, epoch = str(value).rpartition("@")
+    described = all(":" in word and "=" not in word for word in run.split()) and run.split()
+    if not (is_id(run) or described) or not re.fullmatch("[1-9][0-9]*|last", epoch):
+        raise BadInput(
+            f"init_from={value}: it is RUN@EPOCH, the twelve digits of a run's id or the options "
+            "that it has otherwise, as KEY:VALUE separated by spaces, and an epoch of its "
+            f"checkpoint.epochs or last, as {EXAMPLE}"
+        )
+    return run, epoch
+
+
+def is_id(run: str) -> bool:
+    """Return True if `run` is the id of a run."""
+    return re.fullmatch("[0-9a-f]{12}", run) is not None
+
+
+def described_words(
+    typed: Sequence[str], numbers: Mapping[str, int], description: str
+) -> list[str]:
+    """Return the words of the described run: those `typed`, with the changes of `description`.
+
+    A group in the description also removes the options that were typed for it.
+
+    Args:
+        typed: words of the run that begins with the described one.
+        numbers: of its keys that take plain numbers; they replace those in `typed`.
+        description: KEY:VALUE, separated by spaces.
+    """
+    changes = dict(word.split(":", 1) for word in description.split())
+    values = {**numbers, **changes}
+    kept = [
+        word for word in typed if not {_key(word), _key(word).partition(".")[0]} & {*values, *START}
+    ]
+    starts = [f"{key}=null" for key in START if key not in changes]
+    return [*kept, *(f"{key}={value}" for key, value in values.items()), *starts]
+
+
+def _key(word: str) -> str:
+    return word.partition("=")[0].lstrip("+~")

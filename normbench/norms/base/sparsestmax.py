@@ -1,0 +1,70 @@
+"""Sparsestmax (Shao et al. 2019, algorithm 1): ratios that are sparse at will.
+
+    sparsemax(v)        the nearest point of the simplex {w >= 0, sum w = 1} (Martins and Astudillo
+                        2016)
+    sparsestmax(v, r)   the same, at least r away from the center of the simplex, or at a corner
+
+No function branches on values, so torch.vmap and torch.compile take them.
+"""
+
+import torch
+from torch import Tensor
+
+
+def sparsemax(v: Tensor) -> Tensor:
+    """Return the point of the simplex that is nearest to `v` (K,)."""
+    ordered = torch.sort(v, descending=True).values
+    places = torch.arange(1, len(v) + 1, device=v.device, dtype=v.dtype)
+    excess = torch.cumsum(ordered, dim=0) - 1
+    # The largest k whose threshold excess_k / k is below the k-th value; k = 1 always is.
+    size = (ordered * places > excess).sum().clamp(min=1)
+    threshold = excess.gather(0, (size - 1)[None]) / size
+    return (v - threshold).clamp(min=0)
+
+
+def sparsestmax(v: Tensor, radius: Tensor) -> Tensor:
+    """Return the ratios (K,) of the logits `v` at a `radius` ()."""
+    # After each round the ratios lie on the sphere, or are on a face of one dimension less. A
+    # further round changes nothing.
+    left = radius.to(v.dtype).square()  # squared radius around the center of the current face
+    center = None
+    for _ in range(len(v)):
+        v = sparsemax(v)
+        face_center = _face_center(v)
+        if center is not None:
+            left = (left - (face_center - center).square().sum()).clamp(min=0)
+        center = face_center
+        squared = (v - center).square().sum()
+        # At a center there is no direction, and at a corner no way to go.
+        moves = (squared < left) & (squared > 0)
+        scale = torch.sqrt(torch.where(moves, left / torch.where(moves, squared, 1), 1))
+        v = center + (v - center) * scale
+    return sparsemax(v)
+
+
+def reference_sparsestmax(v: Tensor, radius: float) -> Tensor:
+    """Compute the same as the paper writes it, in the precision of `v`."""
+    w = _reference_sparsemax(v)
+    center = _face_center(w)
+    while (distance := torch.linalg.vector_norm(w - center)) < radius and distance > 0:
+        pushed = center + radius * (w - center) / distance
+        if pushed.min() >= 0:
+            return pushed
+        w = _reference_sparsemax(pushed)
+        before, center = center, _face_center(w)
+        radius = float(torch.sqrt(radius**2 - ((center - before) ** 2).sum()))
+        if (w > 0).sum() == 1:
+            break
+    return w
+
+
+def _face_center(w: Tensor) -> Tensor:
+    """Return the center of the smallest face of the simplex that has `w`."""
+    return (w > 0).to(w.dtype) / (w > 0).sum()
+
+
+def _reference_sparsemax(v: Tensor) -> Tensor:
+    ordered = sorted(v.tolist(), reverse=True)
+    size = max(k for k in range(1, len(v) + 1) if 1 + k * ordered[k - 1] > sum(ordered[:k]))
+    chosen = v >= ordered[size - 1]
+    return torch.where(chosen, v - (v[chosen].sum() - 1) / chosen.sum(), 0.0)

@@ -1,0 +1,86 @@
+"""The run that another one begins with, by its id or by what differs in it."""
+
+import pytest
+
+from normbench.config.compose import compose
+from normbench.config.start import described_words, split_start
+from normbench.errors import BadInput
+from support.cells import PLUGIN, cell, composed
+
+SN = ("norm=sn", "model=resnet20", "batch=4", "seed=3")
+
+
+@pytest.mark.parametrize(
+    ("changed", "description", "start"),
+    [
+        (("norm.hard=true",), "norm.hard:false", ()),
+        (("norm.hard=true", "norm.eps=1e-4"), "norm.hard:false", ("norm.eps=1e-4",)),
+        (("norm.hard=true",), "norm:bn", ("norm=bn",)),  # without the options of sn
+        ((), "batch:32 seed:0", ("batch=32", "seed=0")),
+        ((), "model:resnet14 recipe.lr:0.3", ("model=resnet14", "recipe.lr=0.3")),
+        (("init_only=[ratio]",), "norm.mix:std", ("norm.mix=std",)),
+    ],
+)
+def test_a_description_is_the_id_of_the_run_that_differs_so(
+    changed: tuple[str, ...], description: str, start: tuple[str, ...]
+) -> None:
+    ours = cell(*SN, *changed, f"init_from={description}@30")
+    expected = [word for word in SN if word.split("=")[0] not in {w.split("=")[0] for w in start}]
+    theirs = cell(*expected, *start)
+    assert ours.init_from == f"{theirs.id}@30"
+    assert ours.start == theirs.title
+    by_id = cell(*SN, *changed, f"init_from={theirs.id}@30")
+    assert (ours.id, ours.identity) == (by_id.id, by_id.identity)
+    assert ours.id != cell(*SN, *changed, f"init_from={description}@31").id
+
+
+def test_every_cell_of_a_grid_has_a_start_of_its_own() -> None:
+    words = ("-m", "norm=sn", "seed=range(0,2)", "batch=4,8")
+    cells, _ = compose([*words, "norm.hard=true", "init_from=norm.hard:false@1,norm.hard:false@2"])
+    soft, _ = compose(list(words))
+    starts = {(each.seed, each.batch): each.id for each in soft}
+    assert [each.init_from for each in cells] == [
+        f"{starts[each.seed, each.batch]}@{epoch}"
+        for each, epoch in zip(cells, [1, 2] * 4, strict=True)
+    ]
+
+
+def test_an_option_of_the_whole_command_line_is_part_of_both_runs() -> None:
+    """As precision=bf16-mixed with a sweep, which changes the id of every run."""
+    words = ("-m", "sweeps=sn_2_hard_small")
+    for more in ((), ("precision=bf16-mixed", "recipe.epochs=60")):
+        cells, _ = compose([*words, *more])
+        soft = {each.id for each in cells if each.init_from is None}
+        hard = [each for each in cells if each.init_from is not None]
+        assert (len(soft), len(hard)) == (3, 18)
+        assert {str(each.init_from).partition("@")[0] for each in hard} == soft
+
+
+def test_a_description_composes_the_yamls_of_config_dir() -> None:
+    words = ("--config-dir", str(PLUGIN / "conf"))
+    assert composed(*words, "norm=bn", "init_from=norm:broken@1").start.startswith("broken")
+
+
+def test_which_parameters_are_taken_is_part_of_the_id() -> None:
+    start = ("norm=sn", "init_from=0123456789ab@3")
+    ids = {cell(*start, *more).id for more in ((), ("init_only=[ratio]",), ("init_only=[gain]",))}
+    assert len(ids) == 3
+    assert "init_only=[ratio]" in cell(*start, "init_only=[ratio]").title
+
+
+@pytest.mark.parametrize(
+    "value",
+    ["abc@3", "0123456789ab", "0123456789ab@0", "norm.hard:false", "norm.hard=false@3", "@3", 7],
+)
+def test_another_form_of_a_start_is_refused(value: object) -> None:
+    with pytest.raises(BadInput, match=r"init_from=.*: it is RUN@EPOCH, .* init_from=norm.hard:f"):
+        split_start(value)
+
+
+def test_the_words_of_a_start_are_those_typed_with_the_changes() -> None:
+    typed = ["norm=sn", "norm.hard=true", "+model.x=1", "init_from=y:z@1", "seed=0"]
+    start = ["init_from=null", "init_only=null"]
+    words = described_words(typed, {"seed": 4}, "norm.hard:false")
+    assert words == ["norm=sn", "+model.x=1", "seed=4", "norm.hard=false", *start]
+    words = described_words(typed, {"seed": 4}, "norm:bn seed:5")
+    assert words == ["+model.x=1", "seed=5", "norm=bn", *start]
