@@ -50,7 +50,8 @@ def stand_in(variables: dict[str, np.ndarray]) -> ModuleType:
         x: np.ndarray, axis: Any, keepdims: bool = False, keep_dims: bool = False
     ) -> np.ndarray:
         axes = tuple(axis) if isinstance(axis, list) else axis
-        return np.mean(x, axis=axes, keepdims=keepdims or keep_dims)
+        mean: np.ndarray = np.mean(x, axis=axes, keepdims=keepdims or keep_dims)
+        return mean
 
     def sufficient_statistics(x: np.ndarray, axes: list[int], keep_dims: bool) -> tuple[Any, ...]:
         x = np.asarray(x)
