@@ -13,6 +13,7 @@ from torch import Tensor
 
 from normbench.catalog import normalizer
 from normbench.norms.base.options import largest_divisor
+from normbench.norms.batch_group import BatchGroupNorm
 from normbench.norms.inference import set_example_weight
 
 with np.load(Path(__file__).parents[1] / "official/batch_group.npz") as file:
@@ -72,17 +73,17 @@ def test_numbers_of_groups_are_the_authors(number: int) -> None:
 @pytest.mark.parametrize("groups", [1, 4, 32, 100])
 def test_more_groups_are_the_fewest_from_their_number_on(groups: int) -> None:
     """Also where max(C // groups, 1) does not divide the channels, and the authors' code fails."""
-    more = normalizer("bgn", groups=groups, more_groups=True)
+    more = BatchGroupNorm(groups=groups, more_groups=True)
     for channels in range(1, 300):
         divisors = [n for n in range(1, channels + 1) if channels % n == 0]
         expected = min((n for n in divisors if n >= groups), default=channels)
         assert more.groups_of(channels) == expected
-        fewer = normalizer("bgn", groups=groups).groups_of(channels)
+        fewer = BatchGroupNorm(groups=groups).groups_of(channels)
         assert fewer == largest_divisor(channels, groups) <= expected
 
 
 def test_a_model_that_caps_the_groups_gets_no_more() -> None:
-    more = normalizer("bgn", more_groups=True)
+    more = BatchGroupNorm(more_groups=True)
     assert more.with_max_groups(4).groups_of(6) == 3
     assert more.with_max_groups(None).groups_of(48) == 48
     assert more.with_max_groups(64).groups_of(48) == 48

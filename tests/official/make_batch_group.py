@@ -40,7 +40,7 @@ def stand_in(variables: dict[str, np.ndarray]) -> ModuleType:
         initializer: Any = None,
         **_: Any,
     ) -> np.ndarray:
-        initial = initializer(shape) if callable(initializer) else initializer
+        initial: np.ndarray = initializer(shape) if callable(initializer) else initializer
         return variables.setdefault(name, initial)
 
     def assign(variable: np.ndarray, value: np.ndarray) -> None:
@@ -50,7 +50,8 @@ def stand_in(variables: dict[str, np.ndarray]) -> ModuleType:
         x: np.ndarray, axis: Any, keepdims: bool = False, keep_dims: bool = False
     ) -> np.ndarray:
         axes = tuple(axis) if isinstance(axis, list) else axis
-        return np.mean(x, axis=axes, keepdims=keepdims or keep_dims)
+        mean: np.ndarray = np.mean(x, axis=axes, keepdims=keepdims or keep_dims)
+        return mean
 
     def sufficient_statistics(x: np.ndarray, axes: list[int], keep_dims: bool) -> tuple[Any, ...]:
         x = np.asarray(x)
@@ -112,7 +113,11 @@ def run_official(source: str) -> dict[str, np.ndarray]:
 
 
 if __name__ == "__main__":
-    arrays = run_official(Path(sys.argv[1]).read_text())
-    cases = {"cases": np.array(CASES), "alphas": np.array(ALPHAS), "channels": np.array(CHANNELS)}
-    path = Path(__file__).with_name("batch_group.npz")
-    np.savez_compressed(path, **cases, **arrays, numpy=np.__version__)
+    arrays: dict[str, Any] = {
+        "cases": np.array(CASES),
+        "alphas": np.array(ALPHAS),
+        "channels": np.array(CHANNELS),
+        "numpy": np.array(np.__version__),
+        **run_official(Path(sys.argv[1]).read_text()),
+    }
+    np.savez_compressed(Path(__file__).with_name("batch_group.npz"), **arrays)
