@@ -35,7 +35,9 @@ class Tracer(fx.Tracer):
     """Treat as leaves what the swap looks for, and what timm marks as untraceable."""
 
     def __init__(self) -> None:
-        super().__init__(autowrap_functions=tuple(get_notrace_functions()))
+        # pad_same stands in networks that the swap has rewritten.
+        wrapped = (*get_notrace_functions(), timm.layers.pad_same)
+        super().__init__(autowrap_functions=wrapped)
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
         return (
@@ -52,20 +54,25 @@ class CallGraph:
     Args:
         network: the network; it is not changed, but the rebuilt one shares its parameters.
         image: (C, H, W) of an image, large enough that every map is larger than 1x1 until pooled.
+        evaluation: trace the evaluation alone, whatever training computes.
 
     Raises:
         Impossible: the network differs between training and evaluation, or its control flow depends
             on values in its maps.
     """
 
-    def __init__(self, network: nn.Module, image: tuple[int, int, int]) -> None:
+    def __init__(
+        self, network: nn.Module, image: tuple[int, int, int], *, evaluation: bool = False
+    ) -> None:
         modes = {module: module.training for module in network.modules()}
         try:
-            calls = Tracer().trace(network.train())
             in_evaluation = Tracer().trace(network.eval())
+            calls = in_evaluation if evaluation else Tracer().trace(network.train())
             self.module = fx.GraphModule(network, calls, type(network).__name__)
             with torch.no_grad():
-                _ShapeRecorder(self.module.eval()).run(torch.empty(1, *image, device="meta"))
+                dtype = next((each.dtype for each in network.parameters()), None)
+                images = torch.empty(1, *image, device="meta", dtype=dtype)
+                _ShapeRecorder(self.module.eval()).run(images)
         except Exception as error:  # foreign code can raise anything
             reason = f"{type(error).__name__}: {error}".partition("\n")[0]
             raise Impossible(
@@ -164,6 +171,17 @@ class CallGraph:
             or _function_name(each).strip("_") == layer_types.GATE
         ]
         return any(set(self.consumers(gate)) & set(readers) for gate in gates)
+
+    def is_average(self, call: fx.Node) -> bool:
+        """Return True if `call` averages each channel over its positions, or flattens averages."""
+        layer, shape = self.layer(call), self.shape(call)
+        if len(call.all_input_nodes) != 1 or shape[2:] not in [(), POOLED]:
+            return False
+        if shape[:2] != self.shape(call.all_input_nodes[0])[:2]:
+            return False
+        if layer is not None:
+            return isinstance(layer, nn.AdaptiveAvgPool2d | nn.Flatten)
+        return _function_name(call) in ("mean", "flatten", "adaptive_avg_pool2d")
 
     def downstream(self, call: fx.Node) -> set[fx.Node]:
         """Return all calls that depend on the result of `call`."""

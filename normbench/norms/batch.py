@@ -34,6 +34,8 @@ from torch.nn import functional as F
 
 from normbench.norms.base import reference_ops
 from normbench.norms.base.layer import (
+    Activation,
+    Constants,
     NormAct,
     Normalizer,
     Normalizing,
@@ -110,6 +112,12 @@ class BatchNormAct(PerWorker, RunningStatistics, Normalizing):
         if self.weighs_examples:
             return super().norm_act(x)
         return self.activation(self._fused(x, (self.weight, self.bias), track=True))
+
+    def split_front(self) -> tuple[Constants, nn.Module] | None:
+        if self.weighs_examples:
+            return None
+        mean, var = running_moments(self)
+        return (mean, var, self.eps, self.weight, self.bias), Activation(self.act)
 
     def normalize(self, x: Tensor) -> Tensor:
         if self.weighs_examples:

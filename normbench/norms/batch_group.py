@@ -22,12 +22,20 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from normbench.norms.base import reference_ops
-from normbench.norms.base.layer import Grouped, NormAct, Normalizing, upcast
+from normbench.norms.base.layer import (
+    Activation,
+    Constants,
+    Grouped,
+    NormAct,
+    Normalizing,
+    upcast,
+)
 from normbench.norms.base.moments import (
     Moments,
+    expand_groups,
     expand_sets,
     merge_channels,
     merge_images,
@@ -104,6 +112,13 @@ class BatchGroupNormAct(PerWorker, RunningStatistics, Normalizing):
             mean, var = merge_channels(*moments, self.groups)
             return expand_sets(mean, len(x)), expand_sets(var, len(x))
         return merge_channels(*running_moments(self), self.groups)
+
+    def split_front(self) -> tuple[Constants, nn.Module] | None:
+        if self.weighs_examples:
+            return None
+        mean, var = merge_channels(*running_moments(self), self.groups)
+        mean, var = (expand_groups(each, self.channels) for each in (mean, var))
+        return (mean, var, self.eps, self.weight, self.bias), Activation(self.act)
 
     def reference_normalize(self, x: Tensor) -> Tensor:
         if self.training:

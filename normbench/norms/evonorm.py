@@ -35,6 +35,7 @@ Elsewhere:
 - Several ports compute the root of torch's unbiased `std` + eps, the fourth root of the variance.
 """
 
+import copy
 from abc import abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar
@@ -45,6 +46,7 @@ from torch import Tensor, nn
 from normbench.errors import choose_from
 from normbench.norms.base.layer import (
     Affine,
+    GainAndShift,
     Grouped,
     NormAct,
     Normalizer,
@@ -169,8 +171,6 @@ class EvoNormAct(NormAct):
     roles: ClassVar[dict[str, Role]] = {**NormAct.roles, "v": "gain"}
     shown: ClassVar[tuple[str, ...]] = ("which",)
     v: nn.Parameter  # of those that have one
-    weight: nn.Parameter
-    bias: nn.Parameter
 
     def __init__(self, channels: int, act: str, options: EvoNorm) -> None:
         super().__init__(channels, act)
@@ -181,9 +181,16 @@ class EvoNormAct(NormAct):
     def norm_act(self, x: Tensor) -> Tensor:
         x = upcast(x)
         numerator, divisor = EXPRESSIONS[self.which](x, Statistics(self, x))
+        if self.weight is None or self.bias is None:
+            return self.affine(numerator / divisor)
         # Gain and divisor first: if both have shape (N, C, 1, 1), the map is multiplied once.
         gain = per_channel(self.weight) / divisor
         return numerator * gain + per_channel(self.bias)
+
+    def split_back(self) -> tuple[nn.Module, GainAndShift]:
+        rest = copy.deepcopy(self)
+        rest.weight = rest.bias = None
+        return rest, (self.weight, self.bias)
 
     def reference(self, x: Tensor) -> Tensor:
         x = x.double()

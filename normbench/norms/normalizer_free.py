@@ -42,7 +42,15 @@ import torch
 from torch import Tensor, nn
 
 from normbench.norms.base.activations import gain, save_input_only
-from normbench.norms.base.layer import Affine, NormAct, Normalizer, Role
+from normbench.norms.base.layer import (
+    Activation,
+    Affine,
+    Constants,
+    GainAndShift,
+    NormAct,
+    Normalizer,
+    Role,
+)
 from normbench.norms.base.options import positive
 from normbench.norms.base.residual import FixUp, NormalizerFree, Residual, SkipInit
 from normbench.norms.base.standardized_conv import Standardization
@@ -148,6 +156,12 @@ class GainedAct(NormAct):
     def norm_act(self, x: Tensor) -> Tensor:
         return save_input_only(lambda x: self.activation(x) * self.factor, x)
 
+    def split_back(self) -> tuple[nn.Module, GainAndShift] | None:
+        if self.factor == 1:
+            return None
+        gains = torch.full((self.channels,), self.factor, dtype=torch.float64)
+        return Activation(self.act), (gains, None)
+
     def reference(self, x: Tensor) -> Tensor:
         if self.act is None:
             return x.double()
@@ -180,6 +194,13 @@ class ShiftedAct(NormAct):
         return save_input_only(
             lambda x: self.activation(x if self.bias is None else x + self.bias), x
         )
+
+    def split_front(self) -> tuple[Constants, nn.Module] | None:
+        if self.bias is None:
+            return None
+        shift = self.bias.repeat(self.channels)
+        constants = (torch.zeros_like(shift), torch.ones_like(shift), 0.0, None, shift)
+        return constants, Activation(self.act)
 
     def reference(self, x: Tensor) -> Tensor:
         if self.bias is None:

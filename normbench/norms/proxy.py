@@ -32,7 +32,16 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from normbench.norms.base.layer import NormAct, Normalizer, Normalizing, Role, per_channel, upcast
+from normbench.norms.base.layer import (
+    Affine,
+    Constants,
+    NormAct,
+    Normalizer,
+    Normalizing,
+    Role,
+    per_channel,
+    upcast,
+)
 from normbench.norms.base.options import positive
 from normbench.norms.batch import BatchNorm, BatchNormAct
 from normbench.norms.group import GroupNorm, GroupNormAct, InstanceNorm, LayerNorm
@@ -75,6 +84,26 @@ class ProxyAct(Normalizing):
         var, mean = torch.var_mean(proxy, dim=1, correction=0)
         return mean, var
 
+    def without_proxy(self) -> Normalizing:
+        """Return the layer that the proxy normalization follows, with its initial parameters."""
+        raise NotImplementedError
+
+    @torch.no_grad()
+    def inference_layers(self) -> list[NormAct]:
+        """Return the layer without its proxy, and gain and shift by the proxy's moments."""
+        if self.weighs_examples:
+            return [self]
+        mean, var = self.proxy_moments()
+        scale = torch.rsqrt(var + self.proxy_eps) if self.scale else torch.ones_like(mean)
+        core, affine = self.without_proxy().to(self.weight), Affine(self.channels, None)
+        core.inherit_parameters(self)
+        affine.weight = nn.Parameter(scale) if self.scale else None
+        affine.bias = nn.Parameter(-mean * scale)
+        return [core, affine]
+
+    def split_front(self) -> tuple[Constants, nn.Module] | None:
+        return None  # `inference_layers` takes the proxy away first
+
     def reference(self, x: Tensor) -> Tensor:
         z = self.function(self.affine(self.reference_normalize(x.double())))
         # Midpoint i of n shares of probability, by the standard normal's quantile function.
@@ -93,9 +122,15 @@ class ProxyAct(Normalizing):
 class ProxyGroupNormAct(ProxyAct, GroupNormAct):
     """The layer on group, layer and instance normalization."""
 
+    def without_proxy(self) -> Normalizing:
+        return GroupNormAct(self.channels, self.act, GroupNorm(self.groups, self.eps))
+
 
 class ProxyBatchNormAct(ProxyAct, BatchNormAct):
     """The layer on batch normalization."""
+
+    def without_proxy(self) -> Normalizing:
+        return BatchNormAct(self.channels, self.act, BatchNorm(eps=self.eps))
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,10 @@ from normbench.norms.base.recompute import recomputed
 from normbench.norms.base.residual import Residual
 from normbench.norms.base.standardized_conv import Standardization
 
+#: A batch normalization by constants: mean, variance (C,), eps, gain, shift (C,).
+Constants = tuple[Tensor, Tensor, float, Tensor | None, Tensor | None]
+#: Gain and shift (C,), where there are any.
+GainAndShift = tuple[Tensor | None, Tensor | None]
 Role = Literal["weight", "bias", "gain", "shift", "scalar", "proxy", "ratio", "residual"]
 
 
@@ -209,6 +213,25 @@ class NormAct(nn.Module):
         """Compute the paper's equation term by term in double precision, for tests of `forward`."""
         raise NotImplementedError
 
+    def inference_layers(self) -> "list[NormAct]":
+        """Return layers that, one after the other, compute the same in evaluation.
+
+        They compute nothing anew that does not depend on the images. Else it is the layer itself.
+        """
+        return [self]
+
+    def split_front(self) -> tuple[Constants, nn.Module] | None:
+        """Return a batch normalization by constants, and the module that follows it, which compute
+        the same in evaluation; None if the layer does not begin with one.
+        """
+        return None
+
+    def split_back(self) -> tuple[nn.Module, GainAndShift] | None:
+        """Return a module, and gain and shift that follow it, which compute the same in evaluation;
+        None if the layer does not end with them.
+        """
+        return None
+
     @torch.no_grad()
     def inherit_parameters(self, old: nn.Module) -> None:
         """Copy what the layer inherits from the replaced layer `old`, where shapes are equal."""
@@ -273,6 +296,13 @@ class Affine(NormAct):
         if self.weight is None and self.bias is None:
             return save_input_only(self.activation, x)
         return self.activation(self.affine(x))
+
+    def split_front(self) -> tuple[Constants, nn.Module] | None:
+        like = self.bias if self.weight is None else self.weight
+        if like is None:
+            return None
+        constants = (torch.zeros_like(like), torch.ones_like(like), 0.0, self.weight, self.bias)
+        return constants, Activation(self.act)
 
     def reference(self, x: Tensor) -> Tensor:
         weight = torch.ones(self.channels) if self.weight is None else self.weight
