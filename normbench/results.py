@@ -92,6 +92,8 @@ class Row:
     # Network and data.
     params: int | None = None
     macs: int | None = None  # multiply-adds of convolutions and linear layers, one image, forward
+    inference_params: int | None = None  # with constants folded into convolutions
+    inference_operations: int | None = None  # of all kinds, one image; a multiply-add is two
     groups: list[int] = field(default_factory=list)  # group counts in use
     sn_ratios: dict[str, float] = field(default_factory=dict)  # learned by SN, mean over layers
     coverage: str = ""  # which activations and convolutions the normalizer reached

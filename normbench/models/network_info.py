@@ -10,10 +10,12 @@ from typing import Any
 
 from torch import fx, nn
 
+from normbench.errors import Impossible
 from normbench.models.coverage import Coverage, coverage
 from normbench.models.dropout import drop_layers
+from normbench.models.fold import fold
 from normbench.models.layer_types import is_batch_norm
-from normbench.models.profile import count_macs, dry_run
+from normbench.models.profile import count_macs, count_operations, dry_run
 from normbench.norms.base.layer import NormAct, Normalizer
 from normbench.norms.renorm import renorm_layers
 from normbench.norms.workers import set_workers
@@ -64,6 +66,19 @@ class NetworkInfo:
         return count_macs(self.network, self.train_shape)
 
     @cached_property
+    def inference(self) -> tuple[int, int] | tuple[None, None]:
+        """Parameters, and operations of an evaluation of one image, of the folded network.
+
+        None where the network cannot be traced.
+        """
+        try:
+            folded = fold(self.network, self.image_shape)
+        except Impossible:
+            return None, None
+        parameters = sum(parameter.numel() for parameter in folded.parameters())
+        return parameters, count_operations(folded, self.image_shape)
+
+    @cached_property
     def coverage(self) -> Coverage:
         """Layers that the normalizer provides, and those that it left alone."""
         return coverage(self.network, self.norm)
@@ -81,9 +96,12 @@ class NetworkInfo:
 
     def row_fields(self) -> dict[str, Any]:
         """Return the fields of a row that follow from the network."""
+        inference_params, inference_operations = self.inference
         return {
             "params": self.params,
             "macs": self.macs,
+            "inference_params": inference_params,
+            "inference_operations": inference_operations,
             "coverage": str(self.coverage),
             "groups": self.groups,
             "batch_independent": self.batch_independent,

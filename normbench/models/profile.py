@@ -1,10 +1,14 @@
 """Multiply-accumulates of a network, and a dry run of a training step.
 
 Multiply-accumulates come from torch's FlopCounterMode: convolutions and matrix products, without
-normalization, activation and sums, as in the tables of papers.
+normalization, activation and sums, as in the tables of papers. `count_operations` counts these too.
 """
 
+import math
 from collections import Counter
+from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 import torch
 from torch import fx, nn
@@ -12,6 +16,19 @@ from torch.utils.flop_counter import FlopCounterMode, conv_flop_count
 
 from normbench.errors import Impossible
 
+#: Operations of torch that compute each value of their output by one operation, a function such as
+#: a sigmoid being one.
+POINTWISE = (
+    "add", "sub", "mul", "div", "pow", "neg", "abs", "sign", "exp", "sqrt", "rsqrt", "maximum",
+    "minimum", "clamp", "clamp_min", "relu", "hardtanh", "sigmoid", "hardsigmoid", "silu", "gelu",
+    "tanh", "elu", "leaky_relu", "softplus", "log_sigmoid_forward", "hardswish", "mish", "erfinv",
+)  # fmt: skip
+#: Operations per value of the input: a sum has one, a variance a sum, a difference, a square and a
+#: sum; group normalization computes a variance, multiplies and adds.
+PER_INPUT = {
+    "mean": 1, "sum": 1, "var_mean": 4, "native_group_norm": 6, "native_batch_norm": 2,
+    "_native_batch_norm_legit": 6, "_native_batch_norm_legit_no_training": 2, "_softmax": 3,
+}  # fmt: skip
 #: Messages of torch for maps smaller than a kernel.
 _TOO_SMALL = ("Kernel size can't be greater than actual input size", "Output size is too small")
 
@@ -39,6 +56,46 @@ def count_macs(model: nn.Module, image: tuple[int, int, int]) -> tuple[int, Coun
         model.eval()(torch.empty(1, *image, device=device))
     model.train(was_training)
     return counter.get_total_flops() // 2, in_groups  # a multiply-add is two operations
+
+
+def count_operations(model: nn.Module, image: tuple[int, int, int]) -> int:
+    """Return the floating-point operations of an evaluation of one image (C, H, W).
+
+    A multiply-add is two; all else that computes counts as in `POINTWISE` and `PER_INPUT`, and
+    pooling as many as a kernel has positions for each output. The model runs once, so put it on the
+    meta device.
+    """
+    aten, mapping = torch.ops.aten, dict[Any, Callable[..., int]]()
+    for name in POINTWISE:
+        for variant in (name, f"{name}_"):  # some compute in place
+            if hasattr(aten, variant):
+                mapping[getattr(aten, variant)] = _count_outputs
+    for name, operations in PER_INPUT.items():
+        mapping[getattr(aten, name)] = partial(_count_inputs, operations)
+    mapping[aten.avg_pool2d] = mapping[aten.max_pool2d_with_indices] = _count_pooling
+    device, dtype = next((each.device, each.dtype) for each in model.parameters())
+    counter = FlopCounterMode(display=False, custom_mapping=mapping)
+    with counter, torch.no_grad():
+        model(torch.empty(1, *image, device=device, dtype=dtype))
+    return counter.get_total_flops()
+
+
+def _count_outputs(*_: Any, out_shape: Any, **__: Any) -> int:
+    return int(math.prod(_first_shape(out_shape)))
+
+
+def _count_inputs(operations: int, x: Any, *_: Any, out_shape: Any, **__: Any) -> int:  # noqa: ARG001
+    return operations * int(math.prod(x))
+
+
+def _count_pooling(x: Any, kernel: Any, *_: Any, out_shape: Any, **__: Any) -> int:  # noqa: ARG001
+    sizes = kernel if len(kernel) == 2 else [kernel[0]] * 2
+    return int(math.prod(_first_shape(out_shape)) * math.prod(sizes))
+
+
+def _first_shape(shapes: Any) -> Any:
+    """Return the shape of an output, of several the first."""
+    return shapes[0] if shapes and not isinstance(shapes[0], int) else shapes
 
 
 def dry_run(model: nn.Module, images: int, image: tuple[int, int, int]) -> None:

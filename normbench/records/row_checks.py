@@ -22,6 +22,7 @@ _RANGES = {
     **dict.fromkeys(("train_top1", "val_top1", "test_top1", "test_top5"), (0, 100.001)),
     **dict.fromkeys(("batch", "workers", "global_batch", "stacked_seeds"), (1, HUGE)),
     **dict.fromkeys(("params", "macs", "seconds", "images_per_second"), (0, HUGE)),
+    **dict.fromkeys(("inference_params", "inference_operations"), (0, HUGE)),
     **dict.fromkeys(("peak_memory", "device_memory", "threads", "resumed"), (0, HUGE)),
 }
 

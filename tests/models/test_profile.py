@@ -1,0 +1,121 @@
+"""Operations of layers and networks, counted by hand."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from normbench.catalog import model, normalizer, normalizers
+from normbench.errors import Impossible
+from normbench.models.fold import fold
+from normbench.models.network_info import NetworkInfo
+from normbench.models.profile import PER_INPUT, POINTWISE, count_macs, count_operations
+from support.cells import network_for
+from support.slow import EVERYDAY_NORMS, slow_except
+
+#: What computes no floating-point number: views, copies, constants, choices.
+FREE = {
+    "arange", "cat", "clone", "constant_pad_nd", "copy_", "detach", "empty", "expand", "full",
+    "index", "lift_fresh", "ones", "ones_like", "permute", "repeat", "select", "slice", "stack",
+    "t", "unbind", "unsqueeze", "view", "zeros", "_to_copy", "alias", "_unsafe_view", "squeeze",
+}  # fmt: skip
+COUNTED = {*POINTWISE, *PER_INPUT, "convolution", "addmm", "avg_pool2d", "max_pool2d_with_indices"}
+
+
+class Recorder(TorchDispatchMode):
+    """Collect the names of the operations that run."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.names: set[str] = set()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.names.add(str(func.overloadpacket).partition(".")[2])
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("norm", slow_except(normalizers(), EVERYDAY_NORMS))
+def test_every_operation_of_a_network_is_counted_or_free(norm: str) -> None:
+    recorder = Recorder()
+    for name in ("smallest", "mobilenetv2_cifar", "efficientnet_cifar", "inception_v3"):
+        options: dict[str, Any] = network_for(norm) if name == "smallest" else {"name": name}
+        image = (1, 299, 299) if name == "inception_v3" else (1, 17, 17)
+        try:
+            with torch.device("meta"):
+                network = model(norm=norm, num_classes=10, in_chans=1, **options).eval()
+        except Impossible:
+            continue
+        for each in (network, fold(network, image)):
+            with recorder:
+                count_operations(each, image)
+    names = {name.removesuffix("_") if name not in FREE else name for name in recorder.names}
+    assert names <= FREE | COUNTED
+
+
+@pytest.mark.parametrize(
+    ("norm", "per_value"),
+    [
+        ("bn", 2 + 1),  # multiply and add, ReLU
+        ("gn", 4 + 2 + 1),  # variance, multiply and add, ReLU
+        ("none", 2 + 1),
+        ("evonorm_b0", 4 + 2 + 1 + 3),  # variance, v * x + std, maximum, gain / divisor ... + shift
+        ("evonorm_s0", 4 + 2 + 1 + 2),  # variance, sigmoid(v * x), * x, * gain + shift
+        ("frn", 2 + 1 + 2 + 1),  # square and mean, division, multiply and add, maximum
+    ],
+)  # fmt: skip
+def test_the_operations_of_a_layer(norm: str, per_value: int) -> None:
+    with torch.device("meta"):
+        layer = normalizer(norm).layer(8).eval()
+    values = 8 * 40 * 40
+    few = 8 * 8  # on channels alone
+    assert 0 <= count_operations(layer, (8, 40, 40)) - per_value * values <= few
+
+
+def test_a_multiply_add_is_two_operations() -> None:
+    with torch.device("meta"):
+        network = nn.Sequential(
+            nn.Conv2d(3, 8, 3, stride=2, groups=1), nn.ReLU(inplace=True), nn.MaxPool2d(2),
+            nn.AvgPool2d((3, 1)), nn.Flatten(), nn.Linear(24, 5, bias=False),
+        ).eval()  # fmt: skip
+    macs, _ = count_macs(network, (3, 13, 13))
+    # Maps of 6x6, 3x3 and 1x3.
+    others = 8 * 36 + 4 * 8 * 9 + 3 * 8 * 3
+    assert macs == 8 * 36 * 27 + 24 * 5
+    assert count_operations(network, (3, 13, 13)) == 2 * macs + others
+
+
+def info(norm: str, **options: Any) -> NetworkInfo:
+    layers = normalizer(norm)
+    with torch.device("meta"):
+        network = model("mobilenetv2_width", norm=layers, num_classes=1000, **options)
+    return NetworkInfo(network, layers, (3, 224, 224), (3, 224, 224))
+
+
+@pytest.mark.parametrize(("width", "head"), [(0.9, 1280), (1.0, 1280), (1.1, 1408)])
+def test_inference_of_the_networks_of_evonorms_figure_10(width: float, head: int) -> None:
+    """EvoNorm-B0 has 0.2 % more parameters than folded batch normalization and 8 % more work."""
+    bn, b0 = (info(norm, width=width, head=head) for norm in ("bn", "evonorm_b0"))
+    (bn_params, bn_work), (b0_params, b0_work) = bn.inference, b0.inference
+    assert None not in (bn_params, bn_work, b0_params, b0_work)
+    assert b0_params / bn_params == pytest.approx(1.002, abs=5e-4)  # type: ignore[operator]
+    assert b0_work / bn_work == pytest.approx(1.077, abs=8e-3)  # type: ignore[operator]
+    assert bn.macs < bn_work / 2 < 1.02 * bn.macs  # type: ignore[operator]
+    fields = b0.row_fields()
+    assert fields["inference_params"] == b0_params < fields["params"]
+    assert fields["inference_operations"] == b0_work
+
+
+def test_a_network_that_cannot_be_traced_has_no_sizes_at_inference() -> None:
+    class Branching(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv = nn.Conv2d(3, 4, 1)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.conv(x) if x.sum() > 0 else x
+
+    network = Branching()
+    found = NetworkInfo(network, normalizer("bn"), (3, 4, 4), (3, 4, 4))
+    assert found.inference == (None, None)
