@@ -19,7 +19,7 @@ from typing import Any
 import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FixedLocator, LogFormatterSciNotation, NullLocator
+from matplotlib.ticker import FixedLocator, LogFormatterSciNotation, MaxNLocator, NullLocator
 
 from normbench.config.files import CONF, names
 from normbench.errors import DamagedFile, leave_out
@@ -158,13 +158,14 @@ def _draw_curve(
 
 
 def _draw_sizes(figure: Figure, table: Table, _runs: Path) -> Axes:
-    """Draw numbers over parameters and over multiply-adds."""
+    """Draw numbers over two sizes of the networks, as parameters and multiply-adds."""
     figure.set_figwidth(7.0)
     panels: Sequence[Axes] = figure.subplots(1, 2, sharey=True)
-    for axes, size in zip(panels, ("params_m", "macs_g"), strict=True):
+    for axes, size in zip(panels, table.spec.sizes, strict=True):
         for norm, points in by_size(table, size).items():
             x, y = zip(*sorted(points), strict=True)
             axes.plot(x, y, label=norm, **style(norm))
+        axes.xaxis.set_major_locator(MaxNLocator(5))
         axes.set_xlabel(METRICS[size].label)
         axes.grid(alpha=0.3)
     panels[0].set_ylabel(table.spec.metric.label)

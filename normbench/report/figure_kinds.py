@@ -39,7 +39,7 @@ def figure_kinds(table: Table, runs: Path) -> list[str]:
     else:
         curves = any(os.path.lexists(folder / "history.csv") for folder in folders)
     # A single size makes no line.
-    sizes = any(len(points) > 1 for points in by_size(table, "params_m").values())
+    sizes = any(len(points) > 1 for points in by_size(table, table.spec.sizes[0]).values())
     drawn = {BATCH: table.drawable, CURVES: accuracy and curves, SIZES: accuracy and sizes}
     probed = [folder for folder in folders if (folder / PROBES).is_dir()]
     for end, kind in PROBE_FIGURES.items():
@@ -50,7 +50,7 @@ def figure_kinds(table: Table, runs: Path) -> list[str]:
 def by_size(table: Table, size: str) -> dict[str, list[tuple[float, float]]]:
     """Return (size of the network, best number) for each size, by normalizer.
 
-    The size is a metric: params_m or macs_g.
+    The size is a metric, such as params_m or macs_g.
     """
     best: dict[str, dict[float, float]] = defaultdict(dict)
     for entry in table.entries:

@@ -51,6 +51,22 @@ METRICS: Mapping[str, Metric] = {
     "train_loss": Metric("training loss", 3, "lower", attrgetter("train_loss")),
     "params_m": Metric("parameters (millions)", 1, "", attrgetter("params"), 1e6, learned=False),
     "macs_g": Metric("multiply-adds (billions)", 2, "", attrgetter("macs"), 1e9, learned=False),
+    "inference_params_m": Metric(
+        "parameters at inference (millions)",
+        2,
+        "",
+        attrgetter("inference_params"),
+        1e6,
+        learned=False,
+    ),
+    "inference_macs_m": Metric(  # two operations each, so that the axis is that of the papers
+        "multiply-adds at inference (millions)",
+        1,
+        "",
+        attrgetter("inference_operations"),
+        2e6,
+        learned=False,
+    ),
     "images_per_second": Metric(
         "training images per second", 0, "higher", attrgetter("images_per_second"), **_SPEED
     ),

@@ -264,11 +264,12 @@ def _example_weight(records: Sequence[Record]) -> Figure:
 
 def _speed(records: Sequence[Record]) -> Figure:
     """Draw steps per second and memory relative to bn: rows are networks, markers batches."""
-    columns = [("training", "ratio", "steps a second"), ("inference", "ratio", "steps a second"),
-               ("training", "memory_ratio", "memory")]  # fmt: skip
+    modes = [*group_by(records, "mode")]
+    columns = [(mode, "ratio", "steps a second") for mode in map(str, modes)]
+    columns += [("training", "memory_ratio", "memory")] if "training" in modes else []
     names = [*group_by(records, "network")]
-    figure = Figure(figsize=(3 * _WIDTH, 1 + 0.22 * len(names)), layout="constrained")
-    panels = figure.subplots(1, len(columns), sharey=True)
+    figure = Figure(figsize=(len(columns) * _WIDTH, 1 + 0.22 * len(names)), layout="constrained")
+    panels = figure.subplots(1, len(columns), sharey=True, squeeze=False)[0]
     batches = [*group_by(records, "batch")]
     for axes, (mode, key, label) in zip(panels, columns, strict=True):
         for place, batch in enumerate(batches):

@@ -92,7 +92,7 @@ class TableSpec:
     values are its rows and columns. `seeds` is the number of runs behind a number of the paper, or
     words that tell it. All runs have the options of `where`. Numbers are compared with the paper's
     if the runs have the options of `setting`. `sweep` trains the runs, and with the ending _small
-    those of small networks.
+    those of small networks. `sizes` are the metrics on the x-axes of the figure over sizes.
     """
 
     name: str
@@ -111,6 +111,7 @@ class TableSpec:
     setting: Mapping[str, Any] = field(default_factory=dict)
     published: Mapping[tuple[Label, Label], PublishedNumber] = field(default_factory=dict)
     notes: Sequence[str] = ()
+    sizes: tuple[str, str] = ("params_m", "macs_g")
 
     @property
     def source(self) -> str:
@@ -149,7 +150,7 @@ _REQUIRED = ("title", "metric", "rows", "columns")
 _TYPES: Types = {
     "title": str, "metric": str, "label": str, "decimals": int, "paper": str, "place": str,
     "sweep": (str, type(None)), "statistic": str, "seeds": (int, str, type(None)), "where": dict,
-    "setting": dict, "published": dict, "notes": list,
+    "setting": dict, "published": dict, "notes": list, "sizes": list,
 }  # fmt: skip
 _OPTIONAL = {"label", *TableSpec.__dataclass_fields__} - {"name", "axes", *_REQUIRED}
 
@@ -198,6 +199,8 @@ def _table(name: str, raw: Mapping[str, Any]) -> TableSpec:
     metric = _metric(raw["metric"], raw.get("label"))
     values = {"decimals": metric.decimals} | {key: raw[key] for key in raw if key != "label"}
     values |= {"name": name, "metric": metric}
+    if "sizes" in raw:
+        values["sizes"] = _sizes(raw["sizes"])
     axes = raw["rows"], raw["columns"]
     if all(isinstance(axis, str) for axis in axes):
         for axis in axes:
@@ -219,6 +222,13 @@ def _metric(name: str, label: str | None) -> Metric:
     if label is None:
         raise ValueError(f"metric={name} needs a label, or {choose_from(name, METRICS)}")
     return Metric(label, 1, "")  # printed by a paper, and measured in none of our runs
+
+
+def _sizes(metrics: list[Any]) -> tuple[str, str]:
+    known = [name for name, metric in METRICS.items() if not metric.learned and not metric.hardware]
+    if len(metrics) != 2 or not set(metrics) <= set(known):
+        raise ValueError(f"sizes={metrics}: two of {', '.join(known)}")
+    return metrics[0], metrics[1]
 
 
 def _headers(axis: Any) -> tuple[Header, ...]:

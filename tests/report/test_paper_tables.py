@@ -3,6 +3,7 @@
 import re
 from collections.abc import Mapping
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +13,8 @@ from normbench.config.compose import compose
 from normbench.config.files import SWEEPS, TABLES, headline, load, names
 from normbench.errors import BadInput
 from normbench.report import build, exports
+from normbench.report.figure import draw
+from normbench.report.figure_kinds import SIZES, by_size, figure_kinds
 from normbench.report.footnotes import footnotes
 from normbench.report.pivot import tables
 from normbench.report.table import Table
@@ -42,6 +45,7 @@ SUMS: dict[str, tuple[int, float]] = {
     "evonorm_12": (36, 2788.3),
     "evonorm_13": (36, 2618.2),
     "evonorm_9": (36, 2731.0),
+    "evonorm_fig10": (0, 0),  # the paper draws it and prints no number
     "four_things_batch_group": (8, 453.08),
     "four_things_decay": (5, 99.87),
     "four_things_fig3": (4, 105.43),
@@ -85,7 +89,7 @@ def of_row(name: str, *row: str) -> list[Any]:
 
 def test_every_table_of_the_papers_is_there() -> None:
     wanted = {
-        *(f"evonorm_{n}" for n in range(9, 14)),
+        *(f"evonorm_{part}" for part in (*range(9, 14), "fig10")),
         *(f"nf_{n}" for n in range(1, 8)),
         *(f"proxy_norm_{n}" for n in range(2, 17)),
         *(f"four_things_{part}" for part in ("fig3", "fig5", "decay", "batch_group")),
@@ -429,6 +433,30 @@ def test_of_a_size_nobody_asks_how_many_runs_there_were() -> None:
     assert "Somebody (2020), table 1. Nothing of this table" in " ".join(footnotes(table))
 
 
+def test_the_figure_over_sizes_has_the_sizes_of_the_table() -> None:
+    """As EvoNorm's figure 10: a folded network has other sizes than the trained one."""
+    sizes = {"BN": (2.0, 3.0), "GN": (2.5, 4.0)}
+    rows = [
+        row
+        for label, (params, macs) in sizes.items()
+        for batch in (4, 64)
+        for row in runs(
+            label.lower(), batch, [70.0], model="resnet50",
+            params=9_000_000, macs=9_000_000,
+            inference_params=int(params * 1e6) + batch,
+            inference_operations=int(macs * 2e6) + 2 * batch,
+        )
+    ]  # fmt: skip
+    (table,) = tables([made(sizes=["inference_params_m", "inference_macs_m"])], rows, None)
+    assert SIZES in figure_kinds(table, Path())
+    svg = draw(table, SIZES, ["svg"], Path())["svg"].decode()
+    assert "parameters at inference (millions)" in svg
+    assert "multiply-adds at inference (millions)" in svg
+    assert by_size(table, table.spec.sizes[1])["gn"] == [(4.000004, 70.0), (4.000064, 70.0)]
+    (usual,) = tables([made()], rows, None)
+    assert SIZES not in figure_kinds(usual, Path())  # a single size makes no line
+
+
 def test_without_rows_a_table_has_the_papers_numbers_alone() -> None:
     (table,) = tables([made()], [], None, empty=True)
     assert "| GN    | – [70.0]" in exports.table_markdown(table)
@@ -461,6 +489,8 @@ def test_what_an_entry_asks_for(
     [
         ({"metric": "test_top"}, "metric=test_top needs a label"),
         ({"statistic": "mode"}, "statistic=mode is unknown; it is mean or median"),
+        ({"sizes": ["params_m"]}, "sizes=['params_m']: two of params_m, macs_g, inference_"),
+        ({"sizes": ["params_m", "test_top1"]}, "two of params_m, macs_g, inference_params_m, "),
         ({"sed": 1}, "sed is no key of a table; did you mean seeds?"),
         ({"notes": [{"epochs": "ours"}]}, "is no text; quote a note that has a colon"),
         (
