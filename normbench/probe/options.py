@@ -102,11 +102,12 @@ class ExampleWeightOptions(TrainedNetworkOptions):
 
 @dataclass(frozen=True)
 class SpeedOptions(ProbeOptions):
-    """Steps per second and memory of normalizers, compared with bn."""
+    """Steps per second and memory of normalizers, compared with bn. Folded: as deployed, with what
+    is constant folded into convolutions."""
 
     repeats: int = option(7, "rounds")
-    mode: tuple[Literal["training", "inference"], ...] = option(
-        ("training", "inference"), "what a step is", "M,..."
+    mode: tuple[Literal["training", "inference", "folded"], ...] = option(
+        ("training", "inference", "folded"), "what a step is", "M,..."
     )
 
 

@@ -1,11 +1,14 @@
 """Steps per second and memory of normalizers (Brock, De and Smith 2021, tables 4 and 5).
 
 A training step is forward, backward and SGD with momentum on images that are on the device; an
-inference step is a forward pass in evaluation. The networks take turns, round by round, so that a
-noisy moment affects all of them, and medians are compared. A network that does not fit the memory
-is OOM, one that refuses its maps n/a, with the reason.
+inference step is a forward pass in evaluation, and a folded one that of the network as it would be
+deployed (`normbench.models.fold`). The networks take turns, round by round, so that a noisy moment
+affects all of them, and medians are compared. bn is timed at the beginning and at the end of a
+round: the ratio of the two says how far ratios can be trusted. A network that does not fit the
+memory is OOM, one that refuses its maps n/a, with the reason.
 """
 
+import copy
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -24,6 +27,8 @@ from normbench.config.cells import Cell
 from normbench.errors import BadInput, Impossible, count
 from normbench.execution.preflight import require_compiler
 from normbench.measurements.memory import peak_memory
+from normbench.models.fold import fold
+from normbench.models.profile import count_operations
 from normbench.norms.implementation import set_implementation
 from normbench.norms.workers import set_workers
 from normbench.probe.networks import ProbedNetwork, compose_cells, initial_networks
@@ -33,11 +38,11 @@ from normbench.records.probes import Record
 from normbench.training.experiment import Experiment
 from normbench.training.hardware import autocast_context, use_full_precision, weight_dtype
 
-StepMode = Literal["training", "inference"]
+StepMode = Literal["training", "inference", "folded"]
 Step = Callable[[], object]
 
-HEAD = ("network", "batch", "mode", "steps/s", "quartiles", "images/s", "over bn", "memory MB",
-        "over bn")  # fmt: skip
+HEAD = ("network", "batch", "mode", "params", "mult-adds", "steps/s", "quartiles", "images/s",
+        "over bn", "bn again", "memory MB", "over bn")  # fmt: skip
 SECONDS = 0.2  # the least duration of a measurement
 
 
@@ -62,44 +67,85 @@ class Speed:
     steps_per_second: float | None = None  # median over the rounds
     lower: float | None = None  # quartiles
     upper: float | None = None
+    again: float | None = None  # of a reference: its second measurement over its first
     memory: int | None = None  # peak bytes, with weights, gradients and momentum
+    params: int | None = None  # of the network that is timed
+    operations: int | None = None  # of all kinds, of an evaluation of one image
 
 
 def measure_speeds(
-    networks: Mapping[str, TimedNetwork], classes: int, mode: StepMode, repeats: int
+    networks: Mapping[str, TimedNetwork],
+    classes: int,
+    mode: StepMode,
+    repeats: int,
+    references: Sequence[str] = (),
 ) -> list[Speed]:
-    """Time `networks` in turn, for `repeats` rounds; only the one that runs is in memory."""
+    """Time `networks` in turn, for `repeats` rounds; only the one that runs is in memory.
+
+    A round begins and ends with those of `references`.
+    """
     speeds: dict[str, Speed] = {}
     rates: dict[str, list[float]] = {}
     for name, network in networks.items():
         batch = len(network.images)
         try:
-            memory = peak_memory(partial(_two_steps, network, classes, mode), network.images.device)
+            speeds[name] = replace(_measure_sizes(network, classes, mode), network=name)
         except Impossible as reason:
             speeds[name] = Speed(name, batch, mode, "n/a", str(reason))
         except RuntimeError as error:
             speeds[name] = _out_of_memory(error, name, batch, mode)
         else:
-            speeds[name] = Speed(name, batch, mode, "ok", memory=memory)
             rates[name] = []
     for _ in range(repeats):
-        for name in [*rates]:
+        others = [name for name in rates if name not in references]
+        for name in [name for name in (*references, *others, *references) if name in rates]:
+            if name not in rates:  # it did not fit at the beginning of the round
+                continue
             try:
-                rates[name].append(_steps_per_second(_build_step(networks[name], classes, mode)))
+                built = _build_network(networks[name], mode)
+                step = _make_step(built, networks[name], classes, mode)
+                rates[name].append(_steps_per_second(step))
             except RuntimeError as error:  # another process on the device has taken the memory
                 speeds[name] = _out_of_memory(error, name, speeds[name].batch, mode)
                 del rates[name]
     for name, per_second in rates.items():
         lower, median, upper = np.quantile(per_second, (0.25, 0.5, 0.75)).tolist()
-        speeds[name] = replace(speeds[name], steps_per_second=median, lower=lower, upper=upper)
+        again = None
+        if name in references:
+            again = float(np.median(np.divide(per_second[1::2], per_second[::2])))
+        speeds[name] = replace(
+            speeds[name], steps_per_second=median, lower=lower, upper=upper, again=again
+        )
     return [speeds[name] for name in networks]
 
 
-def _two_steps(network: TimedNetwork, classes: int, mode: StepMode) -> None:
-    """Build the network and run two steps: the momentum exists from the first step on."""
-    step = _build_step(network, classes, mode)
-    step()
-    step()
+def _measure_sizes(timed: TimedNetwork, classes: int, mode: StepMode) -> Speed:
+    """Return peak memory, parameters and operations of a network that has no name yet."""
+    network = _build_network(timed, mode)
+    on_meta = copy.deepcopy(network).to("meta").eval()
+    tensors = [*network.parameters(), *network.buffers()]
+    weights = sum(each.numel() * each.element_size() for each in tensors)
+    step = _make_step(network, timed, classes, mode)
+
+    def two_steps() -> None:
+        step()
+        step()  # the momentum exists from the first step on
+
+    return Speed(
+        network="",
+        batch=len(timed.images),
+        mode=mode,
+        status="ok",
+        params=sum(parameter.numel() for parameter in network.parameters()),
+        operations=count_operations(on_meta, _image_shape(timed)),
+        # With the weights, but without the memory to build and fold the network.
+        memory=weights + peak_memory(two_steps, timed.images.device),
+    )
+
+
+def _image_shape(timed: TimedNetwork) -> tuple[int, int, int]:
+    _, channels, height, width = timed.images.shape
+    return channels, height, width
 
 
 def _steps_per_second(step: Step) -> float:
@@ -108,19 +154,23 @@ def _steps_per_second(step: Step) -> float:
     return 1 / timer.blocked_autorange(min_run_time=SECONDS).mean
 
 
-def _build_step(timed: TimedNetwork, classes: int, mode: StepMode) -> Step:
-    network, images = timed.build(), timed.images
-    # The images are those of one worker.
-    set_workers(network, 1)
-    if mode == "inference":
-        network.eval()
+def _build_network(timed: TimedNetwork, mode: StepMode) -> nn.Module:
+    network = timed.build()
+    set_workers(network, 1)  # the images are those of one worker
+    if mode == "folded":
+        return fold(network, _image_shape(timed))
+    return network.train(mode == "training")
+
+
+def _make_step(network: nn.Module, timed: TimedNetwork, classes: int, mode: StepMode) -> Step:
+    images = timed.images
+    if mode != "training":
 
         def infer() -> None:
             with torch.inference_mode(), timed.context():
                 network(images)
 
         return infer
-    network.train()
     labels = torch.arange(len(images), device=images.device) % classes
     optimizer = SGD(network.parameters(), lr=1e-4, momentum=0.9)
 
@@ -163,7 +213,8 @@ def run(request: ProbeRequest) -> None:
                 file=sys.stderr,
                 flush=True,
             )
-            speeds = measure_speeds(timed, data.classes, mode, request.options.repeats)
+            references = [network.label for network in networks if _is_bn(network.cell)]
+            speeds = measure_speeds(timed, data.classes, mode, request.options.repeats, references)
             records += _compare_with_bn(networks, speeds)
     print_table([[r["network"], r["batch"], r["mode"], *_entries(r)] for r in records], HEAD)
     refusals = {f"{r['network']}: {r['reason']}": None for r in records if r["status"] == "n/a"}
@@ -219,12 +270,15 @@ def _compare_with_bn(
     }
     for network, speed in pairs:
         record: Record = {
-            **vars(speed), "ratio": None, "memory_ratio": None, "images_per_second": None,
+            **vars(speed), "ratio": None, "bn_again": None, "memory_ratio": None,
+            "images_per_second": None,
         }  # fmt: skip
+        del record["again"]
         if speed.status == "ok":
             record["images_per_second"] = record["steps_per_second"] * speed.batch
             if bn := of_bn.get(_architecture(network.cell)):
                 record["ratio"] = record["steps_per_second"] / bn["steps_per_second"]
+                record["bn_again"] = bn["again"]
                 record["memory_ratio"] = record["memory"] / bn["memory"]
         yield record
 
@@ -238,16 +292,20 @@ def _architecture(cell: Cell) -> str:
 def _entries(record: Record) -> list[str]:
     """Return the numbers of a record as entries of the printed table."""
     if record["status"] != "ok":
-        return [record["status"], "", "", "", "", ""]
-    ratio, memory_ratio = (
-        "" if record[key] is None else f"{record[key]:.2f}" for key in ("ratio", "memory_ratio")
+        return ["", "", record["status"], "", "", "", "", "", ""]
+    ratio, bn_again, memory_ratio = (
+        "" if record[key] is None else f"{record[key]:.2f}"
+        for key in ("ratio", "bn_again", "memory_ratio")
     )
     lower, upper = without_exponent(record["lower"]), without_exponent(record["upper"])
     return [
+        f"{record['params']:,}",
+        f"{record['operations'] // 2:,}",
         without_exponent(record["steps_per_second"]),
         f"{lower} to {upper}",
         without_exponent(record["images_per_second"]),
         ratio,
+        bn_again,
         without_exponent(record["memory"] / 2**20, 3),
         memory_ratio,
     ]

@@ -85,7 +85,7 @@ def test_speed_compares_with_bn(probe_command: Probe) -> None:
     assert [*table] == [
         (batch, mode, norm)
         for batch in (4, 8)
-        for mode in ("training", "inference")
+        for mode in ("training", "inference", "folded")
         for norm in ("bn", "gn", "in")
     ]
     for (batch, mode, norm), (line,) in table.items():
@@ -98,6 +98,11 @@ def test_speed_compares_with_bn(probe_command: Probe) -> None:
             assert line["ratio"] == pytest.approx(ratio, rel=1e-6)
             rate = batch * line["steps_per_second"]
             assert line["images_per_second"] == pytest.approx(rate, rel=1e-6)
+            assert line["bn_again"] > 0
+            sizes = {key: line[key] for key in ("params", "operations")}
+            (inference,) = table[batch, "inference", norm]
+            vanishes = norm == "bn" and mode == "folded"
+            assert all((size < inference[key]) == vanishes for key, size in sizes.items())
     assert "in: a group of 1 channel on a 1x1 map" in found.out
 
 

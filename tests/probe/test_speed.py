@@ -11,7 +11,7 @@ from normbench.catalog import model, normalizer
 from normbench.probe.speed import StepMode, TimedNetwork, measure_speeds, without_exponent
 from support.networks import noise
 
-MODES: tuple[StepMode, ...] = ("training", "inference")
+MODES: tuple[StepMode, ...] = ("training", "inference", "folded")
 
 
 @pytest.fixture(autouse=True)
@@ -29,18 +29,41 @@ def test_every_network_has_its_speed_and_memory() -> None:
         norm: entry(partial(model, "resnet8", norm=normalizer(norm), num_classes=10, in_chans=1), x)
         for norm in ("bn", "in", "gn")
     }
-    training, inference = (
+    training, inference, folded = (
         {each.network: each for each in measure_speeds(entries, 10, mode, repeats=2)}
         for mode in MODES
     )
     assert list(training) == ["bn", "in", "gn"]
     assert training["in"].status == "n/a"
     assert "1x1 map" in training["in"].reason
-    for found in (training, inference):
+    for found in (training, inference, folded):
         for each in (found["bn"], found["gn"]):
             assert (each.status, each.batch) == ("ok", 4)
             assert each.lower <= each.steps_per_second <= each.upper  # type: ignore[operator]
     assert inference["bn"].memory < training["bn"].memory  # type: ignore[operator]
+    assert folded["bn"].memory < inference["bn"].memory  # type: ignore[operator]
+    assert folded["bn"].params < inference["bn"].params == training["bn"].params  # type: ignore[operator]
+    assert folded["bn"].operations < inference["bn"].operations  # type: ignore[operator]
+    assert folded["gn"].operations == inference["gn"].operations == training["gn"].operations
+
+
+def test_a_reference_begins_and_ends_every_round(monkeypatch: pytest.MonkeyPatch) -> None:
+    built: list[str] = []
+
+    def build(name: str) -> nn.Module:
+        built.append(name)
+        return nn.Sequential(nn.Flatten(), nn.Linear(4, 10))
+
+    entries = {name: entry(partial(build, name), noise(2, 1, 2, 2)) for name in ("gn", "bn", "ln")}
+    rates = iter([10.0, 1.0, 2.0, 12.0, 20.0, 3.0, 4.0, 26.0, 10.0, 5.0, 6.0, 10.0])
+    monkeypatch.setattr("normbench.probe.speed._steps_per_second", lambda _: next(rates))
+    speeds = measure_speeds(entries, 10, "folded", repeats=3, references=["bn"])
+    assert built == ["gn", "bn", "ln", *["bn", "gn", "ln", "bn"] * 3]
+    gn, bn, ln = speeds
+    assert (gn.steps_per_second, ln.steps_per_second) == (3.0, 4.0)
+    assert bn.steps_per_second == 11.0  # the median of all six
+    assert bn.again == pytest.approx(1.2)  # of 1.2, 1.3 and 1.0
+    assert gn.again is ln.again is None
 
 
 def test_the_memory_of_training_is_weights_gradients_momentum_and_maps() -> None:
