@@ -113,7 +113,7 @@ def _fold_backs(graph: CallGraph) -> None:
         if split is None:
             continue
         rest, (gain, shift) = split
-        readers = _list_readers(graph, call, len(graph.shape(call)) and graph.shape(call)[1])
+        readers = _list_readers(graph, call)
         if readers is None:
             continue
         if shift is not None and any(_pads_zeros(reader) for _, reader in readers):
@@ -137,14 +137,16 @@ def _split_back(layer: NormAct) -> tuple[nn.Module, GainAndShift] | None:
     return rest, (gain, -mean * gain + (0 if bias is None else bias))
 
 
-def _list_readers(graph: CallGraph, call: fx.Node, channels: int) -> Readers | None:
+def _list_readers(graph: CallGraph, call: fx.Node) -> Readers | None:
     """Return the layers with weights that read the channels of `call`; None if others do, too."""
     readers: Readers = []
     for reader in graph.consumers(call):
         layer = graph.layer(reader)
-        if type(layer) in _CONVS or (type(layer) is nn.Linear and layer.in_features == channels):
+        # On maps a linear layer reads the last axis, which are no channels.
+        averaged = len(graph.shape(reader.all_input_nodes[0])) == 2
+        if type(layer) in _CONVS or (type(layer) is nn.Linear and averaged):
             readers.append((reader, layer))  # type: ignore[arg-type]
-        elif graph.is_average(reader) and (behind := _list_readers(graph, reader, channels)):
+        elif graph.is_average(reader) and (behind := _list_readers(graph, reader)):
             readers += behind
         else:
             return None

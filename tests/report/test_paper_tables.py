@@ -462,7 +462,7 @@ def test_the_figure_over_sizes_has_the_sizes_of_the_table() -> None:
         for batch in (4, 64)
         for row in runs(
             label.lower(), batch, [70.0], model="resnet50",
-            params=9_000_000 + batch, macs=9_000_000 + batch,
+            params=9_000_000, macs=9_000_000,
             inference_params=int(params * 1e6) + batch,
             inference_operations=int(macs * 2e6) + 2 * batch,
         )
@@ -474,7 +474,7 @@ def test_the_figure_over_sizes_has_the_sizes_of_the_table() -> None:
     assert "multiply-adds at inference (millions)" in svg
     assert by_size(table, table.spec.sizes[1])["gn"] == [(4.000004, 70.0), (4.000064, 70.0)]
     (usual,) = tables([made()], rows, None)
-    assert "parameters (millions)" in draw(usual, SIZES, ["svg"], Path())["svg"].decode()
+    assert SIZES not in figure_kinds(usual, Path())  # a single size makes no line
 
 
 def test_without_rows_a_table_has_the_papers_numbers_alone() -> None:
