@@ -31,12 +31,13 @@ from torch.nn.utils.fusion import fuse_conv_bn_weights
 from normbench.models.fx_graph import CallGraph
 from normbench.norms.base.activations import IDENTITY
 from normbench.norms.base.layer import Activation, Affine, Constants, GainAndShift, NormAct
+from normbench.norms.base.same_padding import SameConv2d
 from normbench.norms.base.standardized_conv import StandardizedConv2d
 
 Readers = list[tuple[fx.Node, nn.Conv2d | nn.Linear]]
 
 #: Convolutions that use weight and bias as they are.
-_CONVS = (nn.Conv2d, timm.layers.Conv2dSame)
+_CONVS = (nn.Conv2d, SameConv2d, timm.layers.Conv2dSame)
 
 
 @torch.no_grad()
@@ -81,7 +82,7 @@ def _plain_conv(conv: StandardizedConv2d) -> nn.Conv2d:
     )  # fmt: skip
     plain.weight = nn.Parameter(conv.standardized().to(conv.weight.dtype))
     plain.bias = conv.bias
-    return plain
+    return SameConv2d(plain) if conv.same else plain
 
 
 def _fold_fronts(graph: CallGraph) -> None:
