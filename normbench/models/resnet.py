@@ -125,20 +125,14 @@ class ResNet(nn.Module):
             raise ValueError(f"strides={list(strides)}: {len(depths)} stages need as many")
         if not bottleneck and (cardinality, base_width) != (1, 64):
             raise ValueError("cardinality: basic blocks have no groups; bottleneck=true has")
-        if shortcut == "identity" and not v1:
-            raise ValueError("shortcut=identity: pre-activation blocks have shortcut=projection")
-        if zero_init_last and not v1:
-            raise ValueError(
-                f"zero_init_last={zero_init_last}: pre-activation blocks end with a convolution; "
-                "zero_init_last=null works"
-            )
+        if not v1:
+            refuse_in_preactivation(shortcut, zero_init_last)
         norm = norm.with_max_groups(max_groups)  # narrow stages leave many groups a channel each
         same = padding == "same"
         stem = Conv(in_chans, width, stem_size, stem_stride, same=same)
         self.stem = convolution(norm, stem, bias=False)
         self.norm = norm.layer(width, act) if v1 else nn.Identity()
-        pool = SameMaxPool2d(3, 2) if padding else nn.MaxPool2d(3, 2, padding=1)
-        self.pool = pool if stem_pool else nn.Identity()
+        self.pool = pool_after_stem(stem_pool, padding)
         groups = cardinality if bottleneck else 0  # 0 stands for basic blocks
         branches = list_branches(depths, strides, width, groups, base_width, excite or 0.0, same)
         betas = chain(*norm.residual.deviations(depths))  # of all blocks in a row
@@ -164,6 +158,30 @@ class ResNet(nn.Module):
         x = self.last(self.blocks(self.pool(self.norm(self.stem(x)))))
         logits: Tensor = self.head(self.dropout(self.before_head(x.mean(dim=(2, 3)))))
         return logits
+
+
+def pool_after_stem(pool: bool, padding: Padding | None) -> nn.Module:
+    """Return the max pooling after the stem, or the identity if there is no `pool`.
+
+    Raises:
+        ValueError: `padding` is that of a pooling, and there is none.
+    """
+    if pool:
+        return SameMaxPool2d(3, 2) if padding else nn.MaxPool2d(3, 2, padding=1)
+    if padding == "same_pool":
+        raise ValueError("padding=same_pool: this network has no max pooling; padding=same works")
+    return nn.Identity()
+
+
+def refuse_in_preactivation(shortcut: Shortcut, zero_init_last: ZeroInit | None) -> None:
+    """Raise ValueError for options that pre-activation blocks do not have."""
+    if shortcut == "identity":
+        raise ValueError("shortcut=identity: pre-activation blocks have shortcut=projection")
+    if zero_init_last:
+        raise ValueError(
+            f"zero_init_last={zero_init_last}: pre-activation blocks end with a convolution; "
+            "zero_init_last=null works"
+        )
 
 
 def start_of_convolutions(init: Init | None, gain: float) -> Callable[[Tensor], object] | None:

@@ -289,6 +289,11 @@ def test_no_last_gain_can_start_at_zero_where_there_is_none(
         model(name, norm=normalizer(norm), num_classes=10, zero_init_last="all")
 
 
+def test_without_a_pooling_no_pooling_can_be_padded() -> None:
+    with pytest.raises(BadInput, match="padding=same_pool: this network has no max pooling"):
+        model("resnet18_cifar", norm=normalizer("bn"), num_classes=10, padding="same_pool")
+
+
 @pytest.mark.parametrize(
     ("name", "option", "convs", "pools"),
     [
