@@ -28,6 +28,7 @@ import torch
 from torch import Tensor, fx, nn
 from torch.nn.utils.fusion import fuse_conv_bn_weights
 
+from normbench.errors import Impossible
 from normbench.models.fx_graph import CallGraph
 from normbench.norms.base.activations import IDENTITY
 from normbench.norms.base.layer import Activation, Affine, Constants, GainAndShift, NormAct
@@ -50,9 +51,13 @@ def fold(network: nn.Module, image: tuple[int, int, int]) -> fx.GraphModule:
             pooling. The result takes other sizes too.
 
     Raises:
-        Impossible: the network cannot be traced.
+        Impossible: the network cannot be copied or traced.
     """
-    graph = CallGraph(copy.deepcopy(network).eval(), image, evaluation=True)
+    try:
+        own = copy.deepcopy(network).eval()
+    except Exception as error:  # foreign code can raise anything
+        raise Impossible(f"the network cannot be copied: {error}".partition("\n")[0]) from error
+    graph = CallGraph(own, image, evaluation=True)
     _compute_constants(graph)
     _fold_fronts(graph)
     _fold_backs(graph)

@@ -1,6 +1,5 @@
 """Folding: the same outputs in evaluation, with fewer parameters and layers."""
 
-import copy
 from collections import Counter
 from typing import Any
 
@@ -311,4 +310,11 @@ def test_a_network_that_cannot_be_traced_says_so() -> None:
             return x if x.sum() > 0 else -x
 
     with pytest.raises(Impossible, match="cannot be traced"):
-        fold(copy.deepcopy(Branching()), (4, 9, 9))
+        fold(Branching(), (4, 9, 9))
+
+
+def test_a_network_that_cannot_be_copied_says_so() -> None:
+    network = nn.Sequential(nn.Conv2d(4, 8, 1))
+    network[0].computed = network[0].weight * 2  # type: ignore[assignment, operator]
+    with pytest.raises(Impossible, match="cannot be copied: Only Tensors created explicitly"):
+        fold(network, (4, 9, 9))

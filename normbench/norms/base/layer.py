@@ -221,15 +221,11 @@ class NormAct(nn.Module):
         return [self]
 
     def split_front(self) -> tuple[Constants, nn.Module] | None:
-        """Return a batch normalization by constants, and the module that follows it, which compute
-        the same in evaluation; None if the layer does not begin with one.
-        """
+        """Return a batch normalization by constants and the rest, if evaluation begins with one."""
         return None
 
     def split_back(self) -> tuple[nn.Module, GainAndShift] | None:
-        """Return a module, and gain and shift that follow it, which compute the same in evaluation;
-        None if the layer does not end with them.
-        """
+        """Return all but the last gain and shift, and these, if evaluation ends with them."""
         return None
 
     @torch.no_grad()
