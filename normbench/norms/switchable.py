@@ -109,7 +109,7 @@ class SwitchableNorm(Normalizer):
 
         if self.sync and "bn" not in self.over:
             raise ValueError(
-                f"sync=true: over={list(self.over)} has no bn, whose statistics alone are of several "
+                f"sync=true: over={list(self.over)} has no bn, whose statistics are of several "
                 "images; sync=false works"
             )
 
