@@ -60,6 +60,11 @@ def ratios(network: nn.Module, image: tuple[int, int, int]) -> list[LayerRatios]
     return ratios_of_layers
 
 
+def largest_member(record: Record) -> str:
+    """Return the member with the largest ratio in a record of `measure`."""
+    return max(MEMBERS, key=lambda member: float(record[member]))
+
+
 def divergence(p: Sequence[float], q: Sequence[float]) -> float:
     """Return KL(p || q) + KL(q || p); infinite where only one of two ratios is 0."""
     total = 0.0

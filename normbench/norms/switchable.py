@@ -109,8 +109,8 @@ class SwitchableNorm(Normalizer):
 
         if self.sync and "bn" not in self.over:
             raise ValueError(
-                f"sync=true: over={list(self.over)} has no bn, whose statistics alone are of "
-                "several images; sync=false works"
+                f"sync=true: over={list(self.over)} has no bn, whose statistics are of several "
+                "images; sync=false works"
             )
 
     @property

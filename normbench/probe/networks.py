@@ -18,7 +18,7 @@ from normbench.config.cells import GROUPS, Cell
 from normbench.config.compose import compose
 from normbench.config.plan import share_of_cores
 from normbench.errors import BadInput, Impossible
-from normbench.probe.options import ForwardPassOptions
+from normbench.probe.options import ForwardPassOptions, RatiosOptions
 from normbench.probe.request import ProbeRequest
 from normbench.probe.trained_network import (
     RUN,
@@ -28,6 +28,7 @@ from normbench.probe.trained_network import (
     runs_with_checkpoints,
 )
 from normbench.records.probes import Record
+from normbench.results import read
 from normbench.training.experiment import Experiment
 from normbench.training.hardware import use_full_precision, uses_gpu, weight_dtype
 
@@ -137,6 +138,8 @@ def requested_runs(request: ProbeRequest) -> dict[str, list[TrainedRun]]:
         BadInput: no run is named, or one that does not exist.
     """
     word, root = request.options.ckpt, request.options.runs
+    if not word and any(words for _, words in request.networks) and _takes_description(request):
+        return _described_runs(request)
     (_, words), *others = request.networks
     if others:
         raise BadInput("vs cannot be used with ckpt=RUN; a run knows its own norm= and model=")
@@ -158,6 +161,34 @@ def requested_runs(request: ProbeRequest) -> dict[str, list[TrainedRun]]:
     labels = label_cells([run.cell for run in runs], seeds=False)
     for label, run in zip(labels, runs, strict=True):
         by_label[label].append(run)
+    return by_label
+
+
+def _takes_description(request: ProbeRequest) -> bool:
+    return isinstance(request.options, RatiosOptions)
+
+
+def _described_runs(request: ProbeRequest) -> dict[str, list[TrainedRun]]:
+    """Return the finished runs that the words of the networks describe, by label.
+
+    Raises:
+        BadInput: a network has no such run.
+    """
+    root = request.options.runs
+    described = [(label, compose(["-m", *words])[0]) for label, words in request.networks]
+    labels = iter(label_cells([cell for _, cells in described for cell in cells], seeds=False))
+    by_label: dict[str, list[TrainedRun]] = defaultdict(list)
+    for title, cells in described:
+        ids = {cell.id for cell in cells if read(root, cell.id)}
+        for cell in cells:
+            label = title or next(labels)
+            if cell.id in ids:
+                by_label[label].append(find_run(cell.id, root))
+        if not ids:
+            raise BadInput(
+                f"{title or cells[0].title}: no finished run of {cells[0].title} below "
+                f"runs={root}; train it with checkpoint=keep probe=ratios, or name runs by ckpt=RUN"
+            )
     return by_label
 
 

@@ -24,6 +24,14 @@ def _parse_alphas(text: str) -> tuple[float, ...]:
     raise ValueError("weights from 0 to 1, as alphas=0,0.1,0.5,1")
 
 
+def _parse_epochs(text: str) -> tuple[int, ...]:
+    with suppress(ValueError):
+        epochs = tuple(map(int, text.split(",")))
+        if all(epoch >= 0 for epoch in epochs):
+            return epochs
+    raise ValueError("whole numbers of at least 0, as epochs=30,60,90")
+
+
 def _parse_stem(text: str) -> str:
     return require_file_name("name", text)
 
@@ -88,7 +96,18 @@ class PowerOptions(ForwardPassOptions):
 
 @dataclass(frozen=True)
 class RatiosOptions(TrainedNetworkOptions):
-    """Ratios that switchable normalization learned, by receptive field. Needs ckpt=."""
+    """Ratios that switchable normalization learned, by receptive field. Of the runs of ckpt=, or of
+    the finished runs with a checkpoint that the other words describe."""
+
+
+@dataclass(frozen=True)
+class HardRatiosOptions(RatiosOptions):
+    """The largest ratio of every layer of switchable normalization in snapshots of a training. Of
+    runs as in ratios."""
+
+    epochs: tuple[int, ...] = option(
+        (), "epochs of the snapshots (those of kept checkpoints)", "N,N,...", _parse_epochs
+    )
 
 
 @dataclass(frozen=True)
@@ -124,6 +143,7 @@ KINDS: dict[str, type[ProbeOptions]] = {
     "spp": SignalPropagationOptions,
     "power": PowerOptions,
     "ratios": RatiosOptions,
+    "hard_ratios": HardRatiosOptions,
     "example_weight": ExampleWeightOptions,
     "speed": SpeedOptions,
     "gains": GainsOptions,

@@ -24,7 +24,7 @@ def run(request: ProbeRequest) -> None:
     """
 
     def measure_run(label: str, trained: TrainedRun) -> list[Record]:
-        of_run = list(_records(trained, label))
+        of_run = list(run_records(trained, label))
         write_run_results(request, trained, of_run)
         return of_run
 
@@ -39,7 +39,7 @@ def run(request: ProbeRequest) -> None:
         write_results(of_pairs, divergences)
 
 
-def _records(trained: TrainedRun, label: str) -> Iterator[Record]:
+def run_records(trained: TrainedRun, label: str) -> Iterator[Record]:
     """Yield the records of the run's training, and of its checkpoints for all other epochs."""
     network: Record = {"network": label, "run": trained.row.id, "seed": trained.cell.seed}
     path = trained.folder / PROBES / "ratios.csv"

@@ -225,6 +225,17 @@ def _ratios(records: Sequence[Record]) -> Figure:
     return figure
 
 
+def _hard_ratios(records: Sequence[Record]) -> Figure:
+    """Draw the member with the largest ratio in every layer, a panel for each snapshot."""
+    networks = group_by(records, "network", "epoch")
+    figure, panels = _panels(len(networks), 1)
+    figure.set_figwidth(2.5 * _WIDTH)
+    for axes, ((network, _), snapshot) in zip(panels.flat, networks.items(), strict=True):
+        _largest(axes, snapshot)
+        axes.set_title(f"{network}: {axes.get_title()}")
+    return figure
+
+
 def _over_epochs(axes: Axes, records: Sequence[Record], key: str, **line_style: Any) -> None:
     """Draw the mean of a column over layers and seeds."""
     means = {epoch: fmean(_numbers(of, key)) for epoch, of in group_by(records, "epoch").items()}
@@ -348,6 +359,7 @@ DRAW: Mapping[str, Callable[[Sequence[Record]], Figure]] = {
     "power": _power,
     "ratios": _ratios,
     "ratios_apart": _ratios_apart,
+    "hard_ratios": _hard_ratios,
     "example_weight": _example_weight,
     "speed": _speed,
     "gains": _gains,

@@ -7,14 +7,21 @@ from statistics import fmean
 
 import pytest
 
+from normbench.config.compose import compose
 from normbench.config.files import FIGURES, load, names, training_probes
+from normbench.measurements.ratios import largest_member
 from normbench.probe.options import WORDS
+from normbench.probe.request import parse_request
 from normbench.records.probes import Record, group_by, read_records
 from normbench.report.figure_kinds import PROBE_CAPTIONS
 from normbench.report.probe_figures import DRAW, ONE_SEED, draw
-from support.commands import Probe
+from support.cells import SHORT
+from support.commands import Command, Probe
 from support.probes import SMALLER, lines, values
 from support.slow import slow_except
+
+#: Figures of networks at initialization; those of SN are of finished runs.
+AT_INITIALIZATION = [name for name in names(FIGURES) if not name.startswith("sn_")]
 
 
 @pytest.fixture
@@ -132,7 +139,7 @@ def test_nf_11_post_activation_branches_have_variance_1(figure: Figure) -> None:
 
 
 @pytest.mark.figures
-@pytest.mark.parametrize("name", slow_except(names(FIGURES), ["nf_1", "pn_linear"]))
+@pytest.mark.parametrize("name", slow_except(AT_INITIALIZATION, ["nf_1", "pn_linear"]))
 def test_every_figure_is_written_with_its_records(name: str, probe_command: Probe) -> None:
     content = load(FIGURES / f"{name}.yaml")
     small = {
@@ -150,3 +157,35 @@ def test_every_figure_is_written_with_its_records(name: str, probe_command: Prob
     title = f"{content['title']} ({content['source']}), but {' '.join(words)}"
     again = draw(content["kind"], read_records(Path(f"here/{name}.csv")), title)
     assert again["png"] == Path(f"here/{name}.png").read_bytes()
+
+
+@pytest.mark.parametrize("name", [name for name in names(FIGURES) if name.startswith("sn_")])
+def test_the_runs_of_a_figure_are_those_of_its_sweep(name: str) -> None:
+    end = "_small" if name.endswith("_small") else ""
+    trained, _ = compose(["-m", f"sweeps=sn_ratios{end}"])
+    request = parse_request(name, [])
+    assert len(request.networks) == len(load(FIGURES / f"{name}.yaml")["networks"])
+    for _, words in request.networks:
+        (described,), _ = compose(["-m", *words])
+        assert described.id in {each.id for each in trained}
+
+
+def test_hard_ratios_of_described_runs(probe_command: Probe, command: Command) -> None:
+    """Also a run that is not there is named by its description."""
+    words = ("norm=sn", "model=resnet8", "model.stem_stride=1", "batch=32", *SHORT)
+    kept = ("probe=ratios", "checkpoint.epochs=[1,2]", "checkpoint.keep=true")
+    assert command(*words, *kept).code == 0
+    found = probe_command("hard_ratios", *words)
+    assert found.code == 0, found.err
+    records = read_records(Path("reports/probes/hard_ratios.csv"))
+    assert sorted(group_by(records, "epoch")) == [1, 2]
+    last = group_by([each for each in records if each["epoch"] == 2], "layer")
+    two = sum(largest_member(mean) != largest_member(var) for mean, var in last.values())
+    (line,) = [each for each in found.out.splitlines() if each.split()[:3] == ["sn", "0", "2"]]
+    assert line.split()[3:5] == [str(len(last)), str(two)]
+    assert probe_command("ratios", *words).code == 0
+    missing = probe_command("ratios", *words, "seed=7")
+    assert missing.code == 2
+    assert "no finished run of sn batch=32 seed=7" in missing.err
+    unmeasured = probe_command("hard_ratios", *words, "epochs=9")
+    assert "epochs=9: none of them was measured" in unmeasured.err

@@ -80,6 +80,8 @@ SUMS: dict[str, tuple[int, float]] = {
     "sn_1": (14, 1048.2),
     "sn_2": (12, 686.2),
     "sn_2_hard": (14, 1189.7),
+    "sn_3": (18, 863.8),
+    "sn_choices": (5, 93),
     "sn_initialization": (8, 681.176),
     "sn_input": (6, 467.96),
     "sn_practices": (2, 170.4),
@@ -101,7 +103,7 @@ def test_every_table_of_the_papers_is_there() -> None:
         *(f"four_things_fig{number}" for number in range(1, 6)),
         *(f"four_things_{part}" for part in ("decay", "batch_group", "negatives")),
         *(f"sn_{part}" for part in ("1", "2", "2_hard", "subsets", "initialization", "input")),
-        "sn_practices",
+        *("sn_3", "sn_choices", "sn_practices"),
     }
     assert wanted == set(PAPERS)
 
