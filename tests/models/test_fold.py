@@ -50,7 +50,7 @@ EVERYDAY = [
 
 
 def trained(network: nn.Module, image: tuple[int, int, int] = IMAGE) -> nn.Module:
-    """Return `network` in double precision with random gains and shifts, and statistics of images."""
+    """Return `network` in double precision, with random gains, shifts and statistics."""
     generator = torch.Generator().manual_seed(1)
     network = network.double().train()
     for parameter in network.parameters():
