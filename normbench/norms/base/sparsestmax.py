@@ -60,7 +60,8 @@ def reference_sparsestmax(v: Tensor, radius: float) -> Tensor:
 
 def _face_center(w: Tensor) -> Tensor:
     """Return the center of the smallest face of the simplex that has `w`."""
-    return (w > 0).to(w.dtype) / (w > 0).sum()
+    center: Tensor = (w > 0).to(w.dtype) / (w > 0).sum()
+    return center
 
 
 def _reference_sparsemax(v: Tensor) -> Tensor:
