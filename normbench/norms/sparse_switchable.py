@@ -76,6 +76,9 @@ class SparseSwitchableNormAct(SwitchableNormAct):
 
     shown: ClassVar[tuple[str, ...]] = (*SwitchableNormAct.shown, "progress")
     progress: Tensor
+    fixed: Tensor  # if tied
+    fixed_mean: Tensor
+    fixed_var: Tensor
 
     def __init__(self, channels: int, act: str | None, options: SparseSwitchableNorm) -> None:
         super().__init__(channels, act, options)

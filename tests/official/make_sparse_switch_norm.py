@@ -10,6 +10,7 @@ that are single precision are replaced, and so is its use of a CUDA device.
 import sys
 import types
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -55,7 +56,8 @@ def main(folder: Path) -> None:
     arrays |= {"running_mean": layer.running_mean, "running_var": layer.running_var}
     arrays |= {"evaluated": layer.eval()(x).detach()}
     path = Path(__file__).with_name("sparse_switch_norm.npz")
-    np.savez_compressed(path, **{name: array.numpy() for name, array in arrays.items()})
+    plain: dict[str, Any] = {name: array.numpy() for name, array in arrays.items()}
+    np.savez_compressed(path, **plain)
 
 
 if __name__ == "__main__":

@@ -47,7 +47,7 @@ def reference_sparsestmax(v: Tensor, radius: float) -> Tensor:
     w = _reference_sparsemax(v)
     center = _face_center(w)
     while (distance := torch.linalg.vector_norm(w - center)) < radius and distance > 0:
-        pushed = center + radius * (w - center) / distance
+        pushed: Tensor = center + radius * (w - center) / distance
         if pushed.min() >= 0:
             return pushed
         w = _reference_sparsemax(pushed)
@@ -60,7 +60,8 @@ def reference_sparsestmax(v: Tensor, radius: float) -> Tensor:
 
 def _face_center(w: Tensor) -> Tensor:
     """Return the center of the smallest face of the simplex that has `w`."""
-    return (w > 0).to(w.dtype) / (w > 0).sum()
+    center: Tensor = (w > 0).to(w.dtype) / (w > 0).sum()
+    return center
 
 
 def _reference_sparsemax(v: Tensor) -> Tensor:
