@@ -231,11 +231,15 @@ def executed(page: str) -> list[dict[str, Any]]:
 
 def test_the_python_of_the_guide(command: Command, capsys: pytest.CaptureFixture[str]) -> None:
     command("norm=gn", "batch=4", "recipe.images=5120", *SHORT[1:])  # long enough not to diverge
-    layers, networks, _ = executed("python.md")
+    layers, networks, deployment, _ = executed("python.md")
     (ratios,) = layers["ratios"](layers["network"]).values()
     assert sum(ratios["mean"]) == pytest.approx(1)
     sizes = [sum(p.numel() for p in networks[name].parameters()) for name in ("network", "same")]
     assert sizes[0] == sizes[1]
+    sizes = [
+        sum(p.numel() for p in deployment[name].parameters()) for name in ("deployed", "network")
+    ]
+    assert sizes[0] < sizes[1]
     assert "gn 1 " in capsys.readouterr().out
 
 

@@ -179,7 +179,8 @@ def test_no_text_of_a_figure_is_markup(kind: str, monkeypatch: pytest.MonkeyPatc
         return {}
 
     monkeypatch.setattr(probe_figures, "save_figure", save)
-    record = RECORDS.get(kind, {"batch": 4, "mode": "training", "ratio": 1.0, "memory_ratio": 1.0})
+    records = RECORDS | {"hard_ratios": RECORDS["ratios"]}
+    record = records.get(kind, {"batch": 4, "mode": "training", "ratio": 1.0, "memory_ratio": 1.0})
     record = {"exact": 1.0, "sampled": 1.0, "act": "$x", "group": "$x", "of": "mean"} | record
     record = record | {"block": 1, "epoch": 1, "network": "$x", "seed": 0, "divergence": 1e9}
     far = record | {"block": 2, "variance": 1e9, "depth": 2}
