@@ -145,8 +145,8 @@ class Cell:
         """Everything that is meant to change the numbers of a run."""
         choices = {group: getattr(self, group).identity for group in GROUPS}
         start = {"init_from": self.init_from, "init_only": self.init_only and [*self.init_only]}
-        given = {key: value for key, value in start.items() if value is not None}
-        return choices | {key: getattr(self, key) for key in KEYS} | given
+        typed = {key: value for key, value in start.items() if value is not None}
+        return choices | {key: getattr(self, key) for key in KEYS} | typed
 
     @cached_property
     def id(self) -> str:

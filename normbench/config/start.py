@@ -55,11 +55,11 @@ def described_words(
     """
     changes = dict(word.split(":", 1) for word in description.split())
     values = {**numbers, **changes}
-    kept = [
+    unchanged = [
         word for word in typed if not {_key(word), _key(word).partition(".")[0]} & {*values, *START}
     ]
     starts = [f"{key}=null" for key in START if key not in changes]
-    return [*kept, *(f"{key}={value}" for key, value in values.items()), *starts]
+    return [*unchanged, *(f"{key}={value}" for key, value in values.items()), *starts]
 
 
 def _key(word: str) -> str:

@@ -54,10 +54,10 @@ def fold(network: nn.Module, image: tuple[int, int, int]) -> fx.GraphModule:
         Impossible: the network cannot be copied or traced.
     """
     try:
-        own = copy.deepcopy(network).eval()
+        copied = copy.deepcopy(network).eval()
     except Exception as error:  # foreign code can raise anything
         raise Impossible(f"the network cannot be copied: {error}".partition("\n")[0]) from error
-    graph = CallGraph(own, image, evaluation=True)
+    graph = CallGraph(copied, image, evaluation=True)
     _compute_constants(graph)
     _fold_fronts(graph)
     _fold_backs(graph)

@@ -225,9 +225,9 @@ def _metric(name: str, label: str | None) -> Metric:
 
 
 def _sizes(metrics: list[Any]) -> tuple[str, str]:
-    known = [name for name, metric in METRICS.items() if not metric.learned and not metric.hardware]
-    if len(metrics) != 2 or not set(metrics) <= set(known):
-        raise ValueError(f"sizes={metrics}: two of {', '.join(known)}")
+    sizes = [name for name, metric in METRICS.items() if not metric.learned and not metric.hardware]
+    if len(metrics) != 2 or not set(metrics) <= set(sizes):
+        raise ValueError(f"sizes={metrics}: two of {', '.join(sizes)}")
     return metrics[0], metrics[1]
 
 
