@@ -48,7 +48,7 @@ def trained(*words: str) -> tuple[dict[str, Any], list[Record]]:
     ("norm", "metric"),
     slow_except(
         [(norm, metric) for norm in USUAL for metric in ("top1", "loss")],
-        [("bn", "top1"), ("gn", "loss")],
+        [("bn", "top1")],
     ),
 )
 def test_the_row_has_the_accuracy_of_the_alpha_that_is_best_on_held_out_images(
@@ -78,6 +78,7 @@ def test_the_row_has_the_accuracy_of_the_alpha_that_is_best_on_held_out_images(
     assert gains["val_loss"] == pytest.approx(reduction)
 
 
+@pytest.mark.slow
 def test_a_weight_changes_what_is_tested() -> None:
     words = ("norm=bn", "batch=64", "recipe.images=6400")
     plain, _ = trained(*words)
