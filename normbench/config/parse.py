@@ -244,10 +244,10 @@ def _parse_init_only(value: Any, init_from: str | None) -> tuple[str, ...] | Non
     if value is None:
         return None
     if not isinstance(value, list) or not value:
-        raise BadInput(f"init_only={value}: a list of roles of parameters, as [ratio], or null")
+        raise BadInput(f"init_only={value} is no list of parameters' roles; use [ratio] or null")
     if init_from is None:
         raise BadInput(
-            f"init_only=[{','.join(map(str, value))}]: there is no init_from to take them from; "
-            "init_only=null works, and a run as init_from=0123456789ab@30"
+            f"init_only=[{','.join(map(str, value))}] needs init_from; add "
+            "init_from=0123456789ab@30, or use init_only=null"
         )
     return tuple(map(str, value))

@@ -29,9 +29,9 @@ def split_start(value: object) -> tuple[str, str]:
     described = all(":" in word and "=" not in word for word in run.split()) and run.split()
     if not (is_id(run) or described) or not re.fullmatch("[1-9][0-9]*|last", epoch):
         raise BadInput(
-            f"init_from={value}: it is RUN@EPOCH, the twelve digits of a run's id or the options "
-            "that it has otherwise, as KEY:VALUE separated by spaces, and an epoch of its "
-            f"checkpoint.epochs or last, as {EXAMPLE}"
+            f"init_from={value} is not RUN@EPOCH: RUN is a run's id (12 hex digits) or the options "
+            "in which it differs, as KEY:VALUE, and EPOCH one of its checkpoint.epochs or last; "
+            f"use {EXAMPLE}"
         )
     return run, epoch
 

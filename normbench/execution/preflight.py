@@ -286,7 +286,7 @@ def require_weighable(cell: Cell, recipe: Recipe, info: NetworkInfo) -> None:
     """Refuse to weight images in a network whose layers have no running mean and variance.
 
     Raises:
-        Impossible: no layer of the network can.
+        Impossible: no layer supports an example weight.
     """
     if recipe.example_weight and not weighable_layers(info.network):
         raise Impossible(

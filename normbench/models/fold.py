@@ -11,7 +11,7 @@ The result computes what the network computes in evaluation, up to rounding:
    gain and shift without normalization) loses it to a convolution before it, if nothing else reads
    the convolution. Its activation stays.
 3. A layer that ends with gain and shift (EvoNorm, proxy normalization, nf's activations) loses them
-   to the convolutions and linear layers behind it, if all that read it are such, directly or behind
+   to the convolutions and linear layers behind it, if only such layers read it, directly or after
    an average over positions. Zero padding adds zeros behind the shift, so before a padded
    convolution the gain alone moves, and shift / gain stays.
 
@@ -124,7 +124,7 @@ def _fold_backs(graph: CallGraph) -> None:
             continue
         if shift is not None and any(_pads_zeros(reader) for _, reader in readers):
             if gain is None or not (gain.is_meta or bool(gain.all())):
-                continue  # nothing to move, or a channel without the quotient
+                continue  # no gain to move, or a gain of 0, where shift / gain does not exist
             remaining, shift = Affine(len(gain), None, gain=False), shift / gain
             remaining.bias = nn.Parameter(shift)
             rest, shift = nn.Sequential(rest, remaining), None

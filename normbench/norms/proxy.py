@@ -124,7 +124,8 @@ class ProxyGroupNormAct(ProxyAct, GroupNormAct):
     """The layer on group, layer and instance normalization."""
 
     def without_proxy(self) -> Normalizing:
-        return GroupNormAct(self.channels, self.act, GroupNorm(self.groups, self.eps))
+        grouping = "strided" if self.strided else None
+        return GroupNormAct(self.channels, self.act, GroupNorm(self.groups, self.eps, grouping))
 
 
 class ProxyBatchNormAct(ProxyAct, BatchNormAct):

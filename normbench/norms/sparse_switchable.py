@@ -50,7 +50,8 @@ from normbench.norms.switchable import SwitchableNorm, SwitchableNormAct
 class SparseSwitchableNorm(SwitchableNorm):
     """Mixtures of instance, layer and batch normalization that become one of them.
 
-    Other options as in `SwitchableNorm`; initial ratios are logits here.
+    Other options as in `SwitchableNorm`, without `hard`. Initial ratios are used as logits, because
+    sparsemax leaves ratios unchanged.
 
     Args:
         rate: learning rate of the logits, as a factor of the others'.

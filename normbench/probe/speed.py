@@ -120,7 +120,7 @@ def measure_speeds(
 
 
 def _measure_sizes(timed: TimedNetwork, classes: int, mode: StepMode) -> Speed:
-    """Return peak memory, parameters and operations of a network that has no name yet."""
+    """Return peak memory, parameters and operations of a network."""
     network = _build_network(timed, mode)
     on_meta = copy.deepcopy(network).to("meta").eval()
     tensors = [*network.parameters(), *network.buffers()]

@@ -130,8 +130,8 @@ def claim_alternatives(claim: Claim, spec: TableSpec) -> Iterator[tuple[Position
     A spread yields all entries at once; a trend yields neighbours, the larger value first.
 
     Raises:
-        ValueError: the table has no such row or column, or a trend is claimed of entries that have
-            no images per worker, or the same.
+        ValueError: the table has no such row or column, or a trend is claimed of entries without
+            different numbers of images per worker.
     """
     places = [(row.label, column.label) for row, column in product(spec.rows, spec.columns)]
     matching = []

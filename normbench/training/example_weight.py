@@ -86,7 +86,7 @@ def usual_alpha(network: nn.Module) -> float:
 
 
 def lacks_statistics(network: nn.Module) -> bool:
-    """Return whether layers normalize groups of channels and keep no running statistics."""
+    """Return True if layers normalize groups of channels and keep no running statistics."""
     return any(
         _is_grouped(layer) and not hasattr(layer, "running_mean") for layer in network.modules()
     )
@@ -107,7 +107,7 @@ def best_alphas(points: Sequence[AlphaPoint], usual: float) -> dict[Metric, floa
     for metric in METRICS:
         sign = 1 if metric == "loss" else -1
         values = {p.alpha: sign * getattr(p, metric) for p in points}
-        # A loss that is no number compares with none.
+        # NaN cannot be ranked, so it counts as the worst.
         ranked = {a: math.inf if math.isnan(v) else v for a, v in values.items()}
         best[metric] = min(ranked, key=lambda alpha: (ranked[alpha], abs(alpha - usual)))
     return best

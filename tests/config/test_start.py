@@ -73,7 +73,7 @@ def test_which_parameters_are_taken_is_part_of_the_id() -> None:
     ["abc@3", "0123456789ab", "0123456789ab@0", "norm.hard:false", "norm.hard=false@3", "@3", 7],
 )
 def test_another_form_of_a_start_is_refused(value: object) -> None:
-    with pytest.raises(BadInput, match=r"init_from=.*: it is RUN@EPOCH, .* init_from=norm.hard:f"):
+    with pytest.raises(BadInput, match=r"init_from=.* is not RUN@EPOCH: .* init_from=norm.hard:f"):
         split_start(value)
 
 

@@ -115,6 +115,13 @@ def test_a_folded_network_takes_images_of_other_sizes_and_dtypes(norm: str) -> N
     torch.testing.assert_close(single(x), network.eval()(x), rtol=1e-3, atol=1e-3)
 
 
+@pytest.mark.parametrize("norm", ["gn_pn", "gn_ws_pn"])
+def test_strided_groups_stay_strided(norm: str) -> None:
+    strided = normalizer(norm, groups=4, grouping="strided")
+    network = trained(model("resnet14_v2", norm=strided, num_classes=10), IMAGE)
+    assert difference(network, fold(network, IMAGE), IMAGE) <= 1e-12
+
+
 @pytest.mark.parametrize("norm", ["bn", "evonorm_b0", "gn_pn", "nf"])
 def test_padding_at_the_end_alone_stays(norm: str) -> None:
     network = model(

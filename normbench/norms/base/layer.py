@@ -214,9 +214,9 @@ class NormAct(nn.Module):
         raise NotImplementedError
 
     def inference_layers(self) -> "list[NormAct]":
-        """Return layers that, one after the other, compute the same in evaluation.
+        """Return layers that together compute the same in evaluation.
 
-        They compute nothing anew that does not depend on the images. Else it is the layer itself.
+        What does not depend on the images is computed once. Default: the layer itself.
         """
         return [self]
 

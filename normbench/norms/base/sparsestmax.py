@@ -1,8 +1,9 @@
-"""Sparsestmax (Shao et al. 2019, algorithm 1): ratios that are sparse at will.
+"""Sparsestmax (Shao et al. 2019, algorithm 1): ratios whose sparsity grows with a radius.
 
     sparsemax(v)        the nearest point of the simplex {w >= 0, sum w = 1} (Martins and Astudillo
                         2016)
-    sparsestmax(v, r)   the same, at least r away from the center of the simplex, or at a corner
+    sparsestmax(v, r)   the same, moved away from the center of the simplex until the
+                        distance is r or a corner is reached
 
 No function branches on values, so torch.vmap and torch.compile take them.
 """
