@@ -443,7 +443,7 @@ REFUSED: list[tuple[list[str], str]] = [
     (["checkpoint.epochs=3"], "checkpoint.epochs=3: a list of epochs, as [30,60,90]"),
     (["checkpoint.epochs=[0]"], "checkpoint.epochs=0: an epoch after which a checkpoint"),
     (["init_from=abc@3"], "init_from=abc@3 is not RUN@EPOCH: RUN is a run's id"),
-    (["init_from=0123456789ab"], "as init_from=0123456789ab@30"),
+    (["init_from=0123456789ab"], "use init_from=0123456789ab@30"),
     (["init_from=norm.hrd:1@3"], "init_from=norm.hrd:1@3: norm.hrd is unknown to norm=evonorm_s0"),
     (["init_from=seed:x@3"], "init_from=seed:x@3: seed=x: the seed must be a whole number"),
     (["init_only=[ratio]"], "init_only=[ratio] needs init_from; add init_from=0123"),
