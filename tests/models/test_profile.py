@@ -21,6 +21,8 @@ FREE = {
     "index", "lift_fresh", "ones", "ones_like", "permute", "repeat", "select", "slice", "stack",
     "t", "unbind", "unsqueeze", "view", "zeros", "_to_copy", "alias", "_unsafe_view", "squeeze",
 }  # fmt: skip
+#: Operations of sparse switchable normalization on the three ratios of a layer: too few to count.
+OF_RATIOS = {"any", "bitwise_and", "cumsum", "gather", "gt", "lt", "scalar_tensor", "sort", "where"}
 COUNTED = {*POINTWISE, *PER_INPUT, "convolution", "addmm", "avg_pool2d", "max_pool2d_with_indices"}
 
 
@@ -51,7 +53,7 @@ def test_every_operation_of_a_network_is_counted_or_free(norm: str) -> None:
             with recorder:
                 count_operations(each, image)
     names = {name.removesuffix("_") if name not in FREE else name for name in recorder.names}
-    assert names <= FREE | COUNTED
+    assert names <= FREE | COUNTED | (OF_RATIOS if norm == "ssn" else set())
 
 
 @pytest.mark.parametrize(
