@@ -142,6 +142,11 @@ class Photographs(DatasetOnDisk):
     def __post_init__(self) -> None:
         if refusal := self._refuse_short_side(self.size, "data.size"):
             raise ValueError(refusal)
+        if self.short_side is not None and self.area != type(self).area:
+            raise ValueError(
+                f"area={self.area}: with short_side windows have a fixed size; leave out area, or "
+                "use short_side=null"
+            )
 
     def with_side(self, side: int | None) -> Self:
         if side is not None and (refusal := self._refuse_short_side(side, "recipe.crop")):

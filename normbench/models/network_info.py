@@ -10,7 +10,6 @@ from typing import Any
 
 from torch import fx, nn
 
-from normbench.errors import Impossible
 from normbench.models.coverage import Coverage, coverage
 from normbench.models.dropout import drop_layers
 from normbench.models.fold import fold
@@ -69,14 +68,14 @@ class NetworkInfo:
     def inference(self) -> tuple[int, int] | tuple[None, None]:
         """Parameters, and operations of an evaluation of one image, of the folded network.
 
-        None where the network cannot be traced.
+        None where the network cannot be traced or folded.
         """
         try:
             folded = fold(self.network, self.image_shape)
-        except Impossible:
+            operations = count_operations(folded, self.image_shape)
+        except Exception:  # foreign code can raise anything, and no run needs these numbers
             return None, None
-        parameters = sum(parameter.numel() for parameter in folded.parameters())
-        return parameters, count_operations(folded, self.image_shape)
+        return sum(parameter.numel() for parameter in folded.parameters()), operations
 
     @cached_property
     def coverage(self) -> Coverage:

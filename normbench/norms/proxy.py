@@ -28,7 +28,7 @@ Elsewhere:
 """
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -124,7 +124,7 @@ class ProxyGroupNormAct(ProxyAct, GroupNormAct):
     """The layer on group, layer and instance normalization."""
 
     def without_proxy(self) -> Normalizing:
-        grouping = "strided" if self.strided else None
+        grouping: Literal["strided"] | None = "strided" if self.strided else None
         return GroupNormAct(self.channels, self.act, GroupNorm(self.groups, self.eps, grouping))
 
 

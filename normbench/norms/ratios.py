@@ -47,7 +47,8 @@ def set_ratios(model: nn.Module, learned: Ratios, *, hard: bool = False) -> None
         hard: keep only the largest ratio of each layer, and stop learning ratios.
 
     Raises:
-        ValueError: a layer has no ratios in `learned`, too many or few, or their sum is not 1.
+        ValueError: a layer has no ratios in `learned`, too many or few, or their sum is not 1;
+            or it would make soft ratios sparse.
     """
     for name, layer in switchable_layers(model):
         if name not in learned:
@@ -60,6 +61,7 @@ def set_ratios(model: nn.Module, learned: Ratios, *, hard: bool = False) -> None
             )
         if layer.options.tied and list(values["mean"]) != list(values["var"]):
             raise ValueError(f"the layer {name} has one vector of ratios; {values} are two")
+        layer.choose(values["mean"], values["var"], hard=hard)
         for key, logits in layer.named_parameters(recurse=False):
             if key.endswith("logits"):
                 chosen = list(values["var" if key.startswith("var") else "mean"])
@@ -67,7 +69,6 @@ def set_ratios(model: nn.Module, learned: Ratios, *, hard: bool = False) -> None
                     chosen = [float(k == chosen.index(max(chosen))) for k in range(members)]
                 logits.data.copy_(layer.logits_of(tuple(chosen)))
                 logits.requires_grad_(not hard)
-        layer.hard = hard
 
 
 def harden(model: nn.Module) -> None:

@@ -34,6 +34,7 @@ Elsewhere:
   variances are unbiased (`unbiased`).
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -111,6 +112,21 @@ class SparseSwitchableNormAct(SwitchableNormAct):
     def _ratio(self, logits: Tensor, fixed: Tensor) -> Tensor:
         ratio = sparsestmax(upcast(logits), self.progress)
         return torch.where(fixed.any(), fixed.to(ratio.dtype), ratio)
+
+    def choose(self, mean: Sequence[float], var: Sequence[float], *, hard: bool) -> None:
+        """Keep the largest of these ratios for good if `hard`, else choose none yet.
+
+        Raises:
+            ValueError: soft ratios would become sparse, because the training has begun.
+        """
+        if not hard and self.progress > 0:
+            raise ValueError(
+                f"soft ratios become sparse at progress={float(self.progress):g}; set hard ones, "
+                "or the progress to 0"
+            )
+        for fixed, ratio in zip(self._fixed(), (mean, var), strict=False):
+            chosen = torch.tensor(list(ratio), device=fixed.device)
+            fixed.copy_((torch.arange(len(ratio)) == chosen.argmax().cpu()) & hard)
 
     def norm_act(self, x: Tensor) -> Tensor:
         if self.training:

@@ -202,6 +202,10 @@ class SwitchableNormAct(PerWorker, RunningStatistics, Normalizing):
         mean, var = (torch.softmax(upcast(logits), dim=0) for logits in self._logits())
         return (_one_hot(mean), _one_hot(var)) if self.hard else (mean, var)
 
+    def choose(self, mean: Sequence[float], var: Sequence[float], *, hard: bool) -> None:  # noqa: ARG002
+        """Use only the largest of these ratios if `hard`, else all of them."""
+        self.hard = hard
+
     def norm_act(self, x: Tensor) -> Tensor:
         return self.activation(self.affine(self._normalize(x, track=True)))
 

@@ -36,21 +36,28 @@ class ProbeClaim:
     bound: float = 0.0
     mean: bool = False
 
-    def effect(self, records: Sequence[Record]) -> float:
-        """Return the difference that is compared with the bound, in the networks of one seed."""
-        values = [self._value(records, *curve) for curve in self.curves]
+    def effect(self, records: Sequence[Record]) -> float | None:
+        """Return the difference that is compared with the bound, in the networks of one seed.
+
+        None if a network has no such numbers, because it does not work on these images.
+        """
+        curves = [self._numbers(records, *curve) for curve in self.curves]
+        if not all(curves):
+            return None
+        values = [fmean(numbers) if self.mean else numbers[-1] for numbers in curves]
         return values[0] - (values[1] if len(values) > 1 else self.than)
 
-    def holds(self, effect: float) -> bool:
+    def holds(self, effect: float | None) -> bool:
+        if effect is None:
+            return False
         return effect > self.bound if self.kind == "higher" else abs(effect) <= self.bound
 
-    def _value(self, records: Sequence[Record], network: str, column: str) -> float:
-        numbers = [
+    def _numbers(self, records: Sequence[Record], network: str, column: str) -> list[float]:
+        return [
             float(record[column])
             for record in records
             if record["network"] == network and record[column] is not None
         ]
-        return fmean(numbers) if self.mean else numbers[-1]
 
 
 def parse_claim(
@@ -95,7 +102,9 @@ def describe_verdicts(judged: Sequence[Mapping[str, Any]]) -> str:
     """Return the verdicts as lines for the screen."""
     lines = []
     for verdict in judged:
-        effects = [f"{effect:.3g}" for effect in verdict["effects"].values()]
-        word = "holds" if verdict["holds"] else "does not hold"
+        numbers = [*verdict["effects"].values()]
+        effects = ["no numbers" if effect is None else f"{effect:.3g}" for effect in numbers]
+        untested = "untested" if None in numbers else "does not hold"
+        word = "holds" if verdict["holds"] else untested
         lines.append(f"{word}: {verdict['says']} ({verdict['place']}; {', '.join(effects)})")
     return "\n".join(lines)

@@ -35,7 +35,7 @@ def run(request: ProbeRequest) -> None:
     if divergences := list(_divergences(final)):
         rows = [[*[*each.values()][:-1], f"{each['divergence']:.3g}"] for each in divergences]
         print_table(rows, ["networks", "of", "receptive field", "D(one || other)"])
-        of_pairs = replace(request, stem=f"{request.stem}_apart", kind="ratios_apart")
+        of_pairs = replace(request, stem=f"{request.stem}_apart", kind="ratios_apart", claims=())
         write_results(of_pairs, divergences)
 
 

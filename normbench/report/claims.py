@@ -110,6 +110,9 @@ def _claim(name: str, paper: str, entry: Mapping[str, Any]) -> Claim:
     picks = tuple((_label(row), _label(column)) for row, column in entry[kind])
     if KINDS[kind] and len(picks) not in KINDS[kind]:
         raise ValueError(f"{kind} compares {' or '.join(map(str, KINDS[kind]))} entries")
+    if kind in ("rises", "falls") and entry.get("average"):
+        # In the mean of all steps only the two ends would count.
+        raise ValueError(f"{kind} is about every step; leave out average")
     metric = entry.get("metric")
     if metric is not None and metric not in METRICS:
         raise ValueError(f"metric={metric} is unknown; {choose_from(metric, METRICS)}")

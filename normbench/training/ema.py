@@ -2,7 +2,8 @@
 
     average <- d * average + (1 - d) * network,    d = min(decay, (1 + i) / (10 + i)) after step i
 
-for weights and running statistics alike, as in EfficientNet's released code (Tan and Le 2019). It
+for weights and running statistics alike, as in EfficientNet's released code (Tan and Le 2019);
+what a layer has chosen and its progress in the training are those of the network. The average
 begins with the initialized network. An average over epochs (Proxy Norm, Labatie et al. 2021,
 appendix A.1) has a constant decay and begins with the network after the first epoch.
 """
@@ -32,9 +33,20 @@ class MovingAverage(nn.Module):
             decay = self.decay if number else 0.0
         else:
             decay = min(self.decay, (1 + number) / (10 + number))
-        get_ema_multi_avg_fn(decay)(_float_tensors(self.network), _float_tensors(network), number)
+        tensors, others = _split_tensors(self.network)
+        current, current_others = _split_tensors(network)
+        get_ema_multi_avg_fn(decay)(tensors, current, number)
+        for other, value in zip(others, current_others, strict=True):
+            other.copy_(value)
 
 
-def _float_tensors(network: nn.Module) -> list[Tensor]:
-    tensors = chain(network.parameters(), network.buffers())
-    return [tensor.detach() for tensor in tensors if tensor.is_floating_point()]
+def _split_tensors(network: nn.Module) -> tuple[list[Tensor], list[Tensor]]:
+    """Return the tensors to average, and those to copy: a layer's choices and its progress."""
+    averaged: list[Tensor] = []
+    copied: list[Tensor] = []
+    for name, tensor in chain(network.named_parameters(), network.named_buffers()):
+        is_progress = name.rpartition(".")[2] == "progress"
+        (averaged if tensor.is_floating_point() and not is_progress else copied).append(
+            tensor.detach()
+        )
+    return averaged, copied

@@ -251,6 +251,8 @@ def test_scale_jitter_is_alike_by_every_loader(
 def test_a_window_larger_than_the_image_is_refused() -> None:
     with pytest.raises(BadInput, match=r"data.short_side=\[200,480\]: windows of data.size=224"):
         dataset("imagenet", short_side=(200, 480))
+    with pytest.raises(BadInput, match=r"data.area=0.05: with short_side windows have a fixed"):
+        dataset("imagenet", short_side=(256, 480), area=0.05)
     with pytest.raises(BadInput, match=r"data.short_side=\[480,256\]: .* as \[256,480\]"):
         dataset("imagenet", short_side=(480, 256))
     with pytest.raises(BadInput, match=r"windows of recipe.crop=300 pixels .* as \[343,643\]"):

@@ -5,14 +5,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from normbench.catalog import model, normalizer
 from normbench.errors import BadInput
 from normbench.norms.base.progress import scheduled_layers, set_progress
 from normbench.norms.base.sparsestmax import reference_sparsestmax, sparsemax, sparsestmax
-from normbench.norms.ratios import harden, ratios
+from normbench.norms.ratios import harden, ratios, set_ratios
 from normbench.norms.sparse_switchable import SparseSwitchableNormAct
+from normbench.training.ema import MovingAverage
 from normbench.training.parameter_groups import list_parameters
 from support.layers import images
 
@@ -144,6 +145,38 @@ def test_ratios_of_a_network_are_read_and_hardened() -> None:
         layer.var_logits.data.copy_(torch.tensor([0.2, 0.1, 0.7]))
     harden(network)
     assert all(each["var"] == [0.0, 0.0, 1.0] for each in ratios(network).values())
+
+
+def test_a_choice_can_be_replaced_by_a_hard_one() -> None:
+    layer = normalizer("ssn").layer(4)
+    assert isinstance(layer, SparseSwitchableNormAct)
+    network = nn.Sequential(layer).train()
+    set_progress([layer], 1.0)
+    layer.mean_logits.data.copy_(torch.tensor([0.9, 0.1, 0.0]))
+    network(torch.randn(4, 4, 3, 3))
+    assert layer.fixed_mean.tolist() == [True, False, False]
+    chosen = {"0": {"mean": [0.0, 1.0, 0.0], "var": [0.0, 0.0, 1.0]}}
+    set_ratios(network, chosen, hard=True)
+    assert ratios(network) == chosen
+    with pytest.raises(ValueError, match="soft ratios become sparse at progress=1; set hard ones"):
+        set_ratios(network, {"0": {"mean": [0.5, 0.5, 0.0], "var": [0.0, 0.0, 1.0]}})
+
+
+def test_a_moving_average_has_the_choices_and_the_progress_of_the_network() -> None:
+    layer = normalizer("ssn").layer(4)
+    assert isinstance(layer, SparseSwitchableNormAct)
+    network = nn.Sequential(layer).train()
+    average = MovingAverage(network, 0.99)
+    for step in range(60):
+        set_progress(scheduled_layers(network), step / 59)
+        layer.mean_logits.data[0] += 0.05
+        network(torch.randn(4, 4, 3, 3))
+        average.update(network, step)
+    state, averaged = network.state_dict(), average.network.state_dict()
+    assert state["0.fixed_mean"].any()
+    for name in ("0.fixed_mean", "0.fixed_var", "0.progress"):
+        assert torch.equal(averaged[name], state[name])
+    assert not torch.equal(averaged["0.mean_logits"], state["0.mean_logits"])
 
 
 def test_hard_ratios_are_refused() -> None:

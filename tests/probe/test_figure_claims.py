@@ -61,6 +61,17 @@ def test_a_claim_holds_if_it_does_with_every_seed() -> None:
     assert not holds([*records(0), *records(1, 3.0)], **claim)
 
 
+def test_a_claim_about_a_network_that_does_not_work_here_is_untested() -> None:
+    claim = parse_claim(
+        {"says": "So.", "place": "figure 1", "higher": [["NF", "variance"], ["GN", "variance"]]},
+        ["NF", "GN"],
+        COLUMNS,
+    )
+    judged = judge_claims([claim], records())
+    assert not judged[0]["holds"]
+    assert describe_verdicts(judged) == "untested: So. (figure 1; no numbers)"
+
+
 @pytest.mark.parametrize(
     ("entry", "says"),
     [

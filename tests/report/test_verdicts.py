@@ -182,6 +182,11 @@ def test_a_trend_needs_entries_with_images_per_worker() -> None:
         claim(known, rises=[["BN", "*"]])
 
 
+def test_a_trend_has_no_average() -> None:
+    with pytest.raises(BadInput, match="rises is about every step; leave out average"):
+        claim(spec("made", TABLE | {"published": {}}), rises=[["BN", "*"]], average=True)
+
+
 def test_a_trend_needs_entries_with_different_images_per_worker() -> None:
     known = spec("made", TABLE | {"published": {}})
     with pytest.raises(BadInput, match="rises compares entries with different images per worker"):

@@ -20,12 +20,12 @@ def test_the_decay_rises_to_its_limit() -> None:
         assert float(average.network.weight) == pytest.approx(expected)  # type: ignore[arg-type]
 
 
-def test_running_statistics_are_averaged_and_counters_are_not() -> None:
+def test_running_statistics_are_averaged_and_counters_are_copied() -> None:
     network = nn.BatchNorm2d(2)
     average = MovingAverage(network, 0.9)
     network(torch.ones(4, 2, 3, 3))  # the running mean moves from 0 to 0.1
     average.update(network, 0)
     assert average.network.running_mean.tolist() == pytest.approx([0.09, 0.09])  # type: ignore[operator]
-    assert average.network.num_batches_tracked == 0
+    assert average.network.num_batches_tracked == 1
     assert not any(parameter.requires_grad for parameter in average.parameters())
     assert all(parameter.requires_grad for parameter in network.parameters())

@@ -1,5 +1,7 @@
 """Layers whose training follows a schedule: a buffer `progress`, from 0 to 1.
 
+Until it is set, batch renormalization has 1 (its limits are open) and sparse switchable
+normalization 0 (sparsemax).
 A run of normbench sets the progress of its layers before every step. In your own loop call
 
     set_progress(scheduled_layers(network), step / steps)
