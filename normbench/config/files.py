@@ -113,6 +113,22 @@ def read_yaml(path: Path) -> IO[bytes]:
         raise DamagedFile(f"{path} is not UTF-8 ({error.reason} at byte {error.start})") from None
     if len(content) < SMALL and b"&" not in content:
         return _File(path, content)
+    try:
+        small = _is_small(path, content)
+    except yaml.MarkedYAMLError as error:
+        if "nesting" not in (error.problem or ""):  # libyaml's limit of levels, since PyYAML 6.0.4
+            raise
+        small = False
+    if not small:
+        raise DamagedFile(
+            f"{path} is too large: a yaml may have {MOST_NODES:,} values, each alias counted with "
+            f"what it repeats, and {MOST_LEVELS} levels"
+        )
+    return _File(path, content)
+
+
+def _is_small(path: Path, content: bytes) -> bool:
+    """Return True if a yaml has few values and levels, with its aliases written out."""
     sizes: dict[str, int] = {}  # nodes of each anchor, with those of the aliases in it
     open_nodes: list[tuple[str | None, int]] = []  # anchor, and nodes before it
     nodes = 0
@@ -131,11 +147,8 @@ def read_yaml(path: Path) -> IO[bytes]:
             if event.anchor is not None:
                 sizes[event.anchor] = 1
         if nodes > MOST_NODES or len(open_nodes) > MOST_LEVELS:
-            raise DamagedFile(
-                f"{path} is too large: a yaml may have {MOST_NODES:,} values, each alias counted "
-                f"with what it repeats, and {MOST_LEVELS} levels"
-            )
-    return _File(path, content)
+            return False
+    return True
 
 
 def require_sound(folder: Path) -> None:
