@@ -18,9 +18,10 @@ from normbench.config.plan import Plan
 from normbench.data.dataset import DatasetOnDisk, SmallImages, Split, TensorSplit
 from normbench.data.photographs import FileSplit
 from normbench.errors import BadInput
-from normbench.training.datamodule import DataModule
-from normbench.training.experiment import Experiment, Training, count_readers
+from normbench.training.datamodule import DataModule, open_datamodule
+from normbench.training.experiment import Experiment, count_readers
 from normbench.training.trainer import build_trainer, prepare
+from normbench.training.training import Training
 
 Epochs = Callable[[int], Iterable[int]]  # number of an epoch -> numbers of images, as they come
 
@@ -41,10 +42,10 @@ def feed(request: tuple[Cell, str], _report: Callable[[Any], None]) -> float:
         options = {**cell.data.options, "jpeg": None}
         cell = replace(cell, data=replace(cell.data, options=options))
     if loader == "usual":
-        datamodule = Experiment(replace(cell, loader="torch")).open_datamodule()
+        datamodule = open_datamodule(Experiment(replace(cell, loader="torch")))
         return _time_second_epoch(_usual_epochs(datamodule, cell.batch, count_readers(cell)))
     cell = replace(cell, loader=loader)  # type: ignore[arg-type]
-    datamodule = Experiment(cell).open_datamodule()
+    datamodule = open_datamodule(Experiment(cell))
     return _time_second_epoch(_our_epochs(datamodule))
 
 

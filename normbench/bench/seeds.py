@@ -13,9 +13,10 @@ from normbench.bench.measure import Timer, compare, measure_in_turn, save
 from normbench.bench.options import BenchSeedsOptions
 from normbench.bench.step import cell_of, time_training
 from normbench.config.cells import Cell
-from normbench.training.experiment import Experiment, Training
+from normbench.training.experiment import Experiment
 from normbench.training.seed_stacking import StackedDataModule, StackedTrainingModule
 from normbench.training.trainer import build_trainer, prepare
+from normbench.training.training import Training
 
 
 def bench_seeds(options: BenchSeedsOptions, words: Sequence[str]) -> None:

@@ -21,10 +21,11 @@ from normbench.bench.measure import Timer, compare, compose_cell, measure_in_tur
 from normbench.bench.options import BenchStepOptions
 from normbench.config.cells import Cell
 from normbench.errors import BadInput
-from normbench.execution.preflight import require_compiler, require_cuda_graph
-from normbench.training.experiment import Experiment, Training
+from normbench.execution.requirements import require_compiler, require_cuda_graph
+from normbench.training.experiment import Experiment
 from normbench.training.hardware import autocast_context
 from normbench.training.trainer import build_trainer, prepare
+from normbench.training.training import Training
 
 CPU = torch.device("cpu")
 #: The smallest network: nearly all of its step is the harness.

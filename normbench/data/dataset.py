@@ -22,7 +22,6 @@ from typing import Annotated, ClassVar, NamedTuple, Protocol, Self
 
 import torch
 from pydantic import Field, NonNegativeInt
-from sklearn.model_selection import train_test_split
 from torch import Tensor
 
 from normbench.data.augment import crop, flip
@@ -266,6 +265,8 @@ def hold_out(labels: Tensor, fraction: float) -> tuple[Tensor, Tensor]:
             "classes, and then not every class is on either side; data.val=0 works, and with 2 "
             f"images of every class one from {least:.2f} to {1 - least:.2f}"
         )
+    from sklearn.model_selection import train_test_split  # a second that sizes alone do not need
+
     remaining, held_out = train_test_split(
         indices.numpy(), test_size=fraction, stratify=labels.numpy(), random_state=SPLIT_SEED
     )

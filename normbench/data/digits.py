@@ -8,8 +8,6 @@ from dataclasses import dataclass
 
 import torch
 from pydantic import NonNegativeFloat
-from sklearn.datasets import load_digits
-from sklearn.model_selection import train_test_split
 from torch import Tensor
 
 from normbench.data.augment import crop, noise
@@ -36,6 +34,9 @@ class Digits(Dataset):
     )
 
     def load(self) -> tuple[TensorSplit, TensorSplit]:
+        from sklearn.datasets import load_digits  # a second that sizes alone do not need
+        from sklearn.model_selection import train_test_split
+
         official = load_digits()  # pixels are 0.0, 1.0 ... 16.0, so bytes hold them
         images = torch.from_numpy(official.images).to(torch.uint8)[:, None]
         labels = torch.from_numpy(official.target).long()

@@ -16,12 +16,8 @@ from typing import Any
 
 from normbench.config.cells import Cell
 from normbench.errors import BadInput, Impossible
-from normbench.execution.preflight import (
-    Networks,
-    describe_pair,
-    require_images,
-    require_learning_rate,
-)
+from normbench.execution.networks import Networks, describe_pair
+from normbench.execution.requirements import require_images, require_learning_rate
 from normbench.execution.reuse import shareable_rows
 from normbench.results import Row
 from normbench.training.example_weight import ALPHAS
@@ -212,7 +208,7 @@ class _Costs:
         require_learning_rate(cell, experiment.recipe)
         require_images(cell, train)
         steps, epochs = _training_length(experiment, train)
-        info = self.networks.inspect(experiment)
+        info = self.networks.inspect(experiment.without_dropping())
         dense = dense_macs(info.trained_macs, info.grouped_macs)
         return Computation(
             title=f"{describe_pair(cell)} on {cell.data.name}",

@@ -21,17 +21,17 @@ from normbench.execution.provenance import now, versions
 from normbench.execution.wandb_logger import Mirror
 from normbench.execution.worker_process import INTERRUPTED, stop_signals
 from normbench.measurements.training_probes import curve_columns
-from normbench.records.history import History, read_history
+from normbench.records.history import CurveRecord, History, read_history
 from normbench.records.probes import PROBES, Record, append_epoch
 from normbench.results import CHECKPOINT, Row, find_row, obsolete_files, set_aside, write
 from normbench.training import checkpoint
 from normbench.training.checkpoint import Checkpoints, State
-from normbench.training.experiment import Experiment, Listener, Training
+from normbench.training.experiment import Experiment
 from normbench.training.hardware import current_rank
-from normbench.training.metrics import CurveRecord
 from normbench.training.seed_stacking import train_stacked
 from normbench.training.stop_signals import Stopped
 from normbench.training.trainer import train
+from normbench.training.training import Listener, Training
 
 Report = Callable[[Any], None]  # sends a progress message to the scheduler
 

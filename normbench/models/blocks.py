@@ -259,6 +259,8 @@ def initialize(
     `start` initializes the weight of a convolution. Without it convolutions are N(0, 2 / fan-out),
     as in the papers' ResNets; torch's default has a sixth of that variance.
     """
+    if head.weight.is_meta:
+        return  # there are no numbers, and torch takes longer to draw none than to draw some
     start = start or partial(nn.init.kaiming_normal_, mode="fan_out", nonlinearity="relu")
     for module in network.modules():
         if isinstance(module, nn.Conv2d):

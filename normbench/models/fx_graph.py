@@ -300,7 +300,9 @@ class _ShapeRecorder(fx.Interpreter):
 
     def call_module(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         module = self.fetch_attr(target)
+        tensors = [*chain(module.named_parameters(), module.named_buffers())]
+        if all(tensor.is_meta for _, tensor in tensors):
+            return module(*args, **kwargs)
         # Not module.to("meta"), which would take the network's own parameters away.
-        tensors = chain(module.named_parameters(), module.named_buffers())
         on_meta = {name: tensor.to("meta") for name, tensor in tensors}
         return functional_call(module, on_meta, args, kwargs)

@@ -36,7 +36,8 @@ class NetworkInfo:
             Impossible: the images are too small, or a normalizer refuses their number.
         """
         set_workers(self.network, workers)  # a refusal depends on the images per worker
-        dry_run(self.network, global_batch, self.train_shape)
+        work = dry_run(self.network, global_batch, self.train_shape)
+        vars(self).setdefault("_training_work", work)  # so it is not counted in a second pass
 
     @cached_property
     def params(self) -> int:

@@ -6,15 +6,17 @@ normalization, activation and sums, as in the tables of papers. `count_operation
 
 import math
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
 import torch
-from torch import fx, nn
+from torch import Tensor, fx, nn
 from torch.utils.flop_counter import FlopCounterMode, conv_flop_count
 
 from normbench.errors import Impossible
+from normbench.norms.base.layer import NormAct
 
 #: Operations of torch that compute each value of their output by one operation, a function such as
 #: a sigmoid being one.
@@ -33,11 +35,13 @@ PER_INPUT = {
 _TOO_SMALL = ("Kernel size can't be greater than actual input size", "Output size is too small")
 
 
-def count_macs(model: nn.Module, image: tuple[int, int, int]) -> tuple[int, Counter[int]]:
+def count_macs(
+    model: nn.Module, image: tuple[int, int, int], images: int = 1, *, training: bool = False
+) -> tuple[int, Counter[int]]:
     """Return multiply-accumulates for one image (C, H, W), and the share of grouped convolutions.
 
     The latter are counted by the input channels of a group, which is 1 in depthwise convolutions.
-    The model runs once, so put it on the meta device.
+    The model runs once, with `images` images, so put it on the meta device.
     """
     device = next(model.parameters()).device
     in_groups: Counter[int] = Counter()
@@ -46,16 +50,18 @@ def count_macs(model: nn.Module, image: tuple[int, int, int]) -> tuple[int, Coun
         *_, transposed, _, groups = options  # as torch.convolution has them
         flops = conv_flop_count(x, weight, out_shape, transposed=bool(transposed))
         if groups > 1:
-            in_groups[weight[1]] += flops // 2  # weight (O, I / groups, kH, kW)
+            in_groups[weight[1]] += flops  # weight (O, I / groups, kH, kW)
         return flops
 
     mapping = {torch.ops.aten.convolution: convolution}
     was_training = model.training
     counter = FlopCounterMode(display=False, custom_mapping=mapping)
-    with counter, torch.no_grad():
-        model.eval()(torch.empty(1, *image, device=device))
+    maps = torch.empty(images, *image, device=device)
+    with counter, torch.no_grad(), equal_layers_once(model):
+        model.train(training)(maps)
     model.train(was_training)
-    return counter.get_total_flops() // 2, in_groups  # a multiply-add is two operations
+    each = 2 * images  # a multiply-add is two operations
+    return counter.get_total_flops() // each, Counter({w: n // each for w, n in in_groups.items()})
 
 
 def count_operations(model: nn.Module, image: tuple[int, int, int]) -> int:
@@ -98,14 +104,43 @@ def _first_shape(shapes: Any) -> Any:
     return shapes[0] if shapes and not isinstance(shapes[0], int) else shapes
 
 
-def dry_run(model: nn.Module, images: int, image: tuple[int, int, int]) -> None:
+@contextmanager
+def equal_layers_once(model: nn.Module) -> Iterator[None]:
+    """Let equal normalization layers compute maps of the same shape once on the meta device.
+
+    Shapes cost torch as much as small numbers, and a deep network repeats its layers: the second of
+    two equal layers returns an empty map of the shape of its input, which is that of its output.
+    """
+    computed: set[Hashable] = set()
+
+    def skip_known(layer: NormAct, x: Tensor) -> Tensor | None:
+        key = (type(layer), layer.extra_repr(), x.shape)
+        if not x.is_meta or key not in computed:
+            computed.add(key)
+            return None
+        return torch.empty_like(x)
+
+    layers = [layer for layer in model.modules() if isinstance(layer, NormAct)]
+    kernels = [layer.kernel for layer in layers]
+    for layer in layers:
+        layer.kernel = skip_known
+    try:
+        yield
+    finally:
+        for layer, kernel in zip(layers, kernels, strict=True):
+            layer.kernel = kernel
+
+
+def dry_run(model: nn.Module, images: int, image: tuple[int, int, int]) -> tuple[int, Counter[int]]:
     """Run one forward pass in training mode with `images` images (C, H, W); free on meta.
+
+    Return what `count_macs` counts in it.
 
     Raises:
         Impossible: the images have a wrong size, or a normalizer refuses the maps.
     """
     try:
-        model.train()(torch.empty(images, *image, device=next(model.parameters()).device))
+        return count_macs(model, image, images, training=True)
     except (RuntimeError, AssertionError) as error:
         _, height, width = image
         if any(message in str(error) for message in _TOO_SMALL):

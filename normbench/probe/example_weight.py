@@ -18,6 +18,7 @@ from normbench.probe.output import print_table, write_results, write_run_results
 from normbench.probe.request import ProbeRequest
 from normbench.probe.trained_network import TrainedRun
 from normbench.records.probes import Record
+from normbench.training.datamodule import open_datamodule
 from normbench.training.example_weight import (
     ALPHAS,
     AlphaCurve,
@@ -97,7 +98,7 @@ def run(request: ProbeRequest) -> None:
 
 
 def _curve_of_run(trained: TrainedRun, alphas: Sequence[float]) -> AlphaCurve:
-    data = Experiment(trained.cell).open_datamodule()
+    data = open_datamodule(Experiment(trained.cell))
     if not data.holds_out:
         raise ValueError(
             "it held out no validation images (data.val=0), and alpha must not be chosen on the "

@@ -29,6 +29,7 @@ from normbench.probe.trained_network import (
 )
 from normbench.records.probes import Record
 from normbench.results import read
+from normbench.training.datamodule import open_datamodule
 from normbench.training.experiment import Experiment
 from normbench.training.hardware import use_full_precision, uses_gpu, weight_dtype
 
@@ -255,7 +256,7 @@ def input_images(options: ForwardPassOptions, network: ProbedNetwork) -> Tensor:
     if options.input == "data":
         if side:
             raise BadInput(f"image={side} needs input=normal; use data.size for input=data")
-        x = experiment.open_datamodule().sample_training_images(options.images)
+        x = open_datamodule(experiment).sample_training_images(options.images)
     else:
         channels, height, width = experiment.data.image_shape
         size = (side, side) if side else (height, width)

@@ -25,7 +25,7 @@ from torch.utils.benchmark import Timer
 
 from normbench.config.cells import Cell
 from normbench.errors import BadInput, Impossible, count
-from normbench.execution.preflight import require_compiler
+from normbench.execution.requirements import require_compiler
 from normbench.measurements.memory import peak_memory
 from normbench.models.fold import fold
 from normbench.models.profile import count_operations

@@ -10,6 +10,8 @@ from normbench.errors import DamagedFile
 from normbench.records.csv_table import read_csv
 from normbench.run_files import write_file
 
+CurveRecord = dict[str, float]  # a line of the curve: values by column
+
 
 class History:
     """Writer of history.csv.
@@ -45,7 +47,7 @@ class History:
         return [values.get(column, "") for column in self.columns]
 
 
-def read_history(folder: Path, *, complete: bool = False) -> list[dict[str, float]]:
+def read_history(folder: Path, *, complete: bool = False) -> list[CurveRecord]:
     """Return the records of history.csv, without empty columns.
 
     Args:
@@ -70,7 +72,7 @@ def read_history(folder: Path, *, complete: bool = False) -> list[dict[str, floa
         raise DamagedFile(f"{path}: {problem}") from None
 
 
-def parse_curve(records: Any) -> list[dict[str, float]]:
+def parse_curve(records: Any) -> list[CurveRecord]:
     """Return `records`, checked to be those of a curve.
 
     Raises:
@@ -89,7 +91,7 @@ def parse_curve(records: Any) -> list[dict[str, float]]:
     return records
 
 
-def last_record(folder: Path) -> dict[str, float] | None:
+def last_record(folder: Path) -> CurveRecord | None:
     """Return the latest complete record of a running training; None if none can be read."""
     try:
         records = read_history(folder)

@@ -16,11 +16,16 @@ from torch import Tensor
 
 from normbench.data.counter_rng import permutation
 from normbench.data.dataset import Dataset, Splits
-from normbench.data.reading import LoaderName, Reader
+from normbench.data.reading import LoaderName, Reader, open_splits
 from normbench.training.batches import Chunk, EvaluationBatch, augment_chunk
+from normbench.training.experiment import Experiment, count_readers
+from normbench.training.hardware import current_rank
 from normbench.training.regularization import Mix, Regularization
 from normbench.training.sampler import Chunking, WorkerSampler
 
+# Larger chunks gain nothing: augmentation then costs far less than the steps themselves.
+CHUNK_IMAGES = 2000  # images of a chunk, about, if trainer.chunk is null
+CHUNK_VALUES = 2**26  # the most values of a chunk, for large images
 PROBE_EPOCH = 1_000_000  # seeds the images of probes; no training has as many epochs
 EVALUATION_BATCH = 500
 EVALUATION_VALUES = 2**24  # the most values of an evaluation batch, for large images
@@ -202,3 +207,23 @@ class Restartable(Generic[T]):
 
     def __iter__(self) -> Iterator[T]:
         return self.begin()
+
+
+def open_datamodule(experiment: Experiment) -> DataModule:
+    """Open the data of the run: its training, validation and test images."""
+    cell, plan, data, reg = experiment.cell, experiment.plan, experiment.data, experiment.reg
+    splits, loader = open_splits(data, cell.loader, policies=bool(reg.policies))
+    images = len(splits.train.labels)
+    most = min(CHUNK_IMAGES, CHUNK_VALUES // math.prod(data.train_shape))
+    chunk = cell.trainer.chunk or max(1, round(most / cell.global_batch))
+    steps = experiment.recipe.count_steps(images, cell.global_batch)
+    return DataModule(
+        data,
+        splits,
+        WorkerSampler(images, cell.global_batch, plan, cell.seed),
+        Chunking(steps, chunk, cell.trainer.log_every),
+        reg,
+        device=current_rank() if plan.devices > 1 else 0,
+        processes=0 if loader == "memory" and not reg.policies else count_readers(cell),
+        loader=loader,
+    )

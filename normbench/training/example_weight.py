@@ -17,8 +17,8 @@ from typing import Literal, get_args
 from torch import nn
 
 from normbench.norms.group import GroupNormAct
+from normbench.records.history import CurveRecord
 from normbench.records.probes import Record
-from normbench.training.metrics import CurveRecord
 
 Metric = Literal["top1", "top5", "loss"]
 METRICS: tuple[Metric, ...] = get_args(Metric)

@@ -1,12 +1,12 @@
 """Experiments: the objects of a run, built once from its cell and passed on.
 
 An `Experiment` has the model, the data set, the recipe, the regularization and the plan of a cell.
-A `Training` adds where it reports, where it saves and which state it resumes from.
+It opens no images and knows no Lightning, which takes seconds to import: the preflight and the
+estimate of costs need neither.
 """
 
-import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
@@ -24,19 +24,10 @@ from normbench.models.network_info import NetworkInfo
 from normbench.norms.base.layer import Normalizer
 from normbench.norms.implementation import Implementation
 from normbench.norms.workers import set_workers
-from normbench.records.probes import Record
-from normbench.training.checkpoint import Checkpoints, State
-from normbench.training.datamodule import DataModule
-from normbench.training.hardware import current_rank, missing_compiler, uses_gpu
-from normbench.training.metrics import CurveRecord
+from normbench.training.hardware import missing_compiler, uses_gpu
 from normbench.training.recipe import Recipe
 from normbench.training.regularization import Regularization
-from normbench.training.sampler import Chunking, WorkerSampler
-from normbench.training.stop_signals import StopSignals
 
-# Larger chunks gain nothing: augmentation then costs far less than the steps themselves.
-CHUNK_IMAGES = 2000  # images of a chunk, about, if trainer.chunk is null
-CHUNK_VALUES = 2**26  # the most values of a chunk, for large images
 #: Least multiply-adds of all forward passes at which compiling, which takes a minute, pays: hours
 #: of training on a CPU, a quarter of an hour on a GPU.
 COMPILED_MACS = {"cpu": 1e14, "cuda": 1e15}
@@ -88,6 +79,31 @@ class Experiment:
         data: Dataset = build("data", self.cell.data.options)
         return data.with_side(self.recipe.crop)
 
+    @property
+    def drop_rates(self) -> dict[str, float]:
+        """Options of the model that the level of regularization sets.
+
+        Raises:
+            Impossible: the model does not have them.
+        """
+        cell, rates = self.cell, self.reg.drop_rates
+        if missing := sorted(rates.keys() - arguments("model", cell.model.options)):
+            raise Impossible(
+                f"reg={cell.reg.name} sets {missing[0]}, and model={cell.model.name} has no such "
+                "option"
+            )
+        return rates
+
+    def without_dropping(self) -> "Experiment":
+        """Return the experiment of a network that drops nothing, and multiplies and adds as much.
+
+        Raises:
+            Impossible: the level of regularization sets an option that the model does not have.
+        """
+        options = {**self.cell.reg.options, **dict.fromkeys(self.drop_rates), "rescale": None}
+        reg = replace(self.cell.reg, options=options)
+        return Experiment(replace(self.cell, reg=reg), self.plan)
+
     @cached_property
     def info(self) -> NetworkInfo:
         """Properties of the network, which is built on the meta device."""
@@ -101,38 +117,14 @@ class Experiment:
         Raises:
             Impossible: the level of regularization sets an option that the model does not have.
         """
-        cell, rates = self.cell, self.reg.drop_rates
-        if missing := sorted(rates.keys() - arguments("model", cell.model.options)):
-            raise Impossible(
-                f"reg={cell.reg.name} sets {missing[0]}, and model={cell.model.name} has no such "
-                "option"
-            )
+        options = {**self.cell.model.options, **self.drop_rates}
         network: nn.Module = build(
-            "model", {**cell.model.options, **rates}, norm=self.norm, num_classes=self.data.classes,
+            "model", options, norm=self.norm, num_classes=self.data.classes,
             in_chans=self.data.image_shape[0],
         )  # fmt: skip
         if self.reg.rescale is not None:
             set_rescale(network, self.reg.rescale)
         return network
-
-    def open_datamodule(self) -> DataModule:
-        """Open the data of the run: its training, validation and test images."""
-        cell, plan, data, reg = self.cell, self.plan, self.data, self.reg
-        splits, loader = open_splits(data, cell.loader, policies=bool(reg.policies))
-        images = len(splits.train.labels)
-        most = min(CHUNK_IMAGES, CHUNK_VALUES // math.prod(data.train_shape))
-        chunk = cell.trainer.chunk or max(1, round(most / cell.global_batch))
-        steps = self.recipe.count_steps(images, cell.global_batch)
-        return DataModule(
-            data,
-            splits,
-            WorkerSampler(images, cell.global_batch, plan, cell.seed),
-            Chunking(steps, chunk, cell.trainer.log_every),
-            reg,
-            device=current_rank() if plan.devices > 1 else 0,
-            processes=0 if loader == "memory" and not reg.policies else count_readers(cell),
-            loader=loader,
-        )
 
     def count_steps(self) -> tuple[int, int]:
         """Return the optimizer steps of the training and of an epoch, without loading images."""
@@ -155,13 +147,13 @@ class Experiment:
         threshold = COMPILED_MACS["cuda" if uses_gpu(self.cell) else "cpu"]
         return "compile" if self.info.trained_macs * images >= threshold else "eager"
 
-    def describe(self, datamodule: DataModule) -> dict[str, Any]:
+    def describe(self, loader: str) -> dict[str, Any]:
         """Return the fields of the row that are known without training."""
         return {
             **(self.network_fields or self.info.row_fields()),
             "data_limits": self.data.limits,
             "plan": str(self.plan),
-            "loader": datamodule.loader,
+            "loader": loader,
         }
 
 
@@ -185,28 +177,3 @@ def set_plan(network: nn.Module, plan: Plan) -> None:
             "pass; use trainer.per_forward=null"
         )
     set_workers(network, plan.per_forward)
-
-
-class Listener:
-    """Receiver of what a training reports; this one ignores everything."""
-
-    def on_record(self, record: CurveRecord) -> None:
-        """Receive a record of the curve."""
-
-    def on_progress(self, done: int, steps: int, loss: float) -> None:
-        """Receive the number of completed steps, of all steps, and the latest loss."""
-
-    def on_probe(self, kind: str, records: Sequence[Record], epoch: int) -> None:
-        """Receive the records that a probe of `kind` has measured after `epoch`."""
-
-
-@dataclass(frozen=True)
-class Training:
-    """An experiment to train, and what happens around it."""
-
-    experiment: Experiment
-    listener: Listener = field(default_factory=Listener)
-    checkpoints: Checkpoints | None = None  # None: no state is saved
-    # Of this training or of another one, from which it continues; None: from scratch.
-    state: State | None = None
-    stop_signals: StopSignals = field(default_factory=StopSignals)

@@ -23,6 +23,7 @@ from normbench.norms.base.running import NetworkStatistics
 from normbench.norms.implementation import set_implementation
 from normbench.norms.inference import set_example_weight
 from normbench.norms.recalibration import recalibrate
+from normbench.records.history import CurveRecord
 from normbench.training.batches import Chunk, EvaluationBatch, StepBatch
 from normbench.training.checkpoint import (
     State,
@@ -37,9 +38,8 @@ from normbench.training.cuda_graph import ComputeGradients, GraphedStep
 from normbench.training.datamodule import DataModule
 from normbench.training.ema import MovingAverage
 from normbench.training.example_weight import AlphaCurve, lacks_statistics, statistics_steps
-from normbench.training.experiment import Training, set_plan
+from normbench.training.experiment import set_plan
 from normbench.training.metrics import (
-    CurveRecord,
     Evaluation,
     LossAndHits,
     PassOutput,
@@ -48,6 +48,7 @@ from normbench.training.metrics import (
 )
 from normbench.training.ranks import Ranks
 from normbench.training.stop_signals import Stopped
+from normbench.training.training import Training
 
 force_eager = partial(torch.compiler.set_stance, "force_eager")
 

@@ -11,7 +11,8 @@ from torch.nn import functional as F
 from torchmetrics import MeanMetric
 from torchmetrics.classification import MulticlassAccuracy
 
-CurveRecord = dict[str, float]
+from normbench.records.history import CurveRecord
+
 #: Loss and number of correctly classified images of an optimizer step.
 LossAndHits = tuple[float, float]
 

@@ -19,12 +19,13 @@ from normbench.norms.base.progress import set_progress
 from normbench.training.batches import Chunk, EvaluationBatch
 from normbench.training.checkpoint import Checkpoints
 from normbench.training.datamodule import Restartable
-from normbench.training.experiment import Experiment, Training
+from normbench.training.experiment import Experiment
 from normbench.training.lightning_module import Diverged, TrainingModule
 from normbench.training.metrics import PassOutput, reduce_steps
 from normbench.training.stacked_networks import StackedNetworks
 from normbench.training.stop_signals import Stopped
 from normbench.training.trainer import fit_and_test, prepare
+from normbench.training.training import Training
 
 
 class StackedTrainingModule(LightningModule):
@@ -204,7 +205,7 @@ def train_stacked(trainings: Sequence[Training]) -> list[dict[str, Any]]:
         datamodule = modules[0].datamodule.with_seed(seed) if modules else None
         modules.append(prepare(training, datamodule))
     module = StackedTrainingModule(modules)
-    fields = trainings[0].experiment.describe(modules[0].datamodule)
+    fields = trainings[0].experiment.describe(modules[0].datamodule.loader)
     fields |= {"stacked_seeds": len(trainings)}
     return [fields | each for each in fit_and_test(module, StackedDataModule(module), modules)]
 

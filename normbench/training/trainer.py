@@ -25,7 +25,7 @@ from pytorch_lightning.strategies import DDPStrategy, Strategy
 
 from normbench.config.plan import Plan
 from normbench.norms.ratios import mean_ratios
-from normbench.training.datamodule import DataModule
+from normbench.training.datamodule import DataModule, open_datamodule
 from normbench.training.example_weight import (
     ALPHAS,
     AlphaCurve,
@@ -35,7 +35,6 @@ from normbench.training.example_weight import (
     point_of,
     usual_alpha,
 )
-from normbench.training.experiment import Training
 from normbench.training.hardware import (
     measure_devices,
     use_full_precision,
@@ -44,6 +43,7 @@ from normbench.training.hardware import (
 )
 from normbench.training.lightning_module import Diverged, TrainingModule
 from normbench.training.stop_signals import StopSignals
+from normbench.training.training import Training
 
 # A rank whose partners stay silent for so long ends by itself.
 RANK_TIMEOUT = timedelta(minutes=10)
@@ -57,7 +57,7 @@ def train(training: Training) -> dict[str, Any]:
     """
     module = prepare(training)
     (fields,) = fit_and_test(module, module.datamodule, [module])
-    return training.experiment.describe(module.datamodule) | fields
+    return training.experiment.describe(module.datamodule.loader) | fields
 
 
 def prepare(training: Training, datamodule: DataModule | None = None) -> TrainingModule:
@@ -65,7 +65,7 @@ def prepare(training: Training, datamodule: DataModule | None = None) -> Trainin
     experiment = training.experiment
     cell = experiment.cell
     torch.set_num_threads(cell.trainer.threads)
-    datamodule = datamodule or experiment.open_datamodule()
+    datamodule = datamodule or open_datamodule(experiment)
     datamodule.warm_up()
     # For the weights; everything else is drawn by `normbench.data.counter_rng`.
     seed_everything(cell.seed, verbose=False)

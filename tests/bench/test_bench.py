@@ -27,6 +27,7 @@ from normbench.bench.__main__ import main
 from normbench.bench.measure import Quartiles, measure_in_turn, save
 from normbench.config.plan import Plan
 from normbench.results import Row
+from normbench.training.datamodule import open_datamodule
 from normbench.training.experiment import Experiment
 from support import dataset_files
 from support.cells import cell
@@ -145,7 +146,7 @@ def test_a_loader_is_timed_on_a_second_pass_over_all_images(
     words = dataset_files.words("image_folder", dataset_files.image_folder(tmp_path))
     size = ["batch=4", "global_batch=8", "model.stem_stride=1", "trainer.readers=0"]
     base = cell(*SMALL[:-1], *words, *size)
-    images = len(Experiment(replace(base, loader="memory")).open_datamodule().splits.train.labels)
+    images = len(open_datamodule(Experiment(replace(base, loader="memory"))).splits.train.labels)
     whole = 4 if loader == "usual" else 8
     assert images >= 48
     assert in_worker_process.feed((base, loader), lambda _: None) == images // whole * whole / 2.0

@@ -36,10 +36,11 @@ from normbench.training import checkpoint
 from normbench.training.batches import Chunk, EvaluationBatch
 from normbench.training.checkpoint import Checkpoints
 from normbench.training.datamodule import DataModule
-from normbench.training.experiment import Experiment, Training
+from normbench.training.experiment import Experiment
 from normbench.training.regularization import Regularization
 from normbench.training.sampler import Chunking, WorkerSampler
 from normbench.training.trainer import train
+from normbench.training.training import Training
 from support import dataset_files
 from support.cells import Curve, Interrupted, cell, train_cell
 from support.commands import Command

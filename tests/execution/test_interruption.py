@@ -21,11 +21,12 @@ from normbench.records.history import read_history
 from normbench.results import CHECKPOINT
 from normbench.training import checkpoint
 from normbench.training.checkpoint import Checkpoints
-from normbench.training.experiment import Experiment, Training
+from normbench.training.experiment import Experiment
 from normbench.training.lightning_module import TrainingModule
 from normbench.training.seed_stacking import train_stacked
 from normbench.training.stop_signals import SAME_REQUEST, Stopped, StopSignals
 from normbench.training.trainer import train
+from normbench.training.training import Training
 from support.cells import BROKEN, RESUMABLE, Curve, Interrupted, cell, run_folder, train_cell
 from support.commands import Command, Rows
 from support.processes import is_training, pid_of, rank_of, run_when

@@ -12,8 +12,9 @@ from normbench.records.history import read_history
 from normbench.results import CHECKPOINT
 from normbench.training import checkpoint
 from normbench.training.checkpoint import Checkpoints
-from normbench.training.experiment import Experiment, Training
+from normbench.training.experiment import Experiment
 from normbench.training.trainer import train
+from normbench.training.training import Training
 from support.cells import (
     BROKEN,
     RESUMABLE,

@@ -4,14 +4,21 @@ from typing import Any
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from normbench.catalog import model, normalizer, normalizers
 from normbench.errors import Impossible
 from normbench.models.fold import fold
 from normbench.models.network_info import NetworkInfo
-from normbench.models.profile import PER_INPUT, POINTWISE, count_macs, count_operations
+from normbench.models.profile import (
+    PER_INPUT,
+    POINTWISE,
+    count_macs,
+    count_operations,
+    dry_run,
+)
+from normbench.norms.base.layer import NormAct
 from support.cells import network_for
 from support.slow import EVERYDAY_NORMS, slow_except
 
@@ -73,6 +80,33 @@ def test_the_operations_of_a_layer(norm: str, per_value: int) -> None:
     values = 8 * 40 * 40
     few = 8 * 8  # on channels alone
     assert 0 <= count_operations(layer, (8, 40, 40)) - per_value * values <= few
+
+
+def test_a_dry_run_computes_equal_layers_on_maps_of_the_same_shape_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    computed: list[tuple[object, ...]] = []
+    compute = NormAct.compute
+
+    def record(layer: NormAct, x: Tensor) -> Tensor:
+        computed.append((*x.shape, layer.act))
+        return compute(layer, x)
+
+    monkeypatch.setattr(NormAct, "compute", record)
+    with torch.device("meta"):
+        network = model("resnet20", norm="gn", num_classes=10)
+    dry_run(network, 4, (3, 32, 32))
+    layers = sum(isinstance(layer, NormAct) for layer in network.modules())
+    assert len(computed) == len(set(computed)) < layers / 2
+    computed.clear()
+    network(torch.empty(4, 3, 32, 32, device="meta"))
+    assert len(computed) == layers  # elsewhere each layer computes
+
+
+def test_a_dry_run_counts_the_same_as_an_evaluation_of_an_image() -> None:
+    with torch.device("meta"):
+        network = model("mobilenetv2_cifar", norm="bn", num_classes=10)
+    assert dry_run(network, 4, (3, 32, 32)) == count_macs(network, (3, 32, 32))
 
 
 def test_a_multiply_add_is_two_operations() -> None:

@@ -11,10 +11,11 @@ from normbench.config.cells import Cell
 from normbench.config.compose import compose
 from normbench.config.plan import Plan
 from normbench.errors import Impossible
+from normbench.records.history import CurveRecord
 from normbench.training.checkpoint import Checkpoints, State
-from normbench.training.experiment import Experiment, Listener, Training
-from normbench.training.metrics import CurveRecord
+from normbench.training.experiment import Experiment
 from normbench.training.trainer import train
+from normbench.training.training import Listener, Training
 
 PLUGIN = Path(__file__).parents[1] / "plugin"
 

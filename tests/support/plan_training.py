@@ -16,9 +16,10 @@ from normbench.config.cells import Cell
 from normbench.config.plan import Plan
 from normbench.norms.workers import set_workers
 from normbench.training.checkpoint import restore_optimizer_state
-from normbench.training.experiment import Experiment, Training
+from normbench.training.experiment import Experiment
 from normbench.training.lightning_module import TrainingModule
 from normbench.training.trainer import build_trainer, prepare
+from normbench.training.training import Training
 
 Mode = Literal["reference", "restarted", "free", "perturbed", "control"]
 Seen = dict[str, list[Tensor]]

@@ -17,8 +17,9 @@ from normbench.training.example_weight import (
     best_alphas,
     statistics_steps,
 )
-from normbench.training.experiment import Experiment, Training
+from normbench.training.experiment import Experiment
 from normbench.training.trainer import train
+from normbench.training.training import Training
 from support.cells import SHORT, Curve, cell, run_folder
 from support.commands import Command
 from support.slow import slow_except

@@ -10,15 +10,15 @@ import torch
 
 from normbench.catalog import normalizers
 from normbench.config.cells import Cell
-from normbench.records.history import read_history
+from normbench.records.history import CurveRecord, read_history
 from normbench.results import CHECKPOINT, Row, read
 from normbench.training import checkpoint
 from normbench.training.checkpoint import Checkpoints, State
-from normbench.training.experiment import Experiment, Training
-from normbench.training.metrics import CurveRecord
+from normbench.training.experiment import Experiment
 from normbench.training.seed_stacking import explain_unstackable_cell, train_stacked
 from normbench.training.stacked_networks import explain_unstackable_network
 from normbench.training.trainer import train
+from normbench.training.training import Training
 from support.cells import BROKEN, Curve, Interrupted, arguments_for, cell
 from support.commands import Command
 from support.slow import slow_except

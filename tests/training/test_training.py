@@ -15,18 +15,19 @@ from normbench.config.build import build, options
 from normbench.config.plan import Plan, plans
 from normbench.data.digits import Digits
 from normbench.errors import BadInput, Impossible
-from normbench.execution import preflight
+from normbench.execution import requirements
 from normbench.results import CHECKPOINT
 from normbench.training import checkpoint, cuda_graph
 from normbench.training.batches import Chunk, augment_chunk
 from normbench.training.datamodule import DataModule
-from normbench.training.experiment import Experiment, Training
+from normbench.training.experiment import Experiment
 from normbench.training.metrics import PassOutput, StepMetrics
 from normbench.training.parameter_groups import build_groups, list_parameters
 from normbench.training.recipe import Recipe
 from normbench.training.sampler import Chunking, WorkerSampler
 from normbench.training.schedule_preview import simulate_lr
 from normbench.training.trainer import prepare
+from normbench.training.training import Training
 from support.cells import SHORT, arguments_for, cell, network_for, train_cell
 from support.layers import norm_layers
 from support.slow import slow_except
@@ -469,13 +470,13 @@ def test_what_changes_from_step_to_step_is_no_graph(
     words: list[str], changes: bool, reason: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     on_gpu = cell("batch=8", *words, "trainer=gpu", "trainer.cuda_graph=true")
-    monkeypatch.setattr(preflight, "uses_gpu", lambda cell: cell.trainer.accelerator == "gpu")
+    monkeypatch.setattr(requirements, "uses_gpu", lambda cell: cell.trainer.accelerator == "gpu")
     with pytest.raises(
         BadInput, match=f"trainer.cuda_graph=true: .*{reason}.*cuda_graph=false works"
     ):
-        preflight.require_cuda_graph(on_gpu, changes_every_step=changes)
+        requirements.require_cuda_graph(on_gpu, changes_every_step=changes)
     with pytest.raises(BadInput, match="it needs a CUDA device"):
-        preflight.require_cuda_graph(
+        requirements.require_cuda_graph(
             cell("trainer=cpu", "trainer.cuda_graph=true"), changes_every_step=False
         )
 
@@ -489,7 +490,7 @@ def test_what_is_compiled_by_itself_is_large(monkeypatch: pytest.MonkeyPatch) ->
     lean = Experiment(cell("trainer=cpu", "trainer.impl=lean"))
     assert lean.choose_impl(8_000_000) == "lean"
     with pytest.raises(BadInput, match=r"trainer.impl=compile: .* no-such-compiler .* is not inst"):
-        preflight.require_compiler(cell("trainer=cpu", "trainer.impl=compile"))
+        requirements.require_compiler(cell("trainer=cpu", "trainer.impl=compile"))
 
 
 def first_gradients(norm: str, plan: Plan) -> list[torch.Tensor]:

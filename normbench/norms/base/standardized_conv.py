@@ -68,7 +68,8 @@ class StandardizedConv2d(nn.Conv2d):
     def forward(self, x: Tensor) -> Tensor:
         if self.same:
             x = pad_same(x, self.kernel_size[0], self.stride[0])
-        weight = self.standardized().to(self.weight.dtype)
+        # On the meta device weights have a shape alone, which standardization keeps.
+        weight = self.weight if x.is_meta else self.standardized().to(self.weight.dtype)
         out: Tensor = self._conv_forward(x, weight, self.bias)  # pads as `padding_mode` says
         return out
 

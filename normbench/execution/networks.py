@@ -1,0 +1,85 @@
+"""Networks of many cells on the meta device, where shapes are computed and no numbers."""
+
+import traceback
+from pathlib import Path
+
+import torch
+
+from normbench.config.cells import Cell, Choice
+from normbench.errors import BadInput, Impossible, one_line
+from normbench.models.network_info import NetworkInfo
+from normbench.training.experiment import Experiment
+
+
+class Networks:
+    """The networks of many cells, each built once on the meta device.
+
+    Args:
+        log: file that receives tracebacks, for messages; None: there is none.
+    """
+
+    def __init__(self, log: Path | None = None) -> None:
+        self.log = log
+        self.infos: dict[str, NetworkInfo] = {}
+        self.refusals: dict[str, str] = {}  # by network and images of a step; "": none
+
+    def inspect(self, experiment: Experiment) -> NetworkInfo:
+        """Build the network of an experiment and run a forward pass of training on shapes.
+
+        The images of all workers take part: synchronized statistics work where those of a single
+        worker would not.
+
+        Raises:
+            Impossible: the network cannot work with such images or so few of them.
+            BadInput: an option is wrong, or the code of the network fails.
+        """
+        cell = experiment.cell
+        key, step = network_key(experiment), step_key(experiment)
+        if step not in self.refusals:
+            refusal = ""
+            try:
+                if key not in self.infos:
+                    self.infos[key] = experiment.info
+                with torch.device("meta"):  # code of a user's may create tensors
+                    self.infos[key].try_training(cell.workers, cell.global_batch)
+            except Impossible as reason:
+                refusal = str(reason)
+            except BadInput:
+                raise
+            except Exception as error:  # code of a user's own can fail in any way
+                if self.log:
+                    traceback.print_exc()
+                trace = f"; the traceback is in {self.log}" if self.log else ""
+                raise BadInput(
+                    f"{cell.title}: its network cannot be built and run ({one_line(error)}){trace}"
+                ) from error
+            self.refusals[step] = refusal
+        if self.refusals[step]:
+            raise Impossible(self.refusals[step])
+        return self.infos[key]
+
+
+def network_key(experiment: Experiment) -> str:
+    """Return a key of the network: cells with equal keys have equal networks and image shapes.
+
+    Raises:
+        Impossible: the level of regularization sets an option that the model does not have.
+    """
+    cell, data, rates = experiment.cell, experiment.data, experiment.drop_rates
+    shapes = data.classes, data.image_shape, data.train_shape
+    return repr((cell.norm, cell.model, rates, experiment.reg.rescale, shapes))
+
+
+def step_key(experiment: Experiment) -> str:
+    """Return a key of the network and the images of a step."""
+    return f"{network_key(experiment)} {experiment.cell.batch} {experiment.cell.workers}"
+
+
+def describe_pair(cell: Cell) -> str:
+    """Return normalizer and model with the options that differ from their yaml."""
+    return f"{_describe_choice(cell.norm)} in {_describe_choice(cell.model)}"
+
+
+def _describe_choice(choice: Choice) -> str:
+    changed = [f"{key}={value}" for key, value in choice.changed.items()]
+    return " ".join([choice.name, *changed])

@@ -1,0 +1,153 @@
+"""Refusals of cells that cannot be trained, in one sentence each, before any training.
+
+Every function takes what it needs to know, and raises `BadInput` for an option that no run can use,
+or `Impossible` for a cell of a grid that cannot work.
+"""
+
+from normbench.config.cells import Cell
+from normbench.errors import BadInput, Impossible
+from normbench.models.network_info import NetworkInfo
+from normbench.norms import kernels
+from normbench.norms.inference import weighable_layers
+from normbench.training.hardware import missing_compiler, uses_gpu
+from normbench.training.parameter_groups import list_parameters
+from normbench.training.recipe import Recipe
+
+
+def require_plan(cell: Cell, info: NetworkInfo) -> None:
+    """Refuse a plan, or a training from scratch, that the network does not allow."""
+    trainer = cell.trainer
+    plan = trainer.plans(cell.workers)[0]
+    if info.whole_step and plan.accumulation > 1:
+        raise BadInput(
+            f"trainer.per_forward={trainer.per_forward}: {cell.title} has synchronized statistics, "
+            "which need all images of an optimizer step in one forward pass; "
+            "trainer.per_forward=null and more trainer.devices work"
+        )
+    if info.has_library_batch_norm and (plan.devices > 1 or plan.accumulation > 1):
+        raise BadInput(
+            f"trainer.devices={trainer.devices} trainer.per_forward={trainer.per_forward}: "
+            f"{cell.title} keeps batch normalizations of the library, which compute statistics of "
+            "a whole forward pass; trainer.devices=1 trainer.per_forward=null works"
+        )
+    takes_ratios = cell.init_only is None or "ratio" in cell.init_only
+    if info.requires_checkpoint and not (cell.init_from and takes_ratios):
+        raise BadInput(info.requires_checkpoint)  # it cannot be trained from scratch
+    roles = sorted({each.role for each in list_parameters(info.network)})
+    for role in cell.init_only or ():
+        if role not in roles:
+            raise BadInput(
+                f"init_only=[{role}]: {cell.title} has no parameter of that role; it has "
+                f"{', '.join(roles)}"
+            )
+
+
+def require_compiler(cell: Cell) -> None:
+    """Refuse layers that need a compiler or a device that is missing here.
+
+    Raises:
+        BadInput: `trainer.impl` asks for them.
+    """
+    if cell.trainer.impl == "compile" and (name := missing_compiler(cell)):
+        raise BadInput(
+            f"trainer.impl=compile: torch needs a compiler, and {name} is not installed; "
+            "trainer.impl=eager works"
+        )
+    if cell.trainer.impl == "triton" and not (kernels.available() and uses_gpu(cell)):
+        reason = "triton is not installed" if uses_gpu(cell) else "this run is for a CPU"
+        raise BadInput(
+            "trainer.impl=triton: the kernels need a CUDA device and the package triton, and "
+            f"{reason}; trainer.impl=eager works"
+        )
+
+
+def require_cuda_graph(cell: Cell, *, changes_every_step: bool) -> None:
+    """Refuse CUDA graphs of steps that differ: a graph repeats what was captured in the first one.
+
+    Raises:
+        BadInput: `trainer.cuda_graph` asks for them.
+    """
+    devices = cell.trainer.plans(cell.workers)[0].devices
+    reasons = {
+        "it needs a CUDA device, and this run is for a CPU": not uses_gpu(cell),
+        f"a graph belongs to one process, and trainer.devices={devices} are several": devices > 1,
+        "precision=16-mixed changes the loss scale from step to step": cell.precision == "16-mixed",
+        f"{cell.title} drops other paths, or has other bounds, in each step": changes_every_step,
+    }
+    reason = next((reason for reason, applies in reasons.items() if applies), None)
+    if cell.trainer.cuda_graph and reason is not None:
+        raise BadInput(f"trainer.cuda_graph=true: {reason}; trainer.cuda_graph=false works")
+
+
+def require_images(cell: Cell, images: int) -> None:
+    """Refuse a global batch that is larger than the training split of `images`."""
+    if cell.global_batch > images:
+        workers = images // cell.batch
+        largest = f"workers={workers}"
+        if cell.protocol != "fixed_workers":
+            largest = f"global_batch={workers * cell.batch}"
+        if not workers:
+            largest = f"batch={images}"
+        raise BadInput(
+            f"batch={cell.batch}: {cell.workers} workers of {cell.batch} images make a global "
+            f"batch of {cell.global_batch}; data={cell.data.name} has {images} training images "
+            f"(data.val={cell.data.options['val']} held out); at most {largest} works"
+        )
+
+
+def require_learning_rate(cell: Cell, recipe: Recipe) -> None:
+    """Refuse a global batch for which the recipe has no learning rate."""
+    try:
+        recipe.peak_lr(cell.global_batch)
+    except ValueError as error:  # a paper's table of learning rates lacks this global batch
+        raise BadInput(f"{cell.title}: recipe={cell.recipe.name} {error}") from None
+
+
+def require_held_out(recipe: Recipe, images: int) -> None:
+    """Refuse to choose the weight of an image without held-out `images`."""
+    if recipe.example_weight and not images:
+        raise BadInput(
+            f"recipe.example_weight={recipe.example_weight}: data.val=0 holds out no images to "
+            "choose the weight on, and it must not be chosen on the test images; data.val=0.1 works"
+        )
+
+
+def require_weighable(cell: Cell, recipe: Recipe, info: NetworkInfo) -> None:
+    """Refuse to weight images in a network whose layers have no running mean and variance.
+
+    Raises:
+        Impossible: no layer supports an example weight.
+    """
+    if recipe.example_weight and not weighable_layers(info.network):
+        raise Impossible(
+            f"recipe.example_weight={recipe.example_weight}: norm={cell.norm.name} has no layer "
+            "with running means in which an image could count; bn, bgn or gn works, as does "
+            "recipe.example_weight=null"
+        )
+
+
+def require_epochs(cell: Cell, recipe: Recipe, images: int) -> None:
+    """Refuse checkpoints of epochs that the training does not reach."""
+    steps = recipe.count_steps(images, cell.global_batch)
+    complete = steps // (images // cell.global_batch)  # training may end within an epoch
+    if late := [epoch for epoch in cell.checkpoint.epochs if epoch > complete]:
+        raise BadInput(
+            f"checkpoint.epochs={list(cell.checkpoint.epochs)}: {cell.title} ends after {steps} "
+            f"steps, which are {complete} complete epochs, and never reaches the end of epoch "
+            f"{late[0]}"
+        )
+
+
+def require_device(cell: Cell, gpus: int, needed: int) -> None:
+    """Refuse a device that this machine does not have."""
+    if cell.trainer.accelerator == "gpu" and not gpus:
+        raise BadInput("trainer=gpu: no CUDA device is visible; trainer=cpu or trainer=auto works")
+    if gpus and cell.trainer.accelerator != "cpu" and needed > gpus:
+        raise BadInput(
+            f"trainer.devices={cell.trainer.devices}: {needed} processes of a run on this machine "
+            f"need as many CUDA devices, and {gpus} are visible; use at most "
+            f"trainer.devices={gpus}"
+        )
+    on_cpu = cell.trainer.accelerator == "cpu" or not gpus
+    if cell.precision == "16-mixed" and on_cpu:
+        raise BadInput("precision=16-mixed needs a CUDA device; on the CPU bf16-mixed works")
