@@ -1,6 +1,7 @@
 """Networks of many cells on the meta device, where shapes are computed and no numbers."""
 
 import traceback
+from collections.abc import Callable, Hashable
 from pathlib import Path
 
 import torch
@@ -21,7 +22,7 @@ class Networks:
     def __init__(self, log: Path | None = None) -> None:
         self.log = log
         self.infos: dict[str, NetworkInfo] = {}
-        self.refusals: dict[str, str] = {}  # by network and images of a step; "": none
+        self.refusals: dict[Hashable, str] = {}  # by network, and by network and images; "": none
 
     def inspect(self, experiment: Experiment) -> NetworkInfo:
         """Build the network of an experiment and run a forward pass of training on shapes.
@@ -33,30 +34,49 @@ class Networks:
             Impossible: the network cannot work with such images or so few of them.
             BadInput: an option is wrong, or the code of the network fails.
         """
-        cell = experiment.cell
-        key, step = network_key(experiment), step_key(experiment)
-        if step not in self.refusals:
-            refusal = ""
-            try:
-                if key not in self.infos:
-                    self.infos[key] = experiment.info
-                with torch.device("meta"):  # code of a user's may create tensors
-                    self.infos[key].try_training(cell.workers, cell.global_batch)
-            except Impossible as reason:
-                refusal = str(reason)
-            except BadInput:
-                raise
-            except Exception as error:  # code of a user's own can fail in any way
-                if self.log:
-                    traceback.print_exc()
-                trace = f"; the traceback is in {self.log}" if self.log else ""
-                raise BadInput(
-                    f"{cell.title}: its network cannot be built and run ({one_line(error)}){trace}"
-                ) from error
-            self.refusals[step] = refusal
-        if self.refusals[step]:
-            raise Impossible(self.refusals[step])
-        return self.infos[key]
+        cell, key = experiment.cell, network_key(experiment)
+
+        def build() -> None:
+            self.infos[key] = experiment.info
+
+        def run() -> None:
+            with torch.device("meta"):  # code of a user's may create tensors
+                info.try_training(cell.workers, cell.global_batch)
+
+        self._require(key, cell, build)
+        info = self.infos[key]
+        # Where no image influences another one, their number refuses nothing.
+        images = () if info.batch_independent else (cell.batch, cell.workers)
+        self._require((key, *images, "run"), cell, run)
+        return info
+
+    def _require(self, key: Hashable, cell: Cell, attempt: Callable[[], None]) -> None:
+        """Raise what `attempt` raises, for this cell and the next ones with the same `key`."""
+        if key not in self.refusals:
+            self.refusals[key] = self._explain_refusal(cell, attempt)
+        if self.refusals[key]:
+            raise Impossible(self.refusals[key])
+
+    def _explain_refusal(self, cell: Cell, attempt: Callable[[], None]) -> str:
+        """Return why `attempt` is impossible, or "".
+
+        Raises:
+            BadInput: an option is wrong, or the code of the network fails.
+        """
+        try:
+            attempt()
+        except Impossible as reason:
+            return str(reason)
+        except BadInput:
+            raise
+        except Exception as error:  # code of a user's own can fail in any way
+            if self.log:
+                traceback.print_exc()
+            trace = f"; the traceback is in {self.log}" if self.log else ""
+            raise BadInput(
+                f"{cell.title}: its network cannot be built and run ({one_line(error)}){trace}"
+            ) from error
+        return ""
 
 
 def network_key(experiment: Experiment) -> str:

@@ -300,6 +300,9 @@ class _ShapeRecorder(fx.Interpreter):
 
     def call_module(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         module = self.fetch_attr(target)
+        if isinstance(module, NormAct) or layer_types.is_norm(module):
+            # Torch takes long to compute what keeps the shape.
+            return torch.empty_like(args[0])
         tensors = [*chain(module.named_parameters(), module.named_buffers())]
         if all(tensor.is_meta for _, tensor in tensors):
             return module(*args, **kwargs)
