@@ -13,7 +13,7 @@ from normbench.results import read_run_history, study_file
 FileFormat = Literal["png", "pdf", "svg"]
 FORMATS: tuple[FileFormat, ...] = ("png", "pdf", "svg")
 BATCH, CURVES, SIZES = "", "-curves", "-sizes"  # ends of file names
-#: Captions of the figures of probes by kind; `probe_figures` draws them.
+#: Captions of the figures of probes by kind; `probe_drawings` draws them.
 PROBE_CAPTIONS = {
     "spp": "Signal propagation over residual blocks after the last epoch; first seed.",
     "power": "Power of the normalized activations over depth after the last epoch; first seed.",

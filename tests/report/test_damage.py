@@ -24,6 +24,7 @@ from normbench.report.__main__ import main
 from normbench.report.figure_kinds import FORMATS
 from normbench.report.markdown import escape_markdown
 from normbench.report.probe_columns import COLUMNS, read_probe
+from normbench.report.probe_drawings import DRAW
 from support.commands import Finished
 from support.damage import DAMAGES, damage_file
 from support.rows import batch_size_tables, runs
@@ -168,7 +169,7 @@ def test_names_are_literal_in_every_format(report: Report) -> None:
         assert len(list(Path("reports/batch_size").glob(f"*.{form}"))) == 6
 
 
-@pytest.mark.parametrize("kind", probe_figures.DRAW)
+@pytest.mark.parametrize("kind", DRAW)
 def test_no_text_of_a_figure_is_markup(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Otherwise a name with a dollar sign would end the report."""
     shown = []
