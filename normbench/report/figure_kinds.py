@@ -6,9 +6,10 @@ from pathlib import Path
 from typing import Literal
 
 from normbench.records.probes import PROBES, probe_file
+from normbench.records.studies import study_file
 from normbench.report.metrics import METRICS
 from normbench.report.table import Table
-from normbench.results import read_run_history, study_file
+from normbench.results import read_run_history
 
 FileFormat = Literal["png", "pdf", "svg"]
 FORMATS: tuple[FileFormat, ...] = ("png", "pdf", "svg")

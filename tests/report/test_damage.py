@@ -19,6 +19,7 @@ from normbench.config.files import TABLES
 from normbench.errors import DamagedFile, LeftOut
 from normbench.records.history import History
 from normbench.records.probes import read_records, write_records
+from normbench.records.studies import STUDY
 from normbench.report import build, exports, figure, probe_figures
 from normbench.report.__main__ import main
 from normbench.report.figure_kinds import FORMATS
@@ -219,7 +220,7 @@ def test_a_file_that_cannot_be_written_is_named(report: Report) -> None:
 
 
 def test_a_study_without_room_is_one_sentence(report: Report, tmp_path: Path) -> None:
-    (tmp_path / "study" / results.STUDY / "x").mkdir(parents=True)
+    (tmp_path / "study" / STUDY / "x").mkdir(parents=True)
     end = report("study=study", "runs=runs")
     assert end.code == 2
     assert end.err.startswith("normbench.report: study/rows.jsonl.gz cannot be written (")
