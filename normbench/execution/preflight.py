@@ -11,15 +11,17 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 
 from normbench.config.cells import Accelerator, Cell, Choice
 from normbench.data.reading import open_splits
-from normbench.errors import BadInput, Impossible, one_line
+from normbench.errors import BadInput, DamagedFile, Impossible, one_line
 from normbench.execution.job import CellCheck, PreflightRequest, PreflightResults
 from normbench.models.network_info import NetworkInfo
 from normbench.norms import kernels
 from normbench.norms.inference import weighable_layers
 from normbench.norms.workers import set_workers
+from normbench.training.checkpoint import begin_run, load_state, require_start
 from normbench.training.experiment import Experiment
 from normbench.training.hardware import host_memory, missing_compiler, uses_gpu
 from normbench.training.parameter_groups import list_parameters
@@ -140,6 +142,8 @@ class _Checks:
         except Impossible as reason:
             return CellCheck(impossible=str(reason))
         _require_plan(cell, info)
+        if cell.id in request.checkpoints:
+            _require_start(cell, recipe, info.network, images, request.checkpoints[cell.id])
         if on_this_machine:
             require_cuda_graph(cell, changes_every_step=info.changes_every_step)
         return CellCheck(
@@ -210,6 +214,20 @@ def _require_plan(cell: Cell, info: NetworkInfo) -> None:
                 f"init_only=[{role}]: {cell.title} has no parameter of that role; it has "
                 f"{', '.join(roles)}"
             )
+
+
+def _require_start(cell: Cell, recipe: Recipe, network: nn.Module, images: int, path: Path) -> None:
+    """Refuse a checkpoint from which `network` cannot begin: of other shapes, or of other steps."""
+    try:
+        state = load_state(path, values=False)
+    except DamagedFile:
+        return  # the run itself reports it, and other runs are trained
+    steps = recipe.count_steps(images, cell.global_batch)
+    try:
+        require_start(begin_run(state, cell.init_only), network, steps, images // cell.global_batch)
+    except BadInput as misfit:
+        start = f" (the run is {cell.start})" if cell.start else ""
+        raise BadInput(f"{cell.title}: {misfit}{start}") from None
 
 
 def require_compiler(cell: Cell) -> None:
