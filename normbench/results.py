@@ -9,8 +9,8 @@ A finished run leaves `<runs>/<sweep>/<run id>/` with
     damaged.json   a damaged row, whose run was trained again
     *.pt           checkpoints
 
-and the files of `normbench.run_files`. A study is the same in one file, rows.jsonl.gz: one JSON
-object for each run with its row and its history.
+and the files of `normbench.run_files`. A study is the same in one file
+(`normbench.records.studies`).
 
 A row is damaged if its file cannot be read, lacks a field or has one of another type, or if it
 contradicts itself: status=ok without an accuracy, the id of another folder. `read_row` raises
@@ -18,11 +18,9 @@ contradicts itself: status=ok without an accuracy, the id of another folder. `re
 """
 
 import glob
-import gzip
 import json
 import math
 import os
-import zlib
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
@@ -31,12 +29,12 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any, Literal
 
-from normbench.errors import BadInput, DamagedFile, leave_out
+from normbench.errors import DamagedFile, leave_out
 from normbench.records.history import parse_curve, read_history
 from normbench.records.json_fields import JsonFields
 from normbench.records.row_checks import SCHEMA, find_contradiction, upgrade
+from normbench.records.studies import read_study_lines, study_file, write_study_lines
 from normbench.run_files import (
-    LARGEST,
     RunLocked,
     clear_failures,
     is_file_name,
@@ -45,14 +43,12 @@ from normbench.run_files import (
     read_json,
     read_state,
     remove_temporary_files,
-    write_file,
     write_json,
 )
 
 CHECKPOINT = "checkpoint.pt"  # the latest checkpoint of a run
 EPOCH_CHECKPOINT = "epoch-{}.pt"
 DAMAGED_CHECKPOINT = "damaged.pt"  # one from which no training can resume
-STUDY = "rows.jsonl.gz"  # rows and histories of a study in one file
 
 Status = Literal["ok", "diverged", "impossible", "oom"]
 
@@ -264,21 +260,9 @@ def row_files(root: Path | str, run: str = "*") -> list[str]:
     return sorted(glob.glob(f"{glob.escape(str(root))}/*/{run}/row.json"))  # noqa: PTH207
 
 
-def study_file(root: Path | str) -> Path | None:
-    """Return the file of a study if `root` is one or is its folder, else None."""
-    path = Path(root)
-    if path.name.endswith(".jsonl.gz"):
-        if not os.path.isfile(path):  # noqa: PTH113 (Path.is_file raises for too long a link)
-            raise BadInput(f"runs={path} does not exist")
-        return path
-    return path / STUDY if os.path.isfile(path / STUDY) else None  # noqa: PTH113
-
-
 def write_study(path: Path, root: Path, rows: Sequence[Row]) -> None:
     """Write `rows` and the histories of their runs below `root` as one compressed file."""
-    lines = [_study_line(root, row) for row in rows]
-    # mtime=0: the same rows give the same bytes.
-    write_file(path, gzip.compress(("\n".join(lines) + "\n").encode(), mtime=0))
+    write_study_lines(path, [_study_line(root, row) for row in rows])
 
 
 @lru_cache(maxsize=4)
@@ -287,14 +271,7 @@ def _read_study(
 ) -> tuple[dict[str, tuple[Row, list[dict[str, float]]]], list[DamagedFile]]:
     """Return row and history of each run in a study, by id, and what is wrong with other lines."""
     runs, damages = {}, []
-    try:
-        with gzip.open(path) as file:
-            content = file.read(LARGEST + 1)
-    except (EOFError, OSError, zlib.error) as error:
-        raise DamagedFile(f"{path} is damaged ({error}); restore the file") from None
-    if len(content) > LARGEST:
-        raise DamagedFile(f"{path} has more than {LARGEST / 1e9:.0f} GB; no study is so large")
-    for number, line in enumerate(content.splitlines(), 1):
+    for number, line in enumerate(read_study_lines(path), 1):
         try:
             run = parse_json(line)
             row = _parse_row(run["row"])

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache, cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 # Without it Hydra prints a traceback and exits.
 os.environ["HYDRA_FULL_ERROR"] = "1"
@@ -42,7 +42,7 @@ from normbench.config.files import (
 from normbench.config.help_text import epilog
 from normbench.config.hydra_errors import hydra_fails, one_sentence
 from normbench.config.parse import parse
-from normbench.config.start import described_words, is_id, split_start
+from normbench.config.start import described_run, is_id, split_start
 from normbench.errors import BadInput
 
 #: Interpolations that give every cell of a composition the same value.
@@ -62,6 +62,7 @@ def compose(arguments: list[str]) -> tuple[list[Cell], Settings | None]:
     for folder in line.config_dirs:
         require_sound(folder)
     compositions: dict[int, Composition] = {}
+    starts: Starts = {}
     composed: list[tuple[Composition, Mapping[str, int]]] = []
 
     # Hydra calls it for a single run, hydra_plugins/normbench_sweeper.py for each cell of a grid.
@@ -69,7 +70,7 @@ def compose(arguments: list[str]) -> tuple[list[Cell], Settings | None]:
     def collect(config: DictConfig, numbers: Mapping[str, int] | None = None) -> None:
         if id(config) not in compositions:
             loader = GlobalHydra.instance().config_loader()
-            compositions[id(config)] = Composition(config, loader)
+            compositions[id(config)] = Composition(config, loader, starts)
         composed.append((compositions[id(config)], numbers or {}))
 
     words = [_as_list_of_one(word) if line.multirun else word for word in line.overrides]
@@ -112,16 +113,21 @@ def _unique(cells: Sequence[Cell]) -> list[Cell]:
     return list(by_id.values())
 
 
+#: Compositions of runs with which others begin, by their words.
+Starts: TypeAlias = "dict[tuple[str, ...], Composition]"
+
+
 class Composition:
     """A configuration as Hydra composed it; its cells differ in plain numbers alone.
 
     Args:
         config: the configuration.
         loader: Hydra's, which composed it.
+        starts: compositions of runs that `init_from` describes, which all compositions share.
     """
 
-    def __init__(self, config: DictConfig, loader: ConfigLoader) -> None:
-        self.loader = loader
+    def __init__(self, config: DictConfig, loader: ConfigLoader, starts: Starts) -> None:
+        self.loader, self.starts = loader, starts
         keys = [str(key) for key in config if key != "hydra"]
         self.config = OmegaConf.masked_copy(config, keys)
         self.whole = config if "hydra" in config else None  # a single run comes without it
@@ -170,15 +176,17 @@ class Composition:
         """
         if init_from is None or is_id(run := split_start(init_from)[0]):
             return None
-        words = described_words(self.hydra.overrides.task, numbers, run)
+        words, numbers = described_run(self.hydra.overrides.task, numbers, run)
         try:
             with one_sentence(words):
-                config = self.loader.load_configuration(
-                    self.hydra.job.config_name,
-                    [*self.hydra.overrides.hydra, *words],
-                    RunMode.RUN,
-                )
-                return Composition(config, self.loader).parse({})[0]
+                if words not in self.starts:
+                    config = self.loader.load_configuration(
+                        self.hydra.job.config_name,
+                        [*self.hydra.overrides.hydra, *words],
+                        RunMode.RUN,
+                    )
+                    self.starts[words] = Composition(config, self.loader, self.starts)
+                return self.starts[words].parse(numbers)[0]
         except BadInput as error:
             raise BadInput(f"init_from={init_from}: {error}") from None
 

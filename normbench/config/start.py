@@ -41,12 +41,13 @@ def is_id(run: str) -> bool:
     return re.fullmatch("[0-9a-f]{12}", run) is not None
 
 
-def described_words(
+def described_run(
     typed: Sequence[str], numbers: Mapping[str, int], description: str
-) -> list[str]:
-    """Return the words of the described run: those `typed`, with the changes of `description`.
+) -> tuple[tuple[str, ...], dict[str, int]]:
+    """Return the words of the described run without its plain numbers, and these.
 
-    A group in the description also removes the options that were typed for it.
+    The words are those `typed`, with the changes of `description`. Cells that differ in plain
+    numbers have the same. A group in the description also removes the options typed for it.
 
     Args:
         typed: words of the run that begins with the described one.
@@ -54,12 +55,13 @@ def described_words(
         description: KEY:VALUE, separated by spaces.
     """
     changes = dict(word.split(":", 1) for word in description.split())
-    values = {**numbers, **changes}
+    replaced = {*numbers, *changes, *START}
     unchanged = [
-        word for word in typed if not {_key(word), _key(word).partition(".")[0]} & {*values, *START}
+        word for word in typed if not {_key(word), _key(word).partition(".")[0]} & replaced
     ]
     starts = [f"{key}=null" for key in START if key not in changes]
-    return [*unchanged, *(f"{key}={value}" for key, value in values.items()), *starts]
+    words = (*unchanged, *(f"{key}={value}" for key, value in changes.items()), *starts)
+    return words, {key: number for key, number in numbers.items() if key not in changes}
 
 
 def _key(word: str) -> str:

@@ -19,8 +19,10 @@ from normbench.errors import BadInput, Impossible
 from normbench.execution.networks import Networks, describe_pair
 from normbench.execution.requirements import require_images, require_learning_rate
 from normbench.execution.reuse import shareable_rows
+from normbench.models.network_info import NetworkInfo
+from normbench.norms.base.running import NetworkStatistics
 from normbench.results import Row
-from normbench.training.example_weight import ALPHAS
+from normbench.training.example_weight import ALPHAS, lacks_statistics, statistics_steps
 from normbench.training.experiment import Experiment
 
 PASSES = 3  # forward passes that take as long as forward and backward of one training image
@@ -63,6 +65,7 @@ class Computation:
     Args:
         title: normalizer, architecture and data.
         images: training images, counted each time they are seen.
+        statistics: training images of which running statistics are computed afterwards.
         evaluated: images of evaluations.
         macs: multiply-adds of a training image, forward.
         dense: multiply-adds without groups that take as long.
@@ -74,6 +77,7 @@ class Computation:
 
     title: str
     images: int
+    statistics: int
     evaluated: int
     macs: int
     dense: float
@@ -85,7 +89,8 @@ class Computation:
     @property
     def work(self) -> int:
         """Multiply-adds of training and evaluations."""
-        return PASSES * self.images * self.macs + self.evaluated * self.macs_evaluated
+        trained = (PASSES * self.images + self.statistics) * self.macs
+        return trained + self.evaluated * self.macs_evaluated
 
     @property
     def hours(self) -> float:
@@ -213,7 +218,8 @@ class _Costs:
         return Computation(
             title=f"{describe_pair(cell)} on {cell.data.name}",
             images=steps * cell.global_batch,
-            evaluated=epochs * val + test + _images_of_choice(experiment, val, test),
+            statistics=_statistics_images(experiment, info),
+            evaluated=epochs * val + _images_after_training(experiment, val, test),
             macs=info.trained_macs,
             dense=dense,
             macs_evaluated=info.macs,
@@ -222,11 +228,23 @@ class _Costs:
         )
 
 
-def _images_of_choice(experiment: Experiment, val: int, test: int) -> int:
-    """Return the images of the evaluations that choose `recipe.example_weight`."""
-    if experiment.recipe.example_weight is None:
-        return 0
-    return (len(ALPHAS) + 1) * val + test  # once more with the chosen one, and a test without
+def _statistics_images(experiment: Experiment, info: NetworkInfo) -> int:
+    """Return the training images of which running statistics are computed after the training."""
+    recipe, global_batch = experiment.recipe, experiment.cell.global_batch
+    steps = 0
+    if recipe.recalibration and NetworkStatistics(info.network):
+        steps += recipe.recalibration
+    if recipe.example_weight and lacks_statistics(info.network):
+        steps += statistics_steps(global_batch)
+    return steps * global_batch
+
+
+def _images_after_training(experiment: Experiment, val: int, test: int) -> int:
+    """Return the images of evaluations after the training, from held-out and test images."""
+    recipe = experiment.recipe
+    if recipe.example_weight:
+        return len(ALPHAS) * val + 2 * test  # the test with the usual weight, then the best one
+    return test + (val if recipe.recalibration else 0)
 
 
 def _training_length(experiment: Experiment, images: int) -> tuple[int, int]:

@@ -63,14 +63,19 @@ class Job:
 
 @dataclass(frozen=True)
 class PreflightRequest:
-    """Cells of a command line to check by `normbench.execution.preflight`, and its settings.
+    """What `normbench.execution.preflight` checks.
 
-    `processes` is the number of ranks of a run on this machine; None: all of them.
+    Args:
+        cells: of the command line.
+        settings: of the command line.
+        processes: ranks of a run on this machine; None: all of them.
+        checkpoints: by id of a cell, the checkpoint that its `init_from` names.
     """
 
     cells: Sequence[Cell]
     settings: Settings
     processes: int | None
+    checkpoints: Mapping[str, Path]
 
     @property
     def log(self) -> Path:

@@ -6,13 +6,15 @@ forward pass of its network on the meta device.
 
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 
 from normbench.config.cells import Accelerator, Cell
 from normbench.data.reading import open_splits
-from normbench.errors import Impossible
+from normbench.errors import BadInput, DamagedFile, Impossible
 from normbench.execution.job import CellCheck, PreflightRequest, PreflightResults
 from normbench.execution.networks import Networks, describe_pair, step_key
 from normbench.execution.requirements import (
@@ -28,8 +30,10 @@ from normbench.execution.requirements import (
 )
 from normbench.models.network_info import NetworkInfo
 from normbench.norms.workers import set_workers
+from normbench.training.checkpoint import begin_run, load_state, require_start
 from normbench.training.experiment import Experiment
 from normbench.training.hardware import host_memory
+from normbench.training.recipe import Recipe
 from normbench.training.seed_stacking import explain_unstackable_cell
 from normbench.training.stacked_networks import explain_unstackable_network
 
@@ -89,6 +93,8 @@ class _Checks:
         except Impossible as reason:
             return CellCheck(impossible=str(reason))
         require_plan(cell, info)
+        if cell.id in request.checkpoints:
+            _require_start(cell, recipe, info.network, images, request.checkpoints[cell.id])
         if on_this_machine:
             require_cuda_graph(cell, changes_every_step=info.changes_every_step)
         return CellCheck(
@@ -121,3 +127,17 @@ class _Checks:
                 info.network, cell.global_batch, info.train_shape
             )
         return self.unstackable[key]
+
+
+def _require_start(cell: Cell, recipe: Recipe, network: nn.Module, images: int, path: Path) -> None:
+    """Refuse a checkpoint from which `network` cannot begin: of other shapes, or of other steps."""
+    try:
+        state = load_state(path, values=False)
+    except DamagedFile:
+        return  # the run itself reports it, and other runs are trained
+    steps = recipe.count_steps(images, cell.global_batch)
+    try:
+        require_start(begin_run(state, cell.init_only), network, steps, images // cell.global_batch)
+    except BadInput as misfit:
+        start = f" (the run is {cell.start})" if cell.start else ""
+        raise BadInput(f"{cell.title}: {misfit}{start}") from None

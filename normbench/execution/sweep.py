@@ -136,7 +136,7 @@ class Sweep:
             BadInput: it refuses the command line.
         """
         processes = None if self.env is None else self.env.local_world_size
-        request = PreflightRequest(self.cells, self.settings, processes)
+        request = PreflightRequest(self.cells, self.settings, processes, self.checkpoints)
         log = request.log
         end = process_group.wait_for_exit(
             process_group.start("normbench.execution.preflight:check", request, log=log)

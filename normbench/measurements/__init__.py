@@ -7,7 +7,7 @@
 They know torch, normalizers and networks, no training; they do not change the network and draw no
 random number. `training_probes` runs them during a training, `python -m normbench.probe` on
 finished networks. To add one, write a module here with the functions of `Measurement`, a yaml in
-conf/probe/, and its caption and drawing in `normbench.report.figure_kinds` and `probe_figures`.
+conf/probe/, and its caption and drawing in `normbench.report.figure_kinds` and `probe_drawings`.
 """
 
 from collections.abc import Sequence

@@ -149,7 +149,23 @@ class ResNet(nn.Module):
         self.dropout = Dropout(dropout)
         self.head = nn.Linear(channels, num_classes)
         gain = 1.0 if order == "act_norm_conv" or act == IDENTITY else sqrt(2)
-        start_classifier(self.head, init, head_std)
+        self._initialize(norm, init, gain, head_std, zero_init_last)
+
+    def _initialize(
+        self,
+        norm: Normalizer,
+        init: Init | None,
+        gain: float,
+        head_std: float | None,
+        zero_init_last: ZeroInit | None,
+    ) -> None:
+        """Draw all weights as the options say; `gain` is the g of init=fan_in."""
+        if init == "truncated_fan_in":
+            truncated_fan_in_normal(self.head.weight)
+        if head_std is not None:
+            nn.init.normal_(self.head.weight, std=head_std)
+        if init == "truncated_fan_in" or head_std is not None:
+            nn.init.zeros_(self.head.bias)
         initialize(self, norm, self.blocks, self.head, start_of_convolutions(init, gain))
         if zero_init_last:
             zero_last_gains(self.blocks, zero_init_last)
@@ -189,16 +205,6 @@ def start_of_convolutions(init: Init | None, gain: float) -> Callable[[Tensor], 
     if init == "fan_in":
         return partial(fan_in_normal, gain=gain)
     return truncated_fan_in_normal if init == "truncated_fan_in" else None
-
-
-def start_classifier(head: nn.Linear, init: Init | None, std: float | None) -> None:
-    """Draw the classifier's weight as `init` and `std` say, which then start its bias at 0."""
-    if init == "truncated_fan_in":
-        truncated_fan_in_normal(head.weight)
-    if std is not None:
-        nn.init.normal_(head.weight, std=std)
-    if init == "truncated_fan_in" or std is not None:
-        nn.init.zeros_(head.bias)
 
 
 def list_branches(

@@ -1,37 +1,55 @@
 """Claims of papers about quantities inside networks, from the files of reports/figures/."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
-from typing import Any
+from typing import Any, NamedTuple
 
 from normbench.records.probes import Record, group_by
+from normbench.report.claims import find_kind
 from normbench.report.yaml_checks import Types, check_keys, check_types
 
-_KINDS = ("higher", "alike")
+#: Kinds of claims, as in reports/claims/, and how many curves each compares.
+KINDS: Mapping[str, Sequence[int]] = {"higher": (1, 2), "alike": (1, 2)}
+EACH = "*"  # stands for each value of a column
 _TYPES: Types = {
     "says": str, "place": str, "higher": list, "alike": list, "than": (int, float),
     "bound": (int, float), "mean": bool,
 }  # fmt: skip
 
 
+def pair_name(first: str, other: str) -> str:
+    """Return the name that the divergences between two networks have in their records."""
+    return f"{first} || {other}"
+
+
+class Curve(NamedTuple):
+    """A column of a probe's records, of one network."""
+
+    network: str
+    column: str
+    where: Mapping[str, Any]  # values of other columns
+
+
 @dataclass(frozen=True)
 class ProbeClaim:
     """A sentence of a paper, stated as a comparison of curves of a figure.
 
-    A curve is a column of the probe's records for one network. Its value is that of the last block
-    or layer, or with `mean` the mean over all. The second curve may be a number instead.
+    A curve is a column of the probe's records for one network, at the last epoch unless `where`
+    names one. Its value is that of the last block or layer, or with `mean` the mean over all. The
+    second curve may be a number instead.
 
         higher  the first is above the second by more than `bound`
         alike   the two differ by at most `bound`
 
-    The bounds are ours: papers draw these curves and print few numbers.
+    A column that is * in `where` stands for each of its values, the same one in both curves; the
+    claim is about each. The bounds are ours: papers draw these curves and print few numbers.
     """
 
     says: str
     place: str  # section or figure of the paper
     kind: str
-    curves: tuple[tuple[str, str], ...]  # network and column of one curve or two
+    curves: tuple[Curve, ...]  # one or two
     than: float = 0.0  # the number that one curve is compared with
     bound: float = 0.0
     mean: bool = False
@@ -39,57 +57,103 @@ class ProbeClaim:
     def effect(self, records: Sequence[Record]) -> float | None:
         """Return the difference that is compared with the bound, in the networks of one seed.
 
-        None if a network has no such numbers, because it does not work on these images.
+        Of several, that is the one that speaks most against the claim. None if a network has no
+        such numbers, because it does not work on these images.
         """
-        curves = [self._numbers(records, *curve) for curve in self.curves]
-        if not all(curves):
+        effects: list[float] = []
+        for values in self._alternatives(records):
+            curves = [_numbers(records, curve, values) for curve in self.curves]
+            if not all(curves):
+                return None
+            means = [fmean(numbers) if self.mean else numbers[-1] for numbers in curves]
+            effects.append(means[0] - (means[1] if len(means) > 1 else self.than))
+        if not effects:
             return None
-        values = [fmean(numbers) if self.mean else numbers[-1] for numbers in curves]
-        return values[0] - (values[1] if len(values) > 1 else self.than)
+        return min(effects) if self.kind == "higher" else max(effects, key=abs)
 
     def holds(self, effect: float | None) -> bool:
         if effect is None:
             return False
         return effect > self.bound if self.kind == "higher" else abs(effect) <= self.bound
 
-    def _numbers(self, records: Sequence[Record], network: str, column: str) -> list[float]:
-        return [
-            float(record[column])
-            for record in records
-            if record["network"] == network and record[column] is not None
-        ]
+    def _alternatives(self, records: Sequence[Record]) -> Iterator[Mapping[str, Any]]:
+        """Yield the values of the columns that are *."""
+        first = self.curves[0]
+        columns = _starred(first)
+        found = [tuple(each[name] for name in columns) for each in _records(records, first, {})]
+        for values in dict.fromkeys(found):
+            yield dict(zip(columns, values, strict=True))
+
+
+def _records(records: Sequence[Record], curve: Curve, values: Mapping[str, Any]) -> list[Record]:
+    """Return the records of a curve, with these `values` of the columns that are *."""
+    where = {name: value for name, value in {**curve.where, **values}.items() if value != EACH}
+    chosen = [
+        record
+        for record in records
+        if record["network"] == curve.network
+        and record.get(curve.column) is not None
+        and all(record.get(name) == value for name, value in where.items())
+    ]
+    epochs = [record["epoch"] for record in chosen if record.get("epoch") is not None]
+    if epochs and "epoch" not in curve.where:
+        chosen = [record for record in chosen if record["epoch"] == max(epochs)]
+    return chosen
+
+
+def _numbers(records: Sequence[Record], curve: Curve, values: Mapping[str, Any]) -> list[float]:
+    return [float(record[curve.column]) for record in _records(records, curve, values)]
 
 
 def parse_claim(
-    entry: Mapping[str, Any], networks: Sequence[str], columns: Sequence[str]
+    entry: Mapping[str, Any],
+    networks: Sequence[str],
+    columns: Sequence[str],
+    conditions: Sequence[str] = (),
 ) -> ProbeClaim:
-    """Parse a claim of the file of a figure with these networks, whose records have `columns`.
+    """Parse a claim of the file of a figure.
+
+    Args:
+        entry: of the file.
+        networks: of the figure.
+        columns: of its records, with numbers.
+        conditions: columns of its records that `where` can name.
 
     Raises:
         ValueError: it is invalid; the message names the key and what works.
     """
     check_keys(entry, "a claim about a figure", ("says", "place"), (*_TYPES,))
     check_types(entry, _TYPES)
-    kinds = [kind for kind in _KINDS if kind in entry]
-    if len(kinds) != 1:
-        raise ValueError(f"a claim about a figure needs exactly one of {', '.join(_KINDS)}")
-    curves = tuple((str(network), str(column)) for network, column in entry[kinds[0]])
-    if len(curves) not in (1, 2):
-        raise ValueError(f"{kinds[0]} compares one curve with a number, or two curves")
-    for network, column in curves:
-        if network not in networks:
+    kind = find_kind(entry, KINDS, "a claim about a figure", "curves")
+    curves = []
+    for network, column, *rest in entry[kind]:
+        curve = Curve(str(network), str(column), *(rest or [{}]))
+        check_keys(curve.where, "a curve", (), conditions)
+        if curve.network not in networks:
             raise ValueError(f"{network} is no network of the figure; {', '.join(networks)} are")
-        if column not in columns:
+        if curve.column not in columns:
             raise ValueError(f"{column} is no quantity of the probe; {', '.join(columns)} are")
+        curves.append(curve)
+    if len({frozenset(_starred(curve)) for curve in curves}) > 1:
+        raise ValueError(f"{EACH} stands for the same value in both curves; name it in both")
     options = {key: entry[key] for key in ("than", "bound", "mean") if key in entry}
-    return ProbeClaim(entry["says"], entry["place"], kinds[0], curves, **options)
+    return ProbeClaim(entry["says"], entry["place"], kind, tuple(curves), **options)
+
+
+def _starred(curve: Curve) -> list[str]:
+    return [column for column, value in curve.where.items() if value == EACH]
 
 
 def judge_claims(claims: Sequence[ProbeClaim], records: Sequence[Record]) -> list[dict[str, Any]]:
-    """Return each claim with its effect by seed and whether it holds with every seed."""
-    by_seed = group_by(records, "seed")
+    """Return each claim with its effect by seed and whether it holds with every seed.
+
+    The networks of a figure may differ in their seeds: those of a claim count.
+    """
     judged = []
     for claim in claims:
+        networks = {curve.network for curve in claim.curves}
+        of_claim = [record for record in records if record["network"] in networks]
+        by_seed = group_by(of_claim, "seed") or {None: []}
         effects = {seed: claim.effect(of_seed) for seed, of_seed in by_seed.items()}
         holds = all(map(claim.holds, effects.values()))
         judged.append(

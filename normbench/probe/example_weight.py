@@ -85,10 +85,9 @@ def run(request: ProbeRequest) -> None:
         curve = _curve_of_run(trained, request.options.alphas or ALPHAS)
         records = list(_records(label, trained, curve))
         rows.extend([label, trained.row.id, trained.cell.seed, *row] for row in _changes(curve))
-        chosen = next(p for p in curve.points if p.alpha == curve.best["top1"])
         tested = {f"test_{m}": getattr(curve.tested[a], m) for m, a in curve.best.items()}
         options = {f"example_weight.{m}": f"{a:g}" for m, a in curve.best.items()}
-        metrics = {"val_top1": chosen.top1, **tested}
+        metrics = {"val_top1": curve.best_point("top1").top1, **tested}
         write_run_results(request, trained, records, options, metrics)
         return records
 

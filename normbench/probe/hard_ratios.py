@@ -14,6 +14,7 @@ from normbench.probe.ratios import run_records
 from normbench.probe.request import ProbeRequest
 from normbench.probe.trained_network import TrainedRun
 from normbench.records.probes import Record, group_by
+from normbench.report.probe_columns import CHOICES
 
 HEAD = ("network", "seed", "epoch", "layers", "with two members", "changed since the last one")
 
@@ -36,21 +37,32 @@ def run(request: ProbeRequest) -> None:
             raise ValueError(f"epochs={','.join(map(str, epochs))}: none of them was measured")
         return chosen
 
-    records = measure_runs(request, measure_run)
+    records = list(with_choices(measure_runs(request, measure_run)))
     print_table(list(_table(records)), HEAD)
     write_results(request, records)
 
 
-def _table(records: Sequence[Record]) -> Iterator[list[object]]:
-    """Yield a row for each snapshot of each run."""
-    for (network, seed, _), of_run in group_by(records, "network", "seed", "run").items():
+def with_choices(records: Sequence[Record]) -> Iterator[Record]:
+    """Yield the records of snapshots with the columns `CHOICES`."""
+    for of_run in group_by(records, "network", "seed", "run").values():
         before: dict[object, tuple[str, ...]] = {}
-        for epoch, snapshot in group_by(of_run, "epoch").items():
+        for snapshot in group_by(of_run, "epoch").values():
             members = {
                 layer: tuple(largest_member(each) for each in both)
                 for layer, both in group_by(snapshot, "layer").items()
             }
-            two = sum(len(set(each)) > 1 for each in members.values())
-            changed = sum(members[layer] != before[layer] for layer in members) if before else None
-            yield [network, seed, epoch, len(members), two, "" if changed is None else changed]
+            for record in snapshot:
+                chosen = members[record["layer"]]
+                changed = chosen != before[record["layer"]] if before else None
+                yield {**record, "distinct": len(set(chosen)) > 1, "changed": changed}
             before = members
+
+
+def _table(records: Sequence[Record]) -> Iterator[list[object]]:
+    """Yield a row for each snapshot of each run."""
+    layers = [record for record in records if record["of"] == "mean"]
+    snapshots = group_by(layers, "network", "seed", "run", "epoch")
+    for (network, seed, _, epoch), snapshot in snapshots.items():
+        two, changed = ([record[name] for record in snapshot] for name in CHOICES)
+        shown = "" if None in changed else sum(changed)
+        yield [network, seed, epoch, len(snapshot), sum(two), shown]

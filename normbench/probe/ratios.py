@@ -8,6 +8,7 @@ import torch
 
 from normbench.measurements.ratios import HEAD, divergence, measure, table
 from normbench.norms.switchable import MEMBERS
+from normbench.probe.claims import pair_name
 from normbench.probe.networks import measure_runs
 from normbench.probe.output import print_table, write_results, write_run_results
 from normbench.probe.request import ProbeRequest
@@ -31,12 +32,16 @@ def run(request: ProbeRequest) -> None:
     records = measure_runs(request, measure_run)
     final = last_epoch(records, "network", "run")
     print_table(table(final), HEAD)
-    write_results(request, records)
+    pairs = {pair_name(request.networks[0][0], other) for other, _ in request.networks[1:]}
+    of_pairs = [each for each in request.claims if each.curves[0].network in pairs]
+    of_networks = [each for each in request.claims if each not in of_pairs]
+    write_results(replace(request, claims=of_networks), records)
     if divergences := list(_divergences(final)):
         rows = [[*[*each.values()][:-1], f"{each['divergence']:.3g}"] for each in divergences]
         print_table(rows, ["networks", "of", "receptive field", "D(one || other)"])
-        of_pairs = replace(request, stem=f"{request.stem}_apart", kind="ratios_apart", claims=())
-        write_results(of_pairs, divergences)
+        stem = f"{request.stem}_apart"
+        apart = replace(request, stem=stem, kind="ratios_apart", claims=of_pairs)
+        write_results(apart, divergences)
 
 
 def run_records(trained: TrainedRun, label: str) -> Iterator[Record]:
@@ -80,7 +85,7 @@ def _divergences(records: Sequence[Record]) -> Iterator[Record]:
         for of, chosen in group_by(layers, "of").items():
             for group, in_group in [*group_by(chosen, "group").items(), ("all", chosen)]:
                 mean = fmean(layer["divergence"] for layer in in_group)
-                pair = f"{first_name} || {other_name}"
+                pair = pair_name(first_name, other_name)
                 yield {"network": pair, "of": of, "group": group, "divergence": mean}
 
 

@@ -7,9 +7,9 @@ from typing import Any
 from normbench.config import cli
 from normbench.config.files import FIGURES, load, names
 from normbench.errors import BadInput, DamagedFile, choose_from
-from normbench.probe.claims import ProbeClaim, parse_claim
+from normbench.probe.claims import ProbeClaim, pair_name, parse_claim
 from normbench.probe.options import KINDS, WORDS, ProbeOptions
-from normbench.report.probe_columns import COLUMNS
+from normbench.report.probe_columns import CHOICES, COLUMNS, Columns
 from normbench.report.yaml_checks import INVALID, reason
 
 VS = "vs"  # starts another network
@@ -102,10 +102,19 @@ def _parse_claims(name: str, figure: Mapping[str, Any]) -> list[ProbeClaim]:
     Raises:
         DamagedFile: one of them is invalid.
     """
-    networks, columns = [*map(str, figure["networks"])], COLUMNS.get(figure["kind"])
-    quantities = (*columns.numbers, *columns.present) if columns else ()
+    kind, networks = figure["kind"], [*map(str, figure["networks"])]
+    columns = COLUMNS.get("ratios" if kind == "hard_ratios" else kind, Columns((), (), {}))
+    quantities = [*columns.places, *columns.numbers, *columns.present]
+    if kind == "hard_ratios":
+        quantities += CHOICES
+    if kind == "ratios":
+        networks += [pair_name(networks[0], other) for other in networks[1:]]
+    conditions = ("epoch", *columns.texts)
     try:
-        return [parse_claim(entry, networks, quantities) for entry in figure.get("claims", ())]
+        return [
+            parse_claim(entry, networks, quantities, conditions)
+            for entry in figure.get("claims", ())
+        ]
     except INVALID as error:
         raise DamagedFile(f"{FIGURES / f'{name}.yaml'}, claims: {reason(error)}") from error
 

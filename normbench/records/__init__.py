@@ -1,8 +1,9 @@
-"""Files that a run leaves beside its row, and the checks of rows. Standard library only.
+"""Files of runs beside their rows, and the checks of rows. Standard library only.
 
     history      history.csv, the training curve
     probes       probes/KIND.csv, what probes have measured in its network
     csv_table    the lines of such files
+    studies      the file of a study, with the rows and curves of many runs
     row_checks   rows of older schemas, and rows that no run can have left
     json_fields  the types of the fields of a row
 

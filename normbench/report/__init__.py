@@ -2,6 +2,6 @@
 
 Begin with `__main__` and `build`. `table_spec` and `claims` parse reports/tables/ and
 reports/claims/; `pivot` sorts rows into tables of entries (`table`); `statistics` and `verdicts`
-judge claims; `recommendation` and `footnotes` are sentences. `figure` and `probe_figures` draw,
+judge claims; `recommendation` and `footnotes` are sentences. `figure` and `probe_drawings` draw,
 `exports` writes Markdown, CSV and LaTeX, `page` the HTML, and `cache` avoids drawing twice.
 """

@@ -22,6 +22,7 @@ from pathlib import Path
 from normbench import results
 from normbench.config import cli
 from normbench.errors import BadInput, count
+from normbench.records.studies import STUDY, study_file
 from normbench.report import build, recommendation
 from normbench.report.cache import Cache, inputs_digest, write_if_changed
 from normbench.report.exports import table_markdown
@@ -29,7 +30,6 @@ from normbench.report.pivot import tables
 from normbench.report.table import Table
 from normbench.report.table_spec import TableSpec
 from normbench.report.verdicts import count_verdicts
-from normbench.results import STUDY, study_file
 from normbench.run_files import require_writable
 
 
@@ -117,7 +117,7 @@ def _write_study(specs: Sequence[TableSpec], study: Path, options: ReportOptions
     runs = options.runs or (path if study_file(study) else Path("runs"))
     build.require_rows(runs)
     require_writable(study, f"study={study}", "use a writable folder")
-    if results.study_file(runs) is None:
+    if study_file(runs) is None:
         try:
             results.write_study(path, runs, results.read(runs))
         except OSError as error:
@@ -125,7 +125,7 @@ def _write_study(specs: Sequence[TableSpec], study: Path, options: ReportOptions
                 f"{path} cannot be written ({error.strerror}); study=DIR can be elsewhere"
             ) from None
         print(f"wrote {path}")
-    elif results.study_file(runs) != path:
+    elif study_file(runs) != path:
         raise BadInput(f"runs={runs} is a study already; copy it to {study}")
     page = build.study_page(build.read_report(specs, path), study)
     write_if_changed(study / build.PAGE, page.encode())

@@ -25,6 +25,7 @@ from normbench.errors import (
     left_out,
 )  # fmt: skip
 from normbench.records.probes import probe_file
+from normbench.records.studies import study_file
 from normbench.report import exports, pivot, recommendation
 from normbench.report.cache import (
     Cache,
@@ -107,7 +108,7 @@ def require_rows(root: Path) -> None:
     Raises:
         BadInput: it does not, or it is the folder of a single sweep.
     """
-    if results.study_file(root):
+    if study_file(root):
         return
     require_folder(root)
     # Not Path.glob, which raises for a link to too long a name.
@@ -269,7 +270,7 @@ def _figure_data(table: Table, kind: str, runs: Path) -> Iterator[str]:
         folder = runs / row.sweep / row.id
         if kind == CURVES:
             curve = stamp(folder / "history.csv")
-            yield curve or str(results.study_file(runs) and results.read_run_history(runs, row))
+            yield curve or str(study_file(runs) and results.read_run_history(runs, row))
         if kind in PROBE_FIGURES:
             yield stamp(probe_file(folder, PROBE_FIGURES[kind]) or folder)
 

@@ -19,13 +19,14 @@ from normbench import results, run_files
 from normbench.config import files
 from normbench.config.files import CLAIMS, CONF, SWEEPS, TABLES, names
 from normbench.errors import DamagedFile, leave_out, one_line
-from normbench.records import csv_table, history, json_fields, probes, row_checks
+from normbench.records import csv_table, history, json_fields, probes, row_checks, studies
 from normbench.records.probes import PROBES
+from normbench.records.studies import study_file
 from normbench.run_files import read_json, write_file, write_json
 
 _FILE = ".report.json"
 #: Modules outside of this package on which the content of a report depends.
-_READERS = (results, row_checks, json_fields, csv_table, history, probes, run_files, files)
+_READERS = (results, row_checks, json_fields, csv_table, history, probes, studies, run_files, files)
 # Another version may draw or write the same data differently.
 _LIBRARIES = ("jinja2", "matplotlib", "scipy", "tabulate")
 
@@ -87,7 +88,7 @@ def inputs_digest(root: Path, runs: Path) -> str:
     # The page links to sweeps and lists normalizers that were not tested.
     for folder in (TABLES, CLAIMS, SWEEPS, CONF / "norm"):
         parts += [f"{path} {stamp(path)}" for path in sorted(folder.glob("*.yaml"))]
-    if study := results.study_file(runs):
+    if study := study_file(runs):
         parts.append(stamp(study))
     else:
         for row in results.row_files(runs):

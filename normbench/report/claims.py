@@ -101,15 +101,10 @@ def claims(file: str, raw: Mapping[str, Any], specs: Mapping[str, TableSpec]) ->
 def _claim(name: str, paper: str, entry: Mapping[str, Any]) -> Claim:
     if not isinstance(entry, dict):
         raise ValueError("a claim has keys, as `says: ...`")
-    kinds = [kind for kind in KINDS if kind in entry]
-    if len(kinds) != 1:
-        raise ValueError(f"a claim needs exactly one of {', '.join(KINDS)}")
+    kind = find_kind(entry, KINDS, "a claim", "entries")
     check_keys(entry, "a claim", ("place", "says", "tables"), _OPTIONAL)
     check_types(entry, _TYPES)
-    (kind,) = kinds
     picks = tuple((_label(row), _label(column)) for row, column in entry[kind])
-    if KINDS[kind] and len(picks) not in KINDS[kind]:
-        raise ValueError(f"{kind} compares {' or '.join(map(str, KINDS[kind]))} entries")
     if kind in ("rises", "falls") and entry.get("average"):
         # In the mean of all steps only the two ends would count.
         raise ValueError(f"{kind} is about every step; leave out average")
@@ -121,6 +116,23 @@ def _claim(name: str, paper: str, entry: Mapping[str, Any]) -> Claim:
         float(entry.get("bound", 0.0)), entry.get("average", False),
         METRICS[metric] if metric else None,
     )  # fmt: skip
+
+
+def find_kind(
+    entry: Mapping[str, Any], kinds: Mapping[str, Sequence[int]], what: str, compared: str
+) -> str:
+    """Return the key of a claim that is its kind, and compares as many things as `kinds` says.
+
+    Raises:
+        ValueError: there is none, or several; or it compares another number of things.
+    """
+    found = [kind for kind in kinds if kind in entry]
+    if len(found) != 1:
+        raise ValueError(f"{what} needs exactly one of {', '.join(kinds)}")
+    (kind,) = found
+    if kinds[kind] and len(entry[kind]) not in kinds[kind]:
+        raise ValueError(f"{kind} compares {' or '.join(map(str, kinds[kind]))} {compared}")
+    return kind
 
 
 def _label(words: Any) -> Label:

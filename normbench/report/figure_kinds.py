@@ -6,14 +6,15 @@ from pathlib import Path
 from typing import Literal
 
 from normbench.records.probes import PROBES, probe_file
+from normbench.records.studies import study_file
 from normbench.report.metrics import METRICS
 from normbench.report.table import Table
-from normbench.results import read_run_history, study_file
+from normbench.results import read_run_history
 
 FileFormat = Literal["png", "pdf", "svg"]
 FORMATS: tuple[FileFormat, ...] = ("png", "pdf", "svg")
 BATCH, CURVES, SIZES = "", "-curves", "-sizes"  # ends of file names
-#: Captions of the figures of probes by kind; `probe_figures` draws them.
+#: Captions of the figures of probes by kind; `probe_drawings` draws them.
 PROBE_CAPTIONS = {
     "spp": "Signal propagation over residual blocks after the last epoch; first seed.",
     "power": "Power of the normalized activations over depth after the last epoch; first seed.",

@@ -15,13 +15,14 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from normbench.config.files import SWEEPS, names
 from normbench.errors import DamagedFile
+from normbench.records.studies import study_file
 from normbench.report import recommendation
 from normbench.report.figure_kinds import CAPTIONS, PROBE_FIGURES, figure_kinds
 from normbench.report.footnotes import footnotes, short_commit
 from normbench.report.table import MISSING, Entry, Table
 from normbench.report.table_spec import FULL, TableSpec
 from normbench.report.verdicts import METHOD, ClaimResult, count_verdicts, group_claims
-from normbench.results import Row, study_file
+from normbench.results import Row
 from normbench.run_files import read_file
 
 FILTERS = {"data": "Data set", "model": "Network", "reg": "Regularization"}

@@ -33,6 +33,11 @@ COLUMNS: Mapping[str, Columns] = {
 }  # fmt: skip
 
 
+#: Columns of hard_ratios beside those of ratios: the layer has one member for means and another for
+#: variances; its members differ from those of the snapshot before, empty in the first one.
+CHOICES = ("distinct", "changed")
+
+
 def read_probe(path: Path, kind: str) -> list[Record]:
     """Return the records of a probe in the folder of a run.
 

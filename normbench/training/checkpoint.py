@@ -10,7 +10,7 @@ tensors, numbers and text, nothing else.
 import math
 import time
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 from typing import IO, Any
@@ -164,8 +164,27 @@ def load_roles(network: nn.Module, state: State) -> None:
             parameter.data.copy_(value)
 
 
-def load_state(path: Path) -> State:
-    """Load the state in `path` into main memory.
+def require_start(state: State, network: nn.Module, steps: int, steps_per_epoch: int) -> None:
+    """Refuse a state of `begin_run` with which a training of `network` cannot begin.
+
+    Args:
+        state: its tensors may be on the meta device, without values.
+        network: on the meta device, where loading changes nothing.
+        steps: of the training.
+        steps_per_epoch: of the training.
+
+    Raises:
+        BadInput: it is of another network, or of another training.
+    """
+    if "roles" in state:
+        load_roles(network, state)
+    else:
+        require_continuable(state, steps, steps_per_epoch)
+        load_weights(network, state)
+
+
+def load_state(path: Path, *, values: bool = True) -> State:
+    """Load the state in `path` into main memory, or only its shapes without `values`.
 
     Raises:
         DamagedFile: the file is missing, damaged or of another kind.
@@ -175,7 +194,7 @@ def load_state(path: Path) -> State:
         if not path.is_file():  # a pipe would be waited for
             raise DamagedFile(f"{path} is no regular file")
         with path.open("rb") as file:
-            state = _load_file(path, file)
+            state = _load_file(path, file, values)
     except FileNotFoundError:  # another rank has renamed it meanwhile
         raise DamagedFile(f"{path} is missing") from None
     except (OSError, MemoryError) as error:  # of a network file system, for example
@@ -189,14 +208,16 @@ def load_state(path: Path) -> State:
     return state
 
 
-def _load_file(path: Path, file: IO[bytes]) -> State:
+def _load_file(path: Path, file: IO[bytes], values: bool) -> State:
     try:
-        with zipfile.ZipFile(file) as archive:
-            if archive.testzip() is not None:  # torch compares no checksums
-                raise DamagedFile(f"{path} is damaged")
-        file.seek(0)
+        if values:
+            with zipfile.ZipFile(file) as archive:
+                if archive.testzip() is not None:  # torch compares no checksums
+                    raise DamagedFile(f"{path} is damaged")
+            file.seek(0)
         # weights_only: a checkpoint from elsewhere must not run code.
-        state: State = torch.load(file, map_location="cpu", weights_only=True)
+        device = "cpu" if values else "meta"
+        state: State = torch.load(file, map_location=device, weights_only=True)
     except (DamagedFile, OSError, MemoryError):
         raise
     except Exception as error:  # whatever torch raises about a file that is none of its own
@@ -216,11 +237,8 @@ _TYPES: dict[str, Any] = {
 
 def explain_damage(state: Any, network: nn.Module, steps: int, steps_per_epoch: int) -> str:
     """Return why a training of `network` cannot resume from `state`, or ""."""
-    if not isinstance(state, dict):
-        return "it holds no state"
-    for key, kind in _TYPES.items():
-        if not isinstance(state.get(key), kind):
-            return f"it has no valid {key}"
+    if problem := _explain_form(state, _TYPES):
+        return problem
     if not 0 < state["done"] <= steps or state["steps_per_epoch"] != steps_per_epoch:
         return f"it has completed {state['done']} steps of {state['steps_per_epoch']} per epoch"
     if state["done"] == steps and not state["last"]:
@@ -243,6 +261,14 @@ def explain_damage(state: Any, network: nn.Module, steps: int, steps_per_epoch: 
     return ""
 
 
+def _explain_form(state: Any, keys: Iterable[str]) -> str:
+    """Return why `state` is none that a run has saved, as a clause, or ""; it must have `keys`."""
+    if not isinstance(state, dict):
+        return "it holds no state"
+    invalid = (key for key in keys if not isinstance(state.get(key), _TYPES[key]))
+    return next((f"it has no valid {key}" for key in invalid), "")
+
+
 def _shapes(tensors: Mapping[str, Any]) -> dict[str, Any]:
     return {name: getattr(tensor, "shape", None) for name, tensor in tensors.items()}
 
@@ -252,7 +278,12 @@ def begin_run(state: State, roles: Sequence[str] | None = None) -> State:
 
     These are its weights, optimizer and step; measurements start over. With `roles` these are only
     its parameters of those roles, and the new run begins at step 0.
+
+    Raises:
+        BadInput: it is no state of a run.
     """
+    if problem := _explain_form(state, ("model", "done", "steps_per_epoch")):
+        raise BadInput(f"init_from: the checkpoint is of no run: {problem}")
     measured = {"pending": [], "last": [], "training_seconds": 0.0, "resumed": None}
     if roles is not None:
         return measured | {"model": state["model"], "roles": list(roles), "done": 0}

@@ -60,6 +60,10 @@ class AlphaCurve:
             metrics = [metric for metric, alpha in self.best.items() if alpha == point.alpha]
             yield {**vars(point), "best": " ".join(metrics)}
 
+    def best_point(self, metric: Metric) -> AlphaPoint:
+        """Return the point on the validation images that is best by `metric`."""
+        return next(point for point in self.points if point.alpha == self.best[metric])
+
     def row_field(self, metric: Metric) -> dict[str, float]:
         """Return what a row has of the curve, if `metric` chose the alpha of its evaluations.
 

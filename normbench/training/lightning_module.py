@@ -1,4 +1,4 @@
-"""Training and evaluation of one network: optimizer steps, records and checkpoints.
+"""Training of one network: optimizer steps, records and checkpoints.
 
 Optimization is manual: one `training_step` takes all optimizer steps of a chunk and waits for the
 device once. The number of steps in a chunk changes no result.
@@ -7,11 +7,9 @@ device once. The number of steps in a chunk changes no result.
 import math
 import time
 from contextlib import nullcontext
-from functools import partial
 from typing import Any
 
 import torch
-from pytorch_lightning import LightningModule
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
@@ -21,10 +19,8 @@ from normbench.models.dropout import drop_layers, set_draws
 from normbench.norms.base.progress import scheduled_layers, set_progress
 from normbench.norms.base.running import NetworkStatistics
 from normbench.norms.implementation import set_implementation
-from normbench.norms.inference import set_example_weight
-from normbench.norms.recalibration import recalibrate
 from normbench.records.history import CurveRecord
-from normbench.training.batches import Chunk, EvaluationBatch, StepBatch
+from normbench.training.batches import Chunk, StepBatch
 from normbench.training.checkpoint import (
     State,
     collect_optimizer_state,
@@ -36,42 +32,31 @@ from normbench.training.checkpoint import (
 )
 from normbench.training.cuda_graph import ComputeGradients, GraphedStep
 from normbench.training.datamodule import DataModule
-from normbench.training.ema import MovingAverage
-from normbench.training.example_weight import AlphaCurve, lacks_statistics, statistics_steps
-from normbench.training.experiment import set_plan
+from normbench.training.evaluation_module import EvaluationModule, force_eager
 from normbench.training.metrics import (
-    Evaluation,
     LossAndHits,
     PassOutput,
     StepMetrics,
     reduce_steps,
 )
-from normbench.training.ranks import Ranks
 from normbench.training.stop_signals import Stopped
 from normbench.training.training import Training
-
-force_eager = partial(torch.compiler.set_stance, "force_eager")
 
 
 class Diverged(Exception):  # noqa: N818 (a result, not an error)
     """The loss of an optimizer step was not finite."""
 
 
-class TrainingModule(LightningModule):
+class TrainingModule(EvaluationModule):
     """One network, images (N, C, H, W) -> logits (N, classes), trained as its experiment says."""
 
     def __init__(self, network: nn.Module, training: Training, datamodule: DataModule) -> None:
-        super().__init__()
+        super().__init__(network, training.experiment, datamodule)
         self.automatic_optimization = False  # a Lightning batch is a chunk of many steps
-        experiment = training.experiment
-        cell = experiment.cell
-        channels_last = cell.trainer.channels_last
-        self.format = torch.channels_last if channels_last else torch.contiguous_format
-        self.model = network.to(memory_format=self.format)
-        self.cell, self.datamodule = cell, datamodule
+        cell = self.cell
         self.listener, self.checkpoints = training.listener, training.checkpoints
         self.stop_signals = training.stop_signals
-        self.recipe, self.reg, self.plan = experiment.recipe, experiment.reg, experiment.plan
+        self.reg = training.experiment.reg
         self.steps = datamodule.chunking.steps
         self.steps_per_epoch = datamodule.sampler.steps_per_epoch
         self.done = self.first_step = 0  # completed optimizer steps; those of another run
@@ -82,18 +67,7 @@ class TrainingModule(LightningModule):
         self.metrics = StepMetrics(self.steps, self.steps_per_epoch, cell.global_batch)
         self.scheduled_layers = scheduled_layers(network)
         self.dropping_layers = drop_layers(network)
-        classes = experiment.data.classes
-        self.validation, self.testing = Evaluation(classes), Evaluation(classes)
-        self.example_weight: float | None = None  # in evaluations; None: the layers' usual one
-        self.alpha_curve: AlphaCurve | None = None
-        set_plan(network, self.plan)
-        self.statistics = NetworkStatistics(network)
-        self.ranks = Ranks(self, self.plan.devices)
-        self.ema: MovingAverage | None = None
-        if self.recipe.ema is not None:
-            per_epoch = self.recipe.ema_unit == "epoch"
-            self.ema = MovingAverage(network, self.recipe.ema, per_epoch=per_epoch)
-        self.impl = experiment.choose_impl(self.steps)
+        self.impl = training.experiment.choose_impl(self.steps)
         # After the copy of the average, which evaluations run eagerly.
         set_implementation(network, self.impl)
         self.compute_gradients: ComputeGradients = self._compute_gradients
@@ -104,11 +78,6 @@ class TrainingModule(LightningModule):
         self._state = training.state
         if training.state is not None:
             self._begin_with(training.state)
-
-    @property
-    def evaluated(self) -> nn.Module:
-        """The network that evaluations run: the moving average, if there is one."""
-        return self.model if self.ema is None else self.ema.network
 
     def configure_optimizers(self) -> tuple[list[object], list[object]]:  # type: ignore[override]
         optimizer = self.recipe.build_optimizer(self.model, self.cell.global_batch)
@@ -199,7 +168,7 @@ class TrainingModule(LightningModule):
         x, passes = batch.images[pass_number], len(batch.images)  # (N, C, H, W)
         if self.dropping_layers:
             set_draws(self.dropping_layers, batch.draws(pass_number))
-        logits = self.model(self._cast(x))
+        logits = self.model(self.cast(x))
         # Passes have equally many images, so the mean of their means is the mean over all.
         targets = (target[pass_number] for target in batch.mix_targets)
         loss = self.reg.loss(logits, batch.labels[pass_number], *targets) / passes
@@ -209,10 +178,6 @@ class TrainingModule(LightningModule):
         with nullcontext() if exchange else strategy.block_backward_sync():
             self.backpropagate(loss)
         return PassOutput(loss.detach(), logits.detach())
-
-    def _cast(self, images: Tensor) -> Tensor:
-        """Convert images to the data type and the memory format of the network."""
-        return images.to(self.dtype, memory_format=self.format)
 
     def count_steps(self, steps: list[LossAndHits], due: bool, *, ends_epoch: bool) -> None:
         """Count completed optimizer steps; write a record and a checkpoint if they are due.
@@ -239,12 +204,6 @@ class TrainingModule(LightningModule):
                 self._report({})
             if due and self.checkpoints is not None:
                 self._save_checkpoint()
-
-    def average_statistics(self) -> None:
-        """Replace running statistics by their mean over all devices."""
-        if self.ranks.number > 1:
-            averages = [] if self.ema is None else [NetworkStatistics(self.ema.network)]
-            self.ranks.average([self.statistics, *averages])
 
     def _report(self, evaluations: CurveRecord) -> None:
         """Report a record of the curve: the steps since the last one, and `evaluations`."""
@@ -276,7 +235,7 @@ class TrainingModule(LightningModule):
         """Probe the network after `epoch` if that is due, without changing it."""
         if not self.probes.due(epoch, last=self.done == self.steps):
             return {}
-        images = self._cast(self._probed.to(self.device))
+        images = self.cast(self._probed.to(self.device))
         # All devices take part, as synchronized statistics are of all of them.
         with self.trainer.precision_plugin.forward_context(), force_eager():
             return self.probes.measure(self.evaluated, images, epoch)
@@ -293,47 +252,16 @@ class TrainingModule(LightningModule):
         self.average_statistics()
         steps = self.recipe.recalibration
         if steps and NetworkStatistics(self.evaluated):
-            self._recalibrate(steps)
+            self.recalibrate(steps)
         if self.checkpoints is None:
             return
         if self.ranks.is_any(self.checkpoints.due_at_end() or stops):
             self._save_checkpoint()
 
-    def _recalibrate(self, steps: int) -> None:
-        """Compute running statistics from `steps` global batches under the final weights."""
-        images = self.datamodule.batches_after_training(steps)
-        batches = (batch.to(self.device).to(self.dtype) for batch in images)
-        with self.trainer.precision_plugin.forward_context(), force_eager():
-            recalibrate(self.evaluated, batches, self.ranks.reduce)
-
     @property
     def images_per_second(self) -> float:
         """Speed of the training steps, without evaluations and checkpoints."""
         return (self.done - self.first_step) * self.cell.global_batch / self.training_seconds
-
-    def on_validation_epoch_start(self) -> None:
-        self.validation.reset()
-        self.average_statistics()
-        if self.example_weight is not None:
-            if lacks_statistics(self.evaluated):
-                self._recalibrate(statistics_steps(self.cell.global_batch))
-            set_example_weight(self.evaluated, self.example_weight)
-
-    def on_test_epoch_start(self) -> None:
-        self.testing.reset()
-        if self.example_weight is not None:
-            set_example_weight(self.evaluated, self.example_weight)
-
-    def validation_step(self, batch: EvaluationBatch, _index: int) -> None:
-        self._evaluate(self.validation, batch)
-
-    def test_step(self, batch: EvaluationBatch, _index: int) -> None:
-        self._evaluate(self.testing, batch)
-
-    def _evaluate(self, evaluation: Evaluation, batch: EvaluationBatch) -> None:
-        if len(batch.labels):  # a device gets none if there are fewer images than devices
-            with force_eager():  # a few passes of other sizes are not worth compiling
-                evaluation.update(self.evaluated(self._cast(batch.images)), batch.labels)
 
     def _save_checkpoint(self) -> None:
         state = self.training_state()  # a collective operation; one of the ranks writes

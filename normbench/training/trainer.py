@@ -89,9 +89,7 @@ def fit_and_test(
         recipe = first.recipe
         if recipe.example_weight:
             _choose_example_weights(recipe.example_weight, seeds, validate, test)
-        if first.datamodule.holds_out and (
-            recipe.recalibration or recipe.example_weight or finished
-        ):
+        elif first.datamodule.holds_out and (recipe.recalibration or finished):
             validate()  # under the final statistics
         test()
     seconds = time.monotonic() - started
@@ -117,7 +115,7 @@ def _choose_example_weights(
     validate: Callable[[], object],
     test: Callable[[], object],
 ) -> None:
-    """Choose, by a metric, the weight of an image for the evaluations of each seed.
+    """Choose, by a metric, the weight of an image for the test of each seed.
 
     `validate` and `test` evaluate all seeds on the images of a split; seeds that diverged have no
     evaluation.
@@ -168,7 +166,8 @@ def collect_results(module: TrainingModule) -> dict[str, Any]:
     }
     if (metric := module.recipe.example_weight) and module.alpha_curve:
         fields["example_weighing"] = module.alpha_curve.row_field(metric)
-    if module.datamodule.holds_out:
+        fields["val_top1"] = module.alpha_curve.best_point(metric).top1
+    elif module.datamodule.holds_out:
         fields["val_top1"] = module.validation.summary("val")["val_top1"]
     # A dead network still learns the class frequencies, which gives a loss just below ln(classes).
     classes = module.datamodule.data.classes

@@ -1,9 +1,12 @@
 """The run that another one begins with, by its id or by what differs in it."""
 
+from typing import Any
+
 import pytest
 
-from normbench.config.compose import compose
-from normbench.config.start import described_words, split_start
+from normbench.config import compose as compose_module
+from normbench.config.compose import Composition, compose
+from normbench.config.start import described_run, split_start
 from normbench.errors import BadInput
 from support.cells import PLUGIN, cell, composed
 
@@ -45,6 +48,33 @@ def test_every_cell_of_a_grid_has_a_start_of_its_own() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("values", "number"),
+    [
+        ("norm.hard:false@1,norm.hard:false@2", 1),
+        ("norm.hard:false@1,norm:bn@1", 2),
+        ("norm.hard:false batch:32@1", 1),
+    ],
+)
+def test_a_start_is_composed_once_for_all_cells(
+    values: str, number: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    starts: list[dict[tuple[str, ...], Composition]] = []
+
+    class Recorded(Composition):
+        def __init__(self, *arguments: Any) -> None:
+            super().__init__(*arguments)
+            starts.append(self.starts)
+
+    monkeypatch.setattr(compose_module, "Composition", Recorded)
+    words = ["-m", "norm=sn", "norm.hard=true", "batch=4,8", "seed=0,1"]
+    cells, _ = compose([*words, f"init_from={values}"])
+    alternatives = values.count(",") + 1
+    assert len(cells) == 4 * alternatives
+    assert len(starts) == alternatives + number
+    assert len(starts[0]) == number
+
+
 def test_an_option_of_the_whole_command_line_is_part_of_both_runs() -> None:
     """As precision=bf16-mixed with a sweep, which changes the id of every run."""
     words = ("-m", "sweeps=sn_2_hard_small")
@@ -79,8 +109,10 @@ def test_another_form_of_a_start_is_refused(value: object) -> None:
 
 def test_the_words_of_a_start_are_those_typed_with_the_changes() -> None:
     typed = ["norm=sn", "norm.hard=true", "+model.x=1", "init_from=y:z@1", "seed=0"]
-    start = ["init_from=null", "init_only=null"]
-    words = described_words(typed, {"seed": 4}, "norm.hard:false")
-    assert words == ["norm=sn", "+model.x=1", "seed=4", "norm.hard=false", *start]
-    words = described_words(typed, {"seed": 4}, "norm:bn seed:5")
-    assert words == ["+model.x=1", "seed=5", "norm=bn", *start]
+    start = ("init_from=null", "init_only=null")
+    words, numbers = described_run(typed, {"seed": 4}, "norm.hard:false")
+    assert words == ("norm=sn", "+model.x=1", "norm.hard=false", *start)
+    assert numbers == {"seed": 4}
+    words, numbers = described_run(typed, {"seed": 4}, "norm:bn seed:5")
+    assert words == ("+model.x=1", "norm=bn", "seed=5", *start)
+    assert not numbers

@@ -136,6 +136,24 @@ def test_validation_images_are_looked_at_after_every_epoch() -> None:
     assert run.evaluated == 3 * 144 + 360
 
 
+@pytest.mark.parametrize(
+    ("words", "statistics", "evaluated"),
+    [
+        (["norm=bn"], 0, 144 + 360),
+        (["norm=bn", "recipe.example_weight=top1"], 0, 21 * 144 + 2 * 360),
+        (["norm=gn", "recipe.example_weight=top1"], 50 * 128, 21 * 144 + 2 * 360),
+        (["norm=bn", "recipe.recalibration=7"], 7 * 128, 2 * 144 + 360),
+        (["norm=gn", "recipe.recalibration=7"], 0, 2 * 144 + 360),
+    ],
+)
+def test_images_after_the_training_are_counted(
+    words: list[str], statistics: int, evaluated: int
+) -> None:
+    (run,) = cost("data.val=0.1", "recipe.images=null", "recipe.epochs=1", *words).trained
+    assert (run.statistics, run.evaluated) == (statistics, evaluated)
+    assert run.work == run.macs * (3 * run.images + statistics + evaluated)
+
+
 def test_what_another_run_has_trained_is_not_trained_again() -> None:
     words = ("recipe.images=null", "recipe.epochs=5")
     (full,), (rest,) = cost(*words).trained, cost(*words, "init_from=0123456789ab@3").trained

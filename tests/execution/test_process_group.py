@@ -252,6 +252,8 @@ def test_init_from_loads_parameters_by_name_or_refuses(command: Command, rows: R
     (row,) = [row for row in rows() if "decayed" in row.options]
     assert row.status == "ok"
     other = command(*base, start, "norm=evonorm_s0")
-    assert "init_from: the checkpoint is of another network" in other.out
+    assert other.code == 2
+    assert "init_from: the checkpoint is of another network" in other.err
     longer = command(*base, start, "recipe.images=640")
-    assert "use the same data and global batch, and a recipe that is longer" in longer.out
+    assert longer.code == 2
+    assert "use the same data and global batch, and a recipe that is longer" in longer.err

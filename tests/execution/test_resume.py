@@ -209,5 +209,17 @@ def test_a_run_can_begin_with_the_ratios_of_another(command: Command, rows: Rows
     assert "norm.hard=true: which member counts follows from the ratios" in gains.err
     other = "init_from=model:resnet14 model.stem_stride:1@2"
     deep = command(*base, "model=resnet20", other, "init_only=[ratio]")
-    assert deep.code == 1
-    assert "init_from: the checkpoint is of another network, without" in deep.out
+    assert deep.code == 2
+    assert "model=resnet20" in deep.err
+    assert "init_from: the checkpoint is of another network, without" in deep.err
+    assert "(the run is sn batch=8 seed=0 model.stem_stride=1" in deep.err
+    assert [row.norm for row in rows()] == ["sn", "sn"]
+    path = Path("runs/default") / soft / "epoch-2.pt"
+    torch.save({"weight": torch.zeros(1)}, path)
+    foreign = command(*base, *hard, "seed=1", f"init_from={soft}@2")
+    assert foreign.code == 2
+    assert "init_from: the checkpoint is of no run: it has no valid model" in foreign.err
+    path.write_bytes(b"no checkpoint")
+    damaged = command(*base, *hard, "seed=1", f"init_from={soft}@2")
+    assert damaged.code == 1
+    assert "epoch-2.pt is no checkpoint" in damaged.out

@@ -16,7 +16,7 @@ from normbench.norms.batch import BatchNormAct
 from normbench.norms.inference import set_example_weight
 from normbench.probe import example_weight
 from normbench.records.probes import PROBES, Record, group_by, write_records
-from normbench.report import probe_figures
+from normbench.report import probe_drawings, probe_figures
 from normbench.report.pivot import tables
 from normbench.report.table_spec import spec
 from normbench.results import Row
@@ -161,7 +161,7 @@ def test_a_table_of_metrics_has_each_run_once_and_a_row_of_panels_for_each_data_
     probe_figures.draw_table_probes(table, "example_weight", ["png"], tmp_path)
     assert len(seen) == 4 * 3
     assert [*group_by(seen, "network", "panel")] == [("A BN", "A"), ("B BN", "B")]
-    axes = probe_figures.DRAW["example_weight"](seen).axes
+    axes = probe_drawings.DRAW["example_weight"](seen).axes
     assert len(axes) == 2 * 3
     # Means over the seeds 0 and 1, on the validation images alone.
     (line,) = (line for line in axes[0].lines if line.get_label() == "A BN")

@@ -14,7 +14,8 @@ from normbench.probe.options import WORDS
 from normbench.probe.request import parse_request
 from normbench.records.probes import Record, group_by, read_records
 from normbench.report.figure_kinds import PROBE_CAPTIONS
-from normbench.report.probe_figures import DRAW, ONE_SEED, draw
+from normbench.report.probe_drawings import DRAW
+from normbench.report.probe_figures import ONE_SEED, draw
 from support.cells import SHORT
 from support.commands import Command, Probe
 from support.probes import SMALLER, lines, values

@@ -19,11 +19,13 @@ from normbench.config.files import TABLES
 from normbench.errors import DamagedFile, LeftOut
 from normbench.records.history import History
 from normbench.records.probes import read_records, write_records
+from normbench.records.studies import STUDY
 from normbench.report import build, exports, figure, probe_figures
 from normbench.report.__main__ import main
 from normbench.report.figure_kinds import FORMATS
 from normbench.report.markdown import escape_markdown
 from normbench.report.probe_columns import COLUMNS, read_probe
+from normbench.report.probe_drawings import DRAW
 from support.commands import Finished
 from support.damage import DAMAGES, damage_file
 from support.rows import batch_size_tables, runs
@@ -168,7 +170,7 @@ def test_names_are_literal_in_every_format(report: Report) -> None:
         assert len(list(Path("reports/batch_size").glob(f"*.{form}"))) == 6
 
 
-@pytest.mark.parametrize("kind", probe_figures.DRAW)
+@pytest.mark.parametrize("kind", DRAW)
 def test_no_text_of_a_figure_is_markup(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Otherwise a name with a dollar sign would end the report."""
     shown = []
@@ -218,7 +220,7 @@ def test_a_file_that_cannot_be_written_is_named(report: Report) -> None:
 
 
 def test_a_study_without_room_is_one_sentence(report: Report, tmp_path: Path) -> None:
-    (tmp_path / "study" / results.STUDY / "x").mkdir(parents=True)
+    (tmp_path / "study" / STUDY / "x").mkdir(parents=True)
     end = report("study=study", "runs=runs")
     assert end.code == 2
     assert end.err.startswith("normbench.report: study/rows.jsonl.gz cannot be written (")

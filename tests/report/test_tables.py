@@ -16,6 +16,7 @@ import pytest
 from normbench import results
 from normbench.config.files import CONF, ROOT, names
 from normbench.records.history import History
+from normbench.records.studies import STUDY
 from normbench.report import build, exports
 from normbench.report.__main__ import main
 from normbench.report.figure import draw, style
@@ -345,7 +346,7 @@ def test_the_page_of_a_study_is_made_from_its_rows(study: Path, tmp_path: Path) 
 
 
 def test_a_report_is_made_from_the_file_of_a_study(tmp_path: Path) -> None:
-    study = ROOT / "reports" / "studies" / "default" / results.STUDY
+    study = ROOT / "reports" / "studies" / "default" / STUDY
     assert main([f"runs={study}", f"out={tmp_path}"]) == 0
     (text,) = (path.read_text() for path in (tmp_path / "batch_size").glob("*.md"))
     assert "| evonorm_s0 †   | 89.2 ± 1.4 (3) |" in text

@@ -15,7 +15,9 @@ import pytest
 
 from normbench import results, run_files
 from normbench.errors import BadInput, DamagedFile, LeftOut, count
+from normbench.records import studies
 from normbench.records.history import History, last_record, read_history
+from normbench.records.studies import STUDY
 from normbench.run_files import RunLocked, write_json
 from support.damage import DAMAGES, damage_file
 from support.rows import row, write_row
@@ -182,7 +184,7 @@ def test_a_study_holds_rows_and_histories_in_one_file(tmp_path: Path) -> None:
         if seed:
             History(folder).add({"step": 5, "train_loss": 2.0})
     rows = results.read(tmp_path / "runs")
-    study = tmp_path / "study" / results.STUDY
+    study = tmp_path / "study" / STUDY
     results.write_study(study, tmp_path / "runs", rows)
     for root in (study, study.parent):
         assert results.read(root) == rows
@@ -195,7 +197,7 @@ def test_a_study_holds_rows_and_histories_in_one_file(tmp_path: Path) -> None:
 
 def test_a_damaged_study_is_named(tmp_path: Path) -> None:
     write_row(tmp_path / "runs")
-    study = tmp_path / results.STUDY
+    study = tmp_path / STUDY
     results.write_study(study, tmp_path / "runs", results.read(tmp_path / "runs"))
     study.write_bytes(study.read_bytes()[:-20])
     with pytest.raises(BadInput, match=r"rows\.jsonl\.gz is damaged"):
@@ -206,7 +208,7 @@ def test_a_damaged_line_of_a_study_is_left_out(tmp_path: Path) -> None:
     for seed in range(4):
         folder = write_row(tmp_path / "runs", id=f"{seed:012x}", seed=seed)
         History(folder).add({"step": 5, "train_loss": 2.0})
-    study = tmp_path / results.STUDY
+    study = tmp_path / STUDY
     results.write_study(study, tmp_path / "runs", results.read(tmp_path / "runs"))
     first, second, third, fourth = gzip.decompress(study.read_bytes()).splitlines()
     second, third = second[:-9], third.replace(b'"default"', b'"../../default"')
@@ -222,7 +224,7 @@ def test_a_damaged_line_of_a_study_is_left_out(tmp_path: Path) -> None:
 
 def test_a_study_has_gaps_where_a_loss_is_infinite(tmp_path: Path) -> None:
     History(write_row(tmp_path)).add({"step": 5, "epoch": 1, "train_loss": float("inf")})
-    study = tmp_path / results.STUDY
+    study = tmp_path / STUDY
     results.write_study(study, tmp_path, results.read(tmp_path))
     assert results.read_run_history(study, *results.read(study)) == [{"step": 5, "epoch": 1}]
 
@@ -278,8 +280,8 @@ def test_a_damaged_curve_is_named(tmp_path: Path, content: str, says: str) -> No
         results.read_run_history(tmp_path, row)
     assert str(path) in str(error.value)
     with pytest.warns(LeftOut, match=says):
-        results.write_study(tmp_path / results.STUDY, tmp_path, [row])
-    assert results.read_run_history(tmp_path / results.STUDY, row) == []
+        results.write_study(tmp_path / STUDY, tmp_path, [row])
+    assert results.read_run_history(tmp_path / STUDY, row) == []
 
 
 def test_the_line_that_a_training_is_writing_is_left_out(tmp_path: Path) -> None:
@@ -344,7 +346,7 @@ def test_a_number_with_its_noun() -> None:
 def test_a_study_that_unpacks_to_too_much_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(results, "LARGEST", 1000)
+    monkeypatch.setattr(studies, "LARGEST", 1000)
     path = tmp_path / "rows.jsonl.gz"
     path.write_bytes(gzip.compress(b"0" * 1001))
     with pytest.raises(DamagedFile, match=r"rows\.jsonl\.gz has more than"):

@@ -1,14 +1,17 @@
 """Weight of an image in its own statistics, chosen on held-out images: recipe.example_weight."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+from torch import Tensor
 
+from normbench.execution.cost_model import estimate
 from normbench.records.probes import Record, read_records
 from normbench.results import read_row
+from normbench.training.datamodule import DataModule
 from normbench.training.example_weight import (
     ALPHAS,
     AlphaCurve,
@@ -18,6 +21,7 @@ from normbench.training.example_weight import (
     statistics_steps,
 )
 from normbench.training.experiment import Experiment
+from normbench.training.metrics import Evaluation
 from normbench.training.trainer import train
 from normbench.training.training import Training
 from support.cells import SHORT, Curve, cell, run_folder
@@ -77,6 +81,39 @@ def test_the_row_has_the_accuracy_of_the_alpha_that_is_best_on_held_out_images(
     assert gains["test_top1"] == pytest.approx(weighed["test_top1"] - plain["test_top1"])
     reduction = 100 * (1 - curve[gains["alpha_loss"]]["loss"] / usual["loss"])
     assert gains["val_loss"] == pytest.approx(reduction)
+
+
+@pytest.mark.parametrize(
+    "words",
+    slow_except(
+        [
+            ["norm=gn", "recipe.example_weight=loss"],
+            ["norm=bn", "recipe.example_weight=loss", "recipe.recalibration=3"],
+            ["norm=bn", "recipe.recalibration=3"],
+        ],
+        [["norm=gn", "recipe.example_weight=loss"]],
+    ),
+)
+def test_as_many_images_are_seen_as_the_estimate_of_the_cost_has(
+    words: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counts = {"statistics": 0, "evaluated": 0}
+    read, update = DataModule.batches_after_training, Evaluation.update
+
+    def count_read(self: DataModule, steps: int) -> Iterator[Tensor]:
+        for images in read(self, steps):
+            counts["statistics"] += len(images)
+            yield images
+
+    def count_update(self: Evaluation, logits: Tensor, labels: Tensor) -> None:
+        counts["evaluated"] += len(labels)
+        update(self, logits, labels)
+
+    monkeypatch.setattr(DataModule, "batches_after_training", count_read)
+    monkeypatch.setattr(Evaluation, "update", count_update)
+    trained(*words)
+    (run,) = estimate([cell(*WORDS, *words)]).trained
+    assert counts == {"statistics": run.statistics, "evaluated": run.evaluated}
 
 
 @pytest.mark.slow

@@ -1,0 +1,94 @@
+"""Evaluation of a network during and after its training, by Lightning's hooks.
+
+The evaluated network is the moving average, if there is one. Its running statistics are means over
+all devices; after the training they may be computed anew (`recipe.recalibration`), and images may
+count in their own statistics (`recipe.example_weight`).
+"""
+
+from functools import partial
+
+import torch
+from pytorch_lightning import LightningModule
+from torch import Tensor, nn
+
+from normbench.norms.base.running import NetworkStatistics
+from normbench.norms.inference import set_example_weight
+from normbench.norms.recalibration import recalibrate
+from normbench.training.batches import EvaluationBatch
+from normbench.training.datamodule import DataModule
+from normbench.training.ema import MovingAverage
+from normbench.training.example_weight import AlphaCurve, lacks_statistics, statistics_steps
+from normbench.training.experiment import Experiment, set_plan
+from normbench.training.metrics import Evaluation
+from normbench.training.ranks import Ranks
+
+force_eager = partial(torch.compiler.set_stance, "force_eager")
+
+
+class EvaluationModule(LightningModule):
+    """One network, images (N, C, H, W) -> logits (N, classes), evaluated as its experiment says."""
+
+    def __init__(self, network: nn.Module, experiment: Experiment, datamodule: DataModule) -> None:
+        super().__init__()
+        self.cell, self.datamodule = experiment.cell, datamodule
+        self.recipe, self.plan = experiment.recipe, experiment.plan
+        channels_last = self.cell.trainer.channels_last
+        self.format = torch.channels_last if channels_last else torch.contiguous_format
+        self.model = network.to(memory_format=self.format)
+        set_plan(network, self.plan)
+        self.statistics = NetworkStatistics(network)
+        self.ranks = Ranks(self, self.plan.devices)
+        self.ema: MovingAverage | None = None
+        if self.recipe.ema is not None:
+            per_epoch = self.recipe.ema_unit == "epoch"
+            self.ema = MovingAverage(network, self.recipe.ema, per_epoch=per_epoch)
+        classes = experiment.data.classes
+        self.validation, self.testing = Evaluation(classes), Evaluation(classes)
+        self.example_weight: float | None = None  # None: the layers' usual one
+        self.alpha_curve: AlphaCurve | None = None
+
+    @property
+    def evaluated(self) -> nn.Module:
+        """The network that evaluations run: the moving average, if there is one."""
+        return self.model if self.ema is None else self.ema.network
+
+    def average_statistics(self) -> None:
+        """Replace running statistics by their mean over all devices."""
+        if self.ranks.number > 1:
+            averages = [] if self.ema is None else [NetworkStatistics(self.ema.network)]
+            self.ranks.average([self.statistics, *averages])
+
+    def recalibrate(self, steps: int) -> None:
+        """Compute running statistics from `steps` global batches under the final weights."""
+        images = self.datamodule.batches_after_training(steps)
+        batches = (batch.to(self.device).to(self.dtype) for batch in images)
+        with self.trainer.precision_plugin.forward_context(), force_eager():
+            recalibrate(self.evaluated, batches, self.ranks.reduce)
+
+    def cast(self, images: Tensor) -> Tensor:
+        """Convert images to the data type and the memory format of the network."""
+        return images.to(self.dtype, memory_format=self.format)
+
+    def on_validation_epoch_start(self) -> None:
+        self.validation.reset()
+        self.average_statistics()
+        if self.example_weight is not None:
+            if lacks_statistics(self.evaluated):
+                self.recalibrate(statistics_steps(self.cell.global_batch))
+            set_example_weight(self.evaluated, self.example_weight)
+
+    def on_test_epoch_start(self) -> None:
+        self.testing.reset()
+        if self.example_weight is not None:
+            set_example_weight(self.evaluated, self.example_weight)
+
+    def validation_step(self, batch: EvaluationBatch, _index: int) -> None:
+        self._evaluate(self.validation, batch)
+
+    def test_step(self, batch: EvaluationBatch, _index: int) -> None:
+        self._evaluate(self.testing, batch)
+
+    def _evaluate(self, evaluation: Evaluation, batch: EvaluationBatch) -> None:
+        if len(batch.labels):  # a device gets none if there are fewer images than devices
+            with force_eager():  # a few passes of other sizes are not worth compiling
+                evaluation.update(self.evaluated(self.cast(batch.images)), batch.labels)
