@@ -12,6 +12,7 @@ Elsewhere: timm's DropPath rescales, as EfficientNet's code does; normalizer-fre
 (Brock, De and Smith 2021, released code), and neither does `rescale=False`.
 """
 
+from collections.abc import Sequence
 from typing import Annotated
 
 import torch
@@ -91,6 +92,21 @@ def set_draws(layers: list[RandomDrop], draws: Draws | None) -> None:
     for number, layer in enumerate(layers):
         # A tensor, because torch.compile would recompile for every new number.
         layer.keys = None if draws is None else draws.keys(f"dropped {number}")
+
+
+def drop_after(layers: Sequence[nn.Module], rate: float) -> None:
+    """Drop values of the outputs of `layers`, each by a dropout of its own.
+
+    Names of parameters stay, so that checkpoints with and without dropout fit each other.
+    """
+    for layer in layers:
+        layer.add_module("dropout", Dropout(rate))
+        layer.register_forward_hook(_drop_output)
+
+
+def _drop_output(layer: nn.Module, _inputs: object, output: Tensor) -> Tensor:
+    dropped: Tensor = layer.get_submodule("dropout")(output)
+    return dropped
 
 
 def set_rescale(network: nn.Module, rescale: bool) -> None:

@@ -28,7 +28,7 @@ Placement: that of switchable normalization.
 Elsewhere:
 
 - The authors' code decays gains and shifts but no logits (`recipe.decayed` without ratio), and
-  clips the gradient of all logits together to norm 1, which is not done here.
+  clips the gradient of all logits together to norm 1 (`recipe.ratio_clip=1`).
 - It divides 0 by 0 where logits are equal and r is above 0; here the ratios stay equal.
 - Its running statistics have momentum 0.003 (0.997 for the old value) and start at 0, and its
   variances are unbiased (`unbiased`).

@@ -19,9 +19,9 @@ from normbench.config.plan import Plan, own_cores, plans
 from normbench.data.dataset import Dataset
 from normbench.data.reading import open_splits
 from normbench.errors import Impossible
-from normbench.models.dropout import set_rescale
+from normbench.models.dropout import drop_after, set_rescale
 from normbench.models.network_info import NetworkInfo
-from normbench.norms.base.layer import Normalizer
+from normbench.norms.base.layer import NormAct, Normalizer
 from normbench.norms.implementation import Implementation
 from normbench.norms.workers import set_workers
 from normbench.training.hardware import missing_compiler, uses_gpu
@@ -122,6 +122,9 @@ class Experiment:
             "model", options, norm=self.norm, num_classes=self.data.classes,
             in_chans=self.data.image_shape[0],
         )  # fmt: skip
+        if self.reg.norm_dropout is not None:
+            layers = [layer for layer in network.modules() if isinstance(layer, NormAct)]
+            drop_after(layers, self.reg.norm_dropout)
         if self.reg.rescale is not None:
             set_rescale(network, self.reg.rescale)
         return network

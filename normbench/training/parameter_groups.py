@@ -90,3 +90,17 @@ def subtract_from_gain_gradients(model: nn.Module, optimizer: Optimizer, offset:
                 gain.grad.sub_(offset)
 
     optimizer.register_step_pre_hook(before_step)
+
+
+def clip_ratio_gradients(model: nn.Module, optimizer: Optimizer, norm: float) -> None:
+    """Scale the gradients of all ratios to at most `norm` before each step of `optimizer`.
+
+    It is the norm of these gradients together (Shao et al. 2019, the authors' code).
+    """
+    ratios = [each.parameter for each in list_parameters(model) if each.role == "ratio"]
+
+    def before_step(*_: object) -> None:
+        nn.utils.clip_grad_norm_(ratios, norm)
+
+    if ratios:
+        optimizer.register_step_pre_hook(before_step)

@@ -29,6 +29,8 @@ class Recipe(LearningRateSchedule):
             (`normbench.training.parameter_groups`).
         gain_target: value towards which weight decay pulls gains; null is 0, as for all other
             parameters, and 1 is their initial value (Summers and Dinneen 2020, section 3.3).
+        ratio_clip: largest norm of the gradient of all logits of ratios together, before weight
+            decay (1 in the code of sparse switchable normalization); null: any.
         recalibration: global batches of training images from which running statistics are computed
             after the training, under its final weights (the "batch average" of switchable
             normalization); null: they stay moving averages.
@@ -52,6 +54,7 @@ class Recipe(LearningRateSchedule):
     weight_decay: NonNegativeFloat = 0.0
     decayed: tuple[str, ...] = ("weight", "bias")
     gain_target: float | None = None
+    ratio_clip: PositiveFloat | None = None
     recalibration: PositiveInt | None = None
     example_weight: Metric | None = None
     ema: Fraction | None = None
@@ -96,6 +99,8 @@ class Recipe(LearningRateSchedule):
         if self.gain_target:
             offset = self.weight_decay * self.gain_target
             parameter_groups.subtract_from_gain_gradients(model, optimizer, offset)
+        if self.ratio_clip is not None:
+            parameter_groups.clip_ratio_gradients(model, optimizer, self.ratio_clip)
         return optimizer
 
     def _create_optimizer(self, groups: list[dict[str, Any]], lr: float) -> Optimizer:

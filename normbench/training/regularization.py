@@ -55,6 +55,8 @@ class Regularization:
         mixup_and_cutmix: with both: either (or null) draws one of the two for each step,
             halves applies each to one half of the images of every step.
         dropout: rate before the classifier; null: the model's.
+        norm_dropout: rate behind every normalization layer and its activation (the study of
+            switchable normalization advises 0.1 to 0.2, appendix B); null: none.
         stochastic_depth: rate that the last block approaches, rising linearly from 0 in the first
             one (Huang et al. 2016); null: the model's.
         rescale: divide kept branches by their probability, as EfficientNet's code does and
@@ -71,6 +73,7 @@ class Regularization:
     cutmix_target: float | None = None
     mixup_and_cutmix: Literal["either", "halves"] | None = None
     dropout: Fraction | None = None
+    norm_dropout: Fraction | None = None
     stochastic_depth: Fraction | None = None
     rescale: bool | None = None
     policy: str | None = None

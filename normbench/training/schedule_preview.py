@@ -87,6 +87,8 @@ def describe_options(recipe: Recipe) -> Iterator[str]:
     """Yield what the recipe sets for images and evaluations, in words."""
     if recipe.crop is not None:
         yield f"training images of {recipe.crop} x {recipe.crop} pixels"
+    if recipe.ratio_clip is not None:
+        yield f"gradients of ratios: clipped together to norm {recipe.ratio_clip:g}"
     if recipe.ema is not None:
         unit = "epoch" if recipe.ema_unit == "epoch" else "step"
         yield f"evaluations: moving average of weights with a decay of {recipe.ema:g} per {unit}"

@@ -221,10 +221,12 @@ def _without_compilation(training: Training) -> Training:
 def explain_unstackable_cell(cell: Cell) -> str:
     """Return why seeds of `cell` cannot be stacked, whatever its network, or ""."""
     plan, trainer = cell.trainer.plans(cell.workers)[0], cell.trainer
+    clip = cell.recipe.options.get("ratio_clip")  # a recipe of the user's own may not have it
     reasons = {
         f"trainer.devices={plan.devices}": plan.devices > 1,
         f"{plan.accumulation} forward passes a step": plan.accumulation > 1,
         "precision=16-mixed": cell.precision == "16-mixed",
+        f"recipe.ratio_clip={clip}, a norm over all layers of a run": clip is not None,
         "trainer.channels_last=true": trainer.channels_last,
         f"trainer.impl={trainer.impl}": trainer.impl not in ("auto", "eager"),
         "trainer.cuda_graph=true": trainer.cuda_graph,

@@ -1,6 +1,7 @@
 """Dropout and stochastic depth: drawn by image and epoch, in whatever order and portion."""
 
 import math
+from copy import deepcopy
 from typing import Any
 
 import pytest
@@ -9,6 +10,8 @@ from torch import Tensor, nn
 
 from normbench.data.counter_rng import Draws
 from normbench.models.dropout import Dropout, StochasticDepth, drop_layers, linear_rates, set_draws
+from normbench.norms.base.layer import NormAct
+from normbench.training.experiment import Experiment
 from support.cells import SHORT, cell, train_cell
 
 KINDS = [Dropout, StochasticDepth]
@@ -61,6 +64,26 @@ def test_drops_depend_on_seed_epoch_image_and_layer_alone(kind: Any) -> None:
     assert not torch.equal(pair[0](x), pair[1](x))
 
 
+@pytest.mark.parametrize("norm", ["sn", "bn", "nf"])
+def test_a_level_of_regularization_drops_behind_every_normalization_layer(norm: str) -> None:
+    words = (f"norm={norm}", "model=resnet14_v2")
+    plain = Experiment(cell(*words)).build_network()
+    network = Experiment(cell(*words, "reg.norm_dropout=0.2")).build_network()
+    layers = [layer for layer in network.modules() if isinstance(layer, NormAct)]
+    assert len(drop_layers(network)) == len(layers) > 10
+    assert [*network.state_dict()] == [*plain.state_dict()]
+    network.load_state_dict(plain.state_dict())
+    x = torch.randn(4, 1, 8, 8)
+    torch.testing.assert_close(network.eval()(x), plain.eval()(x))
+    layer, before = layers[0].train(), deepcopy(plain.get_submodule("blocks.0.norms.0")).train()
+    x = torch.randn(100, 16, 4, 4)
+    announced(layer, torch.arange(100))
+    y, z = layer(x), before(x)
+    kept = y != 0
+    torch.testing.assert_close(y[kept], z[kept] / 0.8)
+    assert (y[z != 0] == 0).float().mean().item() == pytest.approx(0.2, abs=0.02)
+
+
 def test_layers_of_rate_0_do_not_change_the_drops_of_others() -> None:
     x = torch.ones(1000, 8)
     alone = announced(Dropout(0.5), IMAGES)(x)
@@ -102,7 +125,9 @@ def losses(*words: str) -> list[float]:
 
 
 def test_chunks_do_not_change_the_drops_of_a_training() -> None:
-    drops = ("model.dropout=0.2", "model.stochastic_depth=0.3", "recipe.images=1280")
+    drops = ("model.dropout=0.2", "model.stochastic_depth=0.3", "reg.norm_dropout=0.1")
+    drops += ("recipe.images=1280",)
     once = losses(*drops, "trainer.chunk=1")
     assert losses(*drops, "trainer.chunk=7") == once
+    assert losses(*drops, "reg.norm_dropout=null") != once
     assert losses("recipe.images=1280") != once

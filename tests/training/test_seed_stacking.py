@@ -172,6 +172,7 @@ def test_one_that_diverges_is_told_and_leaves_the_others_alone(tmp_path: Path) -
         (["trainer.devices=2"], "trainer.devices=2"),
         (["trainer.per_forward=1"], "4 forward passes a step"),
         (["precision=16-mixed"], "precision=16-mixed"),
+        (["recipe.ratio_clip=1"], "recipe.ratio_clip=1, a norm over all layers of a run"),
         (["trainer.channels_last=true"], "trainer.channels_last=true"),
         (["trainer.impl=lean"], "trainer.impl=lean"),
     ],

@@ -177,6 +177,25 @@ def test_decay_pulls_gains_to_their_target_and_all_else_to_zero(
         torch.testing.assert_close(each.parameter.detach(), wanted, atol=1e-3, rtol=0)
 
 
+@pytest.mark.parametrize(("gradient", "norm"), [(1.0, 0.5), (1e-6, None)])
+def test_gradients_of_ratios_are_clipped_together(gradient: float, norm: float | None) -> None:
+    clipping = recipe(ratio_clip=0.5, weight_decay=0.0, momentum=0, nesterov=False)
+    network = model(norm=normalizer("sn"), num_classes=10, **network_for("sn")).double()
+    optimizer = clipping.build_optimizer(network, 128)
+    listed = list(list_parameters(network))
+    before = [each.parameter.detach().clone() for each in listed]
+    for each in listed:
+        each.parameter.grad = torch.full_like(each.parameter, gradient)
+    optimizer.step()
+    steps = [b - e.parameter.detach() for e, b in zip(listed, before, strict=True)]
+    lr = clipping.peak_lr(128)
+    ratios = [s.flatten() for e, s in zip(listed, steps, strict=True) if e.role == "ratio"]
+    whole = gradient * len(torch.cat(ratios)) ** 0.5
+    assert float(torch.cat(ratios).norm()) == pytest.approx(lr * (norm or whole), rel=1e-4)
+    others = [s.flatten() for e, s in zip(listed, steps, strict=True) if e.role != "ratio"]
+    torch.testing.assert_close(torch.cat(others), torch.full_like(torch.cat(others), lr * gradient))
+
+
 @pytest.mark.parametrize(("norm", "role"), [("sn", "ratio"), ("gn_pn", "proxy"), ("bn", "gain")])
 def test_the_demo_recipe_decays_ratios_proxies_and_gains(norm: str, role: str) -> None:
     network = model(norm=normalizer(norm), num_classes=10, **network_for(norm))
