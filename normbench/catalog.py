@@ -117,7 +117,7 @@ def count_parameters(norm: Normalizer) -> str:
     with torch.device("meta"):  # shapes without memory
         layer = norm.layer(_CHANNELS)
         plain = nn.Conv2d(1, _CHANNELS, 3, bias=norm.conv_bias)
-        conv = plain if norm.conv is None else norm.conv.convert(plain)
+        conv = plain if norm.conv is None else norm.conv.apply(plain)
     sizes = [parameter.numel() for parameter in layer.parameters()]
     text = str(sizes.count(_CHANNELS))
     if rest := sum(size for size in sizes if size != _CHANNELS):

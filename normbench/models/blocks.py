@@ -32,7 +32,7 @@ Schemes = tuple[type[Residual], ...]
 #: A size of each stage. The command line checks such types, so constructors need not.
 Stages = Annotated[tuple[PositiveInt, ...], Field(min_length=1)]
 
-#: Residual schemes that post-activation, pre-activation and other blocks support.
+#: Residual schemes that post-activation, pre-activation (and mobile), and other blocks support.
 V1: Schemes = (Residual, FixUp)
 V2: Schemes = (Residual, SkipInit, NormalizerFree)
 PLAIN: Schemes = (Residual,)
@@ -215,7 +215,7 @@ def convolution(norm: Normalizer, conv: Conv, *, bias: bool = True) -> nn.Conv2d
     )  # fmt: skip
     if conv.same and conv.stride > 1:  # with stride 1 both paddings are the same
         plain = SameConv2d(plain)
-    return plain if norm.conv is None else norm.conv.convert(plain)
+    return plain if norm.conv is None else norm.conv.apply(plain)
 
 
 def excitation(norm: Normalizer, conv: Conv) -> nn.Module:
@@ -310,5 +310,5 @@ def require_residual(norm: Normalizer, offered: Schemes) -> None:
         raise Impossible(
             f"the normalizer asks for residual branches of kind {norm.residual}, which this model "
             f"does not have; post-activation models (model=resnet14, resnet50) have {v1}, and "
-            f"pre-activation models (model=resnet14_v2, resnet50_v2) {v2}"
+            f"pre-activation and mobile models (model=resnet14_v2, efficientnet_b0) {v2}"
         )

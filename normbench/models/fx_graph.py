@@ -22,6 +22,7 @@ from normbench.errors import Impossible
 from normbench.models import layer_types
 from normbench.norms.base.activations import GAINS
 from normbench.norms.base.layer import NormAct
+from normbench.norms.base.residual import Join
 from normbench.norms.base.same_padding import SameMaxPool2d
 
 ADDITIONS = {operator.add, operator.iadd, torch.add, "add", "add_"}
@@ -43,7 +44,7 @@ class Tracer(fx.Tracer):
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
         return (
             isinstance(
-                m, (*layer_types.NORMS, *_DROPS, NormAct, nn.Conv2d, nn.Linear, SameMaxPool2d)
+                m, (*layer_types.NORMS, *_DROPS, NormAct, Join, nn.Conv2d, nn.Linear, SameMaxPool2d)
             )
             or layer_types.is_activation_or_gate(m)
             or type(m) in get_notrace_modules()

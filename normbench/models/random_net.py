@@ -64,7 +64,7 @@ class RandomNet(nn.Module):
                 nn.init.normal_(layer.weight, 1.0, gain)
             if layer.bias is not None:
                 nn.init.normal_(layer.bias, 0.0, shift)
-            layers += [conv if norm.conv is None else norm.conv.convert(conv), layer]
+            layers += [conv if norm.conv is None else norm.conv.apply(conv), layer]
         self.layers = nn.Sequential(*layers)
         self.head = nn.Linear(width, num_classes)
         # The mean square of gains around 1 is 1 + their variance (theorem 1).

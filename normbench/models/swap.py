@@ -40,7 +40,7 @@ from torch import fx, nn
 from torch.nn import functional as F
 
 from normbench.errors import Impossible
-from normbench.models.blocks import PLAIN, require_residual
+from normbench.models.blocks import PLAIN, Schemes, require_residual
 from normbench.models.dropout import Dropout, StochasticDepth
 from normbench.models.fx_graph import ADDITIONS, NORM_FUNCTIONS, CallGraph, depths
 from normbench.models.layer_types import (
@@ -65,6 +65,7 @@ def swap(
     *,
     image: tuple[int, int, int] = (3, 224, 224),
     allow_left: bool = False,
+    residual: Schemes = PLAIN,
 ) -> fx.GraphModule:
     """Return `network` with `norm` in it.
 
@@ -75,6 +76,8 @@ def swap(
         image: (C, H, W) of an image on which the network runs, large enough that maps become 1x1
             only by pooling. The result takes other sizes too.
         allow_left: leave batch normalizations that cannot be replaced.
+        residual: residual schemes that the network's blocks can have and, where the normalizer asks
+            for one, have already.
 
     Raises:
         TypeError: `norm` is not a normalizer.
@@ -90,7 +93,7 @@ def swap(
     graph = CallGraph(network, image)
     _refuse_functions(graph)
     if not _is_normalizer_free(graph, norm):
-        require_residual(norm, PLAIN)
+        require_residual(norm, residual)
         _replace_norms(graph, norm)
         _replace_activations(graph, norm)
         _standardize(graph, norm)
@@ -276,7 +279,7 @@ def _standardize(graph: CallGraph, norm: Normalizer) -> None:
                 raise Impossible(f"{kind} is no convolution whose weights can be standardized")
             if isinstance(conv, timm.layers.Conv2dSame) or getattr(conv, "same_pad", False):
                 graph.pad_before(call, conv)
-            graph.replace(call, norm.conv.convert(conv))
+            graph.replace(call, norm.conv.apply(conv))
 
 
 def _on_maps(graph: CallGraph, call: fx.Node) -> bool:

@@ -18,9 +18,12 @@ from pydantic import Field, PositiveInt
 from timm.models.efficientnet import EfficientNet, decode_arch_def, round_channels
 from torch import nn
 
+from normbench.models.blocks import V2, require_residual
 from normbench.models.dropout import Fraction
+from normbench.models.mobile_blocks import join_blocks
 from normbench.models.swap import swap
 from normbench.norms.base.layer import Normalizer
+from normbench.norms.base.residual import Residual
 
 _ACTS = {"relu": nn.ReLU, "relu6": nn.ReLU6, "silu": nn.SiLU, "hardswish": nn.Hardswish}
 Multiplier = Annotated[float, Field(ge=0.05)]
@@ -111,6 +114,9 @@ def mbconv_net(
 ) -> nn.Module:
     """Build a network of mobile blocks: (N, in_chans, H, W) -> logits (N, num_classes).
 
+    Normalizers with residual schemes of their own, nf and skipinit, change the blocks
+    (`normbench.models.mobile_blocks`).
+
     Args:
         blocks: the stages, in timm's notation.
         width: multiplies the channels of all blocks, to the nearest multiple of 8.
@@ -130,6 +136,7 @@ def mbconv_net(
         ValueError: a block is not in timm's notation.
         Impossible: the network cannot use this normalizer.
     """
+    require_residual(norm, V2)
     try:
         stages = decode_arch_def([[block] for block in blocks], depth, group_size=group_size)
     except (AssertionError, ValueError, KeyError) as error:
@@ -142,4 +149,7 @@ def mbconv_net(
         drop_rate=dropout, drop_path_rate=stochastic_depth,
     )  # fmt: skip
     network.conv_stem.stride = (stem_stride, stem_stride)  # timm's builder always takes 2
-    return swap(network, norm.with_max_groups(max_groups), image=(in_chans, *IMAGE))
+    if type(norm.residual) is not Residual:
+        join_blocks(network, norm)
+    norm = norm.with_max_groups(max_groups)
+    return swap(network, norm, image=(in_chans, *IMAGE), residual=V2)

@@ -12,7 +12,8 @@ convolutions with scaled weight standardization (`normbench.norms.base.standardi
     W_hat[o] = gain[o] * (W[o] - mean[o]) / sqrt(max(fan-in * var[o], ws_eps))
 
 whose gains, initially 1, and biases replace those of a layer; with `weights: gaussian` the
-convolutions are plain. nf, skipinit and fixup need residual branches of their own
+convolutions are plain, with `weights: gaussian_depthwise` only the depthwise ones, as the paper
+tries in EfficientNet. nf, skipinit and fixup need residual branches of their own
 (`normbench.norms.base.residual`), which an architecture provides:
 
     nf          x + alpha * g * f(x / beta)     beta^2 the variance of x at initialization
@@ -21,8 +22,9 @@ convolutions are plain. nf, skipinit and fixup need residual branches of their o
 
 Nothing differs in evaluation.
 
-Placement: nf and skipinit in pre-activation blocks (v2), fixup in post-activation blocks (v1). In
-nf blocks the activation precedes the division by beta, as in the paper's code.
+Placement: nf and skipinit in pre-activation blocks (v2) and mobile blocks
+(`normbench.models.mobile_blocks`), fixup in post-activation blocks (v1). In nf's pre-activation
+blocks the activation precedes the division by beta, as in the paper's code.
 
 Elsewhere:
 
@@ -76,7 +78,8 @@ class NF(Normalizer):
         ws_eps: lower bound of fan-in times the variance of a filter's weights.
         gain: factor of every activation; null: the activation's own gain.
         weights: gaussian leaves convolutions plain, initialized as N(0, 1 / fan-in), which with
-            gain sqrt(2) and ReLU is He's initialization. null: scaled weight standardization.
+            gain sqrt(2) and ReLU is He's initialization. gaussian_depthwise does so with depthwise
+            convolutions alone. null: scaled weight standardization.
         gate: factor of squeeze-excite gates; null: 2, as gates are 1/2 on average.
     """
 
@@ -84,17 +87,19 @@ class NF(Normalizer):
     skip_gain: bool = True
     ws_eps: float = positive(1e-4)  # the paper's code
     gain: float | None = positive(None)
-    weights: Literal["gaussian"] | None = None
+    weights: Literal["gaussian", "gaussian_depthwise"] | None = None
     gate: float | None = positive(None)
     batch_independent: ClassVar[bool] = True
 
     @property
     def conv(self) -> Standardization | None:
-        return None if self.weights else Standardization("scaled_ws", self.ws_eps)
+        if self.weights == "gaussian":
+            return None
+        return Standardization("scaled_ws", self.ws_eps, depthwise=self.weights is None)
 
     @property
     def conv_bias(self) -> bool:
-        return self.conv is None  # standardized convolutions have their own bias
+        return self.weights is not None  # standardized convolutions have their own bias
 
     @property
     def residual(self) -> NormalizerFree:

@@ -62,6 +62,8 @@ SUMS: dict[str, tuple[int, float]] = {
     "nf_5": (27, 103.63),
     "nf_6": (8, 615.4),
     "nf_7": (40, 2230.495),
+    "nf_augmentation": (3, 230.5),
+    "nf_efficientnet": (2, 150.2),
     "proxy_norm_10": (16, 1274.8),
     "proxy_norm_11": (40, 2906.8),
     "proxy_norm_12": (32, 2473.8),
@@ -98,7 +100,7 @@ def of_row(name: str, *row: str) -> list[Any]:
 def test_every_table_of_the_papers_is_there() -> None:
     wanted = {
         *(f"evonorm_{part}" for part in (*range(9, 14), "fig10")),
-        *(f"nf_{n}" for n in range(1, 8)),
+        *(f"nf_{part}" for part in (*range(1, 8), "augmentation", "efficientnet")),
         *(f"proxy_norm_{n}" for n in range(2, 17)),
         *(f"four_things_fig{number}" for number in range(1, 6)),
         *(f"four_things_{part}" for part in ("decay", "batch_group", "negatives")),

@@ -46,7 +46,7 @@ def tenths(lr: float, *epochs: int, start: float = 0.0) -> Rates:
 EVONORM = {1024: 0.4, 512: 0.2, 256: 0.1, 128: 0.05, 64: 0.025, 32: 0.0125}  # tables 9 to 12
 MOBILE = {4096: 0.48, 2048: 0.24, 1024: 0.12, 512: 0.06, 256: 0.03, 128: 0.015}  # table 13
 SWITCHABLE = {256: 0.1, 64: 0.025, 32: 0.0125, 16: 0.00625}  # (8, 32), (8, 8), (8, 4), (8, 2)
-LR, SMALL = 768 / 2**14, 0.97  # Proxy Norm's EfficientNets
+LR, SMALL = 768 / 2**14, 0.97  # EfficientNets: Proxy Norm's rate, and the factor of all
 #: Training images, and learning rates by global batch and epoch as the papers give them; a warm-up
 #: begins at about 0. The epoch None is the last step.
 PAPERS: dict[str, tuple[int, dict[int, Rates]]] = {
@@ -57,6 +57,10 @@ PAPERS: dict[str, tuple[int, dict[int, Rates]]] = {
     "evonorm_resnet_180_cosine": (
         IMAGENET, {b: {0: 0, 10.01: lr, 95: lr / 2, None: 0} for b, lr in EVONORM.items()}),
     "evonorm_mobilenet": (IMAGENET, {b: {5.01: lr, None: 0} for b, lr in MOBILE.items()}),
+    "evonorm_efficientnet": (
+        IMAGENET,
+        {b: {0: 0, 5.01: lr * SMALL**2, 7.21: lr * SMALL**3, 24.01: lr * SMALL**10}
+         for b, lr in {4096: 0.256, 2048: 0.128}.items()}),
     "evonorm_proxy_b": (CIFAR, {128: {0: 0.1, 2.5: 0.1, None: 0.1}}),
     "evonorm_proxy_s": (CIFAR, {128: {0: 0.1, 6.41: 0.05, None: 0}}),
     "nf_resnet": (IMAGENET, {1024: {0: 0, 5.01: 0.4, 47.5: 0.2, None: 0}}),
@@ -76,6 +80,7 @@ PULLS: dict[str, tuple[str, float, bool, float, set[str]]] = {
     "evonorm_resnet_180": ("SGD", 0.9, True, 1e-4, {"weight", "bias"}),
     "evonorm_resnet_180_cosine": ("SGD", 0.9, True, 1e-4, {"weight", "bias"}),
     "evonorm_mobilenet": ("SGD", 0.9, True, 1e-4, {"weight", "bias"}),
+    "evonorm_efficientnet": ("RMSpropTF", 0.9, False, 1e-5, {"weight", "bias"}),
     "evonorm_proxy_b": ("SGD", 0.9, True, 1e-4, {"weight", "bias"}),
     "evonorm_proxy_s": ("SGD", 0.9, True, 1e-4, {"weight", "bias"}),
     "nf_resnet": ("SGD", 0.9, True, 5e-5, {"weight"}),

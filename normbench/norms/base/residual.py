@@ -8,7 +8,8 @@
 
 In nf beta is the standard deviation of x at initialization, which follows from the architecture: a
 block adds alpha^2 to the variance, and a transition block, whose shortcut convolution takes the
-scaled input, starts again at 1. As in the paper, this leaves out g.
+scaled input, starts again at 1. As in the paper, this leaves out g. Networks that mix blocks with
+and without shortcut are not in the paper's equations (`deviations_of_blocks`).
 """
 
 # ruff: noqa: ARG002 (no scheme initializes everything that it could)
@@ -46,6 +47,10 @@ class Residual:
     def deviations(self, depths: Sequence[int]) -> list[list[float]]:
         """Return the divisor of each block's input, for stages of `depths` blocks."""
         return [[1.0] * depth for depth in depths]
+
+    def deviations_of_blocks(self, shortcuts: Sequence[bool]) -> list[float]:
+        """Return the divisor of each block's input; `shortcuts` says which blocks have one."""
+        return [1.0] * len(shortcuts)
 
     def initialize(self, network: nn.Module, branches: Branches, head: nn.Linear) -> None:
         """Initialize a network for the scheme, after the architecture's initialization.
@@ -108,6 +113,17 @@ class NormalizerFree(Residual):
                 # Both paths of a transition start from variance 1.
                 var = (1.0 if block == 0 else var) + self.alpha**2
             betas.append(stage)
+        return betas
+
+    def deviations_of_blocks(self, shortcuts: Sequence[bool]) -> list[float]:
+        """Return beta of every block, if a block without shortcut is its branch alone.
+
+        Such a block's output, like the stem's, has variance 1.
+        """
+        betas, var = [], 1.0
+        for shortcut in shortcuts:
+            betas.append(sqrt(var))
+            var = var + self.alpha**2 if shortcut else 1.0
         return betas
 
 

@@ -32,6 +32,12 @@ class Standardization:
 
     kind: Kind
     eps: float  # keeps the divisor from 0
+    depthwise: bool = True  # False: depthwise convolutions stay plain
+
+    def apply(self, conv: nn.Conv2d) -> nn.Conv2d:
+        """Return `conv` converted or, if it is depthwise and those stay plain, as it is."""
+        plain = not self.depthwise and conv.groups == conv.in_channels > 1
+        return conv if plain else self.convert(conv)
 
     def convert(self, conv: nn.Conv2d) -> "StandardizedConv2d":
         """Return a convolution with the parameters of `conv` and standardized weights.
