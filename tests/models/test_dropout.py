@@ -125,8 +125,10 @@ def losses(*words: str) -> list[float]:
 
 
 def test_chunks_do_not_change_the_drops_of_a_training() -> None:
-    drops = ("model.dropout=0.2", "model.stochastic_depth=0.3", "reg.norm_dropout=0.1")
-    drops += ("recipe.images=1280",)
+    drops = [
+        "model.dropout=0.2", "model.stochastic_depth=0.3", "reg.norm_dropout=0.1",
+        "recipe.images=1280",
+    ]  # fmt: skip
     once = losses(*drops, "trainer.chunk=1")
     assert losses(*drops, "trainer.chunk=7") == once
     assert losses(*drops, "reg.norm_dropout=null") != once
