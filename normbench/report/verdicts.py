@@ -25,9 +25,11 @@ METHOD = (
     "or a standard deviation. A trend must hold between every two neighbouring numbers of images "
     "per worker. The intervals are 95 % confidence intervals over seeds: Welch's for differences "
     "of means, also in tables that print medians; Tukey-Kramer's for spreads; the chi-square "
-    "interval for standard deviations. For a claim about several entries, or about the best of "
-    "several, the intervals are Bonferroni-corrected so that all hold together with 95 %, and the "
-    "weakest is shown. Seeds of two entries are not paired, because networks with different "
+    "interval for standard deviations. A claim that several comparisons all hold is confirmed if "
+    "each of them alone is confirmed (an intersection-union test, Berger 1982). It is refuted if "
+    "one of them is refuted by an interval that is Bonferroni-corrected for their number, because "
+    "any of them may be the one that noise moves. The weakest is shown. For the best of several "
+    "entries the interval is Bonferroni-corrected too. Seeds of two entries are not paired, because networks with different "
     "normalizers share little more than the seed. Where a row or column of the table itself is a "
     "difference, it has one value for each seed of both its entries, and the interval is "
     "Student's over these pairs; so are the intervals in the footnotes of a table. Confirmed or "
@@ -158,7 +160,6 @@ def judge(claim: Claim, table: Table) -> Verdict:
     alternatives = list(claim_alternatives(claim, table.spec))
     comparisons = [alternatives] if claim.average else [[picks] for picks in alternatives]
     weighted = [_mean_weights(claim, picks) for picks in comparisons]
-    confidence = _bonferroni(len(weighted))
     verdicts = []
     for weights in weighted:
         # An entry may be in several comparisons of a mean; it has one weight and one sample.
@@ -166,7 +167,7 @@ def judge(claim: Claim, table: Table) -> Verdict:
         if any(map(_out_of_memory, entries.values())):
             continue  # without a number there is no speed to compare, in the paper either
         obstacle = _obstacle(claim, entries)
-        verdicts.append(obstacle or _compare(claim, entries, weights, confidence))
+        verdicts.append(obstacle or _judge_one(claim, entries, weights, len(weighted)))
     nothing = Verdict("untested", reason="none of these runs fits into the memory of the device")
     return _weakest(claim, verdicts or [nothing])
 
@@ -188,6 +189,24 @@ def _bonferroni(comparisons: int, confidence: float = CONFIDENCE) -> float:
     Bonferroni's correction (Dunn 1961).
     """
     return 1 - (1 - confidence) / comparisons
+
+
+def _judge_one(
+    claim: Claim,
+    entries: Mapping[Position, Entry],
+    weights: Mapping[Position, float],
+    comparisons: int,
+) -> Verdict:
+    """Return the verdict on one of several comparisons, all of which the claim says hold.
+
+    The claim is confirmed by an intersection-union test (Berger 1982): every comparison is tested
+    at the full level. It is refuted by any of them, which needs Bonferroni's correction. Holm's
+    would refute the same claims, as its first step is Bonferroni's.
+    """
+    verdict = _compare(claim, entries, weights, CONFIDENCE)
+    if verdict.outcome != "refuted":
+        return verdict
+    return _compare(claim, entries, weights, _bonferroni(comparisons))
 
 
 def _compare(
