@@ -23,16 +23,18 @@ METHOD = (
     "A claim compares entries of a table. Its effect is the quantity compared with the bound: a "
     "difference, a difference of differences, the spread of a row (largest minus smallest mean) "
     "or a standard deviation. A trend must hold between every two neighbouring numbers of images "
-    "per worker. The intervals are 95 % confidence intervals over seeds: Welch's for differences "
-    "of means, also in tables that print medians; Tukey-Kramer's for spreads; the chi-square "
+    "per worker. The intervals are 95 % confidence intervals over seeds, for variances that may "
+    "differ: Welch's for differences of means, also in tables that print medians; the chi-square "
     "interval for standard deviations. A claim that several comparisons all hold is confirmed if "
     "each of them alone is confirmed (an intersection-union test, Berger 1982). It is refuted if "
     "one of them is refuted by an interval that is Bonferroni-corrected for their number, because "
-    "any of them may be the one that noise moves. The weakest is shown. For the best of several "
-    "entries the interval is Bonferroni-corrected too. Seeds of two entries are not paired, because networks with different "
-    "normalizers share little more than the seed. Where a row or column of the table itself is a "
-    "difference, it has one value for each seed of both its entries, and the interval is "
-    "Student's over these pairs; so are the intervals in the footnotes of a table. Confirmed or "
+    "any of them may be the one that noise moves. The weakest is shown. A spread is treated in the "
+    "same way: its upper end is the largest of all pairs' intervals, its lower end comes from "
+    "Games and Howell's intervals for all pairs together. For the best of several entries the "
+    "interval is Bonferroni-corrected. Seeds of two entries are not paired, because networks with "
+    "different normalizers share little more than the seed. Where a row or column of the table "
+    "itself is a difference, it has one value for each seed of both its entries, and the interval "
+    "is Student's over these pairs; so are the intervals in the footnotes of a table. Confirmed or "
     "refuted: the whole interval lies on one side of the bound. Undecided: the interval contains "
     "the bound, or there is no interval because there is one seed or all seeds gave the same "
     "number. Untested: an entry has no runs, or the entries are equal by construction because "
@@ -219,7 +221,7 @@ def _compare(
     # The best of several was chosen by these same numbers, so its interval covers all of them.
     confidence = _bonferroni(max(entry.among for entry in entries.values()), confidence)
     if claim.kind == "spread":
-        effect = statistics.tukey_spread(values, confidence)
+        effect = statistics.spread(values, confidence)
     elif claim.kind == "deviation":
         effect = statistics.std_interval(values[0], confidence)
     else:

@@ -15,12 +15,7 @@ from normbench.errors import BadInput
 from normbench.report import build, exports
 from normbench.report.claims import Claim, claims
 from normbench.report.pivot import tables
-from normbench.report.statistics import (
-    std_interval,
-    tukey_margins,
-    tukey_spread,
-    welch_contrast,
-)
+from normbench.report.statistics import std_interval, welch_contrast
 from normbench.report.table_spec import spec
 from normbench.report.verdicts import Verdict, judge, judge_claims, judge_published
 from normbench.results import Row
@@ -71,14 +66,6 @@ def test_a_difference_has_welchs_interval() -> None:
     assert (result.low, result.high) == pytest.approx((low, high))
     assert result.value == pytest.approx(fmean(first) - fmean(second))
     assert result.seeds == 3
-
-
-def test_a_spread_has_tukeys_interval() -> None:
-    samples = [[1.0, 2.0, 3.5], [0.0, 0.5, 1.2, 0.7], [5.0, 5.5]]
-    result = tukey_spread(samples)
-    interval = stats.tukey_hsd(*samples).confidence_interval(0.95)
-    assert result.value == pytest.approx(5.25 - 0.6)
-    assert (result.low, result.high) == pytest.approx((interval.low.max(), interval.high.max()))
 
 
 def test_the_interval_of_a_difference_of_differences_covers_as_often_as_it_says() -> None:
@@ -406,17 +393,6 @@ def test_every_claim_is_tried_before_every_table() -> None:
     assert text.count("Untested, because their tables have no runs:") == 5
     assert all(each.says in text for each in ALL)
     assert len(exports.claims_csv(result).splitlines()) == len(result) + 1
-
-
-# Several comparisons
-
-
-def test_the_honest_significant_difference_is_scipys() -> None:
-    samples = [[80.0, 80.2, 80.9], [70.0, 70.5, 73.0, 71.0], [79.0, 79.5]]
-    interval = stats.tukey_hsd(*samples).confidence_interval(0.95)
-    for k, margin in enumerate(tukey_margins(samples)):
-        if k:
-            assert margin == pytest.approx((interval.high[0, k] - interval.low[0, k]) / 2, rel=1e-4)
 
 
 def test_a_deviation_has_the_interval_of_chi_square() -> None:

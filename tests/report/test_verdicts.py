@@ -128,7 +128,7 @@ def test_the_spread_of_the_best_of_several_has_an_interval_for_all_of_them() -> 
     (table,) = tables([known], rows, None)
     samples = [list(cell.values.values()) for cell in table.lines["gain",]]
     result = judge(claim(known, spread=[["gain", "*"]], bound=50.0), table)
-    assert result.effect == statistics.tukey_spread(samples, 1 - 0.05 / 3)
+    assert result.effect == statistics.spread(samples, 1 - 0.05 / 3)
 
 
 # The paper's own numbers
