@@ -142,7 +142,7 @@ def _latex_lines(table: Table, stubs: int) -> list[str]:
 
 def claims_markdown(results: Sequence[ClaimResult]) -> str:
     """Return the claims of each paper as a table in Markdown."""
-    columns = ("claim", "place", "as published", "setting", "verdict", "effect [95 %]", "n")
+    columns = ("claim", "place", "as published", "setting", "verdict", "effect [interval]", "n")
     parts = ["# The papers' claims, tested\n", f"{count_verdicts(results)}.\n", f"{METHOD}\n"]
     for paper, claims in group_claims(results).items():
         parts.append(f"\n## {escape_markdown(paper)}\n")

@@ -6,13 +6,15 @@ from statistics import fmean, median
 
 from normbench.config.files import CONF, names
 from normbench.report.markdown import escape_markdown
+from normbench.report.planned_seeds import UNPLANNED, confidence
 from normbench.report.statistics import MINUS, Effect, summary, unstable, welch_contrast
 from normbench.report.table import WORDS, Entry, Table
 
 METHOD = (
     "For each number of images per worker: the normalizer with the best mean, and how much lower "
     "the others are, with intervals that hold for all pairs together with 95 % (Games and Howell "
-    "1976; variances may differ, and the best may be chosen by the same seeds). A normalizer is "
+    "1976; variances may differ, and the best may be chosen by the same seeds). They are of 99.9 % "
+    "where the number of seeds is not that of the sweep's file, or 3 without one. A normalizer is "
     'significantly worse if its whole interval lies above 0. "Not significantly worse" does not '
     'mean "as good": the upper end says how much worse it may be. A normalizer is unstable if its '
     "variance over seeds is significantly above that of the others (F test, 1 %, "
@@ -30,6 +32,7 @@ class Candidate:
     std: float | None  # None with one seed
     seeds: int
     lower: Effect | None  # how much lower than the best; None for the best or without an interval
+    planned: bool  # the interval has the planned number of seeds, and so its full level
     unstable: bool  # varies far more over seeds than the others
     time: float | None  # per training image, relative to the fastest
     memory: float | None  # peak, relative to the lowest
@@ -71,12 +74,14 @@ def _advice(batch: int, entries: Mapping[str, Entry]) -> Advice:
     ranked = sorted(complete, key=lambda name: (-fmean(complete[name].values.values()), name))
     samples = [[*complete[name].values.values()] for name in ranked]
     costs = _costs([complete[name] for name in ranked])
+    levels = [confidence([complete[ranked[0]], complete[name]]) for name in ranked]
     candidates = [
-        Candidate(name, *summary(values), len(values), lower, varies, *cost)
-        for name, values, lower, varies, cost in zip(
-            ranked, samples, _below_best(samples), unstable(samples), costs, strict=True
+        Candidate(name, *summary(values), len(values), lower, level != UNPLANNED, varies, *cost)
+        for name, values, lower, level, varies, cost in zip(
+            ranked, samples, _below_best(samples, levels), levels, unstable(samples), costs,
+            strict=True,
         )
-    ]
+    ]  # fmt: skip
     best, others = candidates[:1], candidates[1:]
     return Advice(
         batch,
@@ -88,7 +93,7 @@ def _advice(batch: int, entries: Mapping[str, Entry]) -> Advice:
     )
 
 
-def _below_best(ranked: Sequence[Sequence[float]]) -> list[Effect | None]:
+def _below_best(ranked: Sequence[Sequence[float]], levels: Sequence[float]) -> list[Effect | None]:
     """Return for each sample how much lower than the first, the best, its mean is.
 
     None for the best, and without an interval: of one value, or of values that are all equal.
@@ -96,8 +101,8 @@ def _below_best(ranked: Sequence[Sequence[float]]) -> list[Effect | None]:
     # A single value has no variance and takes no part in the comparison.
     several = max(2, sum(len(values) > 1 for values in ranked))
     differences: list[Effect | None] = []
-    for values in ranked[1:]:
-        lower = welch_contrast([(1.0, ranked[0]), (-1.0, values)], among=several)
+    for values, level in zip(ranked[1:], levels[1:], strict=True):
+        lower = welch_contrast([(1.0, ranked[0]), (-1.0, values)], level, several)
         differences.append(None if lower.low == lower.high else lower)
     return [None, *differences] if ranked else []
 
@@ -179,6 +184,9 @@ def sentence(table: Table, advised: Advice, missing: Sequence[str] = ()) -> str:
         ],
         "Not testable with one seed or equal results": [
             f"{each.name} {each.mean:.{decimals}f}" for each in advised.unsure
+        ],
+        "99.9 % intervals, because the number of seeds is not the planned one": [
+            each.name for each in compared if each.lower and not each.planned
         ],
         "Unstable": [
             f"{each.name} (standard deviation {each.std:.{decimals}f})"
