@@ -33,11 +33,12 @@ from normbench.report.cache import (
     stamp,
     write_if_changed,
 )  # fmt: skip
+from normbench.report.claim_results import ClaimResult
 from normbench.report.claims import Claim, claims
 from normbench.report.figure_kinds import CURVES, FORMATS, PROBE_FIGURES, FileFormat, figure_kinds
 from normbench.report.table import Table
 from normbench.report.table_spec import TableSpec, spec
-from normbench.report.verdicts import ClaimResult, judge_claims, tables_to_show
+from normbench.report.verdicts import judge_claims, tables_to_show
 from normbench.run_files import remove_temporary_files, require_folder
 
 PAGE = "index.html"

@@ -13,11 +13,12 @@ from scipy import stats
 from normbench.config.files import CLAIMS, ROOT, load, names
 from normbench.errors import BadInput
 from normbench.report import build, exports
+from normbench.report.claim_results import Verdict, count_verdicts, expect_by_chance
 from normbench.report.claims import Claim, claims
 from normbench.report.pivot import tables
 from normbench.report.statistics import std_interval, welch_contrast
 from normbench.report.table_spec import spec
-from normbench.report.verdicts import Verdict, judge, judge_claims, judge_published
+from normbench.report.verdicts import judge, judge_claims, judge_published
 from normbench.results import Row
 from support.claims import SPEC, TABLE, claim, verdict
 from support.rows import FAR, runs
@@ -393,6 +394,24 @@ def test_every_claim_is_tried_before_every_table() -> None:
     assert text.count("Untested, because their tables have no runs:") == 5
     assert all(each.says in text for each in ALL)
     assert len(exports.claims_csv(result).splitlines()) == len(result) + 1
+
+
+def test_above_the_verdicts_stands_how_many_may_be_wrong_by_chance() -> None:
+    """A trial is a verdict whose runs give an interval; here 4 of 6."""
+    made = [
+        claim(higher=[["BN", 64], ["BN", 4]]),
+        claim(higher=[["BN", 4], ["BN", 64]]),
+        claim(alike=[["BN", 4], ["BN", 64]], bound=10.0),
+        claim(deviation=[["BN", 4]], bound=1.0),
+        claim(higher=[["GN", 64], ["GN", 4]]),  # one seed
+        claim(higher=[["GN", 16], ["GN", 4]]),  # no runs
+    ]
+    rows = [*FAR, *runs("gn", 4, [70.0]), *runs("gn", 64, [71.0])]
+    results = judge_claims(made, {"made": SPEC}, tables([SPEC], rows, None))
+    said = expect_by_chance(results)
+    assert said.startswith("4 of 6 verdicts are trials: their runs give an interval.")
+    assert said.endswith("expect up to 0.1 false confirmations and 0.1 false refutations.")
+    assert f"{count_verdicts(results)}. {said}\n" in exports.claims_markdown(results)
 
 
 def test_a_deviation_has_the_interval_of_chi_square() -> None:

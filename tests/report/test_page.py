@@ -365,6 +365,12 @@ def test_a_drawing_takes_the_colour_of_the_text_and_has_names_of_its_own() -> No
     )
 
 
+def test_the_number_of_trials_stands_above_the_verdicts(page: Page) -> None:
+    text = "".join(page.words)
+    assert re.search(r"\d+ of \d+ verdicts are trials.*? false refutations\.", text)
+    assert text.index("verdicts are trials") < text.index("A claim compares entries")
+
+
 # The answer
 
 

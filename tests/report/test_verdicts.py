@@ -7,9 +7,10 @@ import pytest
 
 from normbench.errors import BadInput
 from normbench.report import statistics
+from normbench.report.claim_results import Verdict
 from normbench.report.pivot import tables
 from normbench.report.table_spec import spec
-from normbench.report.verdicts import Verdict, judge, judge_published
+from normbench.report.verdicts import judge, judge_published
 from normbench.results import Row
 from support.claims import TABLE, claim, verdict
 from support.rows import runs
