@@ -112,7 +112,7 @@ def count_verdicts(results: Sequence[ClaimResult]) -> str:
 def expect_by_chance(results: Sequence[ClaimResult]) -> str:
     """Return the number of trials and of the errors to expect among them, as a sentence."""
     effects = [result.verdict.effect for result in results if result.verdict.effect]
-    trials = sum(effect.low is not None and effect.low != effect.high for effect in effects)
+    trials = sum(effect.low != effect.high for effect in effects)
     expected = f"{trials * (1 - CONFIDENCE) / 2:.1f}"
     return (
         f"{trials} of {len(results)} verdicts are trials: their runs give an interval. Chance "

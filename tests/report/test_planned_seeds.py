@@ -87,6 +87,6 @@ def test_a_claim_has_its_full_level_with_the_planned_number_of_seeds(
 def test_so_has_the_recommendation(rows: list[Row], planned: bool) -> None:
     (table,) = batch_size_tables(rows)
     said = sentences(table)[0]
-    assert ("Significantly worse: gn 74.0: 1.0 lower [0.3, 1.7]." in said) == planned
+    assert (" Significantly worse: gn" in said) == planned
     mark = " 99.9 % intervals, because the number of seeds is not the planned one: gn."
     assert said.endswith(mark) != planned
