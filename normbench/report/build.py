@@ -162,11 +162,11 @@ def read_report(specs: Sequence[TableSpec], runs: Path) -> Report:
     with left_out() as sentences:
         rows = results.read(runs)
         claims_read = read_claims(specs)
+        # The page lists tables of papers without runs, too.
+        pivoted = pivot.tables(specs, rows, empty=True)
+        shown = tables_to_show(claims_read, pivoted)
+        verdicts = judge_claims(claims_read, {spec.name: spec for spec in specs}, shown)
     leave_out_again(sentences)
-    # The page lists tables of papers without runs, too.
-    pivoted = pivot.tables(specs, rows, empty=True)
-    shown = tables_to_show(claims_read, pivoted)
-    verdicts = judge_claims(claims_read, {spec.name: spec for spec in specs}, shown)
     dropped = {table.spec.name for table in pivoted} - {table.spec.name for table in shown}
     return Report(shown, verdicts, sorted(dropped), runs, complete=not sentences)
 

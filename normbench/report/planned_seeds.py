@@ -10,7 +10,8 @@ from collections.abc import Iterable, Iterator
 from functools import cache
 from typing import Any
 
-from normbench.config.files import SWEEPS, load
+from normbench.config.files import SWEEPS, load, names
+from normbench.errors import DamagedFile, leave_out
 from normbench.report.statistics import CONFIDENCE
 from normbench.report.table import Entry
 
@@ -30,9 +31,16 @@ def _is_planned(entry: Entry) -> bool:
 
 @cache
 def planned_seeds(sweep: str) -> frozenset[int]:
-    """Return the numbers of seeds that the file of a sweep names; parts of a grid may differ."""
-    path = SWEEPS / f"{sweep}.yaml"
-    named = [*_named_seeds(load(path))] if path.is_file() else []
+    """Return the numbers of seeds that the file of a sweep names; parts of a grid may differ.
+
+    A damaged file is left out.
+    """
+    named: list[set[int]] = []
+    if sweep in names(SWEEPS):
+        try:
+            named = [*_named_seeds(load(SWEEPS / f"{sweep}.yaml"))]
+        except DamagedFile as damage:
+            leave_out(damage)
     # A cell may have seeds of several parts of the grid.
     numbers = {*map(len, named), len(set().union(*named))}
     # One seed has no interval, so it is no plan to judge anything by.

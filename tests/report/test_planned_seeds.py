@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from normbench.config.files import SWEEPS, names
+from normbench.errors import LeftOut
 from normbench.report import planned_seeds as module
 from normbench.report.planned_seeds import UNPLANNED_TEXT, planned_seeds
 from normbench.report.recommendation import sentences
@@ -56,6 +57,15 @@ def test_seeds_are_counted_in_hydras_ways_to_write_them(
     monkeypatch.setattr(module, "SWEEPS", tmp_path)
     (tmp_path / "own.yaml").write_text(f"hydra: {{sweeper: {{params: {{seed: '{seeds}'}}}}}}\n")
     assert planned_seeds.__wrapped__("own") == numbers
+
+
+def test_a_damaged_sweep_is_named_and_has_no_plan(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "SWEEPS", tmp_path)
+    (tmp_path / "own.yaml").write_text("hydra: [")
+    with pytest.warns(LeftOut, match="own.yaml line 2"):
+        assert planned_seeds.__wrapped__("own") == {3}
 
 
 NOISE = (-0.3, 0.0, 0.3, 0.1, -0.1)

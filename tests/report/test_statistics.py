@@ -58,6 +58,16 @@ def test_several_samples_have_games_and_howells_intervals() -> None:
     )
 
 
+def test_degrees_of_freedom_of_equal_variances_are_not_rounded_down() -> None:
+    """In floats they are 3.9999999999999996 here."""
+    samples = [[60.8, 61.2, 61.6], [88.6, 89.0, 89.4], [5.0, 6.0, 7.0]]
+    estimate = welch_contrast([(1.0, samples[0]), (-1.0, samples[1])], among=3)
+    assert estimate.low is not None
+    error, _ = welch_error(samples[0], samples[1])
+    quantile = stats.studentized_range.ppf(0.95, 3, 4.0) / 2**0.5
+    assert estimate.value - estimate.low == pytest.approx(quantile * error, rel=1e-6)
+
+
 def welch_error(first: Sequence[float], second: Sequence[float]) -> tuple[float, float]:
     """Return the standard error of a difference and Satterthwaite's degrees of freedom."""
     a, b = (stats.sem(values) ** 2 for values in (first, second))
