@@ -2,7 +2,7 @@
 # slow, at most 20 minutes more. Continuous integration (.ci/run) runs both.
 
 .PHONY: check check-all ffcv format lint types contracts test slow mutants gpu large \
-	errors variances plans kills faults pages coverage
+	errors variances plans kills faults rates pages coverage
 
 PYTEST = python -m pytest --numprocesses=2
 
@@ -54,6 +54,12 @@ pages:
 # Variances in NF-ResNet-50 before training, over those that the paper predicts.
 variances:
 	PYTHONPATH=tests python tests/models/test_architectures.py
+
+# How often verdicts err where the truth is known (docs/statistics.md), and the methods between which
+# was chosen: a quarter of an hour.
+rates:
+	PYTHONPATH=tests python -m support.verdict_rates
+	PYTHONPATH=tests python -m support.interval_candidates
 
 # The difference of every plan of workers from the reference: after each step, and after 20 steps.
 plans:

@@ -1,7 +1,8 @@
 """Reports from rows: tables, figures, claims, recommendation, one page. Imports no torch.
 
 Begin with `__main__` and `build`. `table_spec` and `claims` parse reports/tables/ and
-reports/claims/; `pivot` sorts rows into tables of entries (`table`); `statistics` and `verdicts`
-judge claims; `recommendation` and `footnotes` are sentences. `figure` and `probe_drawings` draw,
-`exports` writes Markdown, CSV and LaTeX, `page` the HTML, and `cache` avoids drawing twice.
+reports/claims/; `pivot` sorts rows into tables of entries (`table`). `verdicts` judges claims by
+intervals (`statistics`, `planned_seeds`), and `claim_results` counts and explains the verdicts;
+`recommendation` and `footnotes` are sentences. `figure` and `probe_drawings` draw, `exports` writes
+Markdown, CSV and LaTeX, `page` the HTML, and `cache` avoids drawing twice.
 """

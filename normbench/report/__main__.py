@@ -25,11 +25,11 @@ from normbench.errors import BadInput, count
 from normbench.records.studies import STUDY, study_file
 from normbench.report import build, recommendation
 from normbench.report.cache import Cache, inputs_digest, write_if_changed
+from normbench.report.claim_results import count_verdicts
 from normbench.report.exports import table_markdown
 from normbench.report.pivot import tables
 from normbench.report.table import Table
 from normbench.report.table_spec import TableSpec
-from normbench.report.verdicts import count_verdicts
 from normbench.run_files import require_writable
 
 

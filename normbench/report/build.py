@@ -34,11 +34,12 @@ from normbench.report.cache import (
     stamp,
     write_if_changed,
 )  # fmt: skip
+from normbench.report.claim_results import ClaimResult
 from normbench.report.claims import Claim, claims
 from normbench.report.figure_kinds import CURVES, FORMATS, PROBE_FIGURES, FileFormat, figure_kinds
 from normbench.report.table import Table
 from normbench.report.table_spec import TableSpec, spec
-from normbench.report.verdicts import ClaimResult, judge_claims, tables_to_show
+from normbench.report.verdicts import judge_claims, tables_to_show
 from normbench.run_files import remove_temporary_files, require_folder
 
 PAGE = "index.html"
@@ -162,11 +163,11 @@ def read_report(specs: Sequence[TableSpec], runs: Path) -> Report:
     with left_out() as sentences:
         rows = results.read(runs)
         claims_read = read_claims(specs)
+        # The page lists tables of papers without runs, too.
+        pivoted = pivot.tables(specs, rows, empty=True)
+        shown = tables_to_show(claims_read, pivoted)
+        verdicts = judge_claims(claims_read, {spec.name: spec for spec in specs}, shown)
     leave_out_again(sentences)
-    # The page lists tables of papers without runs, too.
-    pivoted = pivot.tables(specs, rows, empty=True)
-    shown = tables_to_show(claims_read, pivoted)
-    verdicts = judge_claims(claims_read, {spec.name: spec for spec in specs}, shown)
     dropped = {table.spec.name for table in pivoted} - {table.spec.name for table in shown}
     return Report(shown, verdicts, sorted(dropped), runs, complete=not sentences)
 

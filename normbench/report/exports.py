@@ -7,11 +7,17 @@ from tabulate import tabulate
 
 from normbench.errors import printable
 from normbench.records.probes import csv_text, plain_cell
+from normbench.report.claim_results import (
+    METHOD,
+    ClaimResult,
+    count_verdicts,
+    expect_by_chance,
+    group_claims,
+)  # fmt: skip
 from normbench.report.footnotes import footnotes
 from normbench.report.markdown import escape_markdown
 from normbench.report.table import DAGGER, DOUBLE_DAGGER, Table
 from normbench.report.table_spec import Label
-from normbench.report.verdicts import METHOD, ClaimResult, count_verdicts, group_claims
 
 _LATEX = str.maketrans({
     "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_",
@@ -142,8 +148,9 @@ def _latex_lines(table: Table, stubs: int) -> list[str]:
 
 def claims_markdown(results: Sequence[ClaimResult]) -> str:
     """Return the claims of each paper as a table in Markdown."""
-    columns = ("claim", "place", "as published", "setting", "verdict", "effect [95 %]", "n")
-    parts = ["# The papers' claims, tested\n", f"{count_verdicts(results)}.\n", f"{METHOD}\n"]
+    columns = ("claim", "place", "as published", "setting", "verdict", "effect [interval]", "n")
+    counts = f"{count_verdicts(results)}. {expect_by_chance(results)}"
+    parts = ["# The papers' claims, tested\n", f"{counts}\n", f"{METHOD}\n"]
     for paper, claims in group_claims(results).items():
         parts.append(f"\n## {escape_markdown(paper)}\n")
         if body := [_claim_line(each) for group in claims.values() for each in group if each.table]:

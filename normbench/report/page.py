@@ -17,11 +17,17 @@ from normbench.config.files import SWEEPS, names
 from normbench.errors import DamagedFile
 from normbench.records.studies import study_file
 from normbench.report import recommendation
+from normbench.report.claim_results import (
+    METHOD,
+    ClaimResult,
+    count_verdicts,
+    expect_by_chance,
+    group_claims,
+)  # fmt: skip
 from normbench.report.figure_kinds import CAPTIONS, PROBE_FIGURES, figure_kinds
 from normbench.report.footnotes import footnotes, short_commit
 from normbench.report.table import MISSING, Entry, Table
 from normbench.report.table_spec import FULL, TableSpec
-from normbench.report.verdicts import METHOD, ClaimResult, count_verdicts, group_claims
 from normbench.results import Row
 from normbench.run_files import read_file
 
@@ -62,7 +68,7 @@ def page(
         tables=trained,
         empty=[table for table in tables if not table.runs],
         papers=group_claims(claims),
-        verdicts=count_verdicts(claims),
+        verdicts=f"{count_verdicts(claims)}. {expect_by_chance(claims)}",
         claims_method=METHOD,
         anchor=anchor,
         anchors={anchor(table) for table in tables},  # tables with too few runs are left out

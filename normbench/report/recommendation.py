@@ -6,15 +6,20 @@ from statistics import fmean, median
 
 from normbench.config.files import CONF, names
 from normbench.report.markdown import escape_markdown
-from normbench.report.statistics import summary, tukey_margins
+from normbench.report.planned_seeds import UNPLANNED, confidence
+from normbench.report.statistics import MINUS, Effect, summary, unstable, welch_contrast
 from normbench.report.table import WORDS, Entry, Table
 
 METHOD = (
-    "For each number of images per worker: the normalizer with the best mean, and those not "
-    "significantly worse (Tukey's honest significant difference, 5 % for all pairs). \"Not "
-    'significantly worse" does not mean "as good": with few seeds it includes many normalizers. '
-    "Time is measured per training image, memory is the peak memory of the GPU, both relative to "
-    "the lowest of the compared normalizers."
+    "For each number of images per worker: the normalizer with the best mean, and how much lower "
+    "the others are, with intervals that hold for all pairs together with 95 % (Games and Howell "
+    "1976; variances may differ, and the best may be chosen by the same seeds). They are of 99.9 % "
+    "where the number of seeds is not that of the sweep's file, or 3 without one. A normalizer is "
+    'significantly worse if its whole interval lies above 0. "Not significantly worse" does not '
+    'mean "as good": the upper end says how much worse it may be. A normalizer is unstable if its '
+    "variance over seeds is significantly above that of the others (F test, 1 %, "
+    "Bonferroni-corrected). Time is measured per training image, memory is the peak memory of the "
+    "GPU, both relative to the lowest of the compared normalizers."
 )
 
 
@@ -26,9 +31,16 @@ class Candidate:
     mean: float
     std: float | None  # None with one seed
     seeds: int
-    worse: bool | None  # significantly worse than the best; None if either has one seed
+    lower: Effect | None  # how much lower than the best; None for the best or without an interval
+    planned: bool  # the interval has the planned number of seeds, and so its full level
+    unstable: bool  # varies far more over seeds than the others
     time: float | None  # per training image, relative to the fastest
     memory: float | None  # peak, relative to the lowest
+
+    @property
+    def worse(self) -> bool:
+        """True if it is significantly worse than the best."""
+        return self.lower is not None and self.lower.low is not None and self.lower.low > 0
 
 
 @dataclass(frozen=True)
@@ -37,7 +49,7 @@ class Advice:
 
     batch: int
     good: tuple[Candidate, ...]  # the best and those not significantly worse, best first
-    unsure: tuple[Candidate, ...]  # not testable: they or the best have one seed
+    unsure: tuple[Candidate, ...]  # not testable: they or the best have one seed, or equal ones
     worse: tuple[Candidate, ...]  # significantly worse than the best
     failed: tuple[str, ...]  # with runs that diverged, ran out of memory or are impossible
     untested: tuple[str, ...]  # normalizers of conf/norm/ without a run here
@@ -61,37 +73,38 @@ def _advice(batch: int, entries: Mapping[str, Entry]) -> Advice:
     complete = {name: e for name, e in entries.items() if e.values and not e.failed}
     ranked = sorted(complete, key=lambda name: (-fmean(complete[name].values.values()), name))
     samples = [[*complete[name].values.values()] for name in ranked]
+    costs = _costs([complete[name] for name in ranked])
+    levels = [confidence([complete[ranked[0]], complete[name]]) for name in ranked]
     candidates = [
-        Candidate(name, *summary(values), len(values), worse, *cost)
-        for name, values, worse, cost in zip(
-            ranked, samples, _worse_than_best(samples), _costs([complete[name] for name in ranked]),
+        Candidate(name, *summary(values), len(values), lower, level != UNPLANNED, varies, *cost)
+        for name, values, lower, level, varies, cost in zip(
+            ranked, samples, _below_best(samples, levels), levels, unstable(samples), costs,
             strict=True,
         )
     ]  # fmt: skip
+    best, others = candidates[:1], candidates[1:]
     return Advice(
         batch,
-        tuple(each for each in candidates if each.worse is False),
-        tuple(each for each in candidates if each.worse is None),
-        tuple(each for each in candidates if each.worse),
+        (*best, *(each for each in others if each.lower and not each.worse)),
+        tuple(each for each in others if each.lower is None),
+        tuple(each for each in others if each.worse),
         tuple(failed),
         tuple(name for name in names(CONF / "norm") if name not in tested),
     )
 
 
-def _worse_than_best(ranked: Sequence[Sequence[float]]) -> list[bool | None]:
-    """Return for each sample whether it is significantly worse than the first, the best.
+def _below_best(ranked: Sequence[Sequence[float]], levels: Sequence[float]) -> list[Effect | None]:
+    """Return for each sample how much lower than the first, the best, its mean is.
 
-    None if that or the best has a single value.
+    None for the best, and without an interval: of one value, or of values that are all equal.
     """
-    if not ranked:
-        return []
-    # A single value has no variance and takes no part in the test.
-    several = [values for values in ranked if len(values) > 1]
-    if len(several) < 2 or len(ranked[0]) < 2:
-        return [False, *(None for _ in ranked[1:])]
-    best = fmean(ranked[0])
-    margins = iter(tukey_margins(several))
-    return [best - fmean(values) > next(margins) if len(values) > 1 else None for values in ranked]
+    # A single value has no variance and takes no part in the comparison.
+    several = max(2, sum(len(values) > 1 for values in ranked))
+    differences: list[Effect | None] = []
+    for values, level in zip(ranked[1:], levels[1:], strict=True):
+        lower = welch_contrast([(1.0, ranked[0]), (-1.0, values)], level, several)
+        differences.append(None if lower.low == lower.high else lower)
+    return [None, *differences] if ranked else []
 
 
 def _costs(entries: Sequence[Entry]) -> list[tuple[float | None, float | None]]:
@@ -156,21 +169,43 @@ def sentence(table: Table, advised: Advice, missing: Sequence[str] = ()) -> str:
     decimals = table.spec.decimals
     text = f"With {advised.batch} images per worker"
     if advised.good:
-        best, *others = (_describe(each, decimals) for each in advised.good)
-        text += f" the best is {best}."
+        best, *others = advised.good
+        text += f" the best is {_describe(best, decimals)}."
         if others:
-            text += f" Not significantly worse: {'; '.join(others)}."
+            listed = (f"{_describe(each, decimals)}: {_lower(each, decimals)}" for each in others)
+            text += f" Not significantly worse: {'; '.join(listed)}."
     else:
         text += " no normalizer has a result for every seed."
+    compared = (*advised.good, *advised.worse)
     lists = {
-        "Significantly worse": [f"{each.name} {each.mean:.{decimals}f}" for each in advised.worse],
-        "Not testable with one seed": [
+        "Significantly worse": [
+            f"{each.name} {each.mean:.{decimals}f}: {_lower(each, decimals)}"
+            for each in advised.worse
+        ],
+        "Not testable with one seed or equal results": [
             f"{each.name} {each.mean:.{decimals}f}" for each in advised.unsure
+        ],
+        "99.9 % intervals, because the number of seeds is not the planned one": [
+            each.name for each in compared if each.lower and not each.planned
+        ],
+        "Unstable": [
+            f"{each.name} (standard deviation {each.std:.{decimals}f})"
+            for each in compared
+            if each.unstable
         ],
         "Without a result": advised.failed,
         "Not tested here": missing,
     }
     return text + "".join(f" {what}: {'; '.join(each)}." for what, each in lists.items() if each)
+
+
+def _lower(candidate: Candidate, decimals: int) -> str:
+    """Return how much lower than the best it is: "3.4 lower [1.1, 5.7]"."""
+    lower = candidate.lower
+    assert lower is not None
+    numbers = (lower.value, lower.low, lower.high)
+    value, low, high = (f"{each:.{decimals}f}".replace("-", MINUS) for each in numbers)
+    return f"{value} lower [{low}, {high}]"
 
 
 def _describe(candidate: Candidate, decimals: int) -> str:

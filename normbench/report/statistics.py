@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from itertools import combinations
 from statistics import fmean, median, stdev, variance
 
 CONFIDENCE = 0.95
@@ -38,13 +39,16 @@ def summary(values: Sequence[float], statistic: str = "mean") -> tuple[float, fl
 
 
 def welch_contrast(
-    parts: Sequence[tuple[float, Sequence[float]]], confidence: float = CONFIDENCE
+    parts: Sequence[tuple[float, Sequence[float]]], confidence: float = CONFIDENCE, among: int = 2
 ) -> Effect:
     """Return a weighted sum of means of independent samples, with its Welch interval.
 
     `parts` are (weight, values) of each sample. With weights 1 and -1 this is Welch's interval of a
     difference (Welch 1947, Biometrika 34); the degrees of freedom are Satterthwaite's (1946,
     Biometrics Bulletin 2). Variances may differ.
+
+    With `among` samples the intervals of all pairs of them hold together (Games and Howell 1976, J.
+    Educational Statistics 1), so the two may be chosen by their means, as the best and another.
     """
     value = sum(weight * fmean(values) for weight, values in parts)
     seeds = min(len(values) for _, values in parts)
@@ -57,10 +61,27 @@ def welch_contrast(
     if total == 0:  # equal numbers in every sample: no degrees of freedom to compute
         return Effect(value, value, value, seeds)
     freedom = total**2 / sum(square**2 / (count - 1) for square, count in squares)
+    half = _quantile(confidence, freedom, among) * total**0.5
+    return Effect(value, value - half, value + half, seeds)
+
+
+def _quantile(confidence: float, freedom: float, among: int) -> float:
+    """Return Student's quantile of a pair, or of the widest pair among several samples."""
+    if among > 2:
+        # Rounding down keeps the error of 10 samples of 3 at 5 % (6 % without), and saves time. Of
+        # equal variances the degrees of freedom are whole but for the rounding of floats.
+        rounded = int(2 * freedom + 1e-6) / 2
+        return _studentized_range(confidence, among, rounded) / 2**0.5
     from scipy.special import stdtrit  # slow import: 0.2 s
 
-    half = float(stdtrit(freedom, (1 + confidence) / 2)) * total**0.5
-    return Effect(value, value - half, value + half, seeds)
+    return float(stdtrit(freedom, (1 + confidence) / 2))
+
+
+@cache
+def _studentized_range(probability: float, samples: int, freedom: float) -> float:
+    from scipy.stats import studentized_range  # slow: 0.1 s for each quantile
+
+    return float(studentized_range.ppf(probability, samples, freedom))
 
 
 def paired_difference(first: Mapping[int, float], second: Mapping[int, float]) -> Effect | None:
@@ -73,44 +94,59 @@ def paired_difference(first: Mapping[int, float], second: Mapping[int, float]) -
     return welch_contrast([(1.0, differences)]) if len(differences) > 1 else None
 
 
-def tukey_spread(samples: Sequence[Sequence[float]], confidence: float = CONFIDENCE) -> Effect:
-    """Return the largest mean minus the smallest, with its Tukey-Kramer interval.
+def spread(samples: Sequence[Sequence[float]], confidence: float = CONFIDENCE) -> Effect:
+    """Return the largest mean minus the smallest, with an interval for unequal variances.
 
-    The ends are the largest ends of the simultaneous intervals of all pairs, which account for
-    choosing the extremes: even for equal means the spread of estimates is positive.
+    The spread is below a bound if every pair differs by less, so the upper end is the largest of
+    the pairs' Welch intervals, each at the full level (an intersection-union test, Berger 1982). It
+    is above if some pair differs by more, so the lower end comes from the intervals that hold for
+    all pairs together: even of equal means the extremes differ.
     """
     means = [fmean(values) for values in samples]
     value = max(means) - min(means)
     seeds = min(map(len, samples))
     if seeds < 2:
         return Effect(value, None, None, seeds)
-    if not any(variance(values) for values in samples):
-        return Effect(value, value, value, seeds)
-    pairs = [
-        (means[first] - mean, margin)
-        for first in range(len(samples))
-        for mean, margin in zip(means, tukey_margins(samples, confidence, first), strict=True)
-    ]
-    low = max(difference - margin for difference, margin in pairs)
-    high = max(difference + margin for difference, margin in pairs)
-    # A spread cannot be negative.
-    return Effect(value, max(0.0, low), high, seeds)
+    pairs = [((1.0, first), (-1.0, second)) for first, second in combinations(samples, 2)]
+    low = max(_nearest(welch_contrast(pair, confidence, len(samples))) for pair in pairs)
+    high = max(_farthest(welch_contrast(pair, confidence)) for pair in pairs)
+    return Effect(value, low, high, seeds)
 
 
-def tukey_margins(
-    samples: Sequence[Sequence[float]], confidence: float = CONFIDENCE, first: int = 0
-) -> list[float]:
-    """Return for each sample the difference from the mean of the `first` that is significant.
+def _nearest(difference: Effect) -> float:
+    """Return the least distance from 0 in an interval."""
+    assert difference.low is not None
+    assert difference.high is not None
+    return max(0.0, difference.low, -difference.high)
 
-    Tukey's honest significant difference (Tukey 1949, Kramer 1956, Biometrics 12), with pooled
-    variance. It holds for all pairs at once, so the first sample may be chosen as the best one.
-    Each sample has at least two values.
+
+def _farthest(difference: Effect) -> float:
+    """Return the largest distance from 0 in an interval."""
+    assert difference.low is not None
+    assert difference.high is not None
+    return max(difference.high, -difference.low)
+
+
+def unstable(samples: Sequence[Sequence[float]], level: float = 0.01) -> list[bool]:
+    """Return for each sample whether it varies far more than the others.
+
+    An F test of its variance against the pooled one of the others, Bonferroni-corrected for the
+    number of samples. A sample of one value neither varies nor counts.
     """
-    counts = [len(values) for values in samples]
-    freedom = sum(counts) - len(counts)
-    pooled = sum((len(values) - 1) * variance(values) for values in samples) / freedom
-    quantile = _studentized_range(confidence, len(samples), freedom)
-    return [quantile * (pooled / 2 * (1 / counts[first] + 1 / count)) ** 0.5 for count in counts]
+    from scipy.special import fdtrc
+
+    freedoms = [len(values) - 1 for values in samples]
+    squares = [variance(v) * (len(v) - 1) if len(v) > 1 else 0.0 for v in samples]
+    flags = []
+    for square, freedom in zip(squares, freedoms, strict=True):
+        others, rest = sum(squares) - square, sum(freedoms) - freedom
+        # Others that do not vary at all are rounded numbers of a small test set.
+        testable = freedom > 0 and rest > 0 and others > 0
+        flags.append(
+            testable
+            and fdtrc(freedom, rest, square / freedom / (others / rest)) < level / len(samples)
+        )
+    return flags
 
 
 def std_interval(values: Sequence[float], confidence: float = CONFIDENCE) -> Effect:
@@ -125,10 +161,3 @@ def std_interval(values: Sequence[float], confidence: float = CONFIDENCE) -> Eff
         for tail in ((1 + confidence) / 2, (1 - confidence) / 2)
     )
     return Effect(value, low, high, len(values))
-
-
-@cache
-def _studentized_range(probability: float, samples: int, freedom: int) -> float:
-    from scipy.stats import studentized_range  # slow: 0.1 s for each quantile
-
-    return float(studentized_range.ppf(probability, samples, freedom))

@@ -7,102 +7,16 @@ no interval, untested where rows are missing. The paper's own numbers are compar
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from statistics import fmean
-from typing import Literal, get_args
 
 from normbench.report import statistics
+from normbench.report.claim_results import ClaimResult, Outcome, PublishedEffect, Verdict
 from normbench.report.claims import Claim, claim_alternatives, claim_weights
-from normbench.report.statistics import CONFIDENCE, Effect, signed
+from normbench.report.planned_seeds import UNPLANNED, UNPLANNED_TEXT, confidence
+from normbench.report.statistics import Effect
 from normbench.report.table import Entry, Table
 from normbench.report.table_spec import Position, TableSpec
-
-Outcome = Literal["confirmed", "refuted", "undecided", "untested"]
-
-METHOD = (
-    "A claim compares entries of a table. Its effect is the quantity compared with the bound: a "
-    "difference, a difference of differences, the spread of a row (largest minus smallest mean) "
-    "or a standard deviation. A trend must hold between every two neighbouring numbers of images "
-    "per worker. The intervals are 95 % confidence intervals over seeds: Welch's for differences "
-    "of means, also in tables that print medians; Tukey-Kramer's for spreads; the chi-square "
-    "interval for standard deviations. For a claim about several entries, or about the best of "
-    "several, the intervals are Bonferroni-corrected so that all hold together with 95 %, and the "
-    "weakest is shown. Seeds of two entries are not paired, because networks with different "
-    "normalizers share little more than the seed. Where a row or column of the table itself is a "
-    "difference, it has one value for each seed of both its entries, and the interval is "
-    "Student's over these pairs; so are the intervals in the footnotes of a table. Confirmed or "
-    "refuted: the whole interval lies on one side of the bound. Undecided: the interval contains "
-    "the bound, or there is no interval because there is one seed or all seeds gave the same "
-    "number. Untested: an entry has no runs, or the entries are equal by construction because "
-    "they share a computation. As published: the sign of the paper's own numbers, without an "
-    "interval; ? marks numbers that we could not verify in the text of the paper."
-)
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """Verdict of rows on a claim, with the estimate that was compared with the bound.
-
-    `reason` tells why the claim is untested or undecided, where the interval does not show it.
-    """
-
-    outcome: Outcome
-    effect: Effect | None = None
-    reason: str = ""
-
-
-@dataclass(frozen=True)
-class PublishedEffect:
-    """Effect of a claim in the paper's own numbers; the weakest, if it is about several.
-
-    `unverified`: one of the numbers could not be verified in the text of the paper.
-    """
-
-    holds: bool
-    effect: float
-    unverified: bool
-
-
-@dataclass(frozen=True)
-class ClaimResult:
-    """A claim judged in one setting of one of its tables, by our rows and the paper's numbers."""
-
-    claim: Claim
-    spec: TableSpec
-    table: Table | None  # None without rows
-    verdict: Verdict
-    published: PublishedEffect | None  # None if the paper prints no number
-
-    @property
-    def decimals(self) -> int:
-        return (self.claim.metric or self.spec).decimals
-
-    @property
-    def setting(self) -> str:
-        """The setting of the rows as typed, and whether it is the paper's."""
-        if self.table is None:
-            return "no runs"
-        setting = self.table.setting_text
-        return setting if self.table.deviations else f"the paper's: {setting}"
-
-    @property
-    def effect(self) -> str:
-        """The effect and its interval as text."""
-        effect = self.verdict.effect
-        return "" if effect is None else effect.text(self.decimals)
-
-    @property
-    def seeds(self) -> str:
-        return "" if self.verdict.effect is None else str(self.verdict.effect.seeds)
-
-    @property
-    def evidence(self) -> str:
-        """Support of the claim by the paper's own numbers, as text."""
-        if self.published is None:
-            return "no number"
-        word = "holds" if self.published.holds else "does not hold"
-        mark = " ?" if self.published.unverified else ""
-        return f"{word} ({signed(self.published.effect, self.decimals)}{mark})"
 
 
 def judge_claims(
@@ -137,28 +51,11 @@ def tables_to_show(claims: Sequence[Claim], tables: Sequence[Table]) -> list[Tab
     ]
 
 
-def count_verdicts(results: Sequence[ClaimResult]) -> str:
-    """Return the number of verdicts of each outcome as text."""
-    outcomes = [result.verdict.outcome for result in results]
-    return ", ".join(f"{outcomes.count(word)} {word}" for word in get_args(Outcome))
-
-
-def group_claims(
-    results: Sequence[ClaimResult],
-) -> dict[str, dict[Claim, list[ClaimResult]]]:
-    """Group results by paper and claim."""
-    papers: dict[str, dict[Claim, list[ClaimResult]]] = {}
-    for result in results:
-        papers.setdefault(result.claim.paper, {}).setdefault(result.claim, []).append(result)
-    return papers
-
-
 def judge(claim: Claim, table: Table) -> Verdict:
     """Return the verdict of the rows of `table`, over all entries that * stands for."""
     alternatives = list(claim_alternatives(claim, table.spec))
     comparisons = [alternatives] if claim.average else [[picks] for picks in alternatives]
     weighted = [_mean_weights(claim, picks) for picks in comparisons]
-    confidence = _bonferroni(len(weighted))
     verdicts = []
     for weights in weighted:
         # An entry may be in several comparisons of a mean; it has one weight and one sample.
@@ -166,7 +63,7 @@ def judge(claim: Claim, table: Table) -> Verdict:
         if any(map(_out_of_memory, entries.values())):
             continue  # without a number there is no speed to compare, in the paper either
         obstacle = _obstacle(claim, entries)
-        verdicts.append(obstacle or _compare(claim, entries, weights, confidence))
+        verdicts.append(obstacle or _judge_one(claim, entries, weights, len(weighted)))
     nothing = Verdict("untested", reason="none of these runs fits into the memory of the device")
     return _weakest(claim, verdicts or [nothing])
 
@@ -182,30 +79,52 @@ def _mean_weights(
     return total
 
 
-def _bonferroni(comparisons: int, confidence: float = CONFIDENCE) -> float:
-    """Return the confidence of each of several intervals that hold together with `confidence`.
+def _bonferroni(comparisons: int, level: float) -> float:
+    """Return the confidence of each of several intervals that hold together with that of `level`.
 
     Bonferroni's correction (Dunn 1961).
     """
-    return 1 - (1 - confidence) / comparisons
+    return 1 - (1 - level) / comparisons
+
+
+def _judge_one(
+    claim: Claim,
+    entries: Mapping[Position, Entry],
+    weights: Mapping[Position, float],
+    comparisons: int,
+) -> Verdict:
+    """Return the verdict on one of several comparisons, all of which the claim says hold.
+
+    The claim is confirmed by an intersection-union test (Berger 1982): every comparison is tested
+    at the full level. It is refuted by any of them, which needs Bonferroni's correction. Holm's
+    would refute the same claims, as its first step is Bonferroni's.
+    """
+    level = confidence(entries.values())
+    verdict = _compare(claim, entries, weights, level)
+    if verdict.outcome == "refuted":
+        verdict = _compare(claim, entries, weights, _bonferroni(comparisons, level))
+    effect = verdict.effect
+    if level == UNPLANNED and effect is not None and effect.low != effect.high:
+        return replace(verdict, reason=UNPLANNED_TEXT)
+    return verdict
 
 
 def _compare(
     claim: Claim,
     entries: Mapping[Position, Entry],
     weights: Mapping[Position, float],
-    confidence: float,
+    level: float,
 ) -> Verdict:
     values = [list(entry.values.values()) for entry in entries.values()]
     # The best of several was chosen by these same numbers, so its interval covers all of them.
-    confidence = _bonferroni(max(entry.among for entry in entries.values()), confidence)
+    level = _bonferroni(max(entry.among for entry in entries.values()), level)
     if claim.kind == "spread":
-        effect = statistics.tukey_spread(values, confidence)
+        effect = statistics.spread(values, level)
     elif claim.kind == "deviation":
-        effect = statistics.std_interval(values[0], confidence)
+        effect = statistics.std_interval(values[0], level)
     else:
         parts = list(zip(weights.values(), values, strict=True))
-        effect = statistics.welch_contrast(parts, confidence)
+        effect = statistics.welch_contrast(parts, level)
     learned = any(entry.metric.learned for entry in entries.values())
     if learned and effect.low is not None and effect.low == effect.high:
         # Seeds that agree to the last digit have collapsed, or the test set is tiny.

@@ -22,7 +22,7 @@ from normbench.report.page import inline_svg
 from normbench.report.pivot import tables
 from normbench.report.recommendation import advice, sentences
 from normbench.results import Row
-from support.rows import FAR, runs
+from support.rows import FAR, batch_size_tables, runs
 
 DARK = "prefers-color-scheme: dark"
 
@@ -365,6 +365,12 @@ def test_a_drawing_takes_the_colour_of_the_text_and_has_names_of_its_own() -> No
     )
 
 
+def test_the_number_of_trials_stands_above_the_verdicts(page: Page) -> None:
+    text = "".join(page.words)
+    assert re.search(r"\d+ of \d+ verdicts are trials.*? false refutations\.", text)
+    assert text.index("verdicts are trials") < text.index("A claim compares entries")
+
+
 # The answer
 
 
@@ -391,14 +397,39 @@ def test_the_answer_names_the_best_those_as_good_their_costs_and_what_was_not_te
     assert said.startswith(
         "With 4 images per worker the best is evonorm_s0 (76.4 ± 0.1, n = 2, 2.0"
     )
-    assert "Not significantly worse: gn (76.3 ± 0.3, n = 3)" in said
-    assert "Significantly worse: bn 70.1." in said
-    assert "Not testable with one seed: frn 70.0." in said
+    assert "Not significantly worse: gn (76.3 ± 0.3, n = 3): 0.1 lower [" in said
+    assert "Significantly worse: bn 70.1: 6.3 lower [" in said
+    assert "Not testable with one seed or equal results: frn 70.0." in said
+    assert "Unstable" not in said
     assert "Without a result: nf (1 of 1 div.)." in said
     assert "Not tested here" not in said
     assert at_128.endswith(" Not tested here: frn; gn; nf.")
     assert untested.startswith("Not tested: batch_renorm, bgn, ")
     assert {"bn", "evonorm_s0", "frn", "gn", "nf"}.isdisjoint(untested.strip(".").split(", "))
+
+
+def test_an_unstable_normalizer_is_named_and_does_not_hide_that_another_is_worse() -> None:
+    """With one variance for all, the noise of ln would make 4 points of gn insignificant."""
+    quiet = {"bn": 76.0, "frn": 75.9, "gn": 72.0}
+    rows = [
+        row
+        for norm, mean in quiet.items()
+        for row in runs(norm, 4, [mean - 0.2, mean, mean + 0.2, mean + 0.1, mean - 0.1])
+    ]
+    (table,) = batch_size_tables([*rows, *runs("ln", 4, [62.0, 78.0, 75.0, 77.0, 73.0])])
+    (at_4,) = advice(table)
+    assert [each.name for each in at_4.good] == ["bn", "frn", "ln"]
+    assert [each.name for each in at_4.worse] == ["gn"]
+    assert [each.name for each in (*at_4.good, *at_4.worse) if each.unstable] == ["ln"]
+    said = sentences(table)[0]
+    assert "Significantly worse: gn 72.0: 4.0 lower [3." in said
+    assert said.endswith(" Unstable: ln (standard deviation 6.4).")
+
+
+def test_equal_results_of_all_seeds_decide_nothing() -> None:
+    rows = [*runs("bn", 4, [76.0, 76.0, 76.0]), *runs("gn", 4, [75.0, 75.0, 75.0])]
+    (table,) = batch_size_tables(rows)
+    assert sentences(table)[0].endswith("Not testable with one seed or equal results: gn 75.0.")
 
 
 def test_tables_of_which_hardly_anything_was_trained_are_left_out_unless_named(

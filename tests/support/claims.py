@@ -3,10 +3,11 @@
 from collections.abc import Sequence
 from typing import Any
 
+from normbench.report.claim_results import Verdict
 from normbench.report.claims import Claim, claims
 from normbench.report.pivot import tables
 from normbench.report.table_spec import TableSpec, spec
-from normbench.report.verdicts import Verdict, judge
+from normbench.report.verdicts import judge
 from normbench.results import Row
 
 TABLE: dict[str, Any] = {

@@ -1,0 +1,131 @@
+"""Results of judging claims: verdicts with their settings, how they are counted and explained."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from normbench.report.claims import Claim
+from normbench.report.statistics import CONFIDENCE, Effect, signed
+from normbench.report.table import Table
+from normbench.report.table_spec import TableSpec
+
+Outcome = Literal["confirmed", "refuted", "undecided", "untested"]
+
+METHOD = (
+    "A claim compares entries of a table. Its effect is the quantity compared with the bound: a "
+    "difference, a difference of differences, the spread of a row (largest minus smallest mean) "
+    "or a standard deviation. A trend must hold between every two neighbouring numbers of images "
+    "per worker. The intervals are confidence intervals over seeds: of 95 % with the number of "
+    "seeds that the file of the sweep names (3 without one), of 99.9 % with any other number, so "
+    "that adding seeds until a claim is decided makes hardly more errors than one look. Variances "
+    "may differ: Welch's for differences of means, also in tables that print medians; chi-square "
+    "intervals for standard deviations. A claim that several comparisons all hold is confirmed if "
+    "each of them alone is confirmed (an intersection-union test, Berger 1982). It is refuted if "
+    "one of them is refuted by an interval that is Bonferroni-corrected for their number, because "
+    "any of them may be the one that noise moves. The weakest is shown. A spread is treated in the "
+    "same way: its upper end is the largest of all pairs' intervals, its lower end comes from "
+    "Games and Howell's intervals for all pairs together. For the best of several entries the "
+    "interval is Bonferroni-corrected. Seeds of two entries are not paired, because networks with "
+    "different normalizers share little more than the seed. Where a row or column of the table "
+    "itself is a difference, it has one value for each seed of both its entries, and the interval "
+    "is Student's over these pairs; so are the intervals in the footnotes of a table. Confirmed or "
+    "refuted: the whole interval lies on one side of the bound. Undecided: the interval contains "
+    "the bound, or there is no interval because there is one seed or all seeds gave the same "
+    "number. Untested: an entry has no runs, or the entries are equal by construction because "
+    "they share a computation. As published: the sign of the paper's own numbers, without an "
+    "interval; ? marks numbers that we could not verify in the text of the paper."
+)
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Verdict of rows on a claim, with the estimate that was compared with the bound.
+
+    `reason` tells why the claim is untested or undecided, where the interval does not show it.
+    """
+
+    outcome: Outcome
+    effect: Effect | None = None
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class PublishedEffect:
+    """Effect of a claim in the paper's own numbers; the weakest, if it is about several.
+
+    `unverified`: one of the numbers could not be verified in the text of the paper.
+    """
+
+    holds: bool
+    effect: float
+    unverified: bool
+
+
+@dataclass(frozen=True)
+class ClaimResult:
+    """A claim judged in one setting of one of its tables, by our rows and the paper's numbers."""
+
+    claim: Claim
+    spec: TableSpec
+    table: Table | None  # None without rows
+    verdict: Verdict
+    published: PublishedEffect | None  # None if the paper prints no number
+
+    @property
+    def decimals(self) -> int:
+        return (self.claim.metric or self.spec).decimals
+
+    @property
+    def setting(self) -> str:
+        """The setting of the rows as typed, and whether it is the paper's."""
+        if self.table is None:
+            return "no runs"
+        setting = self.table.setting_text
+        return setting if self.table.deviations else f"the paper's: {setting}"
+
+    @property
+    def effect(self) -> str:
+        """The effect and its interval as text."""
+        effect = self.verdict.effect
+        return "" if effect is None else effect.text(self.decimals)
+
+    @property
+    def seeds(self) -> str:
+        return "" if self.verdict.effect is None else str(self.verdict.effect.seeds)
+
+    @property
+    def evidence(self) -> str:
+        """Support of the claim by the paper's own numbers, as text."""
+        if self.published is None:
+            return "no number"
+        word = "holds" if self.published.holds else "does not hold"
+        mark = " ?" if self.published.unverified else ""
+        return f"{word} ({signed(self.published.effect, self.decimals)}{mark})"
+
+
+def count_verdicts(results: Sequence[ClaimResult]) -> str:
+    """Return the number of verdicts of each outcome as text."""
+    outcomes = [result.verdict.outcome for result in results]
+    return ", ".join(f"{outcomes.count(word)} {word}" for word in get_args(Outcome))
+
+
+def expect_by_chance(results: Sequence[ClaimResult]) -> str:
+    """Return the number of trials and of the errors to expect among them, as a sentence."""
+    effects = [result.verdict.effect for result in results if result.verdict.effect]
+    trials = sum(effect.low != effect.high for effect in effects)
+    expected = f"{trials * (1 - CONFIDENCE) / 2:.1f}"
+    return (
+        f"{trials} of {len(results)} verdicts are trials: their runs give an interval. Chance "
+        "confirms a false claim in about 2.5 % of trials at most, and refutes a true one as "
+        f"rarely, so expect up to {expected} false confirmations and {expected} false refutations."
+    )
+
+
+def group_claims(
+    results: Sequence[ClaimResult],
+) -> dict[str, dict[Claim, list[ClaimResult]]]:
+    """Group results by paper and claim."""
+    papers: dict[str, dict[Claim, list[ClaimResult]]] = {}
+    for result in results:
+        papers.setdefault(result.claim.paper, {}).setdefault(result.claim, []).append(result)
+    return papers

@@ -1,0 +1,70 @@
+"""Confidence of intervals: 95 % with the planned number of seeds, 99.9 % with any other.
+
+Whoever adds seeds until a claim is decided looks at many intervals, of which one may decide by
+chance. So only one look has the full level: that with the number of seeds in the sweep's file. The
+rule needs no record of earlier looks, which rows do not have; docs/statistics.md has its error.
+"""
+
+import re
+from collections.abc import Iterable, Iterator
+from functools import cache
+from typing import Any
+
+from normbench.config.files import SWEEPS, load, names
+from normbench.errors import DamagedFile, leave_out
+from normbench.report.statistics import CONFIDENCE
+from normbench.report.table import Entry
+
+UNPLANNED = 0.999
+WITHOUT_PLAN = 3  # seeds, where no file of sweeps/ names several
+UNPLANNED_TEXT = "99.9 % interval, because the number of seeds is not the planned one"
+
+
+def confidence(entries: Iterable[Entry]) -> float:
+    """Return the confidence of an interval from these entries."""
+    return CONFIDENCE if all(map(_is_planned, entries)) else UNPLANNED
+
+
+def _is_planned(entry: Entry) -> bool:
+    return any(len(entry.values) in planned_seeds(row.sweep) for row in entry.source_runs)
+
+
+@cache
+def planned_seeds(sweep: str) -> frozenset[int]:
+    """Return the numbers of seeds that the file of a sweep names; parts of a grid may differ.
+
+    A damaged file is left out.
+    """
+    named: list[set[int]] = []
+    if sweep in names(SWEEPS):
+        try:
+            named = [*_named_seeds(load(SWEEPS / f"{sweep}.yaml"))]
+        except DamagedFile as damage:
+            leave_out(damage)
+    # A cell may have seeds of several parts of the grid.
+    numbers = {*map(len, named), len(set().union(*named))}
+    # One seed has no interval, so it is no plan to judge anything by.
+    return frozenset(numbers - {0, 1}) or frozenset({WITHOUT_PLAN})
+
+
+def _named_seeds(content: Any) -> Iterator[set[int]]:
+    """Yield the seeds of every key `seed`, at any depth."""
+    if isinstance(content, dict):
+        for key, value in content.items():
+            if key == "seed":
+                yield _parse_seeds(str(value))
+            else:
+                yield from _named_seeds(value)
+    elif isinstance(content, list):
+        for part in content:
+            yield from _named_seeds(part)
+
+
+def _parse_seeds(text: str) -> set[int]:
+    """Return the seeds of `0,1,2` or `range(0,3)`; none of another expression of Hydra's."""
+    bounds = re.fullmatch(r"range\(([\d, ]+)\)", text)
+    try:
+        numbers = [int(part) for part in (bounds[1] if bounds else text).split(",")]
+        return set(range(*numbers)) if bounds else set(numbers)
+    except (ValueError, TypeError):
+        return set()

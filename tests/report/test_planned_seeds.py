@@ -1,0 +1,102 @@
+"""The level of an interval: full with the number of seeds that a sweep names, else stricter."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from normbench.config.files import SWEEPS, names
+from normbench.errors import LeftOut
+from normbench.report import planned_seeds as module
+from normbench.report.planned_seeds import UNPLANNED_TEXT, planned_seeds
+from normbench.report.recommendation import sentences
+from normbench.report.statistics import welch_contrast
+from normbench.results import Row
+from support.claims import verdict
+from support.rows import batch_size_tables, runs
+
+
+@pytest.mark.parametrize(
+    ("sweep", "numbers"),
+    [
+        ("evonorm_9_small", {3}),
+        ("proxy_norm_15", {10}),
+        ("proxy_norm_3_small", {2}),
+        ("four_things_decay", {3, 10}),  # parts of its grid have 10, 3 and 1
+        ("sn_ratios", {2, 3}),  # seed 0, and 1 and 2 of the same cell
+        ("evonorm_9", {3}),  # one seed is no plan
+        ("default", {3}),  # runs that no sweep file has started
+        ("somebodys_own", {3}),
+    ],
+)
+def test_a_plan_is_the_number_of_seeds_in_the_file_of_a_sweep(
+    sweep: str, numbers: set[int]
+) -> None:
+    assert planned_seeds(sweep) == numbers
+
+
+def test_every_sweep_with_several_seeds_has_a_plan() -> None:
+    """Those that name one seed are too large for several."""
+    for sweep in names(SWEEPS):
+        text = (SWEEPS / f"{sweep}.yaml").read_text()
+        several = "seed: range" in text or "seed: 0," in text or "seed: 1," in text
+        assert several or planned_seeds(sweep) == {3}, sweep
+        assert max(planned_seeds(sweep)) <= 10
+
+
+@pytest.mark.parametrize(
+    ("seeds", "numbers"),
+    [
+        ("range(0,4)", {4}), ("range(1, 9, 2)", {4}), ("range(5)", {5}), ("7,8", {2}),
+        ("choice(1,2)", {3}), ("range(1,2,3,4)", {3}), ("range(a,b)", {3}), ("0", {3}),
+    ],
+)  # fmt: skip
+def test_seeds_are_counted_in_hydras_ways_to_write_them(
+    seeds: str, numbers: set[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "SWEEPS", tmp_path)
+    (tmp_path / "own.yaml").write_text(f"hydra: {{sweeper: {{params: {{seed: '{seeds}'}}}}}}\n")
+    assert planned_seeds.__wrapped__("own") == numbers
+
+
+def test_a_damaged_sweep_is_named_and_has_no_plan(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "SWEEPS", tmp_path)
+    (tmp_path / "own.yaml").write_text("hydra: [")
+    with pytest.warns(LeftOut, match="own.yaml line 2"):
+        assert planned_seeds.__wrapped__("own") == {3}
+
+
+NOISE = (-0.3, 0.0, 0.3, 0.1, -0.1)
+
+
+def two(first: int, second: int, sweep: str = "default") -> list[Row]:
+    """Runs of bn and gn, a point apart, with so many seeds."""
+    bn = runs("bn", 4, [75.0 + each for each in NOISE[:first]], sweep=sweep)
+    return [*bn, *runs("gn", 4, [74.0 + each for each in NOISE[:second]], sweep=sweep)]
+
+
+@pytest.mark.parametrize(
+    ("rows", "level"),
+    [
+        (two(3, 3), 0.95), (two(2, 2), 0.999), (two(5, 5), 0.999), (two(3, 4), 0.999),
+        (two(5, 5, "nf_1"), 0.95), (two(3, 3, "nf_1"), 0.999),
+    ],
+)  # fmt: skip
+def test_a_claim_has_its_full_level_with_the_planned_number_of_seeds(
+    rows: Sequence[Row], level: float
+) -> None:
+    result = verdict(rows, higher=[["BN", 4], ["GN", 4]])
+    values = {norm: [r.test_top1 or 0 for r in rows if r.norm == norm] for norm in ("bn", "gn")}
+    assert result.effect == welch_contrast([(1.0, values["bn"]), (-1.0, values["gn"])], level)
+    assert (result.reason == UNPLANNED_TEXT) == (level == 0.999)
+
+
+@pytest.mark.parametrize(("rows", "planned"), [(two(3, 3), True), (two(4, 3), False)])
+def test_so_has_the_recommendation(rows: list[Row], planned: bool) -> None:
+    (table,) = batch_size_tables(rows)
+    said = sentences(table)[0]
+    assert (" Significantly worse: gn" in said) == planned
+    mark = " 99.9 % intervals, because the number of seeds is not the planned one: gn."
+    assert said.endswith(mark) != planned
