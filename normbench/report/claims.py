@@ -101,9 +101,9 @@ def claims(file: str, raw: Mapping[str, Any], specs: Mapping[str, TableSpec]) ->
 def _claim(name: str, paper: str, entry: Mapping[str, Any]) -> Claim:
     if not isinstance(entry, dict):
         raise ValueError("a claim has keys, as `says: ...`")
-    kind = find_kind(entry, KINDS, "a claim", "entries")
     check_keys(entry, "a claim", ("place", "says", "tables"), _OPTIONAL)
     check_types(entry, _TYPES)
+    kind = find_kind(entry, KINDS, "a claim", "entries")
     picks = tuple((_label(row), _label(column)) for row, column in entry[kind])
     if kind in ("rises", "falls") and entry.get("average"):
         # In the mean of all steps only the two ends would count.

@@ -543,12 +543,11 @@ def test_synchronized_statistics_refuse_to_be_accumulated() -> None:
 
 
 def test_checkpoints_of_older_versions_are_read(tmp_path: Path) -> None:
-    older = {"done": 7, "fresh": [(2.3, 4.0)], "began": 3, "last": [], "resumed": 1}
+    same = {"model": {}, "done": 7, "steps_per_epoch": 4, "last": [], "resumed": 1}
+    older = {**same, "fresh": [(2.3, 4.0)], "began": 3}
     torch.save(older, tmp_path / CHECKPOINT)
     state = checkpoint.load_state(tmp_path / CHECKPOINT)
-    assert state == {
-        "done": 7, "pending": [(2.3, 4.0)], "first_step": 3, "last": [], "resumed": 1
-    }  # fmt: skip
+    assert state == {**same, "pending": [(2.3, 4.0)], "first_step": 3}
     begun = checkpoint.begin_run(state)
     assert (begun["pending"], begun["first_step"]) == ([], 7)
     assert (checkpoint.is_new_run(begun), checkpoint.is_new_run(state)) == (True, False)
