@@ -179,14 +179,15 @@ class Composition:
         words, numbers = described_run(self.hydra.overrides.task, numbers, run)
         try:
             with one_sentence(words):
-                if words not in self.starts:
+                key = (*words, *sorted(numbers))  # other keys of numbers leave other values
+                if key not in self.starts:
                     config = self.loader.load_configuration(
                         self.hydra.job.config_name,
                         [*self.hydra.overrides.hydra, *words],
                         RunMode.RUN,
                     )
-                    self.starts[words] = Composition(config, self.loader, self.starts)
-                return self.starts[words].parse(numbers)[0]
+                    self.starts[key] = Composition(config, self.loader, self.starts)
+                return self.starts[key].parse(numbers)[0]
         except BadInput as error:
             raise BadInput(f"init_from={init_from}: {error}") from None
 

@@ -44,10 +44,11 @@ def is_id(run: str) -> bool:
 def described_run(
     typed: Sequence[str], numbers: Mapping[str, int], description: str
 ) -> tuple[tuple[str, ...], dict[str, int]]:
-    """Return the words of the described run without its plain numbers, and these.
+    """Return the words of the described run, and its plain numbers.
 
     The words are those `typed`, with the changes of `description`. Cells that differ in plain
-    numbers have the same. A group in the description also removes the options typed for it.
+    numbers alone have equal words. A group in the description also removes the options that were
+    typed for it.
 
     Args:
         typed: words of the run that begins with the described one.

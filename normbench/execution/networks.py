@@ -39,12 +39,13 @@ class Networks:
         def build() -> None:
             self.infos[key] = experiment.info
 
+        self._require(key, cell, build)
+        info = self.infos[key]
+
         def run() -> None:
             with torch.device("meta"):  # code of a user's may create tensors
                 info.try_training(cell.workers, cell.global_batch)
 
-        self._require(key, cell, build)
-        info = self.infos[key]
         # Where no image influences another one, their number refuses nothing.
         images = () if info.batch_independent else (cell.batch, cell.workers)
         self._require((key, *images, "run"), cell, run)
@@ -85,9 +86,10 @@ def network_key(experiment: Experiment) -> str:
     Raises:
         Impossible: the level of regularization sets an option that the model does not have.
     """
-    cell, data, rates = experiment.cell, experiment.data, experiment.drop_rates
+    cell, data, reg = experiment.cell, experiment.data, experiment.reg
+    dropping = experiment.drop_rates, reg.norm_dropout, reg.rescale
     shapes = data.classes, data.image_shape, data.train_shape
-    return repr((cell.norm, cell.model, rates, experiment.reg.rescale, shapes))
+    return repr((cell.norm, cell.model, dropping, shapes))
 
 
 def step_key(experiment: Experiment) -> str:

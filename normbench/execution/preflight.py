@@ -26,6 +26,7 @@ from normbench.execution.requirements import (
     require_images,
     require_learning_rate,
     require_plan,
+    require_ratios,
     require_weighable,
 )
 from normbench.models.network_info import NetworkInfo
@@ -90,6 +91,7 @@ class _Checks:
         try:
             info = self.networks.inspect(experiment)
             require_weighable(cell, recipe, info)
+            require_ratios(cell, recipe, info)
         except Impossible as reason:
             return CellCheck(impossible=str(reason))
         require_plan(cell, info)

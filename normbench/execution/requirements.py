@@ -126,6 +126,19 @@ def require_weighable(cell: Cell, recipe: Recipe, info: NetworkInfo) -> None:
         )
 
 
+def require_ratios(cell: Cell, recipe: Recipe, info: NetworkInfo) -> None:
+    """Refuse to clip the gradients of ratios in a network without ratios.
+
+    Raises:
+        Impossible: no parameter is a ratio's.
+    """
+    if recipe.ratio_clip and all(each.role != "ratio" for each in list_parameters(info.network)):
+        raise Impossible(
+            f"recipe.ratio_clip={recipe.ratio_clip:g}: {cell.title} has no ratios, whose gradients "
+            "it clips; norm=sn or ssn works, as does recipe.ratio_clip=null"
+        )
+
+
 def require_epochs(cell: Cell, recipe: Recipe, images: int) -> None:
     """Refuse checkpoints of epochs that the training does not reach."""
     steps = recipe.count_steps(images, cell.global_batch)

@@ -108,8 +108,9 @@ def _first_shape(shapes: Any) -> Any:
 def equal_layers_once(model: nn.Module) -> Iterator[None]:
     """Let equal normalization layers compute maps of the same shape once on the meta device.
 
-    Shapes cost torch as much as small numbers, and a deep network repeats its layers: the second of
-    two equal layers returns an empty map of the shape of its input, which is that of its output.
+    Shapes alone take torch as long as small tensors, and a deep network repeats its layers: the
+    second of two equal layers (by class, `repr` and shape of the input) returns an empty map of the
+    shape of its input, which is that of its output.
     """
     computed: set[Hashable] = set()
 

@@ -6,11 +6,11 @@ from statistics import fmean
 from typing import Any, NamedTuple
 
 from normbench.records.probes import Record, group_by
-from normbench.report.claims import find_kind
+from normbench.report import claims as of_tables
 from normbench.report.yaml_checks import Types, check_keys, check_types
 
-#: Kinds of claims, as in reports/claims/, and how many curves each compares.
-KINDS: Mapping[str, Sequence[int]] = {"higher": (1, 2), "alike": (1, 2)}
+#: Kinds of claims, two of those of reports/claims/, and how many curves each compares.
+KINDS: Mapping[str, Sequence[int]] = {kind: of_tables.KINDS[kind] for kind in ("higher", "alike")}
 EACH = "*"  # stands for each value of a column
 _TYPES: Types = {
     "says": str, "place": str, "higher": list, "alike": list, "than": (int, float),
@@ -57,7 +57,7 @@ class ProbeClaim:
     def effect(self, records: Sequence[Record]) -> float | None:
         """Return the difference that is compared with the bound, in the networks of one seed.
 
-        Of several, that is the one that speaks most against the claim. None if a network has no
+        With * it is the least favourable one to the claim. None if a network has no
         such numbers, because it does not work on these images.
         """
         effects: list[float] = []
@@ -80,8 +80,10 @@ class ProbeClaim:
         """Yield the values of the columns that are *."""
         first = self.curves[0]
         columns = _starred(first)
-        found = [tuple(each[name] for name in columns) for each in _records(records, first, {})]
-        for values in dict.fromkeys(found):
+        combinations = [
+            tuple(each[name] for name in columns) for each in _records(records, first, {})
+        ]
+        for values in dict.fromkeys(combinations):
             yield dict(zip(columns, values, strict=True))
 
 
@@ -124,7 +126,7 @@ def parse_claim(
     """
     check_keys(entry, "a claim about a figure", ("says", "place"), (*_TYPES,))
     check_types(entry, _TYPES)
-    kind = find_kind(entry, KINDS, "a claim about a figure", "curves")
+    kind = of_tables.find_kind(entry, KINDS, "a claim about a figure", "curves")
     curves = []
     for network, column, *rest in entry[kind]:
         curve = Curve(str(network), str(column), *(rest or [{}]))

@@ -126,10 +126,10 @@ def find_kind(
     Raises:
         ValueError: there is none, or several; or it compares another number of things.
     """
-    found = [kind for kind in kinds if kind in entry]
-    if len(found) != 1:
+    present = [kind for kind in kinds if kind in entry]
+    if len(present) != 1:
         raise ValueError(f"{what} needs exactly one of {', '.join(kinds)}")
-    (kind,) = found
+    (kind,) = present
     if kinds[kind] and len(entry[kind]) not in kinds[kind]:
         raise ValueError(f"{kind} compares {' or '.join(map(str, kinds[kind]))} {compared}")
     return kind

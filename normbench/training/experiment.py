@@ -1,8 +1,8 @@
 """Experiments: the objects of a run, built once from its cell and passed on.
 
 An `Experiment` has the model, the data set, the recipe, the regularization and the plan of a cell.
-It opens no images and knows no Lightning, which takes seconds to import: the preflight and the
-estimate of costs need neither.
+It opens no images and knows no Lightning, which takes seconds to import: an estimate of costs needs
+neither.
 """
 
 from collections.abc import Mapping
@@ -95,12 +95,15 @@ class Experiment:
         return rates
 
     def without_dropping(self) -> "Experiment":
-        """Return the experiment of a network that drops nothing, and multiplies and adds as much.
+        """Return the experiment without what its level of regularization drops in the network.
+
+        Its network multiplies and adds as much.
 
         Raises:
             Impossible: the level of regularization sets an option that the model does not have.
         """
-        options = {**self.cell.reg.options, **dict.fromkeys(self.drop_rates), "rescale": None}
+        dropping = dict.fromkeys((*self.drop_rates, "norm_dropout", "rescale"))
+        options = {**self.cell.reg.options, **dropping}
         reg = replace(self.cell.reg, options=options)
         return Experiment(replace(self.cell, reg=reg), self.plan)
 

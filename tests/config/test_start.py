@@ -48,6 +48,16 @@ def test_every_cell_of_a_grid_has_a_start_of_its_own() -> None:
     ]
 
 
+def test_a_start_whose_option_follows_a_number_is_that_of_its_own_cell() -> None:
+    words = ("norm=sn", "norm.hard=true", "recipe.lr=${batch}", "init_from=norm.hard:false@1")
+    # The last two grids leave out a number that an earlier one has.
+    cells, _ = compose(["-m", *words, "batch=4", "+grids=[{batch: 8}, {seed: 1}]"])
+    some, _ = compose(["-m", *words, "+grids=[{batch: 8, seed: 2}, {seed: 1}, {batch: 4}]"])
+    for each in (*cells, *some):
+        alone = cell(*words, f"batch={each.batch}", f"seed={each.seed}")
+        assert each.init_from == alone.init_from
+
+
 @pytest.mark.parametrize(
     ("values", "number"),
     [

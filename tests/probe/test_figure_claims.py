@@ -12,10 +12,9 @@ from normbench.errors import DamagedFile
 from normbench.measurements.ratios import field_groups
 from normbench.measurements.receptive_field import receptive_fields
 from normbench.norms.ratios import switchable_layers
-from normbench.probe.claims import KINDS, describe_verdicts, judge_claims, parse_claim
+from normbench.probe.claims import describe_verdicts, judge_claims, parse_claim
 from normbench.probe.request import parse_request
 from normbench.records.probes import Record, read_records
-from normbench.report import claims as of_tables
 from normbench.training.experiment import Experiment
 from support.cells import SHORT, composed
 from support.commands import Command, Probe
@@ -183,10 +182,6 @@ def test_an_invalid_condition_is_named(curve: dict[str, Any], says: str) -> None
     raw = {"says": "So.", "place": "figure 1", "higher": [["a", "bn", curve], ["a", "bn"]]}
     with pytest.raises(ValueError, match=says):
         parse_claim(raw, ["a"], ["bn"], ["of"])
-
-
-def test_kinds_of_claims_have_the_names_that_they_have_in_tables() -> None:
-    assert {kind: of_tables.KINDS[kind] for kind in KINDS} == KINDS
 
 
 @pytest.mark.parametrize(

@@ -141,7 +141,7 @@ class NormAct(nn.Module):
     roles: ClassVar[dict[str, Role]] = {"weight": "gain", "bias": "shift"}
     #: Parameters and buffers that `inherit_parameters` copies.
     inherited: ClassVar[tuple[str, ...]] = ("weight", "bias")
-    #: Attributes in the layer's `repr`.
+    #: Attributes in the layer's `repr`: all options, as layers of one `repr` count as equal.
     shown: ClassVar[tuple[str, ...]] = ("act",)
     weight: nn.Parameter | None
     bias: nn.Parameter | None

@@ -8,8 +8,8 @@
 
 In nf beta is the standard deviation of x at initialization, which follows from the architecture: a
 block adds alpha^2 to the variance, and a transition block, whose shortcut convolution takes the
-scaled input, starts again at 1. As in the paper, this leaves out g. Networks that mix blocks with
-and without shortcut are not in the paper's equations (`deviations_of_blocks`).
+scaled input, starts again at 1. As in the paper, this leaves out g. The paper's equations do not
+cover networks that mix blocks with and without shortcut (`deviations_of_blocks`).
 """
 
 # ruff: noqa: ARG002 (no scheme initializes everything that it could)
