@@ -1,0 +1,84 @@
+"""Networks that cells of one command share, in the preflight and in estimates of costs."""
+
+import pytest
+
+from normbench.errors import Impossible
+from normbench.execution.networks import Networks
+from normbench.execution.requirements import require_ratios
+from normbench.models import network_info
+from normbench.training.experiment import Experiment
+from support.cells import cell
+
+
+def experiment(*words: str) -> Experiment:
+    return Experiment(cell("norm=gn", *words))
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("norm.eps=1e-3",),
+        ("model.stem_stride=1",),
+        ("data=fashion_mnist",),
+        ("recipe.crop=6",),
+        ("reg.dropout=0.5",),
+        ("reg.norm_dropout=0.5",),
+        ("reg.stochastic_depth=0.5",),
+        ("reg.stochastic_depth=0.5", "reg.rescale=true"),
+    ],
+)
+def test_cells_with_other_networks_or_images_share_nothing(words: tuple[str, ...]) -> None:
+    plain, changed = experiment(), experiment(*words)
+    apart = [Networks().inspect(each).row_fields() for each in (plain, changed)]
+    drops = [Networks().inspect(each).changes_every_step for each in (plain, changed)]
+    for order in ((0, 1), (1, 0)):
+        networks = Networks()
+        infos = {place: networks.inspect((plain, changed)[place]) for place in order}
+        assert infos[0] is not infos[1]
+        assert [infos[0].row_fields(), infos[1].row_fields()] == apart
+        assert [infos[0].changes_every_step, infos[1].changes_every_step] == drops
+
+
+@pytest.mark.parametrize(
+    "words", [("reg=mixup",), ("reg.label_smoothing=0.2",), ("recipe.lr=0.3",), ("batch=4",)]
+)
+def test_cells_with_the_same_network_share_it(words: tuple[str, ...]) -> None:
+    networks = Networks()
+    assert networks.inspect(experiment()) is networks.inspect(experiment(*words))
+
+
+@pytest.mark.parametrize(("norm", "runs"), [("gn", 1), ("bn", 3)])
+def test_networks_run_once_for_all_batches_if_no_image_influences_another(
+    norm: str, runs: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counted: list[int] = []
+    dry_run = network_info.dry_run
+    monkeypatch.setattr(
+        network_info, "dry_run", lambda *args: counted.append(args[1]) or dry_run(*args)
+    )
+    networks = Networks()
+    for batch in (4, 8, 128):
+        info = networks.inspect(experiment(f"norm={norm}", f"batch={batch}"))
+    assert len(counted) == runs
+    monkeypatch.setattr(network_info, "count_macs", None)  # counted in the run on shapes
+    assert info.macs == info.trained_macs > 0
+
+
+def test_a_refusal_holds_for_its_images_alone() -> None:
+    networks = Networks()
+    works = experiment("norm=bn", "batch=4")
+    alone = experiment("norm=bn", "batch=1")  # the last maps are 1x1
+    for _ in range(2):
+        with pytest.raises(Impossible, match="value"):
+            networks.inspect(alone)
+        networks.inspect(works)
+
+
+def test_gradients_of_ratios_are_clipped_where_there_are_ratios() -> None:
+    clipped = experiment("recipe.ratio_clip=1")
+    info = Networks().inspect(clipped)
+    with pytest.raises(Impossible, match=r"recipe.ratio_clip=1: .* norm=sn or ssn works"):
+        require_ratios(clipped.cell, clipped.recipe, info)
+    require_ratios(clipped.cell, experiment().recipe, info)
+    switchable = experiment("norm=ssn", "recipe.ratio_clip=1")
+    require_ratios(switchable.cell, switchable.recipe, Networks().inspect(switchable))
