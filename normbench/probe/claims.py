@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Any, NamedTuple
 
+from normbench.errors import choose_from
 from normbench.records.probes import Record, group_by
 from normbench.report import claims as of_tables
 from normbench.report.yaml_checks import Types, check_keys, check_types
@@ -111,7 +112,7 @@ def parse_claim(
     entry: Mapping[str, Any],
     networks: Sequence[str],
     columns: Sequence[str],
-    conditions: Sequence[str] = (),
+    conditions: Mapping[str, Sequence[str]] = {},
 ) -> ProbeClaim:
     """Parse a claim of the file of a figure.
 
@@ -119,7 +120,7 @@ def parse_claim(
         entry: of the file.
         networks: of the figure.
         columns: of its records, with numbers.
-        conditions: columns of its records that `where` can name.
+        conditions: columns of its records that `where` can name, with their values; (): any.
 
     Raises:
         ValueError: it is invalid; the message names the key and what works.
@@ -130,7 +131,10 @@ def parse_claim(
     curves = []
     for network, column, *rest in entry[kind]:
         curve = Curve(str(network), str(column), *(rest or [{}]))
-        check_keys(curve.where, "a curve", (), conditions)
+        check_keys(curve.where, "a curve", (), (*conditions,))
+        for name, value in curve.where.items():
+            if (values := conditions[name]) and value not in (EACH, *values):
+                raise ValueError(f"{name}: {value} is unknown; {choose_from(str(value), values)}")
         if curve.network not in networks:
             raise ValueError(f"{network} is no network of the figure; {', '.join(networks)} are")
         if curve.column not in columns:

@@ -109,7 +109,7 @@ def _parse_claims(name: str, figure: Mapping[str, Any]) -> list[ProbeClaim]:
         quantities += CHOICES
     if kind == "ratios":
         networks += [pair_name(networks[0], other) for other in networks[1:]]
-    conditions = ("epoch", *columns.texts)
+    conditions = {"epoch": (), **columns.texts}
     try:
         return [
             parse_claim(entry, networks, quantities, conditions)

@@ -179,7 +179,9 @@ def test_decay_pulls_gains_to_their_target_and_all_else_to_zero(
 
 @pytest.mark.parametrize(("gradient", "norm"), [(1.0, 0.5), (1e-6, None)])
 def test_gradients_of_ratios_are_clipped_together(gradient: float, norm: float | None) -> None:
-    clipping = recipe(ratio_clip=0.5, weight_decay=0.0, momentum=0, nesterov=False)
+    clipping = recipe(
+        ratio_clip=0.5, weight_decay=0.1, decayed=["ratio"], momentum=0, nesterov=False
+    )
     network = model(norm=normalizer("sn"), num_classes=10, **network_for("sn")).double()
     optimizer = clipping.build_optimizer(network, 128)
     listed = list(list_parameters(network))
@@ -189,7 +191,11 @@ def test_gradients_of_ratios_are_clipped_together(gradient: float, norm: float |
     optimizer.step()
     steps = [b - e.parameter.detach() for e, b in zip(listed, before, strict=True)]
     lr = clipping.peak_lr(128)
-    ratios = [s.flatten() for e, s in zip(listed, steps, strict=True) if e.role == "ratio"]
+    ratios = [
+        (step - lr * 0.1 * start).flatten()  # the decay is not clipped
+        for each, step, start in zip(listed, steps, before, strict=True)
+        if each.role == "ratio"
+    ]
     whole = gradient * len(torch.cat(ratios)) ** 0.5
     assert float(torch.cat(ratios).norm()) == pytest.approx(lr * (norm or whole), rel=1e-4)
     others = [s.flatten() for e, s in zip(listed, steps, strict=True) if e.role != "ratio"]

@@ -1,11 +1,14 @@
 """Networks that cells of one command share, in the preflight and in estimates of costs."""
 
+from typing import Any
+
 import pytest
+from torch import nn
 
 from normbench.errors import Impossible
 from normbench.execution.networks import Networks
 from normbench.execution.requirements import require_ratios
-from normbench.models import network_info
+from normbench.models import network_info, profile
 from normbench.training.experiment import Experiment
 from support.cells import cell
 
@@ -53,9 +56,14 @@ def test_networks_run_once_for_all_batches_if_no_image_influences_another(
 ) -> None:
     counted: list[int] = []
     dry_run = network_info.dry_run
-    monkeypatch.setattr(
-        network_info, "dry_run", lambda *args: counted.append(args[1]) or dry_run(*args)
-    )
+
+    def count(
+        network: nn.Module, images: int, shape: tuple[int, int, int]
+    ) -> tuple[int, Counter[int]]:
+        counted.append(images)
+        return dry_run(network, images, shape)
+
+    monkeypatch.setattr(network_info, "dry_run", count)
     networks = Networks()
     for batch in (4, 8, 128):
         info = networks.inspect(experiment(f"norm={norm}", f"batch={batch}"))
