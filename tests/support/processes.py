@@ -116,8 +116,11 @@ def terminal(folder: Path, *arguments: str) -> Iterator[subprocess.Popen[str]]:
 
 def finish(group: ProcessGroup) -> tuple[Exit, list[Any]]:
     """Wait for the end of a process group; return it and the contents of all messages."""
-    contents = []
-    while (end := group.poll()) is None:
-        process_group.wait([group], 1)
+    contents: list[Any] = []
+    while True:
         contents += [message.content for message in group.messages()]
-    return end, contents
+        # Only a process that has closed its pipe is polled, because that drops what it still sends.
+        ended = any(process.ended for process in group.processes)
+        if ended and (end := group.poll()) is not None:
+            return end, contents
+        process_group.wait([group], 1)
