@@ -63,7 +63,7 @@ class Job:
 
 @dataclass(frozen=True)
 class PreflightRequest:
-    """What `normbench.execution.preflight` checks.
+    """Cells that `normbench.execution.preflight` checks, and what it must know beside them.
 
     Args:
         cells: of the command line.
