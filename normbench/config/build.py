@@ -5,6 +5,7 @@ that it does not know, or of another type, is an error.
 """
 
 from collections.abc import Mapping
+from functools import cache
 from importlib import import_module
 from inspect import Parameter, isclass, signature
 from math import isfinite
@@ -40,7 +41,7 @@ def build(group: str, options: Mapping[str, Any], **context: Any) -> Any:
     target = _import(group, options.get("_target_"))
     accepted = arguments(group, options) - context.keys()  # no yaml may set the context
     try:
-        hints = get_type_hints(target.__init__ if isclass(target) else target, include_extras=True)
+        _hints(target)
     except (NameError, TypeError) as error:  # of code of the user's own, or no code at all
         raise BadInput(f"{group}._target_={options['_target_']}: {error}") from error
     values = {}
@@ -49,7 +50,7 @@ def build(group: str, options: Mapping[str, Any], **context: Any) -> Any:
             continue
         if key not in accepted:
             raise BadInput(f"{group}.{key} is unknown; {choose_from(key, accepted)}")
-        values[key] = _convert(f"{group}.{key}", value, hints.get(key, Any))
+        values[key] = _convert(f"{group}.{key}", value, _adapter(target, key))
     if missing := _required(target) - values.keys() - context.keys():
         raise BadInput(f"{group}.{min(missing)} is missing; its yaml must give a value")
     try:
@@ -85,12 +86,23 @@ def _import(group: str, path: Any) -> Any:
         ) from error
 
 
-def _convert(option: str, value: Any, hint: Any) -> Any:
-    """Return `value` as the type `hint`, as pydantic converts it."""
+@cache
+def _hints(target: Any) -> dict[str, Any]:
+    return get_type_hints(target.__init__ if isclass(target) else target, include_extras=True)
+
+
+@cache
+def _adapter(target: Any, key: str) -> TypeAdapter[Any]:
+    """Return the type of an argument of `target`; to make one takes longer than to use it."""
+    return TypeAdapter(_hints(target).get(key, Any))
+
+
+def _convert(option: str, value: Any, adapter: TypeAdapter[Any]) -> Any:
+    """Return `value` as the type of `adapter`, as pydantic converts it."""
     if isinstance(value, float) and not isfinite(value):  # pydantic takes nan and inf
         raise BadInput(f"{option}={value}: it must be a finite number")
     try:
-        return TypeAdapter(hint).validate_python(value)
+        return adapter.validate_python(value)
     except ValidationError as error:
         raise BadInput(f"{option}={value}: {_describe(error)}") from None
 

@@ -7,6 +7,7 @@ normalization, whether a map is pooled and where a branch ends, whatever attribu
 
 import operator
 from collections.abc import Iterator
+from copy import copy, deepcopy
 from itertools import chain, zip_longest
 from typing import Any
 
@@ -87,6 +88,13 @@ class CallGraph:
                 module.training = training
         _require_same_calls(calls, in_evaluation)
         self.module.training = network.training
+
+    def copy(self) -> "CallGraph":
+        """Return the same calls of the same layers, to be rewritten on their own."""
+        copied = copy(self)
+        calls = deepcopy(self.module.graph)
+        copied.module = fx.GraphModule(self.module, calls, type(self.module).__name__)
+        return copied
 
     @property
     def calls(self) -> list[fx.Node]:

@@ -90,7 +90,13 @@ def swap(
             f"norm={norm!r} is no normalizer; normbench.catalog.swap takes names of normalizers, "
             "normbench.catalog.normalizer makes one from its name"
         )
-    graph = CallGraph(network, image)
+    return swap_calls(CallGraph(network, image), norm, allow_left=allow_left, residual=residual)
+
+
+def swap_calls(
+    graph: CallGraph, norm: Normalizer, *, allow_left: bool = False, residual: Schemes = PLAIN
+) -> fx.GraphModule:
+    """Return the network of a trace with `norm` in it, as `swap` does; it changes the trace."""
     _refuse_functions(graph)
     if not _is_normalizer_free(graph, norm):
         require_residual(norm, residual)

@@ -9,7 +9,7 @@ MnasNet and EfficientNet with timm's builder and in its notation:
 """
 
 from difflib import get_close_matches
-from functools import partial
+from functools import lru_cache, partial
 from typing import Annotated, Any, Literal
 
 import timm
@@ -20,8 +20,9 @@ from torch import nn
 
 from normbench.models.blocks import V2, require_residual
 from normbench.models.dropout import Fraction
+from normbench.models.fx_graph import CallGraph
 from normbench.models.mobile_blocks import join_blocks
-from normbench.models.swap import swap
+from normbench.models.swap import swap, swap_calls
 from normbench.norms.base.layer import Normalizer
 from normbench.norms.base.residual import Residual
 
@@ -137,6 +138,32 @@ def mbconv_net(
         Impossible: the network cannot use this normalizer.
     """
     require_residual(norm, V2)
+    options = (
+        num_classes, in_chans, blocks, width, depth, group_size, act, stem_stride, stem, head,
+        padding, dropout, stochastic_depth,
+    )  # fmt: skip
+    if type(norm.residual) is Residual and torch.get_default_device().type == "meta":
+        graph = _trace_on_meta(*options).copy()
+    else:
+        network = _efficientnet(*options)
+        if type(norm.residual) is not Residual:
+            join_blocks(network, norm)
+        graph = CallGraph(network, (in_chans, *IMAGE))
+    return swap_calls(graph, norm.with_max_groups(max_groups), residual=V2)
+
+
+@lru_cache(maxsize=32)
+def _trace_on_meta(num_classes: int, in_chans: int, *options: Any) -> CallGraph:
+    """Trace a network without values; many cells differ in the normalizer alone."""
+    return CallGraph(_efficientnet(num_classes, in_chans, *options), (in_chans, *IMAGE))
+
+
+def _efficientnet(
+    num_classes: int, in_chans: int, blocks: tuple[str, ...], width: float, depth: float,
+    group_size: int | None, act: str, stem_stride: int, stem: int, head: int, padding: str | None,
+    dropout: float, stochastic_depth: float,
+) -> EfficientNet:  # fmt: skip
+    """Build a network of timm's blocks with batch normalization; options are `mbconv_net`'s."""
     try:
         stages = decode_arch_def([[block] for block in blocks], depth, group_size=group_size)
     except (AssertionError, ValueError, KeyError) as error:
@@ -149,7 +176,4 @@ def mbconv_net(
         drop_rate=dropout, drop_path_rate=stochastic_depth,
     )  # fmt: skip
     network.conv_stem.stride = (stem_stride, stem_stride)  # timm's builder always takes 2
-    if type(norm.residual) is not Residual:
-        join_blocks(network, norm)
-    norm = norm.with_max_groups(max_groups)
-    return swap(network, norm, image=(in_chans, *IMAGE), residual=V2)
+    return network

@@ -24,7 +24,6 @@ from typing import Literal, NamedTuple
 
 import torch
 from pydantic import PositiveFloat
-from scipy.special import betaincinv
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -180,6 +179,8 @@ class Regularization:
             return 1 + math.log(math.exp(-4) + (1 - math.exp(-4)) * rest) / 4
         strength = self.mixup if kind == "mixup" else self.cutmix
         # By the inverse of Beta's distribution: no state, no rejection.
+        from scipy.special import betaincinv  # slow import: 0.3 s
+
         return float(betaincinv(strength, strength, uniform))
 
 

@@ -1,5 +1,10 @@
 """The cost of a command line, estimated before it is started."""
 
+import os
+import signal
+import subprocess
+import sys
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache, partial
@@ -26,6 +31,7 @@ from normbench.execution.cost_model import (
 from normbench.results import Row, write
 from support import dataset_files
 from support.cells import PLUGIN, cell
+from support.processes import wait_for
 from support.slow import slow_except
 
 PAPER = (
@@ -389,6 +395,67 @@ def test_words_that_cannot_be_used(
     assert err.startswith("normbench.cost: ")
     assert says in err
     assert err.count("\n") == 1
+
+
+#: Composes in another process, as a process without torch does; KILLED is what that one is sent.
+PROGRAM = """
+import os, signal, sys
+import normbench.cost as command
+from normbench.config import cli
+
+assert "torch" not in sys.modules
+first, compose = os.getpid(), command.compose
+
+def compose_elsewhere(words):
+    if os.getpid() == first:
+        print("composed here", file=sys.stderr)
+    elif KILLED:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return compose(words)
+
+command.compose = compose_elsewhere
+cli.run(command.main)
+"""
+
+
+@pytest.mark.parametrize("killed", slow_except([False, True], [False]))
+def test_another_process_composes_while_this_one_imports_torch(
+    killed: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["norm=bn,gn", "batch=4"]
+    program = PROGRAM.replace("KILLED", str(killed))
+    end = subprocess.run(
+        [sys.executable, "-c", program, *words], capture_output=True, text=True, check=False
+    )
+    assert main(words) == end.returncode == 0
+    assert end.stdout == capsys.readouterr().out
+    assert end.stderr == ("composed here\n" if killed else "")
+
+
+@pytest.mark.slow
+def test_an_error_of_the_other_process_is_one_sentence() -> None:
+    end = subprocess.run(
+        [sys.executable, "-m", "normbench.cost", "norm=bm"],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert (end.returncode, end.stdout, end.stderr.count("\n")) == (2, "", 1)
+    assert end.stderr.startswith("normbench.cost: norm=bm is unknown; ")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seconds", [0, 1, 2, 4])
+def test_ctrl_c_is_silent(seconds: float) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-m", "normbench.cost", "sweeps=proxy_norm_4"],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True,
+    ) as process:  # fmt: skip
+        children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+        wait_for(lambda: children.read_text() != "")  # the process that composes
+        time.sleep(seconds)
+        os.killpg(process.pid, signal.SIGINT)  # as a terminal does
+        output = process.communicate()
+    assert output == (b"", b"")
+    assert process.returncode in (128 + signal.SIGINT, -signal.SIGINT)
 
 
 def test_help_says_where_rates_come_from(capsys: pytest.CaptureFixture[str]) -> None:

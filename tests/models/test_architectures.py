@@ -348,6 +348,23 @@ def test_efficientnets_are_timms(name: str) -> None:
     }
 
 
+@pytest.mark.parametrize("dropping", [{}, {"dropout": 0.2, "stochastic_depth": 0.1}])
+def test_mobile_networks_on_shapes_share_a_trace_and_no_change_of_it(
+    dropping: dict[str, float],
+) -> None:
+    for norm in ("gn_ws", "nf", "bn", "gn_ws"):
+        options: Any = {"norm": normalizer(norm), "num_classes": 10, **dropping}
+        with torch.device("meta"):
+            shapes = model("efficientnet_b0", **options)
+        network = model("efficientnet_b0", **options)
+        assert shapes.code == network.code
+        assert str(shapes) == str(network)
+        assert [(name, v.shape) for name, v in shapes.state_dict().items()] == [
+            (name, v.shape) for name, v in network.state_dict().items()
+        ]
+        assert shapes.training
+
+
 def test_group_convolutions_have_16_channels_a_group_and_expansion_4() -> None:
     with torch.device("meta"):
         network = model("efficientnet_b0_group", norm=normalizer("gn"), num_classes=10)
