@@ -61,13 +61,13 @@ def _compose(words: list[str]) -> tuple[list[Cell], Settings | None]:
     """
     if "torch" in sys.modules:
         return compose(words)
+    gc.disable()  # an estimate leaves little garbage, and to look for it takes a second
     try:
         with ProcessPoolExecutor(
             1, get_context("fork"), signal.signal, (signal.SIGINT, signal.SIG_DFL)
         ) as pool:
             composed = pool.submit(compose, words)
             import_module("normbench.execution.cost_table")
-            gc.freeze()  # what imports leave is never garbage, and many objects to look through
             return composed.result()
     except (BrokenProcessPool, OSError):  # it was killed, or cannot be started
         return compose(words)

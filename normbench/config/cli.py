@@ -4,6 +4,7 @@ A command declares its key=value words as the fields of a frozen dataclass, each
 type of a field says which values work. `parse_options` reads them, `command` answers --help.
 """
 
+import gc
 import os
 import signal
 import sys
@@ -57,6 +58,7 @@ def run(main: Main) -> NoReturn:
     if output.error is not None:
         print_error("normbench", f"the output cannot be written ({output.error.strerror})")
         code = code or 1
+    gc.freeze()  # else the end of the process looks through all that torch has left, for a second
     sys.exit(code)
 
 
