@@ -62,15 +62,18 @@ def _compose(words: list[str]) -> tuple[list[Cell], Settings | None]:
     if "torch" in sys.modules:
         return compose(words)
     gc.disable()  # an estimate leaves little garbage, and to look for it takes a second
+    interrupt = signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C ends both processes
     try:
         with ProcessPoolExecutor(
-            1, get_context("fork"), signal.signal, (signal.SIGINT, signal.SIG_DFL)
+            1, get_context("fork"), import_module, ("normbench.execution.end_with_parent",)
         ) as pool:
             composed = pool.submit(compose, words)
             import_module("normbench.execution.cost_table")
             return composed.result()
     except (BrokenProcessPool, OSError):  # it was killed, or cannot be started
         return compose(words)
+    finally:
+        signal.signal(signal.SIGINT, interrupt)
 
 
 if __name__ == "__main__":

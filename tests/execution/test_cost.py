@@ -458,6 +458,24 @@ def test_ctrl_c_is_silent(seconds: float) -> None:
     assert process.returncode in (128 + signal.SIGINT, -signal.SIGINT)
 
 
+@pytest.mark.slow
+def test_no_process_survives_a_killed_command() -> None:
+    with subprocess.Popen(
+        [sys.executable, "-m", "normbench.cost", "sweeps=proxy_norm_4"]
+    ) as command:
+        children = Path(f"/proc/{command.pid}/task/{command.pid}/children")
+        wait_for(lambda: children.read_text() != "")
+        (child,) = children.read_text().split()
+        wait_for(lambda: _ignores(int(child), signal.SIGINT))  # and then ends with its parent
+        command.kill()
+    wait_for(lambda: not Path("/proc", child).exists())
+
+
+def _ignores(process: int, number: signal.Signals) -> bool:
+    status = Path(f"/proc/{process}/status").read_text()
+    return bool(int(status.partition("SigIgn:")[2].split()[0], 16) >> (number - 1) & 1)
+
+
 def test_help_says_where_rates_come_from(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--help"]) == 0
     out = capsys.readouterr().out
