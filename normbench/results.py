@@ -70,6 +70,7 @@ class Row:
     reg: str
     recipe: str
     seed: int
+    planned_seeds: int | None = None  # of the cell in the command that trained it
     precision: str
     options: str  # options that differ from their yaml, as typed: "norm.groups=8 recipe.lr=0.1"
     config: dict[str, Any]  # every scientific option with its value

@@ -5,6 +5,7 @@ import os
 import re
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -97,7 +98,7 @@ def compose(arguments: list[str]) -> tuple[list[Cell], Settings | None]:
             "runs, jobs, force, resume, sweeps and hydra/launcher hold for all runs of a command "
             "line: give one value"
         )
-    return _unique([cell for cell, _ in parsed]), settings.pop()
+    return _count_seeds(_unique([cell for cell, _ in parsed])), settings.pop()
 
 
 def _unique(cells: Sequence[Cell]) -> list[Cell]:
@@ -111,6 +112,13 @@ def _unique(cells: Sequence[Cell]) -> list[Cell]:
             "each run is trained once, as first typed (to time hardware use normbench.bench)"
         )
     return list(by_id.values())
+
+
+def _count_seeds(cells: Sequence[Cell]) -> list[Cell]:
+    """Let each cell say how many seeds of it the command line has."""
+    keys = [replace(cell, seed=0).id for cell in cells]
+    seeds = Counter(keys)
+    return [replace(cell, seeds=seeds[key]) for cell, key in zip(cells, keys, strict=True)]
 
 
 #: Compositions of runs with which others begin, by their words.

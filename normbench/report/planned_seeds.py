@@ -1,8 +1,9 @@
 """Confidence of intervals: 95 % with the planned number of seeds, 99.9 % with any other.
 
 Whoever adds seeds until a claim is decided looks at many intervals, of which one may decide by
-chance. So only one look has the full level: that with the number of seeds in the sweep's file. The
-rule needs no record of earlier looks, which rows do not have; docs/statistics.md has its error.
+chance. So only one look has the full level: that with the number of seeds in the sweep's file or,
+where no file names several, in the command that trained all of them. docs/statistics.md has the
+error of this rule.
 """
 
 import re
@@ -16,7 +17,7 @@ from normbench.report.statistics import CONFIDENCE
 from normbench.report.table import Entry
 
 UNPLANNED = 0.999
-WITHOUT_PLAN = 3  # seeds, where no file of sweeps/ names several
+WITHOUT_PLAN = 3  # seeds, where neither a file of sweeps/ nor the command names several
 UNPLANNED_TEXT = "99.9 % interval, because the number of seeds is not the planned one"
 
 
@@ -26,12 +27,19 @@ def confidence(entries: Iterable[Entry]) -> float:
 
 
 def _is_planned(entry: Entry) -> bool:
-    return any(len(entry.values) in planned_seeds(row.sweep) for row in entry.source_runs)
+    seeds, rows = len(entry.values), entry.source_runs
+    if any(seeds in named_seeds(row.sweep) for row in rows):
+        return True
+    if any(named_seeds(row.sweep) for row in rows):
+        return False
+    typed = {row.planned_seeds or 1 for row in rows}  # older rows do not say
+    # One seed has no interval, so it is no plan to judge anything by.
+    return typed == {seeds} if max(typed, default=1) > 1 else seeds == WITHOUT_PLAN
 
 
 @cache
-def planned_seeds(sweep: str) -> frozenset[int]:
-    """Return the numbers of seeds that the file of a sweep names; parts of a grid may differ.
+def named_seeds(sweep: str) -> frozenset[int]:
+    """Return the numbers of seeds, if several, in the file of a sweep; parts of a grid may differ.
 
     A damaged file is left out.
     """
@@ -43,8 +51,7 @@ def planned_seeds(sweep: str) -> frozenset[int]:
             leave_out(damage)
     # A cell may have seeds of several parts of the grid.
     numbers = {*map(len, named), len(set().union(*named))}
-    # One seed has no interval, so it is no plan to judge anything by.
-    return frozenset(numbers - {0, 1}) or frozenset({WITHOUT_PLAN})
+    return frozenset(numbers - {0, 1})
 
 
 def _named_seeds(content: Any) -> Iterator[set[int]]:

@@ -14,7 +14,7 @@ METHOD = (
     "For each number of images per worker: the normalizer with the best mean, and how much lower "
     "the others are, with intervals that hold for all pairs together with 95 % (Games and Howell "
     "1976; variances may differ, and the best may be chosen by the same seeds). They are of 99.9 % "
-    "where the number of seeds is not that of the sweep's file, or 3 without one. A normalizer is "
+    "where the number of seeds is not that of the sweep's file or command. A normalizer is "
     'significantly worse if its whole interval lies above 0. "Not significantly worse" does not '
     'mean "as good": the upper end says how much worse it may be. A normalizer is unstable if its '
     "variance over seeds is significantly above that of the others (F test, 1 %, "
