@@ -70,7 +70,7 @@ def _conclude(cells: list[Cell], settings: Settings, summary: Summary) -> None:
     # Read again after a training: other commands may have written rows meanwhile.
     rows = results.read(root) if summary.rows is None else summary.rows
     ids = {cell.id for cell in cells}
-    printed = tables(_specs_of(settings.sweep), rows, ids)
+    printed = tables(_specs_of(settings.sweep), rows, ids, root=root)
     for table in printed:
         print(f"\n{table_markdown(table)}")
     if printed:

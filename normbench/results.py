@@ -4,6 +4,7 @@ A finished run leaves `<runs>/<sweep>/<run id>/` with
 
     row.json       the typed row, written last and atomically
     history.csv    the training curve (`normbench.records.history`)
+    test_hits.bin  test images that it classified correctly (`normbench.records.hits`)
     log.txt        everything that the run printed
     previous.json  the row of the previous training, while force=true trains again
     damaged.json   a damaged row, whose run was trained again
@@ -31,6 +32,13 @@ from typing import Any, Literal
 
 from normbench.errors import DamagedFile, leave_out
 from normbench.records.history import parse_curve, read_history
+from normbench.records.hits import (
+    TEST_HITS,
+    decode_hits,
+    encode_hits,
+    read_packed_hits,
+    unpack_hits,
+)
 from normbench.records.json_fields import JsonFields
 from normbench.records.row_checks import SCHEMA, find_contradiction, upgrade
 from normbench.records.studies import read_study_lines, study_file, write_study_lines
@@ -85,6 +93,7 @@ class Row:
     test_top1: float | None = None
     test_top5: float | None = None
     test_loss: float | None = None
+    test_images: int | None = None  # which of them were classified correctly: test_hits.bin
 
     # Under recipe.example_weight: alpha of the evaluations, the usual and best ones, and gains.
     example_weighing: dict[str, float] = field(default_factory=dict)
@@ -244,7 +253,7 @@ def read(root: Path | str = "runs", run: str = "*") -> list[Row]:
     """
     if study := study_file(root):
         lines, damages = _read_study(study, study.stat().st_mtime_ns)
-        rows = [row for row, _ in lines.values()]
+        rows = [row for row, *_ in lines.values()]
         for damage in damages:
             leave_out(damage)
     else:
@@ -262,15 +271,15 @@ def row_files(root: Path | str, run: str = "*") -> list[str]:
 
 
 def write_study(path: Path, root: Path, rows: Sequence[Row]) -> None:
-    """Write `rows` and the histories of their runs below `root` as one compressed file."""
+    """Write `rows`, and histories and test hits of their runs below `root`, as one file."""
     write_study_lines(path, [_study_line(root, row) for row in rows])
 
 
 @lru_cache(maxsize=4)
 def _read_study(
     path: Path, _modified: int
-) -> tuple[dict[str, tuple[Row, list[dict[str, float]]]], list[DamagedFile]]:
-    """Return row and history of each run in a study, by id, and what is wrong with other lines."""
+) -> tuple[dict[str, tuple[Row, list[dict[str, float]], bytes | None]], list[DamagedFile]]:
+    """Return row, history and test hits of each run by id, and what is wrong with other lines."""
     runs, damages = {}, []
     for number, line in enumerate(read_study_lines(path), 1):
         try:
@@ -278,7 +287,7 @@ def _read_study(
             row = _parse_row(run["row"])
             if not (is_file_name(row.id) and is_file_name(row.sweep)):
                 raise ValueError("has an id or a sweep that is no name")
-            runs[row.id] = row, parse_curve(run["history"])
+            runs[row.id] = row, parse_curve(run["history"]), decode_hits(run.get("test_hits"))
         except (KeyError, TypeError, ValueError, RecursionError) as problem:
             damages.append(DamagedFile(f"{path} line {number} is damaged: {problem}; restore it"))
     return runs, damages
@@ -298,8 +307,33 @@ def read_run_history(root: Path, row: Row) -> list[dict[str, float]]:
         return []
 
 
+def find_test_hits(root: Path, row: Row) -> int | None:
+    """Return which test images the run of `row`, a row of `read(root)`, classified correctly.
+
+    They are bits, of which that of the last image is the lowest. None if the run has not kept them;
+    damaged ones are left out, too.
+    """
+    if row.test_images is None:
+        return None
+    try:
+        if study := study_file(root):
+            content = _read_study(study, study.stat().st_mtime_ns)[0][row.id][2]
+        else:
+            content = read_packed_hits(root / row.sweep / row.id)
+        if content is not None:
+            return unpack_hits(content, row.test_images, row.test_top1)
+    except ValueError as problem:
+        path = study_file(root) or root / row.sweep / row.id / TEST_HITS
+        leave_out(
+            DamagedFile(f"{path}: the bits of {row.id} {problem}; force=true trains it again")
+        )
+    except DamagedFile as damage:
+        leave_out(damage)
+    return None
+
+
 def _study_line(root: Path, row: Row) -> str:
-    """Return the line of a study with `row` and the history of its run."""
+    """Return the line of a study with `row`, and history and test hits of its run."""
     try:
         history = read_run_history(root, row)
     except DamagedFile as damage:
@@ -307,7 +341,10 @@ def _study_line(root: Path, row: Row) -> str:
         history = []
     # JSON has no infinite loss. A curve has a gap there, as in a figure.
     finite = [{k: v for k, v in record.items() if math.isfinite(v)} for record in history]
-    return json.dumps({"row": asdict(row), "history": finite}, allow_nan=False)
+    line: dict[str, Any] = {"row": asdict(row), "history": finite}
+    if (hits := find_test_hits(root, row)) is not None:
+        line["test_hits"] = encode_hits(hits, row.test_images or 0)
+    return json.dumps(line, allow_nan=False)
 
 
 def _parse_row(raw: Any) -> Row:

@@ -64,7 +64,7 @@ def _flush(path: Path) -> None:
 
 #: Name of a temporary file: that of the file, the process, and its host, which old versions lack.
 _TEMPORARY = re.compile(
-    r"\..+\.(?:json|csv|pt|md|tex|svg|png|pdf|html|gz)\.(?P<process>[1-9][0-9]*)(?:@(?P<host>.+))?"
+    r"\..+\.(?:json|csv|bin|pt|md|tex|svg|png|pdf|html|gz)\.(?P<process>[1-9][0-9]*)(?:@(?P<host>.+))?"
 )
 _DAY = 24 * 60 * 60.0  # no file is written for so long
 

@@ -1,6 +1,7 @@
-"""List the runs of a folder by their state, without torch.
+"""List the runs of a folder by their state, or compare two of them, without torch.
 
     python -m normbench.status [runs=DIR] [STATE ...]
+    python -m normbench.status compare RUN RUN [runs=DIR]
 
     finished      has a row; its status (ok, diverged, impossible, oom) also selects runs
     running       a process holds the run's lock; its step and loss are printed
@@ -11,6 +12,10 @@
     damaged       its row cannot be used, for the reason that is printed; reports leave it out
 
 A run of another machine counts as running while its files change, and as lost after ten minutes.
+
+`compare` prints on how many test images both runs are right, the first alone, the second alone, and
+neither, with the p value of McNemar's exact test. RUN is an id, as in the list; runs=DIR may be a
+study.
 """
 
 import os
@@ -26,6 +31,8 @@ from normbench.config import cli
 from normbench.config.files import default_choices
 from normbench.errors import BadInput, DamagedFile, choose_from, count, printable
 from normbench.records.history import last_record
+from normbench.records.hits import TEST_HITS
+from normbench.records.studies import study_file
 from normbench.results import Row
 
 FINISHED = ("ok", "diverged", "impossible", "oom")
@@ -64,6 +71,11 @@ def runs(root: Path) -> Iterator[Run]:
 
 
 def _finished_run(folder: Path, row: Row) -> Run:
+    shared = f", shared with {row.shared_with}" if row.shared_with else ""
+    return Run(folder, row.status, _title(row), f"{row.outcome}{shared}")
+
+
+def _title(row: Row) -> str:
     plain = [f"{name}={getattr(row, name)}" for name in ("batch", "seed", "model", "data")]
     defaults = {**default_choices(), "precision": "32-true"}
     changed = [
@@ -72,8 +84,7 @@ def _finished_run(folder: Path, row: Row) -> Run:
         if getattr(row, name) != defaults[name]
     ]
     title = " ".join([row.norm, *plain, f"workers={row.workers}", *changed])
-    shared = f", shared with {row.shared_with}" if row.shared_with else ""
-    return Run(folder, row.status, f"{title} {row.options}".strip(), f"{row.outcome}{shared}")
+    return f"{title} {row.options}".strip()
 
 
 def _open_run(folder: Path) -> Run:
@@ -110,14 +121,71 @@ def _modified(path: Path) -> float:
         return 0.0
 
 
+def compare(root: Path, words: Sequence[str]) -> str:
+    """Return on how many test images two runs below `root` are right, as a line.
+
+    Raises:
+        BadInput: there are not two runs that have kept their hits on the same test images.
+    """
+    # Imported here: a list of runs needs neither.
+    from normbench.report.image_intervals import same_test_images
+    from normbench.report.statistics import mcnemar
+
+    if len(words) != 2:
+        raise BadInput("compare takes two runs, as `compare RUN RUN`; without it, runs are listed")
+    if not study_file(root):
+        run_files.require_folder(root)
+    first, second = (_read_row(root, word) for word in words)
+    a, b = (_read_hits(root, row) for row in (first, second))
+    if not same_test_images(first, second):
+        raise BadInput(
+            f"{words[0]} and {words[1]} were not tested on the same images; take two runs of one "
+            "data set"
+        )
+    both, only_a, only_b = (hits.bit_count() for hits in (a & b, a & ~b, b & ~a))
+    images = first.test_images or 0
+    return (
+        f"of {images} test images both are right on {both}, only {_title(first)} on {only_a}, "
+        f"only {_title(second)} on {only_b}, neither on {images - both - only_a - only_b}; "
+        f"McNemar's exact p = {mcnemar(only_a, only_b):.2g} (of these two trainings)"
+    )
+
+
+def _read_row(root: Path, word: str) -> Row:
+    """Return the row of the run that `word` names, as SWEEP/ID or ID."""
+    run = word.rpartition("/")[2]
+    row = next((row for row in results.read(root, run) if row.id == run), None)
+    if row is None:
+        raise BadInput(
+            f"{word} has no row in runs={root}; `python -m normbench.status finished` lists the "
+            "runs that have one"
+        )
+    return row
+
+
+def _read_hits(root: Path, row: Row) -> int:
+    hits = results.find_test_hits(root, row)
+    if hits is None:
+        raise BadInput(
+            f"{row.id} has no usable {TEST_HITS}, so it is not known which test images it "
+            "classified correctly; the command that trained it, with force=true, keeps them"
+        )
+    return hits
+
+
 @cli.command("normbench.status", lambda: f"{__doc__}\n{cli.describe(StatusOptions)}")
 def main(arguments: Sequence[str]) -> int:
     """Print a line for each run and the number of runs in each state."""
     options, states = cli.parse_options(arguments, StatusOptions)
+    root = options.runs
+    if states[:1] == ["compare"]:
+        print(compare(root, states[1:]))
+        return 0
     for word in states:
         if word not in STATES:
-            raise BadInput(f"{word} is no state; {choose_from(word, STATES)}, or runs=DIR")
-    root = options.runs
+            raise BadInput(
+                f"{word} is no state; {choose_from(word, (*STATES, 'compare'))}, or runs=DIR"
+            )
     run_files.require_folder(root)
     listed = list(runs(root))
     if "finished" in states:

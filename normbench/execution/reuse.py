@@ -14,6 +14,8 @@ from pathlib import Path
 from normbench import results, run_files
 from normbench.config.cells import Cell
 from normbench.execution.provenance import now
+from normbench.records.history import HISTORY
+from normbench.records.hits import TEST_HITS
 from normbench.results import Row
 
 
@@ -25,11 +27,12 @@ def shareable_rows(rows: Iterable[Row]) -> dict[str, Row]:
 
 
 def copy_row(row: Row, cell: Cell, root: Path, sweep: str) -> None:
-    """Give `cell` the row and the curve of a run that computed the same."""
+    """Give `cell` the row, the curve and the test hits of a run that computed the same."""
     folder = root / sweep / cell.id
     folder.mkdir(parents=True, exist_ok=True)
     run_files.remove_temporary_files(folder)
-    with suppress(FileNotFoundError):  # the row may have been copied here alone
-        shutil.copyfile(root / row.sweep / row.id / "history.csv", folder / "history.csv")
+    for name in (HISTORY, TEST_HITS):
+        with suppress(FileNotFoundError):  # the row may have been copied here alone
+            shutil.copyfile(root / row.sweep / row.id / name, folder / name)
     copy = replace(row, **cell.description(sweep), shared_with=row.id, finished=now())
     results.write(folder, copy)

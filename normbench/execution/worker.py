@@ -22,6 +22,7 @@ from normbench.execution.wandb_logger import Mirror
 from normbench.execution.worker_process import INTERRUPTED, stop_signals
 from normbench.measurements.training_probes import curve_columns
 from normbench.records.history import CurveRecord, History, read_history
+from normbench.records.hits import TEST_HITS, write_hits
 from normbench.records.probes import PROBES, Record, append_epoch
 from normbench.results import CHECKPOINT, Row, find_row, obsolete_files, set_aside, write
 from normbench.training import checkpoint
@@ -108,7 +109,7 @@ def _lock(job: Job, locks: ExitStack) -> str:
 
 def _set_folders_aside(folder: Path) -> None:
     """Rename folders that have the names of files of a run."""
-    names = ("*.pt", "*.json", "history.csv")
+    names = ("*.pt", "*.json", "history.csv", TEST_HITS)
     for name in (*names, f"{PROBES}/*.csv"):
         for path in folder.glob(name):
             if path.is_dir():
@@ -165,6 +166,7 @@ def _prepare_folder(folder: Path, state: State | None) -> list[CurveRecord]:
     An older row is kept aside until the new one is written.
     """
     set_aside(folder)
+    (folder / TEST_HITS).unlink(missing_ok=True)
     shutil.rmtree(folder / "wandb", ignore_errors=True)
     if state is None or checkpoint.is_new_run(state):
         checkpoint.remove_checkpoints(folder)
@@ -323,6 +325,10 @@ class Recorder(Listener):
     def on_probe(self, kind: str, records: Sequence[Record], epoch: int) -> None:
         """Write the records of a probe after `epoch`."""
         append_epoch(self.folder, kind, records, epoch)
+
+    def on_test_hits(self, hits: Sequence[bool]) -> None:
+        """Write the test images that are classified correctly, before the row is written."""
+        write_hits(self.folder, hits)
 
 
 def _wandb_summary(row: Row) -> dict[str, Any]:

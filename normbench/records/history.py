@@ -10,6 +10,8 @@ from normbench.errors import DamagedFile
 from normbench.records.csv_table import read_csv
 from normbench.run_files import write_file
 
+HISTORY = "history.csv"
+
 CurveRecord = dict[str, float]  # a line of the curve: values by column
 
 
@@ -31,7 +33,7 @@ class History:
     ) -> None:
         names = [name for record in past for name in record]
         self.columns = tuple(dict.fromkeys((*type(self).columns, *more, *names)))
-        self.path = folder / "history.csv"
+        self.path = folder / HISTORY
         text = io.StringIO()
         csv.writer(text).writerows([self.columns, *map(self._values, past)])
         # Atomically: a process killed while it rewrites the past would lose it.
@@ -59,7 +61,7 @@ def read_history(folder: Path, *, complete: bool = False) -> list[CurveRecord]:
         FileNotFoundError: there is none.
         DamagedFile: the file is no curve; the message names it and the line.
     """
-    path = folder / "history.csv"
+    path = folder / HISTORY
     columns, *lines = read_csv(path, complete=complete)
     try:
         return parse_curve(

@@ -20,7 +20,9 @@ HUGE = 1e150  # sums of squares of numbers up to it are finite
 _RANGES = {
     "seed": (-HUGE, HUGE),
     **dict.fromkeys(("train_top1", "val_top1", "test_top1", "test_top5"), (0, 100.001)),
-    **dict.fromkeys(("batch", "workers", "global_batch", "stacked_seeds"), (1, HUGE)),
+    **dict.fromkeys(
+        ("batch", "workers", "global_batch", "stacked_seeds", "test_images"), (1, HUGE)
+    ),
     **dict.fromkeys(("params", "macs", "seconds", "images_per_second"), (0, HUGE)),
     **dict.fromkeys(("inference_params", "inference_operations"), (0, HUGE)),
     **dict.fromkeys(("peak_memory", "device_memory", "threads", "resumed"), (0, HUGE)),

@@ -1,4 +1,4 @@
-"""The file of a study, rows.jsonl.gz: a JSON object for each run, with its row and its history."""
+"""The file of a study, rows.jsonl.gz: for each run a JSON object of row, history and test hits."""
 
 import gzip
 import os

@@ -77,7 +77,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _write_some(specs: Sequence[TableSpec], runs: Path, out: Path) -> None:
-    printed = tables(specs, results.read(runs), empty=True)
+    printed = tables(specs, results.read(runs), empty=True, root=runs)
     _recommend(printed)
     for table in printed:
         print(table_markdown(table))

@@ -164,7 +164,7 @@ def read_report(specs: Sequence[TableSpec], runs: Path) -> Report:
         rows = results.read(runs)
         claims_read = read_claims(specs)
         # The page lists tables of papers without runs, too.
-        pivoted = pivot.tables(specs, rows, empty=True)
+        pivoted = pivot.tables(specs, rows, empty=True, root=runs)
         shown = tables_to_show(claims_read, pivoted)
         verdicts = judge_claims(claims_read, {spec.name: spec for spec in specs}, shown)
     leave_out_again(sentences)

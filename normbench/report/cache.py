@@ -19,14 +19,26 @@ from normbench import results, run_files
 from normbench.config import files
 from normbench.config.files import CLAIMS, CONF, SWEEPS, TABLES, names
 from normbench.errors import DamagedFile, leave_out, one_line
-from normbench.records import csv_table, history, json_fields, probes, row_checks, studies
+from normbench.records import (
+    csv_table,
+    history,
+    hits,
+    json_fields,
+    probes,
+    row_checks,
+    studies,
+)
+from normbench.records.history import HISTORY
+from normbench.records.hits import TEST_HITS
 from normbench.records.probes import PROBES
 from normbench.records.studies import study_file
 from normbench.run_files import read_json, write_file, write_json
 
 _FILE = ".report.json"
 #: Modules outside of this package on which the content of a report depends.
-_READERS = (results, row_checks, json_fields, csv_table, history, probes, studies, run_files, files)
+_READERS = (
+    results, row_checks, json_fields, csv_table, history, hits, probes, studies, run_files, files
+)  # fmt: skip
 # Another version may draw or write the same data differently.
 _LIBRARIES = ("jinja2", "matplotlib", "scipy", "tabulate")
 
@@ -93,7 +105,10 @@ def inputs_digest(root: Path, runs: Path) -> str:
     else:
         for row in results.row_files(runs):
             run = row.removesuffix("row.json")
-            parts += [row, stamp(row), stamp(f"{run}history.csv"), stamp(f"{run}{PROBES}")]
+            parts += [
+                row,
+                *(stamp(run + name) for name in ("row.json", HISTORY, TEST_HITS, PROBES)),
+            ]
     return data_digest(*parts)
 
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from normbench.report.claims import Claim
+from normbench.report.image_intervals import OVER_IMAGES, OVER_SEEDS
 from normbench.report.statistics import CONFIDENCE, Effect, signed
 from normbench.report.table import Table
 from normbench.report.table_spec import TableSpec
@@ -15,7 +16,9 @@ METHOD = (
     "A claim compares entries of a table. Its effect is the quantity compared with the bound: a "
     "difference, a difference of differences, the spread of a row (largest minus smallest mean) "
     "or a standard deviation. A trend must hold between every two neighbouring numbers of images "
-    "per worker. The intervals are confidence intervals over seeds: of 95 % with the number of "
+    f"per worker. Verdicts follow from confidence intervals {OVER_SEEDS}. A second interval, after "
+    f'the word "images", is {OVER_IMAGES}; differences of test accuracies have it if all runs have '
+    "kept which test images they classified correctly. Intervals are of 95 % with the number of "
     "seeds that the file of the sweep names (3 without one), of 99.9 % with any other number, so "
     "that adding seeds until a claim is decided makes hardly more errors than one look. Variances "
     "may differ: Welch's for differences of means, also in tables that print medians; chi-square "
@@ -42,11 +45,13 @@ class Verdict:
     """Verdict of rows on a claim, with the estimate that was compared with the bound.
 
     `reason` tells why the claim is untested or undecided, where the interval does not show it.
+    `over_images` is the effect with its interval over seeds and images, where runs have kept hits.
     """
 
     outcome: Outcome
     effect: Effect | None = None
     reason: str = ""
+    over_images: Effect | None = None
 
 
 @dataclass(frozen=True)
@@ -85,9 +90,12 @@ class ClaimResult:
 
     @property
     def effect(self) -> str:
-        """The effect and its interval as text."""
-        effect = self.verdict.effect
-        return "" if effect is None else effect.text(self.decimals)
+        """The effect and its intervals as text: "+1.2 [+0.8, +1.6], images [+0.3, +2.1]"."""
+        effect, over_images = self.verdict.effect, self.verdict.over_images
+        if effect is None:
+            return ""
+        wider = f", images {over_images.interval(self.decimals)}" if over_images else ""
+        return effect.text(self.decimals) + wider
 
     @property
     def seeds(self) -> str:

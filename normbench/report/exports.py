@@ -179,14 +179,17 @@ def claims_csv(results: Sequence[ClaimResult]) -> str:
     """Return the claims as CSV, a line for each claim and table."""
     lines: list[Sequence[Any]] = [
         ("claim", "paper", "place", "says", "table", "published", "published_effect",
-         "published_unverified", "setting", "verdict", "effect", "low", "high", "n", "reason")
+         "published_unverified", "setting", "verdict", "effect", "low", "high", "n", "reason",
+         "low_images", "high_images")
     ]  # fmt: skip
     for result in results:
         effect, paper, claim = result.verdict.effect, result.published, result.claim
+        images = result.verdict.over_images
         published = (paper.holds, paper.effect, paper.unverified) if paper else ("",) * 3
         numbers = (effect.value, effect.low, effect.high, effect.seeds) if effect else ("",) * 4
         lines.append(
             (claim.name, claim.paper, claim.place, claim.says, result.spec.name, *published,
-             result.setting, result.verdict.outcome, *numbers, result.verdict.reason)
+             result.setting, result.verdict.outcome, *numbers, result.verdict.reason,
+             *((images.low, images.high) if images else ("", "")))
         )  # fmt: skip
     return csv_text(map(plain_cell, line) for line in lines)

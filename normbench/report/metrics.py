@@ -19,6 +19,7 @@ class Metric:
     value: Callable[[Row], float | None] | None = None  # None if no run of ours has the metric
     unit: float = 1.0  # in which it is printed, as 1e6 for millions
     hardware: bool = False  # depends on the devices and not only on what is computed
+    by_image: bool = False  # test_hits.bin of a run has it image by image
     learned: bool = True  # counts only if the training went well; a size or a speed always does
 
     def of(self, row: Row) -> float | None:
@@ -47,7 +48,9 @@ def _example_weighing(name: str, row: Row) -> float | None:
 _SPEED = {"hardware": True, "learned": False}
 # No lambdas: tables are pickled for the processes that draw them.
 METRICS: Mapping[str, Metric] = {
-    "test_top1": Metric("test top-1 accuracy (%)", 1, "higher", attrgetter("test_top1")),
+    "test_top1": Metric(
+        "test top-1 accuracy (%)", 1, "higher", attrgetter("test_top1"), by_image=True
+    ),
     "test_top5": Metric("test top-5 accuracy (%)", 1, "higher", attrgetter("test_top5")),
     "val_top1": Metric("validation top-1 accuracy (%)", 1, "higher", attrgetter("val_top1")),
     "train_top1": Metric("training top-1 accuracy (%)", 1, "higher", attrgetter("train_top1")),

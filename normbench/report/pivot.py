@@ -4,6 +4,7 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
+from pathlib import Path
 from statistics import fmean
 from typing import Any
 
@@ -32,12 +33,13 @@ def tables(
     touched: Collection[str] | None = None,
     *,
     empty: bool = False,
+    root: Path | None = None,
 ) -> list[Table]:
     """Return the tables of `specs` with the results of `rows`, one for each setting.
 
     `rows` are sorted as by `normbench.results.read`; those of probes are ignored. With `touched`,
     ids of runs, only settings with one of them are returned; with `empty`, papers' tables without
-    runs too.
+    runs too. `root` is that of the runs, or a study, if tables need more of them than their rows.
     """
     groups = _group_rows(rows)
     pivoted: list[Table] = []
@@ -49,7 +51,7 @@ def tables(
         if not of_spec and empty and not spec.axes:
             of_spec = [_fill(spec, {}, [], FULL, {})]
         pivoted += of_spec
-    return pivoted
+    return [replace(table, root=root) for table in pivoted]
 
 
 def _group_rows(rows: Iterable[Row]) -> list[RunGroup]:

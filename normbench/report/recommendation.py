@@ -2,9 +2,16 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from statistics import fmean, median
 
 from normbench.config.files import CONF, names
+from normbench.report.image_intervals import (
+    OVER_IMAGES,
+    OVER_SEEDS,
+    explain_missing_hits,
+    widen_over_images,
+)
 from normbench.report.markdown import escape_markdown
 from normbench.report.planned_seeds import UNPLANNED, confidence
 from normbench.report.statistics import MINUS, Effect, summary, unstable, welch_contrast
@@ -13,7 +20,8 @@ from normbench.report.table import WORDS, Entry, Table
 METHOD = (
     "For each number of images per worker: the normalizer with the best mean, and how much lower "
     "the others are, with intervals that hold for all pairs together with 95 % (Games and Howell "
-    "1976; variances may differ, and the best may be chosen by the same seeds). They are of 99.9 % "
+    "1976; variances may differ, and the best may be chosen by the same seeds). The interval "
+    f'is {OVER_SEEDS}. The one after the word "images" is {OVER_IMAGES}. They are of 99.9 % '
     "where the number of seeds is not that of the sweep's file or command. A normalizer is "
     'significantly worse if its whole interval lies above 0. "Not significantly worse" does not '
     'mean "as good": the upper end says how much worse it may be. A normalizer is unstable if its '
@@ -32,6 +40,7 @@ class Candidate:
     std: float | None  # None with one seed
     seeds: int
     lower: Effect | None  # how much lower than the best; None for the best or without an interval
+    lower_images: Effect | None  # with its interval over seeds and images, where runs have hits
     planned: bool  # the interval has the planned number of seeds, and so its full level
     unstable: bool  # varies far more over seeds than the others
     time: float | None  # per training image, relative to the fastest
@@ -60,26 +69,30 @@ def advice(table: Table) -> list[Advice]:
     if not table.spec.axes or table.spec.axes[0] != "norm":
         return []
     return [
-        _advice(column.batch, {label[0]: line[index] for label, line in table.lines.items()})
+        _advice(
+            column.batch, {label[0]: line[index] for label, line in table.lines.items()}, table.root
+        )
         for index, column in enumerate(table.columns)
         if column.batch is not None and any(line[index].values for line in table.lines.values())
     ]
 
 
-def _advice(batch: int, entries: Mapping[str, Entry]) -> Advice:
+def _advice(batch: int, entries: Mapping[str, Entry], root: Path | None) -> Advice:
     tested = {name.split(" ")[0] for name, entry in entries.items() if entry.runs}
     failed = [f"{name} ({_failure_text(e)})" for name, e in entries.items() if e.failed]
     # The mean of the seeds that did not fail would flatter a normalizer that diverges.
     complete = {name: e for name, e in entries.items() if e.values and not e.failed}
     ranked = sorted(complete, key=lambda name: (-fmean(complete[name].values.values()), name))
-    samples = [[*complete[name].values.values()] for name in ranked]
-    costs = _costs([complete[name] for name in ranked])
-    levels = [confidence([complete[ranked[0]], complete[name]]) for name in ranked]
+    best_first = [complete[name] for name in ranked]
+    samples = [[*entry.values.values()] for entry in best_first]
+    levels = [confidence([best_first[0], entry]) for entry in best_first]
     candidates = [
-        Candidate(name, *summary(values), len(values), lower, level != UNPLANNED, varies, *cost)
-        for name, values, lower, level, varies, cost in zip(
-            ranked, samples, _below_best(samples, levels), levels, unstable(samples), costs,
-            strict=True,
+        Candidate(
+            name, *summary(values), len(values), lower, images, level != UNPLANNED, varies, *cost
+        )
+        for name, values, (lower, images), level, varies, cost in zip(
+            ranked, samples, _below_best(best_first, levels, root), levels, unstable(samples),
+            _costs(best_first), strict=True,
         )
     ]  # fmt: skip
     best, others = candidates[:1], candidates[1:]
@@ -93,18 +106,26 @@ def _advice(batch: int, entries: Mapping[str, Entry]) -> Advice:
     )
 
 
-def _below_best(ranked: Sequence[Sequence[float]], levels: Sequence[float]) -> list[Effect | None]:
-    """Return for each sample how much lower than the first, the best, its mean is.
+def _below_best(
+    ranked: Sequence[Entry], levels: Sequence[float], root: Path | None
+) -> list[tuple[Effect | None, Effect | None]]:
+    """Return for each entry how much lower than the first, the best, its mean is.
 
-    None for the best, and without an interval: of one value, or of values that are all equal.
+    The interval of the first of two effects is over seeds, that of the second over seeds and
+    images. None for the best, and without an interval: of one value, or of values that are all
+    equal.
     """
     # A single value has no variance and takes no part in the comparison.
-    several = max(2, sum(len(values) > 1 for values in ranked))
-    differences: list[Effect | None] = []
-    for values, level in zip(ranked[1:], levels[1:], strict=True):
-        lower = welch_contrast([(1.0, ranked[0]), (-1.0, values)], level, several)
-        differences.append(None if lower.low == lower.high else lower)
-    return [None, *differences] if ranked else []
+    several = max(2, sum(len(entry.values) > 1 for entry in ranked))
+    differences: list[tuple[Effect | None, Effect | None]] = [(None, None)]
+    for entry, level in zip(ranked[1:], levels[1:], strict=True):
+        pair = [(1.0, ranked[0]), (-1.0, entry)]
+        lower = welch_contrast([(w, [*e.values.values()]) for w, e in pair], level, several)
+        if lower.low == lower.high:
+            differences.append((None, None))
+        else:
+            differences.append((lower, widen_over_images(lower, pair, root, level, several)))
+    return differences if ranked else []
 
 
 def _costs(entries: Sequence[Entry]) -> list[tuple[float | None, float | None]]:
@@ -158,7 +179,10 @@ def sentences(table: Table) -> list[str]:
     for column in columns:
         missing = [name for name in column.untested if name not in nowhere]
         lines.append(sentence(table, column, missing))
-    return [*lines, f"Not tested: {', '.join(nowhere) or 'none'}."]
+    lines.append(f"Not tested: {', '.join(nowhere) or 'none'}.")
+    if table.spec.metric.by_image and (missing_hits := explain_missing_hits(table)):
+        lines.append(missing_hits)
+    return lines
 
 
 def sentence(table: Table, advised: Advice, missing: Sequence[str] = ()) -> str:
@@ -200,12 +224,24 @@ def sentence(table: Table, advised: Advice, missing: Sequence[str] = ()) -> str:
 
 
 def _lower(candidate: Candidate, decimals: int) -> str:
-    """Return how much lower than the best it is: "3.4 lower [1.1, 5.7]"."""
-    lower = candidate.lower
-    assert lower is not None
-    numbers = (lower.value, lower.low, lower.high)
-    value, low, high = (f"{each:.{decimals}f}".replace("-", MINUS) for each in numbers)
-    return f"{value} lower [{low}, {high}]"
+    """Return how much lower than the best it is: "3.4 lower [1.1, 5.7], images [0.2, 6.6]"."""
+    assert candidate.lower is not None
+    text = f"{_number(candidate.lower.value, decimals)} lower"
+    text += f" {_interval(candidate.lower, decimals)}"
+    if candidate.lower_images is not None:
+        text += f", images {_interval(candidate.lower_images, decimals)}"
+    return text
+
+
+def _interval(effect: Effect, decimals: int) -> str:
+    assert effect.low is not None
+    assert effect.high is not None
+    return f"[{_number(effect.low, decimals)}, {_number(effect.high, decimals)}]"
+
+
+def _number(value: float, decimals: int) -> str:
+    """Return a number without a sign if it is positive."""
+    return f"{value:.{decimals}f}".replace("-", MINUS)
 
 
 def _describe(candidate: Candidate, decimals: int) -> str:

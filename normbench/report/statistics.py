@@ -1,7 +1,8 @@
-"""Means over seeds, their confidence intervals, and how both are printed."""
+"""Means over seeds, confidence intervals over seeds and test images, and how they are printed."""
 
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from itertools import combinations
 from statistics import fmean, median, stdev, variance
@@ -21,10 +22,13 @@ class Effect:
 
     def text(self, decimals: int) -> str:
         """Return the value and its interval: "+1.2 [+0.8, +1.6]"."""
-        value = signed(self.value, decimals)
+        return f"{signed(self.value, decimals)} {self.interval(decimals)}".rstrip()
+
+    def interval(self, decimals: int) -> str:
+        """Return the interval, "" if it is missing."""
         if self.low is None or self.high is None:
-            return value
-        return f"{value} [{signed(self.low, decimals)}, {signed(self.high, decimals)}]"
+            return ""
+        return f"[{signed(self.low, decimals)}, {signed(self.high, decimals)}]"
 
 
 def signed(number: float, decimals: int) -> str:
@@ -63,6 +67,70 @@ def welch_contrast(
     freedom = total**2 / sum(square**2 / (count - 1) for square, count in squares)
     half = _quantile(confidence, freedom, among) * total**0.5
     return Effect(value, value - half, value + half, seeds)
+
+
+def add_test_images(
+    effect: Effect,
+    parts: Sequence[tuple[float, Sequence[int]]],
+    images: int,
+    confidence: float = CONFIDENCE,
+    among: int = 2,
+) -> Effect:
+    """Widen Welch's interval over seeds to one over seeds and test images.
+
+    The interval of `effect`, a weighted sum of accuracies in percent, tells what another training
+    would give on the same test images; the result, what it would give on others of their kind, too.
+    `parts` are (weight, hits of each seed) of its samples, where the bits of `hits` are the N
+    common test `images`, as read by `normbench.results.read_test_hits`. Seeds and images are
+    crossed random factors: image i is right (y = 1) or wrong (0) in seed s of sample a,
+
+        y[a,s,i] = mean[a] + image[a,i] + seed[a,s] + rest[a,s,i]
+
+    so that the variance of the effect, with weights w[a] and S[a] seeds, is the sum of
+
+        seeds     sum over a of w[a]^2 (Var seed[a] + Var rest[a] / N) / S[a]
+        images    Var(sum over a of w[a] image[a]) / N
+
+    Welch's interval has estimated the first. The sample variance over i of the effect on image i,
+    divided by N, estimates the second and the sum of w[a]^2 Var rest[a] / (S[a] N), which is
+    subtracted: Var rest[a] is the residual mean square of the table of seeds and images (Searle,
+    Casella and McCulloch 1992, Variance Components). The squares of both half widths are added
+    (Zou and Donner 2008, Statistics in Medicine 27), so that the interval never becomes narrower.
+    """
+    assert effect.low is not None
+    runs = [(weight / len(seeds), hits) for weight, seeds in parts for hits in seeds]
+    value = sum(weight * hits.bit_count() for weight, hits in runs) / images
+    squares = sum(a * b * (x & y).bit_count() for a, x in runs for b, y in runs) / images
+    rest = sum(weight**2 * _residual(seeds, images) / len(seeds) for weight, seeds in parts)
+    variance_of_images = max(0.0, (squares - value**2) / (images - 1) - rest / images)
+    half = 100 * _quantile(confidence, images - 1, among) * math.sqrt(variance_of_images)
+    half = math.hypot(effect.value - effect.low, half)
+    return replace(effect, low=effect.value - half, high=effect.value + half)
+
+
+def _residual(seeds: Sequence[int], images: int) -> float:
+    """Return the mean square of a table of seeds and images without the effects of both."""
+    counts = [hits.bit_count() for hits in seeds]
+    total = sum(counts)
+    # Sums of squares; that of images has each pair of seeds by its common hits.
+    of_seeds = sum(count**2 for count in counts) / images
+    of_images = sum((first & second).bit_count() for first in seeds for second in seeds)
+    square = total - of_seeds - of_images / len(seeds) + total**2 / (len(seeds) * images)
+    return square / ((len(seeds) - 1) * (images - 1))
+
+
+def mcnemar(only_first: int, only_second: int) -> float:
+    """Return the p value of McNemar's exact test (1947, Psychometrika 12): both err equally often.
+
+    Of the images that one of two runs alone classifies correctly, each is as likely to be that of
+    the first as of the second, so their numbers are binomial with probability 1/2.
+    """
+    images = only_first + only_second
+    term = tail = 1  # binomial coefficients, summed from 0 to the smaller number
+    for number in range(min(only_first, only_second)):
+        term = term * (images - number) // (number + 1)
+        tail += term
+    return min(1.0, 2 * tail / (1 << images))
 
 
 def _quantile(confidence: float, freedom: float, among: int) -> float:

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import groupby
+from pathlib import Path
 from typing import Any
 
 from normbench.report.metrics import Metric
@@ -51,8 +52,14 @@ class Entry:
         """The metric by seed, without runs that have no number."""
         if self.differences is not None:
             return self.differences
+        values = {seed: self.metric.of(row) for seed, row in self.runs_with_number.items()}
+        return {seed: value for seed, value in values.items() if value is not None}
+
+    @cached_property
+    def runs_with_number(self) -> Mapping[int, Row]:
+        """The runs that have a number, by seed."""
         rows = [row for row in self.runs if row.status == "ok" or not self.metric.learned]
-        return {row.seed: value for row in rows if (value := self.metric.of(row)) is not None}
+        return {row.seed: row for row in rows if self.metric.of(row) is not None}
 
     @cached_property
     def summary(self) -> tuple[float, float | None]:
@@ -102,6 +109,7 @@ class Table:
     differs: Sequence[str]  # options to show: only they distinguish this setting from another
     lines: Mapping[Label, Sequence[Entry]]  # entries by the label of their row
     scale: int = FULL  # or SMALL, if small networks replace the paper's
+    root: Path | None = None  # of the runs, or a study, with their test hits; None: not known
 
     @property
     def columns(self) -> Sequence[Header]:

@@ -1,6 +1,6 @@
 """Verdicts on claims: confirmed, refuted, undecided or untested.
 
-A verdict on rows follows from a confidence interval over the seeds: confirmed or refuted if the
+A verdict on rows follows from a confidence interval over seeds alone: confirmed or refuted if the
 whole interval lies on one side of the claim's bound, undecided if it contains the bound or there is
 no interval, untested where rows are missing. The paper's own numbers are compared by sign only.
 """
@@ -8,11 +8,13 @@ no interval, untested where rows are missing. The paper's own numbers are compar
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from statistics import fmean
 
 from normbench.report import statistics
 from normbench.report.claim_results import ClaimResult, Outcome, PublishedEffect, Verdict
 from normbench.report.claims import Claim, claim_alternatives, claim_weights
+from normbench.report.image_intervals import widen_over_images
 from normbench.report.planned_seeds import UNPLANNED, UNPLANNED_TEXT, confidence
 from normbench.report.statistics import Effect
 from normbench.report.table import Entry, Table
@@ -63,7 +65,7 @@ def judge(claim: Claim, table: Table) -> Verdict:
         if any(map(_out_of_memory, entries.values())):
             continue  # without a number there is no speed to compare, in the paper either
         obstacle = _obstacle(claim, entries)
-        verdicts.append(obstacle or _judge_one(claim, entries, weights, len(weighted)))
+        verdicts.append(obstacle or _judge_one(claim, entries, weights, len(weighted), table.root))
     nothing = Verdict("untested", reason="none of these runs fits into the memory of the device")
     return _weakest(claim, verdicts or [nothing])
 
@@ -92,6 +94,7 @@ def _judge_one(
     entries: Mapping[Position, Entry],
     weights: Mapping[Position, float],
     comparisons: int,
+    root: Path | None,
 ) -> Verdict:
     """Return the verdict on one of several comparisons, all of which the claim says hold.
 
@@ -100,9 +103,9 @@ def _judge_one(
     would refute the same claims, as its first step is Bonferroni's.
     """
     level = confidence(entries.values())
-    verdict = _compare(claim, entries, weights, level)
+    verdict = _compare(claim, entries, weights, level, root)
     if verdict.outcome == "refuted":
-        verdict = _compare(claim, entries, weights, _bonferroni(comparisons, level))
+        verdict = _compare(claim, entries, weights, _bonferroni(comparisons, level), root)
     effect = verdict.effect
     if level == UNPLANNED and effect is not None and effect.low != effect.high:
         return replace(verdict, reason=UNPLANNED_TEXT)
@@ -114,10 +117,12 @@ def _compare(
     entries: Mapping[Position, Entry],
     weights: Mapping[Position, float],
     level: float,
+    root: Path | None,
 ) -> Verdict:
     values = [list(entry.values.values()) for entry in entries.values()]
     # The best of several was chosen by these same numbers, so its interval covers all of them.
     level = _bonferroni(max(entry.among for entry in entries.values()), level)
+    over_images: Effect | None = None
     if claim.kind == "spread":
         effect = statistics.spread(values, level)
     elif claim.kind == "deviation":
@@ -125,11 +130,13 @@ def _compare(
     else:
         parts = list(zip(weights.values(), values, strict=True))
         effect = statistics.welch_contrast(parts, level)
+        weighted = [*zip(weights.values(), entries.values(), strict=True)]
+        over_images = widen_over_images(effect, weighted, root, level)
     learned = any(entry.metric.learned for entry in entries.values())
     if learned and effect.low is not None and effect.low == effect.high:
         # Seeds that agree to the last digit have collapsed, or the test set is tiny.
         return Verdict("undecided", effect, "all seeds gave the same number")
-    return _decide(claim, effect)
+    return replace(_decide(claim, effect), over_images=over_images)
 
 
 def judge_published(claim: Claim, spec: TableSpec) -> PublishedEffect | None:

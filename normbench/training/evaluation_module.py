@@ -19,7 +19,7 @@ from normbench.training.datamodule import DataModule
 from normbench.training.ema import MovingAverage
 from normbench.training.example_weight import AlphaCurve, lacks_statistics, statistics_steps
 from normbench.training.experiment import Experiment, set_plan
-from normbench.training.metrics import Evaluation
+from normbench.training.metrics import Evaluation, Hits
 from normbench.training.ranks import Ranks
 
 force_eager = partial(torch.compiler.set_stance, "force_eager")
@@ -44,6 +44,7 @@ class EvaluationModule(LightningModule):
             self.ema = MovingAverage(network, self.recipe.ema, per_epoch=per_epoch)
         classes = experiment.data.classes
         self.validation, self.testing = Evaluation(classes), Evaluation(classes)
+        self.test_hits = Hits(len(datamodule.splits.test.labels))
         self.example_weight: float | None = None  # None: the layers' usual one
         self.alpha_curve: AlphaCurve | None = None
 
@@ -79,16 +80,21 @@ class EvaluationModule(LightningModule):
 
     def on_test_epoch_start(self) -> None:
         self.testing.reset()
+        self.test_hits.reset()
         if self.example_weight is not None:
             set_example_weight(self.evaluated, self.example_weight)
 
     def validation_step(self, batch: EvaluationBatch, _index: int) -> None:
-        self._evaluate(self.validation, batch)
+        if len(batch.labels):  # a device gets none if there are fewer images than devices
+            self.validation.update(self._logits(batch), batch.labels)
 
     def test_step(self, batch: EvaluationBatch, _index: int) -> None:
-        self._evaluate(self.testing, batch)
+        if len(batch.labels):
+            logits = self._logits(batch)
+            self.testing.update(logits, batch.labels)
+            self.test_hits.update(logits, batch)
 
-    def _evaluate(self, evaluation: Evaluation, batch: EvaluationBatch) -> None:
-        if len(batch.labels):  # a device gets none if there are fewer images than devices
-            with force_eager():  # a few passes of other sizes are not worth compiling
-                evaluation.update(self.evaluated(self.cast(batch.images)), batch.labels)
+    def _logits(self, batch: EvaluationBatch) -> Tensor:
+        with force_eager():  # a few passes of other sizes are not worth compiling
+            logits: Tensor = self.evaluated(self.cast(batch.images))
+            return logits

@@ -8,10 +8,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torchmetrics import MeanMetric
+from torchmetrics import MeanMetric, Metric
 from torchmetrics.classification import MulticlassAccuracy
 
 from normbench.records.history import CurveRecord
+from normbench.training.batches import EvaluationBatch
 
 #: Loss and number of correctly classified images of an optimizer step.
 LossAndHits = tuple[float, float]
@@ -46,6 +47,29 @@ class Evaluation(nn.Module):
             f"{split}_top5": 100 * float(self.top5.compute()),
             f"{split}_loss": float(self.loss.compute()),
         }
+
+
+class Hits(Metric):
+    """The test images that are classified correctly, in the order of the test set.
+
+    Every device counts images of its own; `compute` gathers those of all.
+    """
+
+    right: Tensor  # (images,) 1 or 0
+
+    def __init__(self, images: int) -> None:
+        super().__init__()
+        self.add_state("right", torch.zeros(images, dtype=torch.uint8), dist_reduce_fx="sum")
+
+    def update(self, logits: Tensor, batch: EvaluationBatch) -> None:
+        """Count the images of a batch, whose logits are (N, classes)."""
+        # In fp32 as by `Evaluation`, so that the number of hits is that of the accuracy.
+        self.right[batch.indices] = (logits.float().argmax(1) == batch.labels).to(torch.uint8)
+
+    def compute(self) -> list[bool]:
+        """Return for each test image whether it is classified correctly."""
+        hits: list[bool] = self.right.bool().tolist()
+        return hits
 
 
 class PassOutput(NamedTuple):

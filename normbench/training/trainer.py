@@ -95,6 +95,8 @@ def fit_and_test(
     seconds = time.monotonic() - started
     for seed in seeds:
         _report_alpha_curve(seed)
+        if not seed.divergence:
+            seed.listener.on_test_hits(seed.test_hits.compute())
     return [
         {
             **collect_results(seed),
@@ -163,6 +165,7 @@ def collect_results(module: TrainingModule) -> dict[str, Any]:
         "images_per_second": module.images_per_second,
         "sn_ratios": mean_ratios(module.evaluated),
         **module.testing.summary("test"),
+        "test_images": len(module.datamodule.splits.test.labels),
     }
     if (metric := module.recipe.example_weight) and module.alpha_curve:
         fields["example_weighing"] = module.alpha_curve.row_field(metric)

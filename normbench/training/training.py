@@ -22,6 +22,9 @@ class Listener:
     def on_probe(self, kind: str, records: Sequence[Record], epoch: int) -> None:
         """Receive the records that a probe of `kind` has measured after `epoch`."""
 
+    def on_test_hits(self, hits: Sequence[bool]) -> None:
+        """Receive for each test image whether the trained network classifies it correctly."""
+
 
 @dataclass(frozen=True)
 class Training:

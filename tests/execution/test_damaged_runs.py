@@ -107,6 +107,8 @@ DAMAGES: dict[str, tuple[bool, Damage]] = {
     "half a curve": (True, half("history.csv")),
     "no curve": (True, text("history.csv", "what?\n1,2\n")),
     "folder curve": (True, folder_instead_of("history.csv")),
+    "test hits": (True, text("test_hits.bin", "?")),
+    "folder of test hits": (True, folder_instead_of("test_hits.bin")),
     "half of probes": (True, half("probes/power.csv")),
     "no probes": (True, text("probes/power.csv", "epoch,what\n,\n")),
     "folder of probes": (True, folder_instead_of("probes/power.csv")),
@@ -243,7 +245,7 @@ def test_what_a_kill_after_the_row_has_left_is_removed(command: Command, rows: R
         (folder / name).touch()
     assert "1 finished before, 0 to do" in command(*words).out
     assert sorted(path.name for path in folder.iterdir()) == [
-        "history.csv", "lock", "log.txt", "row.json",
+        "history.csv", "lock", "log.txt", "row.json", "test_hits.bin",
     ]  # fmt: skip
 
 

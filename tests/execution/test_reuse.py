@@ -7,6 +7,7 @@ from typing import Any
 from normbench import results
 from normbench.execution.reuse import copy_row, shareable_rows
 from normbench.records.history import History, read_history
+from normbench.records.hits import write_hits
 from normbench.results import Row
 from support.cells import cell
 
@@ -36,9 +37,10 @@ def test_other_rows_are_not_shared() -> None:
     assert shareable_rows(others) == {}
 
 
-def test_a_copied_row_describes_the_other_cell_and_has_the_curve(tmp_path: Path) -> None:
-    row = trained("norm=gn", "batch=4")
+def test_a_copied_row_describes_the_other_cell_and_has_its_files(tmp_path: Path) -> None:
+    row = replace(trained("norm=gn", "batch=4"), test_images=10)
     results.write(tmp_path / "first" / row.id, row)
+    write_hits(tmp_path / "first" / row.id, [True] * 9 + [False])
     History(tmp_path / "first" / row.id).add({"step": 5, "train_loss": 2.0})
     other = cell("norm=gn", "batch=8")
     (tmp_path / "second" / other.id).mkdir(parents=True)  # of a run that was interrupted
@@ -48,6 +50,7 @@ def test_a_copied_row_describes_the_other_cell_and_has_the_curve(tmp_path: Path)
     fields: dict[str, Any] = {"shared_with": row.id, "finished": copy.finished}
     assert copy == replace(row, **other.description("second"), **fields)
     assert list(read_history(tmp_path / "second" / other.id)) == [{"step": 5, "train_loss": 2.0}]
+    assert results.find_test_hits(tmp_path, copy) == 0b1111111110
 
 
 def test_a_row_without_a_curve_is_copied_alone(tmp_path: Path) -> None:

@@ -10,7 +10,9 @@ from typing import Any
 
 import pytest
 
-from normbench import run_files, status
+from normbench import results, run_files, status
+from normbench.records.hits import TEST_HITS, write_hits
+from normbench.records.studies import STUDY
 from support.cells import BROKEN, LONG, RESUMABLE, SHORT, run_folder
 from support.commands import Command
 from support.damage import DAMAGES, damage_file
@@ -105,3 +107,59 @@ def test_status_imports_no_torch() -> None:
     )
     end = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert end.stdout == "False\n"
+
+
+def write_pair(root: Path, **changes: Any) -> tuple[str, str]:
+    """Write two runs of four test images, of which each misses another, and both the last."""
+    written = []
+    for norm, hits in (("bn", (1, 1, 0, 0)), ("gn", (1, 0, 1, 0))):
+        more = {"id": f"{norm:0>12}", "norm": norm, "test_top1": 50.0, "test_images": 4}
+        folder = write_row(root, **{**more, **(changes if norm == "gn" else {})})
+        write_hits(folder, map(bool, hits))
+        written.append(f"{folder.parent.name}/{folder.name}")
+    return written[0], written[1]
+
+
+@pytest.mark.parametrize("study", [False, True])
+def test_two_runs_are_compared_image_by_image(
+    study: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first, second = write_pair(tmp_path)
+    root = tmp_path / STUDY if study else tmp_path
+    if study:
+        results.write_study(root, tmp_path, results.read(tmp_path))
+    for a, b in ((first, second), (first.rpartition("/")[2], second.rpartition("/")[2])):
+        assert status.main(["compare", a, b, f"runs={root}"]) == 0
+        (line,) = capsys.readouterr().out.splitlines()
+        assert line.startswith("of 4 test images both are right on 1, only bn batch=4 seed=0 ")
+        assert " on 1, only gn batch=4 seed=0 " in line
+        assert " on 1, neither on 1; McNemar's exact p = 1 " in line
+
+
+@pytest.mark.parametrize(
+    ("words", "changes", "reason"),
+    [
+        (("A",), {}, "compare takes two runs"),
+        (("A", "nothing"), {}, "nothing has no row in runs="),
+        (("A", "*"), {}, "* has no row in runs="),
+        (("A", "B"), {"data": "svhn"}, "were not tested on the same images"),
+        (("A", "B"), {"test_images": 3}, "were not tested on the same images"),
+        (("A", "B"), {"test_top1": 75.0}, "have not the accuracy of its row"),
+        (("A", "B"), {"test_images": None}, "has no usable test_hits.bin"),
+    ],
+)
+def test_runs_that_cannot_be_compared_are_refused(
+    words: tuple[str, ...], changes: dict[str, Any], reason: str, tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    pair = dict(zip("AB", write_pair(tmp_path, **changes), strict=True))
+    named = [pair.get(word, word) for word in words]
+    assert status.main(["compare", *named, f"runs={tmp_path}"]) == 2
+    assert reason in capsys.readouterr().err
+
+
+def test_a_run_without_hits_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    first, second = write_pair(tmp_path)
+    (tmp_path / second / TEST_HITS).unlink()
+    assert status.main(["compare", first, second, f"runs={tmp_path}"]) == 2
+    assert f"{second.rpartition('/')[2]} has no usable test_hits.bin" in capsys.readouterr().err

@@ -17,6 +17,7 @@ from normbench import results, run_files
 from normbench.config.compose import compose
 from normbench.records import probes
 from normbench.records.history import History
+from normbench.records.hits import write_hits
 from normbench.results import Row
 
 #: The grid whose rows are there, so that it ends without a training.
@@ -46,9 +47,11 @@ def make_folder(folder: Path) -> None:
             images_per_second=1000.5, peak_memory=10**8, devices="cpu", plan="1x1x32",
             finished=f"2026-01-0{cell.seed + 1}T00:00:00+00:00", computation=f"c{cell.id}",
             batch_independent=cell.norm.name == "gn", versions={"torch": "2.6"}, commit="abc",
+            test_images=1000,
         )  # fmt: skip
         run = folder / "runs/default" / cell.id
         results.write(run, row)
+        write_hits(run, [image < round(10 * accuracy) for image in range(1000)])
         _add_curves(run)
     (foreign,), _ = compose(["norm=sn", *UNFINISHED[1:]])
     values = {**vars(row), **foreign.description("other"), "status": "oom", "reason": "no memory"}
@@ -115,6 +118,7 @@ KINDS: Mapping[str, tuple[str, Commands]] = {
     "row": ("runs/default/*/row.json", _ALL),
     "a row of another sweep": ("runs/other/*/row.json", _ALL),
     "curve": ("runs/default/*/history.csv", _ALL),
+    "test hits": ("runs/default/*/test_hits.bin", _REPORT),
     "probes": ("runs/default/*/probes/*.csv", _REPORT),
     "state": ("runs/default/*/state.json", _STATUS),
     "failure": ("runs/default/*/failed.0.json", _STATUS),

@@ -50,7 +50,7 @@ def test_a_sweep_goes_on_once_there_is_room_for_its_runs(tmp_path: Path, limit: 
     expected = {row.id: numbers(row) for row in results.read(tmp_path / "undisturbed")}
     assert {row.id: numbers(row) for row in results.read(tmp_path / "kept")} == expected
     left = {path.name for path in (tmp_path / "kept").glob("*/*/*")}
-    assert left == {"row.json", "history.csv", "log.txt", "lock"}
+    assert left == {"row.json", "history.csv", "test_hits.bin", "log.txt", "lock"}
     # What did not fit left nothing behind either.
     assert not [line for line in (tmp_path / "full.files").read_text().split() if line[0] == "."]
 

@@ -70,7 +70,7 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.parametrize(
     "place",
     ["TABLES/one.yaml", "CLAIMS/one.yaml", "SWEEPS/one.yaml", "CONF/norm/one.yaml",
-     "runs/s/r/row.json", "runs/s/r/history.csv"],
+     "runs/s/r/row.json", "runs/s/r/history.csv", "runs/s/r/test_hits.bin"],
 )  # fmt: skip
 def test_the_fingerprint_is_of_everything_that_a_report_is_made_of(root: Path, place: str) -> None:
     touched(root / "runs" / "s" / "r" / "row.json")

@@ -11,12 +11,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from normbench import results, run_files
 from normbench.errors import BadInput, DamagedFile, LeftOut, count
 from normbench.records import studies
 from normbench.records.history import History, last_record, read_history
+from normbench.records.hits import TEST_HITS, write_hits
 from normbench.records.studies import STUDY
 from normbench.run_files import RunLocked, write_json
 from support.damage import DAMAGES, damage_file
@@ -359,3 +361,51 @@ def test_a_row_that_is_a_link_to_nothing_is_left_out(tmp_path: Path) -> None:
     path.symlink_to("gone")
     with pytest.warns(LeftOut, match=f"^{path} is a link to nothing"):
         assert results.read(tmp_path) == []
+
+
+@pytest.mark.parametrize("images", [1, 7, 8, 9, 360])
+def test_test_hits_are_read_as_they_were_written(images: int, tmp_path: Path) -> None:
+    hits = [image % 3 == 0 for image in range(images)]
+    accuracy = 100 * sum(hits) / images
+    folder = write_row(tmp_path / "runs", test_images=images, test_top1=accuracy)
+    (row,) = results.read(tmp_path / "runs")
+    assert results.find_test_hits(tmp_path / "runs", row) is None
+    write_hits(folder, hits)
+    content = (folder / TEST_HITS).read_bytes()
+    assert content == np.packbits(hits).tobytes()
+    study = tmp_path / STUDY
+    results.write_study(study, tmp_path / "runs", [row])
+    for root in (tmp_path / "runs", study):
+        number = results.find_test_hits(root, row)
+        assert number is not None
+        assert f"{number:0{images}b}" == "".join(str(int(hit)) for hit in hits)
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (b"", "are not one bit for each of 12 images"),
+        (b"\xff", "are not one bit for each of 12 images"),
+        (b"\xff\xf0\x00", "are not one bit for each of 12 images"),
+        (b"\xff\xf1", "are not one bit for each of 12 images"),  # of 16 images
+        (b"\xff\xf0", "have not the accuracy of its row"),
+    ],
+)
+def test_damaged_test_hits_are_left_out(content: bytes, reason: str, tmp_path: Path) -> None:
+    folder = write_row(tmp_path, test_images=12, test_top1=75.0)
+    (folder / TEST_HITS).write_bytes(content)
+    (row,) = results.read(tmp_path)
+    with pytest.warns(LeftOut, match=reason):
+        assert results.find_test_hits(tmp_path, row) is None
+
+
+def test_a_study_of_an_earlier_version_has_no_test_hits(tmp_path: Path) -> None:
+    write_hits(write_row(tmp_path, test_images=2, test_top1=50.0), [True, False])
+    study = tmp_path / STUDY
+    results.write_study(study, tmp_path, results.read(tmp_path))
+    line = json.loads(gzip.decompress(study.read_bytes()))
+    del line["test_hits"], line["row"]["test_images"]
+    study.write_bytes(gzip.compress(json.dumps(line).encode()))
+    (row,) = results.read(study)
+    assert row.test_images is None
+    assert results.find_test_hits(study, row) is None
