@@ -104,7 +104,16 @@ def _convert(option: str, value: Any, adapter: TypeAdapter[Any]) -> Any:
     try:
         return adapter.validate_python(value)
     except ValidationError as error:
-        raise BadInput(f"{option}={value}: {_describe(error)}") from None
+        null = " or null" if _takes_null(adapter) else ""
+        raise BadInput(f"{option}={value}: {_describe(error)}{null}") from None
+
+
+def _takes_null(adapter: TypeAdapter[Any]) -> bool:
+    try:
+        adapter.validate_python(None)
+    except ValidationError:
+        return False
+    return True
 
 
 def _describe(error: ValidationError) -> str:

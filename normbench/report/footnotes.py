@@ -1,8 +1,9 @@
 """Footnotes of a table: what its numbers are, and what must be known to read them."""
 
 from collections.abc import Iterator
+from statistics import fmean
 
-from normbench.report.statistics import paired_difference
+from normbench.report.statistics import paired_difference, signed
 from normbench.report.table import DAGGER, DOUBLE_DAGGER, Table
 from normbench.report.table_spec import TableSpec
 
@@ -36,6 +37,7 @@ def footnotes(table: Table) -> list[str]:
         notes.append(f"{older} runs with older values of options are left out.")
     if groups := groups_in_use(table):
         notes.append(f"Group counts in the layers of this network: {groups}.")
+    notes += example_weighing(table)
     if options := sorted({value for row in table.runs for value in row.unverified}):
         notes.append(
             f"Unverified: no source gives these options of the protocol: {', '.join(options)}."
@@ -100,6 +102,26 @@ def groups_in_use(table: Table) -> str:
         if counts := {count for entry in entries for row in entry.runs for count in row.groups}:
             texts.append(f"{' '.join(label)} {', '.join(map(str, sorted(counts)))}")
     return "; ".join(texts)
+
+
+def example_weighing(table: Table) -> Iterator[str]:
+    """Yield a footnote with the alphas of the evaluations, where runs chose them."""
+    texts = []
+    for label, entries in table.lines.items():
+        runs = [row for each in entries for row in each.runs]
+        chosen = [row.example_weighing for row in runs if "alpha" in row.example_weighing]
+        if not chosen:
+            continue
+        alphas = sorted(weighing["alpha"] for weighing in chosen)
+        ends = " to ".join(dict.fromkeys(f"{alpha:g}" for alpha in (alphas[0], alphas[-1])))
+        gains = [weighing["test_top1"] for weighing in chosen if "test_top1" in weighing]
+        gain = f", {signed(fmean(gains), 1)} points of test top-1 on average" if gains else ""
+        texts.append(f"{' '.join(label)} alpha {ends} (usual {chosen[0]['usual']:g}){gain}")
+    if texts:
+        yield (
+            "Evaluated with the weight alpha of an image that held-out images chose "
+            f"(recipe.example_weight): {'; '.join(texts)}."
+        )
 
 
 def _provenance(table: Table) -> str:

@@ -7,7 +7,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import astuple
+from dataclasses import astuple, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,7 @@ from normbench.report.pivot import tables
 from normbench.report.statistics import paired_difference, summary
 from normbench.report.table import Table
 from normbench.results import Row
-from support.rows import RUNS, batch_size_tables, config, row, run, write_row
+from support.rows import RUNS, batch_size_tables, config, row, run, runs, write_row
 from support.slow import slow_except
 
 
@@ -148,6 +148,17 @@ def test_what_the_words_mean_is_said_where_they_stand() -> None:
     )
     (other,) = batch_size_tables(RUNS)
     assert not any(note.startswith("div.") for note in footnotes(other))
+
+
+def test_alphas_that_held_out_images_chose_are_told_with_their_gain() -> None:
+    weighings = [{"alpha": 0.4, "usual": 0.0, "test_top1": 2.0}, {"alpha": 0.1, "usual": 0.0}, {}]
+    chosen = [
+        replace(run, example_weighing=weighing)
+        for run, weighing in zip(runs("bn", 4, [80.0, 81.0, 82.0]), weighings, strict=True)
+    ]
+    (table,) = batch_size_tables([*chosen, *runs("gn", 4, [80.0])])
+    (note,) = (note for note in footnotes(table) if "recipe.example_weight" in note)
+    assert note.endswith(": bn alpha 0.1 to 0.4 (usual 0), +2.0 points of test top-1 on average.")
 
 
 def test_the_groups_that_a_network_really_has_are_said() -> None:
