@@ -10,20 +10,24 @@
     lost          its process was killed before it could write a state
     damaged       its row cannot be used, for the reason that is printed; reports leave it out
 
-A run of another machine counts as running while its files change, and as lost after ten minutes.
+Runs of a sweep are in the order of its command lines. Each has its normalizer, batch, seed and what
+differs from the defaults. A run of another machine counts as running while its files
+change, and as lost after ten minutes.
 """
 
+import math
 import os
 import platform
+import re
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from normbench import results, run_files
 from normbench.config import cli
-from normbench.config.files import default_choices
+from normbench.config.cells import title_of
 from normbench.errors import BadInput, DamagedFile, choose_from, count, printable
 from normbench.records.history import last_record
 from normbench.results import Row
@@ -51,29 +55,43 @@ class Run:
     more: str
 
 
-def runs(root: Path) -> Iterator[Run]:
-    """Yield all runs below `root`, by sweep and id."""
+def runs(root: Path) -> list[Run]:
+    """Return all runs below `root`, by sweep and in the order of its grids.
+
+    Runs of an older version, whose sweep has no list, follow by normalizer, batch and seed.
+    """
     # Not by row.json: an unfinished run has only its state.
-    for folder in sorted({path.parent for path in root.glob("*/*/*.json")}):
-        try:
-            yield _finished_run(folder, results.read_run(folder))
-        except FileNotFoundError:
-            yield _open_run(folder)
-        except DamagedFile as damage:
-            yield Run(folder, "damaged", "", str(damage))
+    folders = {path.parent for path in root.glob("*/*/*.json")}
+    places = {sweep: _places(sweep) for sweep in {folder.parent for folder in folders}}
+
+    def place(run: Run) -> tuple[str, float, list[str | int], str]:
+        sweep, id_ = run.folder.parent, run.folder.name
+        words = [int(x) if x.isdecimal() else x for x in re.split("([0-9]+)", run.title)]
+        return str(sweep), places[sweep].get(id_, math.inf), words, id_
+
+    return sorted(map(_run, folders), key=place)
+
+
+def _places(sweep: Path) -> dict[str, int]:
+    """Return the place of each listed run of a sweep, by its id."""
+    try:
+        return {id_: place for place, id_ in enumerate(run_files.read_order(sweep))}
+    except DamagedFile:
+        return {}
+
+
+def _run(folder: Path) -> Run:
+    try:
+        return _finished_run(folder, results.read_run(folder))
+    except FileNotFoundError:
+        return _open_run(folder)
+    except DamagedFile as damage:
+        return Run(folder, "damaged", "", str(damage))
 
 
 def _finished_run(folder: Path, row: Row) -> Run:
-    plain = [f"{name}={getattr(row, name)}" for name in ("batch", "seed", "model", "data")]
-    defaults = {**default_choices(), "precision": "32-true"}
-    changed = [
-        f"{name}={getattr(row, name)}"
-        for name in ("reg", "recipe", "protocol", "precision")
-        if getattr(row, name) != defaults[name]
-    ]
-    title = " ".join([row.norm, *plain, f"workers={row.workers}", *changed])
     shared = f", shared with {row.shared_with}" if row.shared_with else ""
-    return Run(folder, row.status, f"{title} {row.options}".strip(), f"{row.outcome}{shared}")
+    return Run(folder, row.status, title_of(vars(row)), f"{row.outcome}{shared}")
 
 
 def _open_run(folder: Path) -> Run:
@@ -119,7 +137,7 @@ def main(arguments: Sequence[str]) -> int:
             raise BadInput(f"{word} is no state; {choose_from(word, STATES)}, or runs=DIR")
     root = options.runs
     run_files.require_folder(root)
-    listed = list(runs(root))
+    listed = runs(root)
     if "finished" in states:
         states += FINISHED
     for run in listed:

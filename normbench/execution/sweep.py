@@ -5,13 +5,13 @@ Nothing here imports torch. That is left to worker processes
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
 from normbench import results
 from normbench.config.cells import Cell, Settings
-from normbench.errors import BadInput, count
+from normbench.errors import BadInput, DamagedFile, count
 from normbench.execution import announce, process_group, worker_process
 from normbench.execution.distributed_env import DistributedEnv
 from normbench.execution.job import Job, PreflightRequest, PreflightResults, Summary
@@ -22,7 +22,7 @@ from normbench.execution.reuse import copy_row, shareable_rows
 from normbench.execution.scheduler import QueueEntry, possible_plans
 from normbench.execution.slurm import SlurmScheduler
 from normbench.results import Row
-from normbench.run_files import describe_write_error, require_writable
+from normbench.run_files import describe_write_error, record_order, require_writable
 
 #: Modules that the fork server imports for all worker processes: the command line, which a worker
 #: of the console script would import again; late imports of wandb.init, which are slower once torch
@@ -80,6 +80,7 @@ class Sweep:
             (finished if is_finished else self.cells).append(cell)
             if row is not None and is_finished:
                 results.clean_up(self.root / row.sweep / row.id)
+        self.ids = [cell.id for cell in cells]
         self.titles = short_titles(cells) if self.cells else {}
         self.summary = Summary(reused=len(finished))
         announce.print_missing_files(finished, self.rows, self.root)
@@ -101,6 +102,7 @@ class Sweep:
             BadInput: nothing was trained, because no run can use the command line.
         """
         if not self.cells:
+            self._record_order()
             self.summary.rows = list(self.rows.values())
             return self.summary
         try:
@@ -108,11 +110,18 @@ class Sweep:
                 with waiting("importing torch and checking all cells ..."):
                     services.enter_context(self._services())
                     preflight = self._run_preflight()
-                entries = self._queue(self._drop_impossible(preflight), preflight)
+                possible = self._drop_impossible(preflight)
+                self._record_order()
+                entries = self._queue(possible, preflight)
                 self._train(entries, preflight, tasks)
         except Interrupted as stop:
             self.summary.interrupted = stop.number
         return self.summary
+
+    def _record_order(self) -> None:
+        """List the cells in the folder of the sweep, for `normbench.status`."""
+        with suppress(OSError, DamagedFile):  # the disk may be full; no run needs it
+            record_order(self.root / self.settings.sweep, self.ids)
 
     @contextmanager
     def _services(self) -> Iterator[None]:
