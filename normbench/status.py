@@ -36,6 +36,7 @@ FINISHED = ("ok", "diverged", "impossible", "oom")
 STATES = ("running", "queued", "interrupted", "failed", "lost", "damaged", "finished", *FINISHED)
 #: Seconds without a change after which a run of another machine counts as lost.
 SILENCE = 600.0
+MOST_LETTERS = 72  # of the column of titles; longer ones move the rest of their line
 
 
 @dataclass(frozen=True)
@@ -140,13 +141,14 @@ def main(arguments: Sequence[str]) -> int:
     listed = runs(root)
     if "finished" in states:
         states += FINISHED
-    for run in listed:
-        if not states or run.state in states:
-            place, title = (
-                printable(f"{run.folder.parent.name}/{run.folder.name}"),
-                printable(run.title),
-            )
-            print(f"{run.state:<12} {place:<22} {title:<40} {printable(run.more)}".rstrip())
+    shown = [run for run in listed if not states or run.state in states]
+    width = min(MOST_LETTERS, max((len(printable(run.title)) for run in shown), default=0))
+    for run in shown:
+        place, title = (
+            printable(f"{run.folder.parent.name}/{run.folder.name}"),
+            printable(run.title),
+        )
+        print(f"{run.state:<12} {place:<22} {title:<{width}}  {printable(run.more)}".rstrip())
     counts = Counter(run.state for run in listed)
     total = ", ".join(f"{counts[state]} {state}" for state in STATES if counts[state])
     print(f"{count(len(listed), 'run')} in {root}: {total}" if listed else f"no runs in {root}")
