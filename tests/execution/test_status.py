@@ -22,7 +22,11 @@ from support.rows import write_row
 
 
 def test_runs_by_their_state(command: Command, capsys: pytest.CaptureFixture[str]) -> None:
-    assert command("-m", "norm=bn,gn", "batch=4,8", *SHORT).code == 0
+    assert command("-m", "norm=gn,bn", "batch=8,4", *SHORT).code == 0
+    grid = [
+        run_folder(f"norm={n}", f"batch={b}", *SHORT).name for n in ("gn", "bn") for b in (8, 4)
+    ]
+    assert run_files.read_order(Path("runs/default")) == grid
     assert command(*BROKEN, "norm=broken", *SHORT).code == 1
     folder = run_folder("norm=bn", "batch=4", *RESUMABLE)
 
