@@ -146,9 +146,8 @@ class TimeLeft:
         usual = mean(lengths)
         ends = [max(0.0, usual - elapsed) if left is None else left for elapsed, left in paces]
         ends += [0.0] * (self.slots - len(ends))
-        each, rest = divmod(
-            self.waiting, len(ends)
-        )  # the next one goes to the slot that ends first
+        # The next computation goes to the slot that ends first.
+        each, rest = divmod(self.waiting, len(ends))
         ends = [end + each * usual for end in ends]
         heapify(ends)
         for _ in range(rest):
