@@ -1,6 +1,7 @@
 """Normalizers, networks and data sets by the names of their yamls in conf/, and a list of them.
 
-    python -m normbench.catalog norms|models|data|recipes|regs|protocols|trainers|loggers|sweeps
+    python -m normbench.catalog                     the lists
+    python -m normbench.catalog LIST                norms, models, data, recipes, sweeps ...
     python -m normbench.catalog LIST NAME,NAME
 
 A list has the names, each with its description. For normalizers it adds the parameters per channel
@@ -12,35 +13,39 @@ In Python, `normalizer`, `model`, `swap` and `dataset` take the same names, with
 as keywords. An unknown option, or a value of another type, is an error.
 """
 
+from __future__ import annotations
+
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from textwrap import shorten
+from typing import TYPE_CHECKING, Any
 
-import torch
-from torch import nn
+import yaml
 
 from normbench.config import cli
 from normbench.config.build import build, options
-from normbench.config.files import CONF, SWEEPS, headline, names, sizes_line, unverified
-from normbench.data.dataset import Dataset
+from normbench.config.files import (
+    CONF,
+    LISTS,
+    choose_name,
+    comment,
+    default_choices,
+    headline,
+    names,
+    sizes_line,
+    unverified,
+)
 from normbench.errors import BadInput, Impossible, choose_from
-from normbench.models import swap as models_swap
-from normbench.models.network_info import NetworkInfo
-from normbench.norms.base.layer import Normalizer
-from normbench.training.recipe import Recipe
-from normbench.training.schedule_preview import format_schedule
 
-LISTS = {
-    "norms": CONF / "norm",
-    "models": CONF / "model",
-    "data": CONF / "data",
-    "recipes": CONF / "recipe",
-    "regs": CONF / "reg",
-    "protocols": CONF / "protocol",
-    "trainers": CONF / "trainer",
-    "loggers": CONF / "logger",
-    "sweeps": SWEEPS,
-}
+if TYPE_CHECKING:  # torch takes seconds to import, and most lists need none
+    from torch import nn
+
+    from normbench.data.dataset import Dataset
+    from normbench.models.network_info import NetworkInfo
+    from normbench.norms.base.layer import Normalizer
+    from normbench.training.recipe import Recipe
+
 # Channels of the layer whose parameters are counted: a size that nothing else in a layer has.
 _CHANNELS = 64
 
@@ -94,6 +99,8 @@ def swap(network: nn.Module, norm: Normalizer | str, **options: Any) -> nn.Modul
         norm: a normalizer, or its name.
         options: `image` and `allow_left` of `normbench.models.swap.swap`.
     """
+    from normbench.models import swap as models_swap
+
     return models_swap.swap(network, _resolve(norm), **options)
 
 
@@ -114,6 +121,9 @@ def dataset(name: str, **overrides: Any) -> Dataset:
 
 def count_parameters(norm: Normalizer) -> str:
     """Count parameters per channel, of a whole layer, and per channel of a convolution."""
+    import torch
+    from torch import nn
+
     with torch.device("meta"):  # shapes without memory
         layer = norm.layer(_CHANNELS)
         plain = nn.Conv2d(1, _CHANNELS, 3, bias=norm.conv_bias)
@@ -132,6 +142,10 @@ def network_info(name: str, norm: str, classes: int, image: int) -> NetworkInfo:
     Raises:
         Impossible: the two do not go together, or not at images of that size.
     """
+    import torch
+
+    from normbench.models.network_info import NetworkInfo
+
     layers, shape = normalizer(norm), (3, image, image)
     with torch.device("meta"):
         network = model(name, norm=layers, num_classes=classes)
@@ -160,8 +174,12 @@ class ModelOptions:
 class RecipeOptions:
     """Print the schedule of a recipe, and the options whose values no source gives."""
 
-    images: int = cli.option(1_281_167, "training images; CIFAR has 50000")
-    global_batch: int = cli.option(256, "images of an optimizer step")
+    images: int | None = cli.option(
+        None, "training images (those of the data that the recipe's yaml names)"
+    )
+    global_batch: int | None = cli.option(
+        None, "images of an optimizer step (those for which the yaml gives the learning rate)"
+    )
 
 
 def _parse(
@@ -198,17 +216,32 @@ def _print_models(words: Sequence[str]) -> None:
             print(f"{label:<36} {value:>14}")
 
 
+def _training_images(recipe: str) -> tuple[int, str]:
+    """Return how many images a recipe trains on, and which: of the data that its yaml names."""
+    text = comment(CONF / "recipe" / f"{recipe}.yaml")
+    named = re.search(r"\bdata=(\w+)", text)
+    name = named[1] if named else default_choices()["data"]
+    words = dict(re.findall(r"\bdata\.(\w+)=([\w.]*\w)", text))
+    data = dataset(name, **{key: yaml.safe_load(value) for key, value in words.items()})
+    options = "".join(f" data.{key}={value}" for key, value in words.items())
+    source = "" if named else " (the recipe names no data; images=N counts with others)"
+    return data.sizes[0], f" of data={name}{options}{source}"
+
+
 def _print_recipes(words: Sequence[str]) -> None:
     """Print the schedules of recipes."""
+    from normbench.training.schedule_preview import format_schedule
+
     recipes, chosen = _parse("recipes", words, RecipeOptions)
-    images, batch = chosen.images, chosen.global_batch
-    if batch > images:
-        raise BadInput(f"global_batch={batch}: there are {images} images")
     for name in recipes:
         recipe: Recipe = build("recipe", options("recipe", name, {}))
         path = CONF / "recipe" / f"{name}.yaml"
+        images, source = (chosen.images, "") if chosen.images else _training_images(name)
+        batch = chosen.global_batch or max(recipe.rates, default=recipe.lr_batch)
+        if batch > images:
+            raise BadInput(f"global_batch={batch}: there are {images} images")
         print(f"{name}: {headline(path)}")
-        print(f"{images:,} training images, global batch {batch}\n")
+        print(f"{images:,} training images{source}, global batch {batch}\n")
         try:
             print(format_schedule(recipe, images, batch))
         except ValueError as error:
@@ -223,11 +256,19 @@ def _print_yamls(kind: str, words: Sequence[str]) -> None:
     known = names(LISTS[kind])
     for name in chosen:  # before anything is printed
         if name not in known:
-            raise BadInput(
-                f"{name or repr(name)} is none of the {kind}; {choose_from(name, known)}"
-            )
+            choices = choose_name(name, LISTS[kind])
+            raise BadInput(f"{name or repr(name)} is none of the {kind}; {choices}")
     for name in chosen:
         print((LISTS[kind] / f"{name}.yaml").read_text())
+
+
+def _print_lists() -> None:
+    """Print the lists, each with the key that takes its names, and with the first of them."""
+    for kind, folder in LISTS.items():
+        known = names(folder)
+        head = f"{kind:<12} {folder.name + '=NAME':<16} {len(known):>3}  "
+        print(head + shorten(", ".join(known), cli.WIDTH - len(head), placeholder=" ..."))
+    print("\n`python -m normbench.catalog LIST` says what each is, --help what else there is")
 
 
 def _print_names(kind: str) -> None:
@@ -250,9 +291,12 @@ def _help() -> str:
     return f"{__doc__}\n{models}\n{cli.describe_kind('recipes NAME', RecipeOptions, NoOptions)}"
 
 
-@cli.command("normbench.catalog", _help, needs_words=True)
+@cli.command("normbench.catalog", _help)
 def main(arguments: Sequence[str]) -> int:
-    """Print the names of one list, or some of them in full; 2 for words that cannot be used."""
+    """Print the lists, or the names of one, or some of them in full."""
+    if not arguments:
+        _print_lists()
+        return 0
     kind, *words = arguments
     if kind not in LISTS:
         raise BadInput(f"{' '.join(arguments)} is no list; {choose_from(kind, LISTS)}")

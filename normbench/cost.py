@@ -6,7 +6,8 @@
 The words besides rate= are those of `python -m normbench`, with or without -m. No file of an
 official data set is needed. The speed comes from finished rows below runs=DIR of the same network
 on the same data, preferably with the same normalizer and batch. Without such rows it is scaled by
-multiply-adds from the speed of ResNet-50: rate=N or, without that, table 4 of NF-ResNets.
+multiply-adds from the speed of ResNet-50: rate=N or, without that, one V100's (table 4 of
+NF-ResNets). The first lines say which of these it is.
 
 Grouped convolutions are slower than their multiply-adds suggest, so these count several times: in
 table 5 of that paper, EfficientNet-B0 trains at half the speed of ResNet-50.

@@ -2,7 +2,7 @@
 
 import re
 import warnings
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from difflib import get_close_matches
 from typing import Any
@@ -11,6 +11,8 @@ from unicodedata import category
 #: Letters: a word of more than 2 * WORD is shortened, a message of more than 2 * MESSAGE; a list
 #: of more than LISTED names only the nearest ones.
 WORD, MESSAGE, LISTED = 80, 1000, 400
+#: Letters that a word needs to be looked for in descriptions, and names that are proposed for it.
+SHORTEST_WORD, PROPOSED = 4, 6
 
 
 class BadInput(Exception):  # noqa: N818 (a word of the user's, not a defect of the program)
@@ -62,13 +64,19 @@ def left_out() -> Iterator[list[str]]:
         yield sentences
 
 
-def choose_from(word: str, choices: Iterable[str], listing: str = "") -> str:
+def choose_from(
+    word: str,
+    choices: Iterable[str],
+    listing: str = "",
+    descriptions: Mapping[str, str] | None = None,
+) -> str:
     """Return the end of a sentence about an unknown `word`: the choices, and the nearest one.
 
     Args:
         word: that is unknown.
         choices: that are known; of a long list the nearest ones are named.
         listing: command that lists all of them.
+        descriptions: by choice, a line in which the word may stand, as "group" in that of gn.
     """
     choices = sorted(choices)
     listed = f"known: {', '.join(choices) or 'none'}"
@@ -76,8 +84,37 @@ def choose_from(word: str, choices: Iterable[str], listing: str = "") -> str:
         nearest = get_close_matches(word[:WORD], choices, n=8, cutoff=0.0)
         command = f"; {listing} lists all" if listing else ""
         listed = f"{len(choices)} known, as {', '.join(nearest)}{command}"
-    near = get_close_matches(word[:WORD], choices, n=1, cutoff=0.6)
-    return f"did you mean {near[0]}? ({listed})" if near else listed
+    begun, others = _described_by(word, descriptions or {})
+    near = begun or get_close_matches(word[:WORD], choices, n=1, cutoff=0.6) or others
+    *some, last = near or [""]
+    proposed = f"{', '.join(some)} or {last}" if some else last
+    return f"did you mean {proposed}? ({listed})" if near else listed
+
+
+def _described_by(word: str, descriptions: Mapping[str, str]) -> tuple[list[str], list[str]]:
+    """Return the names whose description begins with `word`, and those that end with or have it.
+
+    Of each only the shortest names: gn, not gn_ws, for "group". Only letters and digits count, so
+    that GroupNorm and filter_response are found, too. A source in parentheses is no part of it.
+    """
+    wanted = _letters(word[:WORD])
+    if len(wanted) < SHORTEST_WORD:
+        return [], []
+    texts = {name: _letters(text.partition(" (")[0]) for name, text in descriptions.items()}
+    begun = [name for name, text in texts.items() if text.startswith(wanted)]
+    ended = [name for name, text in texts.items() if text.endswith(wanted)]
+    return _shortest(begun), _shortest(ended or [name for name in texts if wanted in texts[name]])
+
+
+def _letters(text: str) -> str:
+    return "".join(filter(str.isalnum, text.lower()))
+
+
+def _shortest(names: Iterable[str]) -> list[str]:
+    """Return the shortest names, if they are few."""
+    names = sorted(names, key=lambda name: (len(name), name))
+    shortest = [name for name in names if len(name) == len(names[0])]
+    return shortest if len(shortest) <= PROPOSED else []
 
 
 def escape_controls(text: str, keep: str = "") -> str:

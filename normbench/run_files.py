@@ -6,7 +6,10 @@ A run owns `<runs>/<sweep>/<run id>/`:
     state.json     phase of an unfinished run: queued, running, failed or interrupted
     lock           held by the process that trains the run
     failed.N.json  why rank N failed, if it ran on another machine
+    log.txt        what its process printed
     probes/        what probes measured in its network (`normbench.records.probes`)
+
+Beside the runs of a sweep, `order.txt` lists their ids in the order of the command lines.
 """
 
 import fcntl
@@ -15,7 +18,7 @@ import os
 import re
 import stat
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any, Literal, get_args
@@ -24,6 +27,7 @@ from normbench.errors import BadInput, DamagedFile
 
 Phase = Literal["queued", "running", "failed", "interrupted"]
 
+ORDER = "order.txt"  # in the folder of a sweep
 _LONGEST = 200  # bytes of a name, which gets an ending; file systems allow 255
 LARGEST = 1 << 30  # bytes of a file that is read as a whole
 
@@ -153,6 +157,32 @@ def write_state(folder: Path, phase: Phase, error: str = "", **more: Any) -> Non
 def update_state(folder: Path, **changes: Any) -> None:
     """Change some entries of the state of an unfinished run."""
     write_json(folder / "state.json", {**read_state(folder), **changes})
+
+
+def record_order(folder: Path, ids: Iterable[str]) -> None:
+    """Add runs to the list in the folder of their sweep, which keeps the order of its grids.
+
+    Raises:
+        DamagedFile: the list is no file.
+        OSError: it cannot be written.
+    """
+    listed = {*read_order(folder)}
+    if lines := [f"{run}\n" for run in ids if run not in listed]:
+        folder.mkdir(parents=True, exist_ok=True)
+        with (folder / ORDER).open("a") as file:
+            file.write("".join(lines))
+
+
+def read_order(folder: Path) -> list[str]:
+    """Return the ids of the runs of a sweep in the order in which commands listed them.
+
+    Raises:
+        DamagedFile: the list is no file.
+    """
+    try:
+        return read_file(folder / ORDER).decode(errors="replace").split()
+    except FileNotFoundError:
+        return []
 
 
 def is_file_name(text: str) -> bool:

@@ -11,24 +11,28 @@
     lost          its process was killed before it could write a state
     damaged       its row cannot be used, for the reason that is printed; reports leave it out
 
-A run of another machine counts as running while its files change, and as lost after ten minutes.
+Runs of a sweep are in the order of its command lines. Each has its normalizer, batch, seed and what
+differs from the defaults. A run of another machine counts as running while its files
+change, and as lost after ten minutes.
 
 `compare` prints on how many test images both runs are right, the first alone, the second alone, and
 neither, with the p value of McNemar's exact test. RUN is an id, as in the list; runs=DIR may be a
 study.
 """
 
+import math
 import os
 import platform
+import re
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from normbench import results, run_files
 from normbench.config import cli
-from normbench.config.files import default_choices
+from normbench.config.cells import title_of
 from normbench.errors import BadInput, DamagedFile, choose_from, count, printable
 from normbench.records.history import last_record
 from normbench.records.hits import TEST_HITS
@@ -39,6 +43,7 @@ FINISHED = ("ok", "diverged", "impossible", "oom")
 STATES = ("running", "queued", "interrupted", "failed", "lost", "damaged", "finished", *FINISHED)
 #: Seconds without a change after which a run of another machine counts as lost.
 SILENCE = 600.0
+MOST_LETTERS = 72  # of the column of titles; longer ones move the rest of their line
 
 
 @dataclass(frozen=True)
@@ -58,33 +63,43 @@ class Run:
     more: str
 
 
-def runs(root: Path) -> Iterator[Run]:
-    """Yield all runs below `root`, by sweep and id."""
+def runs(root: Path) -> list[Run]:
+    """Return all runs below `root`, by sweep and in the order of its grids.
+
+    Runs of an older version, whose sweep has no list, follow by normalizer, batch and seed.
+    """
     # Not by row.json: an unfinished run has only its state.
-    for folder in sorted({path.parent for path in root.glob("*/*/*.json")}):
-        try:
-            yield _finished_run(folder, results.read_run(folder))
-        except FileNotFoundError:
-            yield _open_run(folder)
-        except DamagedFile as damage:
-            yield Run(folder, "damaged", "", str(damage))
+    folders = {path.parent for path in root.glob("*/*/*.json")}
+    places = {sweep: _places(sweep) for sweep in {folder.parent for folder in folders}}
+
+    def place(run: Run) -> tuple[str, float, list[str | int], str]:
+        sweep, id_ = run.folder.parent, run.folder.name
+        words = [int(x) if x.isdecimal() else x for x in re.split("([0-9]+)", run.title)]
+        return str(sweep), places[sweep].get(id_, math.inf), words, id_
+
+    return sorted(map(_run, folders), key=place)
+
+
+def _places(sweep: Path) -> dict[str, int]:
+    """Return the place of each listed run of a sweep, by its id."""
+    try:
+        return {id_: place for place, id_ in enumerate(run_files.read_order(sweep))}
+    except DamagedFile:
+        return {}
+
+
+def _run(folder: Path) -> Run:
+    try:
+        return _finished_run(folder, results.read_run(folder))
+    except FileNotFoundError:
+        return _open_run(folder)
+    except DamagedFile as damage:
+        return Run(folder, "damaged", "", str(damage))
 
 
 def _finished_run(folder: Path, row: Row) -> Run:
     shared = f", shared with {row.shared_with}" if row.shared_with else ""
-    return Run(folder, row.status, _title(row), f"{row.outcome}{shared}")
-
-
-def _title(row: Row) -> str:
-    plain = [f"{name}={getattr(row, name)}" for name in ("batch", "seed", "model", "data")]
-    defaults = {**default_choices(), "precision": "32-true"}
-    changed = [
-        f"{name}={getattr(row, name)}"
-        for name in ("reg", "recipe", "protocol", "precision")
-        if getattr(row, name) != defaults[name]
-    ]
-    title = " ".join([row.norm, *plain, f"workers={row.workers}", *changed])
-    return f"{title} {row.options}".strip()
+    return Run(folder, row.status, title_of(vars(row)), f"{row.outcome}{shared}")
 
 
 def _open_run(folder: Path) -> Run:
@@ -144,9 +159,10 @@ def compare(root: Path, words: Sequence[str]) -> str:
         )
     both, only_a, only_b = (hits.bit_count() for hits in (a & b, a & ~b, b & ~a))
     images = first.test_images or 0
+    titles = [title_of(vars(row)) for row in (first, second)]
     return (
-        f"of {images} test images both are right on {both}, only {_title(first)} on {only_a}, "
-        f"only {_title(second)} on {only_b}, neither on {images - both - only_a - only_b}; "
+        f"of {images} test images both are right on {both}, only {titles[0]} on {only_a}, "
+        f"only {titles[1]} on {only_b}, neither on {images - both - only_a - only_b}; "
         f"McNemar's exact p = {mcnemar(only_a, only_b):.2g} (of these two trainings)"
     )
 
@@ -187,16 +203,17 @@ def main(arguments: Sequence[str]) -> int:
                 f"{word} is no state; {choose_from(word, (*STATES, 'compare'))}, or runs=DIR"
             )
     run_files.require_folder(root)
-    listed = list(runs(root))
+    listed = runs(root)
     if "finished" in states:
         states += FINISHED
-    for run in listed:
-        if not states or run.state in states:
-            place, title = (
-                printable(f"{run.folder.parent.name}/{run.folder.name}"),
-                printable(run.title),
-            )
-            print(f"{run.state:<12} {place:<22} {title:<40} {printable(run.more)}".rstrip())
+    shown = [run for run in listed if not states or run.state in states]
+    width = min(MOST_LETTERS, max((len(printable(run.title)) for run in shown), default=0))
+    for run in shown:
+        place, title = (
+            printable(f"{run.folder.parent.name}/{run.folder.name}"),
+            printable(run.title),
+        )
+        print(f"{run.state:<12} {place:<22} {title:<{width}}  {printable(run.more)}".rstrip())
     counts = Counter(run.state for run in listed)
     total = ", ".join(f"{counts[state]} {state}" for state in STATES if counts[state])
     print(f"{count(len(listed), 'run')} in {root}: {total}" if listed else f"no runs in {root}")

@@ -19,7 +19,8 @@ from torch.nn import functional as F
 from normbench.bench.measure import Timer, measure_in_turn, save
 from normbench.bench.options import BenchLayersOptions
 from normbench.catalog import normalizer, normalizers
-from normbench.errors import BadInput, Impossible, require_one_of
+from normbench.config.files import CONF, choose_name
+from normbench.errors import BadInput, Impossible
 from normbench.measurements.memory import memory_for_backward
 from normbench.norms.base.activations import activation
 from normbench.norms.base.layer import NormAct
@@ -50,7 +51,8 @@ def bench_layers(options: BenchLayersOptions, _: Sequence[str]) -> None:
     if "triton" in impls and options.device == "cpu":
         raise BadInput("impl=triton: its kernels are for CUDA devices; device=cuda has them timed")
     for name in options.norm:
-        require_one_of("norm", name, normalizers())
+        if name not in normalizers():
+            raise BadInput(f"norm={name} is unknown; {choose_name(name, CONF / 'norm')}")
     try:
         activation(options.act)
     except ValueError as error:

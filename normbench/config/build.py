@@ -13,8 +13,8 @@ from typing import Any, get_type_hints
 
 from pydantic import TypeAdapter, ValidationError
 
-from normbench.config.files import CONF, load_options, names
-from normbench.errors import BadInput, choose_from, require_one_of
+from normbench.config.files import CONF, choose_name, load_options, names
+from normbench.errors import BadInput, choose_from
 
 
 def options(group: str, name: str, overrides: Mapping[str, Any]) -> dict[str, Any]:
@@ -23,7 +23,8 @@ def options(group: str, name: str, overrides: Mapping[str, Any]) -> dict[str, An
     Raises:
         BadInput: there is no such yaml, or it has no such option.
     """
-    require_one_of(group, name, names(CONF / group))
+    if name not in names(CONF / group):
+        raise BadInput(f"{group}={name} is unknown; {choose_name(name, CONF / group)}")
     defaults = load_options(CONF / group / f"{name}.yaml")
     for key in overrides:
         if key not in defaults:

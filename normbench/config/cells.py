@@ -183,21 +183,9 @@ class Cell:
     @property
     def title(self) -> str:
         """A name for the screen and for W&B: normalizer, batch, seed, and what is not default."""
-        choices = {group: getattr(self, group).name for group in GROUPS if group != "norm"}
-        choices |= {"protocol": self.protocol}
-        words = [
-            f"{key}={name.replace('/', f' {key}.name=', 1)}"  # timm/resnet50, as it is typed
-            for key, name in choices.items()
-            if name != default_choices()[key]
-        ]
-        if self.protocol == "fixed_workers":
-            words.append(f"workers={self.workers}")
-        elif self.global_batch != DEFAULT_GLOBAL_BATCH:
-            words.append(f"global_batch={self.global_batch}")
-        if self.precision != PRECISIONS[0]:
-            words.append(f"precision={self.precision}")
-        head = [self.norm.name, f"batch={self.batch}", f"seed={self.seed}"]
-        return " ".join([*head, *words, *self.options.split()])
+        fields = {group: getattr(self, group).name for group in GROUPS}
+        fields |= {key: getattr(self, key) for key in KEYS}
+        return title_of({**fields, "options": self.options})
 
     @property
     def unverified(self) -> list[str]:
@@ -241,6 +229,23 @@ class Cell:
         if self.trainer.accelerator != "auto":
             return self
         return replace(self, trainer=replace(self.trainer, accelerator=accelerator))
+
+
+def title_of(fields: Mapping[str, Any]) -> str:
+    """Return the title of a cell, or of its row, from the `fields` that both have."""
+    words = [
+        f"{key}={fields[key].replace('/', f' {key}.name=', 1)}"  # timm/resnet50, as it is typed
+        for key in (*GROUPS[1:], "protocol")
+        if fields[key] != default_choices()[key]
+    ]
+    if fields["protocol"] == "fixed_workers":
+        words.append(f"workers={fields['workers']}")
+    elif fields["global_batch"] != DEFAULT_GLOBAL_BATCH:
+        words.append(f"global_batch={fields['global_batch']}")
+    if fields["precision"] != PRECISIONS[0]:
+        words.append(f"precision={fields['precision']}")
+    head = [fields["norm"], f"batch={fields['batch']}", f"seed={fields['seed']}"]
+    return " ".join([*head, *words, *fields["options"].split()])
 
 
 def _digest(description: Mapping[str, Any]) -> str:

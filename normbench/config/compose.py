@@ -40,7 +40,7 @@ from normbench.config.files import (
     require_sound,
     unverified,
 )
-from normbench.config.help_text import epilog
+from normbench.config.help_text import describe_groups, epilog
 from normbench.config.hydra_errors import hydra_fails, one_sentence
 from normbench.config.parse import parse
 from normbench.config.start import described_run, is_id, split_start
@@ -297,6 +297,7 @@ def _environment(line: CommandLine, words: Sequence[str]) -> Iterator[None]:
         (path / "sweeps").symlink_to(SWEEPS)
         os.environ["NORMBENCH_SCRATCH"] = scratch
         os.environ["NORMBENCH_SEARCHPATH"] = str(path)
+        os.environ["NORMBENCH_GROUPS"] = describe_groups(line.config_dirs)
         os.environ["NORMBENCH_HELP"] = epilog(line.config_dirs)
         # Hydra's parser takes no option between two overrides.
         sys.argv = ["normbench", *line.options, "--", *words]

@@ -2,7 +2,7 @@
 
 import io
 import re
-from collections.abc import Hashable
+from collections.abc import Collection, Hashable
 from contextlib import suppress
 from functools import cache
 from itertools import takewhile
@@ -11,7 +11,7 @@ from typing import IO, Any
 
 import yaml
 
-from normbench.errors import BadInput, DamagedFile, one_line
+from normbench.errors import BadInput, DamagedFile, choose_from, one_line
 from normbench.run_files import read_file
 
 _PACKAGE = Path(__file__).parents[1]
@@ -23,6 +23,14 @@ SWEEPS = ROOT / "sweeps"
 TABLES = ROOT / "reports" / "tables"
 CLAIMS = ROOT / "reports" / "claims"
 FIGURES = ROOT / "reports" / "figures"
+
+#: Lists that `python -m normbench.catalog` prints, and the folders whose yamls they name.
+LISTS = {
+    "norms": CONF / "norm", "models": CONF / "model", "data": CONF / "data",
+    "recipes": CONF / "recipe", "regs": CONF / "reg", "protocols": CONF / "protocol",
+    "trainers": CONF / "trainer", "checkpoints": CONF / "checkpoint", "probes": CONF / "probe",
+    "loggers": CONF / "logger", "sweeps": SWEEPS,
+}  # fmt: skip
 
 #: Limits of a yaml file: PyYAML ends the process at some 20,000 levels, and aliases that repeat
 #: each other grow without limit. A file below SMALL bytes and without anchors meets neither.
@@ -76,6 +84,24 @@ def expand(name: str, path: str) -> Path:
 def names(folder: Path) -> list[str]:
     """Return the sorted names of the yaml files of `folder`: folders are the only registry."""
     return sorted(path.stem for path in folder.glob("*.yaml"))
+
+
+def listing(folder: Path) -> str:
+    """Return the command that lists the yaml files of `folder` with what they are."""
+    kind = next((kind for kind, each in LISTS.items() if each == folder), "")
+    return f"python -m normbench.catalog {kind}".rstrip()
+
+
+def choose_name(name: str, folder: Path, known: Collection[str] = ()) -> str:
+    """Return the end of a sentence about a `name` that no yaml file of `folder` has.
+
+    Args:
+        name: that is unknown; a word of the line that says what a file is suggests that file.
+        folder: of the yaml files.
+        known: their names, with those of a user's own folder.
+    """
+    descriptions = {each: headline(folder / f"{each}.yaml") for each in names(folder)}
+    return choose_from(name, known or descriptions, f"`{listing(folder)}`", descriptions)
 
 
 def groups() -> list[str]:

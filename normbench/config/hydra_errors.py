@@ -13,6 +13,8 @@ from omegaconf.errors import OmegaConfBaseException
 from normbench.config.files import (
     CONF,
     LAUNCHERS,
+    SWEEPS,
+    choose_name,
     default_choices,
     groups,
     load,
@@ -20,8 +22,6 @@ from normbench.config.files import (
     names,
 )
 from normbench.errors import BadInput, DamagedFile, choose_from, one_line
-
-LISTING = "`python -m normbench --help`"
 
 #: Keys of conf/config.yaml that are no groups, as a hint for a misspelt one.
 PLAIN_KEYS = (
@@ -155,7 +155,8 @@ def _describe_missing_file(error: MissingConfigException) -> str:
     if group.startswith("hydra/"):
         return f"{group}={name} is unknown; {choose_from(name, error.options or names(LAUNCHERS))}"
     # Hydra lists no options for a folder that has none, or that is not there.
-    known = choose_from(name, error.options or names(CONF / group), LISTING)
+    folder = SWEEPS if group == "sweeps" else CONF / group
+    known = choose_name(name, folder, error.options or ())
     return f"{group}={name} is unknown; {known}{_hint_of_file(group, name)}"
 
 

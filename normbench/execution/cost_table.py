@@ -40,7 +40,9 @@ def print_estimate(estimated: Estimate, rate: int | None, runs: str, *, force: b
         runs: folder of the finished runs.
         force: they are trained again.
     """
-    print("\n".join(_table(estimated)))
+    for basis in _bases(estimated, rate, runs):
+        print(fill(basis, 100, break_on_hyphens=False, break_long_words=False))
+    print("\n".join(["", *_table(estimated)]))
     print(f"\n{estimated.spent}")
     left = estimated.left
     finished = estimated.computations - left.computations
@@ -48,6 +50,29 @@ def print_estimate(estimated: Estimate, rate: int | None, runs: str, *, force: b
         rest = f": {left.spent}" if left.trained else ""
         print(f"{finished} finished below runs={runs}, {left.computations} left{rest}")
     print("\n".join(["", *(fill(note, 100) for note in _notes(estimated, rate))]))
+
+
+def _bases(estimated: Estimate, rate: int | None, runs: str) -> Iterator[str]:
+    """Yield whose hours these are, and how to get those of another device."""
+    sources = [each.rate.source for each in estimated.trained]
+    scaled = sources.count(SCALED)
+    if measured := len(sources) - scaled:
+        of = "" if not scaled else f" of {_count_of(measured, 'computation')}"
+        yield f"Hours{of} as measured in finished runs below runs={runs}."
+    if not scaled:
+        return
+    of = "" if not measured else f" of {_count_of(scaled, 'computation')}"
+    own = (
+        f"A few of these runs, trained below runs={runs}, replace this estimate by their own speed."
+    )
+    if rate is None:
+        yield (
+            f"Hours{of} on one V100, which need not be your device: no finished run below "
+            f"runs={runs} tells the speed of such networks. rate=N, the images per second at "
+            f"which your device trains ResNet-50, gives its hours. {own}"
+        )
+    else:
+        yield f"Hours{of} on a device that trains ResNet-50 at rate={rate} images per second. {own}"
 
 
 def _table(estimated: Estimate) -> Iterator[str]:

@@ -4,7 +4,7 @@ import math
 import os
 import time
 from collections import Counter, deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -53,12 +53,13 @@ class LocalScheduler(Scheduler):
         entries: Sequence[QueueEntry],
         settings: Settings,
         summary: Summary,
+        titles: Mapping[str, str],
         *,
         gpus: int,
         memory: int,
         env: DistributedEnv | None = None,
     ) -> None:
-        super().__init__(entries, settings, summary)
+        super().__init__(entries, settings, summary, titles)
         self.running: list[Running] = []
         self.busy: set[str] = set()  # ids of cells that another command is training
         self.memory, self.env = memory, env
@@ -117,7 +118,7 @@ class LocalScheduler(Scheduler):
             folder.mkdir(parents=True, exist_ok=True)
             run_files.clear_failures(folder)
         except OSError as error:  # a full disk, or a folder of another user
-            self.screen.add(entry.cell.id, entry.cell.title)
+            self.screen.add(entry.cell.id, self.title(entry.cell))
             self.fail(entry, describe_write_error("its folder", folder, error), folder)
             return False
         return True
@@ -127,13 +128,16 @@ class LocalScheduler(Scheduler):
         if self.finished_elsewhere(entry):
             return False
         if entry.job.computation in self.shareable:
-            self.copy_row(self.shareable[entry.job.computation], entry.cell)
+            row = self.shareable[entry.job.computation]
+            self.show_end(entry.cell, self.copy_row(row, entry.cell))
             return False
         if run_files.is_locked(entry.job.folder):
             self.queue.append(entry)
             if entry.cell.id not in self.busy:
                 self.busy.add(entry.cell.id)
-                self.screen.note(f"waiting   {entry.cell.title}: another process is training it")
+                self.screen.note(
+                    f"waiting   {self.title(entry.cell)}: another process is training it"
+                )
             return False
         return True
 
@@ -160,7 +164,7 @@ class LocalScheduler(Scheduler):
         for entry in entries:
             entry.attempt, entry.started = attempt, time.monotonic()
             entry.earlier_row = entry.row_time
-            self.screen.add(entry.cell.id, entry.cell.title)
+            self.screen.add(entry.cell.id, self.title(entry.cell))
         devices = first.job.plan.devices
         # Under torchrun or srun the launcher has chosen the devices.
         uses_gpus = first.cell.trainer.accelerator == "gpu" and self.env is None
@@ -200,7 +204,7 @@ class LocalScheduler(Scheduler):
             if message.kind == "progress":
                 index, content = message.content
                 if isinstance(content, str):
-                    self.screen.note(f"warning   {entries[index].cell.title}: {content}")
+                    self.screen.note(f"warning   {self.title(entries[index].cell)}: {content}")
                 else:
                     self.screen.update(entries[index].cell.id, **content)
         end = group.poll()
@@ -265,7 +269,7 @@ class LocalScheduler(Scheduler):
     def retry(self, entry: QueueEntry, change: str) -> None:
         """Queue a job first that ran out of memory, and show what changes."""
         self.screen.remove(entry.cell.id)
-        self.screen.note(f"out of memory  {entry.cell.title}: {change}")
+        self.screen.note(f"out of memory  {self.title(entry.cell)}: {change}")
         self.queue.appendleft(entry)
 
     def handle_failure(self, entry: QueueEntry, end: Exit, group: ProcessGroup) -> None:
@@ -312,7 +316,7 @@ class LocalScheduler(Scheduler):
                 run_files.update_state(entry.job.folder, phase="failed", error=failure[0])
             self.fail(entry, *failure)
         else:
-            self.summary.stopped.append(f"{entry.cell.title}: {_resumption(entry)}")
+            self.summary.stopped.append(f"{self.title(entry.cell)}: {_resumption(entry)}")
 
 
 def _resumption(entry: QueueEntry) -> str:

@@ -7,7 +7,7 @@ cluster.
 import os
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -93,13 +93,25 @@ class Scheduler:
         entries: jobs to train.
         settings: of the command line.
         summary: updated as jobs end.
+        titles: of the cells of the command in its lines, by id.
     """
 
-    def __init__(self, entries: Sequence[QueueEntry], settings: Settings, summary: Summary) -> None:
+    def __init__(
+        self,
+        entries: Sequence[QueueEntry],
+        settings: Settings,
+        summary: Summary,
+        titles: Mapping[str, str],
+    ) -> None:
         self.root, self.settings, self.summary = Path(settings.runs), settings, summary
+        self.titles = titles
         self.queue = deque(entries)  # also jobs that ran out of memory, and cells that wait for one
         self.shareable: dict[str, Row] = {}  # by computation
-        self.screen: Screen = screen(sum(1 + len(entry.sharing) for entry in entries))
+        self.screen: Screen = screen(len(entries))
+
+    def title(self, cell: Cell) -> str:
+        """Return the title of a cell in lines about it: what distinguishes it from the others."""
+        return self.titles.get(cell.id, cell.title)
 
     def finish(self, entry: QueueEntry) -> None:
         """Show the row that the job has written, and copy it to the cells that share it."""
@@ -108,10 +120,10 @@ class Scheduler:
             self.fail(entry, "its row.json is damaged or missing", entry.job.log)
             return
         seconds = time.monotonic() - entry.started
-        line = f"{row.status:<9} {entry.cell.title:<32} {row.outcome}  {seconds:.0f} s"
+        line = f"{row.status:<9} {self.title(entry.cell):<32} {row.outcome}  {seconds:.0f} s"
         self.screen.end(entry.cell.id, line, failed=False)
         if row.wandb_failure:
-            self.summary.wandb_failures.append(f"{entry.cell.title}: {row.wandb_failure}")
+            self.summary.wandb_failures.append(f"{self.title(entry.cell)}: {row.wandb_failure}")
             if OFFLINE not in row.wandb_failure:
                 os.environ.pop(SERVICE, None)  # later runs start their own
         self.share_row(entry, row)
@@ -130,7 +142,7 @@ class Scheduler:
     def reuse(self, entry: QueueEntry, row: Row) -> None:
         """Take a row that another command has written."""
         self.summary.reused += 1
-        self.show_end(entry.cell, f"finished by another command  {entry.cell.title}")
+        self.show_end(entry.cell, f"finished by another command  {self.title(entry.cell)}")
         self.share_row(entry, row)
 
     def share_row(self, entry: QueueEntry, row: Row) -> None:
@@ -141,7 +153,7 @@ class Scheduler:
         source = self.shareable.get(entry.job.computation)
         if source is not None:
             for cell in entry.sharing:
-                self.copy_row(source, cell)
+                self.screen.note(self.copy_row(source, cell))
         elif entry.sharing:
             # It did not fit into memory. A cell with more workers has fewer images in each.
             cell, *others = entry.sharing
@@ -149,30 +161,32 @@ class Scheduler:
             folder = entry.job.folder.with_name(cell.id)
             job = replace(entry.job, cell=cell, folder=folder, plan=plan)
             self.queue.append(replace(entry, job=job, sharing=others))
+            self.screen.expect_another()
 
-    def copy_row(self, row: Row, cell: Cell) -> None:
-        """Give `cell` a copy of the row of a run that computed the same."""
+    def copy_row(self, row: Row, cell: Cell) -> str:
+        """Give `cell` a copy of the row of a run that computed the same; return a line about it."""
         try:
             copy_row(row, cell, self.root, self.settings.sweep)
         except OSError as error:
             folder = self.root / self.settings.sweep / cell.id
             reason = describe_write_error(folder, folder, error)
-            self.summary.failed.append(f"{cell.title}: {reason}")
-            self.show_end(cell, f"failed  {self.summary.failed[-1]}", failed=True)
-            return
+            self.summary.failed.append(f"{self.title(cell)}: {reason}")
+            return f"failed  {self.summary.failed[-1]}"
         self.summary.shared += 1
-        self.show_end(cell, f"shared    {cell.title}: same computation as {row.id}")
+        return (
+            f"shared    {self.title(cell)}: same computation as {self.titles.get(row.id, row.id)}"
+        )
 
-    def show_end(self, cell: Cell, line: str, *, failed: bool = False) -> None:
-        """Show the end of a cell that no process of this command has trained."""
-        self.screen.add(cell.id, cell.title)
-        self.screen.end(cell.id, line, failed=failed)
+    def show_end(self, cell: Cell, line: str) -> None:
+        """Show the end of a queued cell that no process of this command has trained."""
+        self.screen.add(cell.id, self.title(cell))
+        self.screen.end(cell.id, line, failed=line.startswith("failed"))
 
     def fail(self, entry: QueueEntry, reason: str, log: Path) -> None:
         """Record that the job left no row; the cells that share it have none either."""
-        title = entry.cell.title
+        title = self.title(entry.cell)
         self.summary.failed.append(f"{title}: {reason} ({log})")
         self.screen.end(entry.cell.id, f"failed  {self.summary.failed[-1]}", failed=True)
         for cell in entry.sharing:
-            self.summary.failed.append(f"{cell.title}: same computation as {title}")
-            self.show_end(cell, f"failed  {self.summary.failed[-1]}", failed=True)
+            self.summary.failed.append(f"{self.title(cell)}: same computation as {title}")
+            self.screen.note(f"failed  {self.summary.failed[-1]}")

@@ -47,9 +47,10 @@ class SlurmScheduler(Scheduler):
         entries: Sequence[QueueEntry],
         settings: Settings,
         summary: Summary,
+        titles: Mapping[str, str],
         tasks: Mapping[str, Callable[[], object]],
     ) -> None:
-        super().__init__(entries, settings, summary)
+        super().__init__(entries, settings, summary, titles)
         self.tasks = tasks
         self.options: dict[str, Any] = json.loads(settings.launcher)
         self.cluster = "slurm" if "Slurm" in self.options.pop("_target_") else "local"
@@ -88,10 +89,10 @@ class SlurmScheduler(Scheduler):
         while self.queue:
             entry = self.queue.popleft()
             if entry in self.watched.values():
-                self.screen.add(entry.cell.id, entry.cell.title)
+                self.screen.add(entry.cell.id, self.title(entry.cell))
             # An earlier job may have ended since the rows were read.
             elif not self.finished_elsewhere(entry):
-                self.screen.add(entry.cell.id, entry.cell.title)
+                self.screen.add(entry.cell.id, self.title(entry.cell))
                 entries.append(entry)
         if not entries:
             return

@@ -5,24 +5,24 @@ Nothing here imports torch. That is left to worker processes
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
 from normbench import results
 from normbench.config.cells import Cell, Settings
-from normbench.errors import BadInput, count
+from normbench.errors import BadInput, DamagedFile, count
 from normbench.execution import announce, process_group, worker_process
 from normbench.execution.distributed_env import DistributedEnv
 from normbench.execution.job import Job, PreflightRequest, PreflightResults, Summary
 from normbench.execution.local_scheduler import LocalScheduler
-from normbench.execution.progress import print_line
+from normbench.execution.progress import print_line, short_titles, waiting
 from normbench.execution.provenance import commit, now
 from normbench.execution.reuse import copy_row, shareable_rows
 from normbench.execution.scheduler import QueueEntry, possible_plans
 from normbench.execution.slurm import SlurmScheduler
 from normbench.results import Row
-from normbench.run_files import describe_write_error, require_writable
+from normbench.run_files import describe_write_error, record_order, require_writable
 
 #: Modules that the fork server imports for all worker processes: the command line, which a worker
 #: of the console script would import again; late imports of wandb.init, which are slower once torch
@@ -80,6 +80,8 @@ class Sweep:
             (finished if is_finished else self.cells).append(cell)
             if row is not None and is_finished:
                 results.clean_up(self.root / row.sweep / row.id)
+        self.ids = [cell.id for cell in cells]
+        self.titles = short_titles(cells) if self.cells else {}
         self.summary = Summary(reused=len(finished))
         announce.print_missing_files(finished, self.rows, self.root)
         number = count(len(cells), "cell")
@@ -100,17 +102,26 @@ class Sweep:
             BadInput: nothing was trained, because no run can use the command line.
         """
         if not self.cells:
+            self._record_order()
             self.summary.rows = list(self.rows.values())
             return self.summary
-        print_line("importing torch and checking all cells ...")
         try:
-            with self._services():
-                preflight = self._run_preflight()
-                entries = self._queue(self._drop_impossible(preflight), preflight)
+            with ExitStack() as services:
+                with waiting("importing torch and checking all cells ..."):
+                    services.enter_context(self._services())
+                    preflight = self._run_preflight()
+                possible = self._drop_impossible(preflight)
+                self._record_order()
+                entries = self._queue(possible, preflight)
                 self._train(entries, preflight, tasks)
         except Interrupted as stop:
             self.summary.interrupted = stop.number
         return self.summary
+
+    def _record_order(self) -> None:
+        """List the cells in the folder of the sweep, for `normbench.status`."""
+        with suppress(OSError, DamagedFile):  # the disk may be full; no run needs it
+            record_order(self.root / self.settings.sweep, self.ids)
 
     @contextmanager
     def _services(self) -> Iterator[None]:
@@ -159,7 +170,7 @@ class Sweep:
         for cell in self.cells:
             row = self.rows.get(cell.id)
             if reason := reasons[cell.id]:
-                print_line(f"impossible  {cell.title}: {reason}")
+                print_line(f"impossible  {self.titles[cell.id]}: {reason}")
                 row = Row(
                     **cell.description(self.settings.sweep), status="impossible", reason=reason,
                     commit=commit(), finished=now(),
@@ -182,7 +193,7 @@ class Sweep:
         except OSError as error:
             folder = Path(self.settings.runs, self.settings.sweep, cell.id)
             reason = describe_write_error(folder, folder, error)
-            self.summary.failed.append(f"{cell.title}: {reason}")
+            self.summary.failed.append(f"{self.titles[cell.id]}: {reason}")
 
     def _queue(self, cells: Sequence[Cell], preflight: PreflightResults) -> list[QueueEntry]:
         """Return a job for each computation that no run has trained; cells may share it."""
@@ -227,10 +238,10 @@ class Sweep:
             for entry in entries:
                 with self._failing(entry.cell):
                     _set_row_aside(entry.job)
-            SlurmScheduler(entries, self.settings, self.summary, tasks).run()
+            SlurmScheduler(entries, self.settings, self.summary, self.titles, tasks).run()
         else:
             LocalScheduler(
-                entries, self.settings, self.summary,
+                entries, self.settings, self.summary, self.titles,
                 gpus=preflight.gpus, memory=preflight.memory, env=self.env,
             ).run()  # fmt: skip
 

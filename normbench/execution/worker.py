@@ -127,6 +127,18 @@ def _group_by_step(jobs: Sequence[Job], indices: Sequence[int]) -> list[list[int
     return list(groups.values())
 
 
+def _write_to_log(job: Job, line: str) -> None:
+    """Add a line with the time to the log of this run, whose process may train others, too."""
+    with suppress(OSError), job.log.open("a") as log:  # the disk may be full
+        log.write(f"{now()}  {line}\n")
+
+
+def _describe_start(job: Job, done: int) -> str:
+    packages = " ".join(f"{name}={number}" for name, number in versions().items() if number)
+    resumed = f"  resumes at step {done}" if done else ""
+    return f"{job.cell.title}{resumed}  {job.plan}  commit={job.commit or 'unknown'} {packages}"
+
+
 def _point_to_log(job: Job, first: Job) -> None:
     """Point the log of this run to the log of the run it shares a process with."""
     with job.log.open("a") as log:
@@ -218,6 +230,7 @@ def _recorded(job: Job, index: int, report: Report, wandb_runs: ExitStack) -> It
         state = _initial_state(job, experiment, start_over)
         if state is not None and not checkpoint.is_new_run(state):
             checkpoints.done = state["done"]
+        _write_to_log(job, _describe_start(job, checkpoints.done))
         past = _prepare_folder(folder, state)
         mirror = Mirror(cell, folder, job.sweep, earlier_id)
         if mirror.id is not None:
@@ -237,6 +250,7 @@ def _recorded(job: Job, index: int, report: Report, wandb_runs: ExitStack) -> It
         # Before W&B, which may fail.
         write(folder, row, obsolete_files(keeps=cell.checkpoint.keep))
         recorder.status = row.status
+        _write_to_log(job, f"{row.status}  {row.outcome}  {row.seconds or 0:.0f} s")
     except BaseException as error:
         # Lightning turns Ctrl-C into SystemExit, and a rank may notice the broken connection to an
         # interrupted rank before its own signal.
@@ -249,6 +263,8 @@ def _recorded(job: Job, index: int, report: Report, wandb_runs: ExitStack) -> It
                 print(text)
         with suppress(OSError):  # the disk may be full; the scheduler shows the error
             run_files.update_state(folder, phase=phase, error=text, saved=checkpoints.done)
+        saved = f"step {checkpoints.done} is saved" if checkpoints.done else "no checkpoint"
+        _write_to_log(job, f"{phase}  {saved}  {text}".rstrip())
         code = INTERRUPTED if interrupted else 1
         if mirror is not None:
             wandb_runs.callback(mirror.finish, {"status": phase}, code)

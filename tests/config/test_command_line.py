@@ -13,7 +13,7 @@ from normbench import status
 from normbench.bench import __main__ as bench
 from normbench.config import cli
 from normbench.config.compose import compose
-from normbench.config.files import CONF, MOST_LEVELS, SMALL
+from normbench.config.files import CONF, MOST_LEVELS, SMALL, groups, names
 from normbench.config.parse import derive_workers
 from normbench.config.plan import plans
 from normbench.errors import BadInput, choose_from, for_screen
@@ -203,6 +203,25 @@ def test_options_of_hydra_that_work_are_kept(
 ) -> None:
     assert compose(words) == ([], None)
     assert prints in capsys.readouterr().out
+
+
+def test_help_fits_two_screens_and_names_all_groups(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    own = write(tmp_path, "model/plain.yaml", GN)
+    write(tmp_path, "sweeps/small.yaml", "# @package _global_\n# Is this one listed?\n")
+    compose(["--config-dir", str(own), "--help"])
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) <= 100
+    assert max(map(len, lines)) <= 100
+    heads = [line.split()[0] for line in lines if line.startswith("  ") and line.strip()]
+    assert set(groups()) <= set(heads)
+    text = " ".join(" ".join(lines).split())
+    assert f"norm {', '.join(names(CONF / 'norm'))} probe" in text
+    assert "model plain, efficientnet_b0," in text
+    assert f"... {len(names(CONF / 'model')) + 1} in all: `python -m normbench.catalog mo" in text
+    assert "small Is this one listed? ... " in text
+    assert "`python -m normbench.catalog sweeps`" in text
 
 
 @pytest.mark.parametrize("words", [["--multi"], ["-m"], ["--run"], ["-r", "--"]])

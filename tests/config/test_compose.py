@@ -375,6 +375,12 @@ def test_a_title_says_what_is_not_usual(arguments: tuple[str, ...], title: str) 
 
 REFUSED: list[tuple[list[str], str]] = [
     (["norm=evonorm_s"], "norm=evonorm_s is unknown; did you mean evonorm_s"),
+    (["norm=group"], "norm=group is unknown; did you mean gn? (known: "),
+    (["norm=BatchNorm"], "did you mean bn?"),
+    (["norm=filter_response"], "did you mean frn?"),
+    (["norm=weight_standardization"], "did you mean bn_ws, gn_ws or ln_ws?"),
+    (["norm=proxy_norm"], "did you mean bn_pn, gn_pn, in_pn or ln_pn?"),
+    (["norm=bat"], "norm=bat is unknown; known: "),  # too short a word to stand for one
     (["model=resnet114"], "model=resnet114 is unknown; did you mean resnet14?"),
     (["model=timm/resnet50"], "model=timm/resnet50: write model=timm model.name=resnet50"),
     (

@@ -327,8 +327,9 @@ def test_the_command_says_what_a_sweep_costs(
     row = timed(2000, "sweeps=proxy_norm_2_small", "norm=bn", "reg=none", "seed=0")
     write(tmp_path / "default" / row.id, row)
     assert main(["sweeps=proxy_norm_2_small", "seed=0", f"runs={tmp_path}"]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert lines[0] == "20 cells; 20 computations"
+    basis, head, rest = capsys.readouterr().out.partition("20 cells; 20 computations\n")
+    assert basis.split() == f"Hours as measured in finished runs below runs={tmp_path}.".split()
+    lines = [head, *rest.splitlines()]
     (bn,) = (line for line in lines if line.startswith("bn in resnet14_v2 "))
     assert bn.endswith("2,000 measured")
     assert lines[3].endswith(" 2,000 measured")
@@ -341,7 +342,10 @@ def test_a_grid_needs_no_flag_and_an_estimate_no_rows(capsys: pytest.CaptureFixt
     words = ["model=resnet50", "data=cifar10", "norm=bn,gn", "batch=4,8", "rate=900"]
     assert main(words) == 0
     first = capsys.readouterr().out
-    assert first.startswith("4 cells; 3 computations\n")
+    assert first.startswith(
+        "Hours on a device that trains ResNet-50 at rate=900 images per second."
+    )
+    assert "\n\n4 cells; 3 computations\n" in first
     assert "hours of one device of rate=900" in first
     assert "Scaled by multiply-adds from ResNet-50" in first
     assert "do not reach such rates" in first  # an image of 32x32 is little work
@@ -368,7 +372,14 @@ def test_hours_of_several_devices_have_no_sum(
     row = timed(100, "norm=gn")
     write(tmp_path / "default" / row.id, row)
     assert main(["norm=gn", "model=resnet14,resnet50", f"runs={tmp_path}"]) == 0
-    (all_,) = (line for line in capsys.readouterr().out.splitlines() if line.startswith("all "))
+    out = capsys.readouterr().out
+    basis = " ".join(out.partition("\n\n")[0].split())
+    assert basis.startswith(
+        f"Hours of 1 computation as measured in finished runs below runs={tmp_path}."
+    )
+    assert "Hours of 1 computation on one V100, which need not be your device" in basis
+    assert "rate=N, the images per second at which your device trains ResNet-50" in basis
+    (all_,) = (line for line in out.splitlines() if line.startswith("all "))
     assert all_.split()[1:3] == ["2", "51,200"]
     assert len(all_.split()) == 4
 

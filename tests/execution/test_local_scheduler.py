@@ -72,7 +72,7 @@ def scheduler(
     **options: Any,
 ) -> LocalScheduler:
     """Return a scheduler of `entries` that has taken `started` from its queue."""
-    made = LocalScheduler(entries, settings, Summary(), **{"gpus": 0, "memory": 7, **options})
+    made = LocalScheduler(entries, settings, Summary(), {}, **{"gpus": 0, "memory": 7, **options})
     for each in started:
         made.queue.remove(each)
         made.screen.add(each.cell.id, each.cell.title)
@@ -385,7 +385,8 @@ def test_cells_of_the_same_computation_get_a_copy(
     }
     assert local.summary == Summary(shared=2)
     out = capsys.readouterr().out
-    assert f"3/3 shared    {others[1].cell.title}: same computation as {row.id}\n" in out
+    assert "\n1/1 ok " in out
+    assert f"\nshared    {others[1].cell.title}: same computation as {row.id}\n" in out
     # The computation of a job that waits may have been trained in the meantime.
     late = replace(first, job=replace(others[0].job, computation=first.job.computation))
     late.job.folder.joinpath("row.json").unlink()
@@ -418,6 +419,7 @@ def test_a_cell_with_more_workers_may_have_room(settings: Settings) -> None:
     assert following.job.folder == others[0].job.folder
     assert following.job.plan == others[0].plans[0]
     assert following.sharing == [others[1].cell]
+    assert local.screen.time_left.waiting == 1
 
 
 def test_cells_that_share_a_failed_computation_have_failed(
@@ -431,11 +433,9 @@ def test_cells_that_share_a_failed_computation_have_failed(
         f"{first.cell.title}: no luck ({first.job.log})",
         *(f"{each.cell.title}: same computation as {first.cell.title}" for each in others),
     ]
-    assert local.screen.failed == 3
-    out = capsys.readouterr().out.splitlines()[1:]
-    assert out == [
-        f"{number}/3 failed  {line}" for number, line in enumerate(local.summary.failed, 1)
-    ]
+    assert local.screen.failed == 1  # computation
+    begun, *others_failed = [f"failed  {line}" for line in local.summary.failed]
+    assert capsys.readouterr().out.splitlines()[1:] == [f"1/1 {begun}", *others_failed]
 
 
 def running(local: LocalScheduler, group: Group, *entries: QueueEntry) -> Running:

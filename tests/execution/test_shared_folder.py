@@ -89,7 +89,7 @@ def test_a_run_whose_folder_belongs_to_another_user_fails_with_its_owner(tmp_pat
     )
     entry = QueueEntry(make_job(cell("norm=bn", "trainer=cpu"), settings))
     row = Row(**entry.cell.description("default"), status="ok", test_top1=90.0)
-    scheduler = LocalScheduler([entry], settings, Summary(), gpus=0, memory=0)
+    scheduler = LocalScheduler([entry], settings, Summary(), {}, gpus=0, memory=0)
     with as_nobody():
         assert not scheduler.prepare(entry)
         scheduler.copy_row(row, entry.cell)

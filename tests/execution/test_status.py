@@ -11,9 +11,12 @@ from typing import Any
 import pytest
 
 from normbench import results, run_files, status
+from normbench.config.cells import title_of
+from normbench.errors import DamagedFile
 from normbench.records.hits import TEST_HITS, write_hits
 from normbench.records.studies import STUDY
-from support.cells import BROKEN, LONG, RESUMABLE, SHORT, run_folder
+from normbench.results import Row
+from support.cells import BROKEN, LONG, RESUMABLE, SHORT, cell, run_folder
 from support.commands import Command
 from support.damage import DAMAGES, damage_file
 from support.processes import is_training, run_when
@@ -21,7 +24,11 @@ from support.rows import write_row
 
 
 def test_runs_by_their_state(command: Command, capsys: pytest.CaptureFixture[str]) -> None:
-    assert command("-m", "norm=bn,gn", "batch=4,8", *SHORT).code == 0
+    assert command("-m", "norm=gn,bn", "batch=8,4", *SHORT).code == 0
+    grid = [
+        run_folder(f"norm={n}", f"batch={b}", *SHORT).name for n in ("gn", "bn") for b in (8, 4)
+    ]
+    assert run_files.read_order(Path("runs/default")) == grid
     assert command(*BROKEN, "norm=broken", *SHORT).code == 1
     folder = run_folder("norm=bn", "batch=4", *RESUMABLE)
 
@@ -68,7 +75,45 @@ def test_a_row_without_an_accuracy_is_listed(
     write_row(tmp_path, **changes)
     assert status.main([f"runs={tmp_path}"]) == 0
     line = capsys.readouterr().out.splitlines()[0]
-    assert line.endswith(f"workers=32 {outcome}".rstrip())
+    assert " ".join(line.split()[2:]) == f"bn batch=4 seed=0 {outcome}"
+
+
+def listed_titles(root: Path, capsys: pytest.CaptureFixture[str]) -> list[str]:
+    assert status.main([f"runs={root}"]) == 0
+    return [" ".join(line.split()[2:5]) for line in capsys.readouterr().out.splitlines()[:-1]]
+
+
+def test_runs_are_in_the_order_of_their_grid(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    grid = [("gn", 128), ("gn", 4), ("bn", 128), ("bn", 4)]
+    ids = [f"{number:012x}" for number in (7, 1, 9, 3)]
+    for id_, (norm, batch) in list(zip(ids, grid, strict=True))[1:]:
+        write_row(tmp_path, id=id_, norm=norm, batch=batch)
+    title = "gn batch=128 seed=0"
+    run_files.write_state(tmp_path / "default" / ids[0], "running", title=title, host="elsewhere")
+    natural = ["bn batch=4 seed=0", "bn batch=128 seed=0", "gn batch=4 seed=0", title]
+    assert listed_titles(tmp_path, capsys) == natural
+    run_files.record_order(tmp_path / "default", ids[:3])
+    run_files.record_order(tmp_path / "default", ids[::-1])  # of a later command
+    assert run_files.read_order(tmp_path / "default") == ids
+    ordered = [f"{norm} batch={batch} seed=0" for norm, batch in grid]
+    assert listed_titles(tmp_path, capsys) == ordered
+    (tmp_path / "default" / run_files.ORDER).unlink()
+    (tmp_path / "default" / run_files.ORDER).mkdir()
+    assert listed_titles(tmp_path, capsys) == natural
+    with pytest.raises(DamagedFile):
+        run_files.record_order(tmp_path / "default", ids)
+
+
+def test_a_row_has_the_title_of_its_cell() -> None:
+    for words in (
+        ["norm=gn", "norm.groups=8", "reg=mixup", "precision=bf16-mixed"],
+        ["model=timm", "model.name=resnet18", "protocol=fixed_workers", "workers=4"],
+        ["global_batch=64", "data=fashion_mnist", "recipe.lr=0.2"],
+    ):
+        one = cell(*words)
+        assert title_of(vars(Row(**one.description("default"), status="ok"))) == one.title
 
 
 @pytest.mark.parametrize("kind", DAMAGES)

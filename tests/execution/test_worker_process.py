@@ -280,7 +280,7 @@ def test_runs_at_the_same_time_share_the_cores(
     assert settings is not None
     cells = [replace(cell("norm=gn", "trainer=cpu"), seed=seed) for seed in range(16)]
     entries = [QueueEntry(make_job(each, settings)) for each in cells]
-    scheduler = LocalScheduler(entries, settings, Summary(), gpus=0, memory=0)
+    scheduler = LocalScheduler(entries, settings, Summary(), {}, gpus=0, memory=0)
     scheduler.fill_slots()
     assert [job.cell.trainer.readers for job in jobs] == [readers] * slots
 

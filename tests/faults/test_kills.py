@@ -18,6 +18,7 @@ import pytest
 
 from normbench import results, run_files
 from normbench.config.compose import compose
+from normbench.execution.progress import short_titles
 from support.cells import RESUMABLE
 from support.processes import processes, terminal, wait_until_gone
 from support.rows import numbers
@@ -124,7 +125,9 @@ def disturb(folder: Path, kills: list[Kill], tell: Callable[[str], None], seed: 
             run_sweep(folder, *kill.words, f"runs=undisturbed_{kill.runs}")
             read = results.read(folder / f"undisturbed_{kill.runs}")
             expected[kill.runs] = {row.id: numbers(row) for row in read}
-    titles = {cell.id: cell.title for kill in kills[:5] for cell in compose(list(kill.words))[0]}
+    titles: dict[str, str] = {}
+    for kill in kills[:5]:
+        titles |= short_titles(compose(list(kill.words))[0])
     for number, kill in enumerate(kills, 1):
         hit, code, out = sweep_until_killed(folder, kill)
         hits += hit

@@ -208,7 +208,9 @@ def test_a_sweep_of_seeds_together(command: Command, rows: Callable[[], list[Row
     assert all(len(list(read_history(folder))) for folder in folders)
     assert all(len(list(folder.glob("wandb/offline-run-*"))) == 1 for folder in folders)
     logs = [(folder / "log.txt").read_text() for folder in folders]
-    assert sum(text.startswith("stacked with") for text in logs) == 2
+    assert sum("\nstacked with" in text for text in logs) == 2
+    for row, text in zip(rows(), logs, strict=True):
+        assert text.count(f"  {row.status}  {row.outcome}  ") == 1
     assert "4 finished before, 0 to do" in command(*grid, "recipe.lr=0.01").out
     end = command(*grid, "stack_seeds=true", "recipe.lr=0.01", "runs=one", "trainer.impl=lean")
     assert "seeds not stacked: trainer.impl=lean" in end.out
