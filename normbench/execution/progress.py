@@ -15,7 +15,7 @@ from rich.progress import (
 )
 from rich.table import Column
 
-from normbench.config.output import styled_output
+from normbench.config.output import terminal
 from normbench.errors import escape_controls
 
 INTERVAL = 20.0  # seconds between two lines about runs in progress, without a terminal
@@ -142,5 +142,5 @@ Screen = Bars | Lines
 
 def screen(cells: int) -> Screen:
     """Return bars if standard output is a terminal, else lines."""
-    console = Console(file=styled_output())
-    return Bars(console, cells) if console.is_terminal else Lines(cells)
+    console = terminal()
+    return Lines(cells) if console is None else Bars(console, cells)
