@@ -417,6 +417,13 @@ def test_the_folder_of_one_sweep_is_no_root(
     assert f"as runs={tmp_path / 'runs'}\n" in capsys.readouterr().err
 
 
+def test_the_former_name_of_the_folder_leads_to_its_new_one(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["out=tables"]) == 2
+    assert "out=tables is unknown; reports=tables chooses the folder" in capsys.readouterr().err
+
+
 def test_help_names_the_tables(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--help"]) == 0
     assert "Tables: batch_size" in capsys.readouterr().out
