@@ -17,20 +17,20 @@ from normbench import __version__, results
 from normbench.config import cli
 from normbench.config.cells import Cell, Settings
 from normbench.config.compose import compose
+from normbench.config.output import terminal
 from normbench.errors import BadInput, count, leave_out_again, left_out
 from normbench.execution import dispatch
 from normbench.execution.distributed_env import distributed_env
 from normbench.execution.job import Summary
 from normbench.execution.sweep import Interrupted
 from normbench.report import build
-from normbench.report.exports import table_markdown
 from normbench.report.pivot import tables
+from normbench.report.printout import print_tables
 from normbench.report.table import Table
 from normbench.report.table_spec import TableSpec
 from normbench.run_files import require_writable
 from normbench.training.stop_signals import Requests
 
-REPORTS = Path("reports")
 MOST_LINES = 6  # about interrupted runs
 
 
@@ -50,7 +50,11 @@ def _run(arguments: Sequence[str]) -> int:
             if settings is None:
                 return 0
             # Before the training, not after it.
-            require_writable(REPORTS, f"the folder {REPORTS}", "call normbench from another folder")
+            key = "runs" if settings.reports is None else "reports"
+            require_writable(
+                _reports_folder(settings), f"{key}={getattr(settings, key)}",
+                f"name a folder that can, as in {key}=~/normbench-{key}",
+            )  # fmt: skip
             summary = dispatch.start(cells, settings)
             if (env := distributed_env()) is None or env.rank == 0:
                 _conclude(cells, settings, summary)
@@ -71,10 +75,9 @@ def _conclude(cells: list[Cell], settings: Settings, summary: Summary) -> None:
     rows = results.read(root) if summary.rows is None else summary.rows
     ids = {cell.id for cell in cells}
     printed = tables(_specs_of(settings.sweep), rows, ids, root=root)
-    for table in printed:
-        print(f"\n{table_markdown(table)}")
+    print_tables(printed, terminal())
     if printed:
-        _write_reports(printed, root, summary)
+        _write_reports(printed, _reports_folder(settings), root, summary)
     for line in summary.failed:
         print(f"failed: {line}")
     if summary.interrupted:
@@ -98,16 +101,21 @@ def _conclude(cells: list[Cell], settings: Settings, summary: Summary) -> None:
         )
 
 
-def _write_reports(printed: Sequence[Table], root: Path, summary: Summary) -> None:
+def _reports_folder(settings: Settings) -> Path:
+    return build.reports_folder(Path(settings.runs), settings.reports)
+
+
+def _write_reports(printed: Sequence[Table], reports: Path, root: Path, summary: Summary) -> None:
     """Write the files of the tables that were printed, and print their names."""
+    before = build.files_below(reports)
     with left_out() as missing:
-        changed = build.write(printed, REPORTS, root)
+        changed = build.write(printed, reports, root)
     leave_out_again(missing)
+    print()
     for table in printed:
         forms = ", ".join(build.suffixes(table, root))
-        print(f"{REPORTS / table.spec.name / table.slug}{forms}")
-    verb = "is" if len(changed) == 1 else "are"
-    print(f"{len(changed)} of these files {verb} new" if changed else "reports are up to date")
+        print(f"{reports / table.spec.name / table.slug}{forms}")
+    print(build.count_changes(changed, before))
     if missing:
         summary.failed.append(
             f"reports lack {count(len(missing), 'file')}; all rows are in {root}, and "

@@ -54,6 +54,7 @@ from normbench.run_files import (
     write_json,
 )
 
+REPORTS = "reports"  # folder of generated reports beside the sweeps, so no name of a sweep
 CHECKPOINT = "checkpoint.pt"  # the latest checkpoint of a run
 EPOCH_CHECKPOINT = "epoch-{}.pt"
 DAMAGED_CHECKPOINT = "damaged.pt"  # one from which no training can resume

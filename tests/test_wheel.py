@@ -52,15 +52,15 @@ def test_a_wheel_carries_the_yamls_and_runs_from_any_folder(tmp_path: Path) -> N
         capture_output=True, text=True,
     )  # fmt: skip
     assert found.returncode == 0, found.stderr
-    assert "of these files are new" in found.stdout
-    assert list(work.glob("reports/batch_size/*.md"))
+    assert "files: 9 new" in found.stdout
+    assert list(work.glob("runs/reports/batch_size/*.md"))
     assert list(work.glob("runs/default/*/row.json"))
     report = subprocess.run(
         [sys.executable, "-m", "normbench.report"], cwd=work, capture_output=True, text=True,
         env={"PYTHONPATH": str(installed), "PATH": "/usr/bin:/bin"},
     )  # fmt: skip
     assert report.returncode == 0, report.stderr
-    assert (work / "reports" / "index.html").exists()
+    assert (work / "runs/reports/index.html").exists()
 
 
 @pytest.mark.slow

@@ -35,7 +35,7 @@ def bench_report(options: BenchReportOptions, _: Sequence[str]) -> None:
         root, out = Path(folder, "runs"), Path(folder, "reports")
         for row in islice(_made_up_rows(), options.rows):
             results.write(root / row.sweep / row.id, row)
-        command = [sys.executable, "-m", "normbench.report", f"runs={root}", f"out={out}"]
+        command = [sys.executable, "-m", "normbench.report", f"runs={root}", f"reports={out}"]
         works: dict[str, Callable[[], object]] = {
             "JSON alone": partial(_parse_json, root),
             "tables": lambda: tables(specs, results.read(root), None, empty=True),

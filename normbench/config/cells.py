@@ -108,6 +108,7 @@ class Settings:
     """Keys that hold for all cells of a command line."""
 
     runs: str
+    reports: str | None  # None: beside the runs
     jobs: int | None
     force: bool
     resume: bool

@@ -95,8 +95,8 @@ def compose(arguments: list[str]) -> tuple[list[Cell], Settings | None]:
     settings = {settings for _, settings in parsed}
     if len(settings) > 1:
         raise BadInput(
-            "runs, jobs, force, resume, sweeps and hydra/launcher hold for all runs of a command "
-            "line: give one value"
+            "runs, reports, jobs, force, resume, sweeps and hydra/launcher hold for all runs of a "
+            "command line: give one value"
         )
     return _count_seeds(_unique([cell for cell, _ in parsed])), settings.pop()
 

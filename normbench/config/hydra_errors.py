@@ -26,7 +26,7 @@ from normbench.errors import BadInput, DamagedFile, choose_from, one_line
 #: Keys of conf/config.yaml that are no groups, as a hint for a misspelt one.
 PLAIN_KEYS = (
     "batch", "workers", "global_batch", "seed", "precision", "init_from", "init_only",
-    "loader", "runs", "jobs", "force", "resume", "stack_seeds",
+    "loader", "runs", "reports", "jobs", "force", "resume", "stack_seeds",
 )  # fmt: skip
 
 

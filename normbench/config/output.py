@@ -8,9 +8,12 @@ import io
 import os
 import sys
 from contextlib import suppress
-from typing import IO, Any, TextIO, cast
+from typing import IO, TYPE_CHECKING, Any, TextIO, cast
 
 from normbench.errors import escape_controls
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 
 class Output(io.FileIO):
@@ -55,6 +58,14 @@ def styled_output() -> IO[str] | None:
     if not isinstance(sys.stdout, PrintableText):
         return None
     return cast("IO[str]", StyledText(sys.stdout))
+
+
+def terminal() -> "Console | None":
+    """Return a console that draws on standard output; None if that is no terminal."""
+    from rich.console import Console  # not at the start of every command
+
+    console = Console(file=styled_output())
+    return console if console.is_terminal else None
 
 
 def protect_output() -> Output:

@@ -27,6 +27,7 @@ from normbench.config.plan import divisors
 from normbench.config.start import split_start
 from normbench.config.wandb_options import check_logger
 from normbench.errors import BadInput, choose_from, require_one_of
+from normbench.results import REPORTS
 
 NULLABLE = ("per_forward", "chunk", "readers")
 
@@ -193,16 +194,25 @@ def _parse_trainer(options: Mapping[str, Any]) -> Hardware:
 
 def _parse_settings(rest: dict[str, Any], sweep: str | None) -> Settings:
     """Remove the keys of `Settings` from `rest` and return them."""
-    runs, jobs = (_take(rest, key) for key in ("runs", "jobs"))
+    runs, reports, jobs = (_take(rest, key) for key in ("runs", "reports", "jobs"))
     if not isinstance(runs, str) or not runs:
         raise BadInput(f"runs={runs}: it names the root folder of all runs, as in runs=runs")
+    if reports is not None:
+        if not isinstance(reports, str) or not reports:
+            raise BadInput(f"reports={reports}: it names a folder, as in reports=tables")
+        reports = str(expand("reports", reports))
     if jobs is not None:
         require_whole("jobs", jobs)
     force, resume, stack_seeds = (
         _require_bool(key, _take(rest, key)) for key in ("force", "resume", "stack_seeds")
     )
     root = str(expand("runs", runs))
-    return Settings(root, jobs, force, resume, stack_seeds, sweep or "default")
+    if sweep == REPORTS:
+        raise BadInput(
+            f"sweeps={sweep}: its runs would be in the folder of reports, {root}/{sweep}; give the "
+            "file of the sweep another name"
+        )
+    return Settings(root, reports, jobs, force, resume, stack_seeds, sweep or "default")
 
 
 def _require_bool(name: str, value: Any) -> bool:

@@ -26,7 +26,7 @@ from rich.text import Text
 
 from normbench.config.cells import Cell
 from normbench.config.files import default_choices
-from normbench.config.output import styled_output
+from normbench.config.output import terminal
 from normbench.errors import escape_controls
 
 INTERVAL = 20.0  # seconds between two lines about runs in progress, without a terminal
@@ -41,8 +41,8 @@ def print_line(line: str) -> None:
 @contextmanager
 def waiting(text: str) -> Iterator[None]:
     """Show what is being waited for: with the elapsed time on a terminal, as one line elsewhere."""
-    console = Console(file=styled_output())
-    if not console.is_terminal:
+    console = terminal()
+    if console is None:
         print_line(text)
         yield
         return
@@ -311,5 +311,5 @@ Screen = Bars | Lines
 
 def screen(computations: int) -> Screen:
     """Return bars if standard output is a terminal, else lines."""
-    console = Console(file=styled_output())
-    return Bars(console, computations) if console.is_terminal else Lines(computations)
+    console = terminal()
+    return Lines(computations) if console is None else Bars(console, computations)

@@ -1,14 +1,15 @@
 """Recommend a normalizer, and make tables, figures and verdicts on claims, from finished runs.
 
-    python -m normbench.report [TABLE ...] [runs=DIR] [out=DIR] [study=DIR]
+    python -m normbench.report [TABLE ...] [runs=DIR] [reports=DIR] [study=DIR]
 
-TABLE is the name of a file in reports/tables/. Without one, the whole report is made:
+TABLE is the name of a file in reports/tables/. Without one, the whole report is made, in the folder
+reports/ beside the rows:
 
-    out/index.html           one page: recommendation, tables with their figures, claims
-    out/recommendation.md    which normalizer for which number of images per worker
-    out/claims.md, .csv      verdicts on the papers' claims
-    out/report.tex           all tables as one LaTeX document
-    out/TABLE/SETTING.*      each table alone: md, csv, tex and its figures
+    index.html           one page: recommendation, tables with their figures, claims
+    recommendation.md    which normalizer for which number of images per worker
+    claims.md, .csv      verdicts on the papers' claims
+    report.tex           all tables as one LaTeX document
+    TABLE/SETTING.*      each table alone: md, csv, tex and its figures
 
 With TABLE, only these tables are printed and written, even if they have no runs. The recommendation
 is printed first. Takes seconds and needs no torch. Damaged files, and files that cannot be written,
@@ -21,14 +22,14 @@ from pathlib import Path
 
 from normbench import results
 from normbench.config import cli
+from normbench.config.output import terminal
 from normbench.errors import BadInput, count
 from normbench.records.studies import STUDY, study_file
-from normbench.report import build, recommendation
+from normbench.report import build
 from normbench.report.cache import Cache, inputs_digest, write_if_changed
 from normbench.report.claim_results import count_verdicts
-from normbench.report.exports import table_markdown
 from normbench.report.pivot import tables
-from normbench.report.table import Table
+from normbench.report.printout import print_answers, print_tables
 from normbench.report.table_spec import TableSpec
 from normbench.run_files import require_writable
 
@@ -40,7 +41,7 @@ class ReportOptions:
     runs: Path | None = cli.option(
         None, "folder of all sweeps (runs), or a study: its folder or its rows.jsonl.gz"
     )
-    out: Path | None = cli.option(None, "where to write (reports)")
+    reports: Path | None = cli.option(None, "where to write (DIR/reports of runs=DIR)")
     study: Path | None = cli.option(
         None, "write the rows and curves of `runs` to DIR/rows.jsonl.gz and the page to "
         "DIR/index.html, and nothing else; without runs=, redraw the page of an existing study",
@@ -54,41 +55,48 @@ class ReportOptions:
 )
 def main(arguments: Sequence[str]) -> int:
     """Make a report."""
+    for word in arguments:
+        if word.startswith("out="):
+            raise BadInput(f"{word} is unknown; reports={word[4:] or 'DIR'} chooses the folder")
     options, words = cli.parse_options(arguments, ReportOptions)
     wanted = [name for word in words for name in word.split(",")]
     specs = build.specs(wanted)
     if options.study:
         _write_study(specs, options.study, options)
         return 0
-    runs, out = options.runs or Path("runs"), options.out or Path("reports")
-    require_writable(out, f"out={out}", "use a writable folder, as out=reports")
+    runs = options.runs or Path("runs")
     # A paper's table has the paper's numbers even without runs.
     if options.runs or not wanted or any(spec.axes for spec in specs):
         build.require_rows(runs)
+    reports = build.reports_folder(runs, options.reports)
+    require_writable(reports, f"reports={reports}", "use a writable folder, as reports=tables")
     if wanted:
-        _write_some(specs, runs, out)
+        _write_some(specs, runs, reports)
         return 0
-    inputs = inputs_digest(out, runs)  # before reading: rows written meanwhile count next time
-    if Cache(out).is_current(inputs):
-        print(f"nothing has changed since {out / build.PAGE} was made")
+    inputs = inputs_digest(reports, runs)  # before reading: rows written meanwhile count next time
+    if Cache(reports).is_current(inputs):
+        print(f"nothing has changed since {reports / build.PAGE} was made")
     else:
-        _write_all(specs, runs, out, inputs)
+        _write_all(specs, runs, reports, inputs)
     return 0
 
 
-def _write_some(specs: Sequence[TableSpec], runs: Path, out: Path) -> None:
+def _write_some(specs: Sequence[TableSpec], runs: Path, reports: Path) -> None:
     printed = tables(specs, results.read(runs), empty=True, root=runs)
-    _recommend(printed)
-    for table in printed:
-        print(table_markdown(table))
-    changed = build.write(printed, out, runs)
-    print("\n".join(f"wrote {path}" for path in changed) or "nothing has changed")
+    print_tables(printed, terminal())
+    before = build.files_below(reports)
+    changed = build.write(printed, reports, runs)
+    for path in changed:
+        print(f"{'replaced' if path in before else 'new'}: {path}")
+    if not changed:
+        print("no file has changed")
 
 
-def _write_all(specs: Sequence[TableSpec], runs: Path, out: Path, inputs: str) -> None:
+def _write_all(specs: Sequence[TableSpec], runs: Path, reports: Path, inputs: str) -> None:
     report = build.read_report(specs, runs)
-    changed = build.write_all(report, out, inputs)
-    _recommend(report.with_runs)
+    before = build.files_below(reports)
+    changed = build.write_all(report, reports, inputs)
+    print_answers(report.with_runs, terminal())
     for table in report.with_runs:
         entries = list(table.entries)
         filled = f"{sum(bool(entry.values) for entry in entries)} of {len(entries)} entries"
@@ -99,20 +107,14 @@ def _write_all(specs: Sequence[TableSpec], runs: Path, out: Path, inputs: str) -
             + ", ".join(report.dropped)
         )
     print(f"verdicts on the papers' claims: {count_verdicts(report.claims)}")
-    print(f"new or changed: {count(len(changed), 'file')}" if changed else "no file has changed")
-    print(f"page: {out / build.PAGE}")
-
-
-def _recommend(tables: Sequence[Table]) -> None:
-    """Print the recommendation, if a table compares normalizers."""
-    if any(map(recommendation.sentences, tables)):
-        print(recommendation.markdown(tables))
+    print(build.count_changes(changed, before))
+    print(f"page: {reports / build.PAGE}")
 
 
 def _write_study(specs: Sequence[TableSpec], study: Path, options: ReportOptions) -> None:
     """Write rows.jsonl.gz and index.html of a study."""
-    if options.out:
-        raise BadInput(f"out={options.out}: study={study} is where a study is written")
+    if options.reports:
+        raise BadInput(f"reports={options.reports}: study={study} is where a study is written")
     path = study / STUDY
     runs = options.runs or (path if study_file(study) else Path("runs"))
     build.require_rows(runs)

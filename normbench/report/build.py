@@ -103,6 +103,14 @@ def specs(wanted: Sequence[str] = ()) -> list[TableSpec]:
     return read
 
 
+def reports_folder(runs: Path, chosen: Path | str | None) -> Path:
+    """Return the folder for reports on `runs`: the chosen one, or one beside their rows."""
+    if chosen is not None:
+        return Path(chosen)
+    study = study_file(runs)
+    return (runs if study is None else study.parent) / results.REPORTS
+
+
 def require_rows(root: Path) -> None:
     """Refuse a folder `root` without finished runs.
 
@@ -184,6 +192,19 @@ def write(
     changed = _write_tables(tables, cache, runs, formats)
     cache.save()
     return changed
+
+
+def files_below(root: Path) -> set[Path]:
+    """Return the files of a report before it is written, for `count_changes`."""
+    return {path for path in root.rglob("*") if path.is_file()}
+
+
+def count_changes(changed: Collection[Path], before: Collection[Path]) -> str:
+    """Return how many of the `changed` files are new, and how many replace one of `before`."""
+    replaced = sum(path in before for path in changed)
+    numbers = {"new": len(changed) - replaced, "replaced": replaced}
+    counts = [f"{number} {word}" for word, number in numbers.items() if number]
+    return f"files: {', '.join(counts)}" if counts else "no file has changed"
 
 
 def _open_cache(root: Path, tables: Sequence[Table]) -> Cache:

@@ -222,7 +222,24 @@ def test_an_option_holds_for_every_normalizer_of_a_grid(
         assert {key: each.norm.options[key] for key in options} == options
 
 
-@pytest.mark.parametrize("folder", ["tests", "reports", "normbench"])
+def test_the_folder_of_reports_changes_no_id() -> None:
+    (plain,), settings = compose(["norm=bn"])
+    (moved,), elsewhere = compose(["norm=bn", "reports=tables"])
+    assert plain.id == moved.id
+    assert settings is not None
+    assert elsewhere is not None
+    assert settings.reports is None
+    assert elsewhere.reports == "tables"
+
+
+def test_no_sweep_takes_the_folder_of_reports(tmp_path: Path) -> None:
+    (tmp_path / "sweeps").mkdir()
+    (tmp_path / "sweeps" / "reports.yaml").write_text("# @package _global_\nseed: 1\n")
+    with pytest.raises(BadInput, match=r"^sweeps=reports: its runs would .* runs/reports; give"):
+        compose(["--config-dir", str(tmp_path), "sweeps=reports"])
+
+
+@pytest.mark.parametrize("folder", ["tests", "normbench"])
 def test_the_folders_of_a_checkout_are_no_groups(folder: str) -> None:
     """A folder runs/ beside conf/ would otherwise take the place of the key runs."""
     with pytest.raises(BadInput, match=f"{folder} is unknown"):
@@ -397,7 +414,7 @@ REFUSED: list[tuple[list[str], str]] = [
     (["norm=[bn,gn]"], "norm takes the name of one yaml file"),
     (["norm=glob(*)"], "norm=glob(*): several values make a grid, and a grid needs -m"),
     (["--config-dir", str(PLUGIN / "conf"), "sweeps=single"], "sweeps=single spans a grid"),
-    (["-m", "sweeps=demo,demo_fixed_workers"], "runs, jobs, force, resume, sweeps"),
+    (["-m", "sweeps=demo,demo_fixed_workers"], "runs, reports, jobs, force, resume, sweeps"),
     (["seed=99999999999"], "seed=99999999999: numpy takes seeds below 2**32"),
     (["logger.mode=foo"], "logger.mode=foo is unknown"),
     (["+foo=1"], "foo=1 is unknown; known: batch"),
@@ -435,7 +452,7 @@ REFUSED: list[tuple[list[str], str]] = [
     (["jobs=0"], "jobs=0: the number of runs at the same time"),
     (["force=3"], "force=3: it is true or false"),
     (["runs="], "runs=: it names the root folder"),
-    (["-m", "force=true,false"], "runs, jobs, force, resume, sweeps"),
+    (["-m", "force=true,false"], "runs, reports, jobs, force, resume, sweeps"),
     (["norm=4"], "norm=4: norm takes the name of a yaml file, as norm=evonorm_s0"),
     (
         ["trainer.devices=0"],

@@ -61,7 +61,13 @@ def trained_row(of: QueueEntry, **changes: Any) -> Row:
 @pytest.fixture
 def settings(tmp_path: Path) -> Settings:
     return Settings(
-        str(tmp_path), jobs=None, force=False, resume=True, stack_seeds=True, sweep="default"
+        str(tmp_path),
+        reports=None,
+        jobs=None,
+        force=False,
+        resume=True,
+        stack_seeds=True,
+        sweep="default",
     )
 
 

@@ -85,7 +85,13 @@ def test_a_folder_of_another_user_is_refused_with_its_owner(tmp_path: Path) -> N
 def test_a_run_whose_folder_belongs_to_another_user_fails_with_its_owner(tmp_path: Path) -> None:
     folder = closed_folder(tmp_path)
     settings = Settings(
-        str(folder), jobs=1, force=False, resume=True, stack_seeds=True, sweep="default"
+        str(folder),
+        reports=None,
+        jobs=1,
+        force=False,
+        resume=True,
+        stack_seeds=True,
+        sweep="default",
     )
     entry = QueueEntry(make_job(cell("norm=bn", "trainer=cpu"), settings))
     row = Row(**entry.cell.description("default"), status="ok", test_top1=90.0)

@@ -43,7 +43,9 @@ def test_a_grid_leaves_a_row_a_cell_and_prints_the_table(command: Command, rows:
     assert [row.status for row in rows()] == ["ok"] * 8
     assert "8 cells, 0 finished before, 8 to do" in end.out
     assert "| norm \\ batch   | 4 " in end.out
-    assert end.out.count("(2)") == 4
+    answer, _, table = end.out.partition("**Test accuracy over images per worker")
+    assert table.count("(2)") == 4
+    assert "**Which normalizer, by test top-1 accuracy (%)" in answer
     assert "evonorm_s0 †" in end.out
     assert "column of this row is the same computation for a given seed" in end.out
     assert "demonstration" in end.out
@@ -54,7 +56,7 @@ def test_a_grid_leaves_a_row_a_cell_and_prints_the_table(command: Command, rows:
     flat = [row for row in rows() if row.norm == "evonorm_s0" and row.seed == 0]
     assert len({(row.test_top1, row.test_loss, row.train_loss) for row in flat}) == 1
     for form in ("md", "csv", "tex", "png", "pdf", "svg"):
-        assert list(Path("reports/batch_size").glob(f"*.{form}"))
+        assert list(Path("runs/reports/batch_size").glob(f"*.{form}"))
 
 
 def test_a_row_has_the_options_and_the_measurements(command: Command, rows: Rows) -> None:
@@ -94,7 +96,7 @@ def test_the_same_command_trains_nothing_and_starts_no_process(
     assert (first.code, second.code) == (0, 0)
     assert "2 cells, 2 finished before, 0 to do" in second.out
     assert rows() == before
-    assert "reports are up to date" in second.out
+    assert "no file has changed" in second.out
 
 
 def test_forced_runs_give_the_same_numbers_bit_for_bit(command: Command, rows: Rows) -> None:
@@ -405,11 +407,27 @@ def rows_beside(damaged: Path, rows: Rows) -> list[Row]:
         return rows()
 
 
+def test_commands_on_other_rows_replace_no_report(command: Command) -> None:
+    assert command("norm=bn", *SHORT).code == 0
+    before = {path: path.read_bytes() for path in Path("runs/reports").rglob("*") if path.is_file()}
+    other = command("norm=gn", "runs=other", *SHORT)
+    assert "files: 6 new" in other.out
+    assert all(path.read_bytes() == content for path, content in before.items())
+    assert {path.name for path in Path("other/reports/batch_size").iterdir()} >= {
+        path.name for path in before if path.suffix == ".md"
+    }
+    assert "files: 6 new" in command("norm=bn", "reports=tables", *SHORT).out
+    more = command("norm=bn", "batch=4", *SHORT)
+    assert " replaced" in more.out
+    assert {path.name for path in Path().iterdir()} == {"runs", "other", "tables"}
+
+
 def test_reports_that_cannot_be_written_are_refused_before_any_training(command: Command) -> None:
-    Path("reports").touch()
-    end = command("norm=bn", *SHORT)
+    Path("taken").touch()
+    end = command("norm=bn", "reports=taken/here", *SHORT)
     assert end.code == 2
-    assert "normbench: the folder reports cannot be written" in end.err
+    assert "normbench: reports=taken/here cannot be written (" in end.err
+    assert "taken is no folder); name a folder that can, as in reports=~/" in end.err
 
 
 def show(shown: Screen) -> None:

@@ -307,7 +307,7 @@ WORDS: dict[str, st.SearchStrategy[list[str]]] = {
     "normbench": _grid,
     "normbench.status": st.lists(_of(*_RUNS, *STATES), max_size=3),
     "normbench.report": st.lists(
-        _of(*_RUNS, *_tables, *_tables, "out=reports", "study=study", "study=other"),
+        _of(*_RUNS, *_tables, *_tables, "reports=tables", "study=study", "study=other"),
         min_size=1, max_size=3,
     ),
     "normbench.cost": _sprinkle(good_words, st.one_of(bad_words, _of("rate=100", "-m"))),

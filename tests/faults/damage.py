@@ -111,7 +111,7 @@ _ALL: Commands = (*_READERS, ("normbench.report", ()), ("normbench.report", ("st
 _STATUS: Commands = (("normbench.status", ()), ("normbench", UNFINISHED))
 _REPORT: Commands = (("normbench.report", ()), ("normbench.report", ("batch_size",)))
 _STUDY: Commands = (
-    ("normbench.report", ("runs=study", "out=other", "batch_size")),
+    ("normbench.report", ("runs=study", "reports=other", "batch_size")),
     ("normbench.report", ("study=study",)),
 )
 KINDS: Mapping[str, tuple[str, Commands]] = {
@@ -125,9 +125,9 @@ KINDS: Mapping[str, tuple[str, Commands]] = {
     "checkpoint": ("runs/default/*/checkpoint.pt", _STATUS),
     "lock": ("runs/default/*/lock", _STATUS),
     "log of the check": ("runs/check.log", (("normbench", GRID),)),
-    "cache of a report": ("reports/.report.json", _REPORT),
-    "file of a report": ("reports/*.*", _REPORT),
-    "table of a report": ("reports/batch_size/*", _REPORT),
+    "cache of a report": ("runs/reports/.report.json", _REPORT),
+    "file of a report": ("runs/reports/*.*", _REPORT),
+    "table of a report": ("runs/reports/batch_size/*", _REPORT),
     "study": ("study/rows.jsonl.gz", _STUDY),
     "page of a study": ("study/index.html", _STUDY),
     "yaml": ("mine/*/*.yaml", (("normbench", OF_MINE),)),

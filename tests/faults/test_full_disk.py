@@ -49,7 +49,7 @@ def test_a_sweep_goes_on_once_there_is_room_for_its_runs(tmp_path: Path, limit: 
     assert (tmp_path / "room.code").read_text() == "0\n", (tmp_path / "room.txt").read_text()
     expected = {row.id: numbers(row) for row in results.read(tmp_path / "undisturbed")}
     assert {row.id: numbers(row) for row in results.read(tmp_path / "kept")} == expected
-    left = {path.name for path in (tmp_path / "kept").glob("*/*/*")}
+    left = {path.name for path in (tmp_path / "kept").glob("default/*/*")}
     assert left == {"row.json", "history.csv", "test_hits.bin", "log.txt", "lock"}
     # What did not fit left nothing behind either.
     assert not [line for line in (tmp_path / "full.files").read_text().split() if line[0] == "."]
@@ -57,7 +57,7 @@ def test_a_sweep_goes_on_once_there_is_room_for_its_runs(tmp_path: Path, limit: 
 
 @pytest.mark.slow
 def test_a_full_disk_of_reports_costs_no_row(tmp_path: Path) -> None:
-    run_on_small_disk(tmp_path, "reports", "size=16k", *GRID)
+    run_on_small_disk(tmp_path, "reports", "size=16k", *GRID, "reports=reports")
     out = (tmp_path / "full.txt").read_text()
     assert (tmp_path / "full.code").read_text() == "1\n"
     assert "Traceback" not in out

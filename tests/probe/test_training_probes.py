@@ -64,7 +64,7 @@ def test_records_means_and_figures_of_a_training(command: Command) -> None:
     report = report_page()
     assert "Ratios learned by switchable normalization" in report
     assert "Power of the normalized activations over depth" in report
-    assert list(Path("reports/batch_size").glob("*-ratios.png"))
+    assert list(Path("runs/reports/batch_size").glob("*-ratios.png"))
 
 
 def test_a_resumed_training_replaces_later_records(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ def report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Report:
         results.write(tmp_path / "runs" / each.sweep / each.id, each)
 
     def make() -> str:
-        assert main([f"runs={tmp_path / 'runs'}", f"out={tmp_path / 'out'}"]) == 0
+        assert main([f"runs={tmp_path / 'runs'}", f"reports={tmp_path / 'out'}"]) == 0
         return capsys.readouterr().out
 
     return make
@@ -47,9 +47,9 @@ def test_what_is_gone_or_was_changed_is_made_again(tmp_path: Path, report: Repor
         assert Cache(out).is_current(of)
     for path in before:
         path.unlink()
-    assert "new or changed: 9 files" in report()
+    assert "files: 9 new" in report()
     (out / "claims.csv").write_text("something else")
-    assert "new or changed: 1 file\n" in report()
+    assert "files: 1 replaced\n" in report()
     assert {path: path.read_bytes() for path in before} == before
     assert "nothing has changed" in report()
 

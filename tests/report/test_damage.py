@@ -89,8 +89,8 @@ def test_a_damaged_file_is_named_by_each_report_until_it_is_repaired(
         damage_file(path, kind)
         for _ in range(2 if kind == "half" else 1):
             named(report(), str(path))
-        assert Path("reports/index.html").exists()
-        assert len(list(Path("reports/batch_size").glob("*.svg"))) == 6, kind
+        assert Path("runs/reports/index.html").exists()
+        assert len(list(Path("runs/reports/batch_size").glob("*.svg"))) == 6, kind
         if path.is_dir():
             path.rmdir()
         else:
@@ -120,7 +120,7 @@ def test_a_probe_without_its_columns_is_named(kind: str, report: Report) -> None
         with pytest.raises(DamagedFile, match=f"{kind}.csv: record"):
             read_probe(path, kind)
     named(report(), str(path))
-    (drawn,) = Path("reports/batch_size").glob(f"*-{kind}.svg")
+    (drawn,) = Path("runs/reports/batch_size").glob(f"*-{kind}.svg")
     for other in Path("runs/default").glob(f"*/probes/{kind}.csv"):
         other.write_bytes(path.read_bytes())
     assert report().code == 1
@@ -129,13 +129,13 @@ def test_a_probe_without_its_columns_is_named(kind: str, report: Report) -> None
 
 def test_a_damaged_cache_counts_as_none(report: Report) -> None:
     assert report().code == 0
-    cache = Path("reports/.report.json")
+    cache = Path("runs/reports/.report.json")
     for content in ("[]", '{"figures": 5, "inputs": [], "outputs": {"a": 1}}', "{", ""):
         cache.write_text(content)
         end = report()
         assert (end.code, end.err) == (0, "")
     assert json.loads(cache.read_text())["inputs"]
-    (drawn, *_) = Path("reports/batch_size").glob("*.svg")
+    (drawn, *_) = Path("runs/reports/batch_size").glob("*.svg")
     before = drawn.read_bytes()
     drawn.write_text("")  # by a full disk, long ago
     assert report().code == 0
@@ -155,7 +155,7 @@ def test_names_are_literal_in_every_file_of_a_report(text: str, report: Report) 
     end = report()
     assert (end.code, end.err) == (0, "")
     assert "\x1b" not in end.out
-    for path in Path("reports/batch_size").glob("*.svg"):
+    for path in Path("runs/reports/batch_size").glob("*.svg"):
         ElementTree.parse(path)
 
 
@@ -167,7 +167,7 @@ def test_names_are_literal_in_every_format(report: Report) -> None:
     end = report("batch_size")
     assert (end.code, end.err) == (0, "")
     for form in FORMATS:
-        assert len(list(Path("reports/batch_size").glob(f"*.{form}"))) == 6
+        assert len(list(Path("runs/reports/batch_size").glob(f"*.{form}"))) == 6
 
 
 @pytest.mark.parametrize("kind", DRAW)
@@ -194,25 +194,26 @@ def test_no_text_of_a_figure_is_markup(kind: str, monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_file_that_cannot_be_written_is_named(report: Report) -> None:
-    for path in ("reports/claims.md/x", "reports/report.tex/x"):
+    for path in ("runs/reports/claims.md/x", "runs/reports/report.tex/x"):
         Path(path).mkdir(parents=True)
-    leftover = Path("reports/.index.html.4194305")  # of a process that was killed
+    leftover = Path("runs/reports/.index.html.4194305")  # of a process that was killed
     leftover.touch()
     end = report()
     assert end.code == 1
     first, second = end.err.splitlines()
     assert (
-        first == "normbench.report: left out: reports/claims.md cannot be written: Is a directory"
+        first
+        == "normbench.report: left out: runs/reports/claims.md cannot be written: Is a directory"
     )
-    assert "reports/report.tex cannot be written" in second
-    assert Path("reports/index.html").exists()
+    assert "runs/reports/report.tex cannot be written" in second
+    assert Path("runs/reports/index.html").exists()
     assert not leftover.exists()
     assert report().code == 1
-    for path in ("reports/claims.md", "reports/report.tex"):
+    for path in ("runs/reports/claims.md", "runs/reports/report.tex"):
         shutil.rmtree(path)
     assert report().code == 0
-    Path("reports/batch_size").rename("reports/kept")
-    Path("reports/batch_size").touch()
+    Path("runs/reports/batch_size").rename("runs/reports/kept")
+    Path("runs/reports/batch_size").touch()
     end = report()
     assert end.code == 1
     assert len(end.err.splitlines()) <= 12
@@ -270,7 +271,7 @@ def test_an_invalid_table_is_left_out_with_its_claims(
     assert len(end.err.splitlines()) == 1
     assert says in end.err
     assert "mine.yaml" in end.err
-    assert Path("reports/batch_size").is_dir()
+    assert Path("runs/reports/batch_size").is_dir()
     end = report("mine")
     assert end.code == 2
     assert says in end.err

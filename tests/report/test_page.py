@@ -88,7 +88,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for epoch in (1, 2):
             curve.add({"step": epoch, "epoch": epoch, "train_top1": 50.0, "val_top1": 40.0 + epoch})
     with (folder / "printed.txt").open("w") as printed, redirect_stdout(printed):
-        assert main([f"runs={folder / 'runs'}", f"out={folder / 'reports'}"]) == 0
+        assert main([f"runs={folder / 'runs'}", f"reports={folder / 'reports'}"]) == 0
     return folder
 
 
@@ -119,10 +119,10 @@ def test_the_recommendation_stands_first(made: Path, page: Page) -> None:
 def test_the_command_prints_the_recommendation_first(
     made: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    first = "# Which normalizer\n\n**data="
+    first = "\n**Which normalizer, by test top-1 accuracy (%): data="
     assert (made / "printed.txt").read_text().startswith(first)
     monkeypatch.setattr(build, "write", lambda *_: [])
-    assert main(["batch_size", f"runs={made / 'runs'}", f"out={made / 'reports'}"]) == 0
+    assert main(["batch_size", f"runs={made / 'runs'}", f"reports={made / 'reports'}"]) == 0
     assert capsys.readouterr().out.startswith(first)
 
 
@@ -337,7 +337,7 @@ def test_the_whole_report_is_there(made: Path) -> None:
 def test_what_did_not_change_is_not_made_again(
     made: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    arguments = [f"runs={made / 'runs'}", f"out={made / 'reports'}"]
+    arguments = [f"runs={made / 'runs'}", f"reports={made / 'reports'}"]
     before = {p: p.stat().st_mtime_ns for p in (made / "reports").rglob("*") if p.is_file()}
     assert main(arguments) == 0
     assert "nothing has changed" in capsys.readouterr().out
@@ -439,7 +439,7 @@ def test_tables_of_which_hardly_anything_was_trained_are_left_out_unless_named(
     own = {"recipe": "evonorm_resnet_90", "data": "imagenet", "model": "resnet50_v2"}
     for row in as_in_evonorms_code(runs("bn", 4, [70.0], **own)):
         results.write(tmp_path / "runs" / "default" / row.id, row)
-    arguments = [f"runs={tmp_path / 'runs'}", f"out={tmp_path / 'out'}"]
+    arguments = [f"runs={tmp_path / 'runs'}", f"reports={tmp_path / 'out'}"]
     assert main(arguments) == 0
     said = capsys.readouterr().out
     assert "evonorm_9:" not in said

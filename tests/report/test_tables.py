@@ -293,14 +293,14 @@ def test_the_command_writes_what_changed_and_nothing_else(
 ) -> None:
     for each in RUNS:
         results.write(tmp_path / "runs" / "default" / each.id, each)
-    arguments = ["batch_size", f"runs={tmp_path / 'runs'}", f"out={tmp_path / 'out'}"]
+    arguments = ["batch_size", f"runs={tmp_path / 'runs'}", f"reports={tmp_path / 'out'}"]
     assert main(arguments) == 0
-    assert capsys.readouterr().out.count("wrote ") == 6
+    assert capsys.readouterr().out.count("new: ") == 6
     assert main(arguments) == 0
-    assert "nothing has changed" in capsys.readouterr().out
+    assert "no file has changed" in capsys.readouterr().out
     write_row(tmp_path / "runs", id="f" * 12, seed=9, config=config(vars(row(seed=9))))
     assert main(arguments) == 0
-    assert capsys.readouterr().out.count("wrote ") == 6
+    assert capsys.readouterr().out.count("replaced: ") == 6
 
 
 def test_figures_that_are_there_are_drawn_again_in_each_format(tmp_path: Path) -> None:
@@ -328,9 +328,38 @@ def test_a_papers_table_that_is_named_needs_no_runs(
     out = capsys.readouterr().out
     assert "[76.1]" in out
     assert "Nothing of this table has been trained here." in out
-    assert {path.name for path in (tmp_path / "reports").iterdir()} >= {"evonorm_9", "nf_6"}
+    assert {path.name for path in (tmp_path / "runs/reports").iterdir()} >= {"evonorm_9", "nf_6"}
     assert main(["evonorm_9", "batch_size"]) == 2
-    assert "runs=runs is no folder" in capsys.readouterr().err
+    assert "runs=runs holds no finished run" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("root", "chosen", "expected"),
+    [
+        ("runs", None, "runs/reports"),
+        ("other", None, "other/reports"),
+        ("study", None, "study/reports"),
+        ("study/rows.jsonl.gz", None, "study/reports"),
+        ("study", "tables", "tables"),
+    ],
+)
+def test_reports_lie_beside_their_rows(
+    root: str, chosen: str | None, expected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("study").mkdir()
+    Path("study/rows.jsonl.gz").touch()
+    assert build.reports_folder(Path(root), chosen) == Path(expected)
+
+
+def test_new_and_replaced_files_are_counted_apart(tmp_path: Path) -> None:
+    (tmp_path / "table").mkdir()
+    (tmp_path / "table" / "old").touch()
+    before = build.files_below(tmp_path)
+    old, new = tmp_path / "table" / "old", tmp_path / "table" / "new"
+    assert build.count_changes([old, new], before) == "files: 1 new, 1 replaced"
+    assert build.count_changes([new], before) == "files: 1 new"
+    assert build.count_changes([], before) == "no file has changed"
 
 
 STUDIES = sorted(path.parent for path in (ROOT / "reports" / "studies").glob("*/rows.jsonl.gz"))
@@ -358,7 +387,7 @@ def test_the_page_of_a_study_is_made_from_its_rows(study: Path, tmp_path: Path) 
 
 def test_a_report_is_made_from_the_file_of_a_study(tmp_path: Path) -> None:
     study = ROOT / "reports" / "studies" / "default" / STUDY
-    assert main([f"runs={study}", f"out={tmp_path}"]) == 0
+    assert main([f"runs={study}", f"reports={tmp_path}"]) == 0
     (text,) = (path.read_text() for path in (tmp_path / "batch_size").glob("*.md"))
     assert "| evonorm_s0 †   | 89.2 ± 1.4 (3) |" in text
     assert list((tmp_path / "batch_size").glob("*-curves.svg"))
@@ -395,8 +424,15 @@ def test_the_folder_of_one_sweep_is_no_root(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write_row(tmp_path / "runs", "demo")
-    assert main([f"runs={tmp_path / 'runs' / 'demo'}", f"out={tmp_path}"]) == 2
+    assert main([f"runs={tmp_path / 'runs' / 'demo'}", f"reports={tmp_path}"]) == 2
     assert f"as runs={tmp_path / 'runs'}\n" in capsys.readouterr().err
+
+
+def test_the_former_name_of_the_folder_leads_to_its_new_one(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["out=tables"]) == 2
+    assert "out=tables is unknown; reports=tables chooses the folder" in capsys.readouterr().err
 
 
 def test_help_names_the_tables(capsys: pytest.CaptureFixture[str]) -> None:
@@ -407,7 +443,7 @@ def test_help_names_the_tables(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize("module", ["normbench.report", "normbench"])
 def test_neither_help_nor_report_imports_torch(module: str, tmp_path: Path) -> None:
     write_row(tmp_path / "runs")
-    argument = "--help" if module == "normbench" else f"out={tmp_path}"
+    argument = "--help" if module == "normbench" else f"reports={tmp_path}"
     process = subprocess.run(
         [sys.executable, "-X", "importtime", "-m", module, argument],
         cwd=tmp_path, capture_output=True, text=True, check=True,

@@ -28,5 +28,5 @@ def report_page() -> str:
     """Write the report of all runs; return its page."""
     from normbench.report.__main__ import main
 
-    assert main(["out=whole"]) == 0
+    assert main(["reports=whole"]) == 0
     return Path("whole/index.html").read_text()

@@ -179,7 +179,7 @@ def test_the_curve_lies_in_the_folder_of_the_run(command: Command) -> None:
     ]
     assert chosen["top1"] == pytest.approx(row.test_top1)
     assert {record["epoch"] for record in records} == {2}
-    assert [*Path("reports").glob("batch_size/*-example_weight.png")]
+    assert [*Path("runs/reports").glob("batch_size/*-example_weight.png")]
 
 
 @pytest.mark.parametrize(
