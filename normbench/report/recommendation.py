@@ -78,7 +78,7 @@ def _advice(batch: int, entries: Mapping[str, Entry]) -> Advice:
     candidates = [
         Candidate(name, *summary(values), len(values), lower, level != UNPLANNED, varies, *cost)
         for name, values, lower, level, varies, cost in zip(
-            ranked, samples, _below_best(samples, levels), levels, unstable(samples), costs,
+            ranked, samples, below_best(samples, levels), levels, unstable(samples), costs,
             strict=True,
         )
     ]  # fmt: skip
@@ -93,7 +93,7 @@ def _advice(batch: int, entries: Mapping[str, Entry]) -> Advice:
     )
 
 
-def _below_best(ranked: Sequence[Sequence[float]], levels: Sequence[float]) -> list[Effect | None]:
+def below_best(ranked: Sequence[Sequence[float]], levels: Sequence[float]) -> list[Effect | None]:
     """Return for each sample how much lower than the first, the best, its mean is.
 
     None for the best, and without an interval: of one value, or of values that are all equal.
@@ -172,14 +172,16 @@ def sentence(table: Table, advised: Advice, missing: Sequence[str] = ()) -> str:
         best, *others = advised.good
         text += f" the best is {_describe(best, decimals)}."
         if others:
-            listed = (f"{_describe(each, decimals)}: {_lower(each, decimals)}" for each in others)
+            listed = (
+                f"{_describe(each, decimals)}: {lower_text(each, decimals)}" for each in others
+            )
             text += f" Not significantly worse: {'; '.join(listed)}."
     else:
         text += " no normalizer has a result for every seed."
     compared = (*advised.good, *advised.worse)
     lists = {
         "Significantly worse": [
-            f"{each.name} {each.mean:.{decimals}f}: {_lower(each, decimals)}"
+            f"{each.name} {each.mean:.{decimals}f}: {lower_text(each, decimals)}"
             for each in advised.worse
         ],
         "Not testable with one seed or equal results": [
@@ -199,7 +201,7 @@ def sentence(table: Table, advised: Advice, missing: Sequence[str] = ()) -> str:
     return text + "".join(f" {what}: {'; '.join(each)}." for what, each in lists.items() if each)
 
 
-def _lower(candidate: Candidate, decimals: int) -> str:
+def lower_text(candidate: Candidate, decimals: int) -> str:
     """Return how much lower than the best it is: "3.4 lower [1.1, 5.7]"."""
     lower = candidate.lower
     assert lower is not None
