@@ -20,7 +20,8 @@ _LATEX = str.maketrans({
 })  # fmt: skip
 #: What a document with these tables needs.
 PREAMBLE = r"""\usepackage{booktabs,threeparttable,siunitx}
-\sisetup{uncertainty-mode=separate, table-align-uncertainty, mode=text, reset-text-series=false}"""
+\sisetup{uncertainty-mode=separate, table-align-uncertainty, mode=text, reset-text-series=false,
+  retain-zero-uncertainty}"""
 
 
 def table_latex(table: Table) -> str:
@@ -52,9 +53,9 @@ def latex_document(tables: Sequence[Table]) -> str:
     repeated = [table for table, _ in repeats(tables)]
     shown: Iterable[Table] = (table for table in tables if table not in repeated)
     pages = "\n".join(table_latex(table) + "\\clearpage\n" for table in shown)
-    return rf"""\documentclass[a3paper,landscape]{{article}}
+    return rf"""\documentclass{{article}}
 \usepackage[utf8]{{inputenc}}
-\usepackage[margin=2cm]{{geometry}}
+\usepackage[a3paper,landscape,margin=2cm]{{geometry}}
 {PREAMBLE}
 \begin{{document}}
 {pages}

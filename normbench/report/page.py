@@ -14,7 +14,7 @@ from urllib.parse import quote
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from normbench.config.files import SWEEPS, names
-from normbench.errors import DamagedFile
+from normbench.errors import DamagedFile, count
 from normbench.records.studies import study_file
 from normbench.report import recommendation
 from normbench.report.answer import answer_lines, answer_sentences, answers, costs
@@ -114,7 +114,8 @@ def anchor(table: Table) -> str:
 
 def _summary(tables: Sequence[Table], rows: Sequence[Row]) -> str:
     data = ", ".join(sorted({row.data for row in rows})) or "no data set"
-    return f"{len(rows)} runs on {data}, in {len(tables)} tables. Each number links to its runs."
+    numbers = f"{count(len(rows), 'run')} on {data}, in {count(len(tables), 'table')}"
+    return f"{numbers}. Each number links to its runs."
 
 
 def _provenance(rows: Sequence[Row]) -> str:
