@@ -115,10 +115,11 @@ def test_a_table_that_shows_nothing_of_its_own_is_left_out() -> None:
         spec("with_deviations", PAPER),
         spec("without", PAPER | {"published": plain}),
         spec("others", PAPER | {"published": {"BN": [1.0, 2.0]}}),
+        spec("other_deviations", PAPER | {"published": {"BN": ["70.0 ± 9.9", None]}}),
     ]
     rows = [row for row in RUNS if row.norm in ("bn", "gn") and row.batch < 16]
     pivoted = tables(specs, rows)
     left_out = {table.spec.name: other.spec.name for table, other in repeats(pivoted)}
     assert left_out == {"batch_size": "with_deviations", "without": "with_deviations"}
     ours = {table.spec.name for table, _ in repeats(pivoted, published=False)}
-    assert ours == {"batch_size", "without", "others"}
+    assert ours == {"batch_size", "without", "others", "other_deviations"}
