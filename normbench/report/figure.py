@@ -8,9 +8,6 @@ No two normalizers share both marker and dashes, so lines can be distinguished w
 curves, where dashes distinguish training from validation, no two share both marker and colour.
 """
 
-import io
-import re
-import warnings
 import zlib
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
@@ -25,10 +22,11 @@ import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import FixedLocator, LogFormatterSciNotation, MaxNLocator, NullLocator
+from matplotlib.ticker import FixedLocator, MaxNLocator, NullLocator
 
 from normbench.config.files import CONF, names
 from normbench.errors import DamagedFile, leave_out
+from normbench.report.figure_files import RC_PARAMS, Files, artist_id, save_figure
 from normbench.report.figure_kinds import BATCH, CURVES, SIZES, FileFormat, by_size
 from normbench.report.metrics import METRICS
 from normbench.report.planned_seeds import confidence
@@ -38,7 +36,6 @@ from normbench.report.titles import setting_title, short_source
 from normbench.results import read_run_history
 
 _T = TypeVar("_T")
-Files = dict[FileFormat, bytes]
 
 # Four colours of Okabe and Ito and two of Tol, distinct for colour-blind readers, and five more as
 # far from those as possible. All have a contrast of at least 3 to white.
@@ -46,16 +43,8 @@ COLOURS = (
     "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#664400", "#8866FF", "#000000",
     "#882255", "#CC00AA", "#332288", "#4400EE",
 )  # fmt: skip
-#: The same data gives the same bytes, and no text is markup: a name may have a dollar sign.
-RC_PARAMS: dict[Any, Any] = {
-    "svg.hashsalt": "normbench", "svg.fonttype": "none", "text.parse_math": False,
-}  # fmt: skip
 _MARKERS = "osD^vP*Xp<>h"
 _LINES_IN_PANEL = 6  # more cannot be told apart; longer tables get several panels
-_SEPARATOR = "\N{INVISIBLE SEPARATOR}"  # between the parts of an id
-_NAMED = re.compile(
-    rf'<g id="(line|point|key){_SEPARATOR}([^"{_SEPARATOR}]*){_SEPARATOR}?([^"]*)">'
-)
 _DASHES: tuple[Any, ...] = ("-", "--", "-.", (0, (1, 1)), (0, (5, 1, 1, 1, 1, 1)))
 
 
@@ -171,10 +160,10 @@ def _draw_points(
     y, errors = ([point[place] for point in points] for place in (1, 2))
     bars = axes.errorbar(x, y, errors, capsize=3, **line.style | {"marker": ""})
     for artist in bars.get_children():
-        artist.set_gid(_gid("line", line.label))
+        artist.set_gid(artist_id("line", line.label))
     for at, (_, value, _, text) in zip(x, points, strict=True):
         axes.plot(
-            at, value, gid=_gid("point", line.label, text),
+            at, value, gid=artist_id("point", line.label, text),
             **line.style | {"linestyle": ""} | marker,
         )  # fmt: skip
 
@@ -235,7 +224,7 @@ def _draw_curve(axes: Axes, line: _Line, entry: Entry, runs: Path) -> None:
             x, y = zip(*sorted(means.items()), strict=True)
             axes.plot(
                 x, y, color=line.style["color"], linestyle=dashes, linewidth=1,
-                gid=_gid("line", line.label), **more,
+                gid=artist_id("line", line.label), **more,
             )  # fmt: skip
 
 
@@ -247,7 +236,7 @@ def _draw_sizes(table: Table, _runs: Path) -> Figure:
     for axes, (place, norms) in zip(panels, product(range(len(sizes)), parts), strict=True):
         for norm in norms:
             x, y = zip(*sorted(sizes[place][norm]), strict=True)
-            axes.plot(x, y, gid=_gid("line", norm), **style(norm))
+            axes.plot(x, y, gid=artist_id("line", norm), **style(norm))
         axes.xaxis.set_major_locator(MaxNLocator(5))
         lines = [_Line(norm, (), style(norm), 1.0) for norm in norms]
         _finish(axes, lines, "")
@@ -311,7 +300,7 @@ def _finish(axes: Axes, lines: Sequence[_Line], title: str) -> None:
     for line, handle, text in zip(lines, legend.legend_handles, legend.get_texts(), strict=True):
         for artist in (handle, text):
             if artist is not None:
-                artist.set_gid(_gid("key", line.label))
+                artist.set_gid(artist_id("key", line.label))
 
 
 def _share_heights(panels: Sequence[Axes]) -> None:
@@ -319,57 +308,3 @@ def _share_heights(panels: Sequence[Axes]) -> None:
     ends = [axes.get_ylim() for axes in panels]
     for axes in panels:
         axes.set_ylim(min(low for low, _ in ends), max(high for _, high in ends))
-
-
-def _gid(kind: str, *texts: str) -> str:
-    """Return the id that makes an artist the line, a point or the key of a label in an SVG."""
-    return _SEPARATOR.join((kind, *texts))
-
-
-def use_log_scale(axes: Axes) -> None:
-    """Make the y-axis logarithmic."""
-    axes.set_yscale("log")
-    axes.yaxis.set_major_formatter(_PowerFormatter())
-    axes.yaxis.set_minor_formatter(_PowerFormatter())
-
-
-class _PowerFormatter(LogFormatterSciNotation):
-    """Labels of a logarithmic axis as plain text: 10³, where matplotlib's are markup."""
-
-    _POWERS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
-
-    def __call__(self, x: float, pos: int | None = None) -> str:
-        """Return the label at `x`, "" if the axis is too full for it."""
-        plain = re.sub(r"\$|\\mathdefault|[{}]", "", super().__call__(x, pos))
-        number, _, power = plain.replace(r"\times", "×").partition("^")
-        return number + power.translate(self._POWERS)
-
-
-def save_figure(figure: Figure, forms: Sequence[FileFormat]) -> Files:
-    """Return the content of the figure's files, without a date."""
-    with warnings.catch_warnings():
-        # Names may have letters that the font lacks, or leave no room beside them.
-        warnings.filterwarnings("ignore", "Glyph|constrained_layout")
-        if engine := figure.get_layout_engine():
-            engine.execute(figure)
-            figure.set_layout_engine("none")  # laid out once for all formats: half the time
-        return {form: _save(figure, form) for form in forms}
-
-
-def _save(figure: Figure, form: FileFormat) -> bytes:
-    dated = {"png": "Software", "pdf": "CreationDate", "svg": "Date"}
-    out = io.BytesIO()
-    figure.savefig(
-        out, format=form, dpi=160, metadata={dated[form]: None}, transparent=form == "svg"
-    )
-    if form == "svg":  # XML has no control characters, not even escaped ones
-        text = re.sub("[\0-\x08\x0b\x0c\x0e-\x1f]", "", out.getvalue().decode())
-        return _NAMED.sub(_name_group, text).encode()
-    return out.getvalue()
-
-
-def _name_group(group: re.Match[str]) -> str:
-    """Return a group with the label of its line, and with the text that hovering shows."""
-    kind, label, text = group.groups()
-    title = f"<title>{text}</title>" if text else ""
-    return f'<g class="{kind}" data-line="{label}">{title}'
