@@ -26,7 +26,7 @@ from normbench.errors import (
 )  # fmt: skip
 from normbench.records.probes import probe_file
 from normbench.records.studies import study_file
-from normbench.report import exports, pivot, recommendation
+from normbench.report import exports, latex, pivot, recommendation
 from normbench.report.cache import (
     Cache,
     data_digest,
@@ -46,7 +46,7 @@ PAGE = "index.html"
 _TEXTS: Mapping[str, Callable[[Table], str]] = {
     ".md": exports.table_markdown,
     ".csv": exports.table_csv,
-    ".tex": exports.table_latex,
+    ".tex": latex.table_latex,
 }
 
 
@@ -229,7 +229,7 @@ def write_all(report: Report, root: Path, inputs: str) -> list[Path]:
                 root / "recommendation.md": recommendation.markdown(trained),
                 root / "claims.md": exports.claims_markdown(report.claims),
                 root / "claims.csv": exports.claims_csv(report.claims),
-                root / "report.tex": exports.latex_document(trained),
+                root / "report.tex": latex.latex_document(trained),
                 root / PAGE: _page(report, root, root),
             }
         )

@@ -13,30 +13,64 @@ from normbench.report.table_spec import TableSpec
 Outcome = Literal["confirmed", "refuted", "undecided", "untested"]
 
 METHOD = (
-    "A claim compares entries of a table. Its effect is the quantity compared with the bound: a "
-    "difference, a difference of differences, the spread of a row (largest minus smallest mean) "
-    "or a standard deviation. A trend must hold between every two neighbouring numbers of images "
-    f"per worker. Verdicts follow from confidence intervals {OVER_SEEDS}. A second interval, after "
-    f'the word "images", is {OVER_IMAGES}; differences of test accuracies have it if all runs have '
-    "kept which test images they classified correctly. Intervals are of 95 % with the number of "
-    "seeds that the file of the sweep names (3 without one), of 99.9 % with any other number, so "
-    "that adding seeds until a claim is decided makes hardly more errors than one look. Variances "
-    "may differ: Welch's for differences of means, also in tables that print medians; chi-square "
-    "intervals for standard deviations. A claim that several comparisons all hold is confirmed if "
-    "each of them alone is confirmed (an intersection-union test, Berger 1982). It is refuted if "
-    "one of them is refuted by an interval that is Bonferroni-corrected for their number, because "
-    "any of them may be the one that noise moves. The weakest is shown. A spread is treated in the "
-    "same way: its upper end is the largest of all pairs' intervals, its lower end comes from "
-    "Games and Howell's intervals for all pairs together. For the best of several entries the "
-    "interval is Bonferroni-corrected. Seeds of two entries are not paired, because networks with "
-    "different normalizers share little more than the seed. Where a row or column of the table "
-    "itself is a difference, it has one value for each seed of both its entries, and the interval "
-    "is Student's over these pairs; so are the intervals in the footnotes of a table. Confirmed or "
-    "refuted: the whole interval lies on one side of the bound. Undecided: the interval contains "
-    "the bound, or there is no interval because there is one seed or all seeds gave the same "
-    "number. Untested: an entry has no runs, or the entries are equal by construction because "
-    "they share a computation. As published: the sign of the paper's own numbers, without an "
-    "interval; ? marks numbers that we could not verify in the text of the paper."
+    "A claim compares entries of a table: its effect, with an interval over seeds, is held against "
+    f'a bound. It holds {OVER_SEEDS}. A second interval, after the word "images", holds '
+    f"{OVER_IMAGES}; differences of test accuracies have it if all runs have kept which test "
+    "images they classified correctly. Intervals have 95 % with the number of seeds that the file "
+    "of the sweep or, without one, the command names, and 99.9 % with any other number, so that "
+    "adding seeds until a claim is decided makes hardly more errors than one look. Variances may "
+    "differ. Seeds of two entries are not paired, because networks with different normalizers "
+    "share little more than the seed."
+)
+#: Head and lines of the table that says how each kind of claim is judged.
+METHOD_TABLE: Sequence[tuple[str, str, str, str]] = (
+    ("kind of claim", "effect", "interval", "correction"),
+    ("A is above B, not below B, or as good as B", "difference of the means", "Welch's", "none"),
+    ("A gains more than B", "difference of two differences", "Welch's", "none"),
+    (
+        "one of these in every column, or a trend over images per worker",
+        "the weakest difference; of a trend, between neighbours",
+        "Welch's",
+        "confirmed: none, because each must hold alone (intersection-union test, Berger 1982); "
+        "refuted: Bonferroni's for the number of comparisons, because noise may move any",
+    ),
+    (
+        "a row is flat",
+        "spread: largest minus smallest mean",
+        "upper end: the largest of all pairs' Welch intervals; "
+        "lower end: Games and Howell's for all pairs",
+        "in the intervals",
+    ),
+    ("results vary little", "standard deviation over seeds", "chi-square", "none"),
+    (
+        "the best of several entries is above B",
+        "difference of the means",
+        "Welch's",
+        "Bonferroni's for the number of entries",
+    ),
+    (
+        "about a row or column that is itself a difference",
+        "mean of the differences by seed",
+        "Student's, paired by seed",
+        "none",
+    ),
+)
+#: Meaning of each word of the matrix of claims.
+MEANINGS: Sequence[tuple[str, str]] = (
+    ("confirmed, refuted", "the whole interval lies on one side of the bound"),
+    (
+        "undecided",
+        "the interval contains the bound, or there is none: one seed, or equal numbers for all",
+    ),
+    (
+        "untested",
+        "an entry has no runs, or the entries share a computation and are equal in any case",
+    ),
+    (
+        "as published",
+        "sign of the paper's own numbers, without an interval; "
+        "? marks numbers that we could not verify in the text of the paper",
+    ),
 )
 
 
@@ -96,6 +130,12 @@ class ClaimResult:
             return ""
         wider = f", images {over_images.interval(self.decimals)}" if over_images else ""
         return effect.text(self.decimals) + wider
+
+    @property
+    def estimate(self) -> tuple[str, str]:
+        """The effect and its interval apart."""
+        value, _, interval = self.effect.partition(" ")
+        return value, interval
 
     @property
     def seeds(self) -> str:

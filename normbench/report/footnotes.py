@@ -62,7 +62,9 @@ def _paper(table: Table) -> Iterator[str]:
     spec = table.spec
     if not spec.published:
         return
-    source = f"In brackets the paper's number: {spec.source}{_runs_behind(spec)}"
+    source = (
+        f"The paper's numbers, in brackets or lines of their own: {spec.source}{_runs_behind(spec)}"
+    )
     if not table.runs:
         yield f"{source}. Nothing of this table has been trained here."
     elif table.deviations:

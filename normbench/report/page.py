@@ -1,4 +1,4 @@
-"""The whole report as one self-contained page: recommendation, tables, figures, claims.
+"""The whole report as one self-contained page: answer, curves, claims, tables.
 
 `page.html` is the template; it takes tables, claims and rows as they are, and functions from here.
 """
@@ -14,20 +14,26 @@ from urllib.parse import quote
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from normbench.config.files import SWEEPS, names
-from normbench.errors import DamagedFile
+from normbench.errors import DamagedFile, count
 from normbench.records.studies import study_file
 from normbench.report import recommendation
+from normbench.report.answer import answer_lines, answer_sentences, answers, memory_text
+from normbench.report.best import best_of_ours, best_published
 from normbench.report.claim_results import (
+    MEANINGS,
     METHOD,
+    METHOD_TABLE,
     ClaimResult,
     count_verdicts,
     expect_by_chance,
     group_claims,
 )  # fmt: skip
-from normbench.report.figure_kinds import CAPTIONS, PROBE_FIGURES, figure_kinds
+from normbench.report.figure_kinds import BATCH, CAPTIONS, SIZES, figure_kinds
 from normbench.report.footnotes import footnotes, short_commit
+from normbench.report.repeats import repeats
 from normbench.report.table import MISSING, Entry, Table
 from normbench.report.table_spec import FULL, TableSpec
+from normbench.report.titles import answer_title, is_twin, setting_title, short_source, table_title
 from normbench.results import Row
 from normbench.run_files import read_file
 
@@ -44,6 +50,11 @@ def page(
     """
     trained = [table for table in tables if table.runs]
     rows = list({row.id: row for table in trained for row in table.runs}.values())
+    answered = answers(trained)
+    in_answer = {anchor(table) for table, _ in answered}
+    repeated = {anchor(table): other for table, other in repeats(trained)}
+    shown = [table for table in trained if anchor(table) not in repeated]
+    tested = [result for result in claims if result.table]
 
     def link(path: Path) -> str:
         return quote(os.fsencode(os.path.relpath(path, root)))  # names of files need not be UTF-8
@@ -59,20 +70,33 @@ def page(
         provenance=_provenance(rows),
         filter_names=FILTERS,
         filters={key: sorted({str(getattr(row, key)) for row in rows}) for key in FILTERS},
-        recommendations=[
-            (table.setting_text, sentences, table.runs)
-            for table in trained
-            if (sentences := recommendation.sentences(table))
-        ],
+        answers=answered,
+        answer_lines=answer_lines,
+        answer_sentences=answer_sentences,
+        memory_text=memory_text,
+        sentences=recommendation.sentences,
         recommendation_method=recommendation.METHOD,
-        tables=trained,
+        shown=shown,
+        tables=[table for table in trained if anchor(table) not in in_answer],
+        repeated=repeated,
+        same_runs={anchor(table): other for table, other in repeats(shown, published=False)},
         empty=[table for table in tables if not table.runs],
-        papers=group_claims(claims),
+        papers=group_claims(tested),
+        untested=group_claims([result for result in claims if not result.table]),
         verdicts=f"{count_verdicts(claims)}. {expect_by_chance(claims)}",
         claims_method=METHOD,
+        claims_method_table=METHOD_TABLE,
+        meanings=MEANINGS,
         anchor=anchor,
         anchors={anchor(table) for table in tables},  # tables with too few runs are left out
         footnotes=footnotes,
+        best_of_ours=best_of_ours,
+        best_published=best_published,
+        table_title=table_title,
+        setting_title=setting_title,
+        answer_title=answer_title,
+        short_source=short_source,
+        is_twin=is_twin,
         figures=lambda table: [*_figures(table, figures, runs)],
         filter_values=_filter_values,
         paper_filter_values=_paper_filter_values,
@@ -90,7 +114,8 @@ def anchor(table: Table) -> str:
 
 def _summary(tables: Sequence[Table], rows: Sequence[Row]) -> str:
     data = ", ".join(sorted({row.data for row in rows})) or "no data set"
-    return f"{len(rows)} runs on {data}, in {len(tables)} tables. Each number links to its runs."
+    numbers = f"{count(len(rows), 'run')} on {data}, in {count(len(tables), 'table')}"
+    return f"{numbers}. Each number links to its runs."
 
 
 def _provenance(rows: Sequence[Row]) -> str:
@@ -141,7 +166,7 @@ def _figures(table: Table, figures: Path, runs: Path) -> Iterator[dict[str, Any]
         yield {
             "svg": inline_svg(svg, prefix),
             "caption": caption,
-            "wide": kind in PROBE_FIGURES,
+            "open": kind in (BATCH, SIZES),
             "spoken": f"{table.heading}: {caption} {lines}",
         }
 
@@ -162,4 +187,11 @@ def inline_svg(svg: str, prefix: str) -> str:
     # Without a size of its own a figure fills the width that the page gives it.
     for size in ("width", "height"):
         svg = re.sub(rf'(<svg[^>]*?) {size}="[^"]*"', r"\1", svg, count=1)
-    return svg.replace("#000000", "currentColor")
+    # Hundredths of a point are enough, and half of the size.
+    svg = re.sub(
+        r"<(?:path|use|rect|text|g transform)[^>]*>", lambda tag: _DIGITS.sub("", tag[0]), svg
+    )
+    return re.sub(r"\s*\n\s*", "\n", svg).replace("#000000", "currentColor")
+
+
+_DIGITS = re.compile(r"(?<=\d\.\d\d)\d+")

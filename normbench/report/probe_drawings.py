@@ -6,9 +6,11 @@ from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.patches import Patch
 
 from normbench.records.probes import Record, group_by, last_epoch, network_label
-from normbench.report.figure import COLOURS, use_log_scale
+from normbench.report.figure import COLOURS
+from normbench.report.figure_files import use_log_scale
 
 #: Size of a panel in inches, and the most panels in a row.
 _WIDTH, _HEIGHT, _ACROSS = 3.4, 2.8, 4
@@ -80,7 +82,12 @@ def _scale(axes: Axes, values: Sequence[float]) -> None:
     if positive and positive[-1] > 1e3 and positive[-1] > 1e2 * positive[len(positive) // 2]:
         use_log_scale(axes)
     else:
-        axes.set_ylim(0, None if positive else 1)
+        _start_at_zero(axes, axes.get_ylim()[1] if positive else 1.0)
+
+
+def _start_at_zero(axes: Axes, top: float) -> None:
+    """Let the y-axis begin a little below 0, where the frame would hide a line."""
+    axes.set_ylim(-0.04 * top, top)
 
 
 def _power(records: Sequence[Record]) -> Figure:
@@ -112,7 +119,7 @@ def _power(records: Sequence[Record]) -> Figure:
         left.plot(_numbers(layers, "depth"), bound, "k:", label="bound of theorem 1 (LN)")
     use_log_scale(left)
     left.set_ylim(min(0.5, left.get_ylim()[0]), 1.3)  # so that a constant 1 looks constant
-    linear.set_ylim(0, 1.02)
+    _start_at_zero(linear, 1.04)
     for axes, label in ((left, "P₂ + P₃ + P₄"), (linear, "channel-wise linearity")):
         axes.set(title=label, xlabel="layer")
         axes.grid(alpha=0.3)
@@ -142,18 +149,19 @@ def _ratios(records: Sequence[Record]) -> Figure:
                 shares.append(row[place])
             of_means = [each for each in chosen if each["of"] == "mean"]
             _over_epochs(rows[2][place], of_means, "divergence", color="black")
-            rows[2][place].set(title="D(λ mean ‖ λ var)", xlabel="epoch")
+            rows[2][place].set(title=f"{network}: D(λ mean ‖ λ var), {group}")
             divergences.append(rows[2][place])
-            for height, row in enumerate(rows[:3]):  # three rows of one scale each
-                row[place].tick_params(labelleft=place == 0, labelbottom=height == 2)
-        rows[0][0].legend()
+            for row, label in zip(rows, ("ratio", "ratio", "divergence"), strict=False):
+                row[place].set(xlabel="epoch", ylabel=label)
         grid = rows[3][0].get_gridspec()
         _largest(figure.add_subplot(grid[4 * number + 3, :]), last_epoch(of_network, "seed"))
     for panels_of_one_scale in (shares, divergences):
         top = max(axes.get_ylim()[1] for axes in panels_of_one_scale)
         for axes in panels_of_one_scale:
-            axes.set(visible=True, ylim=(0, top))
+            axes.set_visible(True)
+            _start_at_zero(axes, top)
             axes.grid(alpha=0.3)
+    _member_legend(figure)
     return figure
 
 
@@ -165,7 +173,14 @@ def _hard_ratios(records: Sequence[Record]) -> Figure:
     for axes, ((network, _), snapshot) in zip(panels.flat, networks.items(), strict=True):
         _largest(axes, snapshot)
         axes.set_title(f"{network}: {axes.get_title()}")
+    _member_legend(figure)
     return figure
+
+
+def _member_legend(figure: Figure) -> None:
+    """Put a legend of the members of switchable normalization below the panels."""
+    handles = [Patch(color=colour, label=member) for member, colour in _MEMBERS.items()]
+    figure.legend(handles=handles, loc="outside lower center", ncols=len(handles))
 
 
 def _over_epochs(axes: Axes, records: Sequence[Record], key: str, **line_style: Any) -> None:
@@ -189,8 +204,8 @@ def _largest(axes: Axes, records: Sequence[Record]) -> None:
     fields = {record["depth"]: record["field"] for record in records}
     axes.set_xticks([*fields], [str(field) for field in fields.values()], rotation=90, fontsize=6)
     axes.set_yticks([0.45, 1.45], ["var", "mean"])
-    axes.set_xlabel("receptive field of the layer")
-    axes.set_title(f"largest ratio at epoch {records[0]['epoch']}: in green, ln blue, bn orange")
+    axes.set(xlabel="receptive field of the layer", ylabel="share of the seeds")
+    axes.set_title(f"member with the largest ratio at epoch {records[0]['epoch']}")
 
 
 def _example_weight(records: Sequence[Record]) -> Figure:
@@ -230,11 +245,14 @@ def _weight_curves(panels: Sequence[Axes], curves: Mapping[str, Sequence[Record]
 
 
 def _speed(records: Sequence[Record]) -> Figure:
-    """Draw steps per second and memory relative to bn: rows are networks, markers batches."""
+    """Draw steps per second and memory relative to bn: rows are networks, markers batches.
+
+    The fastest network is at the top; bars are the intervals of its own steps per second.
+    """
     modes = [*group_by(records, "mode")]
     columns = [(mode, "ratio", "steps a second") for mode in map(str, modes)]
     columns += [("training", "memory_ratio", "memory")] if "training" in modes else []
-    names = [*group_by(records, "network")]
+    names = _fastest_first(records)
     figure = Figure(figsize=(len(columns) * _WIDTH, 1 + 0.22 * len(names)), layout="constrained")
     panels = figure.subplots(1, len(columns), sharey=True, squeeze=False)[0]
     batches = [*group_by(records, "batch")]
@@ -245,16 +263,41 @@ def _speed(records: Sequence[Record]) -> Figure:
                 if each["batch"] == batch and each["mode"] == mode and each[key] is not None
             ]  # fmt: skip
             # The first network is at the top.
-            at = [len(names) - names.index(each["network"]) for each in shown]
+            # Batches below each other, so that markers do not hide each other.
+            shift = 0.5 * (place - (len(batches) - 1) / 2) / len(batches)
+            at = [len(names) - names.index(each["network"]) - shift for each in shown]
             marker = {"marker": "osD^vP"[place % 6], "color": COLOURS[place % len(COLOURS)]}
-            axes.plot(_numbers(shown, key), at, linestyle="", label=f"batch {batch}", **marker)
+            bars = [_ratio_bar(each) if key == "ratio" else (0.0, 0.0) for each in shown]
+            axes.errorbar(
+                _numbers(shown, key), at, xerr=[*zip(*bars, strict=True)] or None, linestyle="",
+                label=f"batch {batch}", markersize=4, elinewidth=0.8, **marker,
+            )  # fmt: skip
         axes.axvline(1.0, color="black", linewidth=0.6)
         axes.set_title(f"{label} of {mode} over bn's")
         axes.set_yticks([len(names) - n for n in range(len(names))], [str(name) for name in names])
-        axes.set_xlim(left=0)
+        axes.set(xlim=(0, None), ylim=(0.3, len(names) + 0.7))  # no marker on the frame
         axes.grid(alpha=0.3)
     _legend(figure, panels[0])
     return figure
+
+
+def _fastest_first(records: Sequence[Record]) -> list[Any]:
+    """Return the networks by their mean ratio to bn in the first mode, unmeasured ones last."""
+    mode = records[0]["mode"]
+    ratios = {
+        network: [float(each["ratio"]) for each in of if each["mode"] == mode and each["ratio"]]
+        for network, of in group_by(records, "network").items()
+    }
+    return sorted(ratios, key=lambda network: -fmean(ratios[network] or [0.0]))
+
+
+def _ratio_bar(record: Record) -> tuple[float, float]:
+    """Return how far the interval of a speed reaches below and above its ratio to bn's."""
+    steps, low, high = (record.get(key) for key in ("steps_per_second", "lower", "upper"))
+    if not steps or low is None or high is None:
+        return 0.0, 0.0
+    scale = float(record["ratio"]) / float(steps)
+    return scale * max(0.0, float(steps) - float(low)), scale * max(0.0, float(high) - float(steps))
 
 
 def _gains(records: Sequence[Record]) -> Figure:

@@ -8,7 +8,7 @@ import matplotlib as mpl
 
 from normbench.errors import DamagedFile, leave_out
 from normbench.records.probes import Record, last_epoch, probe_file
-from normbench.report.figure import RC_PARAMS, Files, save_figure
+from normbench.report.figure_files import RC_PARAMS, Files, save_figure
 from normbench.report.figure_kinds import FileFormat
 from normbench.report.probe_columns import read_probe
 from normbench.report.probe_drawings import DRAW

@@ -1,4 +1,4 @@
-"""Recommendation: which normalizer for a given number of images per worker, and at what cost."""
+"""Recommendation: which normalizer for a given number of images per worker."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -26,8 +26,9 @@ METHOD = (
     'significantly worse if its whole interval lies above 0. "Not significantly worse" does not '
     'mean "as good": the upper end says how much worse it may be. A normalizer is unstable if its '
     "variance over seeds is significantly above that of the others (F test, 1 %, "
-    "Bonferroni-corrected). Time is measured per training image, memory is the peak memory of the "
-    "GPU, both relative to the lowest of the compared normalizers."
+    "Bonferroni-corrected). Memory is the peak memory of the GPU, relative to the lowest of the "
+    "compared normalizers. Time is not compared, because runs that train beside others slow each "
+    "other down; `python -m normbench.probe speed norm=bn,gn` measures it."
 )
 
 
@@ -43,7 +44,6 @@ class Candidate:
     lower_images: Effect | None  # with its interval over seeds and images, where runs have hits
     planned: bool  # the interval has the planned number of seeds, and so its full level
     unstable: bool  # varies far more over seeds than the others
-    time: float | None  # per training image, relative to the fastest
     memory: float | None  # peak, relative to the lowest
 
     @property
@@ -86,13 +86,21 @@ def _advice(batch: int, entries: Mapping[str, Entry], root: Path | None) -> Advi
     best_first = [complete[name] for name in ranked]
     samples = [[*entry.values.values()] for entry in best_first]
     levels = [confidence([best_first[0], entry]) for entry in best_first]
+    differences = below_best(samples, levels)
+    over_images = [
+        lower
+        and widen_over_images(
+            lower, [(1.0, best_first[0]), (-1.0, entry)], root, level, _compared(samples)
+        )
+        for lower, entry, level in zip(differences, best_first, levels, strict=True)
+    ]
     candidates = [
         Candidate(
-            name, *summary(values), len(values), lower, images, level != UNPLANNED, varies, *cost
+            name, *summary(values), len(values), lower, images, level != UNPLANNED, varies, memory
         )
-        for name, values, (lower, images), level, varies, cost in zip(
-            ranked, samples, _below_best(best_first, levels, root), levels, unstable(samples),
-            _costs(best_first), strict=True,
+        for name, values, lower, images, level, varies, memory in zip(
+            ranked, samples, differences, over_images, levels, unstable(samples),
+            _memories(best_first), strict=True,
         )
     ]  # fmt: skip
     best, others = candidates[:1], candidates[1:]
@@ -106,51 +114,43 @@ def _advice(batch: int, entries: Mapping[str, Entry], root: Path | None) -> Advi
     )
 
 
-def _below_best(
-    ranked: Sequence[Entry], levels: Sequence[float], root: Path | None
-) -> list[tuple[Effect | None, Effect | None]]:
-    """Return for each entry how much lower than the first, the best, its mean is.
+def below_best(ranked: Sequence[Sequence[float]], levels: Sequence[float]) -> list[Effect | None]:
+    """Return for each sample how much lower than the first, the best, its mean is.
 
-    The interval of the first of two effects is over seeds, that of the second over seeds and
-    images. None for the best, and without an interval: of one value, or of values that are all
-    equal.
+    None for the best, and without an interval: of one value, or of values that are all equal.
     """
+    several = _compared(ranked)
+    differences: list[Effect | None] = []
+    for values, level in zip(ranked[1:], levels[1:], strict=True):
+        lower = welch_contrast([(1.0, ranked[0]), (-1.0, values)], level, several)
+        differences.append(None if lower.low == lower.high else lower)
+    return [None, *differences] if ranked else []
+
+
+def _compared(samples: Sequence[Sequence[float]]) -> int:
+    """Return the number of samples among which the best is chosen, for the intervals."""
     # A single value has no variance and takes no part in the comparison.
-    several = max(2, sum(len(entry.values) > 1 for entry in ranked))
-    differences: list[tuple[Effect | None, Effect | None]] = [(None, None)]
-    for entry, level in zip(ranked[1:], levels[1:], strict=True):
-        pair = [(1.0, ranked[0]), (-1.0, entry)]
-        lower = welch_contrast([(w, [*e.values.values()]) for w, e in pair], level, several)
-        if lower.low == lower.high:
-            differences.append((None, None))
-        else:
-            differences.append((lower, widen_over_images(lower, pair, root, level, several)))
-    return differences if ranked else []
+    return max(2, sum(len(values) > 1 for values in samples))
 
 
-def _costs(entries: Sequence[Entry]) -> list[tuple[float | None, float | None]]:
-    """Return relative time and memory of each, on the most common device.
+def _memories(entries: Sequence[Entry]) -> list[float | None]:
+    """Return the peak memory of each on the most common device, relative to the lowest.
 
-    Stacked seeds are left out: their time and memory are those of several networks.
+    Stacked seeds are left out: their memory is that of several networks. On a CPU, peak memory is
+    that of the whole process with its libraries, and no comparison.
     """
     single = [[run for run in entry.runs if run.stacked_seeds == 1] for entry in entries]
     devices = [run.devices for runs in single for run in runs if run.devices]
-    common = max(set(devices), key=devices.count, default="")
-    seconds, memories = [], []
-    for runs in single:
-        comparable = [run for run in runs if run.devices == common and run.status not in WORDS]
-        speeds = [run.images_per_second for run in comparable if run.images_per_second]
-        # On a CPU, peak memory is that of the whole process with its libraries.
-        peaks = [run.peak_memory for run in comparable if run.peak_memory and "cpu" not in common]
-        # Medians: a run beside other work must not count against its normalizer.
-        seconds.append(1 / median(speeds) if speeds else None)
-        memories.append(median(peaks) if peaks else None)
-    return list(zip(_over_least(seconds), _over_least(memories), strict=True))
-
-
-def _over_least(values: Sequence[float | None]) -> list[float | None]:
-    least = min((value for value in values if value is not None), default=None)
-    return [None if value is None or least is None else value / least for value in values]
+    common = max(set(devices), key=devices.count, default="cpu")
+    if "cpu" in common:
+        return [None] * len(entries)
+    peaks = [
+        [run.peak_memory for run in runs if run.devices == common and run.status not in WORDS]
+        for runs in single
+    ]
+    medians = [median(known) if (known := list(filter(None, each))) else None for each in peaks]
+    least = min(filter(None, medians), default=None)
+    return [each / least if each and least else None for each in medians]
 
 
 def _failure_text(entry: Entry) -> str:
@@ -196,14 +196,16 @@ def sentence(table: Table, advised: Advice, missing: Sequence[str] = ()) -> str:
         best, *others = advised.good
         text += f" the best is {_describe(best, decimals)}."
         if others:
-            listed = (f"{_describe(each, decimals)}: {_lower(each, decimals)}" for each in others)
+            listed = (
+                f"{_describe(each, decimals)}: {lower_text(each, decimals)}" for each in others
+            )
             text += f" Not significantly worse: {'; '.join(listed)}."
     else:
         text += " no normalizer has a result for every seed."
     compared = (*advised.good, *advised.worse)
     lists = {
         "Significantly worse": [
-            f"{each.name} {each.mean:.{decimals}f}: {_lower(each, decimals)}"
+            f"{each.name} {each.mean:.{decimals}f}: {lower_text(each, decimals)}"
             for each in advised.worse
         ],
         "Not testable with one seed or equal results": [
@@ -223,7 +225,7 @@ def sentence(table: Table, advised: Advice, missing: Sequence[str] = ()) -> str:
     return text + "".join(f" {what}: {'; '.join(each)}." for what, each in lists.items() if each)
 
 
-def _lower(candidate: Candidate, decimals: int) -> str:
+def lower_text(candidate: Candidate, decimals: int) -> str:
     """Return how much lower than the best it is: "3.4 lower [1.1, 5.7], images [0.2, 6.6]"."""
     assert candidate.lower is not None
     text = f"{_number(candidate.lower.value, decimals)} lower"
@@ -246,10 +248,6 @@ def _number(value: float, decimals: int) -> str:
 
 def _describe(candidate: Candidate, decimals: int) -> str:
     deviation = "" if candidate.std is None else f" ± {candidate.std:.{decimals}f}"
-    costs = [
-        f", {value:.2f}x {what}"
-        for what, value in (("time", candidate.time), ("memory", candidate.memory))
-        if value is not None
-    ]
+    memory = "" if candidate.memory is None else f", {candidate.memory:.2f}x memory"
     number = f"{candidate.mean:.{decimals}f}{deviation}, n = {candidate.seeds}"
-    return f"{candidate.name} ({number}{''.join(costs)})"
+    return f"{candidate.name} ({number}{memory})"

@@ -236,20 +236,10 @@ class Table:
         # `decimals` in the file of a table are of its own metric.
         return (self.spec if entry.metric is self.spec.metric else entry.metric).decimals
 
-    def best(self) -> set[tuple[Label, int]]:
-        """Return (row, column) of the best entries of each column, to the printed digits."""
-        best = set()
-        for index, _ in enumerate(self.columns):
-            column = {label: entries[index] for label, entries in self.lines.items()}
-            numbers = {
-                label: round(entry.center, self.decimals(entry)) * _SIGN[entry.metric.better]
-                for label, entry in column.items()
-                if entry.center is not None and entry.differences is None and entry.metric.better
-            }
-            if len(numbers) > 1:
-                top = max(numbers.values())
-                best |= {(label, index) for label, number in numbers.items() if number == top}
-        return best
+    def is_difference(self, label: Label, index: int) -> bool:
+        """Return True if an entry is the difference of two others."""
+        (row,) = (header for header in self.spec.rows if header.label == label)
+        return bool(row.minus or self.columns[index].minus)
 
     def header_levels(self) -> list[list[tuple[str, int]]]:
         """Return for each level of the column labels its words and how many columns each spans.
@@ -274,9 +264,6 @@ class Table:
             for label, entries in self.lines.items()
         ]
         return header, body
-
-
-_SIGN = {"higher": 1, "lower": -1}
 
 
 def _identical(entries: Sequence[Entry]) -> bool:

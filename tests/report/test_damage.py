@@ -20,7 +20,7 @@ from normbench.errors import DamagedFile, LeftOut
 from normbench.records.history import History
 from normbench.records.probes import read_records, write_records
 from normbench.records.studies import STUDY
-from normbench.report import build, exports, figure, probe_figures
+from normbench.report import build, exports, figure_files, probe_figures
 from normbench.report.__main__ import main
 from normbench.report.figure_kinds import FORMATS
 from normbench.report.markdown import escape_markdown
@@ -330,7 +330,7 @@ def test_markdown_shows_names_as_they_are(text: str, escaped: str) -> None:
 def test_labels_of_a_logarithmic_axis_are_plain_text() -> None:
     plot = Figure()
     axes = plot.add_subplot()
-    figure.use_log_scale(axes)
+    figure_files.use_log_scale(axes)
     for lowest, highest, label in ((1e-9, 1e9, "10⁻⁸"), (2.0, 5.0, "2×10⁰")):
         axes.set_ylim(lowest, highest)
         plot.canvas.draw()

@@ -17,7 +17,7 @@ from normbench import results
 from normbench.config.files import CONF, ROOT, names
 from normbench.records.history import History
 from normbench.records.studies import STUDY
-from normbench.report import build, exports
+from normbench.report import build, exports, latex
 from normbench.report.__main__ import main
 from normbench.report.figure import draw, style
 from normbench.report.figure_kinds import BATCH, FORMATS, figure_kinds
@@ -240,9 +240,9 @@ def test_the_interval_is_students() -> None:
     ("form", "piece"),
     [
         (exports.table_markdown, "| bn             | 82.0 ± 2.0 (3) |"),
-        (exports.table_latex, r"gn \dag{} & \textbf{88.5 $\pm$ 0.7 (2)} & 88.5 $\pm$ 0.7 (2) \\"),
+        (latex.table_latex, r"gn \dag{} & \bfseries 88.5 +- 0.7 & \bfseries 88.5 +- 0.7 \\"),
         (
-            exports.table_latex,
+            latex.table_latex,
             r"data=digits model=resnet14 recipe=demo protocol=fixed\_global\_batch",
         ),
     ],

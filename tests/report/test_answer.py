@@ -1,0 +1,125 @@
+"""The answer of a report: in words and as a table; which numbers are the best."""
+
+from typing import Any
+
+import pytest
+
+from normbench.report import build
+from normbench.report.answer import Standing, answer_lines, answer_sentences, answers
+from normbench.report.best import best_of_ours, best_published
+from normbench.report.pivot import tables
+from normbench.report.repeats import repeats
+from normbench.report.table_spec import spec
+from normbench.report.titles import answer_title, table_title
+from normbench.results import Row
+from support.rows import batch_size_tables, runs
+
+RUNS = [
+    *runs("bn", 4, [70.0, 70.2, 70.4]),
+    *runs("gn", 4, [76.0, 76.2, 76.4]),
+    *runs("bn", 8, [76.0, 76.4, 76.8]),
+    *runs("gn", 8, [76.1, 76.3, 76.2]),
+    *runs("bn", 16, [76.1, 76.4, 76.8]),
+    *runs("gn", 16, [76.1, 76.3, 76.2]),
+    *runs("ln", 4, [70.0, None, 71.0]),
+]
+
+
+def test_the_answer_is_a_sentence_for_all_batches_with_the_same_best() -> None:
+    ((table, advised),) = answers(batch_size_tables(RUNS))
+    assert answer_sentences(table, advised) == [
+        "With 4 images per worker gn is the best: bn is 6.0 lower [5.5, 6.5].",
+        "With 8 and 16 images per worker bn has the best mean, but gn may be as good.",
+    ]
+    assert answer_title(table).endswith("; recipe demo")
+
+
+def test_the_answer_has_a_line_for_each_normalizer() -> None:
+    ((_, advised),) = answers(batch_size_tables(RUNS))
+    lines = answer_lines(advised, 1)
+    assert [*lines] == ["gn", "bn", "ln"]
+    assert [each.word for each in lines["gn"]] == ["best", "good", "good"]
+    assert lines["bn"][0] == Standing("worse", "70.2 ± 0.2 (3)", "6.0 lower [5.5, 6.5]")
+    assert lines["ln"] == [Standing("failed", "1 of 3 div."), *[Standing("missing")] * 2]
+
+
+def test_the_answer_names_the_unstable_and_intervals_of_unplanned_seeds() -> None:
+    rows = [
+        *runs("bn", 4, [76.0, 76.1, 75.9, 76.05, 75.95]),
+        *runs("frn", 4, [76.1, 76.2, 76.0, 76.15, 76.05]),
+        *runs("ln", 4, [62.0, 78.0, 75.0, 77.0, 73.0]),
+    ]
+    ((_, advised),) = answers(batch_size_tables(rows))
+    lines = answer_lines(advised, 1)
+    assert lines["ln"][0].number == "73.0 ± 6.4 (5), unstable"
+    assert lines["bn"][0].number == "76.0 ± 0.1 (5)"
+    assert lines["bn"][0].distance.endswith(" (99.9 %)")
+
+
+def test_settings_with_more_batches_are_answered_first() -> None:
+    single = [row for norm in ("bn", "gn") for row in runs(norm, 4, [1.0, 2.0], data="a")]
+    found = answers(batch_size_tables([*single, *RUNS]))
+    assert [len(advised) for _, advised in found] == [3, 1]
+
+
+PAPER: dict[str, Any] = {
+    "title": "A table", "paper": "Somebody (2020)", "place": "appendix, table 2", "seeds": 3,
+    "metric": "test_top1", "rows": {"BN": {"norm": "bn"}, "GN": {"norm": "gn"}, "X": None},
+    "columns": {"4": {"batch": 4}, "8": {"batch": 8}},
+    "setting": {"data": "imagenet", "model": "resnet50"},
+    "published": {
+        "BN": ["70.0 ± 0.1", "75.0 ± 0.5"], "GN": ["75.0 ± 0.1", "75.1 ± 0.5"], "X": [75.1, 70.0],
+    },
+}  # fmt: skip
+
+
+def paper_table(rows: list[Row], **changes: Any) -> Any:
+    return tables([spec("made", PAPER | changes)], rows)[0]
+
+
+@pytest.mark.parametrize(
+    ("seeds", "at_8"),
+    [(3, ["BN", "GN"]), (None, ["GN"])],  # without the number of runs there is no interval
+)
+def test_best_are_all_that_may_be_as_good_and_the_papers_apart(
+    seeds: int | None, at_8: list[str]
+) -> None:
+    table = paper_table(RUNS, seeds=seeds)
+    assert best_of_ours(table) == {(("GN",), 0), (("BN",), 1), (("GN",), 1)}
+    # X has no deviation, so no interval: its 75.1 is the best alone.
+    assert best_published(table) == {(("X",), 0), *(((label,), 1) for label in at_8)}
+
+
+def test_a_twin_is_named_after_what_was_trained() -> None:
+    def trained(**changes: Any) -> list[Row]:
+        rows = runs("bn", 4, [70.0], **changes)
+        for row in rows:
+            row.config["model"]["depth"] = 8
+            row.config["data"]["fraction"] = 0.02
+        return rows
+
+    twin = paper_table(trained(model="resnet14", data="fashion_mnist"))
+    said = "Table 2 of Somebody in small: ResNet-8, 1,200 images of Fashion-MNIST"
+    assert table_title(twin) == said
+    own = {"data": "imagenet", "model": "resnet50"}
+    assert table_title(paper_table(runs("bn", 4, [70.0], **own))) == "A table"
+
+
+def test_a_table_that_shows_nothing_of_its_own_is_left_out() -> None:
+    plain = {
+        label: [str(number).partition(" ")[0] for number in line]
+        for label, line in PAPER["published"].items()
+    }
+    specs = [
+        *build.specs(["batch_size"]),
+        spec("with_deviations", PAPER),
+        spec("without", PAPER | {"published": plain}),
+        spec("others", PAPER | {"published": {"BN": [1.0, 2.0]}}),
+        spec("other_deviations", PAPER | {"published": {"BN": ["70.0 ± 9.9", None]}}),
+    ]
+    rows = [row for row in RUNS if row.norm in ("bn", "gn") and row.batch < 16]
+    pivoted = tables(specs, rows)
+    left_out = {table.spec.name: other.spec.name for table, other in repeats(pivoted)}
+    assert left_out == {"batch_size": "with_deviations", "without": "with_deviations"}
+    ours = {table.spec.name for table, _ in repeats(pivoted, published=False)}
+    assert ours == {"batch_size", "without", "others", "other_deviations"}

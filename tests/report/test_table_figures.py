@@ -1,0 +1,95 @@
+"""Figures of tables: panels, texts of points, names of lines."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from matplotlib.figure import Figure
+
+from normbench.report import figure as figures
+from normbench.report.figure import draw
+from normbench.report.figure_kinds import BATCH
+from normbench.report.pivot import tables
+from normbench.report.probe_drawings import DRAW
+from normbench.report.table_spec import spec
+from support.rows import batch_size_tables, runs
+
+NORMS = ["bn", "gn", "ln", "in", "frn", "rms", "dyt", "nf"]
+
+
+@pytest.fixture
+def drawn(monkeypatch: pytest.MonkeyPatch) -> list[Figure]:
+    """The figures that are drawn, instead of their files."""
+    made: list[Figure] = []
+    monkeypatch.setattr(figures, "save_figure", lambda figure, _: made.append(figure))
+    return made
+
+
+@pytest.mark.parametrize(("count", "sizes"), [(1, [1]), (6, [6]), (7, [3, 4]), (8, [4, 4])])
+def test_a_panel_has_few_lines(count: int, sizes: list[int], drawn: list[Figure]) -> None:
+    rows = [row for norm in NORMS[:count] for b in (4, 8) for row in runs(norm, b, [70.0, 71.0])]
+    (table,) = batch_size_tables(rows)
+    draw(table, BATCH, ["svg"], Path())
+    legends = [legend for axes in drawn[0].axes if (legend := axes.get_legend())]
+    assert [len(legend.get_texts()) for legend in legends] == sizes
+    assert len({axes.get_ylim() for axes in drawn[0].axes}) == 1
+
+
+def test_points_of_one_batch_do_not_hide_each_other(drawn: list[Figure]) -> None:
+    (table,) = batch_size_tables([*runs("bn", 4, [70.0]), *runs("gn", 4, [70.0]),
+                                  *runs("bn", 8, [70.0])])  # fmt: skip
+    draw(table, BATCH, ["svg"], Path())
+    (axes,) = drawn[0].axes
+    points: list[Any] = [line for line in axes.lines if "point" in str(line.get_gid())]
+    places = [float(point.get_xdata()[0]) for point in points]
+    assert len(set(places)) == len(places) == 3
+
+
+PAPER: dict[str, Any] = {
+    "title": "A table", "paper": "Somebody (2020)", "place": "table 2", "metric": "test_top1",
+    "rows": {"B<N": {"norm": "bn"}}, "columns": {"4": {"batch": 4}, "8": {"batch": 8}},
+    "published": {"B<N": [75.5, "76.5 ± 0.1"]},
+}  # fmt: skip
+
+
+def test_a_point_has_its_numbers_and_the_papers_curve_is_beside_ours() -> None:
+    rows = [*runs("bn", 4, [69.0, 70.0, 71.0]), *runs("bn", 8, [70.0])]
+    (table,) = tables([spec("made", PAPER)], rows)
+    svg = draw(table, BATCH, ["svg"], Path())["svg"].decode()
+    assert re.findall("<title>(.*?)</title>", svg) == [
+        "B&lt;N, 4 images per worker: 70.0, 95 % interval of the mean [67.5, 72.5], n = 3",
+        "B&lt;N, 8 images per worker: 70.0, n = 1",
+        "B&lt;N, 4 images per worker, the paper's: 75.5",
+        "B&lt;N, 8 images per worker, the paper's: 76.5 ± 0.1",
+    ]
+    for kind in ("line", "point", "key"):
+        assert f'<g class="{kind}" data-line="B&lt;N">' in svg
+
+
+def test_no_line_of_a_probe_lies_on_the_frame() -> None:
+    keys = ("squared_mean", "variance", "branch_variance")
+    records = [
+        {"network": "FixUp", "block": n, "ends_stage": n == 3, **dict.fromkeys(keys, 0.0)}
+        for n in (1, 2, 3)
+    ]
+    for axes in DRAW["spp"](records).axes:
+        assert axes.get_ylim()[0] < 0 < axes.get_ylim()[1]
+
+
+def test_the_fastest_normalizer_is_at_the_top_with_its_interval() -> None:
+    records = [
+        {"network": network, "batch": 4, "mode": "training", "ratio": ratio, "memory_ratio": None,
+         "steps_per_second": steps, "lower": low, "upper": high}
+        for network, ratio, steps, low, high in (
+            ("sn", 0.5, 50, 40, 70), ("in", None, None, None, None), ("gn", 2.0, 200, 100, 300),
+        )
+    ]  # fmt: skip
+    axes = DRAW["speed"](records).axes[0]
+    names = {
+        t.get_text(): y for t, y in zip(axes.get_yticklabels(), axes.get_yticks(), strict=True)
+    }
+    assert sorted(names, key=lambda name: -names[name]) == ["gn", "sn", "in"]
+    bars: Any = axes.collections[0]
+    ends = [path.vertices[:, 0].tolist() for path in bars.get_paths()]
+    assert ends == [[0.4, 0.7], [1.0, 3.0]]
