@@ -224,7 +224,11 @@ def _training_images(recipe: str) -> tuple[int, str]:
     words = dict(re.findall(r"\bdata\.(\w+)=([\w.]*\w)", text))
     data = dataset(name, **{key: yaml.safe_load(value) for key, value in words.items()})
     options = "".join(f" data.{key}={value}" for key, value in words.items())
-    source = "" if named else " (the recipe names no data; images=N counts with others)"
+    source = (
+        ""
+        if named
+        else " (the default, as the recipe names no data; images=N takes another number)"
+    )
     return data.sizes[0], f" of data={name}{options}{source}"
 
 
@@ -268,7 +272,7 @@ def _print_lists() -> None:
         known = names(folder)
         head = f"{kind:<12} {folder.name + '=NAME':<16} {len(known):>3}  "
         print(head + shorten(", ".join(known), cli.WIDTH - len(head), placeholder=" ..."))
-    print("\n`python -m normbench.catalog LIST` says what each is, --help what else there is")
+    print("\n`python -m normbench.catalog LIST` describes each name; --help lists more options")
 
 
 def _print_names(kind: str) -> None:

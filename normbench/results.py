@@ -5,7 +5,7 @@ A finished run leaves `<runs>/<sweep>/<run id>/` with
     row.json       the typed row, written last and atomically
     history.csv    the training curve (`normbench.records.history`)
     test_hits.bin  test images that it classified correctly (`normbench.records.hits`)
-    log.txt        everything that the run printed
+    log.txt        start and end of the run, warnings and tracebacks between them
     previous.json  the row of the previous training, while force=true trains again
     damaged.json   a damaged row, whose run was trained again
     *.pt           checkpoints
@@ -79,7 +79,7 @@ class Row:
     reg: str
     recipe: str
     seed: int
-    planned_seeds: int | None = None  # of the cell in the command that trained it
+    command_seeds: int | None = None  # seeds of the cell in the command that trained it
     precision: str
     options: str  # options that differ from their yaml, as typed: "norm.groups=8 recipe.lr=0.1"
     config: dict[str, Any]  # every scientific option with its value

@@ -6,7 +6,7 @@ A run owns `<runs>/<sweep>/<run id>/`:
     state.json     phase of an unfinished run: queued, running, failed or interrupted
     lock           held by the process that trains the run
     failed.N.json  why rank N failed, if it ran on another machine
-    log.txt        what its process printed
+    log.txt        start and end of the run, warnings and tracebacks between them
     probes/        what probes measured in its network (`normbench.records.probes`)
 
 Beside the runs of a sweep, `order.txt` lists their ids in the order of the command lines.

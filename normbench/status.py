@@ -169,8 +169,13 @@ def compare(root: Path, words: Sequence[str]) -> str:
 
 def _read_row(root: Path, word: str) -> Row:
     """Return the row of the run that `word` names, as SWEEP/ID or ID."""
-    run = word.rpartition("/")[2]
-    row = next((row for row in results.read(root, run) if row.id == run), None)
+    sweep, _, run = word.rpartition("/")
+    if sweep and not study_file(root):  # of runs with the same id, that of this sweep
+        folder = root / sweep / run
+        rows = [results.read_run(folder)] if (folder / "row.json").is_file() else []
+    else:
+        rows = results.read(root, run)
+    row = next((row for row in rows if row.id == run), None)
     if row is None:
         raise BadInput(
             f"{word} has no row in runs={root}; `python -m normbench.status finished` lists the "

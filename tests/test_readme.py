@@ -16,9 +16,10 @@ from normbench import catalog, results
 from normbench.config.compose import compose
 from normbench.config.files import ROOT
 from normbench.report import build
+from normbench.report.answer import answer_sentences
 from normbench.report.exports import table_markdown
 from normbench.report.pivot import tables
-from normbench.report.recommendation import sentences
+from normbench.report.recommendation import comparisons
 from support.commands import Command
 from support.dataset_files import FASHION_MNIST
 from support.shell import shell
@@ -112,7 +113,7 @@ def test_the_readmes_table_is_that_of_the_report() -> None:
     lines = [line for line in table_markdown(table).splitlines() if line.startswith("|")]
     assert len(lines) == 4
     assert "\n".join(lines) in README
-    assert f"\n> {sentences(table)[0]}\n" in README
+    assert f"\n> {answer_sentences(table, comparisons(table))[0]}\n" in README
 
 
 def run_in_process(

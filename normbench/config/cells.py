@@ -140,7 +140,7 @@ class Cell:
     probe: Probing
     logger: Choice
     start: str = ""  # title of the run in init_from, if the command line describes it
-    seeds: int = 1  # number of cells of the command line that differ from it in the seed alone
+    command_seeds: int = 1  # seeds of this cell in its command line
 
     @property
     def identity(self) -> dict[str, Any]:
@@ -209,7 +209,7 @@ class Cell:
         return {
             **names, "id": self.id, **{key: getattr(self, key) for key in KEYS},
             "options": self.options, "sweep": sweep, "config": self.identity,
-            "unverified": self.unverified, "planned_seeds": self.seeds,
+            "unverified": self.unverified, "command_seeds": self.command_seeds,
         }  # fmt: skip
 
     def with_devices(self, devices: int) -> "Cell":

@@ -58,7 +58,7 @@ def run(main: Main) -> NoReturn:
     if output.error is not None:
         print_error("normbench", f"the output cannot be written ({output.error.strerror})")
         code = code or 1
-    gc.freeze()  # else the end of the process looks through all that torch has left, for a second
+    gc.freeze()  # else garbage collection spends a second on torch's objects at exit
     sys.exit(code)
 
 

@@ -115,10 +115,10 @@ def _unique(cells: Sequence[Cell]) -> list[Cell]:
 
 
 def _count_seeds(cells: Sequence[Cell]) -> list[Cell]:
-    """Let each cell say how many seeds of it the command line has."""
+    """Store in each cell its number of seeds in the command line."""
     keys = [replace(cell, seed=0).id for cell in cells]
     seeds = Counter(keys)
-    return [replace(cell, seeds=seeds[key]) for cell, key in zip(cells, keys, strict=True)]
+    return [replace(cell, command_seeds=seeds[key]) for cell, key in zip(cells, keys, strict=True)]
 
 
 #: Compositions of runs with which others begin, by their words.

@@ -85,7 +85,7 @@ def parse(
     cell = Cell(
         batch=batch, workers=workers, global_batch=global_batch, protocol=protocol, seed=seed,
         precision=precision, init_from=init_from, init_only=init_only, loader=loader,
-        trainer=trainer, checkpoint=checkpoint, probe=probe, start="", seeds=1, **groups,
+        trainer=trainer, checkpoint=checkpoint, probe=probe, start="", command_seeds=1, **groups,
     )  # fmt: skip
     return cell, settings
 

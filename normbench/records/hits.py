@@ -45,7 +45,7 @@ def unpack_hits(content: bytes, images: int, top1: float | None) -> int:
         raise ValueError(f"are not one bit for each of {images} images")
     hits = bits >> padding
     if top1 is None or hits.bit_count() != round(top1 / 100 * images):
-        raise ValueError("have not the accuracy of its row")
+        raise ValueError("do not match the accuracy of its row")
     return hits
 
 

@@ -5,7 +5,7 @@
 TABLE is the name of a file in reports/tables/. Without one, the whole report is made, in the folder
 reports/ beside the rows:
 
-    index.html           one page: recommendation, tables with their figures, claims
+    index.html           one page: recommendation, curves, claims, tables
     recommendation.md    which normalizer for which number of images per worker
     claims.md, .csv      verdicts on the papers' claims
     report.tex           all tables as one LaTeX document

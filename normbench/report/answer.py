@@ -7,7 +7,7 @@ from statistics import fmean
 from typing import NamedTuple
 
 from normbench.report.planned_seeds import UNPLANNED
-from normbench.report.recommendation import Advice, Candidate, advice, lower_text
+from normbench.report.recommendation import Advice, Candidate, comparisons, lower_text
 from normbench.report.table import MISSING, Table
 
 
@@ -21,8 +21,8 @@ class Standing(NamedTuple):
 
 def answers(tables: Sequence[Table]) -> list[tuple[Table, list[Advice]]]:
     """Return the tables that compare normalizers with their advice, the most batches first."""
-    found = [(table, advised) for table in tables if (advised := advice(table))]
-    return sorted(found, key=lambda answer: -len(answer[1]))
+    answered = [(table, advised) for table in tables if (advised := comparisons(table))]
+    return sorted(answered, key=lambda answer: -len(answer[1]))
 
 
 def answer_lines(advised: Sequence[Advice], decimals: int) -> dict[str, list[Standing]]:
@@ -50,7 +50,7 @@ def _standings(column: Advice, decimals: int) -> dict[str, Standing]:
         deviation = "" if each.std is None else f" ± {each.std:.{decimals}f}"
         unstable = ", unstable" if each.unstable else ""
         number = f"{each.mean:.{decimals}f}{deviation} ({each.seeds}){unstable}"
-        if each in column.good[:1]:
+        if each in column.good[:1] and column.ranked:
             standings[each.name] = Standing("best", number, "best")
         elif each.lower is None:
             standings[each.name] = Standing("unsure", number, "no interval")
@@ -79,7 +79,8 @@ def answer_sentences(table: Table, advised: Sequence[Advice]) -> list[str]:
     groups: dict[tuple[str, ...], list[Advice]] = defaultdict(list)
     for column in advised:
         best, *others = [each.name for each in column.good] or [""]
-        groups[best, *sorted(others)].append(column)
+        unsure = sorted(each.name for each in column.unsure)
+        groups[best, str(column.ranked), *sorted(others), "", *unsure].append(column)
     return [_sentence(columns, table.spec.decimals) for columns in groups.values()]
 
 
@@ -88,9 +89,14 @@ def _sentence(columns: Sequence[Advice], decimals: int) -> str:
     good = columns[0].good
     if not good:
         return f"{place} no normalizer has a result for every seed."
+    if not columns[0].ranked:
+        return f"{place} nothing is ranked: with one seed, differences may be due to chance."
     best, *others = (each.name for each in good)
-    if others:
-        text = f"{place} {best} has the best mean, but {join_words(others)} may be as good"
+    unsure = [each.name for each in columns[0].unsure]
+    if unsure and not others:
+        text = f"{place} {best} has the best mean"
+    elif others:
+        text = f"{place} {best} has the best mean; not significantly worse: {join_words(others)}"
     else:
         text = f"{place} {best} is the best"
     # The nearest other one tells by how much, and how sure that is.
@@ -100,6 +106,8 @@ def _sentence(columns: Sequence[Advice], decimals: int) -> str:
     always = [each.name for each in columns[0].worse if all(each.name in names for names in worse)]
     if always and (others or len(columns) > 1):
         text += f"; significantly worse: {join_words(always)}"
+    if unsure:
+        text += f"; not testable with one seed or equal results: {join_words(unsure)}"
     return f"{text}."
 
 

@@ -60,7 +60,8 @@ def _best_samples(entries: Sequence[Entry]) -> list[bool]:
     samples = [[_SIGN[e.metric.better] * value for value in e.values.values()] for e in entries]
     top = max(range(len(entries)), key=lambda place: fmean(samples[place]))
     levels = {place: confidence([entries[top], e]) for place, e in enumerate(entries)}
-    return _not_below(samples, levels)
+    single_seeds = entries[0].metric.learned and len(samples[top]) == 1
+    return _not_below(samples, levels, single_seeds=single_seeds)
 
 
 def _best_printed(entries: Sequence[Entry], seeds: int) -> list[bool]:
@@ -73,10 +74,17 @@ def _best_printed(entries: Sequence[Entry], seeds: int) -> list[bool]:
     return _not_below(samples, dict.fromkeys(range(len(entries)), CONFIDENCE))
 
 
-def _not_below(samples: Sequence[Sequence[float]], levels: Mapping[int, float]) -> list[bool]:
-    """Return for each sample whether its mean is the best or not significantly below it."""
+def _not_below(
+    samples: Sequence[Sequence[float]], levels: Mapping[int, float], *, single_seeds: bool = False
+) -> list[bool]:
+    """Return for each sample whether its mean is the best or not significantly below it.
+
+    Of `single_seeds`, which vary with the seed, none is the best.
+    """
     ranked = sorted(range(len(samples)), key=lambda place: -fmean(samples[place]))
     lower = below_best([samples[place] for place in ranked], [levels[place] for place in ranked])
+    if single_seeds and all(effect is None for effect in lower):
+        return [False] * len(samples)  # nothing can be told apart
     top = fmean(samples[ranked[0]])
     good = {}
     for place, effect in zip(ranked, lower, strict=True):

@@ -196,7 +196,12 @@ def write(
 
 def files_below(root: Path) -> set[Path]:
     """Return the files of a report before it is written, for `count_changes`."""
-    return {path for path in root.rglob("*") if path.is_file()}
+    files: set[Path] = set()
+    for folder, folders, inside in os.walk(root):
+        files |= {Path(folder, name) for name in inside}
+        if folder != str(root):
+            folders.clear()  # a report has one level of folders; `root` may have more
+    return files
 
 
 def count_changes(changed: Collection[Path], before: Collection[Path]) -> str:

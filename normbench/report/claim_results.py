@@ -13,8 +13,8 @@ from normbench.report.table_spec import TableSpec
 Outcome = Literal["confirmed", "refuted", "undecided", "untested"]
 
 METHOD = (
-    "A claim compares entries of a table: its effect, with an interval over seeds, is held against "
-    f'a bound. It holds {OVER_SEEDS}. A second interval, after the word "images", holds '
+    "A claim compares entries of a table: the confidence interval of its effect is compared with a "
+    f'bound. The interval is {OVER_SEEDS}. A second one, after the word "images", is '
     f"{OVER_IMAGES}; differences of test accuracies have it if all runs have kept which test "
     "images they classified correctly. Intervals have 95 % with the number of seeds that the file "
     "of the sweep or, without one, the command names, and 99.9 % with any other number, so that "

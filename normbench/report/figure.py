@@ -83,24 +83,27 @@ class _Line:
 
 def _draw_over_batch(table: Table, _runs: Path) -> Figure:
     """Draw numbers over images per worker: ours, and below them the paper's."""
+    kinds = (
+        (_has_ours, _draw_ours, f"ours: {setting_title(table)}"),
+        (_published, _draw_published, f"the paper's: {short_source(table)}"),
+    )
     parts = _split_lines(table)
-    printed = [any(_published(table, line) for line in lines) for lines in parts]
-    figure, panels = _stack(len(parts) + sum(printed), sharex=True)
-    ours: list[Axes] = []
-    papers: list[Axes] = []
-    rest = iter(panels)
-    for lines, has_paper in zip(parts, printed, strict=True):
-        ours.append(axes := next(rest))
+    contents = [
+        (kind, shown)
+        for lines in parts
+        for kind, (has_points, *_) in enumerate(kinds)
+        if (shown := [line for line in lines if has_points(table, line)])
+    ]
+    figure, panels = _stack(len(contents), sharex=True)
+    for axes, (kind, lines) in zip(panels, contents, strict=True):
+        _, draw_line, title = kinds[kind]
         for line in lines:
-            _draw_ours(axes, table, line)
-        _finish(axes, lines, f"ours: {setting_title(table)}")
-        if has_paper:
-            papers.append(axes := next(rest))
-            for line in lines:
-                _draw_published(axes, table, line)
-            _finish(axes, lines, f"the paper's: {short_source(table)}")
-    _share_heights(ours)
-    _share_heights(papers)
+            draw_line(axes, table, line)
+        _finish(axes, lines, title)
+    for kind in range(len(kinds)):
+        _share_heights(
+            [axes for axes, (each, _) in zip(panels, contents, strict=True) if each == kind]
+        )
     batches = sorted({column.batch for column in table.columns if column.batch})
     for axes in panels:
         axes.set_xscale("log", base=2)
@@ -112,16 +115,21 @@ def _draw_over_batch(table: Table, _runs: Path) -> Figure:
     return figure
 
 
+def _has_ours(table: Table, line: _Line) -> bool:
+    pairs = zip(table.columns, line.entries, strict=True)
+    return any(entry.values and column.batch for column, entry in pairs)
+
+
 def _draw_ours(axes: Axes, table: Table, line: _Line) -> None:
-    points = []
+    points, decimals = [], table.spec.decimals
     for column, entry in zip(table.columns, line.entries, strict=True):
         if entry.values and column.batch:
             center, std = entry.summary
             level = confidence([entry])
             effect = welch_contrast([(1.0, [*entry.values.values()])], level)
-            text = f"{line.label}, {column.batch} images per worker: {center:.{_digits(table)}f}"
+            text = f"{line.label}, {column.batch} images per worker: {center:.{decimals}f}"
             if effect.low is not None:
-                ends = f"{effect.low:.{_digits(table)}f}, {effect.high:.{_digits(table)}f}"
+                ends = f"{effect.low:.{decimals}f}, {effect.high:.{decimals}f}"
                 text += f", {100 * level:g} % interval of the mean [{ends}]"
             # One seed has no deviation, and its bar no length.
             points.append((column.batch, center, std or 0.0, f"{text}, n = {len(entry.values)}"))
@@ -166,10 +174,6 @@ def _draw_points(
             at, value, gid=artist_id("point", line.label, text),
             **line.style | {"linestyle": ""} | marker,
         )  # fmt: skip
-
-
-def _digits(table: Table) -> int:
-    return table.spec.decimals
 
 
 def _draw_curves(table: Table, runs: Path) -> Figure:

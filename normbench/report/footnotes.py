@@ -62,16 +62,14 @@ def _paper(table: Table) -> Iterator[str]:
     spec = table.spec
     if not spec.published:
         return
-    source = (
-        f"The paper's numbers, in brackets or lines of their own: {spec.source}{_runs_behind(spec)}"
-    )
+    source = f"The paper's numbers: {spec.source}{_runs_behind(spec)}"
     if not table.runs:
         yield f"{source}. Nothing of this table has been trained here."
     elif table.deviations:
         differs = ", ".join(table.deviations)
         yield f"{source}. No differences are shown, because our setting differs: {differs}."
     else:
-        yield f"{source}; after it, our number minus the paper's."
+        yield f"{source}; after each, our number minus the paper's."
     if any(number.unverified for number in spec.published.values()):
         yield "?: we could not verify this number in the text of the paper."
     yield from spec.notes

@@ -9,8 +9,8 @@ from normbench.report.statistics import Effect, add_test_images
 from normbench.report.table import Entry, Table
 from normbench.results import Row, find_test_hits
 
-OVER_SEEDS = "over seeds: another training on the same test images"
-OVER_IMAGES = "over seeds and images: other test images, too"
+OVER_SEEDS = "for other seeds on the same test images"
+OVER_IMAGES = "for other seeds and other test images"
 
 
 def widen_over_images(

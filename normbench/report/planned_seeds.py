@@ -32,9 +32,11 @@ def _is_planned(entry: Entry) -> bool:
         return True
     if any(named_seeds(row.sweep) for row in rows):
         return False
-    typed = {row.planned_seeds or 1 for row in rows}  # older rows do not say
-    # One seed has no interval, so it is no plan to judge anything by.
-    return typed == {seeds} if max(typed, default=1) > 1 else seeds == WITHOUT_PLAN
+    typed = {row.command_seeds for row in rows}  # None: an older row, which does not say
+    # A single seed has no interval, so whoever has typed one first has not looked at any.
+    if len({row.seed for row in rows if row.command_seeds == 1}) == 1:
+        typed -= {1}
+    return seeds == WITHOUT_PLAN if typed <= {1, None} else typed == {seeds}
 
 
 @cache

@@ -13,20 +13,17 @@ from normbench.errors import printable
 from normbench.report.exports import table_markdown
 from normbench.report.footnotes import footnotes
 from normbench.report.markdown import escape_markdown
-from normbench.report.recommendation import Advice, Candidate, advice
+from normbench.report.recommendation import Advice, Candidate, comparisons
 from normbench.report.statistics import MINUS
 from normbench.report.table import Table
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-ONE_SEED = (
-    "No ranking{}: one seed ranks nothing, because another one may turn the order around; "
-    "seed=0,1,2 gives more."
-)
+ONE_SEED = "No ranking{}: with one seed, differences may be due to chance; seed=0,1,2 trains three."
 INTERVALS = (
-    "In brackets the interval of the difference to the best; the intervals of one batch hold "
-    'together with 95 %. "Not distinguishable": it contains 0, and its upper end says how much '
+    "In brackets the interval of the difference to the best; those of one batch hold for all pairs "
+    'together with 95 %. "Not significantly worse": it contains 0, and its upper end says how much '
     "lower the mean may be."
 )
 TIME = (
@@ -54,31 +51,13 @@ def print_tables(tables: Sequence[Table], console: "Console | None") -> None:
 
 def print_answers(tables: Sequence[Table], console: "Console | None") -> None:
     """Print for each table that compares normalizers the best ones at every batch."""
-    answered = [(table, advised) for table in tables if (advised := _comparisons(table))]
+    answered = [(table, advised) for table in tables if (advised := comparisons(table))]
     for index, (table, advised) in enumerate(answered):
         notes = [*_notes(table, advised, explain=index == 0)]
         if console is None:
             print(f"\n{_answer_markdown(table, advised, notes)}")
         else:
             _draw_answer(table, advised, notes, console)
-
-
-def _comparisons(table: Table) -> list[Advice]:
-    """Return the advice of a table; none if it has a single normalizer."""
-    advised = advice(table)
-    names = {name for column in advised for name in _tested(column)}
-    return advised if len(names) > 1 else []
-
-
-def _tested(column: Advice) -> list[str]:
-    """Return the normalizers that were trained at this batch, the best first."""
-    compared = [each.name for each in (*column.good, *column.unsure, *column.worse)]
-    return compared + [text.rpartition(" (")[0] for text in column.failed]
-
-
-def _is_ranked(column: Advice) -> bool:
-    """Return False if the normalizer with the best mean has one seed."""
-    return not column.good or column.good[0].seeds > 1
 
 
 def _title(table: Table) -> str:
@@ -97,8 +76,8 @@ def _best(column: Advice, decimals: int) -> str:
 def _others(column: Advice, decimals: int) -> list[str]:
     """Return how the other normalizers compare with the best, a line for each verdict."""
     lower = {
-        "Not distinguishable": [_lower(each, decimals) for each in column.good[1:]],
-        "Lower": [_lower(each, decimals) for each in column.worse],
+        "Not significantly worse": [_lower(each, decimals) for each in column.good[1:]],
+        "Significantly worse": [_lower(each, decimals) for each in column.worse],
         "Not testable with one seed or equal results": [
             f"{each.name} {each.mean:.{decimals}f}" for each in column.unsure
         ],
@@ -128,7 +107,7 @@ def _notes(table: Table, advised: Sequence[Advice], *, explain: bool) -> Iterato
 
     `explain` what the intervals are; the first of several answers does.
     """
-    ranked = [column for column in advised if _is_ranked(column)]
+    ranked = [column for column in advised if column.ranked]
     compared = [
         each for column in ranked for each in (*column.good, *column.worse) if each.lower
     ]  # fmt: skip
@@ -137,7 +116,7 @@ def _notes(table: Table, advised: Sequence[Advice], *, explain: bool) -> Iterato
     if not all(each.planned for each in compared):
         names = ", ".join(dict.fromkeys(each.name for each in compared if not each.planned))
         yield f"With 99.9 %, because the number of seeds is not the planned one: {names}."
-    if unranked := [str(column.batch) for column in advised if not _is_ranked(column)]:
+    if unranked := [str(column.batch) for column in advised if not column.ranked]:
         yield ONE_SEED.format(f" with {', '.join(unranked)} images per worker" if ranked else "")
     if ranked:
         yield TIME.format(_speed_command(table, advised))
@@ -145,12 +124,12 @@ def _notes(table: Table, advised: Sequence[Advice], *, explain: bool) -> Iterato
 
 def _speed_command(table: Table, advised: Sequence[Advice]) -> str:
     """Return the command that measures the time of the best normalizers in this network."""
-    names = dict.fromkeys(name.split(" ")[0] for column in advised for name in _tested(column)[:1])
-    names |= dict.fromkeys(name.split(" ")[0] for column in advised for name in _tested(column))
+    names = dict.fromkeys(name.split(" ")[0] for column in advised for name in column.tested[:1])
+    names |= dict.fromkeys(name.split(" ")[0] for column in advised for name in column.tested)
     words = [f"norm={','.join([*names][:MOST_NORMS])}", f"batch={advised[0].batch}"]
     defaults = default_choices()
     words += [
-        f"{key}={value}"
+        f"{key}={value.replace('/', f' {key}.name=', 1)}"  # timm/resnet50, as it is typed
         for key in ("model", "data")
         if (value := table.setting.get(key, defaults[key])) != defaults[key]
     ]
@@ -161,7 +140,7 @@ def _speed_command(table: Table, advised: Sequence[Advice]) -> str:
 
 def _answer_markdown(table: Table, advised: Sequence[Advice], notes: Sequence[str]) -> str:
     lines = [f"**{escape_markdown(_title(table))}**", ""]
-    for column in filter(_is_ranked, advised):
+    for column in (each for each in advised if each.ranked):
         best = _best(column, table.spec.decimals).replace("\n", " ")
         parts = [f"batch={column.batch}: best {best}", *_others(column, table.spec.decimals)]
         lines.append(f"- {escape_markdown('. '.join(parts))}.")
@@ -173,7 +152,7 @@ def _draw_answer(
 ) -> None:
     _draw_title(_title(table), console)
     decimals = table.spec.decimals
-    if ranked := [column for column in advised if _is_ranked(column)]:
+    if ranked := [column for column in advised if column.ranked]:
         bests = [_best(column, decimals) for column in ranked]
         taken = len("batch") + max(len(line) for best in bests for line in best.splitlines())
         width = max(20, console.width - taken - 6)  # two spaces beside each column

@@ -63,6 +63,17 @@ class Advice:
     failed: tuple[str, ...]  # with runs that diverged, ran out of memory or are impossible
     untested: tuple[str, ...]  # normalizers of conf/norm/ without a run here
 
+    @property
+    def tested(self) -> list[str]:
+        """The normalizers that were trained at this batch, the best first."""
+        compared = [each.name for each in (*self.good, *self.unsure, *self.worse)]
+        return compared + [text.rpartition(" (")[0] for text in self.failed]
+
+    @property
+    def ranked(self) -> bool:
+        """False if the normalizer with the best mean has one seed, which ranks nothing."""
+        return not self.good or self.good[0].seeds > 1
+
 
 def advice(table: Table) -> list[Advice]:
     """Return the advice for each column of a table of normalizers over images per worker."""
@@ -75,6 +86,12 @@ def advice(table: Table) -> list[Advice]:
         for index, column in enumerate(table.columns)
         if column.batch is not None and any(line[index].values for line in table.lines.values())
     ]
+
+
+def comparisons(table: Table) -> list[Advice]:
+    """Return the advice of a table; none if it has a single normalizer."""
+    advised = advice(table)
+    return advised if len({name for column in advised for name in column.tested}) > 1 else []
 
 
 def _advice(batch: int, entries: Mapping[str, Entry], root: Path | None) -> Advice:

@@ -81,7 +81,7 @@ def add_test_images(
     The interval of `effect`, a weighted sum of accuracies in percent, tells what another training
     would give on the same test images; the result, what it would give on others of their kind, too.
     `parts` are (weight, hits of each seed) of its samples, where the bits of `hits` are the N
-    common test `images`, as read by `normbench.results.read_test_hits`. Seeds and images are
+    common test `images`, as read by `normbench.results.find_test_hits`. Seeds and images are
     crossed random factors: image i is right (y = 1) or wrong (0) in seed s of sample a,
 
         y[a,s,i] = mean[a] + image[a,i] + seed[a,s] + rest[a,s,i]

@@ -69,7 +69,10 @@ def test_the_catalog_lists_its_lists_without_torch() -> None:
         (["sn_rmsprop"], "1,281,167 training images of data=imagenet, global batch 256"),
         (["pn_cifar"], "50,000 training images of data=cifar10, global batch 128"),
         (["four_things_cifar"], "40,000 training images of data=cifar100 data.val=0.2, global b"),
-        (["demo"], "1,293 training images of data=digits (the recipe names no data; images=N "),
+        (
+            ["demo"],
+            "1,293 training images of data=digits (the default, as the recipe names no data; ",
+        ),
         (["pn_cifar", "images=1000", "global_batch=50"], "1,000 training images, global batch 50"),
     ],
     ids=str,

@@ -38,7 +38,7 @@ def test_a_grid_has_as_many_processes_as_each_cell_can_use(command: Command, row
         64: "2 x cpu",
         128: "1 x cpu",
     }
-    assert sorted(path.name for path in Path("runs").iterdir()) == ["check.log", "default"]
+    assert {path.name for path in Path("runs").iterdir()} == {"check.log", "default", "reports"}
     assert len(list(Path("runs").glob("default/*/wandb/offline-run-*"))) == 3
     assert all(len(list(read_history(Path("runs/default") / r.id))) == 2 for r in rows())
     assert "0 to do" in command("-m", *arguments[:-1]).out
@@ -57,7 +57,7 @@ def test_the_failure_of_one_rank_is_the_reported_failure(command: Command, rows:
     assert end.code == 1
     folder = run_folder(*BROKEN, "norm=partial", "batch=4", *SHORT)
     failure = f"rank 1: RuntimeError: this layer is broken on purpose ({folder / 'log.1.txt'})"
-    assert f"failed  {cell(*BROKEN, 'norm=partial', 'batch=4', *SHORT).title}: {failure}" in end.out
+    assert f"failed  partial: {failure}" in end.out
     assert "in forward" in (folder / "log.1.txt").read_text()
     state = run_files.read_state(folder)
     assert state["phase"] == "failed"

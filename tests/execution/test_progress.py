@@ -130,8 +130,8 @@ def test_waiting_shows_a_spinner_or_a_line(
     terminal: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     output = io.StringIO()
-    console = Console(file=output, force_terminal=terminal, width=60)
-    monkeypatch.setattr(progress, "Console", lambda file: console)
+    console = Console(file=output, force_terminal=True, width=60) if terminal else None
+    monkeypatch.setattr(progress, "terminal", lambda: console)
     with progress.waiting("checking ..."):
         pass
     assert all((text in output.getvalue()) is terminal for text in ("checking ...", "0:00:00"))
@@ -194,8 +194,8 @@ def test_a_line_above_the_bars_is_not_broken() -> None:
 
 @pytest.mark.parametrize(("terminal", "kind"), [(True, Bars), (False, Lines)])
 def test_bars_need_a_terminal(terminal: bool, kind: type, monkeypatch: pytest.MonkeyPatch) -> None:
-    console = Console(file=io.StringIO(), force_terminal=terminal)
-    monkeypatch.setattr(progress, "Console", lambda file: console)
+    console = Console(file=io.StringIO(), force_terminal=True) if terminal else None
+    monkeypatch.setattr(progress, "terminal", lambda: console)
     screen = progress.screen(3)
     screen.close()
     assert isinstance(screen, kind)

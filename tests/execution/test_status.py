@@ -189,7 +189,7 @@ def test_two_runs_are_compared_image_by_image(
         (("A", "*"), {}, "* has no row in runs="),
         (("A", "B"), {"data": "svhn"}, "were not tested on the same images"),
         (("A", "B"), {"test_images": 3}, "were not tested on the same images"),
-        (("A", "B"), {"test_top1": 75.0}, "have not the accuracy of its row"),
+        (("A", "B"), {"test_top1": 75.0}, "do not match the accuracy of its row"),
         (("A", "B"), {"test_images": None}, "has no usable test_hits.bin"),
     ],
 )

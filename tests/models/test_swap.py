@@ -604,7 +604,7 @@ def test_a_run_of_a_timm_model_prints_and_records_its_coverage(
     assert end.code == 0
     line = "evonorm_s0 in timm/resnet18: 9 norm + activation; 11 norm alone; 9 of 17 activations"
     assert line in end.out
-    assert "model.name=inception_v3 recipe.images=640: images of 8x8 are too small" in end.out
+    assert "model.name=inception_v3: images of 8x8 are too small" in end.out
     found = {row.model: row for row in rows()}
     assert found["timm/resnet18"].coverage.endswith("left: nothing")
     assert found["timm/inception_v3"].status == "impossible"

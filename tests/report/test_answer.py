@@ -29,7 +29,7 @@ def test_the_answer_is_a_sentence_for_all_batches_with_the_same_best() -> None:
     ((table, advised),) = answers(batch_size_tables(RUNS))
     assert answer_sentences(table, advised) == [
         "With 4 images per worker gn is the best: bn is 6.0 lower [5.5, 6.5].",
-        "With 8 and 16 images per worker bn has the best mean, but gn may be as good.",
+        "With 8 and 16 images per worker bn has the best mean; not significantly worse: gn.",
     ]
     assert answer_title(table).endswith("; recipe demo")
 

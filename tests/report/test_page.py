@@ -291,9 +291,9 @@ def test_a_filter_leaves_no_heading_behind_and_says_how_much_is_left(
 ) -> None:
     text = (made / "reports" / "index.html").read_text()
     all_ = in_a_browser(text, tmp_path)
-    assert "1 of 1 tables, " in "".join(all_.words)
+    assert "1 of 1 answers, 2 of 2 tables, " in "".join(all_.words)
     chosen = in_a_browser(text.replace("</body>", CHOOSE.format("digits") + "</body>"), tmp_path)
-    status = r"0 of 1 tables, \d+ of \d+ verdicts, \d+ of \d+ published tables"
+    status = r"0 of 1 answers, 1 of 2 tables, \d+ of \d+ verdicts, \d+ of \d+ published tables"
     assert re.search(status, "".join(chosen.words))
     title = "ResNet-50 with 128 to 4 images per worker, 90 epochs"
     assert title in set(all_.words) - set(chosen.words)
@@ -308,7 +308,7 @@ def test_a_filter_leaves_no_heading_behind_and_says_how_much_is_left(
 def test_the_address_holds_the_filters(made: Path, tmp_path: Path) -> None:
     text = (made / "reports" / "index.html").read_text()
     chosen = in_a_browser(text, tmp_path, "#data=digits&reg=none")
-    assert re.search(r"0 of 1 tables", "".join(chosen.words))
+    assert re.search(r"0 of 1 answers, 1 of 2 tables", "".join(chosen.words))
     asked = text.replace("</body>", CHOOSE.format("digits") + ADDRESS + "</body>")
     assert "data=digits" in in_a_browser(asked, tmp_path).titles
 
@@ -366,7 +366,7 @@ def test_numbers_of_the_papers_setting_have_their_difference(made: Path) -> None
     assert "| BN-ReLU    | 76.1 ± 0.1 (2) [76.1, 0.0]" in text.replace("+0.0", "0.0")
     assert "70.1 ± 0.1 (2) [70.4, −0.3]" in text
     assert "– [75.8]" in text
-    assert "after it, our number minus the paper's" in text
+    assert "after each, our number minus the paper's" in text
 
 
 def test_the_whole_report_is_there(made: Path) -> None:

@@ -100,7 +100,8 @@ def test_a_claim_has_its_full_level_with_the_planned_number_of_seeds(
     [
         ([5], 5, "default", 0.95), ([5], 4, "default", 0.999), ([5], 3, "default", 0.999),
         ([3, 5], 5, "default", 0.999), ([3, 3, 3, 5], 5, "default", 0.999),
-        ([1], 3, "default", 0.95), ([1], 5, "default", 0.999), ([None], 3, "default", 0.95),
+        ([1], 3, "default", 0.95), ([1, 3], 3, "default", 0.95), ([1, 1, 3], 3, "default", 0.999),
+        ([1], 5, "default", 0.999), ([None], 3, "default", 0.95),
         ([None, 5], 5, "default", 0.999), ([5], 5, "evonorm_9_small", 0.999),
         ([5], 3, "evonorm_9_small", 0.95),
     ],
@@ -109,14 +110,14 @@ def test_a_plan_without_a_file_is_the_number_of_seeds_in_the_command_of_all(
     typed: list[int | None], seeds: int, sweep: str, level: float
 ) -> None:
     planned = [*typed, *typed[-1:] * 10]
-    rows = [replace(row, planned_seeds=planned[row.seed]) for row in two(seeds, seeds, sweep)]
+    rows = [replace(row, command_seeds=planned[row.seed]) for row in two(seeds, seeds, sweep)]
     (table,) = batch_size_tables(rows)
     assert confidence(table.entries) == level
 
 
 def test_a_command_tells_its_rows_how_many_seeds_it_has() -> None:
     cells, _ = compose(["-m", "norm=bn,gn", "batch=4,8", "seed=0,3,5", "data.val=0.1,0.2"])
-    assert {cell.description("default")["planned_seeds"] for cell in cells} == {3}
+    assert {cell.description("default")["command_seeds"] for cell in cells} == {3}
     assert len(cells) == 24
 
 

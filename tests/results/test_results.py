@@ -388,7 +388,7 @@ def test_test_hits_are_read_as_they_were_written(images: int, tmp_path: Path) ->
         (b"\xff", "are not one bit for each of 12 images"),
         (b"\xff\xf0\x00", "are not one bit for each of 12 images"),
         (b"\xff\xf1", "are not one bit for each of 12 images"),  # of 16 images
-        (b"\xff\xf0", "have not the accuracy of its row"),
+        (b"\xff\xf0", "do not match the accuracy of its row"),
     ],
 )
 def test_damaged_test_hits_are_left_out(content: bytes, reason: str, tmp_path: Path) -> None:
