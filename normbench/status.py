@@ -83,9 +83,11 @@ def runs(root: Path) -> list[Run]:
 def _places(sweep: Path) -> dict[str, int]:
     """Return the place of each listed run of a sweep, by its id."""
     try:
-        return {id_: place for place, id_ in enumerate(run_files.read_order(sweep))}
+        listed = run_files.read_order(sweep)
     except DamagedFile:
         return {}
+    # Two commands at the same time may list a run twice: the first place counts.
+    return {id_: place for place, id_ in reversed([*enumerate(listed)])}
 
 
 def _run(folder: Path) -> Run:

@@ -191,7 +191,7 @@ def test_processes_of_torchrun_save_together_when_they_are_stopped(
         wait_for(lambda: any(map(is_training, (tmp_path / "runs/default").glob("*"))))
         process.terminate()
         out, _ = process.communicate(timeout=60)
-    (folder,) = (tmp_path / "runs/default").glob("*")
+    (folder,) = (tmp_path / "runs/default").glob("*/")
     assert run_files.read_state(folder)["phase"] == "interrupted", out
     assert (folder / CHECKPOINT).exists(), out
     assert "the same command resumes from step" in out
