@@ -2,12 +2,11 @@
 
 from collections import defaultdict
 from collections.abc import Sequence
-from itertools import chain
 from statistics import fmean
 from typing import NamedTuple
 
 from normbench.report.planned_seeds import UNPLANNED
-from normbench.report.recommendation import Advice, Candidate, comparisons, lower_text
+from normbench.report.recommendation import Advice, comparisons, lower_text
 from normbench.report.table import MISSING, Table
 
 
@@ -29,7 +28,7 @@ def answer_lines(advised: Sequence[Advice], decimals: int) -> dict[str, list[Sta
     """Return the standings of each normalizer over batches, the most often good ones first."""
     columns = [_standings(column, decimals) for column in advised]
     means: dict[str, list[float]] = defaultdict(list)
-    for each in chain.from_iterable(map(_candidates, advised)):
+    for each in (each for column in advised for each in column.candidates):
         means[each.name].append(each.mean)
 
     def rank(name: str) -> tuple[int, float, str]:
@@ -40,16 +39,11 @@ def answer_lines(advised: Sequence[Advice], decimals: int) -> dict[str, list[Sta
     return {name: [column.get(name, Standing("missing")) for column in columns] for name in names}
 
 
-def _candidates(column: Advice) -> tuple[Candidate, ...]:
-    return *column.good, *column.unsure, *column.worse
-
-
 def _standings(column: Advice, decimals: int) -> dict[str, Standing]:
     standings = {}
-    for each in _candidates(column):
-        deviation = "" if each.std is None else f" ± {each.std:.{decimals}f}"
+    for each in column.candidates:
         unstable = ", unstable" if each.unstable else ""
-        number = f"{each.mean:.{decimals}f}{deviation} ({each.seeds}){unstable}"
+        number = f"{each.mean_text(decimals)} ({each.seeds}){unstable}"
         if each in column.good[:1] and column.ranked:
             standings[each.name] = Standing("best", number, "best")
         elif each.lower is None:
@@ -66,7 +60,7 @@ def _standings(column: Advice, decimals: int) -> dict[str, Standing]:
 
 def memory_text(advised: Sequence[Advice], name: str) -> str:
     """Return the relative memory of a normalizer as its range over batches, or ""."""
-    candidates = [each for column in advised for each in _candidates(column) if each.name == name]
+    candidates = [each for column in advised for each in column.candidates if each.name == name]
     known = [each.memory for each in candidates if each.memory is not None]
     if not known:
         return ""

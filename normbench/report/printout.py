@@ -69,8 +69,7 @@ def _best(column: Advice, decimals: int) -> str:
     if not column.good:
         return "none has a result\nfor every seed"
     best = column.good[0]
-    deviation = "" if best.std is None else f" ± {best.std:.{decimals}f}"
-    return f"{best.name}\n{best.mean:.{decimals}f}{deviation} ({best.seeds}){_memory(best)}"
+    return f"{best.name}\n{best.mean_text(decimals)} ({best.seeds}){_memory(best)}"
 
 
 def _others(column: Advice, decimals: int) -> list[str]:

@@ -46,6 +46,11 @@ class Candidate:
     unstable: bool  # varies far more over seeds than the others
     memory: float | None  # peak, relative to the lowest
 
+    def mean_text(self, decimals: int) -> str:
+        """Return the mean and the standard deviation: "89.2 ± 1.4"."""
+        deviation = "" if self.std is None else f" ± {self.std:.{decimals}f}"
+        return f"{self.mean:.{decimals}f}{deviation}"
+
     @property
     def worse(self) -> bool:
         """True if it is significantly worse than the best."""
@@ -64,9 +69,14 @@ class Advice:
     untested: tuple[str, ...]  # normalizers of conf/norm/ without a run here
 
     @property
+    def candidates(self) -> tuple[Candidate, ...]:
+        """The normalizers with a result for every seed, by verdict."""
+        return *self.good, *self.unsure, *self.worse
+
+    @property
     def tested(self) -> list[str]:
         """The normalizers that were trained at this batch, the best first."""
-        compared = [each.name for each in (*self.good, *self.unsure, *self.worse)]
+        compared = [each.name for each in self.candidates]
         return compared + [text.rpartition(" (")[0] for text in self.failed]
 
     @property
@@ -264,7 +274,6 @@ def _number(value: float, decimals: int) -> str:
 
 
 def _describe(candidate: Candidate, decimals: int) -> str:
-    deviation = "" if candidate.std is None else f" ± {candidate.std:.{decimals}f}"
     memory = "" if candidate.memory is None else f", {candidate.memory:.2f}x memory"
-    number = f"{candidate.mean:.{decimals}f}{deviation}, n = {candidate.seeds}"
+    number = f"{candidate.mean_text(decimals)}, n = {candidate.seeds}"
     return f"{candidate.name} ({number}{memory})"
