@@ -9,7 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
 
-from normbench.config.files import default_choices, target_of
+from normbench.config.files import as_typed, default_choices, target_of
 from normbench.config.plan import Plan, plans
 from normbench.errors import BadInput
 
@@ -235,7 +235,7 @@ class Cell:
 def title_of(fields: Mapping[str, Any]) -> str:
     """Return the title of a cell, or of its row, from the `fields` that both have."""
     words = [
-        f"{key}={fields[key].replace('/', f' {key}.name=', 1)}"  # timm/resnet50, as it is typed
+        as_typed(key, fields[key])
         for key in (*GROUPS[1:], "protocol")
         if fields[key] != default_choices()[key]
     ]

@@ -237,6 +237,11 @@ def unverified(path: Path) -> frozenset[str]:
     return frozenset(re.findall(r"^(\w+):.*#\s*unverified", path.read_text(), re.MULTILINE))
 
 
+def as_typed(group: str, name: str) -> str:
+    """Return the words that choose a name of a row, of timm/resnet50 both that it takes."""
+    return f"{group}={name.replace('/', f' {group}.name=', 1)}"
+
+
 @cache
 def default_choices() -> dict[str, str]:
     """Return the name that conf/config.yaml chooses in each group."""

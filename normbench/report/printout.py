@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from textwrap import wrap
 from typing import TYPE_CHECKING
 
-from normbench.config.files import default_choices
+from normbench.config.files import as_typed, default_choices
 from normbench.errors import printable
 from normbench.report.exports import table_markdown
 from normbench.report.footnotes import footnotes
@@ -128,7 +128,7 @@ def _speed_command(table: Table, advised: Sequence[Advice]) -> str:
     words = [f"norm={','.join([*names][:MOST_NORMS])}", f"batch={advised[0].batch}"]
     defaults = default_choices()
     words += [
-        f"{key}={value.replace('/', f' {key}.name=', 1)}"  # timm/resnet50, as it is typed
+        as_typed(key, value)
         for key in ("model", "data")
         if (value := table.setting.get(key, defaults[key])) != defaults[key]
     ]
