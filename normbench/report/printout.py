@@ -143,7 +143,7 @@ def _answer_markdown(table: Table, advised: Sequence[Advice], notes: Sequence[st
         best = _best(column, table.spec.decimals).replace("\n", " ")
         parts = [f"batch={column.batch}: best {best}", *_others(column, table.spec.decimals)]
         lines.append(f"- {escape_markdown('. '.join(parts))}.")
-    return "\n".join([*lines, *(f"- {note}" for note in notes)]) + "\n"
+    return "\n".join([*lines, *(f"- {printable(note)}" for note in notes)]) + "\n"
 
 
 def _draw_answer(
