@@ -13,6 +13,7 @@ from torch import nn
 from torch.optim import SGD
 from torch.optim.lr_scheduler import LambdaLR
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import flop_registry
 from wandb.sdk.lib.service.service_connection import WandbApiFailedError
 
 from normbench.config.files import ROOT
@@ -97,6 +98,14 @@ def test_torch_has_the_private_names() -> None:
     assert issubclass(nn.ConvTranspose2d, nn.modules.conv._ConvNd)
     assert callable(TorchDispatchMode.__torch_dispatch__)
     assert callable(torch.cuda._sleep)
+
+
+def test_torch_has_formulas_of_operations() -> None:
+    x, weight = torch.empty(2, 3, 5, 5), torch.empty(4, 3, 1, 1)
+    options = None, [1, 1], [0, 0], [1, 1], False, [0, 0], 1  # as aten.convolution has them
+    result = torch.empty(2, 4, 5, 5)
+    count = flop_registry[torch.ops.aten.convolution]
+    assert count(x, weight, *options, out_val=result) == 2 * weight[0].numel() * result.numel()
 
 
 def test_a_schedule_of_torch_counts_its_steps_under_that_key() -> None:

@@ -1,19 +1,20 @@
 """Multiply-accumulates of a network, and a dry run of a training step.
 
-Multiply-accumulates come from torch's FlopCounterMode: convolutions and matrix products, without
+Multiply-accumulates are those of convolutions and matrix products, by torch's formulas, without
 normalization, activation and sums, as in the tables of papers. `count_operations` counts these too.
 """
 
 import math
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
-from torch.utils.flop_counter import FlopCounterMode, conv_flop_count
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import flop_registry
 
 from normbench.errors import Impossible
 from normbench.norms.base.layer import NormAct
@@ -44,24 +45,49 @@ def count_macs(
     The model runs once, with `images` images, so put it on the meta device.
     """
     device = next(model.parameters()).device
+    convolution = torch.ops.aten.convolution
     in_groups: Counter[int] = Counter()
 
-    def convolution(x: list[int], weight: list[int], *options: int, out_shape: list[int]) -> int:
-        *_, transposed, _, groups = options  # as torch.convolution has them
-        flops = conv_flop_count(x, weight, out_shape, transposed=bool(transposed))
-        if groups > 1:
-            in_groups[weight[1]] += flops  # weight (O, I / groups, kH, kW)
-        return flops
+    def count_convolution(x: Tensor, weight: Tensor, *options: Any, out_val: Tensor) -> int:
+        operations: int = flop_registry[convolution](x, weight, *options, out_val=out_val)
+        if options[-1] > 1:  # groups; weight (O, I / groups, kH, kW)
+            in_groups[weight.shape[1]] += operations
+        return operations
 
-    mapping = {torch.ops.aten.convolution: convolution}
     was_training = model.training
-    counter = FlopCounterMode(display=False, custom_mapping=mapping)
+    counter = OperationCounter({**flop_registry, convolution: count_convolution})
     maps = torch.empty(images, *image, device=device)
     with counter, torch.no_grad(), equal_layers_once(model):
         model.train(training)(maps)
     model.train(was_training)
     each = 2 * images  # a multiply-add is two operations
-    return counter.get_total_flops() // each, Counter({w: n // each for w, n in in_groups.items()})
+    return counter.operations // each, Counter({w: n // each for w, n in in_groups.items()})
+
+
+class OperationCounter(TorchDispatchMode):
+    """Counts the operations of what runs inside it.
+
+    Unlike torch's FlopCounterMode, it keeps no count of each module, which takes as long as the
+    rest.
+
+    Args:
+        formulas: of each operator of torch that counts, the number of operations by its arguments
+            and its result, `out_val`.
+    """
+
+    def __init__(self, formulas: Mapping[Any, Callable[..., int]]) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.formulas = formulas
+        self.operations = 0
+
+    def __torch_dispatch__(
+        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        result = function(*args, **(kwargs or {}))
+        count = self.formulas.get(function.overloadpacket)
+        if count is not None:
+            self.operations += count(*args, **(kwargs or {}), out_val=result)
+        return result
 
 
 def count_operations(model: nn.Module, image: tuple[int, int, int]) -> int:
@@ -71,37 +97,37 @@ def count_operations(model: nn.Module, image: tuple[int, int, int]) -> int:
     pooling as many as a kernel has positions for each output. The model runs once, so put it on the
     meta device.
     """
-    aten, mapping = torch.ops.aten, dict[Any, Callable[..., int]]()
+    aten, formulas = torch.ops.aten, dict(flop_registry)
     for name in POINTWISE:
         for variant in (name, f"{name}_"):  # some compute in place
             if hasattr(aten, variant):
-                mapping[getattr(aten, variant)] = _count_outputs
+                formulas[getattr(aten, variant)] = _count_outputs
     for name, operations in PER_INPUT.items():
-        mapping[getattr(aten, name)] = partial(_count_inputs, operations)
-    mapping[aten.avg_pool2d] = mapping[aten.max_pool2d_with_indices] = _count_pooling
+        formulas[getattr(aten, name)] = partial(_count_inputs, operations)
+    formulas[aten.avg_pool2d] = formulas[aten.max_pool2d_with_indices] = _count_pooling
     device, dtype = next((each.device, each.dtype) for each in model.parameters())
-    counter = FlopCounterMode(display=False, custom_mapping=mapping)
+    counter = OperationCounter(formulas)
     with counter, torch.no_grad():
         model(torch.empty(1, *image, device=device, dtype=dtype))
-    return counter.get_total_flops()
+    return counter.operations
 
 
-def _count_outputs(*_: Any, out_shape: Any, **__: Any) -> int:
-    return int(math.prod(_first_shape(out_shape)))
+def _count_outputs(*_: Any, out_val: Any, **__: Any) -> int:
+    return _first(out_val).numel()
 
 
-def _count_inputs(operations: int, x: Any, *_: Any, out_shape: Any, **__: Any) -> int:  # noqa: ARG001
-    return operations * int(math.prod(x))
+def _count_inputs(operations: int, x: Tensor, *_: Any, **__: Any) -> int:
+    return operations * x.numel()
 
 
-def _count_pooling(x: Any, kernel: Any, *_: Any, out_shape: Any, **__: Any) -> int:  # noqa: ARG001
+def _count_pooling(x: Tensor, kernel: Sequence[int], *_: Any, out_val: Any, **__: Any) -> int:  # noqa: ARG001
     sizes = kernel if len(kernel) == 2 else [kernel[0]] * 2
-    return int(math.prod(_first_shape(out_shape)) * math.prod(sizes))
+    return int(_first(out_val).numel() * math.prod(sizes))
 
 
-def _first_shape(shapes: Any) -> Any:
-    """Return the shape of an output, of several the first."""
-    return shapes[0] if shapes and not isinstance(shapes[0], int) else shapes
+def _first(results: Tensor | Sequence[Tensor]) -> Tensor:
+    """Return a result, of several the first."""
+    return results if isinstance(results, Tensor) else results[0]
 
 
 @contextmanager

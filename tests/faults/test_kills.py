@@ -20,7 +20,7 @@ from normbench import results, run_files
 from normbench.config.compose import compose
 from normbench.execution.progress import short_titles
 from support.cells import RESUMABLE
-from support.processes import processes, terminal, wait_until_gone
+from support.processes import processes, server_of, services, terminal, wait_until_gone
 from support.rows import numbers
 
 #: Two normalizers of which each batch is a computation of its own.
@@ -56,19 +56,16 @@ def find(victim: str, folder: Path, runs: str, parent: int) -> int | None:
         return min(pids & {*processes(str(folder))}, default=None)
     if victim == "rank 1":
         return next((pid for pid in processes(str(folder)) if _output(pid) == "log.1.txt"), None)
-    name = "forkserver" if victim == "fork server" else "wandb-core"
-    return next((pid for pid in processes(str(folder)) if name in _command_line(pid)), None)
+    if victim == "fork server":
+        with suppress(LookupError):
+            return server_of(parent)
+        return None
+    return next(iter(services(folder)), None)
 
 
 def _output(pid: int) -> str:
     with suppress(OSError):
         return Path(f"/proc/{pid}/fd/1").readlink().name
-    return ""
-
-
-def _command_line(pid: int) -> str:
-    with suppress(OSError):
-        return Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace")
     return ""
 
 

@@ -44,11 +44,12 @@ def server_of(parent: int) -> int:
 
 def services(folder: Path) -> list[int]:
     """Ids of the processes of W&B's service that a command in `folder` has started."""
-    return [
-        pid
-        for pid in processes(str(folder))
-        if "wandb-core" in Path(f"/proc/{pid}/cmdline").read_text(errors="replace")
-    ]
+    found = []
+    for pid in processes(str(folder)):
+        with suppress(OSError):  # it has ended meanwhile
+            if b"wandb-core" in Path(f"/proc/{pid}/cmdline").read_bytes():
+                found.append(pid)
+    return found
 
 
 def wait_until_gone(folder: Path) -> None:
