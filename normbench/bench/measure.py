@@ -1,7 +1,7 @@
 """Shared by all benchmarks: measurements in turn, medians, and the file of numbers."""
 
 import csv
-import platform
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +13,7 @@ from normbench.config.cells import Cell
 from normbench.config.compose import compose
 from normbench.errors import BadInput
 from normbench.execution.provenance import commit, now, versions
+from normbench.training.hardware import processor
 
 Timer = Callable[[], float]  # does the work once; returns seconds, or images per second
 
@@ -104,11 +105,5 @@ def _round_digits(value: object) -> object:
 
 
 def _machine() -> str:
-    """Return the number and name of the processors."""
-    try:
-        # On Linux platform.processor() names the architecture at best.
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        lines = []
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return f"{len(names)} x {names[0]}" if names else platform.processor()
+    """Return the number of cores, and the model of the processor."""
+    return f"{os.cpu_count()} x {processor()}"

@@ -23,6 +23,11 @@ def noise(images: Tensor, draws: Draws, std: float) -> Tensor:
     return images + std * draws.normal("noise", *images.shape[1:])
 
 
+def contrast(images: Tensor, draws: Draws, std: float) -> Tensor:
+    """Multiply each image by exp(`std` * z), z being a standard normal number of its own."""
+    return images * torch.exp(std * draws.normal("contrast"))[:, None, None, None]
+
+
 def flip(images: Tensor, draws: Draws) -> Tensor:
     """Exchange left and right in half of the images."""
     chosen = (draws.uniform("flip") < 0.5).nonzero()[:, 0]

@@ -1,7 +1,7 @@
 """The handwritten digits that ship with scikit-learn: 1,797 grey images of 8x8 pixels, 0 to 16.
 
-Clean digits are too easy to tell normalizers apart, so Gaussian noise is added: fresh in every
-epoch of training, one fixed sample in evaluations.
+Clean digits are too easy to tell normalizers apart, so Gaussian noise is added, and the contrast of
+an image may vary: fresh in every epoch of training, one fixed sample in evaluations.
 """
 
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ import torch
 from pydantic import NonNegativeFloat
 from torch import Tensor
 
-from normbench.data.augment import crop, noise
+from normbench.data.augment import contrast, crop, noise
 from normbench.data.counter_rng import Draws
 from normbench.data.dataset import SPLIT_SEED, Dataset, TensorSplit
 
@@ -21,9 +21,12 @@ class Digits(Dataset):
 
     Args:
         noise: standard deviation of the noise; black is 0, white 1.
+        contrast: standard deviation of the logarithm of a factor by which each image is multiplied
+            after the noise; null: all images have the same contrast.
     """
 
     noise: NonNegativeFloat = 0.3
+    contrast: NonNegativeFloat | None = None
 
     classes = 10
     image_shape = (1, 8, 8)
@@ -50,9 +53,9 @@ class Digits(Dataset):
         return crop(images, draws, 0, self.side)
 
     def train_input(self, images: Tensor, draws: Draws) -> Tensor:
-        return noise(images / 16, draws, self.noise)  # pixels are 0 to 16
+        images = noise(images / 16, draws, self.noise)  # pixels are 0 to 16
+        return images if self.contrast is None else contrast(images, draws, self.contrast)
 
     def eval_input(self, images: Tensor, indices: Tensor) -> Tensor:
         # No run's seed and no epoch: every run is tested on the same noisy images.
-        fixed = Draws(seed=SPLIT_SEED, epoch=-1, images=indices)
-        return noise(images / 16, fixed, self.noise)
+        return self.train_input(images, Draws(seed=SPLIT_SEED, epoch=-1, images=indices))

@@ -186,7 +186,9 @@ def test_cells_that_compute_the_same_are_trained_once(words: list[str], computat
 
 
 def test_cells_that_cannot_work_cost_nothing() -> None:
-    estimated = cost("norm=in,bn", "batch=4,8")  # the last maps of this network are 1x1
+    estimated = cost(
+        "norm=in,bn", "batch=4,8", "model=resnet8"
+    )  # the last maps of this network are 1x1
     assert (estimated.cells, estimated.impossible, estimated.computations) == (4, 2, 2)
 
 
@@ -369,7 +371,7 @@ def test_grouped_convolutions_are_told_of(
 def test_hours_of_several_devices_have_no_sum(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    row = timed(100, "norm=gn")
+    row = timed(100, "norm=gn", "model=resnet14")
     write(tmp_path / "default" / row.id, row)
     assert main(["norm=gn", "model=resnet14,resnet50", f"runs={tmp_path}"]) == 0
     out = capsys.readouterr().out
@@ -390,8 +392,8 @@ def test_hours_of_several_devices_have_no_sum(
         (["rate=fast"], "rate=fast: it is a whole number above 0, as rate=8"),
         (["norm=bm"], "norm=bm is unknown; known: batch_renorm, "),
         (["speed=3"], "speed is unknown; "),
-        (["norm=in"], "in batch=8 seed=0 cannot work: "),
-        (["global_batch=2048"], "data=digits has 1293 training images"),
+        (["norm=in", "model=resnet8"], "in batch=8 seed=0 model=resnet8 cannot work: "),
+        (["global_batch=2048"], "data=digits_contrast has 1293 training images"),
         (["recipe=nf_resnet_15", "data=cifar10"], "has learning rates for global batches of "),
         (["recipe.crop=99"], "recipe.crop=99: Digits has images of 8 pixels"),
         (["data=image_folder", "data.root=/nowhere"], "data=image_folder: /nowhere"),
@@ -496,7 +498,7 @@ def test_help_says_where_rates_come_from(capsys: pytest.CaptureFixture[str]) -> 
 
 def test_none_of_the_cells_can_work() -> None:
     with pytest.raises(BadInput, match="cannot work"):
-        cost("norm=in", "batch=4,8")
+        cost("norm=in", "batch=4,8", "model=resnet8")
 
 
 # What the sweeps of the papers' tables say about themselves

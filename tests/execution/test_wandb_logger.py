@@ -57,7 +57,7 @@ def test_an_offline_run_has_the_numbers_of_the_row(command: Command, rows: Rows,
         "normbench",
     )
     assert contents["name"] == f"{norm} batch=4 seed=0 recipe.images=2560"
-    assert {norm, "digits", "resnet14", "fixed_global_batch"} == set(contents["tags"])
+    assert {norm, "digits_contrast", "resnet8_cifar", "fixed_global_batch"} == set(contents["tags"])
     assert contents["config"].items() >= flatten(row.config).items()
     assert (contents["config"]["id"], contents["config"]["sweep"]) == (row.id, "default")
     for key in ("test_top1", "test_loss", "train_loss", "params", "status"):

@@ -172,6 +172,7 @@ MAKERS: Mapping[str, Callable[[Path], Options]] = {
     "cifar10": cifar10,
     "cifar100": cifar100,
     "digits": digits,
+    "digits_contrast": digits,
     "fashion_mnist": fashion_mnist,
     "image_folder": image_folder,
     "imagenet": imagenet,
