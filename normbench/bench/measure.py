@@ -12,8 +12,7 @@ from tabulate import tabulate
 from normbench.config.cells import Cell
 from normbench.config.compose import compose
 from normbench.errors import BadInput
-from normbench.execution.provenance import commit, now, versions
-from normbench.training.hardware import processor
+from normbench.execution.provenance import commit, now, processor, versions
 
 Timer = Callable[[], float]  # does the work once; returns seconds, or images per second
 

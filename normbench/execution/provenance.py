@@ -1,5 +1,6 @@
-"""The origin of a result: commit of the source tree, versions of packages, and time."""
+"""The origin of a result: commit of the source tree, versions of packages, CPU, and time."""
 
+import platform
 import subprocess
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
@@ -35,6 +36,16 @@ def commit(root: Path = ROOT) -> str:
         return ""
     changes = _git(root, "status", "--porcelain", "--", *_PATHS)
     return _git(root, "rev-parse", "HEAD") + ("+" if changes else "")
+
+
+def processor() -> str:
+    """Return the model of the CPU; on systems that do not tell it, its architecture."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        lines = []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor() or platform.machine()
 
 
 def now() -> str:

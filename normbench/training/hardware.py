@@ -5,7 +5,6 @@ import platform
 import resource
 import shutil
 from contextlib import AbstractContextManager, nullcontext
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -58,16 +57,6 @@ def host_memory() -> int:
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
-def processor() -> str:
-    """Return the model of the CPU; on systems that do not tell it, its architecture."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        lines = []
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.processor() or platform.machine()
-
-
 def measure_devices(cell: Cell, devices: int) -> dict[str, Any]:
     """Return the fields of a row about its devices: name, memory of one, and peak memory."""
     if uses_gpu(cell):
@@ -78,7 +67,7 @@ def measure_devices(cell: Cell, devices: int) -> dict[str, Any]:
             "peak_memory": torch.cuda.max_memory_allocated(),
         }
     return {
-        "devices": f"{devices} x cpu ({processor()})",
+        "devices": f"{devices} x cpu ({platform.machine()})",
         "device_memory": host_memory(),
         # Linux gives it in KiB.
         "peak_memory": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,

@@ -149,7 +149,7 @@ def test_a_cell_that_cannot_work_among_finished_ones_has_its_row_too(
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["norm=bn", "batch=1", "model=resnet8"], "cannot work: batch normalization of a single value"),
+        (["norm=bn", "batch=1", "model=resnet8"], "batch normalization of a single value"),
         (["global_batch=2048", "batch=8"], "data=digits_contrast has 1293 training images"),
         (["data=fashion_mnist", "data.root=/nowhere"], "/nowhere/train-images-idx3-ub"),
         (["data.val=0.001"], "data.val=0.001 holds out 2 of 1437 images"),

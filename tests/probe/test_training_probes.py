@@ -43,8 +43,8 @@ def test_probes_change_no_result(norms: str, command: Command, tmp_path: Path) -
 @pytest.mark.figures
 def test_records_means_and_figures_of_a_training(command: Command) -> None:
     words = (
-        "norm=sn", *SHORT, "model=resnet14", "model.stem_stride=1", "probe.images=64", "data.fraction=0.32",
-        "recipe.images=1152",
+        "norm=sn", *SHORT, "model=resnet14", "model.stem_stride=1", "probe.images=64",
+        "data.fraction=0.32", "recipe.images=1152",
     )  # fmt: skip
     assert command(*words, "probe.kinds=[ratios,power]", "probe.every=2").code == 0
     (row,) = read_rows("runs")
