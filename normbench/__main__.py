@@ -88,10 +88,12 @@ def _conclude(cells: list[Cell], settings: Settings, summary: Summary) -> None:
         print(f"interrupted: {count(more, 'other run')}; python -m normbench.status lists them")
     if left := len(ids - {row.id for row in rows}):
         print(f"{left} of {len(cells)} cells have no row; the same command trains them")
-    sent = sweep_summary.send(cells, settings, summary, rows, printed)
+    address = sweep_summary.send(cells, settings, summary, rows, printed)
     # Rows that share a computation share its W&B run, too.
-    addresses = {sent, *(row.wandb for row in rows if row.id in ids)}
-    offline = {address for address in addresses if "offline-run" in address}
+    addresses = {address, *(row.wandb for row in rows if row.id in ids)}
+    offline = {each for each in addresses if "offline-run" in each}
+    if address and address not in offline:
+        print(f"W&B: tables, figures and rows: {address}")
     if offline and summary.trained:
         folders = root / settings.sweep / "*" / "wandb" / "offline-run-*"
         print(f"W&B: {count(len(offline), 'offline run')}; upload with `wandb sync {folders}`")

@@ -120,7 +120,7 @@ class Mirror:
             return
         uploading = 0.0 if run.offline else read_timeout("FINISH")
         with self._attempt(), time_limit(uploading + PATIENCE):
-            run.config.update(dict(config or {}), allow_val_change=True)
+            run.config.update(dict(config or {}), allow_val_change=True)  # type: ignore[no-untyped-call]
             if log is not None:
                 _save_log(run, log, error)
             run.summary.update(_add_best(run, summary))
