@@ -8,6 +8,7 @@ import os
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from math import isfinite
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Any, Literal
@@ -22,8 +23,8 @@ from normbench.records.json_fields import flatten
 from normbench.results import Row
 
 Mode = Literal["online", "offline", "disabled"]
-#: The best value of a metric of the curve, by the end of its name.
-BEST = {"_loss": "min", "_top1": "max"}
+#: The best of two values of a metric of the curve, by the end of its name.
+BEST: dict[str, Callable[[float, float], float]] = {"_loss": min, "_top1": max}
 #: Fields of the row in the summary, and those about code and machine in the config.
 SUMMARY = (
     "train_loss", "train_top1", "val_top1", "test_top1", "test_top5", "test_loss",
@@ -53,6 +54,7 @@ class Mirror:
     ) -> None:
         self.failure = self.address = ""
         self._run: wandb.Run | None = None
+        self._metrics: dict[str, dict[str, float]] = {}  # of the curve, as in the summary
         with self._attempt():
             self._run = self._start(options, _arguments(options, folder, description))
         with self._attempt():
@@ -79,22 +81,23 @@ class Mirror:
         def define(run: wandb.Run) -> None:
             run.define_metric("step")
             for column in columns:
-                best = _best(column)
+                summary = f"last,{best.__name__}" if (best := _best(column)) else None
                 if column != "step":
-                    run.define_metric(
-                        column, step_metric="step", summary=f"last,{best}" if best else None
-                    )
+                    run.define_metric(column, step_metric="step", summary=summary)
 
         self.send(define)
 
     def restore(self, records: Sequence[Mapping[str, Any]]) -> None:
-        """Log earlier records of the curve again in an offline run, whose files are new."""
-        if self._run is not None and self._run.offline:
-            for record in records:
+        """Take earlier records of the curve; an offline run, whose files are new, logs them."""
+        for record in records:
+            if self._run is not None and self._run.offline:
                 self.log(record)
+            else:
+                self._update_metrics(record)
 
     def log(self, record: Mapping[str, Any]) -> None:
         """Log a record of the curve."""
+        self._update_metrics(record)
         self.send(lambda run: run.log(dict(record), step=int(record["step"]), commit=True))
 
     def finish(
@@ -123,13 +126,28 @@ class Mirror:
             run.config.update(dict(config or {}), allow_val_change=True)  # type: ignore[no-untyped-call]
             if log is not None:
                 _save_log(run, log, error)
-            run.summary.update(_add_best(run, summary))
+            # Whole, as W&B forgets the best value of a run that it continues.
+            curve = {
+                name: {**metric, "last": summary.get(name, metric["last"])}
+                for name, metric in self._metrics.items()
+            }
+            run.summary.update({**summary, **curve})
             run.finish(exit_code=code)
             _open_runs.remove(run)
             with TemporaryFile(dir=run.dir) as probe:  # W&B does not report a full disk
                 probe.write(bytes(2**16))
             if not _open_runs:
                 wandb.teardown(exit_code=code)
+
+    def _update_metrics(self, record: Mapping[str, Any]) -> None:
+        """Update the last and the best value of each metric by a record of the curve."""
+        for name, value in record.items():
+            if best := _best(name):
+                metric = self._metrics.setdefault(name, {})
+                metric["last"] = value
+                if isfinite(value):
+                    key = best.__name__
+                    metric[key] = best(value, metric.get(key, value))
 
     def _start(self, options: Mapping[str, Any], arguments: Mapping[str, Any]) -> wandb.Run | None:
         mode: Mode = self._resolve_mode(options.get("mode", "disabled"))
@@ -257,20 +275,9 @@ def _offline_folder(run: wandb.Run, folder: Path) -> str:
     return str(offline.relative_to(root))
 
 
-def _best(metric: str) -> str:
-    """Return max or min, whichever is the best value of a metric of the curve; "" of others."""
-    return next((best for end, best in BEST.items() if metric.endswith(end)), "")
-
-
-def _add_best(run: wandb.Run, summary: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a summary in which values of the curve stand beside the best ones, which W&B keeps."""
-    logged = set(run.summary.keys())  # type: ignore[no-untyped-call]
-    of_curve = {name for name in summary.keys() & logged if _best(name)}
-    # Whole: if only `last` were set, W&B would replace it by the last record.
-    return {
-        name: {**run.summary[name], "last": value} if name in of_curve else value
-        for name, value in summary.items()
-    }
+def _best(metric: str) -> Callable[[float, float], float] | None:
+    """Return the function that chooses the better value of a metric; None for other columns."""
+    return next((best for end, best in BEST.items() if metric.endswith(end)), None)
 
 
 def _save_log(run: wandb.Run, log: Path, error: BaseException | None) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 
 import wandb
 
+from normbench.config.wandb_options import read_timeout
 from normbench.execution.provenance import commit, versions
 from normbench.execution.sweep_summary import SweepSummary
 from normbench.execution.wandb_logger import Mirror
@@ -28,8 +29,9 @@ def send(summary: SweepSummary, _report: Callable[[Any], None]) -> tuple[str, st
     failures: list[str] = []
     with shared_service(failures):
         mirror = Mirror(summary.options, summary.folder, _describe(summary))
-        mirror.send(partial(_log_tables, summary))
-        mirror.send(partial(_log_rows, summary), PATIENCE + len(summary.rows) / FILES_PER_SECOND)
+        seconds = read_timeout("FINISH") + PATIENCE  # an online run asks the server for each table
+        mirror.send(partial(_log_tables, summary), seconds)
+        mirror.send(partial(_log_rows, summary), seconds + len(summary.rows) / FILES_PER_SECOND)
         origin = {"commit": commit(), "versions": versions()}
         mirror.finish(0, {"rows": len(summary.rows)}, origin)
     return mirror.address, mirror.failure or "".join(failures)
