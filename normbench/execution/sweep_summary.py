@@ -66,7 +66,8 @@ def send(
     `rows` are all rows, `tables` those that the command has printed and written. A failure is added
     to those of W&B in `summary`.
     """
-    options = [cell.logger.options for cell in cells if cell.logger.options]
+    loggers = [cell.logger.options for cell in cells]
+    options = [each for each in loggers if each.get("mode", "disabled") != "disabled"]
     has_new_rows = summary.trained + summary.shared > 0
     if len(cells) == 1 or not options or not has_new_rows or summary.interrupted:
         return ""

@@ -230,7 +230,7 @@ def test_logged_in_users_are_online_by_default(
     assert any(sent.get("exitcode") == 0 and sent.get("complete") for sent in server.streamed)
 
 
-@pytest.mark.parametrize("mode", ["online", "offline"])
+@pytest.mark.parametrize("mode", slow_except(["online", "offline"], ["online"]))
 def test_the_best_value_of_a_resumed_run_is_that_of_its_whole_curve(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: str
 ) -> None:
