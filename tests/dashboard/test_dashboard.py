@@ -83,6 +83,8 @@ def test_the_workspace_has_its_sections_and_keeps_experiments_apart(folder: Path
     ]  # fmt: skip
     (runs,) = section["runSets"]
     assert [key["name"] for key in runs["grouping"]] == ["norm.value", "batch.value"]
+    (only,) = runs["filters"]["filters"]
+    assert (only["key"]["name"], only["op"], only["value"]) == ("jobType", "!=", "summary")
     other = run("bn", 4, 0, 80.0, workers=8, model="resnet8", protocol="fixed_workers")
     results.write(folder / "runs" / "default" / other.id, other)
     (runs,) = written("out=out")["workspace"]["section"]["runSets"]

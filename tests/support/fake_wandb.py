@@ -176,12 +176,16 @@ class Handler(BaseHTTPRequestHandler):
     def _artifact(self, query: str, variables: dict[str, Any]) -> dict[str, Any]:
         """The steps of an artifact: created, its files and manifest uploaded, committed."""
         artifacts = self.server.artifacts
-        given = variables.get("input", {})
+        content = variables.get("input", {})
         if "createArtifact(" in query:
-            names = (given["artifactCollectionName"], given["artifactTypeName"], given["runName"])
+            names = (
+                content["artifactCollectionName"],
+                content["artifactTypeName"],
+                content["runName"],
+            )
             artifacts.append(Artifact(*names))
-            made = {"id": str(len(artifacts) - 1), "state": "PENDING"}
-            return {"createArtifact": {"artifact": made | {"artifactSequence": {}}}}
+            artifact = {"id": str(len(artifacts) - 1), "state": "PENDING"}
+            return {"createArtifact": {"artifact": artifact | {"artifactSequence": {}}}}
         if "createArtifactManifest(" in query:
             owner = f"artifacts/{variables['artifactID']}"
             file = {"id": "1", **self._upload(owner, variables["name"])}
@@ -191,7 +195,7 @@ class Handler(BaseHTTPRequestHandler):
                 {"artifact": {"id": each["artifactID"]}, "storagePath": each["name"],
                  "uploadMultipartUrls": None,
                  **self._upload(f"artifacts/{each['artifactID']}", each["name"])}
-                for each in given["artifactFiles"]
+                for each in content["artifactFiles"]
             ]  # fmt: skip
             return {"createArtifactFiles": {"files": {"edges": [{"node": node} for node in nodes]}}}
         if "commitArtifact(" in query:
