@@ -71,18 +71,15 @@ def send(
     has_new_rows = summary.trained + summary.shared > 0
     if len(cells) == 1 or not options or not has_new_rows or summary.interrupted:
         return ""
-    root, ids = Path(settings.runs), {cell.id for cell in cells}
     # A server that the runs could not use is not waited for again.
     offline = any(OFFLINE in failure for failure in summary.wandb_failures)
-    content = SweepSummary(
-        settings.sweep,
-        root,
-        {**options[0], "mode": "offline"} if offline else options[0],
-        tables,
-        build.images(tables, build.reports_folder(root, settings.reports), root),
-        _each_once([row for row in rows if row.id in ids], *(table.runs for table in tables)),
-    )
+    logger = {**options[0], "mode": "offline"} if offline else options[0]
+    root, ids = Path(settings.runs), {cell.id for cell in cells}
+    of_cells = [row for row in rows if row.id in ids]
+    shown = _each_once(of_cells, *(table.runs for table in tables))
     try:
+        images = build.images(tables, build.reports_folder(root, settings.reports), root)
+        content = SweepSummary(settings.sweep, root, logger, tables, images, shown)
         address, failure = _send_from_process(content)
     except (OSError, BadInput) as error:  # a full disk, or no process can be started
         address, failure = "", one_line(error)

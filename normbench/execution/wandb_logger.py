@@ -122,8 +122,9 @@ class Mirror:
         if run is None:
             return
         uploading = 0.0 if run.offline else read_timeout("FINISH")
+        known = dict(config or {})
         with self._attempt(), time_limit(uploading + PATIENCE):
-            run.config.update(dict(config or {}), allow_val_change=True)  # type: ignore[no-untyped-call]
+            run.config.update(known, allow_val_change=True)  # type: ignore[no-untyped-call]
             if log is not None:
                 _save_log(run, log, error)
             # Whole, as W&B forgets the best value of a run that it continues.
