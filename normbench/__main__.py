@@ -19,7 +19,7 @@ from normbench.config.cells import Cell, Settings
 from normbench.config.compose import compose
 from normbench.config.output import terminal
 from normbench.errors import BadInput, count, leave_out_again, left_out
-from normbench.execution import dispatch
+from normbench.execution import dispatch, sweep_summary
 from normbench.execution.distributed_env import distributed_env
 from normbench.execution.job import Summary
 from normbench.execution.sweep import Interrupted
@@ -88,8 +88,12 @@ def _conclude(cells: list[Cell], settings: Settings, summary: Summary) -> None:
         print(f"interrupted: {count(more, 'other run')}; python -m normbench.status lists them")
     if left := len(ids - {row.id for row in rows}):
         print(f"{left} of {len(cells)} cells have no row; the same command trains them")
+    address = sweep_summary.send(cells, settings, summary, rows, printed)
     # Rows that share a computation share its W&B run, too.
-    offline = {row.wandb for row in rows if row.id in ids and "offline-run" in row.wandb}
+    addresses = {address, *(row.wandb for row in rows if row.id in ids)}
+    offline = {each for each in addresses if "offline-run" in each}
+    if address and address not in offline:
+        print(f"W&B: tables, figures and rows: {address}")
     if offline and summary.trained:
         folders = root / settings.sweep / "*" / "wandb" / "offline-run-*"
         print(f"W&B: {count(len(offline), 'offline run')}; upload with `wandb sync {folders}`")

@@ -70,6 +70,16 @@ def _fork_server() -> None:
     worker_process.start_server(PRELOAD)
 
 
+#: Drawings of one empty pixel; W&B reads the size of a png.
+EMPTY = {
+    "svg": b"<svg></svg>",
+    "png": bytes.fromhex(
+        "89504e470d0a1a0a0000000d49484452000000010000000108000000003a7e9b55"
+        "0000000a49444154789c63f80f0001010100b138f6140000000049454e44ae426082"
+    ),
+}
+
+
 @pytest.fixture
 def _figures(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Put an empty drawing in the place of every figure, unless the test is marked `figures`.
@@ -80,7 +90,7 @@ def _figures(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
         for module in ("figure", "probe_figures"):
             monkeypatch.setattr(
                 f"normbench.report.{module}.save_figure",
-                lambda _, forms: dict.fromkeys(forms, b"<svg></svg>"),
+                lambda _, forms: {form: EMPTY.get(form, b"") for form in forms},
             )
 
 

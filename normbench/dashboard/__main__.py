@@ -125,7 +125,7 @@ def _save_on_server(
 ) -> None:
     """Save each dashboard on the server and print its address."""
     from normbench.dashboard.panels import replace
-    from normbench.execution.wandb_logger import time_limit
+    from normbench.execution.wandb_service import time_limit
 
     with _server() as api:
         with time_limit(STEP):
@@ -152,7 +152,7 @@ def _server() -> Iterator["wandb.Api"]:
     import wandb
     from wandb.sdk.lib.service.service_connection import WandbApiFailedError
 
-    from normbench.execution.wandb_logger import started_service, time_limit
+    from normbench.execution.wandb_service import started_service, time_limit
 
     # Runs may be offline (WANDB_MODE); saving a dashboard needs the server.
     settings = wandb.Settings(silent=True, mode="online")

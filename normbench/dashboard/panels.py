@@ -39,6 +39,7 @@ COLUMNS = (
     *(f"config:{key}.value" for key in (*COMPARED, "seed", "options", *SETTING)),
     *(f"summary:{key}" for key in ("status", "reason", "test_top1", "devices", "plan")),
 )
+SUMMARY = "summary"  # job type of the summary of a sweep, which is no training
 SHOWN = 100  # lines or bars in a panel; W&B's default of 10 would drop most of a table
 
 
@@ -67,7 +68,9 @@ def workspace(rows: Sequence[Row], project: str, entity: str = "") -> ws.Workspa
         "Divergences": _divergences(),
     }
     shown = ws.RunsetSettings(
-        groupby=[ws.Config(key) for key in grouping(rows)], pinned_columns=list(COLUMNS)
+        filters=expr.And(expr.Metric("JobType") != SUMMARY),
+        groupby=[ws.Config(key) for key in grouping(rows)],
+        pinned_columns=list(COLUMNS),
     )
     return _workspace("normbench", panels, shown, project, entity)
 

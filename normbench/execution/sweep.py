@@ -135,9 +135,9 @@ class Sweep:
         if self.settings.launcher or modes == {"disabled"}:
             yield
             return
-        from normbench.execution import wandb_logger  # importing wandb takes half a second
+        from normbench.execution import wandb_service  # importing wandb takes half a second
 
-        with wandb_logger.shared_service(self.summary.wandb_failures):
+        with wandb_service.shared_service(self.summary.wandb_failures):
             yield
 
     def _run_preflight(self) -> PreflightResults:

@@ -1,58 +1,62 @@
-"""The run's copy in Weights & Biases. It can be absent: nothing here is read back.
+"""Runs in Weights & Biases. They can be absent: nothing here is read back.
 
 No training fails or waits for long because of W&B: each call has a time limit, and after the first
-failure a run continues without W&B.
-
-Private parts of wandb in use, each checked by tests/execution/test_private_names.py:
-
-    _WandbSetup.ensure_service  starts the service process that all runs of a sweep share, from a
-                                process without a run; public calls start one for each run
-    wandb.env.SERVICE           name of the variable by which other processes find that service;
-                                written out in normbench.config.wandb_options
+failure a run continues without W&B. `normbench.execution.wandb_summary` is the run of a sweep.
 """
 
 import os
-import signal
-import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from math import isfinite
 from pathlib import Path
 from tempfile import TemporaryFile
-from types import FrameType
-from typing import Any, Literal, NoReturn
+from typing import Any, Literal
 
 import wandb
 
 from normbench.config.cells import Cell
-from normbench.config.wandb_options import OFFLINE, SERVICE, read_timeout
+from normbench.config.wandb_options import OFFLINE, read_timeout
 from normbench.errors import one_line
+from normbench.execution.wandb_service import PATIENCE, connect, time_limit
 from normbench.records.json_fields import flatten
+from normbench.results import Row
 
 Mode = Literal["online", "offline", "disabled"]
-PATIENCE = 10.0  # seconds that the service of W&B, a process on this machine, may take to answer
+#: The best of two values of a metric of the curve, by the end of its name.
+BEST: dict[str, Callable[[float, float], float]] = {"_loss": min, "_top1": max}
+#: Fields of the row in the summary, and those about code and machine in the config.
+SUMMARY = (
+    "train_loss", "train_top1", "val_top1", "test_top1", "test_top5", "test_loss",
+    "status", "reason", "params", "macs", "seconds", "images_per_second", "peak_memory",
+    "devices", "plan",  # without them no speed can be compared
+)  # fmt: skip
+CONFIG = ("commit", "versions", "threads", "impl", "devices")
 _open_runs: list[wandb.Run] = []
 
 
 class Mirror:
-    """The W&B run of one training.
+    """A run in W&B: a training, or the summary of a sweep.
 
     After its first failure nothing more is sent. `failure` is the reason, or why a run is offline
     that should be online; "" if there is none. `address` is that of the run on the server, or the
     folder that `wandb sync` takes, relative to the folder of all runs; "" without a run.
 
     Args:
-        cell: to train.
-        folder: of the run; takes the files of W&B.
-        sweep: name of the group.
-        run_id: id of a W&B run that this one continues.
+        options: of the group `logger`.
+        folder: that takes the files of W&B, in the folder of its sweep.
+        description: arguments of `wandb.init` that say what the run is. A run on the server that
+            has their `id` is continued.
     """
 
-    def __init__(self, cell: Cell, folder: Path, sweep: str, run_id: str | None = None) -> None:
+    def __init__(
+        self, options: Mapping[str, Any], folder: Path, description: Mapping[str, Any]
+    ) -> None:
         self.failure = self.address = ""
         self._run: wandb.Run | None = None
+        self._metrics: dict[str, dict[str, float]] = {}  # of the curve, as in the summary
         with self._attempt():
-            self._run = self._start(cell, folder, sweep, run_id)
+            self._run = self._start(options, _arguments(options, folder, description))
         with self._attempt():
             if self._run is not None:
                 self.address = self._run.url or _offline_folder(self._run, folder)
@@ -62,26 +66,73 @@ class Mirror:
         """The id of the W&B run, by which a training that resumes continues it."""
         return None if self._run is None else self._run.id
 
+    def send(self, call: Callable[[wandb.Run], object], seconds: float = PATIENCE) -> None:
+        """Call `call` with the W&B run, if there is one, for at most `seconds`."""
+        if self._run is not None:
+            with self._attempt(), time_limit(seconds):
+                call(self._run)
+
+    def define_curve(self, columns: Sequence[str]) -> None:
+        """Have W&B draw the `columns` of the curve over optimizer steps, and keep the best values.
+
+        In the summary, an accuracy is {last, max} and a loss {last, min}.
+        """
+
+        def define(run: wandb.Run) -> None:
+            run.define_metric("step")
+            for column in columns:
+                summary = f"last,{best.__name__}" if (best := _best(column)) else None
+                if column != "step":
+                    run.define_metric(column, step_metric="step", summary=summary)
+
+        self.send(define)
+
     def restore(self, records: Sequence[Mapping[str, Any]]) -> None:
-        """Log earlier records of the curve again in an offline run, whose files are new."""
-        if self._run is not None and self._run.offline:
-            for record in records:
+        """Take earlier records of the curve; an offline run, whose files are new, logs them."""
+        for record in records:
+            if self._run is not None and self._run.offline:
                 self.log(record)
+            else:
+                self._update_metrics(record)
 
     def log(self, record: Mapping[str, Any]) -> None:
         """Log a record of the curve."""
-        with self._attempt(), time_limit(PATIENCE):
-            if self._run is not None:
-                self._run.log(dict(record), step=int(record["step"]), commit=True)
+        self._update_metrics(record)
+        self.send(lambda run: run.log(dict(record), step=int(record["step"]), commit=True))
 
-    def finish(self, summary: Mapping[str, Any], code: int) -> None:
-        """Close the W&B run; wandb's own atexit handler does not run in a forked process."""
+    def finish(
+        self,
+        code: int,
+        summary: Mapping[str, Any],
+        config: Mapping[str, Any] | None = None,
+        log: Path | None = None,
+        error: BaseException | None = None,
+    ) -> None:
+        """Close the W&B run; wandb's own atexit handler does not run in a forked process.
+
+        Args:
+            code: exit code of the run.
+            summary: fields of the summary; those of the curve stand beside their best values.
+            config: what is known of the run only at its end.
+            log: file that is saved with the run.
+            error: that ended the run; its traceback is added to the saved log, as the log itself
+                gets it only when the process ends.
+        """
         run = self._run
         if run is None:
             return
         uploading = 0.0 if run.offline else read_timeout("FINISH")
+        known = dict(config or {})
         with self._attempt(), time_limit(uploading + PATIENCE):
-            run.summary.update(dict(summary))
+            run.config.update(known, allow_val_change=True)  # type: ignore[no-untyped-call]
+            if log is not None:
+                _save_log(run, log, error)
+            # Whole, as W&B forgets the best value of a run that it continues.
+            curve = {
+                name: {**metric, "last": summary.get(name, metric["last"])}
+                for name, metric in self._metrics.items()
+            }
+            run.summary.update({**summary, **curve})
             run.finish(exit_code=code)
             _open_runs.remove(run)
             with TemporaryFile(dir=run.dir) as probe:  # W&B does not report a full disk
@@ -89,12 +140,20 @@ class Mirror:
             if not _open_runs:
                 wandb.teardown(exit_code=code)
 
-    def _start(self, cell: Cell, folder: Path, sweep: str, run_id: str | None) -> wandb.Run | None:
-        option = cell.logger.options.get("mode", "disabled")
-        mode: Mode = self._resolve_mode(option)
+    def _update_metrics(self, record: Mapping[str, Any]) -> None:
+        """Update the last and the best value of each metric by a record of the curve."""
+        for name, value in record.items():
+            if best := _best(name):
+                metric = self._metrics.setdefault(name, {})
+                metric["last"] = value
+                if isfinite(value):
+                    key = best.__name__
+                    metric[key] = best(value, metric.get(key, value))
+
+    def _start(self, options: Mapping[str, Any], arguments: Mapping[str, Any]) -> wandb.Run | None:
+        mode: Mode = self._resolve_mode(options.get("mode", "disabled"))
         if mode == "disabled":
             return None
-        arguments = _arguments(cell, folder, sweep, run_id)
         try:
             return _init(mode, arguments)
         except wandb.errors.Error as error:  # no server answers, or it refuses the key
@@ -138,85 +197,53 @@ class Mirror:
         self.failure = self.failure or failure
 
 
-@contextmanager
-def shared_service(failures: list[str]) -> Iterator[None]:
-    """Start the service process of W&B for all processes that start in this context.
+def describe_training(
+    cell: Cell, sweep: str, origin: Mapping[str, Any], run_id: str | None
+) -> dict[str, Any]:
+    """Return the description of the W&B run of a training.
 
-    A service that runs already is used and left running. A run that finds none starts its own,
-    which takes a quarter of a second. `failures` gets a sentence if the service does not end well.
+    Args:
+        cell: to train.
+        sweep: name of the group.
+        origin: fields of the row about code and machine that are known before the training.
+        run_id: id of a W&B run that this one continues.
     """
-    if SERVICE in os.environ or os.environ.get("WANDB_MODE") == "disabled":
-        yield
-        return
-    with started_service(_connect, read_timeout("FINISH") + PATIENCE, failures):
-        yield
-
-
-@contextmanager
-def started_service(
-    start: Callable[[], object], seconds: float, failures: list[str]
-) -> Iterator[None]:
-    """Call `start`, which may start the service of W&B, and end that service after the block.
-
-    If it has not ended after `seconds` it is killed, as otherwise it holds the output of this
-    process open, and `failures` gets a sentence unless it has one.
-    """
-    earlier, service = _child_processes(), set[int]()
-    try:
-        try:
-            start()
-        finally:
-            service = _child_processes() - earlier
-        yield
-    finally:
-        try:
-            with time_limit(seconds):
-                wandb.teardown()
-        except BaseException as error:
-            if not isinstance(error, Exception | SystemExit):
-                raise
-            if not failures:  # the rows are written, whatever W&B does
-                failures.append(f"the service of W&B did not end: {one_line(error)}")
-        finally:
-            # W&B does not end a service whose start it gave up.
-            for pid in service & _child_processes():
-                os.kill(pid, signal.SIGKILL)
-
-
-def _child_processes() -> set[int]:
-    """Return the ids of the child processes of this process."""
-    tasks = Path("/proc/self/task").glob("*/children")
-    return {int(pid) for children in tasks for pid in children.read_text().split()}
-
-
-def _connect() -> None:
-    """Connect to the shared service, or start it; if that fails, `wandb.init` starts its own."""
-    try:
-        with time_limit(30 + PATIENCE):  # wandb waits 30 s for its service to start
-            wandb.setup(wandb.Settings(silent=True)).ensure_service()
-    except Exception as error:
-        print(f"wandb: the shared service cannot be used: {one_line(error)}", flush=True)
-        os.environ.pop(SERVICE, None)
-
-
-def _arguments(cell: Cell, folder: Path, sweep: str, run_id: str | None) -> dict[str, Any]:
-    """Return the arguments of `wandb.init`, without the mode."""
-    options = cell.logger.options
     return {
-        "project": options["project"],
-        "entity": options["entity"],
         "group": sweep,
         "name": cell.title,
+        "job_type": "train",
+        "notes": f"Training of {cell.title}",
         "tags": [cell.norm.name, cell.model.name, cell.data.name, cell.protocol],
         "config": {
             "id": cell.id,
             "sweep": sweep,
             "options": cell.options,  # in one key: W&B cannot group by a key with a dot
             **flatten(cell.identity),
+            **origin,
         },
-        "dir": folder.resolve(),  # the shared service may run in another folder
         "id": run_id,
-        "resume": "allow" if run_id else None,
+    }
+
+
+def describe_result(row: Row) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the summary of the W&B run that left `row`, and what its config gets at the end."""
+    summary = {name: getattr(row, name) for name in SUMMARY}
+    config = {name: value for name in CONFIG if (value := getattr(row, name))}
+    return {**summary, "diverged": int(row.status == "diverged")}, config  # it counts only numbers
+
+
+def _arguments(
+    options: Mapping[str, Any], folder: Path, description: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return the arguments of `wandb.init`, without the mode."""
+    if not options:  # logger=none
+        return {}
+    return {
+        **description,
+        "project": options["project"],
+        "entity": options["entity"],
+        "dir": folder.resolve(),  # the shared service may run in another folder
+        "resume": "allow" if description["id"] else None,
         "settings": wandb.Settings(
             console="off",  # log.txt has the output
             disable_git=True,  # row.json has the commit
@@ -231,7 +258,7 @@ def _arguments(cell: Cell, folder: Path, sweep: str, run_id: str | None) -> dict
 
 
 def _init(mode: Mode, arguments: Mapping[str, Any]) -> wandb.Run:
-    _connect()
+    connect()
     with time_limit(read_timeout("INIT") + PATIENCE):
         run = wandb.init(mode=mode, **arguments)
     _open_runs.append(run)
@@ -249,24 +276,14 @@ def _offline_folder(run: wandb.Run, folder: Path) -> str:
     return str(offline.relative_to(root))
 
 
-@contextmanager
-def time_limit(seconds: float) -> Iterator[None]:
-    """Raise `TimeoutError` in the block after `seconds`; only for the main thread.
+def _best(metric: str) -> Callable[[float, float], float] | None:
+    """Return the function that chooses the better value of a metric; None for other columns."""
+    return next((best for end, best in BEST.items() if metric.endswith(end)), None)
 
-    W&B's own time limits are enforced by its service, so they do not help if the service hangs.
-    """
 
-    def expire(_number: int, _frame: FrameType | None) -> NoReturn:
-        raise TimeoutError(f"no answer within {seconds:g} s")
-
-    handler = signal.signal(signal.SIGALRM, expire)
-    started = time.monotonic()
-    # Again after every second: W&B may catch the first one and wait again.
-    outer, _ = signal.setitimer(signal.ITIMER_REAL, seconds, 1.0)
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, handler)
-        if outer:  # somebody else's limit, such as that of a test
-            signal.setitimer(signal.ITIMER_REAL, max(0.001, outer - (time.monotonic() - started)))
+def _save_log(run: wandb.Run, log: Path, error: BaseException | None) -> None:
+    """Save a copy of `log`, as a link to it would break if the folder of the run is moved."""
+    copy = Path(run.dir, log.name)
+    text = "".join(traceback.format_exception(error)) if error is not None else ""
+    copy.write_bytes(log.read_bytes() + text.encode(errors="backslashreplace"))
+    run.save(copy, base_path=run.dir, policy="now", glob=False)

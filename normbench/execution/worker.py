@@ -4,7 +4,7 @@ import os
 import platform
 import shutil
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -17,13 +17,13 @@ from normbench.errors import DamagedFile, OutOfMemory, leave_out, one_line
 from normbench.execution import rendezvous
 from normbench.execution.distributed_env import slurm_job_id
 from normbench.execution.job import Job
-from normbench.execution.provenance import now, versions
-from normbench.execution.wandb_logger import Mirror
+from normbench.execution.provenance import now, processor, versions
+from normbench.execution.recorder import Recorder, Report
+from normbench.execution.wandb_logger import Mirror, describe_result, describe_training
 from normbench.execution.worker_process import INTERRUPTED, stop_signals
-from normbench.measurements.training_probes import curve_columns
-from normbench.records.history import CurveRecord, History, read_history
-from normbench.records.hits import TEST_HITS, write_hits
-from normbench.records.probes import PROBES, Record, append_epoch
+from normbench.records.history import CurveRecord, read_history
+from normbench.records.hits import TEST_HITS
+from normbench.records.probes import PROBES
 from normbench.results import CHECKPOINT, Row, find_row, obsolete_files, set_aside, write
 from normbench.training import checkpoint
 from normbench.training.checkpoint import Checkpoints, State
@@ -32,9 +32,7 @@ from normbench.training.hardware import current_rank
 from normbench.training.seed_stacking import train_stacked
 from normbench.training.stop_signals import Stopped
 from normbench.training.trainer import train
-from normbench.training.training import Listener, Training
-
-Report = Callable[[Any], None]  # sends a progress message to the scheduler
+from normbench.training.training import Training
 
 
 def train_jobs(jobs: Sequence[Job], report: Report) -> list[str]:
@@ -133,8 +131,8 @@ def _write_to_log(job: Job, line: str) -> None:
         log.write(f"{now()}  {line}\n")
 
 
-def _describe_start(job: Job, done: int) -> str:
-    packages = " ".join(f"{name}={number}" for name, number in versions().items() if number)
+def _describe_start(job: Job, done: int, versions: Mapping[str, str]) -> str:
+    packages = " ".join(f"{name}={number}" for name, number in versions.items() if number)
     resumed = f"  resumes at step {done}" if done else ""
     return f"{job.cell.title}{resumed}  {job.plan}  commit={job.commit or 'unknown'} {packages}"
 
@@ -208,7 +206,7 @@ def _write_running_state(job: Job) -> str | None:
 
 
 @contextmanager
-def _recorded(job: Job, index: int, report: Report, wandb_runs: ExitStack) -> Iterator["Recorder"]:
+def _recorded(job: Job, index: int, report: Report, wandb_runs: ExitStack) -> Iterator[Recorder]:
     """Yield the recorder of a training, and write the row of its result.
 
     The state says that the run is running, and how it ended if it leaves no row. The W&B run is
@@ -216,6 +214,10 @@ def _recorded(job: Job, index: int, report: Report, wandb_runs: ExitStack) -> It
     """
     folder, cell = job.folder, job.cell
     earlier_id = _write_running_state(job)
+    origin: dict[str, Any] = {
+        "commit": job.commit, "versions": versions(), "cpu": processor(),
+        "threads": cell.trainer.threads,
+    }  # fmt: skip
     checkpoints = _checkpoints(job, writes=True)
     mirror: Mirror | None = None
 
@@ -230,9 +232,10 @@ def _recorded(job: Job, index: int, report: Report, wandb_runs: ExitStack) -> It
         state = _initial_state(job, experiment, start_over)
         if state is not None and not checkpoint.is_new_run(state):
             checkpoints.done = state["done"]
-        _write_to_log(job, _describe_start(job, checkpoints.done))
+        _write_to_log(job, _describe_start(job, checkpoints.done, origin["versions"]))
         past = _prepare_folder(folder, state)
-        mirror = Mirror(cell, folder, job.sweep, earlier_id)
+        description = describe_training(cell, job.sweep, origin, earlier_id)
+        mirror = Mirror(cell.logger.options, folder, description)
         if mirror.id is not None:
             run_files.update_state(folder, mirror=mirror.id)
         training = Training(
@@ -242,10 +245,9 @@ def _recorded(job: Job, index: int, report: Report, wandb_runs: ExitStack) -> It
         with _exceptions_of_training():
             yield recorder
         row = Row(
-            **cell.description(job.sweep), **recorder.result,
+            **cell.description(job.sweep), **recorder.result, **origin,
             wandb=mirror.address, wandb_failure=mirror.failure,
-            threads=cell.trainer.threads, computation=job.computation, commit=job.commit,
-            versions=versions(), finished=now(),
+            computation=job.computation, finished=now(),
         )  # fmt: skip
         # Before W&B, which may fail.
         write(folder, row, obsolete_files(keeps=cell.checkpoint.keep))
@@ -267,18 +269,19 @@ def _recorded(job: Job, index: int, report: Report, wandb_runs: ExitStack) -> It
         _write_to_log(job, f"{phase}  {saved}  {text}".rstrip())
         code = INTERRUPTED if interrupted else 1
         if mirror is not None:
-            wandb_runs.callback(mirror.finish, {"status": phase}, code)
+            printed = error if phase == "failed" else None
+            wandb_runs.callback(mirror.finish, code, {"status": phase}, log=job.log, error=printed)
         if interrupted:
             raise KeyboardInterrupt from error
         raise
-    wandb_runs.callback(_finish_mirror, mirror, folder, row)
+    wandb_runs.callback(_finish_mirror, mirror, job, row)
 
 
-def _finish_mirror(mirror: Mirror, folder: Path, row: Row) -> None:
+def _finish_mirror(mirror: Mirror, job: Job, row: Row) -> None:
     """Close the W&B run, and write in the row if that failed."""
-    mirror.finish(_wandb_summary(row), 0)
+    mirror.finish(0, *describe_result(row), log=job.log)
     if mirror.failure != row.wandb_failure:
-        write(folder, replace(row, wandb_failure=mirror.failure))
+        write(job.folder, replace(row, wandb_failure=mirror.failure))
 
 
 @contextmanager
@@ -295,61 +298,3 @@ def _exceptions_of_training() -> Iterator[None]:
         if is_oom_error(error):
             raise OutOfMemory(one_line(error)) from error
         raise
-
-
-class Recorder(Listener):
-    """Write what one training reports into the folder of its run and to W&B.
-
-    Args:
-        job: of the run.
-        index: of the job among those that are trained together.
-        report: sends the progress to the scheduler.
-        mirror: of the run in W&B.
-        training: whose reports these are.
-        past: records of the curve until there.
-    """
-
-    def __init__(
-        self,
-        job: Job,
-        index: int,
-        report: Report,
-        mirror: Mirror,
-        training: Training,
-        past: list[CurveRecord],
-    ) -> None:
-        self.folder, self.index, self.report, self.mirror = job.folder, index, report, mirror
-        self.training = replace(training, listener=self)
-        self.history = History(job.folder, past, curve_columns(job.cell.probe.kinds))
-        self.result: dict[str, Any] = {}
-        self.status = ""
-        self.wrote_steps = False
-        mirror.restore(past)
-
-    def on_record(self, record: CurveRecord) -> None:
-        """Add a record to the curve."""
-        self.history.add(record)
-        self.mirror.log(record)
-
-    def on_progress(self, done: int, steps: int, loss: float) -> None:
-        """Report that `done` of `steps` steps are done."""
-        if not self.wrote_steps:  # for readers of the folder, such as the scheduler of a cluster
-            run_files.update_state(self.folder, steps=steps)
-            self.wrote_steps = True
-        self.report((self.index, {"done": done, "steps": steps, "loss": loss}))
-
-    def on_probe(self, kind: str, records: Sequence[Record], epoch: int) -> None:
-        """Write the records of a probe after `epoch`."""
-        append_epoch(self.folder, kind, records, epoch)
-
-    def on_test_hits(self, hits: Sequence[bool]) -> None:
-        """Write the test images that are classified correctly, before the row is written."""
-        write_hits(self.folder, hits)
-
-
-def _wandb_summary(row: Row) -> dict[str, Any]:
-    measured = ("train_loss", "train_top1", "val_top1", "test_top1", "test_top5", "test_loss")
-    run = ("status", "reason", "params", "macs", "seconds", "images_per_second", "peak_memory")
-    hardware = ("devices", "plan")  # without them no speed can be compared
-    summary = {name: getattr(row, name) for name in (*measured, *run, *hardware)}
-    return {**summary, "diverged": int(row.status == "diverged")}  # W&B counts only numbers

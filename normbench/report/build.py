@@ -258,6 +258,17 @@ def _page(report: Report, figures: Path, root: Path) -> str:
     return page(report.tables, report.claims, figures, root, report.runs)
 
 
+def images(tables: Sequence[Table], root: Path, runs: Path) -> dict[str, Path]:
+    """Return the PNG files of the figures of `tables` below `root`, by name of table and figure."""
+    names = [
+        f"{table.spec.name}/{table.slug}{kind}"
+        for table in tables
+        for kind in figure_kinds(table, runs)
+    ]
+    paths = {name: root / f"{name}.png" for name in names}
+    return {name: path for name, path in paths.items() if path.is_file()}
+
+
 def suffixes(table: Table, runs: Path) -> list[str]:
     """Return the ends of the names of the files of a table: texts and figures."""
     figures = [f"{kind}.{form}" for kind in figure_kinds(table, runs) for form in FORMATS]

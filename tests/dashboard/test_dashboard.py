@@ -83,6 +83,8 @@ def test_the_workspace_has_its_sections_and_keeps_experiments_apart(folder: Path
     ]  # fmt: skip
     (runs,) = section["runSets"]
     assert [key["name"] for key in runs["grouping"]] == ["norm.value", "batch.value"]
+    (only,) = runs["filters"]["filters"]
+    assert (only["key"]["name"], only["op"], only["value"]) == ("jobType", "!=", "summary")
     other = run("bn", 4, 0, 80.0, workers=8, model="resnet8", protocol="fixed_workers")
     results.write(folder / "runs" / "default" / other.id, other)
     (runs,) = written("out=out")["workspace"]["section"]["runSets"]
@@ -148,16 +150,18 @@ def test_an_uploaded_offline_run_is_the_row_and_has_all_that_dashboards_show(
     subprocess.run(script, shell=True, check=True, capture_output=True)
 
     (row,) = rows()
-    sent = json.loads(server.created[0]["config"])
-    config = {key: each["value"] for key, each in sent.items() if key != "_wandb"}
-    fields = {"id": row.id, "sweep": "default", "options": row.options}
-    assert config == {**flatten(row.config), **fields}
+    config = server.config(server.created[0]["name"])
+    del config["_wandb"]
+    fields = ("id", "options", "commit", "versions", "threads", "impl", "devices")
+    origin = {name: getattr(row, name) for name in fields}
+    assert config == {**flatten(row.config), **origin, "sweep": "default"}
     curve = list(read_history(Path("runs/default") / row.id))
     history = server.lines("wandb-history.jsonl")
     for ours, theirs in zip(curve, history, strict=True):
         assert theirs.items() >= {key: pytest.approx(value) for key, value in ours.items()}.items()
     summary = server.lines("wandb-summary.json")[-1]
-    for key in ("test_top1", "val_top1", "images_per_second", "peak_memory", "status", "devices"):
+    assert summary["val_top1"]["last"] == row.val_top1
+    for key in ("test_top1", "images_per_second", "peak_memory", "status", "devices"):
         assert summary[key] == getattr(row, key)
     assert summary["diverged"] == (row.status == "diverged")
 

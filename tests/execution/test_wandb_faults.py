@@ -13,8 +13,7 @@ from pathlib import Path
 import pytest
 
 from normbench import results
-from normbench.execution import wandb_logger
-from normbench.execution.wandb_logger import time_limit
+from normbench.execution.wandb_service import started_service, time_limit
 from support.cells import SHORT, cell
 from support.commands import Command, Rows
 from support.fake_wandb import serve
@@ -200,7 +199,7 @@ def test_a_service_that_neither_starts_nor_ends_is_killed_alone(
     try:
         with (
             pytest.raises(TimeoutError),
-            wandb_logger.started_service(start_and_fail, 1, failures),
+            started_service(start_and_fail, 1, failures),
         ):
             pass
         earlier, service = processes

@@ -5,11 +5,14 @@ import os
 import signal
 import subprocess
 import sys
+from math import inf
 from pathlib import Path
+from shutil import rmtree
 from typing import Any
 
 import pytest
 
+from normbench.execution.wandb_logger import Mirror
 from normbench.records.history import read_history
 from normbench.records.json_fields import flatten
 from support.cells import BROKEN, LONG, SHORT, cell
@@ -19,6 +22,8 @@ from support.processes import is_training, run_when
 from support.slow import slow_except
 
 WITH_WANDB = [argument for argument in SHORT if argument != "logger=none"]
+#: Fields of the row about code and machine that the config has.
+ORIGIN = ("commit", "versions", "cpu", "threads", "impl", "devices")
 
 
 def inspected(folder: Path) -> dict[str, Any]:
@@ -32,18 +37,42 @@ def inspected(folder: Path) -> dict[str, Any]:
     return contents
 
 
-def history(folder: Path) -> list[dict[str, Any]]:
+def records(folder: Path, kind: str) -> list[dict[str, Any]]:
+    """The records of a kind in the offline run below `folder`: history, metric, run ..."""
     (offline,) = folder.glob("wandb/offline-run-*")
     script = str(Path(sys.executable).with_name("wandb"))
     words = [script, "leet", "inspect", "--json", str(offline)]
     lines = subprocess.run(words, capture_output=True, check=True, text=True).stdout.splitlines()
-    records = [json.loads(line) for line in lines]
-    return [record["history"]["item"] for record in records if record["type"] == "history"]
+    read = [json.loads(line) for line in lines]
+    return [record[kind] for record in read if record["type"] == kind]
+
+
+def history(folder: Path) -> list[dict[str, Any]]:
+    return [record["item"] for record in records(folder, "history")]
+
+
+def saved_log(folder: Path) -> str:
+    """The log that is uploaded with the offline run below `folder`."""
+    saved = [file["path"] for each in records(folder, "files") for file in each["files"]]
+    assert saved == ["log.txt"]
+    (path,) = folder.glob("wandb/offline-run-*/files/log.txt")
+    assert not path.is_symlink()
+    return path.read_text()
+
+
+def best_of_curve(folder: Path) -> dict[str, dict[str, float]]:
+    """The best value of each accuracy and loss of the curve, as in a summary."""
+    best: dict[str, dict[str, float]] = {}
+    for name in ("train_loss", "train_top1", "val_loss", "val_top1"):
+        values = [record[name] for record in read_history(folder) if name in record]
+        if values:
+            best[name] = {"max": max(values)} if name.endswith("top1") else {"min": min(values)}
+    return best
 
 
 @pytest.mark.parametrize("norm", slow_except(["bn", "evonorm_s0"], ["bn"]))
 def test_an_offline_run_has_the_numbers_of_the_row(command: Command, rows: Rows, norm: str) -> None:
-    end = command(f"norm={norm}", "batch=4", "probe=spp", *WITH_WANDB)
+    end = command(f"norm={norm}", "batch=4", "probe=spp", "data.val=0.2", *WITH_WANDB)
     assert end.code == 0
     assert (
         "W&B: 1 offline run; upload with `wandb sync runs/default/*/wandb/offline-run-*`" in end.out
@@ -56,15 +85,30 @@ def test_an_offline_run_has_the_numbers_of_the_row(command: Command, rows: Rows,
         0,
         "normbench",
     )
-    assert contents["name"] == f"{norm} batch=4 seed=0 recipe.images=2560"
+    title = f"{norm} batch=4 seed=0 data.val=0.2 recipe.images=2560"
+    assert (contents["name"], contents["notes"]) == (title, f"Training of {title}")
+    (started,) = records(folder, "run")
+    assert (started["job_type"], started["run_group"]) == ("train", "default")
     assert {norm, "digits_contrast", "resnet8_cifar", "fixed_global_batch"} == set(contents["tags"])
     assert contents["config"].items() >= flatten(row.config).items()
     assert (contents["config"]["id"], contents["config"]["sweep"]) == (row.id, "default")
-    for key in ("test_top1", "test_loss", "train_loss", "params", "status"):
+    origin = {name: getattr(row, name) for name in ORIGIN}
+    assert all(origin.values())
+    assert contents["config"].items() >= origin.items()
+    for key in ("test_top1", "test_loss", "params", "status"):
         assert contents["summary"][key] == pytest.approx(getattr(row, key))
+    best = best_of_curve(folder)
+    assert len(best) == 4
+    for key, values in best.items():
+        last = list(read_history(folder))[-1][key] if key == "val_loss" else getattr(row, key)
+        assert contents["summary"][key] == pytest.approx({"last": last, **values})
+    assert saved_log(folder) == (folder / "log.txt").read_text()
     assert row.wandb.startswith(f"default/{row.id}/wandb/offline-run-")
     assert (Path("runs") / row.wandb).is_dir()
     curve = list(read_history(folder))
+    axes = {each["name"]: each.get("step_metric") for each in records(folder, "metric")}
+    columns = {name for record in curve for name in record}
+    assert axes.items() >= dict.fromkeys(columns - {"step"}, "step").items()
     logged = history(folder)
     assert len(curve) == len(logged)
     assert "spp_variance" in curve[-1]
@@ -73,11 +117,15 @@ def test_an_offline_run_has_the_numbers_of_the_row(command: Command, rows: Rows,
 
 
 def test_two_runs_of_a_sweep_are_two_runs_of_a_group(command: Command, rows: Rows) -> None:
-    assert command("-m", "sweeps=demo", "norm=bn", "batch=4", "seed=0,1", *WITH_WANDB).code == 0
+    end = command("-m", "sweeps=demo", "norm=bn", "batch=4", "seed=0,1", *WITH_WANDB)
+    assert (end.code, end.err) == (0, "")
     contents = [inspected(Path("runs/demo") / row.id) for row in rows()]
     assert {each["config"]["sweep"] for each in contents} == {"demo"}
     assert len({each["run_id"] for each in contents}) == 2
     assert {each["config"]["seed"] for each in contents} == {0, 1}
+    assert "W&B: 3 offline runs" in end.out
+    (summary,) = records(Path("runs/demo/summary"), "run")
+    assert (summary["job_type"], summary["run_group"]) == ("summary", "demo")
 
 
 @pytest.mark.slow
@@ -89,23 +137,28 @@ def test_runs_share_a_service_that_ends_with_their_sweep(
     assert command("-m", "norm=bn", "batch=4", "seed=0,1", *WITH_WANDB).code == 0
     log = Path("runs/default") / rows()[0].id / "log.txt"
     assert message not in log.read_text()
-    services = Path("cache/wandb/logs")
-    assert len(list(services.glob("core-debug-*.log"))) == 1
+    services = Path("cache/wandb/logs")  # that of the runs, and that of the summary
+    assert len(list(services.glob("core-debug-*.log"))) == 2
     assert "WANDB_SERVICE" not in os.environ
 
     monkeypatch.setenv("WANDB_SERVICE", "3-1-unix-/no/such/socket")  # as one that was killed
     assert command("norm=bn", "batch=4", "force=true", *WITH_WANDB).code == 0
     assert message in log.read_text()
     assert inspected(log.parent)["exit_code"] == 0
-    assert len(list(services.glob("core-debug-*.log"))) == 2
+    assert len(list(services.glob("core-debug-*.log"))) == 3
 
 
 def test_a_failed_run_is_failed_in_wandb(command: Command) -> None:
     arguments = (*BROKEN, "norm=broken", "batch=4", *WITH_WANDB)
     assert command(*arguments).code == 1
-    contents = inspected(Path("runs/default") / cell(*arguments).id)
+    folder = Path("runs/default") / cell(*arguments).id
+    contents = inspected(folder)
     assert (contents["state"], contents["exit_code"]) == ("failed", 1)
     assert contents["summary"]["status"] == "failed"
+    log = (folder / "log.txt").read_text()
+    first, traceback = saved_log(folder).split("Traceback", 1)
+    assert log.startswith(f"{first}Traceback")
+    assert log.endswith(traceback.splitlines()[-1] + "\n")
 
 
 @pytest.mark.slow
@@ -166,8 +219,46 @@ def test_logged_in_users_are_online_by_default(
     assert row.wandb.startswith(server.address)
     first = server.created[0]
     assert (first["project"], first["groupName"]) == ("normbench", "default")
-    assert json.loads(first["config"])["norm"]["value"] == "bn"
+    assert (first["jobType"], first["notes"]) == ("train", f"Training of {first['displayName']}")
+    config, name = server.config(first["name"]), first["name"]
+    assert config["norm"] == "bn"
+    assert config.items() >= {field: getattr(row, field) for field in ORIGIN}.items()
+    folder = Path("runs/default") / row.id
+    assert server.files[name, "log.txt"] == (folder / "log.txt").read_bytes()
+    for key, values in best_of_curve(folder).items():
+        assert server.summary(name)[key].items() >= values.items()
     assert any(sent.get("exitcode") == 0 and sent.get("complete") for sent in server.streamed)
+
+
+@pytest.mark.parametrize("mode", slow_except(["online", "offline"], ["online"]))
+def test_the_best_value_of_a_resumed_run_is_that_of_its_whole_curve(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: str
+) -> None:
+    curve = [
+        {"step": 10, "train_loss": inf, "val_top1": 20.0},
+        {"step": 20, "train_loss": 0.5, "val_top1": 80.0},
+        {"step": 30, "train_loss": 0.7, "val_top1": 60.0},
+    ]
+    folder = tmp_path / "default/run"
+    description = {"group": "default", "id": "run"}
+    with serve() as server:
+        monkeypatch.setenv("WANDB_BASE_URL", server.address)
+        monkeypatch.setenv("WANDB_API_KEY", "local" + 35 * "0")
+        options = {"mode": mode, "project": "normbench", "entity": None}
+        for past in (0, 2):
+            rmtree(folder, ignore_errors=True)
+            folder.mkdir(parents=True)
+            mirror = Mirror(options, folder, description)
+            mirror.define_curve(["step", "train_loss", "val_top1"])
+            mirror.restore(curve[:past])
+            for record in curve[past : past + 2]:
+                mirror.log(record)
+            mirror.finish(0, {"train_loss": 0.6} if past else {"status": "interrupted"})
+            assert mirror.failure == ""
+            summary = server.summary("run") if mode == "online" else inspected(folder)["summary"]
+            last = (0.6, 60.0) if past else (0.5, 80.0)
+            assert summary["train_loss"] == {"last": last[0], "min": 0.5}
+            assert summary["val_top1"] == {"last": last[1], "max": 80.0}
 
 
 @pytest.mark.slow

@@ -5,12 +5,27 @@ import re
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
+from urllib.parse import quote, unquote
+
+ME = {"id": "1", "name": "me"}
+
+
+@dataclass
+class Artifact:
+    """An artifact with the files that were uploaded, complete once it is committed."""
+
+    name: str
+    type: str
+    run: str
+    files: dict[str, bytes] = field(default_factory=dict)
+    committed: bool = False
 
 
 class Server(ThreadingHTTPServer):
-    """Keeps runs, the lines that were streamed to them, and the dashboards of a project."""
+    """Keeps runs, their lines and files, artifacts, and the dashboards of a project."""
 
     def __init__(self, fault: str) -> None:
         super().__init__(("127.0.0.1", 0), Handler)
@@ -19,6 +34,8 @@ class Server(ThreadingHTTPServer):
         self.closing = threading.Event()
         self.created: list[dict[str, Any]] = []
         self.streamed: list[dict[str, Any]] = []
+        self.files: dict[tuple[str, str], bytes] = {}  # of runs, by run and name
+        self.artifacts: list[Artifact] = []
         self.operations: list[str] = []  # operations of GraphQL, in their order
         self.projects = ["normbench"]
         self.views: dict[str, dict[str, Any]] = {}  # workspaces and report pages, by id
@@ -27,10 +44,20 @@ class Server(ThreadingHTTPServer):
     def address(self) -> str:
         return f"http://127.0.0.1:{self.server_address[1]}"
 
-    def lines(self, file: str) -> list[dict[str, Any]]:
-        """What was streamed into one of a run's files, say wandb-history.jsonl."""
-        chunks = [sent["files"][file] for sent in self.streamed if file in sent.get("files", {})]
+    def lines(self, file: str, run: str = "") -> list[dict[str, Any]]:
+        """What was streamed into such files, say wandb-history.jsonl, of all runs or of one."""
+        streamed = [sent for sent in self.streamed if run in ("", sent["run"])]
+        chunks = [sent["files"][file] for sent in streamed if file in sent.get("files", {})]
         return [json.loads(line) for chunk in chunks for line in chunk["content"]]
+
+    def config(self, run: str) -> dict[str, Any]:
+        """The config of a run; its key _wandb has the definitions of metrics."""
+        sent = [each["config"] for each in self.created if each["name"] == run and each["config"]]
+        return {key: each["value"] for text in sent for key, each in json.loads(text).items()}
+
+    def summary(self, run: str) -> dict[str, Any]:
+        """The summary of a run."""
+        return self.lines("wandb-summary.json", run)[-1]
 
     def saved(self, name: str) -> dict[str, Any]:
         """What is stored of the dashboard that is shown by this name."""
@@ -57,11 +84,16 @@ class Handler(BaseHTTPRequestHandler):
                 self.server.fault = "silent"
             return
         if self.path.endswith("file_stream"):
-            self.server.streamed.append(json.loads(raw))
+            self.server.streamed.append({**json.loads(raw), "run": self.path.split("/")[-2]})
         self._answer({})  # and what W&B measures of itself is no JSON
 
     def do_PUT(self) -> None:
-        self.rfile.read(int(self.headers["Content-Length"] or 0))
+        content = self.rfile.read(int(self.headers["Content-Length"] or 0))
+        kind, owner, name = unquote(self.path).removeprefix("/").split("/", 2)
+        if kind == "artifacts":
+            self.server.artifacts[int(owner)].files[name] = content
+        else:
+            self.server.files[owner, name] = content
         self._answer({})
 
     def do_GET(self) -> None:
@@ -110,15 +142,67 @@ class Handler(BaseHTTPRequestHandler):
                    "config": "{}", "project": project}  # fmt: skip
             return {"upsertBucket": {"bucket": run, "inserted": True}}
         if "createRunFiles" in query:
-            files = [
-                {"name": name, "uploadUrl": self.server.address} for name in variables["files"]
-            ]
+            owner = f"files/{variables['run']}"
+            files = [{"name": name, **self._upload(owner, name)} for name in variables["files"]]
             return {"createRunFiles": {"runID": "1", "uploadHeaders": [], "files": files}}
+        if "RunResumeStatus" in query:
+            return {"model": {"id": "1", "name": variables["project"], "entity": ME,
+                              "bucket": self._saved_run(variables["name"])}}  # fmt: skip
+        if "rtifact" in query:
+            return self._artifact(query, variables)
         if "viewer" in query:
             viewer = {"id": "1", "username": "me", "entity": "me", "flags": "{}",
                       "teams": {"edges": []}}  # fmt: skip
             return {"viewer": viewer, "serverInfo": {"features": []}}
         return {}
+
+    def _upload(self, owner: str, name: str) -> dict[str, Any]:
+        url = f"{self.server.address}/{owner}/{quote(name)}"
+        return {"uploadUrl": url, "uploadHeaders": []}
+
+    def _saved_run(self, name: str) -> dict[str, Any] | None:
+        """A run that was created before, for a client that continues it."""
+        if not any(each["name"] == name for each in self.server.created):
+            return None
+        config = {key: {"value": value} for key, value in self.server.config(name).items()}
+        history = self.server.lines("wandb-history.jsonl", name)
+        return {"id": "1", "name": name, "displayName": name, "tags": [], "notes": None,
+                "summaryMetrics": json.dumps(self.server.summary(name)),
+                "config": json.dumps(config), "wandbConfig": json.dumps(config["_wandb"]["value"]),
+                "historyLineCount": len(history), "eventsLineCount": 0, "logLineCount": 0,
+                "historyTail": json.dumps([json.dumps(line) for line in history[-1:]]),
+                "eventsTail": "[]"}  # fmt: skip
+
+    def _artifact(self, query: str, variables: dict[str, Any]) -> dict[str, Any]:
+        """The steps of an artifact: created, its files and manifest uploaded, committed."""
+        artifacts = self.server.artifacts
+        content = variables.get("input", {})
+        if "createArtifact(" in query:
+            names = (
+                content["artifactCollectionName"],
+                content["artifactTypeName"],
+                content["runName"],
+            )
+            artifacts.append(Artifact(*names))
+            artifact = {"id": str(len(artifacts) - 1), "state": "PENDING"}
+            return {"createArtifact": {"artifact": artifact | {"artifactSequence": {}}}}
+        if "createArtifactManifest(" in query:
+            owner = f"artifacts/{variables['artifactID']}"
+            file = {"id": "1", **self._upload(owner, variables["name"])}
+            return {"createArtifactManifest": {"artifactManifest": {"id": "1", "file": file}}}
+        if "createArtifactFiles(" in query:
+            nodes = [
+                {"artifact": {"id": each["artifactID"]}, "storagePath": each["name"],
+                 "uploadMultipartUrls": None,
+                 **self._upload(f"artifacts/{each['artifactID']}", each["name"])}
+                for each in content["artifactFiles"]
+            ]  # fmt: skip
+            return {"createArtifactFiles": {"files": {"edges": [{"node": node} for node in nodes]}}}
+        if "commitArtifact(" in query:
+            number = variables["artifactID"]
+            artifacts[int(number)].committed = True
+            return {"commitArtifact": {"artifact": {"id": number, "digest": ""}}}
+        return {"project": {"artifact": None}}  # none of that name yet
 
     def _kept(self, variables: dict[str, Any]) -> dict[str, Any]:
         number = variables.get("id") or f"View{len(self.server.views)}"
