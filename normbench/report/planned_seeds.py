@@ -23,20 +23,50 @@ UNPLANNED_TEXT = "99.9 % interval, because the number of seeds is not the planne
 
 def confidence(entries: Iterable[Entry]) -> float:
     """Return the confidence of an interval from these entries."""
-    return CONFIDENCE if all(map(_is_planned, entries)) else UNPLANNED
+    return CONFIDENCE if all(map(is_planned, entries)) else UNPLANNED
 
 
-def _is_planned(entry: Entry) -> bool:
-    seeds, rows = len(entry.values), entry.source_runs
-    if any(seeds in named_seeds(row.sweep) for row in rows):
-        return True
-    if any(named_seeds(row.sweep) for row in rows):
-        return False
+def is_planned(entry: Entry) -> bool:
+    """Return True if an entry has a planned number of seeds."""
+    return len(entry.values) in _planned_numbers(entry)
+
+
+def next_planned(entry: Entry) -> tuple[int, int] | None:
+    """Return the next planned number of seeds of an entry, and the seeds of its command.
+
+    The latter is the `command_seeds` that the missing rows need: rows that were typed one by one
+    are completed one by one, others by the command that names all of their seeds. None if the entry
+    has all planned seeds, or none are planned.
+    """
+    numbers = [number for number in _planned_numbers(entry) if number > len(entry.values)]
+    if not numbers:
+        return None
+    by_file = any(named_seeds(row.sweep) for row in entry.source_runs)
+    return min(numbers), min(numbers) if by_file or _typed(entry) else 1
+
+
+def _planned_numbers(entry: Entry) -> frozenset[int]:
+    """Return the planned numbers of seeds; none if commands that named several disagree."""
+    named = frozenset().union(*(named_seeds(row.sweep) for row in entry.source_runs))
+    if named:
+        return named
+    typed = _typed(entry)
+    if not typed:
+        return frozenset({WITHOUT_PLAN})
+    return typed if len(typed) == 1 else frozenset()
+
+
+def _typed(entry: Entry) -> frozenset[int]:
+    """Return the numbers of seeds in the commands of the runs; none if no number is a plan.
+
+    0 stands for the rows that do not say it beside others that do.
+    """
+    rows = entry.source_runs
     typed = {row.command_seeds for row in rows}  # None: an older row, which does not say
     # A single seed has no interval, so whoever has typed one first has not looked at any.
     if len({row.seed for row in rows if row.command_seeds == 1}) == 1:
         typed -= {1}
-    return seeds == WITHOUT_PLAN if typed <= {1, None} else typed == {seeds}
+    return frozenset() if typed <= {1, None} else frozenset(each or 0 for each in typed)
 
 
 @cache

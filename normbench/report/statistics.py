@@ -176,8 +176,14 @@ def spread(samples: Sequence[Sequence[float]], confidence: float = CONFIDENCE) -
     if seeds < 2:
         return Effect(value, None, None, seeds)
     pairs = [((1.0, first), (-1.0, second)) for first, second in combinations(samples, 2)]
-    low = max(_nearest(welch_contrast(pair, confidence, len(samples))) for pair in pairs)
-    high = max(_farthest(welch_contrast(pair, confidence)) for pair in pairs)
+    differences = [(welch_contrast(pair, confidence), pair) for pair in pairs]
+    low = 0.0
+    for difference, pair in sorted(differences, key=lambda each: _nearest(each[0]), reverse=True):
+        # An interval for all pairs is wider, so it ends nearer to 0; its quantile takes 0.1 s.
+        if _nearest(difference) <= low:
+            break
+        low = max(low, _nearest(welch_contrast(pair, confidence, len(samples))))
+    high = max(_farthest(difference) for difference, _ in differences)
     return Effect(value, low, high, seeds)
 
 

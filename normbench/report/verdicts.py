@@ -7,7 +7,7 @@ no interval, untested where rows are missing. The paper's own numbers are compar
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
 
@@ -55,19 +55,52 @@ def tables_to_show(claims: Sequence[Claim], tables: Sequence[Table]) -> list[Tab
 
 def judge(claim: Claim, table: Table) -> Verdict:
     """Return the verdict of the rows of `table`, over all entries that * stands for."""
+    return judge_comparisons(claim, comparisons(claim, table), table.root)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Entries that a claim compares, with their weights in the effect."""
+
+    entries: Mapping[Position, Entry]
+    weights: Mapping[Position, float]
+
+
+def comparisons(claim: Claim, table: Table) -> list[Comparison]:
+    """Return the comparisons of a claim in a table, all of which it says hold."""
     alternatives = list(claim_alternatives(claim, table.spec))
-    comparisons = [alternatives] if claim.average else [[picks] for picks in alternatives]
-    weighted = [_mean_weights(claim, picks) for picks in comparisons]
-    verdicts = []
-    for weights in weighted:
-        # An entry may be in several comparisons of a mean; it has one weight and one sample.
-        entries = {pick: _entry_at(claim, table, pick) for pick in weights}
-        if any(map(_out_of_memory, entries.values())):
-            continue  # without a number there is no speed to compare, in the paper either
-        obstacle = _obstacle(claim, entries)
-        verdicts.append(obstacle or _judge_one(claim, entries, weights, len(weighted), table.root))
+    compared = [alternatives] if claim.average else [[picks] for picks in alternatives]
+    weighted = [_mean_weights(claim, picks) for picks in compared]
+    # An entry may be in several comparisons of a mean; it has one weight and one sample.
+    return [
+        Comparison({pick: _entry_at(claim, table, pick) for pick in weights}, weights)
+        for weights in weighted
+    ]
+
+
+def judge_comparisons(
+    claim: Claim, compared: Sequence[Comparison], root: Path | None = None
+) -> Verdict:
+    """Return the verdict on the comparisons of a claim; `root` has the test hits of their runs."""
+    verdicts = judge_each(claim, compared, root)
     nothing = Verdict("untested", reason="none of these runs fits into the memory of the device")
-    return _weakest(claim, verdicts or [nothing])
+    return _weakest(claim, [verdict for verdict in verdicts if verdict is not None] or [nothing])
+
+
+def judge_each(
+    claim: Claim, compared: Sequence[Comparison], root: Path | None = None
+) -> list[Verdict | None]:
+    """Return the verdict on each comparison; None on one of runs that did not fit into memory."""
+    verdicts: list[Verdict | None] = []
+    for each in compared:
+        if any(map(_out_of_memory, each.entries.values())):
+            verdicts.append(None)  # there is no speed to compare, in the paper either
+        else:
+            obstacle = _obstacle(claim, each.entries)
+            verdicts.append(
+                obstacle or _judge_one(claim, each.entries, each.weights, len(compared), root)
+            )
+    return verdicts
 
 
 def _mean_weights(
