@@ -16,26 +16,23 @@ the commands are printed. Other words are added to these commands, as jobs=2, lo
 data.root=FOLDER; they must not change the numbers of a run.
 """
 
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from math import ceil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from normbench import results
 from normbench.config import cli
 from normbench.errors import BadInput, choose_from, count
+from normbench.execution.missing_cells import missing_places
 from normbench.execution.progress import waiting
 from normbench.records.studies import study_file
 from normbench.report import build
 from normbench.report.additions import Additions, merge
 from normbench.report.claim_results import ClaimResult, count_verdicts
-from normbench.report.forecast import MOST_SEEDS, Prospect
 
 if TYPE_CHECKING:  # which import torch
     from normbench.execution.more_seeds import Step, Trainings
-
 
 SURE = 0.9  # chance to stay decided below which a verdict is named
 
@@ -74,13 +71,17 @@ def main(arguments: Sequence[str]) -> int:
         )
     report = build.read_report(build.specs(), options.runs)
     wanted = _wanted(report.claims, options.claim)
-    undecided = [each for each in wanted if each.verdict.outcome == "undecided"]
-    if not undecided:
-        print(f"no verdict is undecided: {count_verdicts(wanted)}")
+    if not any(map(_is_open, wanted)):
+        print(f"nothing is undecided: {count_verdicts(wanted)}")
         return 0
     if options.runs != Path("runs") and not study_file(options.runs):
         words.append(f"runs={options.runs}")
     return _decide(report.claims, wanted, options, words)
+
+
+def _is_open(result: ClaimResult) -> bool:
+    """Return True if a claim is undecided, or untested because a few cells have no runs."""
+    return result.verdict.outcome == "undecided" or bool(missing_places(result))
 
 
 def _wanted(judged: Sequence[ClaimResult], names: Sequence[str]) -> list[ClaimResult]:
@@ -103,108 +104,40 @@ def _decide(
     words: Sequence[str],
 ) -> int:
     """Print what decides most of the wanted verdicts, and train it if that is asked for."""
-    from normbench.execution.more_seeds import Trainings, choose
+    from normbench.execution.more_seeds import Candidates, Trainings, choose, refusals
     from normbench.execution.proposal_text import commands, loss_line, proposal_lines
 
     assert options.hours is not None
-    prospects = [Prospect(result) for result in judged if result.table is not None]
-    counted = [each for each in prospects if each.result in wanted]
     trainings = Trainings(results.read(options.runs), words)
     with waiting("simulating verdicts with further seeds ..."):
-        candidates, left_out = _candidates(counted, trainings)
-        steps = choose(counted, candidates, trainings, options.hours)
-    undecided = [each for each in wanted if each.verdict.outcome == "undecided"]
-    print(f"{len(undecided)} of {count(len(wanted), 'verdict')} are undecided")
-    for reason, number in left_out.items():
-        print(f"left out: {number} {reason}")
-    if not candidates:
-        print("nothing to add")
-        return 0
+        candidates = Candidates(judged, wanted, trainings)
+        steps = choose(candidates, options.hours)
     additions: Additions = {}
     for step in steps:
         additions = merge(additions, step.additions)
-    refusals = _refusals(counted, candidates, additions, trainings, options.hours)
+    print(f"of {count(len(wanted), 'verdict')}: {count_verdicts(wanted)}")
+    for reason, number in candidates.left_out.items():
+        print(f"left out: {number} {reason}")
+    reasons = refusals(candidates, additions, options.hours)
+    if not steps and reasons:
+        raise BadInput(f"nothing is proposed; {'; '.join(reasons)}")
     if not steps:
-        raise BadInput("; ".join(refusals))
-    for refusal in refusals:
-        print(f"not chosen: {refusal}")
+        print("nothing to add")
+        return 0
+    for reason in reasons:
+        print(f"not chosen: {reason}")
     print("\n".join(["", *proposal_lines(steps, trainings.units(additions)), ""]))
-    for prospect in prospects:
+    for prospect in candidates.prospects:
         chance = prospect.forecast(additions).chance
         if prospect.decided and chance is not None and chance < SURE:
             print(loss_line(prospect, chance))
     if options.run:
         return _train(steps, additions, trainings)
+    if study_file(options.runs):
+        print("The rows are those of a study: commands also train its seeds that have no run here.")
     for command in commands(additions, words):
         print(command)
     return 0
-
-
-def _candidates(
-    prospects: Sequence[Prospect], trainings: "Trainings"
-) -> tuple[dict[Prospect, Additions], Counter[str]]:
-    """Return what each verdict needs, and how many of the others are left out for which reason.
-
-    Raises:
-        BadInput: the words of the command line suit the runs of none.
-    """
-    candidates: dict[Prospect, Additions] = {}
-    left_out: Counter[str] = Counter()
-    failure: BadInput | None = None
-    for prospect in prospects:
-        if prospect.result.verdict.outcome != "undecided":
-            continue
-        if reason := prospect.obstacle:
-            left_out[reason] += 1
-            continue
-        try:
-            additions = prospect.propose(trainings.hours_of_seed)
-            trainings.hours(additions)
-        except BadInput as error:
-            failure = failure or error
-            left_out[f"because {error}"] += 1
-            continue
-        if additions:
-            candidates[prospect] = additions
-        else:
-            left_out[f"that {MOST_SEEDS} seeds of an entry would hardly decide"] += 1
-    if failure is not None and not candidates:
-        raise failure
-    return candidates, left_out
-
-
-def _refusals(
-    wanted: Sequence[Prospect],
-    candidates: Mapping[Prospect, Additions],
-    chosen: Additions,
-    trainings: "Trainings",
-    hours: float,
-) -> list[str]:
-    """Return why other candidates are not chosen, a part of a sentence for each reason."""
-    from normbench.execution.more_seeds import decides, gain
-
-    harmful, needed = 0, []
-    for prospect, additions in candidates.items():
-        merged = merge(chosen, additions)
-        if decides(prospect, chosen) or merged == chosen:
-            continue
-        if gain(wanted, chosen, merged) > 0:
-            needed.append(trainings.hours(merged))
-        else:
-            harmful += 1
-    refusals = []
-    if needed:
-        least = ceil(min(needed) * 1000) / 1000
-        refusals.append(
-            f"{count(len(needed), 'verdict')} for which hours={hours:g} do not suffice; "
-            f"hours={least:g} would for the next"
-        )
-    if harmful:
-        refusals.append(
-            f"{count(harmful, 'verdict')} whose seeds would leave as many decided ones undecided; "
-            "claim=NAME counts the named ones alone"
-        )
-    return refusals
 
 
 def _train(steps: "Sequence[Step]", additions: Additions, trainings: "Trainings") -> int:

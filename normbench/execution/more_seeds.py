@@ -5,16 +5,20 @@ of all claims about the same runs, less those that were decided and may no longe
 seeds than planned widen their intervals to 99.9 %.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from math import ceil
 
 from normbench.config.cells import Cell, Settings
 from normbench.config.compose import compose
 from normbench.config.row_words import words_of
-from normbench.errors import BadInput, Impossible
+from normbench.errors import BadInput, Impossible, count
 from normbench.execution.cost_model import Computation, Costs
+from normbench.execution.missing_cells import missing_cells, missing_places
 from normbench.report.additions import Addition, Additions, configuration, merge, subtract
-from normbench.report.forecast import WANTED, Forecast, Prospect
+from normbench.report.claim_results import ClaimResult
+from normbench.report.forecast import MOST_SEEDS, WANTED, Forecast, Prospect
 from normbench.results import Row
 
 UNKNOWN = 0.5  # chance that is counted where no seeds tell how results vary
@@ -66,10 +70,7 @@ class Trainings:
         Raises:
             BadInput: it cannot be trained again.
         """
-        try:
-            return self.costs.find(self.compose(row)[0])[1].hours
-        except Impossible as reason:
-            raise BadInput(f"norm={row.norm} batch={row.batch} cannot work: {reason}") from None
+        return self._find(configuration(row), row, row.seed)[1].hours
 
     def computations(self, additions: Additions) -> dict[str, Computation]:
         """Return what is trained for additions, by a key that cells share if one serves them."""
@@ -83,7 +84,10 @@ class Trainings:
     def _find(self, name: str, row: Row, seed: int) -> tuple[str, Computation]:
         if (name, seed) not in self.found:
             cell = replace(self.compose(row)[0], seed=seed)
-            self.found[name, seed] = self.costs.find(cell)
+            try:
+                self.found[name, seed] = self.costs.find(cell)
+            except Impossible as reason:
+                raise BadInput(f"norm={row.norm} batch={row.batch} cannot work: {reason}") from None
         return self.found[name, seed]
 
     def hours(self, additions: Additions) -> float:
@@ -93,6 +97,56 @@ class Trainings:
     def units(self, additions: Additions) -> list[str]:
         """Return whose hours these are, as "hours of 1 x cpu, as measured"."""
         return sorted({each.rate.hours for each in self.computations(additions).values()})
+
+
+class Candidates:
+    """What each claim needs that is undecided, or untested because a few cells have no runs.
+
+    Args:
+        judged: all verdicts of a report.
+        wanted: those of them that are to be decided.
+        trainings: cells and hours.
+
+    Raises:
+        BadInput: the words of the command line suit the runs of none.
+    """
+
+    def __init__(
+        self, judged: Sequence[ClaimResult], wanted: Sequence[ClaimResult], trainings: Trainings
+    ) -> None:
+        self.additions: dict[Prospect, Additions] = {}
+        self.left_out: Counter[str] = Counter()  # number of verdicts by the reason
+        self.failures: list[BadInput] = []
+        self.trainings = trainings
+        self.prospects = [self._look_at(each, wanted) for each in judged if each.table is not None]
+        self.wanted = [each for each in self.prospects if each.result in wanted]
+        if self.failures and not self.additions:
+            raise self.failures[0]
+
+    def _look_at(self, result: ClaimResult, wanted: Sequence[ClaimResult]) -> Prospect:
+        prospect = Prospect(result)
+        if result not in wanted:
+            return prospect
+        try:
+            if places := missing_places(result):
+                prospect = Prospect(result, missing_cells(result, places, self.trainings.words))
+            if prospect.lacking or result.verdict.outcome == "undecided":
+                self._add(prospect)
+        except BadInput as error:
+            self.failures.append(error)
+            self.left_out[f"because {error}"] += 1
+        return prospect
+
+    def _add(self, prospect: Prospect) -> None:
+        if prospect.obstacle:
+            self.left_out[prospect.obstacle] += 1
+            return
+        additions = prospect.propose(self.trainings.hours_of_seed)
+        self.trainings.hours(additions)  # which raises if one cannot be trained
+        if additions:
+            self.additions[prospect] = additions
+        else:
+            self.left_out[f"that {MOST_SEEDS} seeds of an entry would hardly decide"] += 1
 
 
 @dataclass(frozen=True)
@@ -112,31 +166,19 @@ class Step:
     forecast: Forecast
 
 
-def choose(
-    wanted: Sequence[Prospect],
-    candidates: Mapping[Prospect, Additions],
-    trainings: Trainings,
-    budget: float,
-) -> list[Step]:
-    """Choose among candidates, by gain per hour, until no further one fits.
-
-    Args:
-        wanted: verdicts whose gain counts.
-        candidates: what undecided ones of them need.
-        trainings: cells and hours.
-        budget: hours.
-    """
+def choose(candidates: Candidates, budget: float) -> list[Step]:
+    """Choose among candidates, by gain per hour, until no further one fits into the hours."""
     steps: list[Step] = []
     chosen: dict[str, Addition] = {}
-    spent, left = 0.0, dict(candidates)
+    spent, left = 0.0, dict(candidates.additions)
     while True:
         best: tuple[float, Prospect, float] | None = None
         for prospect, additions in left.items():
             merged = merge(chosen, additions)
-            hours = trainings.hours(merged) - spent
+            hours = candidates.trainings.hours(merged) - spent
             if spent + hours > budget or decides(prospect, chosen):
                 continue
-            rate = gain(wanted, chosen, merged) / max(hours, FEWEST_HOURS)
+            rate = gain(candidates.wanted, chosen, merged) / max(hours, FEWEST_HOURS)
             if rate > 0 and (best is None or rate > best[0]):
                 best = rate, prospect, hours
         if best is None:
@@ -145,6 +187,32 @@ def choose(
         merged = merge(chosen, left.pop(prospect))
         steps.append(Step(prospect, subtract(merged, chosen), hours, prospect.forecast(merged)))
         chosen, spent = merged, spent + hours
+
+
+def refusals(candidates: Candidates, chosen: Additions, budget: float) -> list[str]:
+    """Return why other candidates are not chosen, a part of a sentence for each reason."""
+    harmful, needed = 0, []
+    for prospect, additions in candidates.additions.items():
+        merged = merge(chosen, additions)
+        if decides(prospect, chosen) or merged == chosen:
+            continue
+        if gain(candidates.wanted, chosen, merged) > 0:
+            needed.append(candidates.trainings.hours(merged))
+        else:
+            harmful += 1
+    reasons = []
+    if needed:
+        least = ceil(min(needed) * 1000) / 1000
+        reasons.append(
+            f"{count(len(needed), 'verdict')} for which hours={budget:g} do not suffice; "
+            f"hours={least:g} would for the next"
+        )
+    if harmful:
+        reasons.append(
+            f"{count(harmful, 'verdict')} whose seeds would leave as many decided ones undecided; "
+            "claim=NAME counts the named ones alone"
+        )
+    return reasons
 
 
 def decides(prospect: Prospect, additions: Additions) -> bool:

@@ -51,9 +51,7 @@ def proposal_lines(steps: Sequence[Step], units: Sequence[str]) -> list[str]:
 def _titles(additions: Additions) -> dict[str, str]:
     """Return normalizer, batch and the words in which configurations differ, of each of them."""
     words = {
-        name: [
-            word for word in title_of(vars(each.row)).split() if not word.startswith("seed=")
-        ]
+        name: [word for word in title_of(vars(each.row)).split() if not word.startswith("seed=")]
         for name, each in additions.items()
     }
     common = set.intersection(*map(set, words.values()))

@@ -6,7 +6,7 @@ own judge decides each draw, so its corrections and the rule of planned seeds ho
 """
 
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from random import Random
@@ -31,7 +31,6 @@ from normbench.results import Row
 WANTED = 0.8  # chance to be decided at which a number of seeds is proposed
 MOST_SEEDS = 50  # of an entry
 REPETITIONS = 200  # a chance of 80 % has a standard error of 3 points
-ROUGH = 100  # in the search for a number of seeds
 
 DECIDED = ("confirmed", "refuted")
 
@@ -49,11 +48,17 @@ class Forecast:
 
 
 class Prospect:
-    """A verdict of a report on runs, and what further seeds would make of it."""
+    """A verdict of a report on runs, and what further seeds would make of it.
 
-    def __init__(self, result: ClaimResult) -> None:
+    Args:
+        result: the verdict.
+        lacking: what the entries need that have no runs at all.
+    """
+
+    def __init__(self, result: ClaimResult, lacking: Additions | None = None) -> None:
         assert result.table is not None
         self.result, self.table = result, result.table
+        self.lacking = lacking or {}
         self.comparisons = comparisons(result.claim, result.table)
         self.entries = {
             place: entry for each in self.comparisons for place, entry in each.entries.items()
@@ -71,8 +76,8 @@ class Prospect:
 
     @cached_property
     def configurations(self) -> frozenset[str]:
-        """The configurations of all runs behind the verdict."""
-        return frozenset(
+        """The configurations of all runs behind the verdict, and of those that it lacks."""
+        return frozenset(self.lacking) | frozenset(
             configuration(part.runs[0])
             for entry in self.entries.values()
             for part in parts(entry)
@@ -94,9 +99,9 @@ class Prospect:
     def obstacle(self) -> str:
         """The reason why further seeds are not proposed, as a part of a sentence, or ""."""
         entries = [*self.limiting.values()]
-        rows = [row for entry in entries for row in entry.source_runs]
+        rows = [row for entry in self.entries.values() for row in entry.source_runs]
         effect = self.result.verdict.effect
-        if any(entry.metric.hardware for entry in entries):
+        if any(entry.metric.hardware for entry in self.entries.values()):
             return "about speed or memory, which `normbench.probe speed` measures"
         if any(entry.failed for entry in entries):
             return "with a run that ended without a number"
@@ -131,23 +136,25 @@ class Prospect:
         it, as many as decide the verdict with a chance of `WANTED`, if the estimate is true.
         """
         entries = [*self.limiting.values()]
+        if self.lacking:
+            return dict(self.lacking)
         if planned := complete_plan(entries):
             return planned
         deviations = [self.deviations[place] or 0.0 for place in self.limiting]
         sizes = share_seeds(entries, deviations, hours)
         few, enough = 1, MOST_SEEDS
-        if self._chance(enlarge(sizes, enough)) < WANTED:
+        if self._hardly_decides(enlarge(sizes, enough)):
             return {}
         while enough - few > 1:
             middle = (few + enough) // 2
-            if self._chance(enlarge(sizes, middle)) < WANTED:
+            if self._hardly_decides(enlarge(sizes, middle)):
                 few = middle
             else:
                 enough = middle
         return enlarge(sizes, enough)
 
-    def _chance(self, additions: Additions) -> float:
-        return self._simulate(additions, ROUGH).chance or 0.0
+    def _hardly_decides(self, additions: Additions) -> bool:
+        return (self.forecast(additions).chance or 0.0) < WANTED
 
     def forecast(self, additions: Additions) -> Forecast:
         """Return the forecast with additions, of which some may be of other verdicts."""
@@ -155,13 +162,16 @@ class Prospect:
             (name, additions[name].seeds, additions[name].one_by_one)
             for name in self.configurations & additions.keys()
         )
+        if self.lacking:
+            filled = self.lacking.keys() <= additions.keys()
+            return Forecast(None if filled else 0.0, None)
         if not key:
             return Forecast(float(self.decided), self.half_width)
         if key not in self.forecasts:
-            self.forecasts[key] = self._simulate(additions, REPETITIONS)
+            self.forecasts[key] = self._simulate(additions)
         return self.forecasts[key]
 
-    def _simulate(self, additions: Additions, repetitions: int) -> Forecast:
+    def _simulate(self, additions: Additions) -> Forecast:
         samples = {
             place: _Sample(*extend(entry, additions), self.deviations[place])
             for place, entry in self.entries.items()
@@ -170,7 +180,7 @@ class Prospect:
             return Forecast(None, None)
         generator = Random(zlib.crc32(f"{self.result.claim.name} {self.table.slug}".encode()))
         verdicts = []
-        for _ in range(repetitions):
+        for _ in range(REPETITIONS):
             drawn = {place: sample.draw(generator) for place, sample in samples.items()}
             compared = [
                 Comparison({place: drawn[place] for place in each.entries}, each.weights)
@@ -179,7 +189,7 @@ class Prospect:
             verdicts.append(judge_comparisons(self.result.claim, compared))
         widths = [width for width in map(_half_width, verdicts) if width is not None]
         decided = sum(verdict.outcome in DECIDED for verdict in verdicts)
-        return Forecast(decided / repetitions, median(widths) if widths else None)
+        return Forecast(decided / REPETITIONS, median(widths) if widths else None)
 
 
 @dataclass(frozen=True)

@@ -225,7 +225,7 @@ def _obstacle(claim: Claim, entries: Mapping[Position, Entry]) -> Verdict | None
             return Verdict("undecided", reason=f"{name}: {runs} ended without a number")
         if not entry.values:
             return Verdict("untested", reason=f"no runs of {name}")
-    equal = claim.flat and any(_equal_by_construction(entry) for entry in entries.values())
+    equal = claim.flat and any(equal_by_construction(entry) for entry in entries.values())
     if equal or _share_computation([*entries.values()]):
         reason = "these entries share a computation, so they are equal in any case"
         return Verdict("untested", reason=reason)
@@ -241,7 +241,8 @@ def _share_computation(entries: Sequence[Entry]) -> bool:
     return len(frozenset().union(*keys)) < sum(map(len, keys))
 
 
-def _equal_by_construction(entry: Entry) -> bool:
+def equal_by_construction(entry: Entry) -> bool:
+    """Return True if an entry computes the same for every number of images per worker."""
     return entry.shared or any(
         row.batch_independent and row.protocol == "fixed_global_batch" for row in entry.source_runs
     )
