@@ -5,7 +5,6 @@ whole interval lies on one side of the claim's bound, undecided if it contains t
 no interval, untested where rows are missing. The paper's own numbers are compared by sign only.
 """
 
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -13,10 +12,15 @@ from statistics import fmean
 
 from normbench.report import statistics
 from normbench.report.claim_results import ClaimResult, Outcome, PublishedEffect, Verdict
-from normbench.report.claims import Claim, claim_alternatives, claim_weights
+from normbench.report.claims import (
+    Claim,
+    claim_alternatives,
+    claim_comparisons,
+    claim_weights,
+)
 from normbench.report.image_intervals import widen_over_images
 from normbench.report.planned_seeds import UNPLANNED, UNPLANNED_TEXT, confidence
-from normbench.report.statistics import Effect
+from normbench.report.statistics import Effect, bonferroni
 from normbench.report.table import Entry, Table
 from normbench.report.table_spec import Position, TableSpec
 
@@ -55,9 +59,7 @@ def tables_to_show(claims: Sequence[Claim], tables: Sequence[Table]) -> list[Tab
 
 def judge(claim: Claim, table: Table) -> Verdict:
     """Return the verdict of the rows of `table`, over all entries that * stands for."""
-    alternatives = list(claim_alternatives(claim, table.spec))
-    comparisons = [alternatives] if claim.average else [[picks] for picks in alternatives]
-    weighted = [_mean_weights(claim, picks) for picks in comparisons]
+    weighted = claim_comparisons(claim, table.spec)
     verdicts = []
     for weights in weighted:
         # An entry may be in several comparisons of a mean; it has one weight and one sample.
@@ -68,25 +70,6 @@ def judge(claim: Claim, table: Table) -> Verdict:
         verdicts.append(obstacle or _judge_one(claim, entries, weights, len(weighted), table.root))
     nothing = Verdict("untested", reason="none of these runs fits into the memory of the device")
     return _weakest(claim, verdicts or [nothing])
-
-
-def _mean_weights(
-    claim: Claim, alternatives: Sequence[Sequence[Position]]
-) -> dict[Position, float]:
-    """Return the weight of each entry in the mean of comparisons; a repeated entry has one."""
-    total: dict[Position, float] = defaultdict(float)
-    for picks in alternatives:
-        for pick, weight in zip(picks, claim_weights(claim, picks), strict=True):
-            total[pick] += weight / len(alternatives)
-    return total
-
-
-def _bonferroni(comparisons: int, level: float) -> float:
-    """Return the confidence of each of several intervals that hold together with that of `level`.
-
-    Bonferroni's correction (Dunn 1961).
-    """
-    return 1 - (1 - level) / comparisons
 
 
 def _judge_one(
@@ -105,7 +88,7 @@ def _judge_one(
     level = confidence(entries.values())
     verdict = _compare(claim, entries, weights, level, root)
     if verdict.outcome == "refuted":
-        verdict = _compare(claim, entries, weights, _bonferroni(comparisons, level), root)
+        verdict = _compare(claim, entries, weights, bonferroni(comparisons, level), root)
     effect = verdict.effect
     if level == UNPLANNED and effect is not None and effect.low != effect.high:
         return replace(verdict, reason=UNPLANNED_TEXT)
@@ -121,7 +104,7 @@ def _compare(
 ) -> Verdict:
     values = [list(entry.values.values()) for entry in entries.values()]
     # The best of several was chosen by these same numbers, so its interval covers all of them.
-    level = _bonferroni(max(entry.among for entry in entries.values()), level)
+    level = bonferroni(max(entry.among for entry in entries.values()), level)
     over_images: Effect | None = None
     if claim.kind == "spread":
         effect = statistics.spread(values, level)
