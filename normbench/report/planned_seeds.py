@@ -7,7 +7,7 @@ error of this rule.
 """
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 from typing import Any
 
@@ -15,6 +15,7 @@ from normbench.config.files import SWEEPS, load, names
 from normbench.errors import DamagedFile, leave_out
 from normbench.report.statistics import CONFIDENCE
 from normbench.report.table import Entry
+from normbench.results import Row
 
 UNPLANNED = 0.999
 WITHOUT_PLAN = 3  # seeds, where neither a file of sweeps/ nor the command names several
@@ -23,11 +24,12 @@ UNPLANNED_TEXT = "99.9 % interval, because the number of seeds is not the planne
 
 def confidence(entries: Iterable[Entry]) -> float:
     """Return the confidence of an interval from these entries."""
-    return CONFIDENCE if all(map(_is_planned, entries)) else UNPLANNED
+    planned = all(is_planned(len(entry.values), entry.source_runs) for entry in entries)
+    return CONFIDENCE if planned else UNPLANNED
 
 
-def _is_planned(entry: Entry) -> bool:
-    seeds, rows = len(entry.values), entry.source_runs
+def is_planned(seeds: int, rows: Sequence[Row]) -> bool:
+    """Return True if the results of `seeds` were planned by the sweep or command of these rows."""
     if any(seeds in named_seeds(row.sweep) for row in rows):
         return True
     if any(named_seeds(row.sweep) for row in rows):

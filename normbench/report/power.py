@@ -122,8 +122,21 @@ def smallest_difference(
     widest = max(
         comparisons, key=lambda each: sum((w * deviations[pick]) ** 2 for pick, w in each.items())
     )
-    samples = _draw([*widest], dict.fromkeys(widest, 0.0), deviations, seeds)
-    error, half = _welch(widest, samples, bonferroni(_among(spec, widest), confidence))
+    return smallest_effect(
+        widest, deviations, seeds, bonferroni(_among(spec, widest), confidence), power
+    )
+
+
+def smallest_effect(
+    comparison: Comparison,
+    deviations: Mapping[Position, float],
+    seeds: int,
+    confidence: float = CONFIDENCE,
+    power: float = POWER,
+) -> float:
+    """Return the smallest effect of one comparison that at least two seeds show."""
+    samples = _draw(comparison, dict.fromkeys(comparison, 0.0), deviations, seeds)
+    error, half = _welch(comparison, samples, confidence)
     # An effect e is estimated as e + error, and shown if that exceeds the half width.
     return float(np.quantile(half - error, power))
 

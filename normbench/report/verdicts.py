@@ -63,7 +63,7 @@ def judge(claim: Claim, table: Table) -> Verdict:
     verdicts = []
     for weights in weighted:
         # An entry may be in several comparisons of a mean; it has one weight and one sample.
-        entries = {pick: _entry_at(claim, table, pick) for pick in weights}
+        entries = {pick: find_entry(claim, table, pick) for pick in weights}
         if any(map(_out_of_memory, entries.values())):
             continue  # without a number there is no speed to compare, in the paper either
         obstacle = _obstacle(claim, entries)
@@ -151,7 +151,8 @@ def judge_published(claim: Claim, spec: TableSpec) -> PublishedEffect | None:
     return PublishedEffect(all(_holds(claim, effect) for effect in effects), weakest, unverified)
 
 
-def _entry_at(claim: Claim, table: Table, pick: Position) -> Entry:
+def find_entry(claim: Claim, table: Table, pick: Position) -> Entry:
+    """Return the entry of `table` at `pick`, with the metric that the claim compares."""
     index = [column.label for column in table.columns].index(pick[1])
     entry = table.lines[pick[0]][index]
     return replace(entry, metric=claim.metric) if claim.metric else entry
@@ -210,11 +211,11 @@ def _decide(claim: Claim, effect: Effect) -> Verdict:
 
 
 def _holds(claim: Claim, effect: float) -> bool:
-    slack = _slack(claim, effect)
-    return slack >= 0 if claim.two_sided or claim.kind == "not_lower" else slack > 0
+    distance = slack(claim, effect)
+    return distance >= 0 if claim.two_sided or claim.kind == "not_lower" else distance > 0
 
 
-def _slack(claim: Claim, effect: float) -> float:
+def slack(claim: Claim, effect: float) -> float:
     """Return the distance of an effect from the bound, negative where the claim does not hold."""
     if claim.two_sided:
         return claim.bound - abs(effect)
@@ -234,7 +235,7 @@ def _weakest(claim: Claim, verdicts: Sequence[Verdict]) -> Verdict:
     def strength(verdict: Verdict) -> tuple[int, float]:
         effect = verdict.effect
         ends = [] if effect is None else [effect.low, effect.high, effect.value]
-        slacks = [_slack(claim, end) for end in ends if end is not None]
+        slacks = [slack(claim, end) for end in ends if end is not None]
         return _WEAKEST_FIRST.index(verdict.outcome), min(slacks, default=0.0)
 
     return min(verdicts, key=strength)
