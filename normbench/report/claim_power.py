@@ -39,7 +39,8 @@ class ClaimPower:
         seeds: fewest of an entry that the claim compares.
         confidence: of the intervals that the report would have.
         source: where standard deviations over seeds come from, "" if they are unknown.
-        chance: None if the paper prints no number, or standard deviations are unknown.
+        chance: None if the paper prints no number, standard deviations are unknown, or the sweep
+            lacks an entry.
         difference: smallest one that the seeds show.
         enough: seeds for a chance of 80 %; None if there is no such number.
         obstacle: why `chance` or `enough` is None.
@@ -96,7 +97,7 @@ def _power(claim: Claim, grid: Table, deviations: Deviations, source: str) -> Cl
     seeds = min(map(_seeds, entries))
     planned = all(is_planned(seeds, entry.source_runs) for entry in entries)
     confidence = CONFIDENCE if planned or seeds < 2 else UNPLANNED
-    means = printed_means(claim, spec)
+    means = printed_means(claim, spec) if seeds else {}
     chance = chance_to_confirm(claim, spec, means, deviations, seeds, confidence)
     difference = smallest_difference(claim, spec, deviations, seeds, confidence)
     enough = None

@@ -108,7 +108,7 @@ def head_lines(powers: Sequence[ClaimPower]) -> list[str]:
         text = f"Power: seeds for a chance of 80 %: {', '.join(parts)} (normbench.cost)."
     elif powers and all(each.seeds < 2 for each in powers):
         text = (
-            "Power: one seed decides no claim. How many would is unknown: the paper prints no "
-            "standard deviations of these runs (normbench.cost)."
+            "Power: one seed decides no claim, and no printed spread tells how many would "
+            "(normbench.cost)."
         )
     return wrap(text, WIDTH, initial_indent="# ", subsequent_indent="# ")
