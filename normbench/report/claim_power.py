@@ -5,6 +5,7 @@ import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from statistics import variance
 
 from normbench.report import pivot
@@ -29,6 +30,7 @@ from normbench.results import Row
 
 ROUNDED_TO_0 = 0.3  # of a printed error bar's last digit, where it is 0
 Deviations = Mapping[Position, float]
+Variance = tuple[float, int]  # with its degrees of freedom
 
 
 @dataclass(frozen=True)
@@ -172,62 +174,48 @@ def _find_deviations(
     pooled one of entries with the same metric. Nothing if there is none.
     """
     picks = _entries(claim, grid.spec)
-    for table in trained:
-        if deviations := _from_rows(claim, table, picks):
-            return deviations, "finished runs"
-    if claim.metric is None and (deviations := _from_paper(grid.spec, printed, picks)):
+    sources = [(grid.spec, _variances_of_rows(claim, each), "finished runs") for each in trained]
+    if claim.metric is None:
         place = printed.place.rpartition(", ")[2] or printed.name
-        others = "" if not grid.deviations else ", of its networks and data and not of these"
-        return deviations, f"the paper's error bars ({place}){others}"
+        others = ", of its networks and data and not of these" if grid.deviations else ""
+        bars = f"the paper's error bars ({place}){others}"
+        sources.append((printed, _variances_of_paper(printed), bars))
+    for spec, variances, source in sources:
+        pools: dict[tuple[Metric, bool], list[Variance]] = defaultdict(list)
+        for entry, each in variances.items():
+            pools[_kind(spec, entry)].append(each)
+        samples = {
+            pick: [variances[pick]] if pick in variances else pools[_kind(grid.spec, pick)]
+            for pick in picks
+        }
+        if all(samples.values()):
+            pooled = "" if variances.keys() >= {*picks} else "; pooled for entries without"
+            return {pick: _pool(each) for pick, each in samples.items()}, source + pooled
     return {}, ""
 
 
-def _from_rows(claim: Claim, table: Table, picks: Sequence[Position]) -> Deviations:
-    variances: dict[Position, tuple[float, int]] = {}  # with degrees of freedom
-    for row, column in ((row, column) for row in table.lines for column in table.columns):
-        entry = find_entry(claim, table, (row, column.label))
-        values = [*entry.values.values()]
+def _variances_of_rows(claim: Claim, table: Table) -> dict[Position, Variance]:
+    variances = {}
+    for row, column in product(table.lines, table.columns):
+        values = [*find_entry(claim, table, (row, column.label)).values.values()]
         if len(values) > 1 and (square := variance(values)) > 0:
             variances[row, column.label] = square, len(values) - 1
-    return _complete(table.spec, variances, picks)
+    return variances
 
 
-def _from_paper(spec: TableSpec, printed: TableSpec, picks: Sequence[Position]) -> Deviations:
+def _variances_of_paper(printed: TableSpec) -> dict[Position, Variance]:
     least = ROUNDED_TO_0 * 10**-printed.decimals
-    variances = {
+    return {
         place: (max(number.error, least) ** 2, 1)
         for place, number in printed.published.items()
         if number.error is not None
     }
-    return _complete(spec, variances, picks, printed)
 
 
-def _complete(
-    spec: TableSpec,
-    variances: Mapping[Position, tuple[float, int]],
-    picks: Sequence[Position],
-    printed: TableSpec | None = None,
-) -> Deviations:
-    """Return the standard deviation of each of `picks`, pooled where it has none of its own.
-
-    Nothing if one has none at all.
-    """
-    pools: dict[tuple[Metric, bool], list[tuple[float, int]]] = defaultdict(list)
-    for place, square in variances.items():
-        pools[_kind(printed or spec, place)].append(square)
-    deviations = {}
-    for pick in picks:
-        squares = [variances[pick]] if pick in variances else pools[_kind(spec, pick)]
-        if not squares:
-            return {}
-        deviations[pick] = _pool(squares)
-    return deviations
-
-
-def _pool(squares: Sequence[tuple[float, int]]) -> float:
-    """Return the standard deviation of several variances with their degrees of freedom."""
-    freedom = sum(count for _, count in squares)
-    return math.sqrt(sum(square * count for square, count in squares) / freedom)
+def _pool(variances: Sequence[Variance]) -> float:
+    """Return the standard deviation that several variances estimate together."""
+    freedom = sum(count for _, count in variances)
+    return math.sqrt(sum(square * count for square, count in variances) / freedom)
 
 
 def _kind(spec: TableSpec, place: Position) -> tuple[Metric, bool]:

@@ -102,13 +102,14 @@ def head_lines(powers: Sequence[ClaimPower]) -> list[str]:
     chance is unknown, unless there is one seed, which decides nothing.
     """
     weak = [each for each in powers if each.chance is not None and each.chance < POWER]
-    parts = [f"{each.claim.name} {each.enough or each.obstacle}" for each in weak]
     text = ""
-    if parts:
-        text = f"Power: seeds for a chance of 80 %: {', '.join(parts)} (normbench.cost)."
+    if weak:
+        numbers = [f"{each.enough or each.obstacle} for {each.claim.name}" for each in weak]
+        numbers[0] = numbers[0].replace(" for ", " seeds for ", 1)
+        text = f"Power: {', '.join(numbers)} (80 % chance to confirm; normbench.cost)."
     elif powers and all(each.seeds < 2 for each in powers):
         text = (
-            "Power: one seed decides no claim, and no printed spread tells how many would "
+            "Power: one seed decides no claim; the paper's numbers do not tell how many would "
             "(normbench.cost)."
         )
     return wrap(text, WIDTH, initial_indent="# ", subsequent_indent="# ")

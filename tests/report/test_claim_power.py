@@ -17,6 +17,8 @@ from normbench.report.power_text import grid_line, head_lines, power_lines
 from normbench.report.table_spec import Position
 from normbench.results import Row
 from support.slow import slow_except
+from support.verdict_rates import AFTER, PAGE, read
+from support.verdict_scenarios import EVERY_NETWORK, POWER
 
 SPECS = {each.name: each for each in specs()}
 A: Position = (("A",), ("",))
@@ -73,7 +75,10 @@ def test_error_bars_of_a_table_are_standard_deviations() -> None:
 
 def test_error_bars_may_be_in_another_table_and_for_other_rows() -> None:
     of_sn = power("sweeps=sn_input")["input_size_over_sample_size"]
-    assert of_sn.source == "the paper's error bars (random initializations)"
+    assert (
+        of_sn.source
+        == "the paper's error bars (random initializations); pooled for entries without"
+    )
     assert (of_sn.seeds, of_sn.chance, of_sn.difference, of_sn.enough) == (1, 0.0, None, 2)
 
 
@@ -218,6 +223,32 @@ def test_a_grid_says_what_more_seeds_would_show() -> None:
     assert grid_line(1.0, 1).count(" with ") + grid_line(1.0, 1).count("\nwith ") == 3
 
 
+def numbers_of_page(title: str) -> list[list[str]]:
+    """Return the body of a table in docs/statistics.md."""
+    _, _, text = PAGE.read_text().partition(f"<!-- {title} -->\n")
+    lines = text.partition("\n\n")[0].splitlines()
+    return [
+        [each.strip() for each in line.strip("|").split("|")] for line in lines if ":--" not in line
+    ]
+
+
+@pytest.mark.parametrize(("line", "other"), [(1, 1.0), (2, 3.0)])
+def test_the_page_has_the_smallest_differences(line: int, other: float) -> None:
+    table = numbers_of_page("smallest differences")
+    for seeds, printed in zip(table[0][1:], table[line][1:], strict=True):
+        shown = smallest_effect(UNIT, {A: 1.0, B: other}, int(seeds))
+        assert shown == pytest.approx(float(printed), rel=0.06)  # of 200,000 draws, here 2,000
+
+
+@pytest.mark.parametrize("name", EVERY_NETWORK)
+def test_the_page_has_the_chances_of_both_simulations(name: str) -> None:
+    ((judged, chance),) = [
+        line[1:] for line in numbers_of_page("power of claims") if line[0] == name
+    ]
+    assert judged == read(AFTER)[f"{name}, true as printed", POWER, "once", 3, "equal"]
+    assert abs(float(judged) - float(chance)) < 4
+
+
 # What the sweeps of the papers' tables say about themselves
 
 
@@ -230,5 +261,5 @@ def test_a_grid_says_what_more_seeds_would_show() -> None:
 def test_the_head_of_a_sweep_says_which_claims_need_more_seeds(sweep: str) -> None:
     head = (SWEEPS / f"{sweep}.yaml").read_text().split("\ndefaults", 1)[0]
     lines = head_lines([*power(f"sweeps={sweep}").values()])
-    said = re.search(r"(?m)^# Power: .*(\n#  .*)*", head)
+    said = re.search(r"(?ms)^# Power: .*?normbench\.cost\)\.$", head)
     assert (said[0].splitlines() if said else []) == lines
