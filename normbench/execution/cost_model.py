@@ -100,9 +100,13 @@ class Computation:
 
 @dataclass(frozen=True)
 class Estimate:
-    """Cost of a number of cells; `impossible` ones of them cannot work and are not trained."""
+    """Cost of a number of cells; `impossible` ones of them cannot work and are not trained.
+
+    `seeds` has the fewest and the most seeds of cells that differ in the seed alone.
+    """
 
     cells: int
+    seeds: tuple[int, int]
     impossible: int
     trained: tuple[Computation, ...]
 
@@ -166,6 +170,7 @@ def estimate(
     costs = Costs(rows, rate)
     trained: dict[str, Computation] = {}
     impossible: list[str] = []
+    seeds = Counter(replace(cell, seed=0).id for cell in cells).values()
     for cell in cells:
         try:
             key, computation = costs.find(cell)
@@ -177,7 +182,8 @@ def estimate(
             trained[key] = replace(first, finished=True)
     if not trained:
         raise BadInput(impossible[0])
-    return Estimate(len(cells), len(impossible), tuple(trained.values()))
+    ends = min(seeds), max(seeds)
+    return Estimate(len(cells), ends, len(impossible), tuple(trained.values()))
 
 
 class Costs:

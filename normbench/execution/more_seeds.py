@@ -18,7 +18,8 @@ from normbench.execution.cost_model import Computation, Costs
 from normbench.execution.missing_cells import missing_cells, missing_places
 from normbench.report.additions import Addition, Additions, configuration, merge, subtract
 from normbench.report.claim_results import ClaimResult
-from normbench.report.forecast import MOST_SEEDS, WANTED, Forecast, Prospect
+from normbench.report.forecast import MOST_SEEDS, Forecast, Prospect
+from normbench.report.power import POWER
 from normbench.results import Row
 
 UNKNOWN = 0.5  # chance that is counted where no seeds tell how results vary
@@ -219,7 +220,7 @@ def refusals(candidates: Candidates, chosen: Additions, budget: float) -> list[s
 
 def decides(prospect: Prospect, additions: Additions) -> bool:
     """Return True if additions, perhaps for other verdicts, suffice for this one."""
-    return _chance(prospect.forecast(additions)) >= WANTED
+    return _chance(prospect.forecast(additions)) >= POWER
 
 
 def gain(wanted: Sequence[Prospect], before: Additions, after: Additions) -> float:

@@ -118,7 +118,7 @@ def complete_plan(entries: Sequence[Entry]) -> dict[str, Addition]:
     Nothing if a planned number cannot be reached, because an entry has more seeds than planned, or
     if it is reached and no larger one is planned.
     """
-    missing = [entry for entry in entries if not is_planned(entry)]
+    missing = [each for each in entries if not is_planned(len(each.values), each.source_runs)]
     plans = [(entry, next_planned(entry)) for entry in missing or entries]
     additions: dict[str, Addition] = {}
     for entry, plan in plans:

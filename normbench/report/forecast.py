@@ -23,12 +23,12 @@ from normbench.report.additions import (
     share_seeds,
 )
 from normbench.report.claim_results import ClaimResult, Verdict
+from normbench.report.power import POWER
 from normbench.report.table import Entry
 from normbench.report.table_spec import Position
 from normbench.report.verdicts import Comparison, comparisons, judge_comparisons, judge_each
 from normbench.results import Row
 
-WANTED = 0.8  # chance to be decided at which a number of seeds is proposed
 MOST_SEEDS = 50  # of an entry
 REPETITIONS = 200  # a chance of 80 % has a standard error of 3 points
 
@@ -133,7 +133,7 @@ class Prospect:
         """Return the seeds to add; nothing if `MOST_SEEDS` of an entry would not suffice.
 
         The planned number of seeds comes first, because it alone has an interval of 95 %. Beyond
-        it, as many as decide the verdict with a chance of `WANTED`, if the estimate is true.
+        it, as many as decide the verdict with a chance of `POWER`, if the estimate is true.
         """
         entries = [*self.limiting.values()]
         if self.lacking:
@@ -154,7 +154,7 @@ class Prospect:
         return enlarge(sizes, enough)
 
     def _hardly_decides(self, additions: Additions) -> bool:
-        return (self.forecast(additions).chance or 0.0) < WANTED
+        return (self.forecast(additions).chance or 0.0) < POWER
 
     def forecast(self, additions: Additions) -> Forecast:
         """Return the forecast with additions, of which some may be of other verdicts."""

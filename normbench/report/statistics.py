@@ -133,6 +133,14 @@ def mcnemar(only_first: int, only_second: int) -> float:
     return min(1.0, 2 * tail / (1 << images))
 
 
+def bonferroni(comparisons: int, confidence: float) -> float:
+    """Return the confidence of each of several intervals that hold together with `confidence`.
+
+    Bonferroni's correction (Dunn 1961).
+    """
+    return 1 - (1 - confidence) / comparisons
+
+
 def _quantile(confidence: float, freedom: float, among: int) -> float:
     """Return Student's quantile of a pair, or of the widest pair among several samples."""
     if among > 2:

@@ -5,7 +5,6 @@ whole interval lies on one side of the claim's bound, undecided if it contains t
 no interval, untested where rows are missing. The paper's own numbers are compared by sign only.
 """
 
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,10 +12,15 @@ from statistics import fmean
 
 from normbench.report import statistics
 from normbench.report.claim_results import ClaimResult, Outcome, PublishedEffect, Verdict
-from normbench.report.claims import Claim, claim_alternatives, claim_weights
+from normbench.report.claims import (
+    Claim,
+    claim_alternatives,
+    claim_comparisons,
+    claim_weights,
+)
 from normbench.report.image_intervals import widen_over_images
 from normbench.report.planned_seeds import UNPLANNED, UNPLANNED_TEXT, confidence
-from normbench.report.statistics import Effect
+from normbench.report.statistics import Effect, bonferroni
 from normbench.report.table import Entry, Table
 from normbench.report.table_spec import Position, TableSpec
 
@@ -68,13 +72,10 @@ class Comparison:
 
 def comparisons(claim: Claim, table: Table) -> list[Comparison]:
     """Return the comparisons of a claim in a table, all of which it says hold."""
-    alternatives = list(claim_alternatives(claim, table.spec))
-    compared = [alternatives] if claim.average else [[picks] for picks in alternatives]
-    weighted = [_mean_weights(claim, picks) for picks in compared]
     # An entry may be in several comparisons of a mean; it has one weight and one sample.
     return [
-        Comparison({pick: _entry_at(claim, table, pick) for pick in weights}, weights)
-        for weights in weighted
+        Comparison({pick: find_entry(claim, table, pick) for pick in weights}, weights)
+        for weights in claim_comparisons(claim, table.spec)
     ]
 
 
@@ -103,25 +104,6 @@ def judge_each(
     return verdicts
 
 
-def _mean_weights(
-    claim: Claim, alternatives: Sequence[Sequence[Position]]
-) -> dict[Position, float]:
-    """Return the weight of each entry in the mean of comparisons; a repeated entry has one."""
-    total: dict[Position, float] = defaultdict(float)
-    for picks in alternatives:
-        for pick, weight in zip(picks, claim_weights(claim, picks), strict=True):
-            total[pick] += weight / len(alternatives)
-    return total
-
-
-def _bonferroni(comparisons: int, level: float) -> float:
-    """Return the confidence of each of several intervals that hold together with that of `level`.
-
-    Bonferroni's correction (Dunn 1961).
-    """
-    return 1 - (1 - level) / comparisons
-
-
 def _judge_one(
     claim: Claim,
     entries: Mapping[Position, Entry],
@@ -138,7 +120,7 @@ def _judge_one(
     level = confidence(entries.values())
     verdict = _compare(claim, entries, weights, level, root)
     if verdict.outcome == "refuted":
-        verdict = _compare(claim, entries, weights, _bonferroni(comparisons, level), root)
+        verdict = _compare(claim, entries, weights, bonferroni(comparisons, level), root)
     effect = verdict.effect
     if level == UNPLANNED and effect is not None and effect.low != effect.high:
         return replace(verdict, reason=UNPLANNED_TEXT)
@@ -154,7 +136,7 @@ def _compare(
 ) -> Verdict:
     values = [list(entry.values.values()) for entry in entries.values()]
     # The best of several was chosen by these same numbers, so its interval covers all of them.
-    level = _bonferroni(max(entry.among for entry in entries.values()), level)
+    level = bonferroni(max(entry.among for entry in entries.values()), level)
     over_images: Effect | None = None
     if claim.kind == "spread":
         effect = statistics.spread(values, level)
@@ -201,7 +183,8 @@ def judge_published(claim: Claim, spec: TableSpec) -> PublishedEffect | None:
     return PublishedEffect(all(_holds(claim, effect) for effect in effects), weakest, unverified)
 
 
-def _entry_at(claim: Claim, table: Table, pick: Position) -> Entry:
+def find_entry(claim: Claim, table: Table, pick: Position) -> Entry:
+    """Return the entry of `table` at `pick`, with the metric that the claim compares."""
     index = [column.label for column in table.columns].index(pick[1])
     entry = table.lines[pick[0]][index]
     return replace(entry, metric=claim.metric) if claim.metric else entry
@@ -261,11 +244,11 @@ def _decide(claim: Claim, effect: Effect) -> Verdict:
 
 
 def _holds(claim: Claim, effect: float) -> bool:
-    slack = _slack(claim, effect)
-    return slack >= 0 if claim.two_sided or claim.kind == "not_lower" else slack > 0
+    distance = slack(claim, effect)
+    return distance >= 0 if claim.two_sided or claim.kind == "not_lower" else distance > 0
 
 
-def _slack(claim: Claim, effect: float) -> float:
+def slack(claim: Claim, effect: float) -> float:
     """Return the distance of an effect from the bound, negative where the claim does not hold."""
     if claim.two_sided:
         return claim.bound - abs(effect)
@@ -285,7 +268,7 @@ def _weakest(claim: Claim, verdicts: Sequence[Verdict]) -> Verdict:
     def strength(verdict: Verdict) -> tuple[int, float]:
         effect = verdict.effect
         ends = [] if effect is None else [effect.low, effect.high, effect.value]
-        slacks = [_slack(claim, end) for end in ends if end is not None]
+        slacks = [slack(claim, end) for end in ends if end is not None]
         return _WEAKEST_FIRST.index(verdict.outcome), min(slacks, default=0.0)
 
     return min(verdicts, key=strength)

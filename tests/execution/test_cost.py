@@ -327,7 +327,7 @@ def test_the_command_says_what_a_sweep_costs(
     row = timed(2000, "sweeps=proxy_norm_2_small", "norm=bn", "reg=none", "seed=0")
     write(tmp_path / "default" / row.id, row)
     assert main(["sweeps=proxy_norm_2_small", "seed=0", f"runs={tmp_path}"]) == 0
-    basis, head, rest = capsys.readouterr().out.partition("20 cells; 20 computations\n")
+    basis, head, rest = capsys.readouterr().out.partition("20 cells, 1 seed; 20 computations\n")
     assert basis.split() == f"Hours as measured in finished runs below runs={tmp_path}.".split()
     lines = [head, *rest.splitlines()]
     (bn,) = (line for line in lines if line.startswith("bn in resnet14_v2 "))
@@ -345,7 +345,7 @@ def test_a_grid_needs_no_flag_and_an_estimate_no_rows(capsys: pytest.CaptureFixt
     assert first.startswith(
         "Hours on a device that trains ResNet-50 at rate=900 images per second."
     )
-    assert "\n\n4 cells; 3 computations\n" in first
+    assert "\n\n4 cells, 1 seed; 3 computations\n" in first
     assert "hours of one device of rate=900" in first
     assert "Scaled by multiply-adds from ResNet-50" in first
     assert "do not reach such rates" in first  # an image of 32x32 is little work

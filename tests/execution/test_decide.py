@@ -207,7 +207,6 @@ def test_cells_that_share_a_computation_cost_one(tmp_path: Path, decide: Decide)
 def test_a_computation_that_another_cell_has_trained_costs_nothing(decide: Decide) -> None:
     words = ("protocol=fixed_global_batch", "workers=null", "global_batch=128")
     (cell,) = cells("norm=gn", "batch=8", *words)
-    third = {"computation": replace(cell, seed=2).computation}
     rows = write([70.0, 71.0], "norm=gn", "batch=4", *words)
     rows += [
         replace(row, **third) for row in write([70.0, 71.0, 72.0], "norm=gn", "batch=8", *words)[2:]

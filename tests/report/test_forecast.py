@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 from normbench.report.additions import Additions, configuration, extend, merge, reach, subtract
-from normbench.report.forecast import MOST_SEEDS, WANTED, Prospect
+from normbench.report.forecast import MOST_SEEDS, Prospect
 from normbench.report.pivot import tables
 from normbench.report.planned_seeds import UNPLANNED, is_planned, next_planned
+from normbench.report.power import POWER
 from normbench.report.statistics import welch_contrast
 from normbench.report.table import Entry
 from normbench.report.table_spec import TableSpec, spec
@@ -78,8 +79,8 @@ def test_the_next_planned_number_completes_the_plan_of_file_or_command(
         (addition,) = reach(entry(typed, sweep), number, one_by_one=of_command == 1).values()
         assert addition.command_seeds == of_command
         completed, new = extend(entry(typed, sweep), {configuration(addition.row): addition})
-        values = dict.fromkeys([*completed.values, *new], 70.0)
-        assert is_planned(replace(completed, differences=values))
+        assert len({*completed.values, *new}) == number
+        assert is_planned(number, completed.source_runs)
 
 
 @pytest.mark.parametrize(
@@ -100,9 +101,8 @@ def test_other_numbers_of_added_seeds_never_pass_as_planned(
         plan = next_planned(before)
         one_by_one = plan is not None and plan == (number, 1)
         extended, new = extend(before, reach(before, number, one_by_one=one_by_one))
-        values = dict.fromkeys([*before.values, *new], 70.0)
-        assert len(values) == number
-        if is_planned(replace(extended, differences=values)):
+        assert len({*before.values, *new}) == number
+        if is_planned(number, extended.source_runs):
             passed.add(number)
     assert passed == planned
 
@@ -136,18 +136,18 @@ def test_beyond_the_plan_the_number_has_about_doubled() -> None:
         assert few.half_width is not None
         if number == 4:
             assert forecast.half_width > few.half_width
-        assert (forecast.chance or 0.0) < WANTED
+        assert (forecast.chance or 0.0) < POWER
 
 
 def test_the_proposed_number_decides_in_four_of_five_cases_and_fewer_do_not() -> None:
     some = undecided()
     additions = some.propose(one_hour)
-    assert (some.forecast(additions).chance or 0.0) >= WANTED
+    assert (some.forecast(additions).chance or 0.0) >= POWER
     fewer = {
         name: replace(each, seeds=frozenset(sorted(each.seeds)[:-1]))
         for name, each in additions.items()
     }
-    assert (some.forecast(fewer).chance or 0.0) < WANTED
+    assert (some.forecast(fewer).chance or 0.0) < POWER
 
 
 def test_a_chance_is_that_of_the_judges_interval() -> None:
@@ -187,7 +187,7 @@ def test_what_fifty_seeds_would_not_decide_is_not_proposed() -> None:
     additions: Additions = {}
     for each in widest.entries.values():
         additions = merge(additions, reach(each, MOST_SEEDS))
-    assert (widest.forecast(additions).chance or 0.0) < WANTED
+    assert (widest.forecast(additions).chance or 0.0) < POWER
 
 
 def test_only_undecided_comparisons_get_seeds() -> None:
