@@ -123,8 +123,8 @@ def _conditions(table: Table, place: Position) -> Iterator[tuple[str, Any]]:
         if header.label == label
     ]
     levels = [level for header in headers for level in header.conditions]
-    found = [pair for level in levels for pair in level[min(table.scale, len(level) - 1)].items()]
-    yield from sorted(found, key=lambda pair: "." in pair[0])
+    options = [pair for level in levels for pair in level[min(table.scale, len(level) - 1)].items()]
+    yield from sorted(options, key=lambda pair: "." in pair[0])
 
 
 def _entry(table: Table, place: Position) -> Entry:

@@ -38,7 +38,7 @@ class Trainings:
     def __init__(self, rows: Iterable[Row], words: Sequence[str]) -> None:
         self.costs, self.words = Costs(rows), words
         self.composed: dict[str, tuple[Cell, Settings]] = {}
-        self.found: dict[tuple[str, int], tuple[str, Computation]] = {}
+        self.known_computations: dict[tuple[str, int], tuple[str, Computation]] = {}
 
     def compose(self, row: Row) -> tuple[Cell, Settings]:
         """Return the cell of a run, and the settings of the words that are added.
@@ -76,21 +76,21 @@ class Trainings:
 
     def computations(self, additions: Additions) -> dict[str, Computation]:
         """Return what is trained for additions, by a key that cells share if one serves them."""
-        found = dict(
+        computations = dict(
             self._find(name, each.row, seed)
             for name, each in additions.items()
             for seed in sorted(each.seeds)
         )
-        return {key: each for key, each in found.items() if not each.finished}
+        return {key: each for key, each in computations.items() if not each.finished}
 
     def _find(self, name: str, row: Row, seed: int) -> tuple[str, Computation]:
-        if (name, seed) not in self.found:
+        if (name, seed) not in self.known_computations:
             cell = replace(self.compose(row)[0], seed=seed)
             try:
-                self.found[name, seed] = self.costs.find(cell)
+                self.known_computations[name, seed] = self.costs.find(cell)
             except Impossible as reason:
                 raise BadInput(f"norm={row.norm} batch={row.batch} cannot work: {reason}") from None
-        return self.found[name, seed]
+        return self.known_computations[name, seed]
 
     def hours(self, additions: Additions) -> float:
         """Return the hours of additions, one training after the other."""
@@ -102,7 +102,7 @@ class Trainings:
 
 
 class Candidates:
-    """What each claim needs that is undecided, or untested because a few cells have no runs.
+    """Seeds for each undecided claim, and cells for claims that are untested for lack of a few.
 
     Args:
         judged: all verdicts of a report.
