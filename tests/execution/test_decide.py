@@ -140,6 +140,7 @@ def test_a_decided_claim_is_not_proposed(decide: Decide) -> None:
     assert proposal.code == 0
     assert "\nbn_falls " in proposal.out
     assert "\nbn_falls_below_gn" not in proposal.out
+    assert "left out" not in proposal.out
     assert not any("norm=gn" in words for words in commands(proposal))
 
 

@@ -193,8 +193,8 @@ def test_what_fifty_seeds_would_not_decide_is_not_proposed() -> None:
 def test_only_undecided_comparisons_get_seeds() -> None:
     rows = [
         *rows_of("gn", 70.8, 3), *rows_of("bn", 70.0, 3),
-        *runs("gn", 16, [80.0, 80.1, 80.2]), *runs("bn", 16, [70.0, 70.1, 70.2]),
-        *runs("gn", 64, [80.0, 80.1, 80.2]), *runs("bn", 64, [70.0, 70.1, 70.2]),
+        *(row for norm, mean in (("gn", 80.0), ("bn", 70.0)) for batch in (16, 64)
+          for row in runs(norm, batch, [mean + each for each in NOISE[:3]])),
     ]  # fmt: skip
     additions = prospect(rows, higher=[["GN", "*"], ["BN", "*"]]).propose(one_hour)
     assert {each.row.batch for each in additions.values()} == {4}
