@@ -73,7 +73,7 @@ def _print_power(cells: Sequence[Cell], settings: Settings, rows: Sequence[Row])
 
     planned = [Row(**cell.description(settings.sweep), status="ok") for cell in cells]
     if powers := find_power(planned, rows):
-        print("\n".join(["", *power_lines(powers, settings.runs)]))
+        print("\n".join(power_lines(powers, settings.runs)))
     elif deviation := pooled_deviation(planned, rows):
         print(f"\n{grid_line(deviation, len({cell.seed for cell in cells}))}")
 

@@ -38,6 +38,7 @@ class ClaimPower:
     """Chance that the seeds of a sweep confirm a claim, if its paper's numbers are the truth.
 
     Args:
+        setting: of the sweep's runs, as typed.
         seeds: fewest of an entry that the claim compares.
         confidence: of the intervals that the report would have.
         source: where standard deviations over seeds come from, "" if they are unknown.
@@ -51,6 +52,7 @@ class ClaimPower:
 
     claim: Claim
     spec: TableSpec
+    setting: str
     seeds: int
     confidence: float
     source: str
@@ -111,7 +113,7 @@ def _power(claim: Claim, grid: Table, deviations: Deviations, source: str) -> Cl
         enough = seeds_to_confirm(claim, spec, means, deviations)
         obstacle = "" if enough else f"more than {MOST}"
     return ClaimPower(
-        claim, spec, seeds, confidence, source if deviations else "", chance, difference, enough,
+        claim, spec, grid.setting_text, seeds, confidence, source, chance, difference, enough,
         obstacle, published is not None and published.unverified,
     )  # fmt: skip
 
@@ -177,7 +179,9 @@ def _find_deviations(
     sources = [(grid.spec, _variances_of_rows(claim, each), "finished runs") for each in trained]
     if claim.metric is None:
         place = printed.place.rpartition(", ")[2] or printed.name
-        others = ", of its networks and data and not of these" if grid.deviations else ""
+        others = (
+            ", of its own setting, until two seeds of this one are there" if grid.deviations else ""
+        )
         bars = f"the paper's error bars ({place}){others}"
         sources.append((printed, _variances_of_paper(printed), bars))
     for spec, variances, source in sources:

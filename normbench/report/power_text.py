@@ -1,5 +1,6 @@
 """Text about the power of a sweep, for `normbench.cost` and for the heads of sweeps."""
 
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from textwrap import fill, wrap
 
@@ -32,11 +33,14 @@ _SECOND: Position = (("second",), ("",))
 
 def power_lines(powers: Sequence[ClaimPower], runs: str) -> Iterator[str]:
     """Yield a table of the claims of a sweep, and notes; `runs` is the folder of finished runs."""
-    for table in dict.fromkeys(each.spec.name for each in powers):
-        of_table = [each for each in powers if each.spec.name == table]
-        yield f"Claims of table {table} ({of_table[0].spec.source})"
+    tables: dict[tuple[str, str], list[ClaimPower]] = defaultdict(list)
+    for each in powers:
+        tables[each.spec.name, each.setting].append(each)
+    several = len(tables) > len({name for name, _ in tables})
+    for (name, setting), of_table in tables.items():
+        place = setting if several else of_table[0].spec.source
+        yield from ("", *wrap(f"Claims of table {name} ({place})", WIDTH), "")
         width = max(len(each.claim.name) for each in of_table)
-        yield ""
         yield _line("", ("seeds", "chance", "shows", f"seeds for {_percent(POWER)}"), width)
         for each in of_table:
             yield _line(each.claim.name, _values(each), width)

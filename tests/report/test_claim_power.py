@@ -96,7 +96,7 @@ def test_the_table_with_deviations_is_one_of_the_same_paper(name: str) -> None:
 
 def test_a_sweep_of_other_networks_says_whose_error_bars_these_are() -> None:
     (source,) = {each.source for each in power("sweeps=nf_2_small").values()}
-    assert source == "the paper's error bars (table 2), of its networks and data and not of these"
+    assert source.startswith("the paper's error bars (table 2), of its own setting, until ")
 
 
 @pytest.mark.parametrize("spread", [0.2, 2.0])
@@ -191,7 +191,7 @@ def test_seeds_of_a_grid_show_the_difference_that_its_rows_tell() -> None:
 def test_the_table_says_how_likely_each_claim_is_confirmed() -> None:
     text = "\n".join(power_lines([*power("sweeps=nf_2").values()], "runs"))
     assert text.startswith(
-        "Claims of table nf_2 (NF-ResNets (Brock et al. 2021), section 5.1, table 2)"
+        "\nClaims of table nf_2 (NF-ResNets (Brock et al. 2021), section 5.1, table 2)"
     )
     line = next(line for line in text.splitlines() if line.startswith("nf_unaffected_from_8_to_4"))
     assert re.fullmatch(r"\S+ +5 +7\d % +0\.2\d?  6", line)
@@ -202,6 +202,14 @@ def test_the_table_says_how_likely_each_claim_is_confirmed() -> None:
     assert "99.9 %" not in text
     assert "?" not in text
     assert max(map(len, text.splitlines())) <= 100
+
+
+def test_a_grid_of_several_settings_has_a_table_of_each() -> None:
+    rows = planned("sweeps=nf_2", "norm=bn", "recipe.epochs=2,3")
+    text = "\n".join(power_lines(find_power(rows, []), "runs"))
+    headings = text.split("Claims of table nf_2 ")[1:]
+    assert ["recipe.epochs=2" in each for each in headings] == [True, False]
+    assert ["recipe.epochs=3" in each for each in headings] == [False, True]
 
 
 def test_notes_say_what_limits_the_numbers() -> None:
