@@ -8,8 +8,8 @@ takes the number of seeds with which the claim would be decided in four of five 
 the present means and standard deviations were true; seeds are given where they vary most. Claims
 whose table lacks a few cells get these. Of all of this, what decides most claims per hour is chosen
 until the hours are used. Runs that several claims share count once, and claims that more seeds than
-planned may leave undecided again are subtracted. Hours are those of one training after the other,
-from the speed of finished runs.
+planned may leave undecided again are subtracted; with claim=NAME only the named ones count. Hours
+are those of one training after the other, from the speed of finished runs.
 
 run=true trains the proposal as `python -m normbench` does, and prints the new verdicts; without it
 the commands are printed. Other words are added to these commands, as jobs=2, logger=none or
@@ -117,7 +117,7 @@ def _decide(
         additions = merge(additions, step.additions)
     print(f"of {count(len(wanted), 'verdict')}: {count_verdicts(wanted)}")
     for reason, number in candidates.left_out.items():
-        print(f"left out: {number} {reason}")
+        print(f"left out: {count(number, 'verdict')} {reason}")
     reasons = refusals(candidates, additions, options.hours)
     if not steps and reasons:
         raise BadInput(f"nothing is proposed; {'; '.join(reasons)}")

@@ -260,7 +260,7 @@ def test_what_fifty_seeds_would_not_decide_is_left_out(decide: Decide) -> None:
     write([70.0, 73.0, 76.1], "norm=bn", "batch=4")
     nothing = decide("hours=9", CLAIM)
     assert (nothing.code, commands(nothing)) == (0, [])
-    assert "left out: 1 that 50 seeds of an entry would hardly decide" in nothing.out
+    assert "left out: 1 verdict that 50 seeds of an entry would hardly decide" in nothing.out
 
 
 # Training
