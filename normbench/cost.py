@@ -9,6 +9,12 @@ on the same data, preferably with the same normalizer and batch. Without such ro
 multiply-adds from the speed of ResNet-50: rate=N or, without that, one V100's (table 4 of
 NF-ResNets). The first lines say which of these it is.
 
+Below the costs of a paper's sweep, a table says for each claim about its results how likely its
+seeds confirm it if the paper's numbers are true, the smallest difference that they show, and the
+seeds that would confirm it in 80 % of cases. Standard deviations over seeds are those of finished
+rows below runs=DIR or else the paper's. Of another grid with finished rows it says the smallest
+difference of two accuracies that its seeds show.
+
 Grouped convolutions are slower than their multiply-adds suggest, so these count several times: in
 table 5 of that paper, EfficientNet-B0 trains at half the speed of ResNet-50.
 """
@@ -26,7 +32,7 @@ from multiprocessing import get_context
 from normbench.config import cli
 from normbench.config.cells import Cell, Settings
 from normbench.config.compose import compose
-from normbench.results import read
+from normbench.results import Row, read
 
 
 @dataclass(frozen=True)
@@ -50,9 +56,26 @@ def main(arguments: Sequence[str]) -> int:
     from normbench.execution.cost_model import estimate
     from normbench.execution.cost_table import print_estimate
 
-    estimated = estimate(cells, read(settings.runs), options.rate)
+    rows = read(settings.runs)
+    estimated = estimate(cells, rows, options.rate)
     print_estimate(estimated, options.rate, settings.runs, force=settings.force)
+    _print_power(cells, settings, rows)
     return 0
+
+
+def _print_power(cells: Sequence[Cell], settings: Settings, rows: Sequence[Row]) -> None:
+    """Print which claims the seeds of a paper's sweep decide, or the differences that a grid shows.
+
+    Of a grid that is no such sweep nothing, unless finished rows tell its spread.
+    """
+    from normbench.report.claim_power import find_power, pooled_deviation
+    from normbench.report.power_text import grid_line, power_lines
+
+    planned = [Row(**cell.description(settings.sweep), status="ok") for cell in cells]
+    if powers := find_power(planned, rows):
+        print("\n".join(power_lines(powers, settings.runs)))
+    elif deviation := pooled_deviation(planned, rows):
+        print(f"\n{grid_line(deviation, len({cell.seed for cell in cells}))}")
 
 
 def _compose(words: list[str]) -> tuple[list[Cell], Settings | None]:
@@ -70,6 +93,7 @@ def _compose(words: list[str]) -> tuple[list[Cell], Settings | None]:
         ) as pool:
             composed = pool.submit(compose, words)
             import_module("normbench.execution.cost_table")
+            import_module("normbench.report.power_text")
             return composed.result()
     except (BrokenProcessPool, OSError):  # it was killed, or cannot be started
         return compose(words)

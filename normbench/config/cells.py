@@ -178,7 +178,7 @@ class Cell:
         if self.init_from is not None:
             words.append(f"init_from={self.init_from}")
         if self.init_only is not None:
-            words.append(f"init_only={_format_value([*self.init_only])}")
+            words.append(f"init_only={format_value([*self.init_only])}")
         return " ".join(words)
 
     @property
@@ -192,7 +192,7 @@ class Cell:
     def unverified(self) -> list[str]:
         """Options of a paper's protocol whose values no source gives, with our values."""
         return [
-            f"{group}.{key}={_format_value(getattr(self, group).options[key])}"
+            f"{group}.{key}={format_value(getattr(self, group).options[key])}"
             for group in GROUPS
             for key in getattr(self, group).unverified
         ]
@@ -283,14 +283,14 @@ def user_code(group: str, name: str, target: Any) -> str:
 def _words(key: str, value: Any) -> list[str]:
     """Return an option as it is typed; entries of a mapping are added to it one by one."""
     if isinstance(value, Mapping):
-        return [f"+{key}.{inner}={_format_value(each)}" for inner, each in sorted(value.items())]
-    return [f"{key}={_format_value(value)}"]
+        return [f"+{key}.{inner}={format_value(each)}" for inner, each in sorted(value.items())]
+    return [f"{key}={format_value(value)}"]
 
 
-def _format_value(value: Any) -> str:
+def format_value(value: Any) -> str:
     """Return a value as it is typed on the command line."""
     if isinstance(value, list):
-        return f"[{','.join(map(_format_value, value))}]"  # no space: options are separated by one
+        return f"[{','.join(map(format_value, value))}]"  # no space: options are separated by one
     if value is None:
         return "null"
     return str(value).lower() if isinstance(value, bool) else str(value)

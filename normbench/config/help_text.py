@@ -15,6 +15,7 @@ Other commands (each has --help):
                                  models NAME norm=N: size, and the layers that N replaces;
                                  recipes NAME: learning rate over the training
   python -m normbench.cost       hours of a command line before it is started
+  python -m normbench.decide     seeds that decide most undecided claims in some hours
   python -m normbench.status     runs by state: finished, running, failed ...
   python -m normbench.report     tables, figures and claims from finished runs, without torch
   python -m normbench.dashboard  W&B workspaces and report pages from finished runs

@@ -79,7 +79,8 @@ def _table(estimated: Estimate) -> Iterator[str]:
     """Yield a line for each pair of normalizer and architecture, and their sum."""
     refused = f", {estimated.impossible} of them cannot work" if estimated.impossible else ""
     computations = _count_of(estimated.computations, "computation")
-    yield f"{_count_of(estimated.cells, 'cell')}{refused}; {computations}\n"
+    cells = f"{_count_of(estimated.cells, 'cell')}, {_seeds_of(estimated)}"
+    yield f"{cells}{refused}; {computations}\n"
     groups: dict[tuple[str, str], list[Computation]] = {}
     for each in estimated.trained:
         groups.setdefault((each.title, each.rate.source), []).append(each)
@@ -96,6 +97,11 @@ def _table(estimated: Estimate) -> Iterator[str]:
 
 def _count_of(number: int, what: str) -> str:
     return f"1 {what}" if number == 1 else f"{number:,} {what}s"
+
+
+def _seeds_of(estimated: Estimate) -> str:
+    fewest, most = estimated.seeds
+    return _count_of(most, "seed") if fewest == most else f"{fewest} to {most} seeds"
 
 
 def _sums(part: Estimate) -> tuple[str, ...]:

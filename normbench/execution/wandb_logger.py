@@ -31,7 +31,7 @@ SUMMARY = (
     "status", "reason", "params", "macs", "seconds", "images_per_second", "peak_memory",
     "devices", "plan",  # without them no speed can be compared
 )  # fmt: skip
-CONFIG = ("commit", "versions", "threads", "impl", "devices")
+CONFIG = ("commit", "versions", "cpu", "threads", "impl", "devices")
 _open_runs: list[wandb.Run] = []
 
 

@@ -15,6 +15,7 @@ from torch import nn
 
 from normbench.config.cells import Cell
 from normbench.config.compose import compose
+from normbench.config.row_words import words_of
 from normbench.errors import BadInput
 from normbench.results import CHECKPOINT, EPOCH_CHECKPOINT, Row, read
 from normbench.training import checkpoint
@@ -149,7 +150,7 @@ def _find_checkpoints(folder: Path) -> dict[int, Path]:
 
 
 def _compose_again(row: Row, words: Sequence[str]) -> Cell:
-    (cell,), _ = compose([*_words_of(row), *words])
+    (cell,), _ = compose([*words_of(row), *words])
     if cell.id != row.id:
         raise BadInput(
             f"ckpt={row.id}: its row now makes another run, {cell.id}: the code has changed, or a "
@@ -157,20 +158,6 @@ def _compose_again(row: Row, words: Sequence[str]) -> Cell:
             "trainer=cpu can be added to ckpt=RUN"
         )
     return cell
-
-
-def _words_of(row: Row) -> list[str]:
-    """Return the words of the command line that make the run of `row`."""
-    words = []
-    for group in ("norm", "model", "data", "reg", "recipe"):
-        # timm/resnet50 was typed as model=timm model.name=resnet50.
-        library, _, name = str(getattr(row, group)).partition("/")
-        words += [f"{group}={library}", *([f"{group}.name={name}"] if name else [])]
-    fixed = row.protocol == "fixed_workers"
-    words.append(f"protocol={row.protocol}")
-    words.append(f"workers={row.workers}" if fixed else f"global_batch={row.global_batch}")
-    words += [f"{name}={getattr(row, name)}" for name in ("batch", "seed", "precision")]
-    return words + row.options.split()
 
 
 def _evaluated_state(state: dict[str, Any]) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """Claims of papers, read from reports/claims/: each compares entries of a table."""
 
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -193,6 +194,24 @@ def claim_weights(claim: Claim, picks: Sequence[Position]) -> list[float]:
     if claim.kind in UNSIGNED:
         return [1.0] * len(picks)
     return [1.0, -1.0][: len(picks)]
+
+
+def claim_comparisons(claim: Claim, spec: TableSpec) -> list[dict[Position, float]]:
+    """Return the weight of each entry in each comparison of a claim, all of which have to hold."""
+    alternatives = list(claim_alternatives(claim, spec))
+    comparisons = [alternatives] if claim.average else [[picks] for picks in alternatives]
+    return [_mean_weights(claim, picks) for picks in comparisons]
+
+
+def _mean_weights(
+    claim: Claim, alternatives: Sequence[Sequence[Position]]
+) -> dict[Position, float]:
+    """Return the weight of each entry in the mean of comparisons; a repeated entry has one."""
+    total: dict[Position, float] = defaultdict(float)
+    for picks in alternatives:
+        for pick, weight in zip(picks, claim_weights(claim, picks), strict=True):
+            total[pick] += weight / len(alternatives)
+    return dict(total)
 
 
 def _batch(spec: TableSpec, pick: Position) -> int:

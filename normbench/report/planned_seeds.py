@@ -7,7 +7,7 @@ error of this rule.
 """
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 from typing import Any
 
@@ -15,6 +15,7 @@ from normbench.config.files import SWEEPS, load, names
 from normbench.errors import DamagedFile, leave_out
 from normbench.report.statistics import CONFIDENCE
 from normbench.report.table import Entry
+from normbench.results import Row
 
 UNPLANNED = 0.999
 WITHOUT_PLAN = 3  # seeds, where neither a file of sweeps/ nor the command names several
@@ -23,20 +24,51 @@ UNPLANNED_TEXT = "99.9 % interval, because the number of seeds is not the planne
 
 def confidence(entries: Iterable[Entry]) -> float:
     """Return the confidence of an interval from these entries."""
-    return CONFIDENCE if all(map(_is_planned, entries)) else UNPLANNED
+    planned = all(is_planned(len(entry.values), entry.source_runs) for entry in entries)
+    return CONFIDENCE if planned else UNPLANNED
 
 
-def _is_planned(entry: Entry) -> bool:
-    seeds, rows = len(entry.values), entry.source_runs
-    if any(seeds in named_seeds(row.sweep) for row in rows):
-        return True
-    if any(named_seeds(row.sweep) for row in rows):
-        return False
+def is_planned(seeds: int, rows: Sequence[Row]) -> bool:
+    """Return True if the results of `seeds` were planned by the sweep or command of these rows."""
+    return seeds in _planned_numbers(rows)
+
+
+def next_planned(entry: Entry) -> tuple[int, int] | None:
+    """Return the next planned number of seeds of an entry, and the seeds of its command.
+
+    The latter is the `command_seeds` that the missing rows need: rows that were typed one by one
+    are completed one by one, others by the command that names all of their seeds. None if the entry
+    has all planned seeds, or none are planned.
+    """
+    rows = entry.source_runs
+    numbers = [number for number in _planned_numbers(rows) if number > len(entry.values)]
+    if not numbers:
+        return None
+    by_file = any(named_seeds(row.sweep) for row in rows)
+    return min(numbers), min(numbers) if by_file or _typed(rows) else 1
+
+
+def _planned_numbers(rows: Sequence[Row]) -> frozenset[int]:
+    """Return the planned numbers of seeds; none if commands that named several disagree."""
+    named = frozenset().union(*(named_seeds(row.sweep) for row in rows))
+    if named:
+        return named
+    typed = _typed(rows)
+    if not typed:
+        return frozenset({WITHOUT_PLAN})
+    return typed if len(typed) == 1 else frozenset()
+
+
+def _typed(rows: Sequence[Row]) -> frozenset[int]:
+    """Return the numbers of seeds in the commands of the runs; none if no number is a plan.
+
+    0 stands for the rows that do not say it beside others that do.
+    """
     typed = {row.command_seeds for row in rows}  # None: an older row, which does not say
     # A single seed has no interval, so whoever has typed one first has not looked at any.
     if len({row.seed for row in rows if row.command_seeds == 1}) == 1:
         typed -= {1}
-    return seeds == WITHOUT_PLAN if typed <= {1, None} else typed == {seeds}
+    return frozenset() if typed <= {1, None} else frozenset(each or 0 for each in typed)
 
 
 @cache

@@ -133,6 +133,14 @@ def mcnemar(only_first: int, only_second: int) -> float:
     return min(1.0, 2 * tail / (1 << images))
 
 
+def bonferroni(comparisons: int, confidence: float) -> float:
+    """Return the confidence of each of several intervals that hold together with `confidence`.
+
+    Bonferroni's correction (Dunn 1961).
+    """
+    return 1 - (1 - confidence) / comparisons
+
+
 def _quantile(confidence: float, freedom: float, among: int) -> float:
     """Return Student's quantile of a pair, or of the widest pair among several samples."""
     if among > 2:
@@ -176,8 +184,14 @@ def spread(samples: Sequence[Sequence[float]], confidence: float = CONFIDENCE) -
     if seeds < 2:
         return Effect(value, None, None, seeds)
     pairs = [((1.0, first), (-1.0, second)) for first, second in combinations(samples, 2)]
-    low = max(_nearest(welch_contrast(pair, confidence, len(samples))) for pair in pairs)
-    high = max(_farthest(welch_contrast(pair, confidence)) for pair in pairs)
+    differences = [(welch_contrast(pair, confidence), pair) for pair in pairs]
+    low = 0.0
+    for difference, pair in sorted(differences, key=lambda each: _nearest(each[0]), reverse=True):
+        # An interval for all pairs is wider, so it ends nearer to 0; its quantile takes 0.1 s.
+        if _nearest(difference) <= low:
+            break
+        low = max(low, _nearest(welch_contrast(pair, confidence, len(samples))))
+    high = max(_farthest(difference) for difference, _ in differences)
     return Effect(value, low, high, seeds)
 
 

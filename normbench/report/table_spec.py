@@ -93,6 +93,8 @@ class TableSpec:
     words that tell it. All runs have the options of `where`. Numbers are compared with the paper's
     if the runs have the options of `setting`. `sweep` trains the runs, and with the ending _small
     those of small networks. `sizes` are the metrics on the x-axes of the figure over sizes.
+    `deviations` is the table of the paper that prints standard deviations of such runs, if it is
+    another one.
     """
 
     name: str
@@ -112,6 +114,7 @@ class TableSpec:
     published: Mapping[tuple[Label, Label], PublishedNumber] = field(default_factory=dict)
     notes: Sequence[str] = ()
     sizes: tuple[str, str] = ("params_m", "macs_g")
+    deviations: str | None = None
 
     @property
     def source(self) -> str:
@@ -151,6 +154,7 @@ _TYPES: Types = {
     "title": str, "metric": str, "label": str, "decimals": int, "paper": str, "place": str,
     "sweep": (str, type(None)), "statistic": str, "seeds": (int, str, type(None)), "where": dict,
     "setting": dict, "published": dict, "notes": list, "sizes": list,
+    "deviations": str,
 }  # fmt: skip
 _OPTIONAL = {"label", *TableSpec.__dataclass_fields__} - {"name", "axes", *_REQUIRED}
 

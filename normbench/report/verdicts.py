@@ -5,18 +5,22 @@ whole interval lies on one side of the claim's bound, undecided if it contains t
 no interval, untested where rows are missing. The paper's own numbers are compared by sign only.
 """
 
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
 
 from normbench.report import statistics
 from normbench.report.claim_results import ClaimResult, Outcome, PublishedEffect, Verdict
-from normbench.report.claims import Claim, claim_alternatives, claim_weights
+from normbench.report.claims import (
+    Claim,
+    claim_alternatives,
+    claim_comparisons,
+    claim_weights,
+)
 from normbench.report.image_intervals import widen_over_images
 from normbench.report.planned_seeds import UNPLANNED, UNPLANNED_TEXT, confidence
-from normbench.report.statistics import Effect
+from normbench.report.statistics import Effect, bonferroni
 from normbench.report.table import Entry, Table
 from normbench.report.table_spec import Position, TableSpec
 
@@ -55,38 +59,49 @@ def tables_to_show(claims: Sequence[Claim], tables: Sequence[Table]) -> list[Tab
 
 def judge(claim: Claim, table: Table) -> Verdict:
     """Return the verdict of the rows of `table`, over all entries that * stands for."""
-    alternatives = list(claim_alternatives(claim, table.spec))
-    comparisons = [alternatives] if claim.average else [[picks] for picks in alternatives]
-    weighted = [_mean_weights(claim, picks) for picks in comparisons]
-    verdicts = []
-    for weights in weighted:
-        # An entry may be in several comparisons of a mean; it has one weight and one sample.
-        entries = {pick: _entry_at(claim, table, pick) for pick in weights}
-        if any(map(_out_of_memory, entries.values())):
-            continue  # without a number there is no speed to compare, in the paper either
-        obstacle = _obstacle(claim, entries)
-        verdicts.append(obstacle or _judge_one(claim, entries, weights, len(weighted), table.root))
+    return judge_comparisons(claim, comparisons(claim, table), table.root)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Entries that a claim compares, with their weights in the effect."""
+
+    entries: Mapping[Position, Entry]
+    weights: Mapping[Position, float]
+
+
+def comparisons(claim: Claim, table: Table) -> list[Comparison]:
+    """Return the comparisons of a claim in a table, all of which it says hold."""
+    # An entry may be in several comparisons of a mean; it has one weight and one sample.
+    return [
+        Comparison({pick: find_entry(claim, table, pick) for pick in weights}, weights)
+        for weights in claim_comparisons(claim, table.spec)
+    ]
+
+
+def judge_comparisons(
+    claim: Claim, compared: Sequence[Comparison], root: Path | None = None
+) -> Verdict:
+    """Return the verdict on the comparisons of a claim; `root` has the test hits of their runs."""
+    verdicts = judge_each(claim, compared, root)
     nothing = Verdict("untested", reason="none of these runs fits into the memory of the device")
-    return _weakest(claim, verdicts or [nothing])
+    return _weakest(claim, [verdict for verdict in verdicts if verdict is not None] or [nothing])
 
 
-def _mean_weights(
-    claim: Claim, alternatives: Sequence[Sequence[Position]]
-) -> dict[Position, float]:
-    """Return the weight of each entry in the mean of comparisons; a repeated entry has one."""
-    total: dict[Position, float] = defaultdict(float)
-    for picks in alternatives:
-        for pick, weight in zip(picks, claim_weights(claim, picks), strict=True):
-            total[pick] += weight / len(alternatives)
-    return total
-
-
-def _bonferroni(comparisons: int, level: float) -> float:
-    """Return the confidence of each of several intervals that hold together with that of `level`.
-
-    Bonferroni's correction (Dunn 1961).
-    """
-    return 1 - (1 - level) / comparisons
+def judge_each(
+    claim: Claim, compared: Sequence[Comparison], root: Path | None = None
+) -> list[Verdict | None]:
+    """Return the verdict on each comparison; None on one of runs that did not fit into memory."""
+    verdicts: list[Verdict | None] = []
+    for each in compared:
+        if any(map(_out_of_memory, each.entries.values())):
+            verdicts.append(None)  # there is no speed to compare, in the paper either
+        else:
+            obstacle = _obstacle(claim, each.entries)
+            verdicts.append(
+                obstacle or _judge_one(claim, each.entries, each.weights, len(compared), root)
+            )
+    return verdicts
 
 
 def _judge_one(
@@ -105,7 +120,7 @@ def _judge_one(
     level = confidence(entries.values())
     verdict = _compare(claim, entries, weights, level, root)
     if verdict.outcome == "refuted":
-        verdict = _compare(claim, entries, weights, _bonferroni(comparisons, level), root)
+        verdict = _compare(claim, entries, weights, bonferroni(comparisons, level), root)
     effect = verdict.effect
     if level == UNPLANNED and effect is not None and effect.low != effect.high:
         return replace(verdict, reason=UNPLANNED_TEXT)
@@ -121,7 +136,7 @@ def _compare(
 ) -> Verdict:
     values = [list(entry.values.values()) for entry in entries.values()]
     # The best of several was chosen by these same numbers, so its interval covers all of them.
-    level = _bonferroni(max(entry.among for entry in entries.values()), level)
+    level = bonferroni(max(entry.among for entry in entries.values()), level)
     over_images: Effect | None = None
     if claim.kind == "spread":
         effect = statistics.spread(values, level)
@@ -168,7 +183,8 @@ def judge_published(claim: Claim, spec: TableSpec) -> PublishedEffect | None:
     return PublishedEffect(all(_holds(claim, effect) for effect in effects), weakest, unverified)
 
 
-def _entry_at(claim: Claim, table: Table, pick: Position) -> Entry:
+def find_entry(claim: Claim, table: Table, pick: Position) -> Entry:
+    """Return the entry of `table` at `pick`, with the metric that the claim compares."""
     index = [column.label for column in table.columns].index(pick[1])
     entry = table.lines[pick[0]][index]
     return replace(entry, metric=claim.metric) if claim.metric else entry
@@ -192,7 +208,7 @@ def _obstacle(claim: Claim, entries: Mapping[Position, Entry]) -> Verdict | None
             return Verdict("undecided", reason=f"{name}: {runs} ended without a number")
         if not entry.values:
             return Verdict("untested", reason=f"no runs of {name}")
-    equal = claim.flat and any(_equal_by_construction(entry) for entry in entries.values())
+    equal = claim.flat and any(equal_by_construction(entry) for entry in entries.values())
     if equal or _share_computation([*entries.values()]):
         reason = "these entries share a computation, so they are equal in any case"
         return Verdict("untested", reason=reason)
@@ -208,7 +224,8 @@ def _share_computation(entries: Sequence[Entry]) -> bool:
     return len(frozenset().union(*keys)) < sum(map(len, keys))
 
 
-def _equal_by_construction(entry: Entry) -> bool:
+def equal_by_construction(entry: Entry) -> bool:
+    """Return True if an entry computes the same for every number of images per worker."""
     return entry.shared or any(
         row.batch_independent and row.protocol == "fixed_global_batch" for row in entry.source_runs
     )
@@ -227,11 +244,11 @@ def _decide(claim: Claim, effect: Effect) -> Verdict:
 
 
 def _holds(claim: Claim, effect: float) -> bool:
-    slack = _slack(claim, effect)
-    return slack >= 0 if claim.two_sided or claim.kind == "not_lower" else slack > 0
+    distance = slack(claim, effect)
+    return distance >= 0 if claim.two_sided or claim.kind == "not_lower" else distance > 0
 
 
-def _slack(claim: Claim, effect: float) -> float:
+def slack(claim: Claim, effect: float) -> float:
     """Return the distance of an effect from the bound, negative where the claim does not hold."""
     if claim.two_sided:
         return claim.bound - abs(effect)
@@ -251,7 +268,7 @@ def _weakest(claim: Claim, verdicts: Sequence[Verdict]) -> Verdict:
     def strength(verdict: Verdict) -> tuple[int, float]:
         effect = verdict.effect
         ends = [] if effect is None else [effect.low, effect.high, effect.value]
-        slacks = [_slack(claim, end) for end in ends if end is not None]
+        slacks = [slack(claim, end) for end in ends if end is not None]
         return _WEAKEST_FIRST.index(verdict.outcome), min(slacks, default=0.0)
 
     return min(verdicts, key=strength)

@@ -1,6 +1,7 @@
 """The cost of a command line, estimated before it is started."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -329,7 +330,7 @@ def test_the_command_says_what_a_sweep_costs(
     row = timed(2000, "sweeps=proxy_norm_2_small", "norm=bn", "reg=none", "seed=0")
     write(tmp_path / "default" / row.id, row)
     assert main(["sweeps=proxy_norm_2_small", "seed=0", f"runs={tmp_path}"]) == 0
-    basis, head, rest = capsys.readouterr().out.partition("20 cells; 20 computations\n")
+    basis, head, rest = capsys.readouterr().out.partition("20 cells, 1 seed; 20 computations\n")
     assert basis.split() == f"Hours as measured in finished runs below runs={tmp_path}.".split()
     lines = [head, *rest.splitlines()]
     (bn,) = (line for line in lines if line.startswith("bn in resnet14_v2 "))
@@ -347,11 +348,13 @@ def test_a_grid_needs_no_flag_and_an_estimate_no_rows(capsys: pytest.CaptureFixt
     assert first.startswith(
         "Hours on a device that trains ResNet-50 at rate=900 images per second."
     )
-    assert "\n\n4 cells; 3 computations\n" in first
+    assert "\n\n4 cells, 1 seed; 3 computations\n" in first
     assert "hours of one device of rate=900" in first
     assert "Scaled by multiply-adds from ResNet-50" in first
     assert "do not reach such rates" in first  # an image of 32x32 is little work
     assert "in groups" not in first
+    assert "Claims" not in first
+    assert "Smallest difference" not in first
     assert main(["-m", *words]) == 0
     assert capsys.readouterr().out == first
 
@@ -489,9 +492,40 @@ def _ignores(process: int, number: signal.Signals) -> bool:
     return bool(int(status.partition("SigIgn:")[2].split()[0], 16) >> (number - 1) & 1)
 
 
+def test_a_papers_sweep_says_which_claims_its_seeds_decide(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["sweeps=nf_2"]) == 0
+    costs, claims, rest = capsys.readouterr().out.partition("\nClaims of table nf_2 ")
+    assert "30 cells, 5 seeds; 30 computations" in costs
+    assert claims
+    assert re.search(r"\nnf_unaffected_from_8_to_4 +5 +\d+ % +0\.\d+  6\n", rest)
+    assert "the paper's error bars (table 2)" in rest
+
+
+@pytest.mark.parametrize(("spread", "shown"), [(1.0, True), (0.0, False)])
+def test_another_grid_says_which_difference_its_seeds_show(
+    spread: float, shown: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for seed in range(2):
+        row = timed(900, "norm=gn", seed=seed, test_top1=90 + spread * seed)
+        write(tmp_path / "default" / row.id, row)
+    assert main(["norm=bn,gn", "seed=0,1,2,3", f"runs={tmp_path}"]) == 0
+    out = capsys.readouterr().out
+    assert ("Smallest difference" in out) == shown
+    assert ("with 4," in " ".join(out.split())) == shown
+
+
+def test_seeds_are_counted_for_each_cell() -> None:
+    two, one = cells(*PAPER, "batch=128", "seed=0,1"), cells(*PAPER, "batch=64")
+    assert estimate(two).seeds == (2, 2)
+    assert estimate([*two, *one]).seeds == (1, 2)
+
+
 def test_help_says_where_rates_come_from(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--help"]) == 0
     out = capsys.readouterr().out
+    assert "Standard deviations over seeds" in out
     assert "rate=N" in out
     assert "Grouped convolutions" in out
 

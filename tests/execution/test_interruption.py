@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from normbench import __main__ as normbench_main
 from normbench import results, run_files, status
 from normbench.config.compose import compose
 from normbench.execution import sweep, worker
+from normbench.execution.conclusion import stop_by_signals
 from normbench.execution.sweep import make_job
 from normbench.execution.worker_process import stop_signals
 from normbench.records.history import read_history
@@ -148,7 +148,7 @@ def interrupt(_module: TrainingModule) -> None:
 def test_a_different_signal_is_no_repetition() -> None:
     """Slurm sends SIGUSR1 and later SIGTERM, while a command waits for checkpoints."""
     numbers = (signal.SIGUSR1, signal.SIGTERM)
-    with normbench_main._signals():
+    with stop_by_signals():
         with pytest.raises(sweep.Interrupted):
             signal.raise_signal(numbers[0])
         time.sleep(SAME_REQUEST + 0.1)

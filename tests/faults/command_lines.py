@@ -311,6 +311,9 @@ WORDS: dict[str, st.SearchStrategy[list[str]]] = {
         min_size=1, max_size=3,
     ),
     "normbench.cost": _sprinkle(good_words, st.one_of(bad_words, _of("rate=100", "-m"))),
+    "normbench.decide": st.lists(
+        _of(*_RUNS, "hours=1", "claim=bn_falls", "run=true", "logger=none"), max_size=4
+    ),
     "normbench.prepare": _sprinkle(good_words, st.one_of(bad_words, _of("readers=1"))),
     "normbench.catalog": _after(
         _LISTS,

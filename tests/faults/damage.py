@@ -136,7 +136,11 @@ KINDS: Mapping[str, tuple[str, Commands]] = {
 KINDS_WITH_TORCH: Mapping[str, tuple[str, Commands]] = {
     "row": (
         "runs/default/*/row.json",
-        (("normbench.cost", GRID), ("normbench.dashboard", ("--dry-run",))),
+        (
+            ("normbench.cost", GRID),
+            ("normbench.decide", ("hours=1",)),
+            ("normbench.dashboard", ("--dry-run",)),
+        ),
     ),
 }
 

@@ -35,8 +35,8 @@ TESTS = Path(__file__).parents[1]
 #: Commands that promise to be without torch.
 WITHOUT_TORCH = ("normbench", "normbench.status", "normbench.report")
 WITH_TORCH = (
-    "normbench.cost", "normbench.prepare", "normbench.catalog", "normbench.probe",
-    "normbench.bench", "normbench.dashboard",
+    "normbench.cost", "normbench.decide", "normbench.prepare", "normbench.catalog",
+    "normbench.probe", "normbench.bench", "normbench.dashboard",
 )  # fmt: skip
 #: Modules that the commands import late.
 LATE = {

@@ -178,17 +178,18 @@ def paper_scenarios() -> Iterator[Scenario]:
                 f"{claim.name}, true as printed", POWER, "confirmed",
                 [number.value or 0.0 for number in printed.values()],
                 [max(0.03, number.error or 0.0) for number in printed.values()],
-                partial(_judge_paper, claim, papers[claim.tables[0]], [*printed]),
+                partial(judge_values, claim, papers[claim.tables[0]], [*printed]),
             )  # fmt: skip
 
 
-def _judge_paper(
+def judge_values(
     claim: Claim,
     known: TableSpec,
     places: Sequence[Position],
     values: Values,
     sweep: str,
 ) -> str:
+    """Return the verdict on a claim if the entries at `places` have `values` (entry, seed)."""
     entries = dict(zip(places, _entries(values, sweep), strict=True))
     nothing = Entry((), known.metric)
     lines = {
