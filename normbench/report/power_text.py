@@ -93,8 +93,8 @@ def grid_line(deviation: float, seeds: int) -> str:
     texts = [f"{each:.2g} with {n}" for each, n in zip(shown, numbers, strict=True)]
     return fill(
         "Smallest difference of two test accuracies, in points, that n seeds show: "
-        f"{join_words(texts)} (standard deviation {deviation:.2g} over seeds of finished runs; two-sided 95 %, in "
-        f"80 % of cases).",
+        f"{join_words(texts)} (standard deviation {deviation:.2g} over seeds of finished runs; "
+        "two-sided 95 %, in 80 % of cases).",
         WIDTH,
     )
 
