@@ -92,9 +92,9 @@ def grid_line(deviation: float, seeds: int) -> str:
     shown = [smallest_effect({_FIRST: 1.0, _SECOND: -1.0}, deviations, each) for each in numbers]
     texts = [f"{each:.2g} with {n}" for each, n in zip(shown, numbers, strict=True)]
     return fill(
-        f"Smallest difference of two test accuracies that n seeds show: {join_words(texts)} points "
-        f"(standard deviation {deviation:.2g} over seeds of finished runs; two-sided 95 %, in "
-        f"80 % of cases).",
+        "Smallest difference of two test accuracies, in points, that n seeds show: "
+        f"{join_words(texts)} (standard deviation {deviation:.2g} over seeds of finished runs; "
+        "two-sided 95 %, in 80 % of cases).",
         WIDTH,
     )
 

@@ -29,6 +29,7 @@ from normbench.execution.cost_model import (
     estimate,
     round_number,
 )
+from normbench.execution.cost_table import print_estimate
 from normbench.results import Row, write
 from support import dataset_files
 from support.cells import PLUGIN, cell
@@ -516,10 +517,12 @@ def test_another_grid_says_which_difference_its_seeds_show(
     assert ("with 4," in " ".join(out.split())) == shown
 
 
-def test_seeds_are_counted_for_each_cell() -> None:
+def test_seeds_are_counted_for_each_cell(capsys: pytest.CaptureFixture[str]) -> None:
     two, one = cells(*PAPER, "batch=128", "seed=0,1"), cells(*PAPER, "batch=64")
     assert estimate(two).seeds == (2, 2)
     assert estimate([*two, *one]).seeds == (1, 2)
+    print_estimate(estimate([*two, *one]), None, "runs", force=False)
+    assert "\n3 cells, 1 to 2 seeds; 3 computations\n" in capsys.readouterr().out
 
 
 def test_help_says_where_rates_come_from(capsys: pytest.CaptureFixture[str]) -> None:

@@ -221,6 +221,13 @@ def test_notes_say_what_limits_the_numbers() -> None:
     assert re.search(r"\ns0_flat +1 +– +–  spread unknown\n", unknown)
 
 
+def test_a_number_that_could_not_be_verified_is_marked() -> None:
+    certain = power("sweeps=nf_2")["bn_ahead_in_short_trainings"]
+    text = "\n".join(power_lines([replace(certain, unverified=True)], "runs"))
+    assert re.search(r" 100 % \? ", text)
+    assert "could not verify" in text
+
+
 def test_a_grid_says_what_more_seeds_would_show() -> None:
     text = grid_line(1.0, 2)
     for seeds in (2, 3, 5, 10):

@@ -24,6 +24,7 @@ from normbench.report.table_spec import Position, TableSpec, spec
 from normbench.report.verdicts import judge
 from support.claims import SPEC, TABLE, claim
 from support.rows import run
+from support.slow import slow_except
 from support.verdict_rates import AFTER, SWEEPS, read, sample_variance
 from support.verdict_scenarios import EVERY_NETWORK, POWER, Values, judge_values
 
@@ -58,7 +59,14 @@ def entries(claim: Claim, known: TableSpec) -> set[Position]:
 # The judge
 
 
-@pytest.mark.parametrize("name", paper_claims())
+#: One of each kind of claim, and a mean over columns.
+EVERYDAY = [
+    "gn_pn_above_gn", "gn_pn_matches_bn", "pn_nothing_for_bn", "regularization_for_gn_pn",
+    "gn_uniform", "sn_rises", "initializations_alike", "regularization_hardly_helps_bn",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", slow_except([*paper_claims()], EVERYDAY))
 def test_a_claim_is_confirmed_where_the_judge_confirms_it(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
