@@ -2,7 +2,7 @@
 # slow, at most 20 minutes more. Continuous integration (.ci/run) runs both.
 
 .PHONY: check check-all ffcv format lint types contracts test slow mutants gpu large \
-	errors variances plans kills faults rates pages coverage
+	errors variances plans kills faults rates pages coverage demo
 
 PYTEST = python -m pytest --numprocesses=2
 
@@ -50,6 +50,13 @@ errors:
 pages:
 	python docs/build.py
 	python tests/test_golden.py
+
+# The demonstration of the README: trains it, a minute, and writes study, figure, table and answer.
+demo:
+	python -m normbench -m sweeps=demo runs=runs/demonstration
+	python -m normbench.report runs=runs/demonstration study=reports/studies/default
+	cp runs/demonstration/reports/batch_size/*-128.png reports/studies/default/accuracy.png
+	python docs/build.py readme
 
 # Variances in NF-ResNet-50 before training, over those that the paper predicts.
 variances:

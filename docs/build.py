@@ -1,6 +1,7 @@
 """Write docs/reference/ from docstrings, conf/ and reports/bench/.
 
     python docs/build.py             # all pages but coverage.md
+    python docs/build.py readme      # table and answer of the README, from reports/studies/default
     python docs/build.py coverage    # coverage.md: every normalizer in 24 networks of timm; minutes
 
 Parameter counts on the pages are measured on the layers and networks themselves.
@@ -16,12 +17,17 @@ from pathlib import Path
 
 from performance_tables import performance
 
-from normbench import catalog, norms
+from normbench import catalog, norms, results
 from normbench.config.build import build, options
 from normbench.config.files import CONF, ROOT, comment, headline, load, names, sizes_line
 from normbench.errors import Impossible
 from normbench.models.coverage import Coverage
 from normbench.norms.base.layer import Normalizer
+from normbench.report.answer import answer_sentences
+from normbench.report.build import specs
+from normbench.report.exports import table_markdown
+from normbench.report.pivot import tables
+from normbench.report.recommendation import comparisons
 from normbench.training.recipe import Recipe
 
 REFERENCE = ROOT / "docs" / "reference"
@@ -290,11 +296,35 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 PAGES: list[Callable[[], str]] = [normalizers, architectures, data, recipes, performance]
 
 
+def demonstration() -> tuple[str, str]:
+    """Return the table of the demonstration, and the sentence of its answer, in Markdown."""
+    rows = results.read(ROOT / "reports" / "studies" / "default")
+    (table,) = tables(specs(["batch_size"]), rows, None)
+    lines = [line for line in table_markdown(table).splitlines() if line.startswith("|")]
+    return "\n".join(lines), answer_sentences(table, comparisons(table))[0]
+
+
+def _write_demonstration() -> None:
+    """Replace the table and the answer in the README."""
+    path = ROOT / "README.md"
+    table, answer = demonstration()
+    text = path.read_text()
+    for pattern, new in (
+        (r"^\| norm \\ batch .*\n(?:\|.*\n)+", f"{table}\n"),
+        (r"^> With .*", f"> {answer}"),
+    ):
+        text = re.sub(pattern, lambda _, new=new: new, text, flags=re.MULTILINE)
+    path.write_text(text)
+
+
 def main(arguments: Sequence[str]) -> int:
     """Write the pages and print their paths."""
-    if arguments and list(arguments) != ["coverage"]:
+    if arguments and list(arguments) not in (["coverage"], ["readme"]):
         print(__doc__)
         return 0 if list(arguments) in (["--help"], ["-h"]) else 2
+    if list(arguments) == ["readme"]:
+        _write_demonstration()
+        return 0
     for page in [coverage] if arguments else PAGES:
         path = REFERENCE / f"{page.__name__}.md"
         path.write_text(page())

@@ -10,16 +10,12 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+import build as docs
 import pytest
 
-from normbench import catalog, results
+from normbench import catalog
 from normbench.config.compose import compose
 from normbench.config.files import ROOT
-from normbench.report import build
-from normbench.report.answer import answer_sentences
-from normbench.report.exports import table_markdown
-from normbench.report.pivot import tables
-from normbench.report.recommendation import comparisons
 from support.commands import Command
 from support.dataset_files import FASHION_MNIST
 from support.shell import shell
@@ -101,19 +97,17 @@ MAIN_JOB = block("run").rpartition(" && ")[2] if README else ""
 def test_the_main_job_of_the_readme_fills_its_table(tmp_path: Path) -> None:
     first = shell(MAIN_JOB, tmp_path)
     assert first.returncode == 0, first.stderr
-    assert len(list(tmp_path.glob("runs/default/*/row.json"))) == 18
+    assert len(list(tmp_path.glob("runs/default/*/row.json"))) == 30
     assert "| evonorm_s0 †   | " in first.stdout
     again = shell(MAIN_JOB, tmp_path)
-    assert "18 cells, 18 finished before, 0 to do" in again.stdout
+    assert "30 cells, 30 finished before, 0 to do" in again.stdout
 
 
 def test_the_readmes_table_is_that_of_the_report() -> None:
-    rows = results.read(ROOT / "reports" / "studies" / "default")
-    (table,) = tables(build.specs(["batch_size"]), rows, None)
-    lines = [line for line in table_markdown(table).splitlines() if line.startswith("|")]
-    assert len(lines) == 4
-    assert "\n".join(lines) in README
-    assert f"\n> {answer_sentences(table, comparisons(table))[0]}\n" in README
+    table, answer = docs.demonstration()
+    assert len(table.splitlines()) == 4
+    assert table in README, "run python docs/build.py readme"
+    assert f"\n> {answer}\n" in README
 
 
 def run_in_process(
