@@ -9,14 +9,12 @@ from typing import Any
 import pytest
 
 from normbench.config.compose import compose
-from normbench.config.files import SWEEPS
 from normbench.report.build import specs
 from normbench.report.claim_power import ClaimPower, find_power, pooled_deviation
 from normbench.report.power import smallest_effect
-from normbench.report.power_text import grid_line, head_lines, power_lines
+from normbench.report.power_text import grid_line, power_lines
 from normbench.report.table_spec import Position
 from normbench.results import Row
-from support.slow import slow_except
 from support.verdict_rates import AFTER, PAGE, read
 from support.verdict_scenarios import EVERY_NETWORK, POWER
 
@@ -262,19 +260,3 @@ def test_the_page_has_the_chances_of_both_simulations(name: str) -> None:
     ]
     assert judged == read(AFTER)[f"{name}, true as printed", POWER, "once", 3, "equal"]
     assert abs(float(judged) - float(chance)) < 4
-
-
-# What the sweeps of the papers' tables say about themselves
-
-
-@pytest.mark.parametrize(
-    "sweep",
-    slow_except(
-        sorted({each.sweep for each in SPECS.values() if each.sweep}), ["nf_2", "sn_input"]
-    ),
-)
-def test_the_head_of_a_sweep_says_which_claims_need_more_seeds(sweep: str) -> None:
-    head = (SWEEPS / f"{sweep}.yaml").read_text().split("\ndefaults", 1)[0]
-    lines = head_lines([*power(f"sweeps={sweep}").values()])
-    said = re.search(r"(?ms)^# Power: .*?normbench\.cost\)\.$", head)
-    assert (said[0].splitlines() if said else []) == lines

@@ -14,10 +14,12 @@ from normbench.config.compose import compose
 from normbench.config.files import SWEEPS, TABLES, headline, load, names
 from normbench.errors import BadInput
 from normbench.report import build, exports, latex
+from normbench.report.claim_power import find_power
 from normbench.report.figure import draw
 from normbench.report.figure_kinds import SIZES, by_size, figure_kinds
 from normbench.report.footnotes import footnotes
 from normbench.report.pivot import tables
+from normbench.report.power_text import head_lines
 from normbench.report.table import Table
 from normbench.report.table_spec import (
     FULL,
@@ -246,6 +248,19 @@ def test_the_head_of_a_sweep_says_what_it_asks_and_how_much(name: str, end: str)
     assert said is not None
     assert int(said[1]) == len(composed(f"{SPECS[name].sweep}{end}"))
     assert end or re.search(r"# Cost: .* GPU hours of one V100", head)
+
+
+@pytest.mark.parametrize(
+    "sweep",
+    slow_except(
+        sorted({each.sweep for each in SPECS.values() if each.sweep}), ["nf_2", "sn_input"]
+    ),
+)
+def test_the_head_of_a_sweep_says_which_claims_need_more_seeds(sweep: str) -> None:
+    head = (SWEEPS / f"{sweep}.yaml").read_text().split("\ndefaults", 1)[0]
+    said = re.search(r"(?ms)^# Power: .*?normbench\.cost\)\.$", head)
+    lines = head_lines(find_power(rows_of(sweep), []))
+    assert (said[0].splitlines() if said else []) == lines
 
 
 # How rows come into a table
