@@ -69,7 +69,7 @@ def test_a_file_of_one_group_may_override_another_group(tmp_path: Path) -> None:
         for reg, norm in product(("none", "grey"), ("bn", "gn"))
     ]
     assert cells == alone
-    assert [each.data.name for each in cells] == ["digits"] * 2 + ["fashion_mnist"] * 2
+    assert [each.data.name for each in cells] == ["digits_contrast"] * 2 + ["fashion_mnist"] * 2
 
 
 def test_an_option_may_follow_a_number_of_the_cell() -> None:

@@ -71,7 +71,7 @@ def test_the_catalog_lists_its_lists_without_torch() -> None:
         (["four_things_cifar"], "40,000 training images of data=cifar100 data.val=0.2, global b"),
         (
             ["demo"],
-            "1,293 training images of data=digits (the default, as the recipe names no data; ",
+            "1,293 training images of data=digits_contrast (the default, as the recipe names no ",
         ),
         (["pn_cifar", "images=1000", "global_batch=50"], "1,000 training images, global batch 50"),
     ],

@@ -152,7 +152,7 @@ def test_an_uploaded_offline_run_is_the_row_and_has_all_that_dashboards_show(
     (row,) = rows()
     config = server.config(server.created[0]["name"])
     del config["_wandb"]
-    fields = ("id", "options", "commit", "versions", "threads", "impl", "devices")
+    fields = ("id", "options", "commit", "versions", "cpu", "threads", "impl", "devices")
     origin = {name: getattr(row, name) for name in fields}
     assert config == {**flatten(row.config), **origin, "sweep": "default"}
     curve = list(read_history(Path("runs/default") / row.id))

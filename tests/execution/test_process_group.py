@@ -21,7 +21,7 @@ SLOW = pytest.mark.slow
 
 
 def test_a_grid_has_as_many_processes_as_each_cell_can_use(command: Command, rows: Rows) -> None:
-    """One worker cannot be divided, 2 and 32 can. W&B has one run of each."""
+    """One worker cannot be divided, 2 and 32 can. W&B has one run of each, and a summary."""
     arguments = (
         "recipe.images=2560", "model.depth=8", "trainer=cpu", "norm=bn", "batch=4,64,128", *TWO,
     )  # fmt: skip
@@ -39,7 +39,7 @@ def test_a_grid_has_as_many_processes_as_each_cell_can_use(command: Command, row
         128: "1 x cpu",
     }
     assert {path.name for path in Path("runs").iterdir()} == {"check.log", "default", "reports"}
-    assert len(list(Path("runs").glob("default/*/wandb/offline-run-*"))) == 3
+    assert len(list(Path("runs").glob("default/*/wandb/offline-run-*"))) == 3 + 1  # the summary
     assert all(len(list(read_history(Path("runs/default") / r.id))) == 2 for r in rows())
     assert "0 to do" in command("-m", *arguments[:-1]).out
 

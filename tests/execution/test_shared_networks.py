@@ -21,7 +21,7 @@ def experiment(*words: str) -> Experiment:
     "words",
     [
         ("norm.eps=1e-3",),
-        ("model.stem_stride=1",),
+        ("model.stem_stride=2",),
         ("data=fashion_mnist",),
         ("recipe.crop=6",),
         ("reg.dropout=0.5",),
@@ -71,8 +71,8 @@ def test_networks_run_once_for_all_batches_if_no_image_influences_another(
 
 def test_a_refusal_holds_for_its_images_alone() -> None:
     networks = Networks()
-    works = experiment("norm=bn", "batch=4")
-    alone = experiment("norm=bn", "batch=1")  # the last maps are 1x1
+    works = experiment("norm=bn", "batch=4", "model=resnet8")
+    alone = experiment("norm=bn", "batch=1", "model=resnet8")  # the last maps are 1x1
     for _ in range(2):
         with pytest.raises(Impossible, match="value"):
             networks.inspect(alone)

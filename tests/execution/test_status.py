@@ -75,7 +75,7 @@ def test_a_row_without_an_accuracy_is_listed(
     write_row(tmp_path, **changes)
     assert status.main([f"runs={tmp_path}"]) == 0
     line = capsys.readouterr().out.splitlines()[0]
-    assert " ".join(line.split()[2:]) == f"bn batch=4 seed=0 {outcome}"
+    assert " ".join(line.split()[2:]) == f"bn batch=4 seed=0 model=resnet14 data=digits {outcome}"
 
 
 def listed_titles(root: Path, capsys: pytest.CaptureFixture[str]) -> list[str]:
