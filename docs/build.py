@@ -308,13 +308,13 @@ def _write_demonstration() -> None:
     """Replace the table and the answer in the README."""
     path = ROOT / "README.md"
     table, answer = demonstration()
-    text = path.read_text()
-    for pattern, new in (
-        (r"^\| norm \\ batch .*\n(?:\|.*\n)+", f"{table}\n"),
-        (r"^> With .*", f"> {answer}"),
-    ):
-        text = re.sub(pattern, lambda _, new=new: new, text, flags=re.MULTILINE)
-    path.write_text(text)
+    text = _replace_lines(path.read_text(), r"^\| norm \\ batch .*\n(?:\|.*\n)+", f"{table}\n")
+    path.write_text(_replace_lines(text, r"^> With .*", f"> {answer}"))
+
+
+def _replace_lines(text: str, pattern: str, new: str) -> str:
+    """Return `text` with what matches `pattern` replaced by `new`, as it is written."""
+    return re.sub(pattern, lambda _: new, text, flags=re.MULTILINE)
 
 
 def main(arguments: Sequence[str]) -> int:

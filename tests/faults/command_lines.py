@@ -137,6 +137,8 @@ class CommandLine:
             named.append("runs=runs")  # the default
         if self.command == "normbench.prepare":
             named.append("data=digits")  # the default
+        if self.command == "normbench.decide" and not any("hours=" in word for word in self.words):
+            named.append("hours=H")  # which it needs
         # What -cn, -cp and -sc mean, and -m:
         named += ["--config-name", "--config-path", "--shell_completion"]
         named += [f"/{word[:2]}" for word in self.words if re.match("-[a-z]", word)]

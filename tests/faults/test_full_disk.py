@@ -10,7 +10,9 @@ from normbench import results
 from support.cells import RESUMABLE
 from support.rows import numbers
 
-GRID = ("-m", "norm=bn,evonorm_b0", "batch=4,8,128", *RESUMABLE, "recipe.images=3200")
+GRID = (
+    "-m", "norm=bn,evonorm_b0", "batch=4,8,128", "model=resnet14", *RESUMABLE, "recipe.images=3200",
+)  # fmt: skip
 #: Fills the disk of the folder $1, trains there, makes room, and repeats the command.
 SCRIPT = """
 full=$1; shift

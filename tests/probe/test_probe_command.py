@@ -66,7 +66,10 @@ REFUSED: list[tuple[list[str], str]] = [
     (["speed", "mode=both"], "mode=both"),
     (["speed", "image=64"], "image=64 is unknown to speed; known: mode, name, out, repeats"),
     (["speed", "trainer.impl=compile"], "speeds are of eager, lean or triton networks"),
-    (["power", "norm=bn", "images=1", "input=normal", "image=8"], "bn is n/a: "),
+    (
+        ["power", "norm=bn", "model=resnet8", "images=1", "input=normal", "image=8"],
+        "bn is n/a: ",
+    ),
     (["gains", "act=torch.zeros_like"], "it maps all numbers to one"),
     (["gains", "act=torch.sum"], "act=torch.sum is no activation"),
     (["spp", "ckpt=gone.pt", "norm=bn"], "ckpt=gone.pt: there is no such file"),

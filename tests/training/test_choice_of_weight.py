@@ -118,7 +118,7 @@ def test_as_many_images_are_seen_as_the_estimate_of_the_cost_has(
 
 @pytest.mark.slow
 def test_a_weight_changes_what_is_tested() -> None:
-    words = ("norm=bn", "batch=64", "recipe.images=6400")
+    words = ("norm=bn", "batch=64", "model=resnet14", "data=digits", "recipe.images=6400")
     plain, _ = trained(*words)
     weighed, _ = trained(*words, "recipe.example_weight=loss")
     assert weighed["example_weighing"]["alpha"] > 0
