@@ -1,7 +1,7 @@
 """Write docs/reference/ from docstrings, conf/ and reports/bench/.
 
     python docs/build.py             # all pages but coverage.md
-    python docs/build.py readme      # table and answer of the README, from reports/studies/default
+    python docs/build.py readme      # table and recommendation of the README, from reports/studies/default
     python docs/build.py coverage    # coverage.md: every normalizer in 24 networks of timm; minutes
 
 Parameter counts on the pages are measured on the layers and networks themselves.
@@ -23,11 +23,11 @@ from normbench.config.files import CONF, ROOT, comment, headline, load, names, s
 from normbench.errors import Impossible
 from normbench.models.coverage import Coverage
 from normbench.norms.base.layer import Normalizer
-from normbench.report.answer import answer_sentences
 from normbench.report.build import specs
 from normbench.report.exports import table_markdown
 from normbench.report.pivot import tables
-from normbench.report.recommendation import comparisons
+from normbench.report.recommendation import recommendations
+from normbench.report.recommendation_text import short_sentences
 from normbench.training.recipe import Recipe
 
 REFERENCE = ROOT / "docs" / "reference"
@@ -297,19 +297,19 @@ PAGES: list[Callable[[], str]] = [normalizers, architectures, data, recipes, per
 
 
 def demonstration() -> tuple[str, str]:
-    """Return the table of the demonstration, and the sentence of its answer, in Markdown."""
+    """Return the table of the demonstration, and the sentence of its recommendation, in Markdown."""
     rows = results.read(ROOT / "reports" / "studies" / "default")
     (table,) = tables(specs(["batch_size"]), rows, None)
     lines = [line for line in table_markdown(table).splitlines() if line.startswith("|")]
-    return "\n".join(lines), answer_sentences(table, comparisons(table))[0]
+    return "\n".join(lines), short_sentences(table, recommendations(table))[0]
 
 
 def _write_demonstration() -> None:
-    """Replace the table and the answer in the README."""
+    """Replace the table and the recommendation in the README."""
     path = ROOT / "README.md"
-    table, answer = demonstration()
+    table, recommended = demonstration()
     text = _replace_lines(path.read_text(), r"^\| norm \\ batch .*\n(?:\|.*\n)+", f"{table}\n")
-    path.write_text(_replace_lines(text, r"^> With .*", f"> {answer}"))
+    path.write_text(_replace_lines(text, r"^> With .*", f"> {recommended}"))
 
 
 def _replace_lines(text: str, pattern: str, new: str) -> str:

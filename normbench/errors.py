@@ -2,7 +2,7 @@
 
 import re
 import warnings
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from difflib import get_close_matches
 from typing import Any
@@ -86,9 +86,7 @@ def choose_from(
         listed = f"{len(choices)} known, as {', '.join(nearest)}{command}"
     begun, others = _described_by(word, descriptions or {})
     near = begun or get_close_matches(word[:WORD], choices, n=1, cutoff=0.6) or others
-    *some, last = near or [""]
-    proposed = f"{', '.join(some)} or {last}" if some else last
-    return f"did you mean {proposed}? ({listed})" if near else listed
+    return f"did you mean {join_words(near, 'or')}? ({listed})" if near else listed
 
 
 def _described_by(word: str, descriptions: Mapping[str, str]) -> tuple[list[str], list[str]]:
@@ -160,6 +158,12 @@ def require_one_of(name: str, value: Any, choices: Collection[str], listing: str
     if value not in choices:
         raise BadInput(f"{name}={value} is unknown; {choose_from(str(value), choices, listing)}")
     return str(value)
+
+
+def join_words(words: Sequence[str], conjunction: str = "and") -> str:
+    """Return words as a list in a sentence: "4, 8 and 128"."""
+    *others, last = words
+    return f"{', '.join(others)} {conjunction} {last}" if others else last
 
 
 def count(number: int, noun: str) -> str:

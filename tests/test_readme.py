@@ -104,10 +104,10 @@ def test_the_main_job_of_the_readme_fills_its_table(tmp_path: Path) -> None:
 
 
 def test_the_readmes_table_is_that_of_the_report() -> None:
-    table, answer = docs.demonstration()
+    table, recommended = docs.demonstration()
     assert len(table.splitlines()) == 4
     assert table in README, "run python docs/build.py readme"
-    assert f"\n> {answer}\n" in README
+    assert f"\n> {recommended}\n" in README
 
 
 def run_in_process(

@@ -29,7 +29,7 @@ from normbench.report import build
 from normbench.report.cache import Cache, inputs_digest, write_if_changed
 from normbench.report.claim_results import count_verdicts
 from normbench.report.pivot import tables
-from normbench.report.printout import print_answers, print_tables
+from normbench.report.printout import print_recommendations, print_tables
 from normbench.report.table_spec import TableSpec
 from normbench.run_files import require_writable
 
@@ -96,7 +96,7 @@ def _write_all(specs: Sequence[TableSpec], runs: Path, reports: Path, inputs: st
     report = build.read_report(specs, runs)
     before = build.files_below(reports)
     changed = build.write_all(report, reports, inputs)
-    print_answers(report.with_runs, terminal())
+    print_recommendations(report.with_runs, terminal())
     for table in report.with_runs:
         entries = list(table.entries)
         filled = f"{sum(bool(entry.values) for entry in entries)} of {len(entries)} entries"

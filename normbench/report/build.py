@@ -26,7 +26,7 @@ from normbench.errors import (
 )  # fmt: skip
 from normbench.records.probes import probe_file
 from normbench.records.studies import study_file
-from normbench.report import exports, latex, pivot, recommendation
+from normbench.report import exports, latex, pivot, recommendation_text
 from normbench.report.cache import (
     Cache,
     data_digest,
@@ -231,7 +231,7 @@ def write_all(report: Report, root: Path, inputs: str) -> list[Path]:
         changed = _write_tables(trained, cache, report.runs, ("svg",))  # the page embeds svg
         changed += cache.write(
             {
-                root / "recommendation.md": recommendation.markdown(trained),
+                root / "recommendation.md": recommendation_text.markdown(trained),
                 root / "claims.md": exports.claims_markdown(report.claims),
                 root / "claims.csv": exports.claims_csv(report.claims),
                 root / "report.tex": latex.latex_document(trained),

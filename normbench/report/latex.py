@@ -8,7 +8,7 @@ from normbench.report.footnotes import footnotes
 from normbench.report.repeats import repeats
 from normbench.report.table import DAGGER, DOUBLE_DAGGER, Entry, Table
 from normbench.report.table_spec import Label, PublishedNumber
-from normbench.report.titles import answer_title, table_title
+from normbench.report.titles import comparison_title, table_title
 
 _LATEX = str.maketrans({
     "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_",
@@ -33,7 +33,7 @@ def table_latex(table: Table) -> str:
     stubs = max(len(label) for label in table.lines)
     lines = list(_lines(table, stubs))
     formats = [_format([line[stubs + place] for line in lines]) for place in _places(table)]
-    title = answer_title(table) if table.spec.axes else table_title(table)
+    title = comparison_title(table) if table.spec.axes else table_title(table)
     notes = [f"Setting: {table.setting_text}.", *footnotes(table), *_remarks(table)]
     return "\n".join([
         r"\begin{table}[p]", r"\centering", r"\begin{threeparttable}",

@@ -1,4 +1,4 @@
-"""The whole report as one self-contained page: answer, curves, claims, tables.
+"""The whole report as one self-contained page: recommendation, curves, claims, tables.
 
 `page.html` is the template; it takes tables, claims and rows as they are, and functions from here.
 """
@@ -16,8 +16,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from normbench.config.files import SWEEPS, names
 from normbench.errors import DamagedFile, count
 from normbench.records.studies import study_file
-from normbench.report import recommendation
-from normbench.report.answer import answer_lines, answer_sentences, answers, memory_text
+from normbench.report import recommendation_text
 from normbench.report.best import best_of_ours, best_published
 from normbench.report.claim_results import (
     MEANINGS,
@@ -33,7 +32,13 @@ from normbench.report.footnotes import footnotes, short_commit
 from normbench.report.repeats import repeats
 from normbench.report.table import MISSING, Entry, Table
 from normbench.report.table_spec import FULL, TableSpec
-from normbench.report.titles import answer_title, is_twin, setting_title, short_source, table_title
+from normbench.report.titles import (
+    comparison_title,
+    is_twin,
+    setting_title,
+    short_source,
+    table_title,
+)
 from normbench.results import Row
 from normbench.run_files import read_file
 
@@ -50,8 +55,8 @@ def page(
     """
     trained = [table for table in tables if table.runs]
     rows = list({row.id: row for table in trained for row in table.runs}.values())
-    answered = answers(trained)
-    in_answer = {anchor(table) for table, _ in answered}
+    recommending = recommendation_text.recommending(trained)
+    in_recommendation = {anchor(table) for table, _ in recommending}
     repeated = {anchor(table): other for table, other in repeats(trained)}
     shown = [table for table in trained if anchor(table) not in repeated]
     tested = [result for result in claims if result.table]
@@ -70,14 +75,10 @@ def page(
         provenance=_provenance(rows),
         filter_names=FILTERS,
         filters={key: sorted({str(getattr(row, key)) for row in rows}) for key in FILTERS},
-        answers=answered,
-        answer_lines=answer_lines,
-        answer_sentences=answer_sentences,
-        memory_text=memory_text,
-        sentences=recommendation.sentences,
-        recommendation_method=recommendation.METHOD,
+        recommending=recommending,
+        words=recommendation_text,
         shown=shown,
-        tables=[table for table in trained if anchor(table) not in in_answer],
+        tables=[table for table in trained if anchor(table) not in in_recommendation],
         repeated=repeated,
         same_runs={anchor(table): other for table, other in repeats(shown, published=False)},
         empty=[table for table in tables if not table.runs],
@@ -94,7 +95,7 @@ def page(
         best_published=best_published,
         table_title=table_title,
         setting_title=setting_title,
-        answer_title=answer_title,
+        comparison_title=comparison_title,
         short_source=short_source,
         is_twin=is_twin,
         figures=lambda table: [*_figures(table, figures, runs)],

@@ -4,7 +4,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from textwrap import fill, wrap
 
-from normbench.report.answer import join_words
+from normbench.errors import join_words
 from normbench.report.claim_power import ClaimPower
 from normbench.report.power import POWER, smallest_effect
 from normbench.report.statistics import CONFIDENCE

@@ -1,4 +1,4 @@
-"""Printout of a command: which normalizer, then the tables.
+"""Printout of a command: the recommendation, then the tables.
 
 On a terminal rich draws it to the terminal's width. Elsewhere it is Markdown.
 """
@@ -13,8 +13,8 @@ from normbench.errors import printable
 from normbench.report.exports import table_markdown
 from normbench.report.footnotes import footnotes
 from normbench.report.markdown import escape_markdown
-from normbench.report.recommendation import Advice, Candidate, comparisons
-from normbench.report.statistics import MINUS
+from normbench.report.recommendation import Recommendation, recommendations
+from normbench.report.recommendation_text import describe, verdict_texts
 from normbench.report.table import Table
 
 if TYPE_CHECKING:
@@ -33,15 +33,16 @@ TIME = (
 MOST_NORMS = 4  # in the command that measures time
 LABELS = 24  # letters of labels that are not broken on a narrow terminal
 _JOINED = "\N{NO-BREAK SPACE}"  # where a line must not end
-_UNBROKEN = re.compile(r"`[^`]*`|(?<=[;:] )[^;:]+ by \S+ \[[^\]]*\]")  # a command, a comparison
+#: A command; a normalizer with its mean; a difference with its interval; images with theirs.
+_UNBROKEN = re.compile(r"`[^`]*`|(?<=[;:] )[^;:]+ \(\d+\)|\S+ lower \[[^\]]*\]|images \[[^\]]*\]")
 
 
 def print_tables(tables: Sequence[Table], console: "Console | None") -> None:
-    """Print the answer of each table that compares normalizers, then all tables.
+    """Print the recommendation of each table that compares normalizers, then all tables.
 
     `console` draws on a terminal; without one the output is Markdown.
     """
-    print_answers(tables, console)
+    print_recommendations(tables, console)
     for table in tables:
         if console is None:
             print(f"\n{table_markdown(table)}")
@@ -49,83 +50,48 @@ def print_tables(tables: Sequence[Table], console: "Console | None") -> None:
             _draw_table(table, console)
 
 
-def print_answers(tables: Sequence[Table], console: "Console | None") -> None:
+def print_recommendations(tables: Sequence[Table], console: "Console | None") -> None:
     """Print for each table that compares normalizers the best ones at every batch."""
-    answered = [(table, advised) for table in tables if (advised := comparisons(table))]
-    for index, (table, advised) in enumerate(answered):
-        notes = [*_notes(table, advised, explain=index == 0)]
+    pairs = [(table, columns) for table in tables if (columns := recommendations(table))]
+    for index, (table, columns) in enumerate(pairs):
+        notes = [*_notes(table, columns, explain=index == 0)]
         if console is None:
-            print(f"\n{_answer_markdown(table, advised, notes)}")
+            print(f"\n{_recommendation_markdown(table, columns, notes)}")
         else:
-            _draw_answer(table, advised, notes, console)
+            _draw_recommendation(table, columns, notes, console)
 
 
 def _title(table: Table) -> str:
     return f"Which normalizer, by {table.spec.metric.label}: {table.setting_text}"
 
 
-def _best(column: Advice, decimals: int) -> str:
-    """Return the best normalizer and its mean, in two lines."""
-    if not column.good:
-        return "none has a result\nfor every seed"
-    best = column.good[0]
-    return f"{best.name}\n{best.mean_text(decimals)} ({best.seeds}){_memory(best)}"
+def _best(column: Recommendation, decimals: int) -> str:
+    """Return the best normalizer and its mean."""
+    return describe(column.good[0], decimals) if column.good else "none has a result for every seed"
 
 
-def _others(column: Advice, decimals: int) -> list[str]:
-    """Return how the other normalizers compare with the best, a line for each verdict."""
-    lower = {
-        "Not significantly worse": [_lower(each, decimals) for each in column.good[1:]],
-        "Significantly worse": [_lower(each, decimals) for each in column.worse],
-        "Not testable with one seed or equal results": [
-            f"{each.name} {each.mean:.{decimals}f}" for each in column.unsure
-        ],
-        "Unstable over seeds": [
-            each.name for each in (*column.good, *column.worse) if each.unstable
-        ],
-        "Without a result": column.failed,
-    }
-    return [f"{verdict}: {'; '.join(names)}" for verdict, names in lower.items() if names]
+def _notes(table: Table, columns: Sequence[Recommendation], *, explain: bool) -> Iterator[str]:
+    """Yield what must be known to read the recommendation, and how to get what it lacks.
 
-
-def _lower(candidate: Candidate, decimals: int) -> str:
-    """Return how much lower than the best it is, as "bn by 3.4 [1.1, 5.7]"."""
-    effect = candidate.lower
-    assert effect is not None
-    numbers = (effect.value, effect.low, effect.high)
-    value, low, high = (f"{each:.{decimals}f}".replace("-", MINUS) for each in numbers)
-    return f"{candidate.name} by {value} [{low}, {high}]{_memory(candidate)}"
-
-
-def _memory(candidate: Candidate) -> str:
-    return "" if candidate.memory is None else f", {candidate.memory:.2f}x memory"
-
-
-def _notes(table: Table, advised: Sequence[Advice], *, explain: bool) -> Iterator[str]:
-    """Yield what must be known to read the answer, and how to get what it lacks.
-
-    `explain` what the intervals are; the first of several answers does.
+    `explain` what the intervals are; the first of several recommendations does.
     """
-    ranked = [column for column in advised if column.ranked]
+    ranked = [column for column in columns if column.ranked]
     compared = [
         each for column in ranked for each in (*column.good, *column.worse) if each.lower
     ]  # fmt: skip
     if compared and explain:
         yield INTERVALS
-    if not all(each.planned for each in compared):
-        names = ", ".join(dict.fromkeys(each.name for each in compared if not each.planned))
-        yield f"With 99.9 %, because the number of seeds is not the planned one: {names}."
-    if unranked := [str(column.batch) for column in advised if not column.ranked]:
+    if unranked := [str(column.batch) for column in columns if not column.ranked]:
         yield ONE_SEED.format(f" with {', '.join(unranked)} images per worker" if ranked else "")
     if ranked:
-        yield TIME.format(_speed_command(table, advised))
+        yield TIME.format(_speed_command(table, columns))
 
 
-def _speed_command(table: Table, advised: Sequence[Advice]) -> str:
+def _speed_command(table: Table, columns: Sequence[Recommendation]) -> str:
     """Return the command that measures the time of the best normalizers in this network."""
-    names = dict.fromkeys(name.split(" ")[0] for column in advised for name in column.tested[:1])
-    names |= dict.fromkeys(name.split(" ")[0] for column in advised for name in column.tested)
-    words = [f"norm={','.join([*names][:MOST_NORMS])}", f"batch={advised[0].batch}"]
+    names = dict.fromkeys(name.split(" ")[0] for column in columns for name in column.tested[:1])
+    names |= dict.fromkeys(name.split(" ")[0] for column in columns for name in column.tested)
+    words = [f"norm={','.join([*names][:MOST_NORMS])}", f"batch={columns[0].batch}"]
     defaults = default_choices()
     words += [
         as_typed(key, value)
@@ -137,27 +103,32 @@ def _speed_command(table: Table, advised: Sequence[Advice]) -> str:
     return " ".join(["python -m normbench.probe speed", *words])
 
 
-def _answer_markdown(table: Table, advised: Sequence[Advice], notes: Sequence[str]) -> str:
+def _recommendation_markdown(
+    table: Table, columns: Sequence[Recommendation], notes: Sequence[str]
+) -> str:
     lines = [f"**{escape_markdown(_title(table))}**", ""]
-    for column in (each for each in advised if each.ranked):
-        best = _best(column, table.spec.decimals).replace("\n", " ")
-        parts = [f"batch={column.batch}: best {best}", *_others(column, table.spec.decimals)]
+    for column in (each for each in columns if each.ranked):
+        best = _best(column, table.spec.decimals)
+        parts = [f"batch={column.batch}: best {best}", *verdict_texts(column, table.spec.decimals)]
         lines.append(f"- {escape_markdown('. '.join(parts))}.")
     return "\n".join([*lines, *(f"- {printable(note)}" for note in notes)]) + "\n"
 
 
-def _draw_answer(
-    table: Table, advised: Sequence[Advice], notes: Sequence[str], console: "Console"
+def _draw_recommendation(
+    table: Table, columns: Sequence[Recommendation], notes: Sequence[str], console: "Console"
 ) -> None:
     _draw_title(_title(table), console)
     decimals = table.spec.decimals
-    if ranked := [column for column in advised if column.ranked]:
-        bests = [_best(column, decimals) for column in ranked]
+    if ranked := [column for column in columns if column.ranked]:
+        # The mean below the name.
+        bests = [_best(column, decimals).replace(" ", "\n", 1) for column in ranked]
         taken = len("batch") + max(len(line) for best in bests for line in best.splitlines())
         width = max(20, console.width - taken - 6)  # two spaces beside each column
         lines = []
         for column, best in zip(ranked, bests, strict=True):
-            others = [line for text in _others(column, decimals) for line in _wrap(text, width)]
+            others = [
+                line for text in verdict_texts(column, decimals) for line in _wrap(text, width)
+            ]
             lines.append([str(column.batch), best, "\n".join(others)])
         _draw_grid(["batch", "best", "others: how much lower than the best"], lines, console)
     _draw_notes(notes, console)

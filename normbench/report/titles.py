@@ -4,7 +4,7 @@ import re
 from collections.abc import Sequence
 
 from normbench.config.files import CONF, headline, names
-from normbench.report.answer import join_words
+from normbench.errors import join_words
 from normbench.report.table import Table
 from normbench.report.table_spec import FULL
 from normbench.results import Row
@@ -36,7 +36,7 @@ def setting_title(table: Table) -> str:
     return f"{_networks(table.runs)}, {_data(table.runs)}"
 
 
-def answer_title(table: Table) -> str:
+def comparison_title(table: Table) -> str:
     """Return networks, data and training of a table of our own in words."""
     reg = table.setting.get("reg", "none")
     training = f"recipe {table.setting.get('recipe')}" + ("" if reg == "none" else f", reg {reg}")

@@ -43,9 +43,9 @@ def test_a_grid_leaves_a_row_a_cell_and_prints_the_table(command: Command, rows:
     assert [row.status for row in rows()] == ["ok"] * 8
     assert "8 cells, 0 finished before, 8 to do" in end.out
     assert "| norm \\ batch   | 4 " in end.out
-    answer, _, table = end.out.partition("**Test accuracy over images per worker")
+    recommendation, _, table = end.out.partition("**Test accuracy over images per worker")
     assert table.count("(2)") == 4
-    assert "**Which normalizer, by test top-1 accuracy (%)" in answer
+    assert "**Which normalizer, by test top-1 accuracy (%)" in recommendation
     assert "evonorm_s0 †" in end.out
     assert "column of this row is the same computation for a given seed" in end.out
     assert "demonstration" in end.out

@@ -19,7 +19,8 @@ from normbench.report import build
 from normbench.report.claim_results import ClaimResult
 from normbench.report.exports import claims_csv
 from normbench.report.pivot import tables
-from normbench.report.recommendation import advice, sentences
+from normbench.report.recommendation import recommendations
+from normbench.report.recommendation_text import sentences
 from normbench.report.statistics import Effect, add_test_images, mcnemar, welch_contrast
 from normbench.report.table import Table
 from normbench.report.table_spec import spec
@@ -187,7 +188,7 @@ def test_the_recommendation_has_both_intervals(tmp_path: Path, study: bool) -> N
         root = tmp_path / "study" / STUDY
         results.write_study(root, tmp_path, rows)
     table = batch_size_table(root, rows)
-    (at_4,) = advice(table)
+    (at_4,) = recommendations(table)
     others = [each for each in (*at_4.good, *at_4.worse) if each.lower]
     assert len(others) == 2
     for each in others:
@@ -195,7 +196,7 @@ def test_the_recommendation_has_both_intervals(tmp_path: Path, study: bool) -> N
         assert each.lower_images is not None
         assert half(each.lower_images) > half(each.lower)
         assert each.lower_images.value == each.lower.value
-    said = sentences(table)
+    said = sentences(table, recommendations(table))
     assert said[0].count("], images [") == 2
     assert not said[-1].startswith("Without an interval")
 
@@ -203,7 +204,8 @@ def test_the_recommendation_has_both_intervals(tmp_path: Path, study: bool) -> N
 @pytest.mark.parametrize("without", [1, 6])
 def test_runs_without_hits_have_one_interval_and_are_counted(tmp_path: Path, without: int) -> None:
     rows = write_runs(tmp_path, ["bn", "gn"], without)
-    said = sentences(batch_size_table(tmp_path, rows))
+    table = batch_size_table(tmp_path, rows)
+    said = sentences(table, recommendations(table))
     assert "lower [" in said[0]
     assert "images [" not in said[0]
     assert said[-1] == (

@@ -20,7 +20,8 @@ from normbench.report.__main__ import main
 from normbench.report.figure import style
 from normbench.report.page import inline_svg
 from normbench.report.pivot import tables
-from normbench.report.recommendation import advice, sentences
+from normbench.report.recommendation import recommendations
+from normbench.report.recommendation_text import sentences
 from normbench.results import Row
 from support.rows import FAR, batch_size_tables, runs
 
@@ -108,12 +109,12 @@ def test_the_page_needs_no_other_file(page: Page) -> None:
 
 def test_the_recommendation_stands_first(made: Path, page: Page) -> None:
     sections = [str(each["id"]) for each in page.all("h2")]
-    assert sections == ["answer", "curves", "claims", "tables"]
+    assert sections == ["recommendation", "curves", "claims", "tables"]
     links = [str(each["href"]) for each in page.all("a")]
     assert links[:5] == ["#main", *(f"#{section}" for section in sections)]
     text = (made / "reports" / "recommendation.md").read_text()
     assert text.startswith("# Which normalizer\n\n**data=")
-    assert "\n- With 4 images per worker the best is evonorm_s0 (76.4 ± 0.1, n = 2" in text
+    assert "\n- With 4 images per worker the best is evonorm_s0 76.4 ± 0.1 (2)" in text
 
 
 def test_the_command_prints_the_recommendation_first(
@@ -291,9 +292,11 @@ def test_a_filter_leaves_no_heading_behind_and_says_how_much_is_left(
 ) -> None:
     text = (made / "reports" / "index.html").read_text()
     all_ = in_a_browser(text, tmp_path)
-    assert "1 of 1 answers, 2 of 2 tables, " in "".join(all_.words)
+    assert "1 of 1 recommendations, 2 of 2 tables, " in "".join(all_.words)
     chosen = in_a_browser(text.replace("</body>", CHOOSE.format("digits") + "</body>"), tmp_path)
-    status = r"0 of 1 answers, 1 of 2 tables, \d+ of \d+ verdicts, \d+ of \d+ published tables"
+    status = (
+        r"0 of 1 recommendations, 1 of 2 tables, \d+ of \d+ verdicts, \d+ of \d+ published tables"
+    )
     assert re.search(status, "".join(chosen.words))
     title = "ResNet-50 with 128 to 4 images per worker, 90 epochs"
     assert title in set(all_.words) - set(chosen.words)
@@ -308,7 +311,7 @@ def test_a_filter_leaves_no_heading_behind_and_says_how_much_is_left(
 def test_the_address_holds_the_filters(made: Path, tmp_path: Path) -> None:
     text = (made / "reports" / "index.html").read_text()
     chosen = in_a_browser(text, tmp_path, "#data=digits&reg=none")
-    assert re.search(r"0 of 1 answers, 1 of 2 tables", "".join(chosen.words))
+    assert re.search(r"0 of 1 recommendations, 1 of 2 tables", "".join(chosen.words))
     asked = text.replace("</body>", CHOOSE.format("digits") + ADDRESS + "</body>")
     assert "data=digits" in in_a_browser(asked, tmp_path).titles
 
@@ -415,10 +418,10 @@ def test_the_number_of_trials_stands_above_the_verdicts(page: Page) -> None:
     assert text.index("verdicts are trials") < text.index("A claim compares entries")
 
 
-# The answer
+# The recommendation
 
 
-def test_the_answer_names_the_best_those_as_good_their_costs_and_what_was_not_tested() -> None:
+def test_the_recommendation_names_the_best_what_is_as_good_costs_and_what_was_not_tested() -> None:
     own = {"recipe": "evonorm_resnet_90", "data": "imagenet", "model": "resnet50_v2"}
     other: list[tuple[str, list[float | None]]] = [
         ("gn", [76.2, 76.6, 76.0]),
@@ -428,22 +431,22 @@ def test_the_answer_names_the_best_those_as_good_their_costs_and_what_was_not_te
     more = [run for norm, values in other for run in runs(norm, 4, values, **own)]
     rows = [*paper_runs(), *as_in_evonorms_code(more)]
     (table,) = tables(build.specs(["batch_size"]), rows, None)
-    (few, many) = advice(table)
+    (few, many) = recommendations(table)
     assert [each.name for each in few.good] == ["evonorm_s0", "gn"]
     assert [each.name for each in few.worse] == ["bn"]
     assert [each.name for each in few.unsure] == ["frn"]
-    assert few.failed == ("nf (1 of 1 div.)",)
+    assert few.failed == {"nf": "1 of 1 div."}
     assert "sn" in few.untested
     assert "gn" not in few.untested
     assert few.good[0].memory == pytest.approx(2.0)  # of bn's
     assert many.batch == 128
-    said, at_128, untested = sentences(table)
+    said, at_128, untested = sentences(table, [few, many])
     assert said.startswith(
-        "With 4 images per worker the best is evonorm_s0 (76.4 ± 0.1, n = 2, 2.00x memory)."
+        "With 4 images per worker the best is evonorm_s0 76.4 ± 0.1 (2), 2.00x memory."
     )
-    assert "Not significantly worse: gn (76.3 ± 0.3, n = 3): 0.1 lower [" in said
-    assert "Significantly worse: bn 70.1: 6.3 lower [" in said
-    assert "Not testable with one seed or equal results: frn 70.0." in said
+    assert "Not significantly worse: gn 76.3 ± 0.3 (3), 0.1 lower [" in said
+    assert "Significantly worse: bn 70.1 ± 0.1 (2), 6.3 lower [" in said
+    assert "Not testable with one seed or equal results: frn 70.0 (1)" in said
     assert "Unstable" not in said
     assert "Without a result: nf (1 of 1 div.)." in said
     assert "Not tested here" not in said
@@ -461,19 +464,21 @@ def test_an_unstable_normalizer_is_named_and_does_not_hide_that_another_is_worse
         for row in runs(norm, 4, [mean - 0.2, mean, mean + 0.2, mean + 0.1, mean - 0.1])
     ]
     (table,) = batch_size_tables([*rows, *runs("ln", 4, [62.0, 78.0, 75.0, 77.0, 73.0])])
-    (at_4,) = advice(table)
+    (at_4,) = recommendations(table)
     assert [each.name for each in at_4.good] == ["bn", "frn", "ln"]
     assert [each.name for each in at_4.worse] == ["gn"]
     assert [each.name for each in (*at_4.good, *at_4.worse) if each.unstable] == ["ln"]
-    said = sentences(table)[0]
-    assert "Significantly worse: gn 72.0: 4.0 lower [3." in said
-    assert said.endswith(" Unstable: ln (standard deviation 6.4).")
+    said = sentences(table, [at_4])[0]
+    assert "Significantly worse: gn 72.0 ± 0.2 (5), 4.0 lower [3." in said
+    assert "; ln 73.0 ± 6.4 (5)" in said
+    assert said.endswith(" Unstable over seeds: ln.")
 
 
 def test_equal_results_of_all_seeds_decide_nothing() -> None:
     rows = [*runs("bn", 4, [76.0, 76.0, 76.0]), *runs("gn", 4, [75.0, 75.0, 75.0])]
     (table,) = batch_size_tables(rows)
-    assert sentences(table)[0].endswith("Not testable with one seed or equal results: gn 75.0.")
+    said = sentences(table, recommendations(table))[0]
+    assert said.endswith("Not testable with one seed or equal results: gn 75.0 ± 0.0 (3).")
 
 
 def test_tables_of_which_hardly_anything_was_trained_are_left_out_unless_named(

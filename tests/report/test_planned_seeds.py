@@ -11,7 +11,8 @@ from normbench.config.files import SWEEPS, names
 from normbench.errors import LeftOut
 from normbench.report import planned_seeds as module
 from normbench.report.planned_seeds import UNPLANNED_TEXT, confidence, named_seeds
-from normbench.report.recommendation import sentences
+from normbench.report.recommendation import recommendations
+from normbench.report.recommendation_text import sentences
 from normbench.report.statistics import welch_contrast
 from normbench.results import Row
 from support.claims import verdict
@@ -124,7 +125,7 @@ def test_a_command_tells_its_rows_how_many_seeds_it_has() -> None:
 @pytest.mark.parametrize(("rows", "planned"), [(two(3, 3), True), (two(4, 3), False)])
 def test_so_has_the_recommendation(rows: list[Row], planned: bool) -> None:
     (table,) = batch_size_tables(rows)
-    said = sentences(table)[0]
+    said = sentences(table, recommendations(table))[0]
     assert (" Significantly worse: gn" in said) == planned
     mark = " 99.9 % intervals, because the number of seeds is not the planned one: gn."
     assert said.endswith(mark) != planned

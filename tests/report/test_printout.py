@@ -1,4 +1,4 @@
-"""What a command prints: the answer, then the tables, on a terminal and piped."""
+"""What a command prints: the recommendation, then the tables, on a terminal and piped."""
 
 import io
 
@@ -31,18 +31,19 @@ def piped(rows: list[Row], capsys: pytest.CaptureFixture[str]) -> str:
     return capsys.readouterr().out
 
 
-def test_piped_output_is_markdown_and_begins_with_the_answer(
+def test_piped_output_is_markdown_and_begins_with_the_recommendation(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    answer, table = piped(runs_of(3), capsys).split("**Test accuracy")
-    assert answer.startswith("\n**Which normalizer, by test top-1 accuracy (%): data=digits ")
+    first, table = piped(runs_of(3), capsys).split("**Test accuracy")
+    assert first.startswith("\n**Which normalizer, by test top-1 accuracy (%): data=digits ")
     assert (
-        "- batch=4: best gn 89.0 ± 1.0 (3). Significantly worse: bn by 7.0 [2.8, 11.2].\n" in answer
-    )
+        "- batch=4: best gn 89.0 ± 1.0 (3). "
+        "Significantly worse: bn 82.0 ± 2.0 (3), 7.0 lower [2.8, 11.2].\n"
+    ) in first
     assert (
-        "- batch=128: best bn 92.0 ± 2.0 (3). Not significantly worse: gn by 3.0 [−1.2, 7.2]"
-        in answer
-    )
+        "- batch=128: best bn 92.0 ± 2.0 (3). "
+        "Not significantly worse: gn 89.0 ± 1.0 (3), 3.0 lower [−1.2, 7.2]"
+    ) in first
     assert "| norm \\ batch" in table
 
 
@@ -94,8 +95,8 @@ def test_other_numbers_of_seeds_and_failures_are_named(capsys: pytest.CaptureFix
     ]  # fmt: skip
     text = piped(rows, capsys)
     assert "Without a result: nf (1 of 1 div.)" in text
-    assert "Not testable with one seed or equal results: frn 75.0" in text
-    assert "With 99.9 %, because the number of seeds is not the planned one: gn." in text
+    assert "Not testable with one seed or equal results: frn 75.0 (1)" in text
+    assert "99.9 % intervals, because the number of seeds is not the planned one: gn" in text
 
 
 @pytest.mark.parametrize("width", [80, 100])
@@ -103,8 +104,8 @@ def test_a_terminal_shows_no_broken_number(width: int) -> None:
     text = drawn(WIDE, width)
     # A command is never wrapped, so that it can be copied.
     assert max(len(line) for line in text.splitlines() if "`python -m" not in line) <= width
-    assert text.count("79.0 ± 0.7") == 6
-    assert text.count("Not significantly worse: evonorm_s0 by 1.0 [") == 6
+    assert text.count("79.0 ± 0.7 (3)") == 6  # in the table they are in two lines
+    assert text.count("1.0 lower [") == 6
     assert text.count("evonorm_s0 4") == 0
     lines = text.splitlines()
     assert {line[:2] for line in lines if line.startswith(("-", "  "))} == {"- ", "  "}

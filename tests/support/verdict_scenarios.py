@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from normbench.config.files import CLAIMS, TABLES, load, names
 from normbench.report.claims import Claim, claims
-from normbench.report.recommendation import advice
+from normbench.report.recommendation import recommendations
 from normbench.report.table import Entry, Table
 from normbench.report.table_spec import Label, Position, TableSpec, spec
 from normbench.report.verdicts import judge
@@ -225,7 +225,7 @@ def _names_of_worse(values: Values, sweep: str) -> list[str]:
     lines: dict[Label, list[Entry]] = {
         (f"n{k:02}",): [entry] for k, entry in enumerate(_entries(values, sweep))
     }
-    (column,) = advice(Table(_AXES, {}, [], lines))
+    (column,) = recommendations(Table(_AXES, {}, [], lines))
     return [each.name for each in column.worse]
 
 

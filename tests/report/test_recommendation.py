@@ -1,16 +1,16 @@
-"""The answer of a report: in words and as a table; which numbers are the best."""
+"""The recommendation in words and as a table; which numbers are the best."""
 
 from typing import Any
 
 import pytest
 
 from normbench.report import build
-from normbench.report.answer import Standing, answer_lines, answer_sentences, answers
 from normbench.report.best import best_of_ours, best_published
 from normbench.report.pivot import tables
+from normbench.report.recommendation_text import Standing, recommending, short_sentences, standings
 from normbench.report.repeats import repeats
 from normbench.report.table_spec import spec
-from normbench.report.titles import answer_title, table_title
+from normbench.report.titles import comparison_title, table_title
 from normbench.results import Row
 from support.rows import batch_size_tables, runs
 
@@ -25,41 +25,41 @@ RUNS = [
 ]
 
 
-def test_the_answer_is_a_sentence_for_all_batches_with_the_same_best() -> None:
-    ((table, advised),) = answers(batch_size_tables(RUNS))
-    assert answer_sentences(table, advised) == [
+def test_the_recommendation_is_a_sentence_for_all_batches_with_the_same_best() -> None:
+    ((table, columns),) = recommending(batch_size_tables(RUNS))
+    assert short_sentences(table, columns) == [
         "With 4 images per worker gn is the best: bn is 6.0 lower [5.5, 6.5].",
         "With 8 and 16 images per worker bn has the best mean; not significantly worse: gn.",
     ]
-    assert answer_title(table).endswith("; recipe demo")
+    assert comparison_title(table).endswith("; recipe demo")
 
 
-def test_the_answer_has_a_line_for_each_normalizer() -> None:
-    ((_, advised),) = answers(batch_size_tables(RUNS))
-    lines = answer_lines(advised, 1)
+def test_the_recommendation_has_a_line_for_each_normalizer() -> None:
+    ((_, columns),) = recommending(batch_size_tables(RUNS))
+    lines = standings(columns, 1)
     assert [*lines] == ["gn", "bn", "ln"]
     assert [each.word for each in lines["gn"]] == ["best", "good", "good"]
     assert lines["bn"][0] == Standing("worse", "70.2 ± 0.2 (3)", "6.0 lower [5.5, 6.5]")
     assert lines["ln"] == [Standing("failed", "1 of 3 div."), *[Standing("missing")] * 2]
 
 
-def test_the_answer_names_the_unstable_and_intervals_of_unplanned_seeds() -> None:
+def test_the_recommendation_names_the_unstable_and_intervals_of_unplanned_seeds() -> None:
     rows = [
         *runs("bn", 4, [76.0, 76.1, 75.9, 76.05, 75.95]),
         *runs("frn", 4, [76.1, 76.2, 76.0, 76.15, 76.05]),
         *runs("ln", 4, [62.0, 78.0, 75.0, 77.0, 73.0]),
     ]
-    ((_, advised),) = answers(batch_size_tables(rows))
-    lines = answer_lines(advised, 1)
+    ((_, columns),) = recommending(batch_size_tables(rows))
+    lines = standings(columns, 1)
     assert lines["ln"][0].number == "73.0 ± 6.4 (5), unstable"
     assert lines["bn"][0].number == "76.0 ± 0.1 (5)"
     assert lines["bn"][0].distance.endswith(" (99.9 %)")
 
 
-def test_settings_with_more_batches_are_answered_first() -> None:
+def test_settings_with_more_batches_are_first() -> None:
     single = [row for norm in ("bn", "gn") for row in runs(norm, 4, [1.0, 2.0], data="a")]
-    found = answers(batch_size_tables([*single, *RUNS]))
-    assert [len(advised) for _, advised in found] == [3, 1]
+    found = recommending(batch_size_tables([*single, *RUNS]))
+    assert [len(columns) for _, columns in found] == [3, 1]
 
 
 PAPER: dict[str, Any] = {

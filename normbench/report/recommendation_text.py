@@ -1,0 +1,209 @@
+"""The recommendation in words, for the page, for recommendation.md and for the terminal."""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from statistics import fmean
+from typing import NamedTuple
+
+from normbench.errors import join_words
+from normbench.report.image_intervals import OVER_IMAGES, OVER_SEEDS, explain_missing_hits
+from normbench.report.markdown import escape_markdown
+from normbench.report.planned_seeds import UNPLANNED
+from normbench.report.recommendation import Candidate, Recommendation, recommendations
+from normbench.report.statistics import MINUS, Effect
+from normbench.report.table import MISSING, Table
+
+METHOD = (
+    "For each number of images per worker: the normalizer with the best mean, and how much lower "
+    "the others are, with intervals that hold for all pairs together with 95 % (Games and Howell "
+    "1976; variances may differ, and the best may be chosen by the same seeds). The interval "
+    f'is {OVER_SEEDS}. The one after the word "images" is {OVER_IMAGES}. They are of 99.9 % '
+    "where the number of seeds is not that of the sweep's file or command. A normalizer is "
+    'significantly worse if its whole interval lies above 0. "Not significantly worse" does not '
+    'mean "as good": the upper end says how much worse it may be. A normalizer is unstable if its '
+    "variance over seeds is significantly above that of the others (F test, 1 %, "
+    "Bonferroni-corrected). Memory is the peak memory of the GPU, relative to the lowest of the "
+    "compared normalizers. Time is not compared, because runs that train beside others slow each "
+    "other down; `python -m normbench.probe speed norm=bn,gn` measures it."
+)
+
+
+class Standing(NamedTuple):
+    """How a normalizer compares with the best one of a column."""
+
+    word: str  # best, good (not distinguishable from the best), worse, unsure, failed, missing
+    number: str = MISSING
+    distance: str = ""  # to the best, with its interval
+
+
+def recommending(tables: Sequence[Table]) -> list[tuple[Table, list[Recommendation]]]:
+    """Return the tables that recommend something, and what; the most batches first."""
+    pairs = [(table, columns) for table in tables if (columns := recommendations(table))]
+    return sorted(pairs, key=lambda pair: -len(pair[1]))
+
+
+# For one number of images per worker
+
+
+def describe(candidate: Candidate, decimals: int) -> str:
+    """Return a normalizer as "bn 82.0 ± 1.0 (3), 7.0 lower [2.8, 11.2], 1.02x memory"."""
+    memory = "" if candidate.memory is None else f"{candidate.memory:.2f}x memory"
+    lower = "" if candidate.lower is None else lower_text(candidate, decimals)
+    number = f"{candidate.name} {mean_text(candidate, decimals)}"
+    return ", ".join(filter(None, (number, lower, memory)))
+
+
+def mean_text(candidate: Candidate, decimals: int) -> str:
+    """Return mean, standard deviation and number of seeds, as tables do: "89.2 ± 1.4 (3)"."""
+    deviation = "" if candidate.std is None else f" ± {candidate.std:.{decimals}f}"
+    return f"{candidate.mean:.{decimals}f}{deviation} ({candidate.seeds})"
+
+
+def lower_text(candidate: Candidate, decimals: int) -> str:
+    """Return how much lower than the best it is: "3.4 lower [1.1, 5.7], images [0.2, 6.6]"."""
+    assert candidate.lower is not None
+    text = f"{_number(candidate.lower.value, decimals)} lower"
+    text += f" {_interval(candidate.lower, decimals)}"
+    if candidate.lower_images is not None:
+        text += f", images {_interval(candidate.lower_images, decimals)}"
+    return text
+
+
+def verdict_texts(column: Recommendation, decimals: int) -> list[str]:
+    """Return how the others compare with the best, as "Significantly worse: bn 82.0 ...; ..."."""
+    compared = (*column.good, *column.worse)
+    verdicts = {
+        "Not significantly worse": [describe(each, decimals) for each in column.good[1:]],
+        "Significantly worse": [describe(each, decimals) for each in column.worse],
+        "Not testable with one seed or equal results": [
+            describe(each, decimals) for each in column.unsure
+        ],
+        "99.9 % intervals, because the number of seeds is not the planned one": [
+            each.name for each in compared if each.lower and not each.planned
+        ],
+        "Unstable over seeds": [each.name for each in compared if each.unstable],
+        "Without a result": [f"{name} ({failure})" for name, failure in column.failed.items()],
+    }
+    return [f"{verdict}: {'; '.join(each)}" for verdict, each in verdicts.items() if each]
+
+
+def _interval(effect: Effect, decimals: int) -> str:
+    assert effect.low is not None
+    assert effect.high is not None
+    return f"[{_number(effect.low, decimals)}, {_number(effect.high, decimals)}]"
+
+
+def _number(value: float, decimals: int) -> str:
+    """Return a number without a sign if it is positive."""
+    return f"{value:.{decimals}f}".replace("-", MINUS)
+
+
+# For a table
+
+
+def markdown(tables: Sequence[Table]) -> str:
+    """Return the recommendation for the setting of each of `tables`."""
+    parts = ["# Which normalizer\n"]
+    for table in tables:
+        if columns := recommendations(table):
+            parts.append(f"**{escape_markdown(table.setting_text)}**\n")
+            parts += [f"- {escape_markdown(each)}" for each in sentences(table, columns)]
+            parts.append("")
+    return "\n".join([*parts, METHOD]) + "\n"
+
+
+def sentences(table: Table, columns: Sequence[Recommendation]) -> list[str]:
+    """Return all that is said for each number of images per worker, and what was not tested."""
+    nowhere = [name for name in columns[0].untested if all(name in c.untested for c in columns)]
+    lines = []
+    for column in columns:
+        verdicts = verdict_texts(column, table.spec.decimals)
+        if missing := [name for name in column.untested if name not in nowhere]:
+            verdicts.append(f"Not tested here: {'; '.join(missing)}")
+        best = "no normalizer has a result for every seed"
+        if column.good:
+            best = f"the best is {describe(column.good[0], table.spec.decimals)}"
+        first = f"With {column.batch} images per worker {best}"
+        lines.append(f"{'. '.join([first, *verdicts])}.")
+    lines.append(f"Not tested: {', '.join(nowhere) or 'none'}.")
+    if table.spec.metric.by_image and (missing_hits := explain_missing_hits(table)):
+        lines.append(missing_hits)
+    return lines
+
+
+def short_sentences(table: Table, columns: Sequence[Recommendation]) -> list[str]:
+    """Return the recommendation in short, a sentence for all batches with the same best."""
+    groups: dict[tuple[str, ...], list[Recommendation]] = defaultdict(list)
+    for column in columns:
+        best, *others = [each.name for each in column.good] or [""]
+        unsure = sorted(each.name for each in column.unsure)
+        groups[best, str(column.ranked), *sorted(others), "", *unsure].append(column)
+    return [_short_sentence(each, table.spec.decimals) for each in groups.values()]
+
+
+def _short_sentence(columns: Sequence[Recommendation], decimals: int) -> str:
+    place = f"With {join_words([str(column.batch) for column in columns])} images per worker"
+    good = columns[0].good
+    if not good:
+        return f"{place} no normalizer has a result for every seed."
+    if not columns[0].ranked:
+        return f"{place} nothing is ranked: with one seed, differences may be due to chance."
+    best, *others = (each.name for each in good)
+    unsure = [each.name for each in columns[0].unsure]
+    if unsure and not others:
+        text = f"{place} {best} has the best mean"
+    elif others:
+        text = f"{place} {best} has the best mean; not significantly worse: {join_words(others)}"
+    else:
+        text = f"{place} {best} is the best"
+    # The nearest other one tells by how much, and how sure that is.
+    if len(columns) == 1 and (nearest := [*good[1:], *columns[0].worse][:1]):
+        text += f": {nearest[0].name} is {lower_text(nearest[0], decimals)}"
+    worse = [{each.name for each in column.worse} for column in columns]
+    always = [each.name for each in columns[0].worse if all(each.name in names for names in worse)]
+    if always and (others or len(columns) > 1):
+        text += f"; significantly worse: {join_words(always)}"
+    if unsure:
+        text += f"; not testable with one seed or equal results: {join_words(unsure)}"
+    return f"{text}."
+
+
+def standings(columns: Sequence[Recommendation], decimals: int) -> dict[str, list[Standing]]:
+    """Return the standings of each normalizer over batches, the most often good ones first."""
+    by_column = [_standings(column, decimals) for column in columns]
+    means: dict[str, list[float]] = defaultdict(list)
+    for each in (each for column in columns for each in column.candidates):
+        means[each.name].append(each.mean)
+
+    def rank(name: str) -> tuple[int, float, str]:
+        good = sum(of[name].word in ("best", "good") for of in by_column if name in of)
+        return -good, -fmean(means[name] or [0.0]), name
+
+    names = sorted({name for of in by_column for name in of}, key=rank)
+    return {name: [of.get(name, Standing("missing")) for of in by_column] for name in names}
+
+
+def _standings(column: Recommendation, decimals: int) -> dict[str, Standing]:
+    found = {}
+    for each in column.candidates:
+        number = f"{mean_text(each, decimals)}{', unstable' if each.unstable else ''}"
+        if each in column.good[:1] and column.ranked:
+            found[each.name] = Standing("best", number, "best")
+        elif each.lower is None:
+            found[each.name] = Standing("unsure", number, "no interval")
+        else:
+            word = "worse" if each.worse else "good"
+            level = "" if each.planned else f" ({100 * UNPLANNED:g} %)"
+            found[each.name] = Standing(word, number, lower_text(each, decimals) + level)
+    failed = {name: Standing("failed", failure) for name, failure in column.failed.items()}
+    return found | failed
+
+
+def memory_text(columns: Sequence[Recommendation], name: str) -> str:
+    """Return the relative memory of a normalizer as its range over batches, or ""."""
+    candidates = [each for column in columns for each in column.candidates if each.name == name]
+    known = [each.memory for each in candidates if each.memory is not None]
+    if not known:
+        return ""
+    ends = dict.fromkeys(f"{factor:.1f}" for factor in (min(known), max(known)))
+    return f"{' to '.join(ends)}x memory"
