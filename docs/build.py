@@ -1,7 +1,7 @@
 """Write docs/reference/ from docstrings, conf/ and reports/bench/.
 
     python docs/build.py             # all pages but coverage.md
-    python docs/build.py readme      # table and recommendation of the README, from reports/studies/default
+    python docs/build.py readme      # table and recommendation of the README, from its study
     python docs/build.py coverage    # coverage.md: every normalizer in 24 networks of timm; minutes
 
 Parameter counts on the pages are measured on the layers and networks themselves.
@@ -297,7 +297,7 @@ PAGES: list[Callable[[], str]] = [normalizers, architectures, data, recipes, per
 
 
 def demonstration() -> tuple[str, str]:
-    """Return the table of the demonstration, and the sentence of its recommendation, in Markdown."""
+    """Return the table of the demonstration and what it recommends, in Markdown."""
     rows = results.read(ROOT / "reports" / "studies" / "default")
     (table,) = tables(specs(["batch_size"]), rows, None)
     lines = [line for line in table_markdown(table).splitlines() if line.startswith("|")]

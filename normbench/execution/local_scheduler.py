@@ -129,7 +129,8 @@ class LocalScheduler(Scheduler):
             return False
         if entry.job.computation in self.shareable:
             row = self.shareable[entry.job.computation]
-            self.show_end(entry.cell, self.copy_row(row, entry.cell))
+            line, written = self.copy_row(row, entry.cell)
+            self.show_end(entry.cell, line, written=written)
             return False
         if run_files.is_locked(entry.job.folder):
             self.queue.append(entry)

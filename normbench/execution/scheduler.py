@@ -153,7 +153,8 @@ class Scheduler:
         source = self.shareable.get(entry.job.computation)
         if source is not None:
             for cell in entry.sharing:
-                self.screen.note(self.copy_row(source, cell))
+                line, _ = self.copy_row(source, cell)
+                self.screen.note(line)
         elif entry.sharing:
             # It did not fit into memory. A cell with more workers has fewer images in each.
             cell, *others = entry.sharing
@@ -163,24 +164,27 @@ class Scheduler:
             self.queue.append(replace(entry, job=job, sharing=others))
             self.screen.expect_another()
 
-    def copy_row(self, row: Row, cell: Cell) -> str:
-        """Give `cell` a copy of the row of a run that computed the same; return a line about it."""
+    def copy_row(self, row: Row, cell: Cell) -> tuple[str, bool]:
+        """Give `cell` a copy of the row of a run that computed the same.
+
+        Returns:
+            A line about it, and whether the copy could be written.
+        """
         try:
             copy_row(row, cell, self.root, self.settings.sweep)
         except OSError as error:
             folder = self.root / self.settings.sweep / cell.id
             reason = describe_write_error(folder, folder, error)
             self.summary.failed.append(f"{self.title(cell)}: {reason}")
-            return f"failed  {self.summary.failed[-1]}"
+            return f"failed  {self.summary.failed[-1]}", False
         self.summary.shared += 1
-        return (
-            f"shared    {self.title(cell)}: same computation as {self.titles.get(row.id, row.id)}"
-        )
+        source = self.titles.get(row.id, row.id)
+        return f"shared    {self.title(cell)}: same computation as {source}", True
 
-    def show_end(self, cell: Cell, line: str) -> None:
+    def show_end(self, cell: Cell, line: str, *, written: bool = True) -> None:
         """Show the end of a queued cell that no process of this command has trained."""
         self.screen.add(cell.id, self.title(cell))
-        self.screen.end(cell.id, line, failed=line.startswith("failed"))
+        self.screen.end(cell.id, line, failed=not written)
 
     def fail(self, entry: QueueEntry, reason: str, log: Path) -> None:
         """Record that the job left no row; the cells that share it have none either."""

@@ -125,17 +125,22 @@ class ClaimResult:
     @property
     def effect(self) -> str:
         """The effect and its intervals as text: "+1.2 [+0.8, +1.6], images [+0.3, +2.1]"."""
+        return " ".join(filter(None, (self.value, self.intervals)))
+
+    @property
+    def value(self) -> str:
+        """The effect as text, "" without one."""
+        effect = self.verdict.effect
+        return "" if effect is None else signed(effect.value, self.decimals)
+
+    @property
+    def intervals(self) -> str:
+        """The intervals of the effect as text, "" without one."""
         effect, over_images = self.verdict.effect, self.verdict.over_images
         if effect is None:
             return ""
         wider = f", images {over_images.interval(self.decimals)}" if over_images else ""
-        return effect.text(self.decimals) + wider
-
-    @property
-    def estimate(self) -> tuple[str, str]:
-        """The effect and its interval apart."""
-        value, _, interval = self.effect.partition(" ")
-        return value, interval
+        return effect.interval(self.decimals) + wider
 
     @property
     def seeds(self) -> str:

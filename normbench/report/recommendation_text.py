@@ -150,22 +150,26 @@ def _short_sentence(columns: Sequence[Recommendation], decimals: int) -> str:
         return f"{place} nothing is ranked: with one seed, differences may be due to chance."
     best, *others = (each.name for each in good)
     unsure = [each.name for each in columns[0].unsure]
-    if unsure and not others:
-        text = f"{place} {best} has the best mean"
-    elif others:
-        text = f"{place} {best} has the best mean; not significantly worse: {join_words(others)}"
-    else:
-        text = f"{place} {best} is the best"
-    # The nearest other one tells by how much, and how sure that is.
-    if len(columns) == 1 and (nearest := [*good[1:], *columns[0].worse][:1]):
-        text += f": {nearest[0].name} is {lower_text(nearest[0], decimals)}"
     worse = [{each.name for each in column.worse} for column in columns]
     always = [each.name for each in columns[0].worse if all(each.name in names for names in worse)]
-    if always and (others or len(columns) > 1):
-        text += f"; significantly worse: {join_words(always)}"
+    parts = [f"{place} {best} {'has the best mean' if others or unsure else 'is the best'}"]
+    if others:
+        # The nearest other one tells by how much, and how sure that is.
+        if len(columns) == 1:
+            others[0] += f" ({lower_text(good[1], decimals)})"
+        parts.append(f"not significantly worse: {join_words(others)}")
+    elif len(columns) == 1 and columns[0].worse:
+        nearest = columns[0].worse[0]
+        parts[0] += f": {nearest.name} is {lower_text(nearest, decimals)}"
+    if len(always) == 1 and len(columns) > 1:
+        lower = [each.lower for column in columns for each in column.worse if each.name in always]
+        numbers = [_number(effect.value, decimals) for effect in lower if effect]
+        parts.append(f"significantly worse: {always[0]}, by {join_words(numbers)}")
+    elif always and (others or len(columns) > 1):
+        parts.append(f"significantly worse: {join_words(always)}")
     if unsure:
-        text += f"; not testable with one seed or equal results: {join_words(unsure)}"
-    return f"{text}."
+        parts.append(f"not testable with one seed or equal results: {join_words(unsure)}")
+    return f"{'; '.join(parts)}."
 
 
 def standings(columns: Sequence[Recommendation], decimals: int) -> dict[str, list[Standing]]:

@@ -34,6 +34,19 @@ def test_the_recommendation_is_a_sentence_for_all_batches_with_the_same_best() -
     assert comparison_title(table).endswith("; recipe demo")
 
 
+def test_a_sentence_for_several_batches_says_how_much_worse_the_only_other_one_is() -> None:
+    rows = [*runs("bn", 2, [60.0, 60.2, 60.4]), *runs("gn", 2, [76.0, 76.2, 76.4]), *RUNS[:6]]
+    ((table, columns),) = recommending(batch_size_tables(rows))
+    assert short_sentences(table, columns) == [
+        "With 2 and 4 images per worker gn is the best; significantly worse: bn, by 16.0 and 6.0.",
+    ]
+    (at_2, at_4) = columns
+    assert short_sentences(table, [at_4])[0].endswith(
+        " gn is the best: bn is 6.0 lower [5.5, 6.5]."
+    )
+    assert at_2.worse[0].name == "bn"
+
+
 def test_the_recommendation_has_a_line_for_each_normalizer() -> None:
     ((_, columns),) = recommending(batch_size_tables(RUNS))
     lines = standings(columns, 1)
