@@ -152,15 +152,17 @@ def test_probes_look_at_the_device(probe_command: Probe) -> None:
         numbers = []
         for where in ("gpu", "cpu"):
             assert (
-                probe_command(kind, *words[:-2], f"trainer={where}", words[-1], f"out={where}").code
+                probe_command(
+                    kind, *words[:-2], f"trainer={where}", words[-1], f"reports={where}"
+                ).code
                 == 0
             )
-            numbers.append(probes.read_records(Path(where) / f"{kind}.csv"))
+            numbers.append(probes.read_records(Path(where) / "probes" / f"{kind}.csv"))
         for ours, theirs in zip(*numbers, strict=True):
             for key, value in theirs.items():
                 same = value if isinstance(value, str) else pytest.approx(value, rel=1e-6, abs=1e-9)
                 assert ours[key] == same
     found = probe_command("speed", "norm=gn", "batch=8", "repeats=1", "trainer=gpu")
     assert found.code == 0, found.err
-    records = probes.read_records(Path("reports/probes/speed.csv"))
+    records = probes.read_records(Path("runs/reports/probes/speed.csv"))
     assert all(record["memory"] > 0 for record in records)

@@ -1,7 +1,7 @@
 """Dashboards in W&B, as code: two workspaces of a project, and a report page for each table.
 
     python -m normbench.dashboard [project=NAME] [entity=NAME] [runs=DIR] [TABLE ...]
-    python -m normbench.dashboard --dry-run [out=DIR] [project=NAME] [runs=DIR] [TABLE ...]
+    python -m normbench.dashboard --dry-run [reports=DIR] [project=NAME] [runs=DIR] [TABLE ...]
 
 TABLE is a file of reports/tables/ (default: all). The workspace `normbench` has accuracy over
 images per worker, curves, throughput, memory and the number of diverged runs; the workspace
@@ -52,7 +52,9 @@ class DashboardOptions:
         "", "user or team that owns the project (WANDB_ENTITY, or the owner of the key)"
     )
     runs: Path = cli.option(Path("runs"), "root folder of the runs whose tables the pages show")
-    out: Path | None = cli.option(None, "where --dry-run writes (reports/dashboard)")
+    reports: Path | None = cli.option(
+        None, "root folder of reports (RUNS/reports): --dry-run writes to DIR/dashboard"
+    )
     dry_run: bool = cli.option(
         False, "write workspaces and pages as JSON; needs neither a server nor a key"
     )
@@ -66,8 +68,8 @@ class DashboardOptions:
 def main(arguments: Sequence[str]) -> int:
     """Save or write the dashboards."""
     options, wanted = cli.parse_options(arguments, DashboardOptions)
-    if options.out and not options.dry_run:
-        raise BadInput(f"out={options.out} is only for {DRY_RUN}")
+    if options.reports and not options.dry_run:
+        raise BadInput(f"reports={options.reports} is only for {DRY_RUN}")
     specs = build.specs(wanted)
     build.require_rows(options.runs)
     rows = [row for row in results.read(options.runs) if row.kind == "run"]
@@ -82,7 +84,7 @@ def main(arguments: Sequence[str]) -> int:
     if entity:
         require_name("entity", entity)
     if options.dry_run:
-        folder = options.out or Path("reports/dashboard")
+        folder = build.reports_folder(options.runs, options.reports) / "dashboard"
         _write_files(folder, _dashboards(rows, shown, project, entity))
     else:
         _save_on_server(rows, shown, project, entity)
@@ -113,7 +115,7 @@ def _write_files(folder: Path, dashboards: Mapping[str, "Dashboard"]) -> None:
     """Write each dashboard as a file."""
     from normbench.dashboard.panels import spec
 
-    require_writable(folder, f"out={folder}", "use a writable one, as out=boards")
+    require_writable(folder, str(folder), "use a writable folder, as reports=boards")
     for name, dashboard in dashboards.items():
         path = folder / f"{name}.json"
         path.write_text(json.dumps(spec(dashboard), indent=1, ensure_ascii=False) + "\n")

@@ -39,9 +39,9 @@ def _describe_kinds() -> str:
 def main(arguments: Sequence[str]) -> int:
     """Run a probe."""
     request = parse_request(arguments[0], arguments[1:])
-    out = request.options.out
-    require_writable(out, f"out={out}", "use a writable folder, as out=reports/probes")
-    for path in (out / f"{request.stem}.{form}" for form in ("csv", "json", "png", "pdf")):
+    folder = request.options.folder
+    require_writable(folder, str(folder), "use a writable folder, as reports=runs/reports")
+    for path in (folder / f"{request.stem}.{form}" for form in ("csv", "json", "png", "pdf")):
         if os.path.lexists(path) and not path.is_file():
             raise BadInput(f"{path} is no file that can be replaced; name=STEM names others")
     # A kind without a module of its own is measured in a forward pass.

@@ -7,6 +7,8 @@ from typing import Literal
 
 from normbench.config.cli import option
 from normbench.config.files import training_probes
+from normbench.records.probes import PROBES
+from normbench.results import REPORTS
 from normbench.run_files import require_file_name
 
 RUN = (
@@ -47,13 +49,19 @@ def _parse_eps(text: str) -> float:
 class ProbeOptions:
     """Options of all kinds."""
 
-    out: Path = option(
-        Path("reports/probes"),
-        "folder of the files; measurements of runs are in the folders of the runs, too",
+    reports: Path | None = option(
+        None,
+        "root folder of reports (runs/reports): the files are in DIR/probes; measurements of runs "
+        "are in the folders of the runs, too",
     )
     name: str = option(
         "", "name of the files (the kind); existing ones are replaced", "STEM", _parse_stem
     )
+
+    @property
+    def folder(self) -> Path:
+        """The folder of the files."""
+        return (self.reports or Path("runs", REPORTS)) / PROBES
 
 
 @dataclass(frozen=True)
@@ -62,6 +70,10 @@ class TrainedNetworkOptions(ProbeOptions):
 
     ckpt: str = option("", RUN, "RUN")
     runs: Path = option(Path("runs"), "root folder of the runs of ckpt=")
+
+    @property
+    def folder(self) -> Path:
+        return (self.reports or self.runs / REPORTS) / PROBES
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ from normbench.run_files import describe_write_error, write_file, write_json
 
 def write_results(request: ProbeRequest, records: Sequence[Record]) -> None:
     """Write records, figure and provenance of a command to its folder; print the paths."""
-    folder, name = request.options.out, request.stem
+    folder, name = request.options.folder, request.stem
     exists = (folder / f"{name}.csv").exists()
     note = " (older files were replaced; name=STEM keeps both)" if exists else ""
     paths = _write_records_and_figure(folder, name, request, records)

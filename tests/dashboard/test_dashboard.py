@@ -63,7 +63,7 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
 def written(*words: str) -> dict[str, dict[str, Any]]:
     """What --dry-run writes, by name."""
     assert dashboard.main(["--dry-run", *words]) == 0
-    return {path.stem: json.loads(path.read_text()) for path in sorted(Path("out").iterdir())}
+    return {path.stem: json.loads(path.read_text()) for path in sorted(Path("out/dashboard").iterdir())}
 
 
 def named(nested: Any, key: str) -> list[Any]:
@@ -76,7 +76,7 @@ def named(nested: Any, key: str) -> list[Any]:
 
 
 def test_the_workspace_has_its_sections_and_keeps_experiments_apart(folder: Path) -> None:
-    section = written("out=out")["workspace"]["section"]
+    section = written("reports=out")["workspace"]["section"]
     names = [each["name"] for each in section["panelBankConfig"]["sections"]]
     assert names == [
         "Accuracy over images per worker", "Training curves", "Throughput and memory", "Divergences"
@@ -87,14 +87,14 @@ def test_the_workspace_has_its_sections_and_keeps_experiments_apart(folder: Path
     assert (only["key"]["name"], only["op"], only["value"]) == ("jobType", "!=", "summary")
     other = run("bn", 4, 0, 80.0, workers=8, model="resnet8", protocol="fixed_workers")
     results.write(folder / "runs" / "default" / other.id, other)
-    (runs,) = written("out=out")["workspace"]["section"]["runSets"]
+    (runs,) = written("reports=out")["workspace"]["section"]["runSets"]
     assert [key["name"].removesuffix(".value") for key in runs["grouping"]] == [
         "model", "protocol", "workers", "norm", "batch"
     ]  # fmt: skip
 
 
 def test_a_page_has_the_table_and_the_runs_that_were_trained_for_it(folder: Path) -> None:
-    page = written("out=out", "batch_size")["report-batch_size"]
+    page = written("reports=out", "batch_size")["report-batch_size"]
     texts = [text for text in named(page["blocks"], "text") if text]
     assert texts[0].startswith("Accuracy over images per worker: ")
     assert texts[0].endswith(" File: reports/tables/batch_size.yaml.")
@@ -113,7 +113,7 @@ def test_the_page_of_a_papers_table_names_its_source_and_shows_its_numbers(folde
     changes = {"data": "imagenet", "model": "resnet50", "recipe": "evonorm_resnet_90"}
     own = run("bn", 32, 0, 76.0, workers=8, protocol="fixed_workers", **changes)
     results.write(folder / "runs" / "default" / own.id, own)
-    blocks = written("out=out", "evonorm_9")["report-evonorm_9"]["blocks"]
+    blocks = written("reports=out", "evonorm_9")["report-evonorm_9"]["blocks"]
     assert any("Source: EvoNorm (Liu et al. 2020), appendix E, table 9." in text
                for text in named(blocks, "text"))  # fmt: skip
     assert "test top-1 accuracy (%) over images per worker" in named(blocks, "chartTitle")
@@ -122,9 +122,9 @@ def test_the_page_of_a_papers_table_names_its_source_and_shows_its_numbers(folde
 def test_what_is_saved_is_what_a_dry_run_writes_and_takes_the_place_of_the_old(
     folder: Path, server: Server, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    expected = written("out=out", "batch_size")
+    expected = written("reports=out", "batch_size")
     assert not server.operations
-    assert written("out=out", "batch_size") == expected
+    assert written("reports=out", "batch_size") == expected
     capsys.readouterr()
     for _ in range(2):
         assert dashboard.main(["batch_size"]) == 0
@@ -165,7 +165,7 @@ def test_an_uploaded_offline_run_is_the_row_and_has_all_that_dashboards_show(
         assert summary[key] == getattr(row, key)
     assert summary["diverged"] == (row.status == "diverged")
 
-    boards = written("out=out").values()
+    boards = written("reports=out").values()
     drawn = {key for keys in named(list(boards), "metrics") for key in keys}
     assert drawn <= summary.keys()
     columns = {name for names in named(list(boards), "columnOrder") for name in names}
@@ -180,10 +180,10 @@ def test_an_uploaded_offline_run_is_the_row_and_has_all_that_dashboards_show(
         (["runs=nowhere"], "runs=nowhere is no folder; `python -m normbench` trains into runs/"),
         (["proyect=x"], "proyect=x is unknown; did you mean project?"),
         (["--dry"], "--dry is unknown; did you mean --dry-run?"),
-        (["out=there"], "out=there is only for --dry-run"),
+        (["reports=there"], "reports=there is only for --dry-run"),
         (["project=../x"], "project=../x: such a name in W&B has 1 to 128 letters and none of /"),
         (["--dry-run", "entity=a/b"], "entity=a/b: such a name in W&B has 1 to 128 letters"),
-        (["--dry-run", "out=/proc/x"], "out=/proc/x cannot be written"),
+        (["--dry-run", "reports=/proc/x"], "/proc/x/dashboard cannot be written"),
         ([], "not logged in: `wandb login`, or WANDB_API_KEY in the environment"),
     ],
 )
@@ -217,10 +217,10 @@ def test_a_damaged_row_is_named_and_left_out(
     damaged = Path("runs/default/damaged/row.json")
     damaged.parent.mkdir()
     damaged.write_text("{")
-    assert dashboard.main(["--dry-run", "out=out"]) == 1
+    assert dashboard.main(["--dry-run", "reports=out"]) == 1
     (line,) = capsys.readouterr().err.splitlines()
     assert f"left out: {damaged} is not JSON" in line
-    assert Path("out/workspace.json").exists()
+    assert Path("out/dashboard/workspace.json").exists()
 
 
 @pytest.mark.slow

@@ -271,7 +271,7 @@ _RUNS = (
     "runs=runs/default",
 )
 _PROBE = (
-    "out=probes", "name=stem", "ckpt=0123456789ab", "ckpt=all", "ckpt=file.pt", "runs=runs",
+    "reports=tables", "name=stem", "ckpt=0123456789ab", "ckpt=all", "ckpt=file.pt", "runs=runs",
     "input=normal", "images=4", "image=8", "statistics=running", "eps=0", "alphas=0,1", "repeats=1",
     "mode=training", "act=relu", "act=os.system", "vs",
 )  # fmt: skip
@@ -336,7 +336,7 @@ WORDS: dict[str, st.SearchStrategy[list[str]]] = {
         _sprinkle(st.one_of(_of(*_BENCH), _small), st.one_of(bad_words, _of(*_BENCH))),
     ),
     "normbench.dashboard": st.lists(
-        _of(*_RUNS, *_tables, "out=boards", "project=p", "entity=e"), max_size=3
+        _of(*_RUNS, *_tables, "reports=boards", "project=p", "entity=e"), max_size=3
     ).map(lambda words: ["--dry-run", *words]),
 }  # fmt: skip
 

@@ -214,7 +214,7 @@ def test_a_figure_prints_the_verdicts_and_keeps_them(probe_command: Probe) -> No
     result = probe_command("nf_1", *SMALLER)
     assert result.out.count("holds: With ") == 4
     assert "holds: With BN-ReLU-Conv the variance of the branch is 0.68. (section 3" in result.out
-    kept = json.loads(Path("reports/probes/nf_1-changed.json").read_text())["claims"]
+    kept = json.loads(Path("runs/reports/probes/nf_1-changed.json").read_text())["claims"]
     assert [verdict["holds"] for verdict in kept] == [True] * 4
     assert abs(kept[0]["effects"]["0"]) < 0.03
 
@@ -256,7 +256,7 @@ def test_claims_compare_networks_and_how_far_they_are_apart(
     assert "holds: A. (figure 1; " in end.out
     assert "holds: B. (figure 1; " in end.out
     kept = [
-        json.loads(Path(f"reports/probes/{name}.json").read_text())["claims"]
+        json.loads(Path(f"runs/reports/probes/{name}.json").read_text())["claims"]
         for name in ("pairs-changed", "pairs-changed_apart")
     ]
     assert [[verdict["says"] for verdict in of_file] for of_file in kept] == [["A."], ["B."]]

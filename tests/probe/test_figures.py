@@ -147,17 +147,17 @@ def test_every_figure_is_written_with_its_records(name: str, probe_command: Prob
         "spp": ("model.depths=[2,2,2,2]", "model.width=8", "image=32", "images=2"),
         "power": ("model.depth=3", "model.width=16", "data=digits", "images=8"),
     }[content["kind"]]
-    found = probe_command(name, *small, "out=here", f"name={name}", "trainer=cpu")
+    found = probe_command(name, *small, "reports=here", f"name={name}", "trainer=cpu")
     assert found.code == 0, found.err
-    assert f"here/{name}.png" in found.out
-    networks = group_by(read_records(Path(f"here/{name}.csv")), "network")
+    assert f"here/probes/{name}.png" in found.out
+    networks = group_by(read_records(Path(f"here/probes/{name}.csv")), "network")
     assert [*networks] == [*content["networks"]]
     for form, begin in (("png", b"\x89PNG"), ("pdf", b"%PDF")):
-        assert Path(f"here/{name}.{form}").read_bytes().startswith(begin)
+        assert Path(f"here/probes/{name}.{form}").read_bytes().startswith(begin)
     words = sorted([*small, "trainer=cpu"], key=lambda word: word.partition("=")[0] in WORDS)
     title = f"{content['title']} ({content['source']}), but {' '.join(words)}"
-    again = draw(content["kind"], read_records(Path(f"here/{name}.csv")), title)
-    assert again["png"] == Path(f"here/{name}.png").read_bytes()
+    again = draw(content["kind"], read_records(Path(f"here/probes/{name}.csv")), title)
+    assert again["png"] == Path(f"here/probes/{name}.png").read_bytes()
 
 
 @pytest.mark.parametrize("name", [name for name in names(FIGURES) if name.startswith("sn_")])
@@ -178,7 +178,7 @@ def test_hard_ratios_of_described_runs(probe_command: Probe, command: Command) -
     assert command(*words, *kept).code == 0
     found = probe_command("hard_ratios", *words)
     assert found.code == 0, found.err
-    records = read_records(Path("reports/probes/hard_ratios.csv"))
+    records = read_records(Path("runs/reports/probes/hard_ratios.csv"))
     assert sorted(group_by(records, "epoch")) == [1, 2]
     last = group_by([each for each in records if each["epoch"] == 2], "layer")
     two = sum(largest_member(mean) != largest_member(var) for mean, var in last.values())

@@ -58,7 +58,7 @@ def test_power_of_a_random_net_has_its_bound(probe_command: Probe) -> None:
 def test_a_changed_figure_has_another_name(probe_command: Probe) -> None:
     small = ("model.depths=[1,1,1,1]", "model.width=8", "image=32")
     assert probe_command("nf_1", *small, "model.act=silu").code == 0
-    assert not Path("reports/probes/nf_1.csv").exists()
+    assert not Path("runs/reports/probes/nf_1.csv").exists()
     found = group_by(lines("nf_1-changed"), "network")
     one, other = (values(blocks, "variance") for blocks in found.values())
     assert one != other  # each network keeps what makes it that

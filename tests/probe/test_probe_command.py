@@ -43,7 +43,7 @@ def test_the_commands_of_the_guide(probe_command: Probe, command: Command) -> No
         found = probe_command(kind, *kept_words[:place], *more, *kept_words[place:])
         assert found.code == 0, found.err
     assert len(typed) >= 9
-    assert Path("reports/probes/ratios_apart.csv").exists()
+    assert Path("runs/reports/probes/ratios_apart.csv").exists()
 
 
 REFUSED: list[tuple[list[str], str]] = [
@@ -81,13 +81,13 @@ REFUSED: list[tuple[list[str], str]] = [
     (["spp", "ckpt=broken.pt", "norm=bn"], "ckpt=broken.pt cannot be read"),
     (["spp", "ckpt=other.pt", "norm=gn"], "it is of another network than gn"),
     (["spp", "ckpt=other.pt", "norm=gn,bn"], "a file holds one network; 2 are described"),
-    (["spp", "out=broken.pt/x"], "out=broken.pt/x cannot be written"),
+    (["spp", "reports=broken.pt/x"], "broken.pt/x/probes cannot be written"),
     (["spp", "imges=3"], "imges is unknown"),
     (["gains", "name=../../x"], "name=../../x: it becomes part of file names, so it must"),
     (["gains", "name=/x"], "name=/x: it becomes part of file names"),
     (["gains", "name=.."], "name=..: it becomes part of file names"),
     (["gains", f"name={'x' * 201}"], "at most 200 bytes"),
-    (["gains", "out=.", "name=taken"], "taken.png is no file that can be replaced"),
+    (["gains", "reports=.", "name=taken"], "taken.png is no file that can be replaced"),
 ]  # fmt: skip
 
 
@@ -96,12 +96,12 @@ def test_bad_words_end_with_one_sentence(words: list[str], says: str, probe_comm
     Path("broken.pt").write_text("this is no checkpoint")
     torch.save({"stem.weight": torch.zeros(1)}, "other.pt")
     torch.save([1, 2], "list.pt")
-    Path("taken.png").mkdir()
+    Path("probes/taken.png").mkdir(parents=True)
     found = probe_command(*words)
     assert found.code == 2
     assert says in found.err
     assert found.err.splitlines()[-1].startswith("normbench.probe: ")
-    assert not list(Path().glob("reports/probes/*.*"))
+    assert not list(Path().glob("runs/reports/probes/*.*"))
 
 
 @pytest.mark.parametrize(
@@ -167,7 +167,7 @@ def test_help_names_every_kind_option_and_figure(probe_command: Probe) -> None:
 
 def test_csv_has_plain_columns(probe_command: Probe) -> None:
     assert probe_command("gains", "act=relu,glu").code == 0
-    with Path("reports/probes/gains.csv").open() as file:
+    with Path("runs/reports/probes/gains.csv").open() as file:
         header, relu, glu = csv.reader(file)
     assert header == ["act", "exact", "sampled", "normbench"]
     assert relu[0] == "relu"

@@ -26,9 +26,9 @@ def test_example_weight_of_runs(
 ) -> None:
     grid = ("norm=bn,gn", "batch=4", f"seed={seeds}", *KEPT)
     assert command("-m", *grid, "recipe.images=384").code == 0
-    found = probe_command("example_weight", "ckpt=all", f"alphas={alphas}", "out=reports/alpha")
+    found = probe_command("example_weight", "ckpt=all", f"alphas={alphas}", "reports=alpha")
     assert found.code == 0, found.err
-    table = read_records(Path("reports/alpha/example_weight.csv"))
+    table = read_records(Path("alpha/probes/example_weight.csv"))
     assert [*group_by(table, "network")] == ["bn", "gn"]
     rows = {row.id: row for row in read_rows("runs")}
     assert len(rows) == 2 * len(seeds.split(","))  # those of probes are none of them
@@ -89,7 +89,7 @@ def test_ratios_of_two_seeds_are_compared(probe_command: Probe, command: Command
     )
     assert command("-m", *grid).code == 0
     assert probe_command("ratios", "ckpt=all").code == 0
-    apart = read_records(Path("reports/probes/ratios_apart.csv"))
+    apart = read_records(Path("runs/reports/probes/ratios_apart.csv"))
     assert {line["network"] for line in apart} == {"seed 0 || seed 1"}
     for of in ("mean", "var"):
         one, other = (

@@ -15,7 +15,7 @@ KEPT = (
 
 def lines(name: str) -> list[Record]:
     """Return the records of a file in the default folder."""
-    return read_records(Path("reports/probes") / f"{name}.csv")
+    return read_records(Path("runs/reports/probes") / f"{name}.csv")
 
 
 def values(blocks: list[Record], measure: str, stage: int | None = None) -> list[float]:
