@@ -11,9 +11,10 @@ reports/ beside the rows:
     report.tex           all tables as one LaTeX document
     TABLE/SETTING.*      each table alone: md, csv, tex and its figures
 
-With TABLE, only these tables are printed and written, even if they have no runs. The recommendation
-is printed first. Takes seconds and needs no torch. Damaged files, and files that cannot be written,
-are named and left out; the exit code is 1 then.
+With TABLE, only these tables are printed and written, even if they have no runs, and the verdicts
+on claims about them are printed. The recommendation is printed first. Takes seconds and needs no
+torch. Damaged files, and files that cannot be written, are named and left out; the exit code is 1
+then.
 """
 
 from collections.abc import Sequence
@@ -29,7 +30,7 @@ from normbench.report import build
 from normbench.report.cache import Cache, inputs_digest, write_if_changed
 from normbench.report.claim_results import count_verdicts
 from normbench.report.pivot import tables
-from normbench.report.printout import print_recommendations, print_tables
+from normbench.report.printout import print_recommendations, print_tables, print_verdicts
 from normbench.report.table_spec import TableSpec
 from normbench.run_files import require_writable
 
@@ -84,6 +85,8 @@ def main(arguments: Sequence[str]) -> int:
 def _write_some(specs: Sequence[TableSpec], runs: Path, reports: Path) -> None:
     printed = tables(specs, results.read(runs), empty=True, root=runs)
     print_tables(printed, terminal())
+    if any(table.runs and table.spec.paper for table in printed):
+        print_verdicts(build.judge_tables(printed), terminal())
     before = build.files_below(reports)
     changed = build.write(printed, reports, runs)
     for path in changed:

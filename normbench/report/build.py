@@ -154,6 +154,13 @@ def read_claims(specs: Sequence[TableSpec]) -> list[Claim]:
     return read
 
 
+def judge_tables(tables: Sequence[Table]) -> list[ClaimResult]:
+    """Judge the papers' claims about those of `tables` that have runs."""
+    known = specs()
+    results = judge_claims(read_claims(known), {spec.name: spec for spec in known}, tables)
+    return [result for result in results if result.table is not None]
+
+
 def _claims_alone(raw: Mapping[str, Any], invalid: Collection[str]) -> Iterator[Mapping[str, Any]]:
     """Yield the content of a file with each of its claims alone, but those of `invalid` tables."""
     entries = raw.get("claims")

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from normbench.config.files import as_typed, default_choices
 from normbench.errors import printable
+from normbench.report.claim_results import ClaimResult
 from normbench.report.exports import table_markdown
 from normbench.report.footnotes import footnotes
 from normbench.report.markdown import escape_markdown
@@ -30,6 +31,7 @@ TIME = (
     "Time is not compared, because runs that train beside others slow each other down; "
     "`{}` measures it."
 )
+CLAIMS_TITLE = "The papers' claims, tested"
 MOST_NORMS = 4  # in the command that measures time
 LABELS = 24  # letters of labels that are not broken on a narrow terminal
 _JOINED = "\N{NO-BREAK SPACE}"  # where a line must not end
@@ -59,6 +61,23 @@ def print_recommendations(tables: Sequence[Table], console: "Console | None") ->
             print(f"\n{_recommendation_markdown(table, columns, notes)}")
         else:
             _draw_recommendation(table, columns, notes, console)
+
+
+def print_verdicts(results: Sequence[ClaimResult], console: "Console | None") -> None:
+    """Print the verdict on each claim, with its effect and intervals."""
+    lines = []
+    for each in results:
+        effect = each.effect and f" Effect: {each.effect}."
+        reason = each.verdict.reason and f" Reason: {each.verdict.reason}."
+        lines.append(
+            f"{each.verdict.outcome} ({each.claim.name}, {each.spec.name}): {each.claim.sentence}"
+            f"{effect}{reason}"
+        )
+    if console is None:
+        print("\n".join([f"\n**{CLAIMS_TITLE}**\n", *(f"- {escape_markdown(x)}" for x in lines)]))
+    else:
+        _draw_title(CLAIMS_TITLE, console)
+        _draw_notes(lines, console)
 
 
 def _title(table: Table) -> str:

@@ -63,7 +63,9 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
 def written(*words: str) -> dict[str, dict[str, Any]]:
     """What --dry-run writes, by name."""
     assert dashboard.main(["--dry-run", *words]) == 0
-    return {path.stem: json.loads(path.read_text()) for path in sorted(Path("out/dashboard").iterdir())}
+    return {
+        path.stem: json.loads(path.read_text()) for path in sorted(Path("out/dashboard").iterdir())
+    }
 
 
 def named(nested: Any, key: str) -> list[Any]:

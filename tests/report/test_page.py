@@ -502,3 +502,7 @@ def test_tables_of_which_hardly_anything_was_trained_are_left_out_unless_named(
         results.write(tmp_path / "runs" / "default" / row.id, row)
     assert main(arguments) == 0
     assert "evonorm_9: 2 of 36 entries, 2 runs" in capsys.readouterr().out
+    assert main(["evonorm_9", *arguments]) == 0
+    verdicts = capsys.readouterr().out.partition("**The papers' claims, tested**")[2]
+    assert "\n- undecided (bn_falls, evonorm_9): Batch normalization is worse with 4" in verdicts
+    assert " Effect: +6.0. Reason: " in verdicts
