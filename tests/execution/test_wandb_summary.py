@@ -24,7 +24,10 @@ from support.fake_wandb import Artifact, Server, serve
 from support.rows import RUNS, run
 from support.slow import slow_except
 
-GRID = ("-m", "norm=bn,gn", "batch=4,8", "recipe.images=512", "trainer=cpu")
+GRID = (
+    "-m", "norm=bn,gn", "batch=4,8", "model=resnet8", "data=digits", "recipe.images=512",
+    "trainer=cpu",
+)  # fmt: skip
 KEY = "local" + 35 * "0"
 #: The rows of three tables; the names of two are too long for W&B and have the same beginning.
 WRITTEN = [

@@ -2,8 +2,8 @@
 
     PYTHONPATH=tests python -m support.demonstration_rates RUNS [SIZE]
 
-RUNS has the rows of its grid with many seeds. They are split into groups of SIZE seeds (5), in their
-order, and each group is judged as if it were the command's own.
+RUNS has the rows of its grid with many seeds. They are split into groups of SIZE seeds (5), in
+their order, and each group is judged as if it were the command's own.
 """
 
 import sys
