@@ -1,15 +1,16 @@
-"""Propose, and train, the next seeds: those that decide most undecided claims per hour.
+"""Propose, and train, the seeds that are expected to decide the largest number of claims per hour.
 
     python -m normbench.decide hours=2 [claim=NAME,...] [runs=DIR] [run=true] [KEY=VALUE ...]
 
 The claims are judged as by `python -m normbench.report`. For each that is undecided, the proposal
-completes the planned number of seeds, with which intervals have 95 %. Where that is complete, it
+completes the planned number of seeds, with which intervals are of 95 %. Where that is complete, it
 takes the number of seeds with which the claim would be decided in four of five cases at 99.9 %, if
-the present means and standard deviations were true; seeds are given where they vary most. Claims
-whose table lacks a few cells get these. Of all of this, what decides most claims per hour is chosen
-until the hours are used. Runs that several claims share count once, and claims that more seeds than
-planned may leave undecided again are subtracted; with claim=NAME only the named ones count. Hours
-are those of one training after the other, from the speed of finished runs.
+the present means and standard deviations were true; entries with larger standard deviations get
+more of them. Claims whose table lacks a few entries get these. Proposals are chosen in the order of
+decided claims per hour until the hours are used up. Runs that several claims share count once, and
+claims that more seeds than planned may leave undecided again are subtracted; with claim=NAME only
+the named ones count. Hours are those of one training after the other, from the speed of finished
+runs.
 
 run=true trains the proposal as `python -m normbench` does, and prints the new verdicts; without it
 the commands are printed. Other words are added to these commands, as jobs=2, logger=none or
@@ -34,7 +35,7 @@ from normbench.report.claim_results import ClaimResult, count_verdicts
 if TYPE_CHECKING:  # which import torch
     from normbench.execution.more_seeds import Step, Trainings
 
-SURE = 0.9  # chance to stay decided below which a verdict is named
+KEEP_CHANCE = 0.9  # decided verdicts that stay decided with a lower chance are named
 
 
 def _hours(text: str) -> float:
@@ -80,7 +81,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _is_open(result: ClaimResult) -> bool:
-    """Return True if a claim is undecided, or untested because a few cells have no runs."""
+    """Return True if a claim is undecided, or untested because a few entries have no runs."""
     return result.verdict.outcome == "undecided" or bool(missing_places(result))
 
 
@@ -129,12 +130,15 @@ def _decide(
     print("\n".join(["", *proposal_lines(steps, trainings.units(additions)), ""]))
     for prospect in candidates.prospects:
         chance = prospect.forecast(additions).chance
-        if prospect.decided and chance is not None and chance < SURE:
+        if prospect.decided and chance is not None and chance < KEEP_CHANCE:
             print(loss_line(prospect, chance))
     if options.run:
         return _train(steps, additions, trainings)
     if study_file(options.runs):
-        print("The rows are those of a study: commands also train its seeds that have no run here.")
+        print(
+            "These rows are from a study, which has no run folders: the commands also train its "
+            "seeds again unless runs/ has them."
+        )
     for command in commands(additions, words):
         print(command)
     return 0

@@ -268,8 +268,9 @@ def read(root: Path | str = "runs", run: str = "*") -> list[Row]:
 
 
 def row_files(root: Path | str, run: str = "*") -> list[str]:
-    """Return the paths of every row.json below `root`, sorted."""
-    return sorted(glob.glob(f"{glob.escape(str(root))}/*/{run}/row.json"))  # noqa: PTH207
+    """Return the paths of every row.json of a run below `root`, sorted."""
+    paths = sorted(glob.glob(f"{glob.escape(str(root))}/*/{run}/row.json"))  # noqa: PTH207
+    return [path for path in paths if Path(path).parts[-3] != REPORTS]
 
 
 def write_study(path: Path, root: Path, rows: Sequence[Row]) -> None:

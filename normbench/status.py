@@ -37,7 +37,7 @@ from normbench.errors import BadInput, DamagedFile, choose_from, count, printabl
 from normbench.records.history import last_record
 from normbench.records.hits import TEST_HITS
 from normbench.records.studies import study_file
-from normbench.results import Row
+from normbench.results import REPORTS, Row
 
 FINISHED = ("ok", "diverged", "impossible", "oom")
 STATES = ("running", "queued", "interrupted", "failed", "lost", "damaged", "finished", *FINISHED)
@@ -70,6 +70,7 @@ def runs(root: Path) -> list[Run]:
     """
     # Not by row.json: an unfinished run has only its state.
     folders = {path.parent for path in root.glob("*/*/*.json")}
+    folders = {folder for folder in folders if folder.parent.name != REPORTS}
     places = {sweep: _places(sweep) for sweep in {folder.parent for folder in folders}}
 
     def place(run: Run) -> tuple[str, float, list[str | int], str]:

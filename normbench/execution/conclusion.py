@@ -41,7 +41,7 @@ def train(
     key = "runs" if settings.reports is None else "reports"
     require_writable(
         _reports_folder(settings), f"{key}={getattr(settings, key)}",
-        f"name a folder that can, as in {key}=~/normbench-{key}",
+        f"use a writable folder, as {key}=~/normbench-{key}",
     )  # fmt: skip
     summary = dispatch.start(cells, settings)
     if (env := distributed_env()) is None or env.rank == 0:

@@ -1,7 +1,7 @@
-"""Cells that an untested claim lacks, made from runs of the same table.
+"""Cells for the entries without runs of an untested claim, made from runs of the same table.
 
-A cell has the options of a run beside it, and those of its own row and column. The report's own
-pivot says whether its run will be where it is missing, in the same setting.
+A cell has the options of a run beside it, and those of its row and column of the table. The pivot
+of the report says whether its run will be where it is missing, in the same setting.
 """
 
 from collections.abc import Iterator, Sequence
@@ -27,7 +27,7 @@ MOST_TRIED = 4  # runs from which a cell is made, until one suits
 def missing_places(result: ClaimResult) -> list[Position]:
     """Return the entries without runs of an untested claim, if at least as many have runs.
 
-    None if runs would not make it testable, or entries are differences of others.
+    [] if runs would not make it testable, or entries are differences of others.
     """
     if result.table is None or result.verdict.outcome != "untested":
         return []
@@ -36,6 +36,8 @@ def missing_places(result: ClaimResult) -> list[Position]:
         entry.sources or (result.claim.flat and equal_by_construction(entry))
         for entry in entries.values()
     ):
+        return []
+    if any(entry.failed for entry in entries.values()):  # which no other cell makes testable
         return []
     missing = [place for place, entry in entries.items() if not entry.runs]
     return missing if 2 * len(missing) <= len(entries) else []

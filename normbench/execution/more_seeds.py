@@ -2,7 +2,8 @@
 
 A candidate is what one verdict needs. Its gain is the expected number of verdicts that it decides:
 of all claims about the same runs, less those that were decided and may no longer be, because more
-seeds than planned widen their intervals to 99.9 %. A narrower interval counts for a tenth of that.
+seeds than planned widen their intervals to 99.9 %. A narrower interval adds up to a tenth of a
+verdict, in proportion to how much narrower it is.
 """
 
 from collections import Counter
@@ -22,9 +23,9 @@ from normbench.report.forecast import MOST_SEEDS, Forecast, Prospect
 from normbench.report.power import POWER
 from normbench.results import Row
 
-UNKNOWN = 0.5  # chance that is counted where no seeds tell how results vary
-NARROWER = 0.1  # verdicts, as which an interval counts that shrinks to a point
-FEWEST_HOURS = 1e-4  # that are counted, so that seeds without a training of their own have a rate
+UNKNOWN_CHANCE = 0.5  # where no entry has two seeds
+WIDTH_WEIGHT = 0.1  # gain, in verdicts, of an interval that shrinks to a point
+MIN_HOURS = 1e-4  # by which gains are divided; seeds that share another run's computation take none
 
 
 class Trainings:
@@ -149,7 +150,9 @@ class Candidates:
         if additions:
             self.additions[prospect] = additions
         else:
-            self.left_out[f"that {MOST_SEEDS} seeds of an entry would hardly decide"] += 1
+            self.left_out[
+                f"that even {MOST_SEEDS} seeds of an entry decide with a chance below {POWER:.0%}"
+            ] += 1
 
 
 @dataclass(frozen=True)
@@ -181,7 +184,7 @@ def choose(candidates: Candidates, budget: float) -> list[Step]:
             hours = candidates.trainings.hours(merged) - spent
             if spent + hours > budget or decides(prospect, chosen):
                 continue
-            rate = gain(candidates.wanted, chosen, merged) / max(hours, FEWEST_HOURS)
+            rate = gain(candidates.wanted, chosen, merged) / max(hours, MIN_HOURS)
             if rate > 0 and (best is None or rate > best[0]):
                 best = rate, prospect, hours
         if best is None:
@@ -207,8 +210,8 @@ def refusals(candidates: Candidates, chosen: Additions, budget: float) -> list[s
     if needed:
         least = ceil(min(needed) * 1000) / 1000
         reasons.append(
-            f"{count(len(needed), 'verdict')} for which hours={budget:g} do not suffice; "
-            f"hours={least:g} would for the next"
+            f"{count(len(needed), 'further verdict')} would need more than hours={budget:g}; "
+            f"hours={least:g} would do for the next"
         )
     if harmful:
         reasons.append(
@@ -242,8 +245,8 @@ def _value(prospect: Prospect, additions: Additions) -> float:
     narrower = 0.0
     if then is not None and not prospect.decided:
         narrower = max(0.0, 1 - then / now) if now else 1.0
-    return _chance(forecast) + NARROWER * narrower
+    return _chance(forecast) + WIDTH_WEIGHT * narrower
 
 
 def _chance(forecast: Forecast) -> float:
-    return UNKNOWN if forecast.chance is None else forecast.chance
+    return UNKNOWN_CHANCE if forecast.chance is None else forecast.chance

@@ -15,10 +15,11 @@ from normbench.report.claim_results import ClaimResult
 from normbench.report.forecast import Prospect
 
 COLUMNS = (
-    "Half width: of the interval now, and its median with the seeds. Chance: that the verdict is "
-    "confirmed or refuted then, if the present means and standard deviations are true."
+    "Half width: of the interval now, and its median in simulations with the seeds. Chance: that "
+    "the verdict is confirmed or refuted then, if the present means and standard deviations are "
+    "true."
 )
-HEAD = ("claim", "table", "added", "seeds", "hours", "half width", "chance")
+HEAD = ("claim", "table", "configuration", "seeds", "hours", "half width", "chance")
 
 
 def proposal_lines(steps: Sequence[Step], units: Sequence[str]) -> list[str]:
@@ -38,7 +39,7 @@ def proposal_lines(steps: Sequence[Step], units: Sequence[str]) -> list[str]:
             head, end = ["", ""], ["", "", ""]
     seeds = sum(len(each.seeds) for step in steps for each in step.additions.values())
     hours = format_hours(sum(step.hours for step in steps))
-    lines.append(("all", "", "", str(seeds), hours, "", ""))
+    lines.append(("all", "", "", f"+{seeds}", hours, "", ""))
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     table = [
         "  ".join(f"{word:<{width}}" for word, width in zip(line, widths, strict=True)).rstrip()

@@ -15,6 +15,7 @@ from normbench.config.wandb_options import OFFLINE
 from normbench.errors import BadInput, one_line
 from normbench.execution import process_group
 from normbench.execution.job import Summary
+from normbench.execution.progress import waiting
 from normbench.report import build
 from normbench.report.table import Table
 from normbench.results import Row
@@ -80,7 +81,8 @@ def send(
     try:
         images = build.images(tables, build.reports_folder(root, settings.reports), root)
         content = SweepSummary(settings.sweep, root, logger, tables, images, shown)
-        address, failure = _send_from_process(content)
+        with waiting("sending tables, figures and rows to W&B ..."):
+            address, failure = _send_from_process(content)
     except (OSError, BadInput) as error:  # a full disk, or no process can be started
         address, failure = "", one_line(error)
     if failure:

@@ -115,14 +115,14 @@ def require_rows(root: Path) -> None:
     """Refuse a folder `root` without finished runs.
 
     Raises:
-        BadInput: it does not, or it is the folder of a single sweep.
+        BadInput: it has none, or is the folder of a single sweep.
     """
     if study_file(root):
         return
     require_folder(root)
-    # Not Path.glob, which raises for a link to too long a name.
-    if any(glob.iglob("*/*/row.json", root_dir=root)):  # noqa: PTH207
+    if results.row_files(root):
         return
+    # Not Path.glob, which raises for a link to too long a name.
     if any(glob.iglob("*/row.json", root_dir=root)):  # noqa: PTH207
         raise BadInput(
             f"runs={root} is the folder of one sweep; use the folder of all sweeps, "

@@ -1,6 +1,5 @@
 """Power of a sweep: how likely its seeds confirm the claims of its paper's table."""
 
-import json
 import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -9,6 +8,7 @@ from itertools import product
 from statistics import variance
 
 from normbench.report import pivot
+from normbench.report.additions import configuration
 from normbench.report.build import read_claims, specs
 from normbench.report.claim_results import PublishedEffect
 from normbench.report.claims import Claim, claim_comparisons
@@ -27,6 +27,8 @@ from normbench.report.table import Entry, Table
 from normbench.report.table_spec import Position, TableSpec
 from normbench.report.verdicts import find_entry, judge_published, slack
 from normbench.results import Row
+
+UNKNOWN_DEVIATION = "standard deviation unknown"
 
 ROUNDED_TO_0 = 0.3  # of a printed error bar's last digit, where it is 0
 Deviations = Mapping[Position, float]
@@ -129,7 +131,7 @@ def _obstacle(
     margin = round(slack(claim, published.effect), 6)
     if margin <= 0:
         return f"none: printed numbers {'lie at the bound' if margin == 0 else 'contradict it'}"
-    return "" if deviations else "spread unknown"
+    return "" if deviations else UNKNOWN_DEVIATION
 
 
 def _entries(claim: Claim, spec: TableSpec) -> list[Position]:
@@ -149,19 +151,15 @@ def pooled_deviation(planned: Sequence[Row], finished: Sequence[Row]) -> float |
     Pooled over its cells, with the seeds of `finished` rows. None if no cell has two.
     """
     metric = METRICS["test_top1"]
-    wanted = {_without_seed(row) for row in planned}
+    wanted = {configuration(row) for row in planned}
     values: dict[str, dict[int, float]] = defaultdict(dict)
     for row in finished:
         value = metric.of(row) if row.status == "ok" else None
-        if value is not None and (key := _without_seed(row)) in wanted:
+        if value is not None and (key := configuration(row)) in wanted:
             values[key][row.seed] = value
     samples = [[*by_seed.values()] for by_seed in values.values() if len(by_seed) > 1]
     squares = [(variance(sample), len(sample) - 1) for sample in samples]
     return _pool(squares) if squares else None
-
-
-def _without_seed(row: Row) -> str:
-    return json.dumps({k: v for k, v in row.config.items() if k != "seed"}, sort_keys=True)
 
 
 # Standard deviations

@@ -166,11 +166,14 @@ def expect_by_chance(results: Sequence[ClaimResult]) -> str:
     """Return the number of trials and of the errors to expect among them, as a sentence."""
     effects = [result.verdict.effect for result in results if result.verdict.effect]
     trials = sum(effect.low != effect.high for effect in effects)
+    if not trials:
+        return "No verdict is a trial: no runs give an interval."
     expected = f"{trials * (1 - CONFIDENCE) / 2:.1f}"
     return (
         f"{trials} of {len(results)} verdicts are trials: their runs give an interval. Chance "
-        "confirms a false claim in about 2.5 % of trials at most, and refutes a true one as "
-        f"rarely, so expect up to {expected} false confirmations and {expected} false refutations."
+        "confirms a false claim in about 2.5 % of trials and refutes a true one as rarely (that a "
+        f"row is flat, in up to 6 %), so expect up to {expected} false confirmations and "
+        f"{expected} false refutations."
     )
 
 

@@ -143,17 +143,17 @@ class Prospect:
         deviations = [self.deviations[place] or 0.0 for place in self.limiting]
         sizes = share_seeds(entries, deviations, hours)
         few, enough = 1, MOST_SEEDS
-        if self._hardly_decides(enlarge(sizes, enough)):
+        if self._is_underpowered(enlarge(sizes, enough)):
             return {}
         while enough - few > 1:
             middle = (few + enough) // 2
-            if self._hardly_decides(enlarge(sizes, middle)):
+            if self._is_underpowered(enlarge(sizes, middle)):
                 few = middle
             else:
                 enough = middle
         return enlarge(sizes, enough)
 
-    def _hardly_decides(self, additions: Additions) -> bool:
+    def _is_underpowered(self, additions: Additions) -> bool:
         return (self.forecast(additions).chance or 0.0) < POWER
 
     def forecast(self, additions: Additions) -> Forecast:
@@ -176,7 +176,8 @@ class Prospect:
             place: _Sample(*extend(entry, additions), self.deviations[place])
             for place, entry in self.entries.items()
         }
-        if any(sample.deviation is None and sample.seeds for sample in samples.values()):
+        drawn_from = [sample for sample in samples.values() if sample.seeds]
+        if any(sample.deviation is None or not sample.measured for sample in drawn_from):
             return Forecast(None, None)
         generator = Random(zlib.crc32(f"{self.result.claim.name} {self.table.slug}".encode()))
         verdicts = []

@@ -59,7 +59,9 @@ def page(
     in_recommendation = {anchor(table) for table, _ in recommending}
     repeated = {anchor(table): other for table, other in repeats(trained)}
     shown = [table for table in trained if anchor(table) not in repeated]
-    tested = [result for result in claims if result.table]
+    same_runs = {anchor(table): other for table, other in repeats(shown, published=False)}
+    listed = [table for table in shown if anchor(table) not in same_runs]
+    tested = [result for result in claims if result.table and result.verdict.outcome != "untested"]
 
     def link(path: Path) -> str:
         return quote(os.fsencode(os.path.relpath(path, root)))  # names of files need not be UTF-8
@@ -80,10 +82,12 @@ def page(
         shown=shown,
         tables=[table for table in trained if anchor(table) not in in_recommendation],
         repeated=repeated,
-        same_runs={anchor(table): other for table, other in repeats(shown, published=False)},
+        same_runs=same_runs,
+        anchors_of_runs=anchors_of_runs(listed),
+        runs_of=runs_of,
         empty=[table for table in tables if not table.runs],
         papers=group_claims(tested),
-        untested=group_claims([result for result in claims if not result.table]),
+        untested=group_claims([result for result in claims if result not in tested]),
         verdicts=f"{count_verdicts(claims)}. {expect_by_chance(claims)}",
         claims_method=METHOD,
         claims_method_table=METHOD_TABLE,
@@ -111,6 +115,22 @@ def page(
 def anchor(table: Table) -> str:
     """Return the id of a table on the page."""
     return re.sub(r"[^\w-]+", "_", f"{table.spec.name}-{table.slug}")
+
+
+def anchors_of_runs(tables: Sequence[Table]) -> dict[tuple[str, ...], str]:
+    """Return the id on the page of the list of runs of each entry, by the ids of these runs."""
+    return {
+        runs_of(entry): f"{anchor(table)}-{line}-{column}"
+        for table in reversed(tables)
+        for line, entries in enumerate(table.lines.values())
+        for column, entry in enumerate(entries)
+        if entry.runs
+    }
+
+
+def runs_of(entry: Entry) -> tuple[str, ...]:
+    """Return the ids of the runs of an entry."""
+    return tuple(run.id for run in entry.runs)
 
 
 def _summary(tables: Sequence[Table], rows: Sequence[Row]) -> str:

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from textwrap import fill, wrap
 
 from normbench.errors import join_words
-from normbench.report.claim_power import ClaimPower
+from normbench.report.claim_power import UNKNOWN_DEVIATION, ClaimPower
 from normbench.report.power import POWER, smallest_effect
 from normbench.report.statistics import CONFIDENCE
 from normbench.report.table_spec import Position
@@ -19,12 +19,12 @@ MEANING = (
     "give the claim a chance of 80 %, if the file of the sweep plans them (docs/statistics.md)."
 )
 UNKNOWN = (
-    "Spread unknown: neither finished runs nor the paper give standard deviations over seeds. Two "
-    "seeds of each entry below runs={} make them known."
+    "Standard deviation unknown: neither finished runs nor the paper give it. Two seeds of each "
+    "entry below runs={} make it known."
 )
 UNPLANNED = (
-    "This number of seeds is not the planned one, so intervals have 99.9 %, which the chances "
-    "include."
+    "This number of seeds is not the planned one, so intervals are of 99.9 %; "
+    "the chances are for these."
 )
 UNVERIFIED = "?: with a number that we could not verify in the text of the paper."
 _FIRST: Position = (("first",), ("",))
@@ -71,7 +71,7 @@ def _line(claim: str, values: tuple[str, str, str, str], width: int) -> str:
 def _notes(powers: Sequence[ClaimPower], runs: str) -> Iterator[str]:
     for source in dict.fromkeys(each.source for each in powers if each.source):
         yield f"Standard deviations over seeds: {source}."
-    if any(each.obstacle == "spread unknown" for each in powers):
+    if any(each.obstacle == UNKNOWN_DEVIATION for each in powers):
         yield UNKNOWN.format(runs)
     if any(each.confidence != CONFIDENCE for each in powers):
         yield UNPLANNED
@@ -85,7 +85,7 @@ def grid_line(deviation: float, seeds: int) -> str:
 
     Args:
         deviation: standard deviation over seeds of each.
-        seeds: of the grid, which come first.
+        seeds: of the grid.
     """
     numbers = sorted({*SEEDS, seeds} - {1})
     deviations = {_FIRST: deviation, _SECOND: deviation}

@@ -54,9 +54,14 @@ def print_tables(tables: Sequence[Table], console: "Console | None") -> None:
 
 def print_recommendations(tables: Sequence[Table], console: "Console | None") -> None:
     """Print for each table that compares normalizers the best ones at every batch."""
-    pairs = [(table, columns) for table in tables if (columns := recommendations(table))]
-    for index, (table, columns) in enumerate(pairs):
-        notes = [*_notes(table, columns, explain=index == 0)]
+    explain = True
+    for table in tables:
+        # A normalizer that was trained alone is compared with none.
+        columns = [each for each in recommendations(table) if len(each.tested) > 1]
+        if not columns:
+            continue
+        notes = [*_notes(table, columns, explain=explain)]
+        explain &= INTERVALS not in notes
         if console is None:
             print(f"\n{_recommendation_markdown(table, columns, notes)}")
         else:
@@ -84,9 +89,12 @@ def _title(table: Table) -> str:
     return f"Which normalizer, by {table.spec.metric.label}: {table.setting_text}"
 
 
-def _best(column: Recommendation, decimals: int) -> str:
-    """Return the best normalizer and its mean."""
-    return describe(column.good[0], decimals) if column.good else "none has a result for every seed"
+def _best(column: Recommendation, decimals: int, space: str = " ") -> str:
+    """Return the best normalizer and its mean, with `space` between them."""
+    if not column.good:
+        return "none has a result for every seed"
+    name = column.good[0].name
+    return name + space + describe(column.good[0], decimals).removeprefix(f"{name} ")
 
 
 def _notes(table: Table, columns: Sequence[Recommendation], *, explain: bool) -> Iterator[str]:
@@ -139,8 +147,7 @@ def _draw_recommendation(
     _draw_title(_title(table), console)
     decimals = table.spec.decimals
     if ranked := [column for column in columns if column.ranked]:
-        # The mean below the name.
-        bests = [_best(column, decimals).replace(" ", "\n", 1) for column in ranked]
+        bests = [_best(column, decimals, "\n") for column in ranked]
         taken = len("batch") + max(len(line) for best in bests for line in best.splitlines())
         width = max(20, console.width - taken - 6)  # two spaces beside each column
         lines = []

@@ -62,9 +62,10 @@ class Recommendation:
 def recommendations(table: Table) -> list[Recommendation]:
     """Return the recommendation for each column of a table of normalizers over images per worker.
 
-    [] of another table, and of one with a single normalizer, which is compared with none.
+    [] of another table, of a metric that is not the better the higher it is, and of a single
+    normalizer, which is compared with none.
     """
-    if not table.spec.axes or table.spec.axes[0] != "norm":
+    if not table.spec.axes or table.spec.axes[0] != "norm" or table.spec.metric.better != "higher":
         return []
     recommended = [
         _recommend(
@@ -86,7 +87,14 @@ def _recommend(batch: int, entries: Mapping[str, Entry], root: Path | None) -> R
     }
     # The mean of the seeds that did not fail would flatter a normalizer that diverges.
     complete = {name: e for name, e in entries.items() if e.values and not e.failed}
-    ranked = sorted(complete, key=lambda name: (-fmean(complete[name].values.values()), name))
+    # One seed may be lucky: it is the best only where no other normalizer has several.
+    several = any(len(entry.values) > 1 for entry in complete.values())
+
+    def rank(name: str) -> tuple[bool, float, str]:
+        values = complete[name].values.values()
+        return several and len(values) == 1, -fmean(values), name
+
+    ranked = sorted(complete, key=rank)
     best_first = [complete[name] for name in ranked]
     samples = [[*entry.values.values()] for entry in best_first]
     levels = [confidence([best_first[0], entry]) for entry in best_first]

@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Sequence
+from itertools import chain
 from statistics import fmean
 from typing import NamedTuple
 
@@ -82,7 +83,9 @@ def verdict_texts(column: Recommendation, decimals: int) -> list[str]:
             each.name for each in compared if each.lower and not each.planned
         ],
         "Unstable over seeds": [each.name for each in compared if each.unstable],
-        "Without a result": [f"{name} ({failure})" for name, failure in column.failed.items()],
+        "Without a result for every seed": [
+            f"{name} ({failure})" for name, failure in column.failed.items()
+        ],
     }
     return [f"{verdict}: {'; '.join(each)}" for verdict, each in verdicts.items() if each]
 
@@ -121,8 +124,10 @@ def sentences(table: Table, columns: Sequence[Recommendation]) -> list[str]:
         if missing := [name for name in column.untested if name not in nowhere]:
             verdicts.append(f"Not tested here: {'; '.join(missing)}")
         best = "no normalizer has a result for every seed"
-        if column.good:
-            best = f"the best is {describe(column.good[0], table.spec.decimals)}"
+        if len(column.tested) == 1:
+            best = f"only {column.tested[0]} was trained"
+        elif column.good:
+            best = f"the highest mean has {describe(column.good[0], table.spec.decimals)}"
         first = f"With {column.batch} images per worker {best}"
         lines.append(f"{'. '.join([first, *verdicts])}.")
     lines.append(f"Not tested: {', '.join(nowhere) or 'none'}.")
@@ -137,7 +142,10 @@ def short_sentences(table: Table, columns: Sequence[Recommendation]) -> list[str
     for column in columns:
         best, *others = [each.name for each in column.good] or [""]
         unsure = sorted(each.name for each in column.unsure)
-        groups[best, str(column.ranked), *sorted(others), "", *unsure].append(column)
+        lists = (sorted(others), unsure, sorted(column.failed))
+        groups[
+            best, str(column.ranked), *chain.from_iterable((*each, "") for each in lists)
+        ].append(column)
     return [_short_sentence(each, table.spec.decimals) for each in groups.values()]
 
 
@@ -149,6 +157,8 @@ def _short_sentence(columns: Sequence[Recommendation], decimals: int) -> str:
     if not columns[0].ranked:
         return f"{place} nothing is ranked: with one seed, differences may be due to chance."
     best, *others = (each.name for each in good)
+    if len(columns[0].tested) == 1:
+        return f"{place} only {best} was trained."
     unsure = [each.name for each in columns[0].unsure]
     worse = [{each.name for each in column.worse} for column in columns]
     always = [each.name for each in columns[0].worse if all(each.name in names for names in worse)]
@@ -169,6 +179,8 @@ def _short_sentence(columns: Sequence[Recommendation], decimals: int) -> str:
         parts.append(f"significantly worse: {join_words(always)}")
     if unsure:
         parts.append(f"not testable with one seed or equal results: {join_words(unsure)}")
+    if columns[0].failed:
+        parts.append(f"without a result for every seed: {join_words([*columns[0].failed])}")
     return f"{'; '.join(parts)}."
 
 
@@ -191,8 +203,10 @@ def _standings(column: Recommendation, decimals: int) -> dict[str, Standing]:
     found = {}
     for each in column.candidates:
         number = f"{mean_text(each, decimals)}{', unstable' if each.unstable else ''}"
-        if each in column.good[:1] and column.ranked:
-            found[each.name] = Standing("best", number, "best")
+        if len(column.tested) == 1:
+            found[each.name] = Standing("unsure", number, "alone")
+        elif each in column.good[:1] and column.ranked:
+            found[each.name] = Standing("best", number, "highest mean")
         elif each.lower is None:
             found[each.name] = Standing("unsure", number, "no interval")
         else:

@@ -110,7 +110,9 @@ def test_a_proposal_keeps_to_the_hours(decide: Decide) -> None:
     write_undecided()
     refused = decide("hours=0.01", CLAIM)
     assert (refused.code, commands(refused)) == (2, [])
-    least = re.search(r"1 verdict for which hours=0.01 do not suffice; (hours=\S+) ", refused.err)
+    least = re.search(
+        r"1 further verdict would need more than hours=0.01; (hours=\S+) ", refused.err
+    )
     assert least is not None
     assert decide(least[1], CLAIM).code == 0
     slightly_less = f"hours={float(least[1].removeprefix('hours=')) - 0.002:g}"
@@ -260,7 +262,10 @@ def test_what_fifty_seeds_would_not_decide_is_left_out(decide: Decide) -> None:
     write([70.0, 73.0, 76.1], "norm=bn", "batch=4")
     nothing = decide("hours=9", CLAIM)
     assert (nothing.code, commands(nothing)) == (0, [])
-    assert "left out: 1 verdict that 50 seeds of an entry would hardly decide" in nothing.out
+    assert (
+        "left out: 1 verdict that even 50 seeds of an entry decide with a chance below 80%"
+        in nothing.out
+    )
 
 
 # Training

@@ -143,7 +143,7 @@ def test_rows_of_another_setting_tell_nothing() -> None:
 @pytest.mark.parametrize(
     ("claim", "obstacle"),
     [
-        ("s0_flat", "spread unknown"),
+        ("s0_flat", "standard deviation unknown"),
         ("s2_flat", "none: printed numbers lie at the bound"),
         ("s1_flat", "entries missing in this grid"),
     ],
@@ -214,9 +214,9 @@ def test_notes_say_what_limits_the_numbers() -> None:
     unplanned = "\n".join(power_lines([*power("sweeps=nf_2", "seed=range(0,4)").values()], "runs"))
     assert "99.9 %" in unplanned
     unknown = "\n".join(power_lines([*power(*FLAT).values()], "there"))
-    assert "Spread unknown" in unknown
+    assert "Standard deviation unknown" in unknown
     assert "runs=there" in unknown
-    assert re.search(r"\ns0_flat +1 +– +–  spread unknown\n", unknown)
+    assert re.search(r"\ns0_flat +1 +– +–  standard deviation unknown\n", unknown)
 
 
 def test_a_number_that_could_not_be_verified_is_marked() -> None:

@@ -114,7 +114,7 @@ def test_the_recommendation_stands_first(made: Path, page: Page) -> None:
     assert links[:5] == ["#main", *(f"#{section}" for section in sections)]
     text = (made / "reports" / "recommendation.md").read_text()
     assert text.startswith("# Which normalizer\n\n**data=")
-    assert "\n- With 4 images per worker the best is evonorm_s0 76.4 ± 0.1 (2)" in text
+    assert "\n- With 4 images per worker the highest mean has evonorm_s0 76.4 ± 0.1 (2)" in text
 
 
 def test_the_command_prints_the_recommendation_first(
@@ -442,13 +442,13 @@ def test_the_recommendation_names_the_best_what_is_as_good_costs_and_what_was_no
     assert many.batch == 128
     said, at_128, untested = sentences(table, [few, many])
     assert said.startswith(
-        "With 4 images per worker the best is evonorm_s0 76.4 ± 0.1 (2), 2.00x memory."
+        "With 4 images per worker the highest mean has evonorm_s0 76.4 ± 0.1 (2), 2.00x memory."
     )
     assert "Not significantly worse: gn 76.3 ± 0.3 (3), 0.1 lower [" in said
     assert "Significantly worse: bn 70.1 ± 0.1 (2), 6.3 lower [" in said
     assert "Not testable with one seed or equal results: frn 70.0 (1)" in said
     assert "Unstable" not in said
-    assert "Without a result: nf (1 of 1 div.)." in said
+    assert "Without a result for every seed: nf (1 of 1 div.)." in said
     assert "Not tested here" not in said
     assert at_128.endswith(" Not tested here: frn; gn; nf.")
     assert untested.startswith("Not tested: batch_renorm, bgn, ")

@@ -94,7 +94,7 @@ def test_other_numbers_of_seeds_and_failures_are_named(capsys: pytest.CaptureFix
         *runs("frn", 4, [75.0]),
     ]  # fmt: skip
     text = piped(rows, capsys)
-    assert "Without a result: nf (1 of 1 div.)" in text
+    assert "Without a result for every seed: nf (1 of 1 div.)" in text
     assert "Not testable with one seed or equal results: frn 75.0 (1)" in text
     assert "99.9 % intervals, because the number of seeds is not the planned one: gn" in text
 

@@ -7,7 +7,14 @@ import pytest
 from normbench.report import build
 from normbench.report.best import best_of_ours, best_published
 from normbench.report.pivot import tables
-from normbench.report.recommendation_text import Standing, recommending, short_sentences, standings
+from normbench.report.recommendation import recommendations
+from normbench.report.recommendation_text import (
+    Standing,
+    recommending,
+    sentences,
+    short_sentences,
+    standings,
+)  # fmt: skip
 from normbench.report.repeats import repeats
 from normbench.report.table_spec import spec
 from normbench.report.titles import comparison_title, table_title
@@ -28,7 +35,8 @@ RUNS = [
 def test_the_recommendation_is_a_sentence_for_all_batches_with_the_same_best() -> None:
     ((table, columns),) = recommending(batch_size_tables(RUNS))
     assert short_sentences(table, columns) == [
-        "With 4 images per worker gn is the best: bn is 6.0 lower [5.5, 6.5].",
+        "With 4 images per worker gn is the best: bn is 6.0 lower [5.5, 6.5]; without a result for "
+        "every seed: ln.",
         "With 8 and 16 images per worker bn has the best mean; not significantly worse: gn.",
     ]
     assert comparison_title(table).endswith("; recipe demo")
@@ -73,6 +81,31 @@ def test_settings_with_more_batches_are_first() -> None:
     single = [row for norm in ("bn", "gn") for row in runs(norm, 4, [1.0, 2.0], data="a")]
     found = recommending(batch_size_tables([*single, *RUNS]))
     assert [len(columns) for _, columns in found] == [3, 1]
+
+
+def test_a_normalizer_that_was_trained_alone_is_not_called_the_best() -> None:
+    rows = [row for row in RUNS if row.batch == 4 or row.norm == "bn"]
+    ((table, columns),) = recommending(batch_size_tables(rows))
+    assert short_sentences(table, columns)[1] == (
+        "With 8 and 16 images per worker only bn was trained."
+    )
+    assert sentences(table, columns)[1].startswith("With 8 images per worker only bn was trained.")
+    assert [each.word for each in standings(columns, 1)["bn"]] == ["worse", "unsure", "unsure"]
+
+
+def test_a_single_seed_with_the_highest_mean_is_not_the_best() -> None:
+    rows = [*RUNS[:6], *runs("frn", 4, [99.0])]
+    (column,) = recommendations(batch_size_tables(rows)[0])
+    assert column.ranked
+    assert [each.name for each in column.good] == ["gn"]
+    assert [each.name for each in column.unsure] == ["frn"]
+
+
+def test_what_is_better_when_it_is_lower_is_not_recommended() -> None:
+    own = {"title": "Loss", "rows": "norm", "columns": "batch", "metric": "test_loss"}
+    (table,) = tables([spec("loss", own)], [row for row in RUNS if row.norm != "ln"])
+    assert len(table.runs) > 10
+    assert recommendations(table) == []
 
 
 PAPER: dict[str, Any] = {
