@@ -4,7 +4,9 @@
 .PHONY: check check-all ffcv format lint types contracts test slow mutants gpu large \
 	errors variances plans kills faults rates pages coverage demo
 
-PYTEST = python -m pytest --numprocesses=2
+# Three processes for two cores, because tests wait for processes, too. Trainings in tests have one
+# thread each.
+PYTEST = python -m pytest --numprocesses=3
 
 check: format lint types contracts test
 
@@ -22,7 +24,6 @@ types:
 contracts:
 	lint-imports
 
-# Two processes for two cores: trainings in tests have one thread each.
 test:
 	$(PYTEST) --dist=worksteal -m "not slow and not ffcv and not large"
 

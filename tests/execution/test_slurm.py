@@ -204,7 +204,8 @@ def test_rank_0_decides_for_all_ranks(command: Command, tmp_path: Path) -> None:
     reused = led(tmp_path, *words)
     assert reused.returncode == 0, reused.stderr
     assert "1 finished before, 0 to do" in reused.stdout
-    refused = led(tmp_path, "norm=bn", "protocol=fixed_workers", "workers=2", "batch=1", *SHORT)
+    single = ("model=resnet8", "protocol=fixed_workers", "workers=2", "batch=1")
+    refused = led(tmp_path, "norm=bn", *single, *SHORT)
     assert "batch normalization of a single value" in refused.stdout + refused.stderr
 
 
