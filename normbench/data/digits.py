@@ -32,8 +32,8 @@ class Digits(Dataset):
     image_shape = (1, 8, 8)
     official_sizes = (1_437, 360)
     limits = (
-        "Digits of 8x8 pixels under noise, 360 of them to test: a demonstration of the effect in "
-        "seconds, and no evidence about photographs or ImageNet."
+        "Digits of 8x8 pixels with noise, 360 of them to test: a demonstration, and no evidence "
+        "about photographs or ImageNet."
     )
 
     def load(self) -> tuple[TensorSplit, TensorSplit]:

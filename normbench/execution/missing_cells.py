@@ -33,7 +33,7 @@ def missing_places(result: ClaimResult) -> list[Position]:
         return []
     entries = _entries(result.claim, result.table)
     if any(
-        entry.sources or (result.claim.flat and equal_by_construction(entry))
+        entry.sources or (result.claim.about_row and equal_by_construction(entry))
         for entry in entries.values()
     ):
         return []

@@ -16,11 +16,10 @@ METHOD = (
     "A claim compares entries of a table: the confidence interval of its effect is compared with a "
     f'bound. The interval is {OVER_SEEDS}. A second one, after the word "images", is '
     f"{OVER_IMAGES}; differences of test accuracies have it if all runs have kept which test "
-    "images they classified correctly. Intervals have 95 % with the number of seeds that the file "
-    "of the sweep or, without one, the command names, and 99.9 % with any other number, so that "
-    "adding seeds until a claim is decided makes hardly more errors than one look. Variances may "
-    "differ. Seeds of two entries are not paired, because networks with different normalizers "
-    "share little more than the seed."
+    "images they classified correctly. Intervals are of 95 % with the number of seeds that the "
+    "file of the sweep or else the command names (3 if neither does), and of 99.9 % with others, "
+    "so that adding seeds until a claim is decided makes hardly more errors than one look. "
+    "Variances may differ, and seeds of two entries are not paired."
 )
 #: Head and lines of the table that says how each kind of claim is judged.
 METHOD_TABLE: Sequence[tuple[str, str, str, str]] = (

@@ -59,8 +59,8 @@ class Claim:
         return self.says + (f" (bound {self.bound:g})" if self.bound else "")
 
     @property
-    def flat(self) -> bool:
-        """True if the claim is about the shape of a row."""
+    def about_row(self) -> bool:
+        """True if the claim is about the shape of a row of the table: flat, rising or falling."""
         return self.kind == "spread" or self.trend
 
     @property
@@ -156,7 +156,7 @@ def claim_alternatives(claim: Claim, spec: TableSpec) -> Iterator[tuple[Position
         if not matches:
             raise ValueError(f"{spec.name} has no entry {' '.join(row)}, {' '.join(column)}")
         matching.append(matches)
-    if claim.flat:
+    if claim.about_row:
         entries = [place for matches in matching for place in matches]
         yield from _neighbours(claim, spec, entries) if claim.trend else [tuple(entries)]
         return

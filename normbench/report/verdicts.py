@@ -208,7 +208,7 @@ def _obstacle(claim: Claim, entries: Mapping[Position, Entry]) -> Verdict | None
             return Verdict("undecided", reason=f"{name}: {runs} ended without a number")
         if not entry.values:
             return Verdict("untested", reason=f"no runs of {name}")
-    equal = claim.flat and any(equal_by_construction(entry) for entry in entries.values())
+    equal = claim.about_row and any(equal_by_construction(entry) for entry in entries.values())
     if equal or _share_computation([*entries.values()]):
         reason = "these entries share a computation, so they are equal in any case"
         return Verdict("untested", reason=reason)

@@ -7,7 +7,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import astuple, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ from normbench.report.figure import draw, style
 from normbench.report.figure_kinds import BATCH, FORMATS, figure_kinds
 from normbench.report.footnotes import differences, footnotes
 from normbench.report.pivot import tables
-from normbench.report.statistics import paired_difference, summary
+from normbench.report.statistics import summary
 from normbench.report.table import Table
 from normbench.results import Row
 from support.rows import RUNS, batch_size_tables, config, row, run, runs, write_row
@@ -222,15 +222,6 @@ def test_limits_and_provenance_are_said() -> None:
 )
 def test_the_deviation_is_that_of_a_sample(values: list[float], expected: Any) -> None:
     assert summary(values) == expected
-
-
-def test_the_interval_is_students() -> None:
-    """Pairs 1, 2, 3 apart: mean 2, deviation 1; 4.3027 is the 97.5 % quantile of two degrees."""
-    estimate = paired_difference({0: 1.0, 1: 2.0, 2: 3.0, 9: 5.0}, {0: 0.0, 1: 0.0, 2: 0.0})
-    assert estimate is not None
-    expected = (2.0, 2 - 4.3027 / 3**0.5, 2 + 4.3027 / 3**0.5, 3)
-    assert astuple(estimate) == pytest.approx(expected, abs=1e-4)
-    assert paired_difference({0: 1.0}, {0: 0.0}) is None
 
 
 # Forms
