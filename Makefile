@@ -4,9 +4,7 @@
 .PHONY: check check-all ffcv format lint types contracts test slow mutants gpu large \
 	errors variances plans kills faults rates pages coverage demo
 
-# Three processes for two cores, because tests wait for processes, too. Trainings in tests have one
-# thread each.
-PYTEST = python -m pytest --numprocesses=3
+PYTEST = python -m pytest
 
 check: format lint types contracts test
 
@@ -24,13 +22,14 @@ types:
 contracts:
 	lint-imports
 
+# Two processes for two cores: trainings in tests have one thread each.
 test:
-	$(PYTEST) --dist=worksteal -m "not slow and not ffcv and not large"
+	$(PYTEST) --numprocesses=2 --dist=worksteal -m "not slow and not ffcv and not large"
 
 # Slurm, toy repositories, plans over all normalizers, whole sweeps, FFCV. By file: one process
-# starts Slurm.
+# starts Slurm. Three processes for two cores, because half of these tests wait for others.
 slow:
-	$(PYTEST) --dist=loadfile --no-loadscope-reorder -m "(slow or ffcv) and not large"
+	$(PYTEST) --numprocesses=3 --dist=loadfile --no-loadscope-reorder -m "(slow or ffcv) and not large"
 
 # Mutation testing: which changes of the code no everyday test notices. Hours for all of it;
 # ONLY='normbench.report.verdicts.*' limits it. `mutmut show NAME` prints a surviving change.
