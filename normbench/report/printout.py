@@ -92,7 +92,7 @@ def _title(table: Table) -> str:
 def _best(column: Recommendation, decimals: int, space: str = " ") -> str:
     """Return the best normalizer and its mean, with `space` between them."""
     if not column.good:
-        return "none has a result for every seed"
+        return "no normalizer has a result for every seed"
     name = column.good[0].name
     return name + space + describe(column.good[0], decimals).removeprefix(f"{name} ")
 
@@ -136,7 +136,8 @@ def _recommendation_markdown(
     lines = [f"**{escape_markdown(_title(table))}**", ""]
     for column in (each for each in columns if each.ranked):
         best = _best(column, table.spec.decimals)
-        parts = [f"batch={column.batch}: best {best}", *verdict_texts(column, table.spec.decimals)]
+        head = f"batch={column.batch}: {'best ' if column.good else ''}{best}"
+        parts = [head, *verdict_texts(column, table.spec.decimals)]
         lines.append(f"- {escape_markdown('. '.join(parts))}.")
     return "\n".join([*lines, *(f"- {printable(note)}" for note in notes)]) + "\n"
 
