@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 ONE_SEED = "No ranking{}: with one seed, differences may be due to chance; seed=0,1,2 trains three."
 INTERVALS = (
     "In brackets the interval of the difference to the best; those of one batch hold for all pairs "
-    'together with 95 %. "Not significantly worse": it contains 0, and its upper end says how much '
-    "lower the mean may be."
+    'together with 95 %. After "images": for other test images, too. "Not significantly worse": it '
+    "contains 0, and its upper end says how much lower the mean may be."
 )
 TIME = (
     "Time is not compared, because runs that train beside others slow each other down; "
