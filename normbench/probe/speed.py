@@ -25,6 +25,7 @@ from torch.utils.benchmark import Timer
 
 from normbench.config.cells import Cell
 from normbench.errors import BadInput, Impossible, count
+from normbench.execution.provenance import processor
 from normbench.execution.requirements import require_compiler
 from normbench.measurements.memory import peak_memory
 from normbench.models.fold import fold
@@ -35,6 +36,7 @@ from normbench.probe.networks import ProbedNetwork, compose_cells, initial_netwo
 from normbench.probe.output import print_table, write_results
 from normbench.probe.request import ProbeRequest
 from normbench.records.probes import Record
+from normbench.report.measured_times import network_key
 from normbench.training.experiment import Experiment
 from normbench.training.hardware import autocast_context, use_full_precision, weight_dtype
 
@@ -271,7 +273,8 @@ def _compare_with_bn(
     for network, speed in pairs:
         record: Record = {
             **vars(speed), "ratio": None, "bn_again": None, "memory_ratio": None,
-            "images_per_second": None,
+            "images_per_second": None, "key": network_key(network.cell.identity),
+            "device": _device_name(network.device),
         }  # fmt: skip
         del record["again"]
         if speed.status == "ok":
@@ -281,6 +284,10 @@ def _compare_with_bn(
                 record["bn_again"] = bn["again"]
                 record["memory_ratio"] = record["memory"] / bn["memory"]
         yield record
+
+
+def _device_name(device: torch.device) -> str:
+    return processor() if device.type == "cpu" else torch.cuda.get_device_name(device)
 
 
 def _architecture(cell: Cell) -> str:

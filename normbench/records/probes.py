@@ -21,7 +21,7 @@ PROBES = "probes"
 #: Columns of probe files that are never numbers: the run id 1234567890e1 would parse as one.
 TEXT_COLUMNS = frozenset(
     {"network", "run", "name", "layer", "group", "of", "split", "best", "mode", "status", "reason"}
-    | {"act", "input", "statistics"}
+    | {"act", "input", "statistics", "key", "device"}
 )
 
 Record = dict[str, Any]  # one line of a CSV file; values are str, int, float, bool or None

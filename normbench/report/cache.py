@@ -32,6 +32,7 @@ from normbench.records.history import HISTORY
 from normbench.records.hits import TEST_HITS
 from normbench.records.probes import PROBES
 from normbench.records.studies import study_file
+from normbench.report.measured_times import speed_files
 from normbench.run_files import read_json, write_file, write_json
 
 _FILE = ".report.json"
@@ -100,6 +101,7 @@ def inputs_digest(root: Path, runs: Path) -> str:
     # The page links to sweeps and lists normalizers that were not tested.
     for folder in (TABLES, CLAIMS, SWEEPS, CONF / "norm"):
         parts += [f"{path} {stamp(path)}" for path in sorted(folder.glob("*.yaml"))]
+    parts += [f"{path} {stamp(path)}" for path in speed_files(runs)]
     if study := study_file(runs):
         parts.append(stamp(study))
     else:

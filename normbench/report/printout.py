@@ -9,7 +9,7 @@ from textwrap import wrap
 from typing import TYPE_CHECKING
 
 from normbench.config.files import as_typed, default_choices
-from normbench.errors import printable
+from normbench.errors import join_words, printable
 from normbench.report.claim_results import ClaimResult
 from normbench.report.exports import table_markdown
 from normbench.report.footnotes import footnotes
@@ -27,6 +27,7 @@ INTERVALS = (
     'together with 95 %. After "images": for other test images, too. "Not significantly worse": it '
     "contains 0, and its upper end says how much lower the mean may be."
 )
+TIME_MEASURED = "Time is that of a training step, measured on {} by `normbench.probe speed`."
 TIME = (
     "Time is not compared, because runs that train beside others slow each other down; "
     "`{}` measures it."
@@ -110,7 +111,10 @@ def _notes(table: Table, columns: Sequence[Recommendation], *, explain: bool) ->
         yield INTERVALS
     if unranked := [str(column.batch) for column in columns if not column.ranked]:
         yield ONE_SEED.format(f" with {', '.join(unranked)} images per worker" if ranked else "")
-    if ranked:
+    candidates = [each for column in ranked for each in column.candidates]
+    if devices := sorted({each.time.device for each in candidates if each.time}):
+        yield TIME_MEASURED.format(join_words(devices))
+    elif candidates:
         yield TIME.format(_speed_command(table, columns))
 
 

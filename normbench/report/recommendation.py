@@ -7,6 +7,7 @@ from statistics import fmean, median
 
 from normbench.config.files import CONF, names
 from normbench.report.image_intervals import widen_over_images
+from normbench.report.measured_times import MeasuredTime, read_times, time_of
 from normbench.report.planned_seeds import UNPLANNED, confidence
 from normbench.report.statistics import Effect, summary, unstable, welch_contrast
 from normbench.report.table import WORDS, Entry, Table
@@ -25,6 +26,7 @@ class Candidate:
     planned: bool  # the interval has the planned number of seeds, and so its full level
     unstable: bool  # varies far more over seeds than the others
     memory: float | None  # peak, relative to the lowest
+    time: MeasuredTime | None  # of a training step, where it was measured
 
     @property
     def worse(self) -> bool:
@@ -67,9 +69,13 @@ def recommendations(table: Table) -> list[Recommendation]:
     """
     if not table.spec.axes or table.spec.axes[0] != "norm" or table.spec.metric.better != "higher":
         return []
+    times = read_times(table.root)
     recommended = [
         _recommend(
-            column.batch, {label[0]: line[index] for label, line in table.lines.items()}, table.root
+            column.batch,
+            {label[0]: line[index] for label, line in table.lines.items()},
+            table.root,
+            times,
         )
         for index, column in enumerate(table.columns)
         if column.batch is not None and any(line[index].values for line in table.lines.values())
@@ -78,7 +84,12 @@ def recommendations(table: Table) -> list[Recommendation]:
     return recommended if len(tested) > 1 else []
 
 
-def _recommend(batch: int, entries: Mapping[str, Entry], root: Path | None) -> Recommendation:
+def _recommend(
+    batch: int,
+    entries: Mapping[str, Entry],
+    root: Path | None,
+    times: Mapping[tuple[str, int], MeasuredTime],
+) -> Recommendation:
     tested = {name.split(" ")[0] for name, entry in entries.items() if entry.runs}
     failed = {
         name: ", ".join(f"{n} of {len(e.runs)} {word}" for word, n in e.failures.items())
@@ -108,7 +119,8 @@ def _recommend(batch: int, entries: Mapping[str, Entry], root: Path | None) -> R
     ]
     candidates = [
         Candidate(
-            name, *summary(values), len(values), lower, images, level != UNPLANNED, varies, memory
+            name, *summary(values), len(values), lower, images, level != UNPLANNED, varies, memory,
+            time_of(complete[name].runs, batch, times),
         )
         for name, values, lower, images, level, varies, memory in zip(
             ranked, samples, differences, over_images, levels, unstable(samples),

@@ -24,8 +24,9 @@ METHOD = (
     'mean "as good": the upper end says how much worse it may be. A normalizer is unstable if its '
     "variance over seeds is significantly above that of the others (F test, 1 %, "
     "Bonferroni-corrected). Memory is the peak memory of the GPU, relative to the lowest of the "
-    "compared normalizers. Time is not compared, because runs that train beside others slow each "
-    "other down; `python -m normbench.probe speed norm=bn,gn` measures it."
+    "compared normalizers. Time is that of a training step, measured by `python -m "
+    "normbench.probe speed norm=bn,gn`. Without such a measurement it is not compared, because "
+    "runs that train beside others slow each other down."
 )
 
 
@@ -47,11 +48,12 @@ def recommending(tables: Sequence[Table]) -> list[tuple[Table, list[Recommendati
 
 
 def describe(candidate: Candidate, decimals: int) -> str:
-    """Return a normalizer as "bn 82.0 ± 1.0 (3), 7.0 lower [2.8, 11.2], 1.02x memory"."""
+    """Return a normalizer as "gn 82.0 ± 1.0 (3), 7.0 lower [2.8, 11.2], 1.02x memory"."""
     memory = "" if candidate.memory is None else f"{candidate.memory:.2f}x memory"
+    time = "" if candidate.time is None else f"{candidate.time.over_bn:.2f}x time of bn"
     lower = "" if candidate.lower is None else lower_text(candidate, decimals)
     number = f"{candidate.name} {mean_text(candidate, decimals)}"
-    return ", ".join(filter(None, (number, lower, memory)))
+    return ", ".join(filter(None, (number, lower, memory, time)))
 
 
 def mean_text(candidate: Candidate, decimals: int) -> str:
@@ -217,11 +219,14 @@ def _standings(column: Recommendation, decimals: int) -> dict[str, Standing]:
     return found | failed
 
 
-def memory_text(columns: Sequence[Recommendation], name: str) -> str:
-    """Return the relative memory of a normalizer as its range over batches, or ""."""
+def costs_text(columns: Sequence[Recommendation], name: str) -> str:
+    """Return relative memory and time of a normalizer as ranges over batches, or ""."""
     candidates = [each for column in columns for each in column.candidates if each.name == name]
-    known = [each.memory for each in candidates if each.memory is not None]
-    if not known:
-        return ""
-    ends = dict.fromkeys(f"{factor:.1f}" for factor in (min(known), max(known)))
-    return f"{' to '.join(ends)}x memory"
+    memories = [each.memory for each in candidates if each.memory is not None]
+    times = [each.time.over_bn for each in candidates if each.time is not None]
+    texts = []
+    for known, unit in ((memories, "memory"), (times, "time of bn")):
+        if known:
+            ends = dict.fromkeys(f"{factor:.1f}" for factor in (min(known), max(known)))
+            texts.append(f"{' to '.join(ends)}x {unit}")
+    return ", ".join(texts)

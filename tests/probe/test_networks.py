@@ -4,7 +4,10 @@ from pathlib import Path
 
 import pytest
 
+from normbench.config.compose import compose
+from normbench.execution.provenance import processor
 from normbench.records.probes import group_by
+from normbench.report.measured_times import network_key
 from support.commands import Probe
 from support.probes import lines, values
 
@@ -104,6 +107,10 @@ def test_speed_compares_with_bn(probe_command: Probe) -> None:
             vanishes = norm == "bn" and mode == "folded"
             assert all((size < inference[key]) == vanishes for key, size in sizes.items())
     assert "in: a group of 1 channel on a 1x1 map" in found.out
+    ((gn,), _) = compose(["norm=gn", "model=resnet8", "batch=8", "seed=7"])
+    (line,) = table[8, "training", "gn"]
+    assert line["key"] == network_key(gn.identity)
+    assert line["device"] == processor()
 
 
 def test_each_architecture_is_compared_with_its_own_bn(probe_command: Probe) -> None:

@@ -1,15 +1,21 @@
 """The recommendation in words and as a table; which numbers are the best."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from normbench.records.probes import write_records
 from normbench.report import build
 from normbench.report.best import best_of_ours, best_published
+from normbench.report.measured_times import network_key
 from normbench.report.pivot import tables
+from normbench.report.printout import print_recommendations
 from normbench.report.recommendation import recommendations
 from normbench.report.recommendation_text import (
     Standing,
+    costs_text,
+    describe,
     recommending,
     sentences,
     short_sentences,
@@ -106,6 +112,43 @@ def test_what_is_better_when_it_is_lower_is_not_recommended() -> None:
     (table,) = tables([spec("loss", own)], [row for row in RUNS if row.norm != "ln"])
     assert len(table.runs) > 10
     assert recommendations(table) == []
+
+
+@pytest.mark.parametrize(
+    ("again", "study", "said"),
+    [
+        (1.04, False, "bn 70.2 ± 0.2 (3), 6.0 lower [5.5, 6.5], 1.00x time of bn"),
+        (1.04, True, "bn 70.2 ± 0.2 (3), 6.0 lower [5.5, 6.5], 1.00x time of bn"),
+        (0.93, False, "bn 70.2 ± 0.2 (3), 6.0 lower [5.5, 6.5]"),
+    ],
+)
+def test_times_are_those_that_the_probe_has_measured(
+    again: float, study: bool, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Not if bn, timed twice, differs from itself by more than 5 %."""
+    rows = RUNS[:6]
+    for row in rows:
+        row.config.update(norm={"name": row.norm}, precision="32-true")
+    measured = [
+        {"mode": mode, "batch": 4, "ratio": ratio, "bn_again": again, "device": "a CPU",
+         "key": network_key({**rows[0].config, "norm": {"name": norm}})}
+        for norm, ratio in (("bn", 1.0), ("gn", 0.8)) for mode in ("training", "folded")
+    ]  # fmt: skip
+    root = tmp_path / "rows.jsonl.gz" if study else tmp_path
+    path = tmp_path / ("speed.csv" if study else "reports/probes/speed.csv")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_records(path, measured)
+    if study:
+        root.touch()
+    (table,) = tables(build.specs(["batch_size"]), rows, root=root)
+    (column,) = recommendations(table)
+    assert describe(column.worse[0], 1) == said
+    counts = again == 1.04
+    assert describe(column.good[0], 1).endswith("1.25x time of bn") == counts
+    assert costs_text([column], "gn") == ("1.2x time of bn" if counts else "")
+    print_recommendations([table], None)
+    note = "- Time is that of a training step, measured on a CPU by `normbench.probe speed`.\n"
+    assert (note in capsys.readouterr().out) == counts
 
 
 PAPER: dict[str, Any] = {
