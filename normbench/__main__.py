@@ -1,6 +1,6 @@
 """The command line: Hydra composes cells, the sweep gives each a row, the report prints tables.
 
-    python -m normbench -m norm=evonorm_s0,bn batch=4,8,128 seed=0,1,2
+    python -m normbench -m norm=evonorm_s0,bn batch=2,4,128 seed=0,1,2,3,4
 
 Exit codes: 0 every cell has its row; 1 a run failed; 2 the command line cannot be used and nothing
 was trained; 128 + n stopped by signal n, as 130 for Ctrl-C.
@@ -44,9 +44,7 @@ def _run(arguments: Sequence[str]) -> int:
 
 def _specs_of(sweep: str) -> list[TableSpec]:
     """Return our tables, and those of the papers that `sweep` reproduces."""
-    return [
-        spec for spec in build.specs() if spec.axes or sweep in (spec.sweep, f"{spec.sweep}_small")
-    ]
+    return [spec for spec in build.specs() if spec.axes or spec.is_trained_by(sweep)]
 
 
 def entry() -> None:

@@ -68,7 +68,7 @@ class Sweep:
                 "stack_seeds=true trains several seeds in one process of this machine, and jobs of "
                 "a cluster and processes of torchrun train one run each; stack_seeds=false works"
             )
-        remedy = "name a folder that can, as in runs=~/normbench-runs"
+        remedy = "use a writable folder, as runs=~/normbench-runs"
         self.root = require_writable(Path(settings.runs), f"runs={settings.runs}", remedy)
         # The rows of all sweeps. A run whose row is damaged counts as not trained.
         self.rows = {row.id: row for row in results.read(self.root)}

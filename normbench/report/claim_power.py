@@ -65,11 +65,6 @@ class ClaimPower:
     unverified: bool
 
 
-def tables_of(sweep: str, known: Sequence[TableSpec]) -> list[TableSpec]:
-    """Return the tables that a sweep trains, of `known` ones; that of a small twin is the same."""
-    return [spec for spec in known if spec.sweep in (sweep, sweep.removesuffix("_small"))]
-
-
 def find_power(planned: Sequence[Row], finished: Sequence[Row]) -> list[ClaimPower]:
     """Return the power of a sweep for each claim about a table that it trains.
 
@@ -81,7 +76,7 @@ def find_power(planned: Sequence[Row], finished: Sequence[Row]) -> list[ClaimPow
     by_name = {spec.name: spec for spec in known}
     claims = read_claims(known)
     powers = []
-    for spec in tables_of(planned[0].sweep, known):
+    for spec in [each for each in known if each.is_trained_by(planned[0].sweep)]:
         for grid in pivot.tables([spec], planned):
             trained = [
                 table

@@ -120,6 +120,10 @@ class TableSpec:
     def source(self) -> str:
         return ", ".join(word for word in (self.paper, self.place) if word)
 
+    def is_trained_by(self, sweep: str) -> bool:
+        """Return whether a sweep, or the one of small networks, trains the runs of the table."""
+        return self.sweep is not None and sweep in (self.sweep, f"{self.sweep}_small")
+
     @cached_property
     def scales(self) -> int:
         """2 if the table has small networks, else 1."""

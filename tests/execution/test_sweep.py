@@ -180,7 +180,7 @@ def test_a_runs_folder_that_cannot_be_written_is_refused(command: Command, tmp_p
     assert end.code == 2
     assert end.err == (
         f"normbench: runs=file/inside cannot be written ({tmp_path}/file is no folder); "
-        "name a folder that can, as in runs=~/normbench-runs\n"
+        "use a writable folder, as runs=~/normbench-runs\n"
     )
 
 
@@ -429,7 +429,7 @@ def test_reports_that_cannot_be_written_are_refused_before_any_training(command:
     end = command("norm=bn", "reports=taken/here", *SHORT)
     assert end.code == 2
     assert "normbench: reports=taken/here cannot be written (" in end.err
-    assert "taken is no folder); name a folder that can, as in reports=~/" in end.err
+    assert "taken is no folder); use a writable folder, as reports=~/" in end.err
 
 
 def show(shown: Screen) -> None:
