@@ -1,7 +1,8 @@
 """Workspaces and report pages of W&B: two workspaces of a project, one page for each table.
 
 They use keys that runs log, which `normbench.execution.wandb_logger` writes. Keys with a dot, as
-norm.groups, cannot be used, because W&B reads them as paths; `options` has all of them in one string.
+norm.groups, cannot be used, because W&B reads them as paths; `options` has all of them in one
+string.
 """
 
 import json
