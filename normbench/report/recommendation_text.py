@@ -164,7 +164,7 @@ def _short_sentence(columns: Sequence[Recommendation], decimals: int) -> str:
     unsure = [each.name for each in columns[0].unsure]
     worse = [{each.name for each in column.worse} for column in columns]
     always = [each.name for each in columns[0].worse if all(each.name in names for names in worse)]
-    parts = [f"{place} {best} {'has the best mean' if others or unsure else 'is the best'}"]
+    parts = [f"{place} {best} {'has the highest mean' if others or unsure else 'is the best'}"]
     if others:
         # The nearest other one tells by how much, and how sure that is.
         if len(columns) == 1:

@@ -43,7 +43,7 @@ def test_the_recommendation_is_a_sentence_for_all_batches_with_the_same_best() -
     assert short_sentences(table, columns) == [
         "With 4 images per worker gn is the best: bn is 6.0 lower [5.5, 6.5]; without a result for "
         "every seed: ln.",
-        "With 8 and 16 images per worker bn has the best mean; not significantly worse: gn.",
+        "With 8 and 16 images per worker bn has the highest mean; not significantly worse: gn.",
     ]
     assert comparison_title(table).endswith("; recipe demo")
 
