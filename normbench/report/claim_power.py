@@ -173,7 +173,9 @@ def _find_deviations(
     if claim.metric is None:
         place = printed.place.rpartition(", ")[2] or printed.name
         others = (
-            ", of its own setting, until two seeds of this one are there" if grid.deviations else ""
+            ", of its own setting, until two seeds of this one are there"
+            if grid.setting_differences
+            else ""
         )
         bars = f"the paper's error bars ({place}){others}"
         sources.append((printed, _variances_of_paper(printed), bars))

@@ -119,7 +119,7 @@ class ClaimResult:
         if self.table is None:
             return "no runs"
         setting = self.table.setting_text
-        return setting if self.table.deviations else f"the paper's: {setting}"
+        return setting if self.table.setting_differences else f"the paper's: {setting}"
 
     @property
     def effect(self) -> str:

@@ -65,8 +65,8 @@ def _paper(table: Table) -> Iterator[str]:
     source = f"The paper's numbers: {spec.source}{_runs_behind(spec)}"
     if not table.runs:
         yield f"{source}. Nothing of this table has been trained here."
-    elif table.deviations:
-        differs = ", ".join(table.deviations)
+    elif table.setting_differences:
+        differs = ", ".join(table.setting_differences)
         yield f"{source}. No differences are shown, because our setting differs: {differs}."
     else:
         yield f"{source}; after each, our number minus the paper's."

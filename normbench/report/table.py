@@ -176,7 +176,7 @@ class Table:
         return list({row.id: row for entry in self.entries for row in entry.runs}.values())
 
     @cached_property
-    def deviations(self) -> list[str]:
+    def setting_differences(self) -> list[str]:
         """Differences of the setting from the paper's; with any, numbers are not compared."""
         wanted = self.spec.setting
         texts = [] if self.scale == FULL else ["small networks"]
@@ -215,7 +215,7 @@ class Table:
     def difference(self, entry: Entry) -> float | None:
         """Return our number minus the paper's, if the settings agree."""
         theirs = entry.published.value if entry.published else None
-        if self.deviations or entry.center is None or theirs is None:
+        if self.setting_differences or entry.center is None or theirs is None:
             return None
         return entry.center - theirs
 

@@ -226,9 +226,9 @@ def test_a_sweep_fills_its_table_and_nothing_else(name: str, end: str) -> None:
 @pytest.mark.parametrize("name", slow_except(TRAINED, EVERYDAY[:1]))
 def test_the_full_scale_is_the_papers_setting_and_the_small_one_is_not(name: str) -> None:
     sweep = SPECS[name].sweep
-    assert filled(name, f"{sweep}").deviations == []
+    assert filled(name, f"{sweep}").setting_differences == []
     small = filled(name, f"{sweep}_small")
-    assert small.deviations
+    assert small.setting_differences
     kinds = {
         len(level)
         for axis in (SPECS[name].rows, SPECS[name].columns)
@@ -308,7 +308,7 @@ def cell_text(table: Table, row: str, *column: str) -> str:
 
 def test_beside_our_number_stands_the_papers_and_the_difference() -> None:
     table = one(FULL_RUNS)
-    assert table.deviations == []
+    assert table.setting_differences == []
     assert cell_text(table, "GN", "RN50", "few") == "71.0 ± 0.7 (2) [70.0, +1.0]"
     assert cell_text(table, "BN", "RN50", "few") == "62.0 ± 1.4 (2) [60.0 ?, +2.0]"
     assert cell_text(table, "BN", "RN50", "many") == "– [72.0]"
@@ -318,14 +318,16 @@ def test_beside_our_number_stands_the_papers_and_the_difference() -> None:
 
 def test_a_setting_may_name_an_option_of_networks_on_an_axis() -> None:
     setting = MADE["setting"] | {"model.init": "truncated_fan_in"}
-    assert one(FULL_RUNS, setting=setting).deviations == ["model.init=None (truncated_fan_in)"]
+    assert one(FULL_RUNS, setting=setting).setting_differences == [
+        "model.init=None (truncated_fan_in)"
+    ]
     started = [
         replace(
             row, config=row.config | {"model": {"name": "resnet50", "init": "truncated_fan_in"}}
         )
         for row in FULL_RUNS
     ]
-    assert one(started, setting=setting).deviations == []
+    assert one(started, setting=setting).setting_differences == []
 
 
 @pytest.mark.parametrize(
@@ -339,7 +341,7 @@ def test_a_setting_may_name_an_option_of_networks_on_an_axis() -> None:
 )
 def test_numbers_of_another_setting_are_not_compared(changes: dict[str, Any], says: str) -> None:
     table = one(runs("gn", 4, [70.5, 71.5], **{"model": "resnet50"} | changes))
-    assert table.deviations == [says]
+    assert table.setting_differences == [says]
     assert cell_text(table, "GN", "RN50", "few") == "71.0 ± 0.7 (2) [70.0]"
     assert any(f"because our setting differs: {says}." in note for note in footnotes(table))
 
