@@ -4,7 +4,7 @@
 .PHONY: check check-all ffcv format lint types contracts test slow mutants gpu large \
 	errors variances plans kills faults rates pages coverage demo
 
-PYTEST = python -m pytest
+PYTEST = python -m pytest --numprocesses=2
 
 check: format lint types contracts test
 
@@ -24,12 +24,12 @@ contracts:
 
 # Two processes for two cores: trainings in tests have one thread each.
 test:
-	$(PYTEST) --numprocesses=2 --dist=worksteal -m "not slow and not ffcv and not large"
+	$(PYTEST) --dist=worksteal -m "not slow and not ffcv and not large"
 
 # Slurm, toy repositories, plans over all normalizers, whole sweeps, FFCV. By file: one process
-# starts Slurm. Three processes for two cores, because half of these tests wait for others.
+# starts Slurm.
 slow:
-	$(PYTEST) --numprocesses=3 --dist=loadfile --no-loadscope-reorder -m "(slow or ffcv) and not large"
+	$(PYTEST) --dist=loadfile --no-loadscope-reorder -m "(slow or ffcv) and not large"
 
 # Mutation testing: which changes of the code no everyday test notices. Hours for all of it;
 # ONLY='normbench.report.verdicts.*' limits it. `mutmut show NAME` prints a surviving change.

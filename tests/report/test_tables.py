@@ -201,11 +201,11 @@ def test_why_a_cell_cannot_work_is_said() -> None:
     assert "n/a, in, x: a 1x1 map." in footnotes(table)
 
 
-def test_the_widest_column_is_compared_with_the_narrowest_by_seed() -> None:
+def test_the_widest_column_is_compared_with_the_narrowest() -> None:
     (table,) = batch_size_tables(RUNS)
     assert differences(table) == [
-        "bn: batch=128 minus batch=4 is +10.0 [+5.0, +15.0] "
-        "(95 % confidence interval, paired by seed, 3 seeds)."
+        "bn: batch=128 minus batch=4 is +10.0 [+5.5, +14.5] "
+        "(Welch's 95 % confidence interval, 3 seeds)."
     ]
 
 
