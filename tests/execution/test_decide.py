@@ -15,13 +15,17 @@ from normbench.config.cells import Cell
 from normbench.config.compose import compose
 from normbench.config.files import ROOT
 from normbench.decide import main
+from normbench.execution.missing_cells import missing_places
 from normbench.execution.more_seeds import Trainings
 from normbench.report import build
 from normbench.report.additions import Additions, merge, reach
 from normbench.report.pivot import tables
 from normbench.report.planned_seeds import UNPLANNED_TEXT
+from normbench.report.verdicts import judge_claims
 from normbench.results import Row
+from support.claims import SPEC, claim
 from support.commands import Command, Finished, Rows
+from support.rows import runs
 
 #: A cell of EvoNorm's table 9 in small.
 WORDS = (
@@ -218,6 +222,19 @@ def test_a_computation_that_another_cell_has_trained_costs_nothing(decide: Decid
     (entry,) = table.entries
     assert trainings.hours(reach(entry, 3)) == 0
     assert trainings.hours(reach(entry, 4)) > 0
+
+
+@pytest.mark.parametrize(
+    ("accuracies", "missing"),
+    [([70.0, 71.0], [(("GN",), ("4",))]), ([None, None], []), ([70.0, None], [])],
+)
+def test_cells_are_missing_only_where_they_make_a_claim_testable(
+    accuracies: list[float | None], missing: list[Any]
+) -> None:
+    (table,) = tables([SPEC], runs("bn", 4, accuracies))
+    (result,) = judge_claims([claim(higher=[["GN", 4], ["BN", 4]])], {"made": SPEC}, [table])
+    assert result.verdict.outcome == "untested"
+    assert missing_places(result) == missing
 
 
 # Refusals

@@ -43,6 +43,9 @@ def test_runs_by_their_state(command: Command, capsys: pytest.CaptureFixture[str
     stopper.join()
     lost = run_folder("norm=bn", "batch=4", *LONG)
     run_files.write_state(lost, "running", pid=1, title="bn batch=4", host=os.uname().nodename)
+    for report in ("probes/spp.json", "probes/row.json", "dashboard/workspace.json"):  # no runs
+        run_files.write_file(Path("runs/reports", report), b"{}")
+    assert len(results.read("runs")) == 4
     assert status.main([]) == 0
     out = capsys.readouterr().out
     assert "7 runs in runs: 1 interrupted, 1 failed, 1 lost, 4 ok" in out
