@@ -2,7 +2,7 @@
 # slow, at most 20 minutes more. Continuous integration (.ci/run) runs both.
 
 .PHONY: check check-all ffcv format lint types contracts test slow mutants gpu large \
-	errors variances plans kills faults rates pages coverage demo
+	errors variances plans kills faults rates pages coverage demo demo-rates
 
 PYTEST = python -m pytest --numprocesses=2
 
@@ -59,6 +59,11 @@ demo:
 	python -m normbench.report runs=runs/demonstration study=reports/studies/default
 	cp runs/demonstration/reports/batch_size/*-128.png reports/studies/default/accuracy.png
 	python docs/build.py readme
+
+# How often 100 other groups of five seeds show what the README says of the demonstration: an hour.
+demo-rates:
+	python -m normbench -m sweeps=demo "seed=range(1000,1500)" runs=runs/demonstration-rates logger=none
+	PYTHONPATH=tests python -m support.demonstration_rates runs/demonstration-rates
 
 # Variances in NF-ResNet-50 before training, over those that the paper predicts.
 variances:

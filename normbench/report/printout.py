@@ -140,7 +140,7 @@ def _recommendation_markdown(
     lines = [f"**{escape_markdown(_title(table))}**", ""]
     for column in (each for each in columns if each.ranked):
         best = _best(column, table.spec.decimals)
-        head = f"batch={column.batch}: {'best ' if column.good else ''}{best}"
+        head = f"batch={column.batch}: {'highest mean ' if column.good else ''}{best}"
         parts = [head, *verdict_texts(column, table.spec.decimals)]
         lines.append(f"- {escape_markdown('. '.join(parts))}.")
     return "\n".join([*lines, *(f"- {printable(note)}" for note in notes)]) + "\n"
@@ -161,7 +161,7 @@ def _draw_recommendation(
                 line for text in verdict_texts(column, decimals) for line in _wrap(text, width)
             ]
             lines.append([str(column.batch), best, "\n".join(others)])
-        _draw_grid(["batch", "best", "others: how much lower than the best"], lines, console)
+        _draw_grid(["batch", "highest mean", "others: how much lower than the best"], lines, console)
     _draw_notes(notes, console)
 
 

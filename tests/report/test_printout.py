@@ -37,11 +37,11 @@ def test_piped_output_is_markdown_and_begins_with_the_recommendation(
     first, table = piped(runs_of(3), capsys).split("**Test accuracy")
     assert first.startswith("\n**Which normalizer, by test top-1 accuracy (%): data=digits ")
     assert (
-        "- batch=4: best gn 89.0 ± 1.0 (3). "
+        "- batch=4: highest mean gn 89.0 ± 1.0 (3). "
         "Significantly worse: bn 82.0 ± 2.0 (3), 7.0 lower [2.8, 11.2].\n"
     ) in first
     assert (
-        "- batch=128: best bn 92.0 ± 2.0 (3). "
+        "- batch=128: highest mean bn 92.0 ± 2.0 (3). "
         "Not significantly worse: gn 89.0 ± 1.0 (3), 3.0 lower [−1.2, 7.2]"
     ) in first
     assert "| norm \\ batch" in table
@@ -57,7 +57,7 @@ def test_one_seed_is_no_ranking(capsys: pytest.CaptureFixture[str]) -> None:
     for text in (piped(runs_of(1), capsys), " ".join(drawn(runs_of(1)).split())):
         assert text.count("No ranking: with one seed") == 1
         assert "seed=0,1,2 trains three." in text
-        assert "best" not in text
+        assert "highest mean" not in text
         assert "probe speed" not in text
 
 
@@ -65,8 +65,8 @@ def test_a_batch_of_one_seed_is_left_out_of_the_ranking(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     text = piped([row for row in runs_of(3) if row.batch == 128 or row.seed == 0], capsys)
-    assert "- batch=128: best bn" in text
-    assert "batch=4: best" not in text
+    assert "- batch=128: highest mean bn" in text
+    assert "batch=4: highest mean" not in text
     assert "No ranking with 4 images per worker: with one seed" in text
 
 

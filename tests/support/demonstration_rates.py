@@ -17,28 +17,28 @@ from normbench.report.statistics import welch_contrast
 from normbench.results import Row
 from support.rows import batch_size_tables
 
-FEW, SECOND, MANY = 2, 4, 128
+MANY = 128
 
 
 def judge(rows: Sequence[Row]) -> dict[str, bool]:
     """Return which effects a group of seeds shows, each by its 95 % interval."""
-    accuracies: dict[int, list[float]] = {}
-    for row in rows:
-        if row.norm == "bn" and row.test_top1 is not None:
-            accuracies.setdefault(row.batch, []).append(row.test_top1)
-
-    def falls(batch: int) -> bool:
-        loss = welch_contrast([(1.0, accuracies[MANY]), (-1.0, accuracies[batch])])
-        return loss.low is not None and loss.low > 0
-
+    effects = {}
     (table,) = batch_size_tables(list(rows))
-    at_few = next(column for column in recommendations(table) if column.batch == FEW)
-    return {
-        f"bn loses accuracy from {MANY} to {FEW} images per worker": falls(FEW),
-        f"bn loses accuracy from {MANY} to {SECOND}": falls(SECOND),
-        f"bn is significantly worse than evonorm_s0 at {FEW}": [each.name for each in at_few.worse]
-        == ["bn"],
-    }
+    for column in recommendations(table):
+        if column.batch == MANY:
+            continue
+        samples = [
+            [row.test_top1 or 0.0 for row in rows if row.norm == "bn" and row.batch == batch]
+            for batch in (MANY, column.batch)
+        ]
+        loss = welch_contrast([(1.0, samples[0]), (-1.0, samples[1])])
+        effects[f"bn loses accuracy from {MANY} to {column.batch} images per worker"] = (
+            loss.low is not None and loss.low > 0
+        )
+        effects[f"bn is significantly worse than evonorm_s0 at {column.batch}"] = "bn" in [
+            each.name for each in column.worse
+        ]
+    return effects
 
 
 def groups(rows: Sequence[Row], size: int) -> list[list[Row]]:
@@ -54,8 +54,9 @@ def main(runs: str, size: str = "5") -> None:
     rows = results.read(Path(runs))
     judged = [judge(group) for group in groups(rows, int(size))]
     print(f"{len(judged)} groups of {size} seeds, {len(rows)} rows")
-    for effect in judged[0]:
-        print(f"{sum(each[effect] for each in judged):4} {effect}")
+    for effect in dict.fromkeys(effect for each in judged for effect in each):
+        seen = [each[effect] for each in judged if effect in each]
+        print(f"{sum(seen):4} of {len(seen)}: {effect}")
     failed = [f"{row.norm} batch={row.batch} seed={row.seed}" for row in rows if row.status != "ok"]
     print(f"runs without a result: {', '.join(failed) or 'none'}")
 
