@@ -25,11 +25,11 @@ from typing import TYPE_CHECKING
 from normbench import results
 from normbench.config import cli
 from normbench.errors import BadInput, choose_from, count
+from normbench.execution.additions import Additions, merge
 from normbench.execution.missing_cells import missing_places
 from normbench.execution.progress import waiting
 from normbench.records.studies import study_file
 from normbench.report import build
-from normbench.report.additions import Additions, merge
 from normbench.report.claim_results import ClaimResult, count_verdicts
 
 if TYPE_CHECKING:  # which import torch

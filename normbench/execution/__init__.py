@@ -11,4 +11,5 @@ job in a `process_group`, one `worker_process` per device.
     locks, checkpoints, the row       worker
     the first of several failures     process_group
     killed, interrupted, Ctrl-C       worker_process, local_scheduler.LocalScheduler.stop
+    the seeds to train next           more_seeds, forecast, missing_cells
 """

@@ -11,11 +11,12 @@ from normbench.config.cells import format_value
 from normbench.config.compose import compose
 from normbench.config.row_words import words_of
 from normbench.errors import BadInput
+from normbench.execution.additions import Addition
 from normbench.records.json_fields import flatten
-from normbench.report.additions import Addition, configuration
 from normbench.report.claim_results import ClaimResult
 from normbench.report.claims import Claim
 from normbench.report.pivot import tables
+from normbench.report.planned_seeds import configuration
 from normbench.report.table import Entry, Table
 from normbench.report.table_spec import Header, Position, fits
 from normbench.report.verdicts import comparisons, equal_by_construction

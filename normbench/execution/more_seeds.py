@@ -15,11 +15,12 @@ from normbench.config.cells import Cell, Settings
 from normbench.config.compose import compose
 from normbench.config.row_words import words_of
 from normbench.errors import BadInput, Impossible, count
+from normbench.execution.additions import Addition, Additions, merge, subtract
 from normbench.execution.cost_model import Computation, Costs
+from normbench.execution.forecast import MOST_SEEDS, Forecast, Prospect
 from normbench.execution.missing_cells import missing_cells, missing_places
-from normbench.report.additions import Addition, Additions, configuration, merge, subtract
 from normbench.report.claim_results import ClaimResult
-from normbench.report.forecast import MOST_SEEDS, Forecast, Prospect
+from normbench.report.planned_seeds import configuration
 from normbench.report.power import POWER
 from normbench.results import Row
 
@@ -134,7 +135,7 @@ class Candidates:
             if places := missing_places(result):
                 self.trainings.compose(prospect.table.runs[0])  # which raises for unfit words
                 prospect = Prospect(result, missing_cells(result, places, self.trainings.words))
-            if prospect.lacking or result.verdict.outcome == "undecided":
+            if prospect.missing or result.verdict.outcome == "undecided":
                 self._add(prospect)
         except BadInput as error:
             self.failures.append(error)

@@ -8,11 +8,11 @@ from textwrap import wrap
 from normbench.config.cells import title_of
 from normbench.config.row_words import words_of
 from normbench.errors import printable
+from normbench.execution.additions import Additions
 from normbench.execution.cost_model import SHORTEST, round_number
+from normbench.execution.forecast import Prospect
 from normbench.execution.more_seeds import Step
-from normbench.report.additions import Additions
 from normbench.report.claim_results import ClaimResult
-from normbench.report.forecast import Prospect
 
 COLUMNS = (
     "Half width: of the interval now, and its median in simulations with the seeds. Chance: that "

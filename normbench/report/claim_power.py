@@ -8,12 +8,11 @@ from itertools import product
 from statistics import variance
 
 from normbench.report import pivot
-from normbench.report.additions import configuration
 from normbench.report.build import read_claims, specs
 from normbench.report.claim_results import PublishedEffect
 from normbench.report.claims import Claim, claim_comparisons
 from normbench.report.metrics import METRICS, Metric
-from normbench.report.planned_seeds import UNPLANNED, is_planned
+from normbench.report.planned_seeds import UNPLANNED, configuration, is_planned
 from normbench.report.power import (
     MOST,
     POWER,

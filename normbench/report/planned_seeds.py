@@ -6,6 +6,7 @@ where no file names several, in the command that trained all of them. docs/stati
 error of this rule.
 """
 
+import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
@@ -20,6 +21,11 @@ from normbench.results import Row
 UNPLANNED = 0.999
 WITHOUT_PLAN = 3  # seeds, where neither a file of sweeps/ nor the command names several
 UNPLANNED_TEXT = "99.9 % interval, because the number of seeds is not the planned one"
+
+
+def configuration(row: Row) -> str:
+    """Return the text of everything but the seed that is meant to change the numbers of a run."""
+    return json.dumps({k: v for k, v in row.config.items() if k != "seed"}, sort_keys=True)
 
 
 def confidence(entries: Iterable[Entry]) -> float:

@@ -161,7 +161,9 @@ def _draw_recommendation(
                 line for text in verdict_texts(column, decimals) for line in _wrap(text, width)
             ]
             lines.append([str(column.batch), best, "\n".join(others)])
-        _draw_grid(["batch", "highest mean", "others: how much lower than the best"], lines, console)
+        _draw_grid(
+            ["batch", "highest mean", "others: how much lower than the best"], lines, console
+        )
     _draw_notes(notes, console)
 
 

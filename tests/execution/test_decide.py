@@ -15,10 +15,10 @@ from normbench.config.cells import Cell
 from normbench.config.compose import compose
 from normbench.config.files import ROOT
 from normbench.decide import main
+from normbench.execution.additions import Additions, bring_to, merge
 from normbench.execution.missing_cells import missing_places
 from normbench.execution.more_seeds import Trainings
 from normbench.report import build
-from normbench.report.additions import Additions, merge, reach
 from normbench.report.pivot import tables
 from normbench.report.planned_seeds import UNPLANNED_TEXT
 from normbench.report.verdicts import judge_claims
@@ -203,7 +203,7 @@ def test_cells_that_share_a_computation_cost_one(tmp_path: Path, decide: Decide)
     rows = [row for n in (4, 8) for row in write([70.0, 71.0], "norm=gn", f"batch={n}", *words)]
     (table,) = tables(build.specs(["batch_size"]), rows)
     trainings = Trainings(rows, ["logger=none"])
-    of_each: list[Additions] = [reach(entry, 4) for entry in table.entries]
+    of_each: list[Additions] = [bring_to(entry, 4) for entry in table.entries]
     assert len(of_each) == 2
     both = merge(*of_each)
     assert len(trainings.cells(both)) == 4
@@ -220,8 +220,8 @@ def test_a_computation_that_another_cell_has_trained_costs_nothing(decide: Decid
     (table,) = tables(build.specs(["batch_size"]), rows[:2])
     trainings = Trainings(rows, [])
     (entry,) = table.entries
-    assert trainings.hours(reach(entry, 3)) == 0
-    assert trainings.hours(reach(entry, 4)) > 0
+    assert trainings.hours(bring_to(entry, 3)) == 0
+    assert trainings.hours(bring_to(entry, 4)) > 0
 
 
 @pytest.mark.parametrize(

@@ -1,12 +1,11 @@
 """Seeds that are added to the runs of a table, and the seeds that an entry lacks."""
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import count, islice
 
-from normbench.report.planned_seeds import is_planned, next_planned
+from normbench.report.planned_seeds import configuration, is_planned, next_planned
 from normbench.report.table import Entry
 from normbench.results import Row
 
@@ -48,11 +47,6 @@ class Addition:
 Additions = Mapping[str, Addition]
 
 
-def configuration(row: Row) -> str:
-    """Return the text of everything but the seed that is meant to change the numbers of a run."""
-    return json.dumps({k: v for k, v in row.config.items() if k != "seed"}, sort_keys=True)
-
-
 def merge(first: Additions, second: Additions) -> dict[str, Addition]:
     """Return the seeds of both."""
     merged = dict(first)
@@ -75,7 +69,7 @@ def subtract(after: Additions, before: Additions) -> dict[str, Addition]:
     return rest
 
 
-def extend(entry: Entry, additions: Additions) -> tuple[Entry, frozenset[int]]:
+def with_additions(entry: Entry, additions: Additions) -> tuple[Entry, frozenset[int]]:
     """Return an entry with the rows of additions, and the seeds that it has only by them."""
 
     def extend_runs(part: Entry) -> Entry:
@@ -94,7 +88,7 @@ def _seeds(entry: Entry) -> frozenset[int]:
     return frozenset(row.seed for row in entry.runs)
 
 
-def reach(entry: Entry, number: int, *, one_by_one: bool = False) -> dict[str, Addition]:
+def bring_to(entry: Entry, number: int, *, one_by_one: bool = False) -> dict[str, Addition]:
     """Return what brings an entry to this number of seeds; of a difference, both of its sources."""
     trained = [(part.runs[0], _seeds(part)) for part in parts(entry)]
     common = frozenset.intersection(*(of_part for _, of_part in trained))
@@ -124,20 +118,20 @@ def complete_plan(entries: Sequence[Entry]) -> dict[str, Addition]:
     for entry, plan in plans:
         if plan is not None:
             number, of_command = plan
-            additions = merge(additions, reach(entry, number, one_by_one=of_command == 1))
+            additions = merge(additions, bring_to(entry, number, one_by_one=of_command == 1))
         elif missing:
             return {}
     return additions
 
 
-def enlarge(sizes: Sequence[tuple[Entry, float]], largest: float) -> dict[str, Addition]:
+def share_out(sizes: Sequence[tuple[Entry, float]], largest: float) -> dict[str, Addition]:
     """Return additions in proportion to the `sizes` of entries, of which the largest is 1.
 
     No entry loses seeds: one with more than its share gets none.
     """
     additions: dict[str, Addition] = {}
     for entry, size in sizes:
-        additions = merge(additions, reach(entry, round(largest * size)))
+        additions = merge(additions, bring_to(entry, round(largest * size)))
     return additions
 
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from normbench.report.additions import Additions, configuration, extend, merge, reach, subtract
-from normbench.report.forecast import MOST_SEEDS, Prospect
+from normbench.execution.additions import Additions, bring_to, merge, subtract, with_additions
+from normbench.execution.forecast import MOST_SEEDS, Prospect
 from normbench.report.pivot import tables
-from normbench.report.planned_seeds import UNPLANNED, is_planned, next_planned
+from normbench.report.planned_seeds import UNPLANNED, configuration, is_planned, next_planned
 from normbench.report.power import POWER
 from normbench.report.statistics import welch_contrast
 from normbench.report.table import Entry
@@ -76,9 +76,11 @@ def test_the_next_planned_number_completes_the_plan_of_file_or_command(
     assert next_planned(entry(typed, sweep)) == expected
     if expected is not None:
         number, of_command = expected
-        (addition,) = reach(entry(typed, sweep), number, one_by_one=of_command == 1).values()
+        (addition,) = bring_to(entry(typed, sweep), number, one_by_one=of_command == 1).values()
         assert addition.command_seeds == of_command
-        completed, new = extend(entry(typed, sweep), {configuration(addition.row): addition})
+        completed, new = with_additions(
+            entry(typed, sweep), {configuration(addition.row): addition}
+        )
         assert len({*completed.values, *new}) == number
         assert is_planned(number, completed.source_runs)
 
@@ -100,7 +102,7 @@ def test_other_numbers_of_added_seeds_never_pass_as_planned(
     for number in range(len(typed) + 1, 13):
         plan = next_planned(before)
         one_by_one = plan is not None and plan == (number, 1)
-        extended, new = extend(before, reach(before, number, one_by_one=one_by_one))
+        extended, new = with_additions(before, bring_to(before, number, one_by_one=one_by_one))
         assert len({*before.values, *new}) == number
         if is_planned(number, extended.source_runs):
             passed.add(number)
@@ -130,7 +132,7 @@ def test_beyond_the_plan_the_number_has_about_doubled() -> None:
     for number in (4, 5):
         more = merge({}, {})
         for each in few.entries.values():
-            more = merge(more, reach(each, number))
+            more = merge(more, bring_to(each, number))
         forecast = few.forecast(more)
         assert forecast.half_width is not None
         assert few.half_width is not None
@@ -156,7 +158,7 @@ def test_a_chance_is_that_of_the_judges_interval(seeds: int, chance: float) -> N
     some = undecided()
     additions: Additions = {}
     for each in some.entries.values():
-        additions = merge(additions, reach(each, seeds))
+        additions = merge(additions, bring_to(each, seeds))
     generator = Random(5)
     decided = 0
     for _ in range(1000):
@@ -188,7 +190,7 @@ def test_what_fifty_seeds_would_not_decide_is_not_proposed() -> None:
     widest = undecided(difference=0.01)
     additions: Additions = {}
     for each in widest.entries.values():
-        additions = merge(additions, reach(each, MOST_SEEDS))
+        additions = merge(additions, bring_to(each, MOST_SEEDS))
     assert (widest.forecast(additions).chance or 0.0) < POWER
 
 
@@ -223,13 +225,13 @@ def test_a_decided_verdict_may_be_lost_by_seeds_beyond_the_plan() -> None:
     decided = undecided(difference=1.6)
     assert decided.decided
     assert decided.forecast({}).chance == 1.0
-    more = reach(next(iter(decided.entries.values())), 4)
+    more = bring_to(next(iter(decided.entries.values())), 4)
     assert (decided.forecast(more).chance or 0.0) < 0.5
 
 
 def test_seeds_of_other_runs_change_nothing() -> None:
     some = undecided()
-    other = reach(entry([3, 3, 3], "nf_1"), 9)
+    other = bring_to(entry([3, 3, 3], "nf_1"), 9)
     (key,) = other
     assert some.forecast({"other": other[key]}).chance == 0.0
 
@@ -286,8 +288,8 @@ def test_runs_that_begin_with_others_need_those_of_further_seeds() -> None:
 
 
 def test_seeds_of_an_earlier_step_are_not_added_again() -> None:
-    before = reach(entry([3, 3, 3]), 6)
-    after = merge(before, reach(entry([3, 3, 3]), 9))
+    before = bring_to(entry([3, 3, 3]), 6)
+    after = merge(before, bring_to(entry([3, 3, 3]), 9))
     (rest,) = subtract(after, before).values()
     assert rest.seeds == {6, 7, 8}
     assert len(rest.trained) == 6

@@ -12,17 +12,17 @@ from functools import cached_property
 from random import Random
 from statistics import fmean, median, stdev
 
-from normbench.report.additions import (
+from normbench.execution.additions import (
     Addition,
     Additions,
     complete_plan,
-    configuration,
-    enlarge,
-    extend,
     parts,
+    share_out,
     share_seeds,
+    with_additions,
 )
 from normbench.report.claim_results import ClaimResult, Verdict
+from normbench.report.planned_seeds import configuration
 from normbench.report.power import POWER
 from normbench.report.table import Entry
 from normbench.report.table_spec import Position
@@ -52,13 +52,13 @@ class Prospect:
 
     Args:
         result: the verdict.
-        lacking: what the entries need that have no runs at all.
+        missing: what the entries need that have no runs at all.
     """
 
-    def __init__(self, result: ClaimResult, lacking: Additions | None = None) -> None:
+    def __init__(self, result: ClaimResult, missing: Additions | None = None) -> None:
         assert result.table is not None
         self.result, self.table = result, result.table
-        self.lacking = lacking or {}
+        self.missing = missing or {}
         self.comparisons = comparisons(result.claim, result.table)
         self.entries = {
             place: entry for each in self.comparisons for place, entry in each.entries.items()
@@ -77,7 +77,7 @@ class Prospect:
     @cached_property
     def configurations(self) -> frozenset[str]:
         """The configurations of all runs behind the verdict, and of those that it lacks."""
-        return frozenset(self.lacking) | frozenset(
+        return frozenset(self.missing) | frozenset(
             configuration(part.runs[0])
             for entry in self.entries.values()
             for part in parts(entry)
@@ -85,7 +85,7 @@ class Prospect:
         )
 
     @cached_property
-    def limiting(self) -> dict[Position, Entry]:
+    def undecided_entries(self) -> dict[Position, Entry]:
         """The entries of the comparisons that are undecided."""
         verdicts = judge_each(self.result.claim, self.comparisons)
         return {
@@ -98,7 +98,7 @@ class Prospect:
     @cached_property
     def obstacle(self) -> str:
         """The reason why further seeds are not proposed, as a part of a sentence, or ""."""
-        entries = [*self.limiting.values()]
+        entries = [*self.undecided_entries.values()]
         rows = [row for entry in self.entries.values() for row in entry.source_runs]
         effect = self.result.verdict.effect
         if any(entry.metric.hardware for entry in self.entries.values()):
@@ -135,23 +135,23 @@ class Prospect:
         The planned number of seeds comes first, because it alone has an interval of 95 %. Beyond
         it, as many as decide the verdict with a chance of `POWER`, if the estimate is true.
         """
-        entries = [*self.limiting.values()]
-        if self.lacking:
-            return dict(self.lacking)
+        entries = [*self.undecided_entries.values()]
+        if self.missing:
+            return dict(self.missing)
         if planned := complete_plan(entries):
             return planned
-        deviations = [self.deviations[place] or 0.0 for place in self.limiting]
+        deviations = [self.deviations[place] or 0.0 for place in self.undecided_entries]
         sizes = share_seeds(entries, deviations, hours)
         few, enough = 1, MOST_SEEDS
-        if self._is_underpowered(enlarge(sizes, enough)):
+        if self._is_underpowered(share_out(sizes, enough)):
             return {}
         while enough - few > 1:
             middle = (few + enough) // 2
-            if self._is_underpowered(enlarge(sizes, middle)):
+            if self._is_underpowered(share_out(sizes, middle)):
                 few = middle
             else:
                 enough = middle
-        return enlarge(sizes, enough)
+        return share_out(sizes, enough)
 
     def _is_underpowered(self, additions: Additions) -> bool:
         return (self.forecast(additions).chance or 0.0) < POWER
@@ -162,8 +162,8 @@ class Prospect:
             (name, additions[name].seeds, additions[name].one_by_one)
             for name in self.configurations & additions.keys()
         )
-        if self.lacking:
-            filled = self.lacking.keys() <= additions.keys()
+        if self.missing:
+            filled = self.missing.keys() <= additions.keys()
             return Forecast(None if filled else 0.0, None)
         if not key:
             return Forecast(float(self.decided), self.half_width)
@@ -173,7 +173,7 @@ class Prospect:
 
     def _simulate(self, additions: Additions) -> Forecast:
         samples = {
-            place: _Sample(*extend(entry, additions), self.deviations[place])
+            place: _Sample(*with_additions(entry, additions), self.deviations[place])
             for place, entry in self.entries.items()
         }
         drawn_from = [sample for sample in samples.values() if sample.seeds]
