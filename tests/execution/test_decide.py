@@ -93,7 +93,7 @@ def test_the_commands_train_the_proposed_seeds_of_the_same_cells(decide: Decide)
     assert proposal.code == 0
     assert "of 5 verdicts: 0 confirmed, 0 refuted, 1 undecided, 4 untested" in proposal.out
     (line,) = re.findall(r"^bn_falls_below_gn +evonorm_9 .+$", proposal.out, re.MULTILINE)
-    match = re.search(r"gn batch=4  3 → (\d+) +(\S+) +(\S+) → (\S+) +(\d+) %$", line)
+    match = re.search(r"gn batch=4 +3 → (\d+) +(\S+) +(\S+) → (\S+) +(\d+) %$", line)
     assert match is not None
     number, hours, now, then, chance = match.groups()
     assert int(number) >= 6
@@ -169,7 +169,7 @@ def test_an_untested_claim_gets_the_cells_that_its_table_lacks(decide: Decide) -
     proposal = decide("hours=9", "claim=bn_loses_more_than_gn")
     assert proposal.code == 0
     assert re.search(
-        r"^bn_loses_more_than_gn .* bn batch=128  0 → 3 .* unknown$", proposal.out, re.M
+        r"^bn_loses_more_than_gn .* bn batch=128 +0 → 3 .* unknown$", proposal.out, re.M
     )
     composed = {cell.id for words in commands(proposal) for cell in compose(words)[0]}
     expected = [cells(f"norm={norm}", "batch=128")[0] for norm in ("bn", "gn")]
