@@ -28,7 +28,8 @@ METHOD_TABLE: Sequence[tuple[str, str, str, str]] = (
     ("A gains more than B", "difference of two differences", "Welch's", "none"),
     (
         "one of these in every column, or a trend over images per worker",
-        "the weakest difference; of a trend, between neighbours",
+        "of the comparison that supports the claim least by its interval; of a trend, between "
+        "neighbours",
         "Welch's",
         "confirmed: none, because each must hold alone (intersection-union test, Berger 1982); "
         "refuted: Bonferroni's for the number of comparisons, because noise may move any",

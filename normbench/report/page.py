@@ -73,7 +73,7 @@ def page(
     )  # fmt: skip
     return environment.get_template("page.html").render(
         title="Normalizers over images per worker, compared with the papers",
-        summary=_summary(trained, rows),
+        summary=_summary(rows),
         provenance=_provenance(rows),
         filter_names=FILTERS,
         filters={key: sorted({str(getattr(row, key)) for row in rows}) for key in FILTERS},
@@ -133,10 +133,9 @@ def runs_of(entry: Entry) -> tuple[str, ...]:
     return tuple(run.id for run in entry.runs)
 
 
-def _summary(tables: Sequence[Table], rows: Sequence[Row]) -> str:
+def _summary(rows: Sequence[Row]) -> str:
     data = ", ".join(sorted({row.data for row in rows})) or "no data set"
-    numbers = f"{count(len(rows), 'run')} on {data}, in {count(len(tables), 'table')}"
-    return f"{numbers}. Each number links to its runs."
+    return f"{count(len(rows), 'run')} on {data}. Each number links to its runs."
 
 
 def _provenance(rows: Sequence[Row]) -> str:

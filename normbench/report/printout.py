@@ -15,7 +15,7 @@ from normbench.report.exports import table_markdown
 from normbench.report.footnotes import footnotes
 from normbench.report.markdown import escape_markdown
 from normbench.report.recommendation import Recommendation, recommendations
-from normbench.report.recommendation_text import describe, verdict_texts
+from normbench.report.recommendation_text import MOST_NORMS, describe, verdict_texts
 from normbench.report.table import Table
 
 if TYPE_CHECKING:
@@ -33,7 +33,6 @@ TIME = (
     "`{}` measures it."
 )
 CLAIMS_TITLE = "The papers' claims, tested"
-MOST_NORMS = 4  # in the command that measures time
 LABELS = 24  # letters of labels that are not broken on a narrow terminal
 _JOINED = "\N{NO-BREAK SPACE}"  # where a line must not end
 #: A command; a normalizer with its mean; a difference with its interval; images with theirs.

@@ -28,6 +28,7 @@ METHOD = (
     "normbench.probe speed norm=bn,gn`. Without such a measurement it is not compared, because "
     "runs that train beside others slow each other down."
 )
+MOST_NORMS = 4  # in the command that measures time
 
 
 class Standing(NamedTuple):
@@ -151,6 +152,22 @@ def short_sentences(table: Table, columns: Sequence[Recommendation]) -> list[str
     return [_short_sentence(each, table.spec.decimals) for each in groups.values()]
 
 
+def costs_note(columns: Sequence[Recommendation]) -> str:
+    """Return how to get the costs that no run or measurement has told, or ""."""
+    names = dict.fromkeys(name.split(" ")[0] for column in columns for name in column.tested)
+    candidates = [each for column in columns for each in column.candidates]
+    notes = []
+    if all(each.time is None for each in candidates):
+        norms = ",".join([*names][:MOST_NORMS])
+        notes.append(
+            f"Time is not measured; `python -m normbench.probe speed norm={norms}` does it"
+        )
+    if all(each.memory is None for each in candidates):
+        notes.append("memory is that of runs on a GPU, of which there are none")
+    text = "; ".join(notes)
+    return f"{text[:1].upper()}{text[1:]}." if notes else ""
+
+
 def _short_sentence(columns: Sequence[Recommendation], decimals: int) -> str:
     place = f"With {join_words([str(column.batch) for column in columns])} images per worker"
     good = columns[0].good
@@ -169,13 +186,23 @@ def _short_sentence(columns: Sequence[Recommendation], decimals: int) -> str:
         # The nearest other one tells by how much, and how sure that is.
         if len(columns) == 1:
             others[0] += f" ({lower_text(good[1], decimals)})"
-        parts.append(f"not significantly worse: {join_words(others)}")
+        if any(worse) or unsure:
+            parts.append(f"not significantly worse: {join_words(others)}")
+        else:
+            parts = [
+                f"{place} no difference is significant",
+                f"{best} has the highest mean, followed by {join_words(others)}",
+            ]
     elif len(columns) == 1 and columns[0].worse:
         nearest = columns[0].worse[0]
         parts[0] += f": {nearest.name} is {lower_text(nearest, decimals)}"
     if len(always) == 1 and len(columns) > 1:
         lower = [each.lower for column in columns for each in column.worse if each.name in always]
-        numbers = [_number(effect.value, decimals) for effect in lower if effect]
+        numbers = [
+            f"{_number(effect.value, decimals)} {_interval(effect, decimals)}"
+            for effect in lower
+            if effect
+        ]
         parts.append(f"significantly worse: {always[0]}, by {join_words(numbers)}")
     elif always and (others or len(columns) > 1):
         parts.append(f"significantly worse: {join_words(always)}")
