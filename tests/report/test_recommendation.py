@@ -53,8 +53,8 @@ def test_a_sentence_for_several_batches_says_how_much_worse_the_only_other_one_i
     rows = [*runs("bn", 2, [60.0, 60.2, 60.4]), *runs("gn", 2, [76.0, 76.2, 76.4]), *RUNS[:6]]
     ((table, columns),) = recommending(batch_size_tables(rows))
     assert short_sentences(table, columns) == [
-        "With 2 and 4 images per worker gn is the best; significantly worse: bn, by 16.0 [15.5, 16.5] "
-        "and 6.0 [5.5, 6.5].",
+        "With 2 and 4 images per worker gn is the best; significantly worse: bn, by 16.0 "
+        "[15.5, 16.5] and 6.0 [5.5, 6.5].",
     ]
     (at_2, at_4) = columns
     assert short_sentences(table, [at_4])[0].endswith(
