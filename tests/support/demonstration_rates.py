@@ -7,6 +7,7 @@ their order, and each group is judged as if it were the command's own.
 """
 
 import sys
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -42,11 +43,20 @@ def judge(rows: Sequence[Row]) -> dict[str, bool]:
 
 
 def groups(rows: Sequence[Row], size: int) -> list[list[Row]]:
-    """Return the rows of each group of `size` seeds, as rows of a command with so many seeds."""
-    seeds = sorted({row.seed for row in rows})
-    parts = [seeds[start : start + size] for start in range(0, len(seeds) - size + 1, size)]
+    """Return the rows of each group of `size` seeds, as rows of a command with so many seeds.
+
+    Seeds whose grid is not complete are left out.
+    """
+    cells: dict[int, set[tuple[str, int]]] = defaultdict(set)
+    for row in rows:
+        cells[row.seed].add((row.norm, row.batch))
+    norms, batches = ({place[axis] for each in cells.values() for place in each} for axis in (0, 1))
+    complete = [seed for seed in sorted(cells) if len(cells[seed]) == len(norms) * len(batches)]
+    parts = [complete[start : start + size] for start in range(0, len(complete), size)]
     return [
-        [replace(row, command_seeds=size) for row in rows if row.seed in part] for part in parts
+        [replace(row, command_seeds=size) for row in rows if row.seed in part]
+        for part in parts
+        if len(part) == size
     ]
 
 
