@@ -34,11 +34,11 @@ def missing_places(result: ClaimResult) -> list[Position]:
         return []
     entries = _entries(result.claim, result.table)
     if any(
-        entry.sources or (result.claim.about_row and equal_by_construction(entry))
+        entry.sources
+        or entry.failed  # which no other cell makes testable
+        or (result.claim.about_row and equal_by_construction(entry))
         for entry in entries.values()
     ):
-        return []
-    if any(entry.failed for entry in entries.values()):  # which no other cell makes testable
         return []
     missing = [place for place, entry in entries.items() if not entry.runs]
     return missing if 2 * len(missing) <= len(entries) else []

@@ -8,14 +8,13 @@ from collections.abc import Iterator, Sequence
 from textwrap import wrap
 from typing import TYPE_CHECKING
 
-from normbench.config.files import as_typed, default_choices
 from normbench.errors import join_words, printable
 from normbench.report.claim_results import ClaimResult
 from normbench.report.exports import table_markdown
 from normbench.report.footnotes import footnotes
 from normbench.report.markdown import escape_markdown
 from normbench.report.recommendation import Recommendation, recommendations
-from normbench.report.recommendation_text import MOST_NORMS, describe, verdict_texts
+from normbench.report.recommendation_text import describe, speed_command, verdict_texts
 from normbench.report.table import Table
 
 if TYPE_CHECKING:
@@ -93,8 +92,7 @@ def _best(column: Recommendation, decimals: int, space: str = " ") -> str:
     """Return the best normalizer and its mean, with `space` between them."""
     if not column.good:
         return "no normalizer has a result for every seed"
-    name = column.good[0].name
-    return name + space + describe(column.good[0], decimals).removeprefix(f"{name} ")
+    return describe(column.good[0], decimals, space)
 
 
 def _notes(table: Table, columns: Sequence[Recommendation], *, explain: bool) -> Iterator[str]:
@@ -114,23 +112,7 @@ def _notes(table: Table, columns: Sequence[Recommendation], *, explain: bool) ->
     if devices := sorted({each.time.device for each in candidates if each.time}):
         yield TIME_MEASURED.format(join_words(devices))
     elif candidates:
-        yield TIME.format(_speed_command(table, columns))
-
-
-def _speed_command(table: Table, columns: Sequence[Recommendation]) -> str:
-    """Return the command that measures the time of the best normalizers in this network."""
-    names = dict.fromkeys(name.split(" ")[0] for column in columns for name in column.tested[:1])
-    names |= dict.fromkeys(name.split(" ")[0] for column in columns for name in column.tested)
-    words = [f"norm={','.join([*names][:MOST_NORMS])}", f"batch={columns[0].batch}"]
-    defaults = default_choices()
-    words += [
-        as_typed(key, value)
-        for key in ("model", "data")
-        if (value := table.setting.get(key, defaults[key])) != defaults[key]
-    ]
-    options = str(table.setting.get("options", "")).split()
-    words += [word for word in options if word.startswith("model.")]
-    return " ".join(["python -m normbench.probe speed", *words])
+        yield TIME.format(speed_command(table, columns))
 
 
 def _recommendation_markdown(

@@ -6,6 +6,7 @@ from itertools import chain
 from statistics import fmean
 from typing import NamedTuple
 
+from normbench.config.files import as_typed, default_choices
 from normbench.errors import join_words
 from normbench.report.image_intervals import OVER_IMAGES, OVER_SEEDS, explain_missing_hits
 from normbench.report.markdown import escape_markdown
@@ -32,7 +33,7 @@ MOST_NORMS = 4  # in the command that measures time
 
 
 class Standing(NamedTuple):
-    """How a normalizer compares with the best one of a column."""
+    """Comparison of a normalizer with the best one of a column."""
 
     word: str  # best, good (not distinguishable from the best), worse, unsure, failed, missing
     number: str = MISSING
@@ -48,12 +49,15 @@ def recommending(tables: Sequence[Table]) -> list[tuple[Table, list[Recommendati
 # For one number of images per worker
 
 
-def describe(candidate: Candidate, decimals: int) -> str:
-    """Return a normalizer as "gn 82.0 ± 1.0 (3), 7.0 lower [2.8, 11.2], 1.02x memory"."""
+def describe(candidate: Candidate, decimals: int, space: str = " ") -> str:
+    """Return a normalizer as "gn 82.0 ± 1.0 (3), 7.0 lower [2.8, 11.2], 1.02x memory".
+
+    `space` is between its name and its mean.
+    """
     memory = "" if candidate.memory is None else f"{candidate.memory:.2f}x memory"
     time = "" if candidate.time is None else f"{candidate.time.over_bn:.2f}x time of bn"
     lower = "" if candidate.lower is None else lower_text(candidate, decimals)
-    number = f"{candidate.name} {mean_text(candidate, decimals)}"
+    number = f"{candidate.name}{space}{mean_text(candidate, decimals)}"
     return ", ".join(filter(None, (number, lower, memory, time)))
 
 
@@ -152,16 +156,28 @@ def short_sentences(table: Table, columns: Sequence[Recommendation]) -> list[str
     return [_short_sentence(each, table.spec.decimals) for each in groups.values()]
 
 
-def costs_note(columns: Sequence[Recommendation]) -> str:
+def speed_command(table: Table, columns: Sequence[Recommendation]) -> str:
+    """Return the command that measures the time of the best normalizers in this network."""
+    names = dict.fromkeys(name.split(" ")[0] for column in columns for name in column.tested[:1])
+    names |= dict.fromkeys(name.split(" ")[0] for column in columns for name in column.tested)
+    words = [f"norm={','.join([*names][:MOST_NORMS])}", f"batch={columns[0].batch}"]
+    defaults = default_choices()
+    words += [
+        as_typed(key, value)
+        for key in ("model", "data")
+        if (value := table.setting.get(key, defaults[key])) != defaults[key]
+    ]
+    options = str(table.setting.get("options", "")).split()
+    words += [word for word in options if word.startswith("model.")]
+    return " ".join(["python -m normbench.probe speed", *words])
+
+
+def costs_note(table: Table, columns: Sequence[Recommendation]) -> str:
     """Return how to get the costs that no run or measurement has told, or ""."""
-    names = dict.fromkeys(name.split(" ")[0] for column in columns for name in column.tested)
     candidates = [each for column in columns for each in column.candidates]
     notes = []
     if all(each.time is None for each in candidates):
-        norms = ",".join([*names][:MOST_NORMS])
-        notes.append(
-            f"Time is not measured; `python -m normbench.probe speed norm={norms}` does it"
-        )
+        notes.append(f"Time is not measured; `{speed_command(table, columns)}` does it")
     if all(each.memory is None for each in candidates):
         notes.append("memory is that of runs on a GPU, of which there are none")
     text = "; ".join(notes)
