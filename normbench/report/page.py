@@ -12,6 +12,7 @@ from typing import Any
 from urllib.parse import quote
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup, escape
 
 from normbench.config.files import SWEEPS, names
 from normbench.errors import DamagedFile, count
@@ -71,6 +72,7 @@ def page(
         loader=FileSystemLoader(Path(__file__).parent), autoescape=True, undefined=StrictUndefined,
         trim_blocks=True, lstrip_blocks=True,
     )  # fmt: skip
+    environment.filters["code"] = _mark_code
     return environment.get_template("page.html").render(
         title="Normalizers over images per worker, compared with the papers",
         summary=_summary(rows),
@@ -110,6 +112,11 @@ def page(
         runs_link="" if study_file(runs) else link(runs),
         sweep_links={name: link(SWEEPS / f"{name}.yaml") for name in names(SWEEPS)},
     )
+
+
+def _mark_code(text: str) -> Markup:
+    """Return a text of Markdown whose only marks are backticks as HTML."""
+    return Markup(re.sub("`([^`]+)`", r"<code>\1</code>", str(escape(text))))
 
 
 def anchor(table: Table) -> str:
