@@ -22,7 +22,7 @@ import glob
 import json
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache
@@ -240,7 +240,7 @@ def find_row(folder: Path | str) -> Row | None:
         return None
 
 
-def read(root: Path | str = "runs", run: str = "*") -> list[Row]:
+def read(root: Path | str = "runs", run: str = "*", sweep: str = "*") -> list[Row]:
     """Read all rows below `root`, sorted by norm, batch, seed and id.
 
     A run id that several sweeps trained gives one row, the one that finished last. A damaged row is
@@ -249,6 +249,7 @@ def read(root: Path | str = "runs", run: str = "*") -> list[Row]:
     Args:
         root: folder of all sweeps, or a study: its folder or its rows.jsonl.gz.
         run: id of one run; "*" reads all.
+        sweep: name of one sweep; "*" reads all.
 
     Raises:
         BadInput: the file of a study cannot be read at all.
@@ -259,23 +260,33 @@ def read(root: Path | str = "runs", run: str = "*") -> list[Row]:
         for damage in damages:
             leave_out(damage)
     else:
-        paths = row_files(root, run)
+        paths = row_files(root, run, sweep)
         found = (find_row(path.removesuffix("/row.json")) for path in paths)
         rows = [row for row in found if row is not None]
     rows.sort(key=attrgetter("finished"))
-    latest = {row.id: row for row in rows if run in ("*", row.id)}
+    latest = {row.id: row for row in rows if run in ("*", row.id) and sweep in ("*", row.sweep)}
     return sorted(latest.values(), key=row_order)
 
 
-def row_files(root: Path | str, run: str = "*") -> list[str]:
+def row_files(root: Path | str, run: str = "*", sweep: str = "*") -> list[str]:
     """Return the paths of every row.json of a run below `root`, sorted."""
-    paths = sorted(glob.glob(f"{glob.escape(str(root))}/*/{run}/row.json"))  # noqa: PTH207
+    paths = sorted(glob.glob(f"{glob.escape(str(root))}/{sweep}/{run}/row.json"))  # noqa: PTH207
     return [path for path in paths if Path(path).parts[-3] != REPORTS]
 
 
-def write_study(path: Path, root: Path, rows: Sequence[Row]) -> None:
-    """Write `rows`, and histories and test hits of their runs below `root`, as one file."""
-    write_study_lines(path, [_study_line(root, row) for row in rows])
+def write_study(path: Path, rows: Iterable[tuple[Path, Row]]) -> None:
+    """Write rows, and histories and test hits of their runs, as the file of a study.
+
+    Each row comes with the root below which it was read, of runs or of a study. A row that reuses
+    the result of another one in the file shares its history and hits.
+    """
+    ordered = sorted(rows, key=lambda each: row_order(each[1]))
+    computed = {row.id for _, row in ordered if row.shared_with is None}
+    lines = [
+        {"row": asdict(row)} | ({} if row.shared_with in computed else _parts(root, row))
+        for root, row in ordered
+    ]
+    write_study_lines(path, [json.dumps(line, allow_nan=False) for line in lines])
 
 
 @lru_cache(maxsize=4)
@@ -283,16 +294,23 @@ def _read_study(
     path: Path, _modified: int
 ) -> tuple[dict[str, tuple[Row, list[dict[str, float]], bytes | None]], list[DamagedFile]]:
     """Return row, history and test hits of each run by id, and what is wrong with other lines."""
-    runs, damages = {}, []
+    runs, copies, damages = {}, [], []
     for number, line in enumerate(read_study_lines(path), 1):
         try:
             run = parse_json(line)
             row = _parse_row(run["row"])
             if not (is_file_name(row.id) and is_file_name(row.sweep)):
                 raise ValueError("has an id or a sweep that is no name")
-            runs[row.id] = row, parse_curve(run["history"]), decode_hits(run.get("test_hits"))
+            if "history" in run or row.shared_with is None:
+                runs[row.id] = row, parse_curve(run["history"]), decode_hits(run.get("test_hits"))
+            else:
+                copies.append(row)
         except (KeyError, TypeError, ValueError, RecursionError) as problem:
             damages.append(DamagedFile(f"{path} line {number} is damaged: {problem}; restore it"))
+    for row in copies:
+        # Of a damaged line nothing is left to share.
+        _, history, hits = runs.get(str(row.shared_with), (None, [], None))
+        runs[row.id] = row, history, hits
     return runs, damages
 
 
@@ -335,8 +353,8 @@ def find_test_hits(root: Path, row: Row) -> int | None:
     return None
 
 
-def _study_line(root: Path, row: Row) -> str:
-    """Return the line of a study with `row`, and history and test hits of its run."""
+def _parts(root: Path, row: Row) -> dict[str, Any]:
+    """Return what the line of a study has besides the row: history and test hits of the run."""
     try:
         history = read_run_history(root, row)
     except DamagedFile as damage:
@@ -344,10 +362,10 @@ def _study_line(root: Path, row: Row) -> str:
         history = []
     # JSON has no infinite loss. A curve has a gap there, as in a figure.
     finite = [{k: v for k, v in record.items() if math.isfinite(v)} for record in history]
-    line: dict[str, Any] = {"row": asdict(row), "history": finite}
+    parts: dict[str, Any] = {"history": finite}
     if (hits := find_test_hits(root, row)) is not None:
-        line["test_hits"] = encode_hits(hits, row.test_images or 0)
-    return json.dumps(line, allow_nan=False)
+        parts["test_hits"] = encode_hits(hits, row.test_images or 0)
+    return parts
 
 
 def _parse_row(raw: Any) -> Row:

@@ -1,5 +1,10 @@
-"""The words of the command line that make the run of a row again."""
+"""The words of the command line that make the run of a row again, and its cell."""
 
+from collections.abc import Sequence
+
+from normbench.config.cells import Cell, Settings
+from normbench.config.compose import compose
+from normbench.errors import BadInput
 from normbench.results import Row
 
 
@@ -15,3 +20,19 @@ def words_of(row: Row) -> list[str]:
     words.append(f"workers={row.workers}" if fixed else f"global_batch={row.global_batch}")
     words += [f"{name}={getattr(row, name)}" for name in ("batch", "seed", "precision")]
     return words + row.options.split()
+
+
+def compose_again(row: Row, words: Sequence[str] = ()) -> tuple[Cell, Settings]:
+    """Return the cell of the run of a row, and the settings of `words`, which are added to its own.
+
+    Raises:
+        BadInput: its words make no run, or another one than when it was trained.
+    """
+    cells, settings = compose([*words_of(row), *words])
+    if settings is None or [cell.id for cell in cells] != [row.id]:
+        raise BadInput(
+            f"norm={row.norm} batch={row.batch} would be trained with other options than "
+            f"the run {row.id}: the code has changed, or a word of this command line "
+            "changes numbers; only words such as data.root=FOLDER or jobs=2 can be added"
+        )
+    return cells[0], settings

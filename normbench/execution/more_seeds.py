@@ -12,8 +12,7 @@ from dataclasses import dataclass, replace
 from math import ceil
 
 from normbench.config.cells import Cell, Settings
-from normbench.config.compose import compose
-from normbench.config.row_words import words_of
+from normbench.config.row_words import compose_again
 from normbench.errors import BadInput, Impossible, count
 from normbench.execution.additions import Addition, Additions, merge, subtract
 from normbench.execution.cost_model import Computation, Costs
@@ -50,14 +49,7 @@ class Trainings:
         """
         key = configuration(row)
         if key not in self.composed:
-            cells, settings = compose([*words_of(row), *self.words])
-            if settings is None or [cell.id for cell in cells] != [row.id]:
-                raise BadInput(
-                    f"norm={row.norm} batch={row.batch} would be trained with other options than "
-                    f"the run {row.id}: the code has changed, or a word of this command line "
-                    "changes numbers; only words such as data.root=FOLDER or jobs=2 can be added"
-                )
-            self.composed[key] = cells[0], settings
+            self.composed[key] = compose_again(row, self.words)
         return self.composed[key]
 
     def cells(self, additions: Additions) -> list[Cell]:

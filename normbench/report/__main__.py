@@ -44,8 +44,7 @@ class ReportOptions:
     )
     reports: Path | None = cli.option(None, "where to write (DIR/reports of runs=DIR)")
     study: Path | None = cli.option(
-        None, "write the rows and curves of `runs` to DIR/rows.jsonl.gz and the page to "
-        "DIR/index.html, and nothing else; without runs=, redraw the page of an existing study",
+        None, "redraw DIR/index.html, the page of a study (normbench.studies), and nothing else",
     )  # fmt: skip
 
 
@@ -63,7 +62,9 @@ def main(arguments: Sequence[str]) -> int:
     wanted = [name for word in words for name in word.split(",")]
     specs = build.specs(wanted)
     if options.study:
-        _write_study(specs, options.study, options)
+        if options.runs or options.reports:
+            raise BadInput(f"study={options.study} is read and written alone; leave out the others")
+        _write_page(specs, options.study)
         return 0
     runs = options.runs or Path("runs")
     # A paper's table has the paper's numbers even without runs.
@@ -114,25 +115,16 @@ def _write_all(specs: Sequence[TableSpec], runs: Path, reports: Path, inputs: st
     print(f"page: {reports / build.PAGE}")
 
 
-def _write_study(specs: Sequence[TableSpec], study: Path, options: ReportOptions) -> None:
-    """Write rows.jsonl.gz and index.html of a study."""
-    if options.reports:
-        raise BadInput(f"reports={options.reports}: study={study} is where a study is written")
-    path = study / STUDY
-    runs = options.runs or (path if study_file(study) else Path("runs"))
-    build.require_rows(runs)
+def _write_page(specs: Sequence[TableSpec], study: Path) -> None:
+    """Write index.html of a study."""
+    if study_file(study) is None:
+        raise BadInput(
+            f"study={study} has no {STUDY}; `python -m normbench.studies add SWEEP study={study}` "
+            "makes a study"
+        )
+    build.require_rows(study)
     require_writable(study, f"study={study}", "use a writable folder")
-    if study_file(runs) is None:
-        try:
-            results.write_study(path, runs, results.read(runs))
-        except OSError as error:
-            raise BadInput(
-                f"{path} cannot be written ({error.strerror}); study=DIR can be elsewhere"
-            ) from None
-        print(f"wrote {path}")
-    elif study_file(runs) != path:
-        raise BadInput(f"runs={runs} is a study already; copy it to {study}")
-    page = build.study_page(build.read_report(specs, path), study)
+    page = build.study_page(build.read_report(specs, study / STUDY), study)
     write_if_changed(study / build.PAGE, page.encode())
     print(f"page: {study / build.PAGE}")
 

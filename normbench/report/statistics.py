@@ -69,6 +69,19 @@ def welch_contrast(
     return Effect(value, value - half, value + half, seeds)
 
 
+def prediction_interval(values: Sequence[float], confidence: float) -> Effect:
+    """Return the mean and the interval in which a further value lies with this confidence.
+
+    Of independent normal values: mean +- t s sqrt(1 + 1/n) (Hahn and Meeker 1991, Statistical
+    Intervals, section 4.7).
+    """
+    center, std = summary(values)
+    if std is None:
+        return Effect(center, None, None, len(values))
+    half = _quantile(confidence, len(values) - 1, 2) * std * (1 + 1 / len(values)) ** 0.5
+    return Effect(center, center - half, center + half, len(values))
+
+
 def add_test_images(
     effect: Effect,
     parts: Sequence[tuple[float, Sequence[int]]],

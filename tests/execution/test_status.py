@@ -175,7 +175,7 @@ def test_two_runs_are_compared_image_by_image(
     first, second = write_pair(tmp_path)
     root = tmp_path / STUDY if study else tmp_path
     if study:
-        results.write_study(root, tmp_path, results.read(tmp_path))
+        results.write_study(root, [(tmp_path, row) for row in results.read(tmp_path)])
     for a, b in ((first, second), (first.rpartition("/")[2], second.rpartition("/")[2])):
         assert status.main(["compare", a, b, f"runs={root}"]) == 0
         (line,) = capsys.readouterr().out.splitlines()

@@ -75,8 +75,9 @@ def make_reports(sandbox: Sandbox) -> Path:
     """Return a folder as `make_folder` fills it, with the report of the runs and a study."""
     folder = sandbox.new_folder()
     make_folder(folder)
-    for words in ((), ("study=study",)):
-        outcome = sandbox.run(folder, "normbench.report", words)
+    study = ("normbench.studies", ("add", "default", "other", "study=study"))
+    for command, words in (("normbench.report", ()), study, ("normbench.report", ("study=study",))):
+        outcome = sandbox.run(folder, command, words)
         assert outcome.code == 0, outcome
     return folder
 
@@ -107,12 +108,14 @@ Commands = tuple[tuple[str, tuple[str, ...]], ...]
 _READERS: Commands = (
     ("normbench.status", ()), ("normbench.report", ("batch_size",)), ("normbench", GRID),
 )  # fmt: skip
-_ALL: Commands = (*_READERS, ("normbench.report", ()), ("normbench.report", ("study=other",)))
+_ADD = ("normbench.studies", ("add", "default", "other", "study=other"))
+_ALL: Commands = (*_READERS, ("normbench.report", ()), _ADD)
 _STATUS: Commands = (("normbench.status", ()), ("normbench", UNFINISHED))
 _REPORT: Commands = (("normbench.report", ()), ("normbench.report", ("batch_size",)))
 _STUDY: Commands = (
     ("normbench.report", ("runs=study", "reports=other", "batch_size")),
     ("normbench.report", ("study=study",)),
+    ("normbench.studies", ("merge", "study", "study=other")),
 )
 KINDS: Mapping[str, tuple[str, Commands]] = {
     "row": ("runs/default/*/row.json", _ALL),

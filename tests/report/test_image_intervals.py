@@ -186,7 +186,7 @@ def test_the_recommendation_has_both_intervals(tmp_path: Path, study: bool) -> N
     rows, root = write_runs(tmp_path, ["bn", "gn", "ln"]), tmp_path
     if study:
         root = tmp_path / "study" / STUDY
-        results.write_study(root, tmp_path, rows)
+        results.write_study(root, [(tmp_path, row) for row in rows])
     table = batch_size_table(root, rows)
     (at_4,) = recommendations(table)
     others = [each for each in (*at_4.good, *at_4.worse) if each.lower]

@@ -385,13 +385,13 @@ def test_a_report_is_made_from_the_file_of_a_study(tmp_path: Path) -> None:
     assert "84.4" in (tmp_path / "index.html").read_text()
 
 
-def test_a_study_is_made_from_runs(tmp_path: Path) -> None:
-    for each in RUNS:
-        results.write(tmp_path / "runs" / each.sweep / each.id, each)
-    study = tmp_path / "study"
-    assert main([f"runs={tmp_path / 'runs'}", f"study={study}"]) == 0
-    assert sorted(path.name for path in study.iterdir()) == ["index.html", "rows.jsonl.gz"]
-    assert results.read(study) == results.read(tmp_path / "runs")
+def test_a_page_needs_the_rows_of_a_study(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([f"study={tmp_path}"]) == 2
+    assert f"study={tmp_path} has no rows.jsonl.gz; `python -m normb" in capsys.readouterr().err
+    assert main([f"study={tmp_path}", "runs=runs"]) == 2
+    assert "is read and written alone" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -187,20 +187,24 @@ def test_a_study_holds_rows_and_histories_in_one_file(tmp_path: Path) -> None:
             History(folder).add({"step": 5, "train_loss": 2.0})
     rows = results.read(tmp_path / "runs")
     study = tmp_path / "study" / STUDY
-    results.write_study(study, tmp_path / "runs", rows)
+    results.write_study(study, [(tmp_path / "runs", row) for row in rows])
     for root in (study, study.parent):
         assert results.read(root) == rows
         histories = [results.read_run_history(root, row) for row in rows]
         assert histories == [[], *[[{"step": 5, "train_loss": 2.0}]] * 2]
     before = study.read_bytes()
-    results.write_study(study, study, rows)  # reads the histories from the file itself
+    results.write_study(
+        study, [(study, row) for row in rows]
+    )  # reads the histories from the file itself
     assert study.read_bytes() == before
 
 
 def test_a_damaged_study_is_named(tmp_path: Path) -> None:
     write_row(tmp_path / "runs")
     study = tmp_path / STUDY
-    results.write_study(study, tmp_path / "runs", results.read(tmp_path / "runs"))
+    results.write_study(
+        study, [(tmp_path / "runs", row) for row in results.read(tmp_path / "runs")]
+    )
     study.write_bytes(study.read_bytes()[:-20])
     with pytest.raises(BadInput, match=r"rows\.jsonl\.gz is damaged"):
         results.read(study)
@@ -211,7 +215,9 @@ def test_a_damaged_line_of_a_study_is_left_out(tmp_path: Path) -> None:
         folder = write_row(tmp_path / "runs", id=f"{seed:012x}", seed=seed)
         History(folder).add({"step": 5, "train_loss": 2.0})
     study = tmp_path / STUDY
-    results.write_study(study, tmp_path / "runs", results.read(tmp_path / "runs"))
+    results.write_study(
+        study, [(tmp_path / "runs", row) for row in results.read(tmp_path / "runs")]
+    )
     first, second, third, fourth = gzip.decompress(study.read_bytes()).splitlines()
     second, third = second[:-9], third.replace(b'"default"', b'"../../default"')
     lines = (first, second, third, fourth.replace(b"2.0", b'"2"'))
@@ -227,7 +233,7 @@ def test_a_damaged_line_of_a_study_is_left_out(tmp_path: Path) -> None:
 def test_a_study_has_gaps_where_a_loss_is_infinite(tmp_path: Path) -> None:
     History(write_row(tmp_path)).add({"step": 5, "epoch": 1, "train_loss": float("inf")})
     study = tmp_path / STUDY
-    results.write_study(study, tmp_path, results.read(tmp_path))
+    results.write_study(study, [(tmp_path, row) for row in results.read(tmp_path)])
     assert results.read_run_history(study, *results.read(study)) == [{"step": 5, "epoch": 1}]
 
 
@@ -282,7 +288,7 @@ def test_a_damaged_curve_is_named(tmp_path: Path, content: str, says: str) -> No
         results.read_run_history(tmp_path, row)
     assert str(path) in str(error.value)
     with pytest.warns(LeftOut, match=says):
-        results.write_study(tmp_path / STUDY, tmp_path, [row])
+        results.write_study(tmp_path / STUDY, [(tmp_path, row)])
     assert results.read_run_history(tmp_path / STUDY, row) == []
 
 
@@ -374,7 +380,7 @@ def test_test_hits_are_read_as_they_were_written(images: int, tmp_path: Path) ->
     content = (folder / TEST_HITS).read_bytes()
     assert content == np.packbits(hits).tobytes()
     study = tmp_path / STUDY
-    results.write_study(study, tmp_path / "runs", [row])
+    results.write_study(study, [(tmp_path / "runs", row)])
     for root in (tmp_path / "runs", study):
         number = results.find_test_hits(root, row)
         assert number is not None
@@ -402,7 +408,7 @@ def test_damaged_test_hits_are_left_out(content: bytes, reason: str, tmp_path: P
 def test_a_study_of_an_earlier_version_has_no_test_hits(tmp_path: Path) -> None:
     write_hits(write_row(tmp_path, test_images=2, test_top1=50.0), [True, False])
     study = tmp_path / STUDY
-    results.write_study(study, tmp_path, results.read(tmp_path))
+    results.write_study(study, [(tmp_path, row) for row in results.read(tmp_path)])
     line = json.loads(gzip.decompress(study.read_bytes()))
     del line["test_hits"], line["row"]["test_images"]
     study.write_bytes(gzip.compress(json.dumps(line).encode()))
