@@ -338,6 +338,14 @@ WORDS: dict[str, st.SearchStrategy[list[str]]] = {
     "normbench.dashboard": st.lists(
         _of(*_RUNS, *_tables, "reports=boards", "project=p", "entity=e"), max_size=3
     ).map(lambda words: ["--dry-run", *words]),
+    "normbench.studies": _after(
+        ["add", "merge", "restore", "verify"],
+        st.lists(
+            _of(*_RUNS, "default", "other", "study", "study/rows.jsonl.gz", "study=study",
+            "study=new", "prefer=last", "share=0.5", "sample=3", "jobs=2", "logger=none"),
+            max_size=4,
+        ),
+    ),
 }  # fmt: skip
 
 

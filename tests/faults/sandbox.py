@@ -33,7 +33,7 @@ from faults.watch import Watch
 
 TESTS = Path(__file__).parents[1]
 #: Commands that promise to be without torch.
-WITHOUT_TORCH = ("normbench", "normbench.status", "normbench.report")
+WITHOUT_TORCH = ("normbench", "normbench.status", "normbench.report", "normbench.studies")
 WITH_TORCH = (
     "normbench.cost", "normbench.decide", "normbench.prepare", "normbench.catalog",
     "normbench.probe", "normbench.bench", "normbench.dashboard",
