@@ -27,7 +27,8 @@ from matplotlib.ticker import FixedLocator, MaxNLocator, NullLocator
 from normbench.config.files import CONF, names
 from normbench.errors import DamagedFile, leave_out
 from normbench.report.figure_files import RC_PARAMS, Files, artist_id, save_figure
-from normbench.report.figure_kinds import BATCH, CURVES, SIZES, FileFormat, by_size
+from normbench.report.figure_kinds import BATCH, CURVES, MAP, SIZES, FileFormat, by_size
+from normbench.report.heat_map import draw_map
 from normbench.report.metrics import METRICS
 from normbench.report.planned_seeds import confidence
 from normbench.report.statistics import welch_contrast
@@ -253,6 +254,7 @@ _DRAW: Mapping[str, Callable[[Table, Path], Figure]] = {
     BATCH: _draw_over_batch,
     CURVES: _draw_curves,
     SIZES: _draw_sizes,
+    MAP: lambda table, _runs: draw_map([table]),
 }
 
 

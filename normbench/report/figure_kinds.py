@@ -13,7 +13,7 @@ from normbench.results import read_run_history
 
 FileFormat = Literal["png", "pdf", "svg"]
 FORMATS: tuple[FileFormat, ...] = ("png", "pdf", "svg")
-BATCH, CURVES, SIZES = "", "-curves", "-sizes"  # ends of file names
+BATCH, MAP, CURVES, SIZES = "", "-map", "-curves", "-sizes"  # ends of file names
 #: Captions of the figures of probes by kind; `probe_drawings` draws them.
 PROBE_CAPTIONS = {
     "spp": "Signal propagation over residual blocks after the last epoch; first seed.",
@@ -21,9 +21,12 @@ PROBE_CAPTIONS = {
     "ratios": "Ratios learned by switchable normalization, by receptive field; all seeds.",
     "example_weight": "Weight alpha of an image in its own statistics: validation results.",
 }
+FEWEST_ROWS = 10  # of a map; fewer normalizers are compared by lines
 PROBE_FIGURES = {f"-{kind}": kind for kind in PROBE_CAPTIONS}
 CAPTIONS = {
     BATCH: "{label} over images per worker: {statistic} and standard deviation over seeds.",
+    MAP: "{label}: how much lower each normalizer's mean is than the highest one at each number of "
+    "images per worker; framed: the highest, and those not significantly lower.",
     CURVES: "Top-1 accuracy over epochs, mean over seeds: training dotted, validation solid.",
     SIZES: "{label} over parameters and multiply-adds of the network.",
     **{end: PROBE_CAPTIONS[kind] for end, kind in PROBE_FIGURES.items()},
@@ -41,7 +44,13 @@ def figure_kinds(table: Table, runs: Path) -> list[str]:
         curves = any(os.path.lexists(folder / "history.csv") for folder in folders)
     # A single size makes no line.
     sizes = any(len(points) > 1 for points in by_size(table, table.spec.sizes[0]).values())
-    drawn = {BATCH: table.drawable, CURVES: accuracy and curves, SIZES: accuracy and sizes}
+    mapped = table.spec.compares_norms and len(table.lines) >= FEWEST_ROWS
+    drawn = {
+        BATCH: table.drawable,
+        MAP: mapped and table.drawable,
+        CURVES: accuracy and curves,
+        SIZES: accuracy and sizes,
+    }
     probed = [folder for folder in folders if (folder / PROBES).is_dir()]
     for end, kind in PROBE_FIGURES.items():
         drawn[end] = any(probe_file(folder, kind) for folder in probed)

@@ -67,7 +67,7 @@ def recommendations(table: Table) -> list[Recommendation]:
     [] of another table, of a metric that is not the better the higher it is, and of a single
     normalizer, which is compared with none.
     """
-    if not table.spec.axes or table.spec.axes[0] != "norm" or table.spec.metric.better != "higher":
+    if not table.spec.compares_norms:
         return []
     times = read_times(table.root)
     recommended = [

@@ -125,6 +125,15 @@ class TableSpec:
         return self.sweep is not None and sweep in (self.sweep, f"{self.sweep}_small")
 
     @cached_property
+    def compares_norms(self) -> bool:
+        """True if the rows are normalizers, and a higher metric is better."""
+        if self.paper or self.metric.better != "higher":
+            return False
+        if self.axes:
+            return self.axes[0] == "norm"
+        return all("norm" in row.keys for row in self.rows)
+
+    @cached_property
     def scales(self) -> int:
         """2 if the table has small networks, else 1."""
         headers = (*self.rows, *self.columns)

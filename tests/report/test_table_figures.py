@@ -6,12 +6,17 @@ from typing import Any
 
 import pytest
 from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
 
+from normbench.config.files import CONF, names
 from normbench.report import figure as figures
 from normbench.report.figure import draw
-from normbench.report.figure_kinds import BATCH
+from normbench.report.figure_kinds import BATCH, FEWEST_ROWS, MAP, figure_kinds
+from normbench.report.heat_map import draw_map
 from normbench.report.pivot import tables
 from normbench.report.probe_drawings import DRAW
+from normbench.report.recommendation import recommendations
+from normbench.report.statistics import MINUS
 from normbench.report.table_spec import spec
 from support.rows import batch_size_tables, runs
 
@@ -44,6 +49,38 @@ def test_points_of_one_batch_do_not_hide_each_other(drawn: list[Figure]) -> None
     points: list[Any] = [line for line in axes.lines if "point" in str(line.get_gid())]
     places = [float(point.get_xdata()[0]) for point in points]
     assert len(set(places)) == len(places) == 3
+
+
+def test_a_map_frames_the_best_and_what_cannot_be_told_apart_from_it() -> None:
+    norms = names(CONF / "norm")[: FEWEST_ROWS + 2]
+    means = {norm: 90.0 - 0.1 * place for place, norm in enumerate(norms)}
+    rows = [
+        row
+        for norm, mean in means.items()
+        for batch in (2, 128)
+        for row in runs(norm, batch, [mean - 20.0 * (norm == norms[1] and batch == 2) + x
+                                      for x in (-0.1, 0.0, 0.1)])
+    ]  # fmt: skip
+    rows += runs("sn", 2, [None, None, None])
+    (table,) = batch_size_tables(rows)
+    assert MAP in figure_kinds(table, Path())
+    (axes,) = draw_map([table]).axes
+    fields = [patch for patch in axes.patches if isinstance(patch, Rectangle)]
+    framed = sum(patch.get_linewidth() > 1.2 for patch in fields)
+    few, many = recommendations(table)
+    assert framed == len(few.good) + len(many.good) < len(fields) == 2 * len(norms) + 1
+    texts = [text.get_text() for text in axes.texts]
+    assert texts.count("90.0") == 2
+    assert f"{MINUS}20.1" in texts
+    assert texts.count("fails") == 1
+    order = [label.get_text() for label in axes.get_yticklabels()]
+    assert order[0] == norms[0]
+    assert order[-1].startswith("sn")
+
+
+def test_a_few_normalizers_are_compared_by_lines_alone() -> None:
+    (table,) = batch_size_tables([row for b in (4, 8) for row in runs("bn", b, [70.0, 71.0])])
+    assert MAP not in figure_kinds(table, Path())
 
 
 PAPER: dict[str, Any] = {

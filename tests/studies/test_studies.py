@@ -89,7 +89,7 @@ def test_a_copy_shares_curve_and_hits_with_its_run(command: Command, studies: St
     assert sorted(len(line) for line in lines) == [1, 3]
     one, other = results.read("mine")
     for read in (results.read_run_history, results.find_test_hits):
-        assert read(Path("mine"), one) == read(Path("mine"), other) == read(Path("runs"), one)  # type: ignore[operator]
+        assert read(Path("mine"), one) == read(Path("mine"), other) == read(Path("runs"), one)
 
 
 def test_restored_runs_are_not_trained_again(command: Command, studies: Studies) -> None:
