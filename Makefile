@@ -56,7 +56,8 @@ demo:
 	python -m normbench -m sweeps=demo runs=runs/demonstration
 	python -m normbench.probe speed norm=evonorm_s0 batch=2,4,128 mode=training reports=runs/demonstration/reports
 	cp runs/demonstration/reports/probes/speed.csv reports/studies/default/speed.csv
-	python -m normbench.studies add demo runs=runs/demonstration study=reports/studies/default prefer=last
+	rm -f reports/studies/default/rows.jsonl.gz
+	python -m normbench.studies add demo runs=runs/demonstration study=reports/studies/default
 	python -m normbench.report study=reports/studies/default
 	cp runs/demonstration/reports/batch_size/*-128.png reports/studies/default/accuracy.png
 	python docs/build.py readme

@@ -63,7 +63,9 @@ def main(arguments: Sequence[str]) -> int:
     specs = build.specs(wanted)
     if options.study:
         if options.runs or options.reports:
-            raise BadInput(f"study={options.study} is read and written alone; leave out the others")
+            raise BadInput(
+                f"study={options.study} cannot be combined with runs= or reports=; leave them out"
+            )
         _write_page(specs, options.study)
         return 0
     runs = options.runs or Path("runs")

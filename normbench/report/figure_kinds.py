@@ -21,7 +21,7 @@ PROBE_CAPTIONS = {
     "ratios": "Ratios learned by switchable normalization, by receptive field; all seeds.",
     "example_weight": "Weight alpha of an image in its own statistics: validation results.",
 }
-FEWEST_ROWS = 10  # of a map; fewer normalizers are compared by lines
+MIN_MAP_ROWS = 10  # of a map; fewer normalizers are compared by lines
 PROBE_FIGURES = {f"-{kind}": kind for kind in PROBE_CAPTIONS}
 CAPTIONS = {
     BATCH: "{label} over images per worker: {statistic} and standard deviation over seeds.",
@@ -44,7 +44,7 @@ def figure_kinds(table: Table, runs: Path) -> list[str]:
         curves = any(os.path.lexists(folder / "history.csv") for folder in folders)
     # A single size makes no line.
     sizes = any(len(points) > 1 for points in by_size(table, table.spec.sizes[0]).values())
-    mapped = table.spec.compares_norms and len(table.lines) >= FEWEST_ROWS
+    mapped = accuracy and table.spec.compares_norms and len(table.lines) >= MIN_MAP_ROWS
     drawn = {
         BATCH: table.drawable,
         MAP: mapped and table.drawable,

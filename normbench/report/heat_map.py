@@ -1,8 +1,8 @@
 """The map: a row for each normalizer, a column for each number of images per worker.
 
-Each field has how much lower the mean is than the highest of its column. The fields of the highest
-mean and of all that cannot be told apart from it are framed, so the answer can be read without
-colours.
+Each field shows how far the mean lies below the highest one of its column. The fields of the
+highest mean and of all that cannot be told apart from it are framed, so the answer can be read
+without colours; those that were trained with one seed, which tells nothing, have a dotted frame.
 """
 
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from normbench.report.recommendation import Candidate, Recommendation, recommendations
-from normbench.report.statistics import MINUS
+from normbench.report.statistics import signed
 from normbench.report.table import DAGGER, Table
 from normbench.report.titles import setting_title
 
@@ -28,7 +28,8 @@ _FAILED = "#d9d9d9"
 def draw_map(tables: Sequence[Table]) -> Figure:
     """Draw the map of each table, side by side, with the same order of normalizers.
 
-    Those with the smallest loss, averaged over all columns of all tables, stand above.
+    Those with the smallest distance from the best, averaged over all columns of all tables, are at
+    the top.
     """
     columns = [recommendations(table) for table in tables]
     order = _order(columns)
@@ -58,34 +59,39 @@ def _is_single(table: Table, name: str) -> bool:
 
 
 def _order(columns: Sequence[Sequence[Recommendation]]) -> list[str]:
-    """Return all normalizers, the smallest mean loss first; those without a result last."""
-    losses: dict[str, list[float]] = {}
+    """Return all normalizers, the one with the smallest mean distance from the best first."""
+    gaps: dict[str, list[float]] = {}
     for recommended in columns:
         for column in recommended:
             for candidate in column.candidates:
-                loss = column.candidates[0].mean - candidate.mean
-                losses.setdefault(candidate.name, []).append(min(WORST, loss))
+                gap = column.candidates[0].mean - candidate.mean
+                gaps.setdefault(candidate.name, []).append(min(WORST, gap))
             for name in column.failed:
-                losses.setdefault(name, []).append(WORST)
-    return sorted(losses, key=lambda name: (fmean(losses[name]), name))
+                gaps.setdefault(name, []).append(WORST)
+    return sorted(gaps, key=lambda name: (fmean(gaps[name]), name))
 
 
 def _draw_panel(axes: Axes, columns: Sequence[Recommendation], order: Sequence[str]) -> None:
     colours = mpl.colormaps[_COLOURS]
     for x, column in enumerate(columns):
         good = {candidate.name for candidate in column.good}
+        unsure = {candidate.name for candidate in column.unsure}
         best = column.candidates[0] if column.candidates else None
         by_name = {candidate.name: candidate for candidate in column.candidates}
         for y, name in enumerate(order):
             candidate = by_name.get(name)
             if candidate is None and name not in column.failed:
                 continue
-            part = 1.0 if candidate is None or best is None else _part(best, candidate)
-            field: dict[str, Any] = {"facecolor": colours(_DARKEST * part)}
+            position = (
+                1.0 if candidate is None or best is None else _colour_position(best, candidate)
+            )
+            field: dict[str, Any] = {"facecolor": colours(_DARKEST * position)}
             if candidate is None:
                 field["facecolor"] = _FAILED
-            if name in good:
+            if name in good or name in unsure:
                 field |= {"edgecolor": "black", "linewidth": 1.4}
+            if name in unsure:
+                field["linestyle"] = ":"
             axes.add_patch(Rectangle((x - 0.47, y - 0.44), 0.94, 0.88, **field))
             axes.text(x, y, _text(best, candidate), ha="center", va="center", fontsize=7)
     axes.set_xlim(-0.5, len(columns) - 0.5)
@@ -95,7 +101,7 @@ def _draw_panel(axes: Axes, columns: Sequence[Recommendation], order: Sequence[s
         side.set_visible(False)
 
 
-def _part(best: Candidate, candidate: Candidate) -> float:
+def _colour_position(best: Candidate, candidate: Candidate) -> float:
     """Return where on the scale of colours a candidate lies: 0 as the best, 1 far below it."""
     return min(1.0, (best.mean - candidate.mean) / WORST)
 
@@ -105,4 +111,4 @@ def _text(best: Candidate | None, candidate: Candidate | None) -> str:
         return "fails"
     if candidate is best:
         return f"{best.mean:.1f}"
-    return f"{MINUS}{best.mean - candidate.mean:.1f}"
+    return signed(candidate.mean - best.mean, 1)

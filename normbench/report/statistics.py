@@ -69,17 +69,12 @@ def welch_contrast(
     return Effect(value, value - half, value + half, seeds)
 
 
-def prediction_interval(values: Sequence[float], confidence: float) -> Effect:
-    """Return the mean and the interval in which a further value lies with this confidence.
+def largest_difference(values: Sequence[float], confidence: float) -> float:
+    """Return how far two further values like these differ at most, with this confidence.
 
-    Of independent normal values: mean +- t s sqrt(1 + 1/n) (Hahn and Meeker 1991, Statistical
-    Intervals, section 4.7).
+    Of independent normal values, t s sqrt(2) with the sample standard deviation s.
     """
-    center, std = summary(values)
-    if std is None:
-        return Effect(center, None, None, len(values))
-    half = _quantile(confidence, len(values) - 1, 2) * std * (1 + 1 / len(values)) ** 0.5
-    return Effect(center, center - half, center + half, len(values))
+    return _quantile(confidence, len(values) - 1, 2) * stdev(values) * 2**0.5
 
 
 def add_test_images(

@@ -6,11 +6,11 @@ from typing import Literal
 
 from normbench import results
 from normbench.config.cells import title_of
-from normbench.errors import BadInput, choose_from, count, for_screen
+from normbench.errors import BadInput, choose_from, count, for_screen, left_out, one_line
 from normbench.records.history import History
 from normbench.records.hits import write_hits
 from normbench.records.studies import STUDY, study_file
-from normbench.results import Row
+from normbench.results import Row, find_test_hits
 from normbench.run_files import require_writable
 
 Prefer = Literal["first", "last"] | None
@@ -19,9 +19,9 @@ Source = tuple[Path, Row]  # a row, and the root below which it was read
 #: Fields of a row that are results of its training; the others describe it or its execution.
 RESULTS = (
     "status", "train_loss", "train_top1", "val_top1", "test_top1", "test_top5", "test_loss",
-    "test_images", "example_weighing", "sn_ratios",
+    "example_weighing", "sn_ratios",
 )  # fmt: skip
-MOST_LINES = 20  # about conflicts
+MAX_CONFLICT_LINES = 20
 
 
 def add(sweeps: Sequence[str], runs: Path, study: Path, prefer: Prefer) -> str:
@@ -30,11 +30,11 @@ def add(sweeps: Sequence[str], runs: Path, study: Path, prefer: Prefer) -> str:
     Raises:
         BadInput: a sweep has no rows, or a run has two results and `prefer` is None.
     """
-    known = sorted({row.sweep for row in results.read(runs)})
     sources: list[Source] = []
     for sweep in sweeps:
         rows = results.read(runs, sweep=sweep)
         if not rows:
+            known = sorted({row.sweep for row in results.read(runs)})
             raise BadInput(f"{sweep} has no rows below {runs}; {choose_from(sweep, known)}")
         sources += [(runs, row) for row in rows]
     return _extend(study, sources, prefer)
@@ -44,7 +44,7 @@ def merge(files: Sequence[Path], study: Path, prefer: Prefer) -> str:
     """Join the rows of studies into one; return what was done, in one line.
 
     Raises:
-        BadInput: a file is no study, or a run has two results and `prefer` is None.
+        BadInput: a file is not a study, or a run has two results and `prefer` is None.
     """
     return _extend(study, [(file, row) for file in files for row in read_study(file)], prefer)
 
@@ -52,71 +52,125 @@ def merge(files: Sequence[Path], study: Path, prefer: Prefer) -> str:
 def restore(study: Path, runs: Path) -> str:
     """Write the runs of a study as folders below `runs`; return what was done, in one line.
 
-    Runs that have a row there already are left as they are.
+    Folders that are there already are left as they are, finished or not.
 
     Raises:
-        BadInput: `study` is none, or `runs` cannot be written.
+        BadInput: `study` is not one, or `runs` cannot be written.
     """
     rows = read_study(study)
     require_writable(runs, f"runs={runs}", "use a writable folder")
     written = 0
-    for row in rows:
-        folder = runs / row.sweep / row.id
-        if (folder / "row.json").exists():
-            continue
-        folder.mkdir(parents=True, exist_ok=True)
-        if history := results.read_run_history(study, row):
-            History(folder, history)
-        if (hits := results.find_test_hits(study, row)) is not None:
-            write_hits(folder, (bit == "1" for bit in format(hits, f"0{row.test_images}b")))
-        results.write(folder, row)
-        written += 1
+    try:
+        for row in rows:
+            folder = runs / row.sweep / row.id
+            if folder.exists():
+                continue
+            folder.mkdir(parents=True)
+            if history := results.read_run_history(study, row):
+                History(folder, history)
+            if (hits := find_test_hits(study, row)) is not None:
+                write_hits(folder, (bit == "1" for bit in format(hits, f"0{row.test_images}b")))
+            results.write(folder, row)
+            written += 1
+    except OSError as error:
+        raise BadInput(f"runs={runs} cannot be written ({one_line(error)})") from None
     return f"{runs}: {count(written, 'run')} written, {len(rows) - written} there already"
 
 
 def read_study(study: Path) -> list[Row]:
+    """Return the rows of a study.
+
+    Raises:
+        BadInput: `study` is not one.
+    """
     if study_file(study) is None:
-        raise BadInput(f"{study} is no study: neither a folder with {STUDY} nor such a file")
+        raise BadInput(f"{study} is not a study: neither a folder with {STUDY} nor such a file")
     return results.read(study)
 
 
 def _extend(study: Path, sources: Iterable[Source], prefer: Prefer) -> str:
     """Add rows to a study, which may not exist yet; return what was done, in one line."""
-    path = study / STUDY
-    require_writable(study, f"study={study}", "use a writable folder")
-    present = [(study, row) for row in results.read(study)] if study_file(study) else []
-    chosen = {row.id: (root, row) for root, row in present}
-    conflicts = []
+    chosen = {row.id: (study, row) for row in _rows_of_old(study)}
+    before, conflicts = len(chosen), dict[str, list[str]]()
     for root, row in sources:
-        held = chosen.get(row.id)
-        if held is not None and (difference := differences(held[1], row)):
-            title = title_of(vars(row))
-            conflicts.append(f"{title} ({row.id}): {difference} in {held[0]} and {root}")
+        previous = chosen.get(row.id)
+        if previous is None or _is_better_record((root, row), previous):
+            chosen[row.id] = root, row
+        elif (difference := describe_difference(previous[1], row)) and _is_final(row, previous[1]):
+            places = f"{_place(*previous)} and {_place(root, row)}"
+            conflicts.setdefault(row.id, []).append(
+                f"{title_of(vars(row))} ({row.id}): {difference} in {places}"
+            )
             if prefer == "last":
                 chosen[row.id] = root, row
-        elif held is None:
-            chosen[row.id] = root, row
     if conflicts and prefer is None:
-        print("\n".join(map(for_screen, conflicts[:MOST_LINES])))
-        more = f" ({len(conflicts) - MOST_LINES} more)" if len(conflicts) > MOST_LINES else ""
+        lines = [line for of_run in conflicts.values() for line in of_run]
+        print("\n".join(map(for_screen, lines[:MAX_CONFLICT_LINES])))
+        if (more := len(lines) - MAX_CONFLICT_LINES) > 0:
+            print(f"... and {more} more")
         raise BadInput(
-            f"{count(len(conflicts), 'run')}{more} with two results, and nothing is written; "
-            "prefer=first keeps those above that are named first, prefer=last the others"
+            f"{count(len(conflicts), 'run')} with two results, and nothing is written; "
+            "prefer=first keeps the first result of each line above, prefer=last the last one"
         )
-    results.write_study(path, chosen.values())
-    new = len(chosen) - len(present)
-    changed = f", {count(len(conflicts), 'conflict')} (prefer={prefer})" if conflicts else ""
-    return f"{path}: {count(len(chosen), 'run')}, {new} new{changed}"
+    require_writable(study, f"study={study}", "use a writable folder")
+    try:
+        results.write_study(study / STUDY, chosen.values())
+    except OSError as error:
+        raise BadInput(f"{study / STUDY} cannot be written ({one_line(error)})") from None
+    resolved = f", {count(len(conflicts), 'conflict')} (prefer={prefer})" if conflicts else ""
+    return f"{study / STUDY}: {count(len(chosen), 'run')}, {len(chosen) - before} new{resolved}"
 
 
-def differences(one: Row, other: Row) -> str:
-    """Return in which results two rows of one run differ: "test_top1 90.8 and 90.6"; "" in none."""
+def _rows_of_old(study: Path) -> list[Row]:
+    """Return the rows that a study has already.
+
+    Raises:
+        BadInput: lines are damaged, which writing the file again would lose.
+    """
+    if study_file(study) is None:
+        return []
+    with left_out() as sentences:
+        rows = results.read(study)
+        for row in rows:
+            find_test_hits(study, row)
+    if sentences:
+        raise BadInput(f"{sentences[0]} (nothing is written, because it would lose that line)")
+    return rows
+
+
+def _is_better_record(new: Source, old: Source) -> bool:
+    """Return True if a row says more than the one of the same run before it.
+
+    It ended, where the other ran out of memory; or has kept test hits of the same result.
+    """
+    if not old[1].final:
+        return new[1].final
+    return (
+        not describe_difference(new[1], old[1])
+        and find_test_hits(*new) is not None
+        and find_test_hits(*old) is None
+    )
+
+
+def _is_final(*rows: Row) -> bool:
+    return all(row.final for row in rows)
+
+
+def describe_difference(one: Row, other: Row) -> str:
+    """Return the first result that differs, as "test_top1 90.8 and 90.6", or "" if none does.
+
+    Results that only one of the rows has, as rows of older versions lack some, do not count.
+    """
     for name in RESULTS:
         first, second = getattr(one, name), getattr(other, name)
-        if first != second:
+        if first != second and not (first in (None, {}) or second in (None, {})):
             return f"{name} {_text(first)} and {_text(second)}"
     return ""
 
 
 def _text(value: object) -> str:
     return f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
+def _place(root: Path, row: Row) -> str:
+    return str(root) if study_file(root) else f"{root}/{row.sweep}"

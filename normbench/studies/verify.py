@@ -1,6 +1,7 @@
 """Train a random sample of the runs of a study again, and compare."""
 
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil
 from pathlib import Path
@@ -8,21 +9,24 @@ from random import Random
 from typing import Literal
 
 from normbench import results
-from normbench.config.cells import title_of
+from normbench.config.cells import Cell, Settings, title_of
 from normbench.config.row_words import compose_again
 from normbench.errors import BadInput, count, join_words
 from normbench.execution import dispatch
 from normbench.execution.conclusion import stop_by_signals
+from normbench.execution.provenance import commit
 from normbench.execution.sweep import Interrupted
+from normbench.report.footnotes import short_commit
 from normbench.report.planned_seeds import configuration
-from normbench.report.statistics import CONFIDENCE, bonferroni, prediction_interval
+from normbench.report.statistics import CONFIDENCE, bonferroni, largest_difference
 from normbench.results import Row, find_test_hits
-from normbench.studies.files import differences, read_study
+from normbench.studies.files import describe_difference, read_study
 
-#: What decides the last bits of a training, besides its configuration.
+#: Fields that change rounding; versions of packages are compared besides.
 MACHINE = (
     "cpu", "devices", "threads", "plan", "impl", "channels_last", "cuda_graphs", "stacked_seeds",
 )  # fmt: skip
+FEWEST_SEEDS = 3  # other than that of the run, from which a margin is computed
 
 Outcome = Literal["same bits", "inside", "unknown", "DIFFERENT", "OUTSIDE"]
 
@@ -43,101 +47,160 @@ class Comparison:
         return f"{self.outcome:<10}{title_of(vars(self.run))}  {self.reason}"
 
 
-def verify(study: Path, share: float, sample: int, runs: Path, words: Sequence[str]) -> int:
+def verify(study: Path, share: float, draw: int, runs: Path, words: Sequence[str]) -> int:
     """Train a sample of a study again below `runs`, print comparisons, and return the exit code.
 
     Args:
         study: its folder or file.
-        share: part of the runs to train; at least one.
-        sample: number of the random sample.
-        runs: root folder of the repetitions; those that are finished are not trained again.
+        share: fraction of the runs to train; at least one.
+        draw: seed of the random choice.
+        runs: folder of the repetitions; those by the present commit are not trained again.
         words: of the command line, as jobs=2.
 
     Raises:
-        BadInput: `study` is none, has no run to train, or `words` change numbers.
+        BadInput: `study` is not one or has no run to train, no run of the sample can be composed
+            with `words`, or `runs` has the runs of the study themselves.
     """
     rows = read_study(study)
-    chosen = choose(rows, share, sample)
-    composed = [compose_again(row, [f"runs={runs}", *words]) for row in chosen]
-    computed = sum(map(_is_computed, rows))
-    print(f"{study}: training {len(chosen)} of {count(computed, 'computed run')} again")
+    chosen = choose(rows, share, draw)
+    total = sum(map(_can_be_repeated, rows))
+    print(f"{study}: training {len(chosen)} of {count(total, 'computed run')} again")
+    _set_older_aside(chosen, runs)
+    cells, settings, failures = _compose(chosen, [f"runs={runs}", *words])
+    if settings is None:
+        raise BadInput(failures[0])
     try:
         with stop_by_signals():
-            summary = dispatch.start([cell for cell, _ in composed], composed[0][1])
+            summary = dispatch.start(cells, settings)
     except Interrupted as stop:
         return 128 + stop.number
     if summary.interrupted:
         return 128 + summary.interrupted
+    failures += summary.failed
     repeated = {row.id: row for row in results.read(runs)}
+    others = _by_configuration(rows)
     level = bonferroni(len(chosen), CONFIDENCE)
     comparisons = [
-        _compare(study, row, runs, repeated[row.id], rows, level)
+        _compare((study, row), (runs, repeated[row.id]), others[configuration(row)], level)
         for row in chosen
         if row.id in repeated
     ]
-    for comparison in comparisons:
-        print(comparison)
-    for line in summary.failed:
-        print(f"failed    {line}")
+    for line in [*map(str, comparisons), *(f"failed    {failure}" for failure in failures)]:
+        print(line)
     outcomes = [comparison.outcome for comparison in comparisons]
     totals = [f"{outcomes.count(each)} {each}" for each in dict.fromkeys(outcomes)]
-    print(f"{count(len(comparisons), 'run')} compared: {', '.join(totals) or 'none'}")
-    return 1 if summary.failed or any(each.failed for each in comparisons) else 0
+    print(f"{len(comparisons)} of {count(len(chosen), 'run')} compared: {', '.join(totals) or '-'}")
+    complete = len(comparisons) == len(chosen)
+    return 0 if complete and not any(each.failed for each in comparisons) else 1
 
 
-def choose(rows: Sequence[Row], share: float, sample: int) -> list[Row]:
-    """Return a random sample of the runs that a study computed.
+def choose(rows: Sequence[Row], share: float, draw: int) -> list[Row]:
+    """Return a random sample of the runs of a study that can be repeated.
 
     Raises:
         BadInput: there is none.
     """
-    computed = [row for row in rows if _is_computed(row)]
-    if not computed:
-        raise BadInput("the study has no run that was computed from its start and ended with ok")
-    number = max(1, ceil(share * len(computed) - 1e-9))
-    drawn = {row.id for row in Random(sample).sample(computed, number)}
-    return [row for row in computed if row.id in drawn]
+    repeatable = [row for row in rows if _can_be_repeated(row)]
+    if not repeatable:
+        raise BadInput("the study has no run that was trained from its start to its end")
+    number = max(1, ceil(share * len(repeatable) - 1e-9))
+    drawn = {row.id for row in Random(draw).sample(repeatable, number)}
+    return [row for row in repeatable if row.id in drawn]
 
 
-def _is_computed(row: Row) -> bool:
-    """Return True if a run can be trained again by itself, and is no copy of another one."""
-    own = row.kind == "run" and row.status == "ok" and row.shared_with is None
-    return own and not row.config.get("init_from")
+def _can_be_repeated(row: Row) -> bool:
+    """Return True if a run was trained by itself, and is no copy of another one."""
+    trained = row.kind == "run" and row.status in ("ok", "diverged") and row.shared_with is None
+    return trained and not row.config.get("init_from")
+
+
+def _set_older_aside(chosen: Sequence[Row], runs: Path) -> None:
+    """Set aside repetitions of other commits, so that the present code trains these runs again.
+
+    Raises:
+        BadInput: `runs` has the runs of the study themselves.
+    """
+    ids = {row.id: row for row in chosen}
+    present = commit()
+    for row in results.read(runs):
+        if row.id in ids and row.finished == ids[row.id].finished:
+            raise BadInput(
+                f"runs={runs} has the runs of the study themselves; name another folder, in which "
+                "they are trained again"
+            )
+        if row.id in ids and row.commit != present:
+            results.set_aside(runs / row.sweep / row.id)
+
+
+def _compose(
+    rows: Sequence[Row], words: Sequence[str]
+) -> tuple[list[Cell], Settings | None, list[str]]:
+    """Return the cells of `rows`, their settings, and a line for each that is none any more."""
+    cells, settings, failures = [], None, []
+    for row in rows:
+        try:
+            cell, settings = compose_again(row, words)
+            cells.append(cell)
+        except BadInput as error:
+            failures.append(f"{title_of(vars(row))}: {error}")
+    return cells, settings, failures
+
+
+def _by_configuration(rows: Sequence[Row]) -> Mapping[str, list[Row]]:
+    """Return the rows of each configuration, which differ in seeds alone."""
+    grouped = defaultdict(list)
+    for row in rows:
+        grouped[configuration(row)].append(row)
+    return grouped
 
 
 def _compare(
-    study: Path, run: Row, runs: Path, repeated: Row, rows: Sequence[Row], level: float
+    run_source: tuple[Path, Row],
+    repetition_source: tuple[Path, Row],
+    seeds: Sequence[Row],
+    level: float,
 ) -> Comparison:
-    """Compare a run with its repetition; `level` is the confidence of the interval of one run."""
-    difference = differences(run, repeated)
-    if not difference and find_test_hits(study, run) != find_test_hits(runs, repeated):
+    """Compare a run with its repetition.
+
+    Args:
+        run_source: root and row of the run.
+        repetition_source: root and row of its repetition.
+        seeds: the runs of the study with this configuration.
+        level: confidence of the margin of one run.
+    """
+    run, repetition = run_source[1], repetition_source[1]
+    if repetition.status in ("oom", "impossible"):
+        return Comparison(run, "unknown", f"its repetition ended as {repetition.status}")
+    difference = describe_difference(run, repetition)
+    hits = [find_test_hits(*source) for source in (run_source, repetition_source)]
+    if not difference and None not in hits and hits[0] != hits[1]:
         difference = "other test images are classified correctly"
     if not difference:
-        return Comparison(run, "same bits", repeated.outcome)
-    machine = _other_machine(run, repeated)
+        return Comparison(run, "same bits", repetition.outcome)
+    machine = _describe_other_machine(run, repetition)
     if not machine:
-        where = f"commit {run.commit[:12] or 'unknown'} and {repeated.commit[:12] or 'unknown'}"
-        return Comparison(run, "DIFFERENT", f"{difference}, on the same kind of machine; {where}")
-    values = [
-        row.test_top1
-        for row in rows
-        if configuration(row) == configuration(run) and row.test_top1 is not None
-    ]
-    predicted = prediction_interval(values, level) if values else None
-    if predicted is None or predicted.low is None or predicted.high is None:
-        reason = f"{difference}, {machine}; the study has one seed, which predicts no interval"
-        return Comparison(run, "unknown", reason)
-    inside = repeated.test_top1 is not None and (
-        predicted.low <= repeated.test_top1 <= predicted.high
-    )
-    interval = f"[{predicted.low:.1f}, {predicted.high:.1f}]"
-    reason = f"{repeated.outcome}, predicted {interval}; {machine}"
+        commits = f"{short_commit(run.commit) or 'unknown'} and {short_commit(repetition.commit)}"
+        reason = f"{difference}, on the same kind of machine; commits {commits}"
+        return Comparison(run, "DIFFERENT", reason)
+    if run.test_top1 is None or repetition.test_top1 is None or run.status != repetition.status:
+        return Comparison(run, "OUTSIDE", f"{difference}; {machine}")
+    others = [row.test_top1 for row in seeds if row.seed != run.seed and row.test_top1 is not None]
+    margin = largest_difference(others, level) if len(others) >= FEWEST_SEEDS else 0.0
+    reason = f"test {run.test_top1:.1f} % and {repetition.test_top1:.1f} %"
+    if not margin:
+        few = f"the study has {count(len(others), 'other seed')} that tell no margin"
+        return Comparison(run, "unknown", f"{reason}; {few}; {machine}")
+    inside = abs(run.test_top1 - repetition.test_top1) <= margin
+    reason += f", at most {margin:.1f} apart by the other seeds; {machine}"
     return Comparison(run, "inside" if inside else "OUTSIDE", reason)
 
 
-def _other_machine(one: Row, other: Row) -> str:
-    """Return in what the machines of two runs differ: "cpu and torch differ"; "" in nothing."""
+def _describe_other_machine(one: Row, other: Row) -> str:
+    """Return in which properties two machines differ: "cpu and torch differ"; "" in none."""
     names = [name for name in MACHINE if getattr(one, name) != getattr(other, name)]
-    if one.versions.get("torch") != other.versions.get("torch"):
-        names.append("torch")
+    names += [
+        package
+        for package, version in other.versions.items()
+        if package != "normbench" and one.versions.get(package) != version
+    ]
     return f"{join_words(names)} {'differs' if len(names) == 1 else 'differ'}" if names else ""

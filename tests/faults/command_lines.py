@@ -342,7 +342,7 @@ WORDS: dict[str, st.SearchStrategy[list[str]]] = {
         ["add", "merge", "restore", "verify"],
         st.lists(
             _of(*_RUNS, "default", "other", "study", "study/rows.jsonl.gz", "study=study",
-            "study=new", "prefer=last", "share=0.5", "sample=3", "jobs=2", "logger=none"),
+            "study=new", "prefer=last", "share=0.5", "draw=3", "jobs=2", "logger=none"),
             max_size=4,
         ),
     ),

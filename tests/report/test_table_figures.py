@@ -11,7 +11,7 @@ from matplotlib.patches import Rectangle
 from normbench.config.files import CONF, names
 from normbench.report import figure as figures
 from normbench.report.figure import draw
-from normbench.report.figure_kinds import BATCH, FEWEST_ROWS, MAP, figure_kinds
+from normbench.report.figure_kinds import BATCH, MAP, MIN_MAP_ROWS, figure_kinds
 from normbench.report.heat_map import draw_map
 from normbench.report.pivot import tables
 from normbench.report.probe_drawings import DRAW
@@ -52,7 +52,7 @@ def test_points_of_one_batch_do_not_hide_each_other(drawn: list[Figure]) -> None
 
 
 def test_a_map_frames_the_best_and_what_cannot_be_told_apart_from_it() -> None:
-    norms = names(CONF / "norm")[: FEWEST_ROWS + 2]
+    norms = names(CONF / "norm")[: MIN_MAP_ROWS + 2]
     means = {norm: 90.0 - 0.1 * place for place, norm in enumerate(norms)}
     rows = [
         row

@@ -391,7 +391,7 @@ def test_a_page_needs_the_rows_of_a_study(
     assert main([f"study={tmp_path}"]) == 2
     assert f"study={tmp_path} has no rows.jsonl.gz; `python -m normb" in capsys.readouterr().err
     assert main([f"study={tmp_path}", "runs=runs"]) == 2
-    assert "is read and written alone" in capsys.readouterr().err
+    assert "cannot be combined with runs= or reports=" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
