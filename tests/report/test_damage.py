@@ -220,13 +220,6 @@ def test_a_file_that_cannot_be_written_is_named(report: Report) -> None:
     assert "File exists" in end.err
 
 
-def test_a_study_without_room_is_one_sentence(report: Report, tmp_path: Path) -> None:
-    (tmp_path / "study" / STUDY / "x").mkdir(parents=True)
-    end = report("study=study", "runs=runs")
-    assert end.code == 2
-    assert end.err.startswith("normbench.report: study/rows.jsonl.gz cannot be written (")
-
-
 @pytest.fixture
 def yamls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Copies of two tables and a claim about one of them."""

@@ -106,6 +106,20 @@ def test_a_damaged_study_is_not_written_again(studies: Studies) -> None:
     assert Path("mine", STUDY).read_bytes() == before
 
 
+def test_a_study_that_cannot_be_written_is_one_sentence(studies: Studies) -> None:
+    write(Path("runs"), *RUNS)
+    Path("mine", STUDY, "x").mkdir(parents=True)
+    refused = studies("add", "default", "study=mine")
+    assert refused.code == 2
+    assert refused.err.startswith(f"normbench.studies: mine/{STUDY} cannot be written (")
+    results.write_study(Path("other", STUDY), [(Path("runs"), row) for row in RUNS])
+    Path("again").mkdir()
+    Path("again", "default").write_text("a file where the folder of a sweep should be")
+    refused = studies("restore", "other", "runs=again")
+    assert refused.code == 2
+    assert refused.err.startswith("normbench.studies: runs=again cannot be written (")
+
+
 def test_a_copy_without_its_run_keeps_its_own_curve(command: Command, studies: Studies) -> None:
     assert command("-m", "norm=gn", "batch=4,8", *TINY).code == 0
     rows = results.read("runs")
