@@ -19,7 +19,6 @@ from normbench.config.files import TABLES
 from normbench.errors import DamagedFile, LeftOut
 from normbench.records.history import History
 from normbench.records.probes import read_records, write_records
-from normbench.records.studies import STUDY
 from normbench.report import build, exports, figure_files, probe_figures
 from normbench.report.__main__ import main
 from normbench.report.figure_kinds import FORMATS
