@@ -43,7 +43,7 @@ def _run(arguments: Sequence[str]) -> int:
 
 
 def _specs_of(sweep: str) -> list[TableSpec]:
-    """Return our tables, and those of the papers that `sweep` reproduces."""
+    """Return the tables that `sweep` trains, and those of axes."""
     return [spec for spec in build.specs() if spec.axes or spec.is_trained_by(sweep)]
 
 

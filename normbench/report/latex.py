@@ -33,7 +33,7 @@ def table_latex(table: Table) -> str:
     stubs = max(len(label) for label in table.lines)
     lines = list(_lines(table, stubs))
     formats = [_format([line[stubs + place] for line in lines]) for place in _places(table)]
-    title = comparison_title(table) if table.spec.axes else table_title(table)
+    title = table_title(table) if table.spec.paper else comparison_title(table)
     notes = [f"Setting: {table.setting_text}.", *footnotes(table), *_remarks(table)]
     return "\n".join([
         r"\begin{table}[p]", r"\centering", r"\begin{threeparttable}",

@@ -37,21 +37,37 @@ def tables(
 ) -> list[Table]:
     """Return the tables of `specs` with the results of `rows`, one for each setting.
 
+    Runs of a table of our own with listed rows and columns are in no table of axes.
+
     `rows` are sorted as by `normbench.results.read`; those of probes are ignored. With `touched`,
     ids of runs, only settings with one of them are returned; with `empty`, papers' tables without
     runs too. `root` is that of the runs, or a study, if tables need more of them than their rows.
     """
     groups = _group_rows(rows)
-    pivoted: list[Table] = []
+    pivoted = {
+        spec.name: [*_listed_tables(spec, _select(spec, groups))] for spec in specs if not spec.axes
+    }
+    elsewhere = {
+        row.id
+        for spec in specs
+        if not spec.axes and not spec.paper
+        for table in pivoted[spec.name]
+        if not table.sparse
+        for row in table.runs
+    }
     for spec in specs:
-        chosen = _select(spec, groups)
-        of_spec = [*(_own_tables(spec, chosen) if spec.axes else _paper_tables(spec, chosen))]
+        if spec.axes:
+            chosen = [group for group in _select(spec, groups) if group.row.id not in elsewhere]
+            pivoted[spec.name] = [*_tables_of_axes(spec, chosen)]
+    shown: list[Table] = []
+    for spec in specs:
+        of_spec = pivoted[spec.name]
         if touched is not None:
             of_spec = [table for table in of_spec if any(row.id in touched for row in table.runs)]
-        if not of_spec and empty and not spec.axes:
+        if not of_spec and empty and spec.paper:
             of_spec = [_fill(spec, {}, [], FULL, {})]
-        pivoted += of_spec
-    return [replace(table, root=root) for table in pivoted]
+        shown += of_spec
+    return [replace(table, root=root) for table in shown]
 
 
 def _group_rows(rows: Iterable[Row]) -> list[RunGroup]:
@@ -132,7 +148,7 @@ def _hardware(row: Row) -> str:
     return row.devices + together
 
 
-def _own_tables(spec: TableSpec, groups: Sequence[RunGroup]) -> Iterator[Table]:
+def _tables_of_axes(spec: TableSpec, groups: Sequence[RunGroup]) -> Iterator[Table]:
     """Yield the tables whose rows and columns are the values of two options."""
     assert spec.axes is not None
     row_axis, column_axis = spec.axes
@@ -195,8 +211,8 @@ def _differing(settings: Sequence[Mapping[str, Any]]) -> list[str]:
     return [key for key in keys if len({str(setting.get(key)) for setting in settings}) > 1]
 
 
-def _paper_tables(spec: TableSpec, groups: Sequence[RunGroup]) -> Iterator[Table]:
-    """Yield the tables with the rows and columns of a paper, those of small networks last."""
+def _listed_tables(spec: TableSpec, groups: Sequence[RunGroup]) -> Iterator[Table]:
+    """Yield the tables whose rows and columns are listed, those of small networks last."""
     for scale in range(spec.scales):
         placed = {
             group.row.id: places

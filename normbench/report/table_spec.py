@@ -88,11 +88,12 @@ class Header:
 class TableSpec:
     """A table, as specified in its file.
 
-    A paper's table has `rows` and `columns`; a table of our own has `axes`, the options whose
-    values are its rows and columns. `seeds` is the number of runs behind a number of the paper, or
-    words that tell it. All runs have the options of `where`. Numbers are compared with the paper's
-    if the runs have the options of `setting`. `sweep` trains the runs, and with the ending _small
-    those of small networks. `sizes` are the metrics on the x-axes of the figure over sizes.
+    A paper's table has `rows` and `columns`; a table of our own has these, too, or `axes`, the
+    options whose values are its rows and columns. `seeds` is the number of runs behind a number of
+    the paper, or words that tell it. All runs have the options of `where`. Numbers are compared
+    with the paper's if the runs have the options of `setting`. `sweep` trains the runs, and with
+    the ending _small those of small networks. `sizes` are the metrics on the x-axes of the figure
+    over sizes.
     `deviations` is the table of the paper that prints standard deviations of such runs, if it is
     another one.
     """

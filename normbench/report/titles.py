@@ -25,7 +25,7 @@ def table_title(table: Table) -> str:
 
 def is_twin(table: Table) -> bool:
     """Return True if the rows of a paper's table are of other networks or other data."""
-    if table.spec.axes or not table.runs:
+    if not table.spec.paper or not table.runs:
         return False
     replaced = {text.partition("=")[0] for text in table.setting_differences}
     return table.scale != FULL or not replaced.isdisjoint(("model", "data", "data.fraction"))

@@ -353,7 +353,7 @@ def test_new_and_replaced_files_are_counted_apart(tmp_path: Path) -> None:
     assert build.count_changes([], before) == "no file has changed"
 
 
-STUDIES = sorted(path.parent for path in (ROOT / "reports" / "studies").glob("*/rows.jsonl.gz"))
+STUDIES = sorted(path.parent for path in (ROOT / "reports" / "studies").glob("*/index.html"))
 
 
 def without_figures(page: Path) -> str:
