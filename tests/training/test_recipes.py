@@ -94,7 +94,14 @@ PULLS: dict[str, tuple[str, float, bool, float, set[str]]] = {
 
 
 def test_every_recipe_of_a_paper_that_gives_one_is_here() -> None:
-    ours = {"demo", "sn_rmsprop", "four_things_caltech", "four_things_cifar", "four_things_svhn"}
+    ours = {
+        "demo",
+        "onecycle",
+        "sn_rmsprop",
+        "four_things_caltech",
+        "four_things_cifar",
+        "four_things_svhn",
+    }
     assert {*PAPERS} == {*PULLS} == {*names(CONF / "recipe")} - ours
 
 
