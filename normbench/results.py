@@ -281,13 +281,13 @@ def write_study(path: Path, rows: Iterable[tuple[Path, Row]]) -> None:
     the result of another one in the file shares its history and hits.
     """
     ordered = sorted(rows, key=lambda each: row_order(each[1]))
-    sources = {row.id: (root, row) for root, row in ordered if row.shared_with is None}
-    lines = []
-    for root, row in ordered:
-        parts = _parts(root, row)
-        source = sources.get(str(row.shared_with))
-        shares = source is not None and parts == _parts(*source)
-        lines.append({"row": asdict(row)} | ({} if shares else parts))
+    parts = {row.id: _parts(root, row) for root, row in ordered}
+    shared = {row.id: parts[row.id] for _, row in ordered if row.shared_with is None}
+    lines = [
+        {"row": asdict(row)}
+        | ({} if parts[row.id] == shared.get(str(row.shared_with)) else parts[row.id])
+        for _, row in ordered
+    ]
     write_study_lines(path, [json.dumps(line, allow_nan=False) for line in lines])
 
 

@@ -21,7 +21,7 @@ from normbench.probe import __main__ as probe
 from normbench.results import read
 from support import local_slurm
 from support.cells import PLUGIN
-from support.commands import Command, Finished, Probe, Rows
+from support.commands import Command, Finished, Probe, Rows, in_process
 
 torch.set_num_threads(1)
 
@@ -105,13 +105,7 @@ def command(
     """`python -m normbench ARGUMENTS` in an empty folder."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("WANDB_MODE", "offline")
-
-    def run(*arguments: str) -> Finished:
-        code = main(arguments)
-        captured = capsys.readouterr()
-        return Finished(code, captured.out, captured.err)
-
-    return run
+    return in_process(main, capsys)
 
 
 @pytest.fixture

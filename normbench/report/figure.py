@@ -254,7 +254,7 @@ _DRAW: Mapping[str, Callable[[Table, Path], Figure]] = {
     BATCH: _draw_over_batch,
     CURVES: _draw_curves,
     SIZES: _draw_sizes,
-    MAP: lambda table, _runs: draw_map([table]),
+    MAP: lambda table, _runs: draw_map(table),
 }
 
 

@@ -25,90 +25,68 @@ _DARKEST = 0.6  # of the scale of colours, so that black can be read on it
 _FAILED = "#d9d9d9"
 
 
-def draw_map(tables: Sequence[Table]) -> Figure:
-    """Draw the map of each table, side by side, with the same order of normalizers.
+def draw_map(table: Table) -> Figure:
+    """Draw the map of a table.
 
-    Those with the smallest distance from the best, averaged over all columns of all tables, are at
-    the top.
+    Normalizers with the smallest distance from the best, averaged over columns, are at the top.
     """
-    columns = [recommendations(table) for table in tables]
+    columns = recommendations(table)
     order = _order(columns)
-    single = {
-        name: all(_is_single(table, name) for table in tables if (name,) in table.lines)
-        for name in order
-    }
-    widths = [len(each) for each in columns]
     figure = Figure(
-        figsize=(1.6 + 0.55 * sum(widths), 1.3 + 0.25 * len(order)), layout="constrained"
+        figsize=(1.6 + 0.55 * len(columns), 1.3 + 0.25 * len(order)), layout="constrained"
     )
-    panels = figure.subplots(1, len(tables), squeeze=False, sharey=True, width_ratios=widths)[0]
-    for axes, table, recommended in zip(panels, tables, columns, strict=True):
-        _draw_panel(axes, recommended, order)
-        reg = table.setting.get("reg", "none")
-        regularization = "" if reg == "none" else f", reg={reg}"
-        axes.set_title(setting_title(table).replace(", ", "\n", 1) + regularization, fontsize=9)
-        axes.set_xlabel("images per worker")
-    names = [f"{name} {DAGGER}" if single[name] else name for name in order]
-    panels[0].set_yticks(range(len(order)), names)
-    panels[0].set_ylim(len(order) - 0.5, -0.5)
-    return figure
-
-
-def _is_single(table: Table, name: str) -> bool:
-    return (name,) in table.single_computations
-
-
-def _order(columns: Sequence[Sequence[Recommendation]]) -> list[str]:
-    """Return all normalizers, the one with the smallest mean distance from the best first."""
-    gaps: dict[str, list[float]] = {}
-    for recommended in columns:
-        for column in recommended:
-            for candidate in column.candidates:
-                gap = column.candidates[0].mean - candidate.mean
-                gaps.setdefault(candidate.name, []).append(min(WORST, gap))
-            for name in column.failed:
-                gaps.setdefault(name, []).append(WORST)
-    return sorted(gaps, key=lambda name: (fmean(gaps[name]), name))
-
-
-def _draw_panel(axes: Axes, columns: Sequence[Recommendation], order: Sequence[str]) -> None:
-    colours = mpl.colormaps[_COLOURS]
+    axes = figure.subplots()
     for x, column in enumerate(columns):
-        good = {candidate.name for candidate in column.good}
-        unsure = {candidate.name for candidate in column.unsure}
-        best = column.candidates[0] if column.candidates else None
-        by_name = {candidate.name: candidate for candidate in column.candidates}
-        for y, name in enumerate(order):
-            candidate = by_name.get(name)
-            if candidate is None and name not in column.failed:
-                continue
-            position = (
-                1.0 if candidate is None or best is None else _colour_position(best, candidate)
-            )
-            field: dict[str, Any] = {"facecolor": colours(_DARKEST * position)}
-            if candidate is None:
-                field["facecolor"] = _FAILED
-            if name in good or name in unsure:
-                field |= {"edgecolor": "black", "linewidth": 1.4}
-            if name in unsure:
-                field["linestyle"] = ":"
-            axes.add_patch(Rectangle((x - 0.47, y - 0.44), 0.94, 0.88, **field))
-            axes.text(x, y, _text(best, candidate), ha="center", va="center", fontsize=7)
+        _draw_column(axes, x, column, order)
+    reg = table.setting.get("reg", "none")
+    regularization = "" if reg == "none" else f", reg={reg}"
+    axes.set_title(setting_title(table).replace(", ", "\n", 1) + regularization, fontsize=9)
+    axes.set_xlabel("images per worker")
     axes.set_xlim(-0.5, len(columns) - 0.5)
     axes.set_xticks(range(len(columns)), [str(column.batch) for column in columns])
+    single = table.single_computations
+    names = [f"{name} {DAGGER}" if (name,) in single else name for name in order]
+    axes.set_yticks(range(len(order)), names)
+    axes.set_ylim(len(order) - 0.5, -0.5)
     axes.tick_params(length=0)
     for side in axes.spines.values():
         side.set_visible(False)
+    return figure
+
+
+def _order(columns: Sequence[Recommendation]) -> list[str]:
+    """Return all normalizers, the one with the smallest mean distance from the best first."""
+    gaps: dict[str, list[float]] = {}
+    for column in columns:
+        for candidate in column.candidates:
+            gap = column.candidates[0].mean - candidate.mean
+            gaps.setdefault(candidate.name, []).append(min(WORST, gap))
+        for name in column.failed:
+            gaps.setdefault(name, []).append(WORST)
+    return sorted(gaps, key=lambda name: (fmean(gaps[name]), name))
+
+
+def _draw_column(axes: Axes, x: int, column: Recommendation, order: Sequence[str]) -> None:
+    """Draw the fields of one number of images per worker, at `x`."""
+    for name in column.failed:
+        _draw_field(axes, x, order.index(name), "fails", facecolor=_FAILED)
+    for candidate in column.candidates:
+        best = column.candidates[0]
+        text = f"{best.mean:.1f}" if candidate is best else signed(candidate.mean - best.mean, 1)
+        colour = mpl.colormaps[_COLOURS](_DARKEST * _colour_position(best, candidate))
+        frame: dict[str, Any] = {}
+        if candidate not in column.worse:
+            frame = {"edgecolor": "black", "linewidth": 1.4}
+        if candidate in column.unsure:
+            frame["linestyle"] = ":"
+        _draw_field(axes, x, order.index(candidate.name), text, facecolor=colour, **frame)
+
+
+def _draw_field(axes: Axes, x: int, y: int, text: str, **field: Any) -> None:
+    axes.add_patch(Rectangle((x - 0.47, y - 0.44), 0.94, 0.88, **field))
+    axes.text(x, y, text, ha="center", va="center", fontsize=7)
 
 
 def _colour_position(best: Candidate, candidate: Candidate) -> float:
     """Return where on the scale of colours a candidate lies: 0 as the best, 1 far below it."""
     return min(1.0, (best.mean - candidate.mean) / WORST)
-
-
-def _text(best: Candidate | None, candidate: Candidate | None) -> str:
-    if candidate is None or best is None:
-        return "fails"
-    if candidate is best:
-        return f"{best.mean:.1f}"
-    return signed(candidate.mean - best.mean, 1)

@@ -94,15 +94,21 @@ def _extend(study: Path, sources: Iterable[Source], prefer: Prefer) -> str:
     before, conflicts = len(chosen), dict[str, list[str]]()
     for root, row in sources:
         previous = chosen.get(row.id)
-        if previous is None or _is_better_record((root, row), previous):
+        if previous is None:
             chosen[row.id] = root, row
-        elif (difference := describe_difference(previous[1], row)) and _is_final(row, previous[1]):
+        elif not row.final:
+            continue
+        elif not previous[1].final:  # it ran out of memory, where this one ended
+            chosen[row.id] = root, row
+        elif difference := describe_difference(previous[1], row):
             places = f"{_place(*previous)} and {_place(root, row)}"
             conflicts.setdefault(row.id, []).append(
                 f"{title_of(vars(row))} ({row.id}): {difference} in {places}"
             )
             if prefer == "last":
                 chosen[row.id] = root, row
+        elif find_test_hits(*previous) is None and find_test_hits(root, row) is not None:
+            chosen[row.id] = root, row
     if conflicts and prefer is None:
         lines = [line for of_run in conflicts.values() for line in of_run]
         print("\n".join(map(for_screen, lines[:MAX_CONFLICT_LINES])))
@@ -136,24 +142,6 @@ def _rows_of_old(study: Path) -> list[Row]:
     if sentences:
         raise BadInput(f"{sentences[0]} (nothing is written, because it would lose that line)")
     return rows
-
-
-def _is_better_record(new: Source, old: Source) -> bool:
-    """Return True if a row says more than the one of the same run before it.
-
-    It ended, where the other ran out of memory; or has kept test hits of the same result.
-    """
-    if not old[1].final:
-        return new[1].final
-    return (
-        not describe_difference(new[1], old[1])
-        and find_test_hits(*new) is not None
-        and find_test_hits(*old) is None
-    )
-
-
-def _is_final(*rows: Row) -> bool:
-    return all(row.final for row in rows)
 
 
 def describe_difference(one: Row, other: Row) -> str:

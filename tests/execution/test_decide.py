@@ -24,7 +24,7 @@ from normbench.report.planned_seeds import UNPLANNED_TEXT
 from normbench.report.verdicts import judge_claims
 from normbench.results import Row
 from support.claims import SPEC, claim
-from support.commands import Command, Finished, Rows
+from support.commands import Command, Finished, Rows, in_process
 from support.rows import runs
 
 #: A cell of EvoNorm's table 9 in small.
@@ -43,13 +43,7 @@ def decide(
 ) -> Decide:
     """`python -m normbench.decide ARGUMENTS` in an empty folder."""
     monkeypatch.chdir(tmp_path)
-
-    def run(*arguments: str) -> Finished:
-        code = main(arguments)
-        captured = capsys.readouterr()
-        return Finished(code, captured.out, captured.err)
-
-    return run
+    return in_process(main, capsys)
 
 
 @cache

@@ -25,7 +25,7 @@ from normbench.report.figure_kinds import FORMATS
 from normbench.report.markdown import escape_markdown
 from normbench.report.probe_columns import COLUMNS, read_probe
 from normbench.report.probe_drawings import DRAW
-from support.commands import Finished
+from support.commands import Finished, in_process
 from support.damage import DAMAGES, damage_file
 from support.rows import batch_size_tables, runs
 from support.slow import slow_except
@@ -62,13 +62,7 @@ def report(
         for kind, record in RECORDS.items():
             lines = [{"epoch": 2, "block": block, **record} for block in (1, 2)]
             write_records(folder / "probes" / f"{kind}.csv", lines)
-
-    def make(*words: str) -> Finished:
-        code = main(words)
-        captured = capsys.readouterr()
-        return Finished(code, captured.out, captured.err)
-
-    return make
+    return in_process(main, capsys)
 
 
 def named(end: Finished, path: str) -> None:

@@ -12,7 +12,7 @@ from normbench.records.hits import TEST_HITS
 from normbench.records.studies import STUDY, read_study_lines, write_study_lines
 from normbench.studies.__main__ import main
 from normbench.studies.verify import choose
-from support.commands import Command, Finished
+from support.commands import Command, Finished, in_process
 from support.rows import RUNS, run, runs
 
 Studies = Callable[..., Finished]
@@ -29,13 +29,7 @@ def studies(
 ) -> Studies:
     """`python -m normbench.studies ARGUMENTS` in an empty folder."""
     monkeypatch.chdir(tmp_path)
-
-    def call(*arguments: str) -> Finished:
-        code = main(arguments)
-        captured = capsys.readouterr()
-        return Finished(code, captured.out, captured.err)
-
-    return call
+    return in_process(main, capsys)
 
 
 def write(root: Path, *rows: results.Row) -> None:
