@@ -6,7 +6,7 @@ here, without an `__init__.py`, and conf/hydra/sweeper/normbench.yaml names its 
 
 import itertools
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from decimal import Decimal
 from fractions import Fraction
 from math import ceil, isfinite, prod
@@ -57,15 +57,14 @@ class NormbenchSweeper(Sweeper):
         Raises:
             HydraException: a grid has no cell, or all together have more than `MOST_CELLS`.
         """
-        words = [_word(key, value) for key, value in self.params.items()] + arguments
-        grids = [self._parse_grid(words)]
+        words = {key: _word(key, value) for key, value in self.params.items()}
+        grids = [self._parse_grid([*words.values(), *arguments])]
         _require_size(grids)  # before a single value is written out
         typed = {word.partition("=")[0].lstrip("+~") for word in arguments}
         first = self._compose(next(_cells(grids[0])))
-        grids += [
-            self._parse_grid([*words, *_untyped_words(grid, typed)])
-            for grid in _further_grids(first)
-        ]
+        for grid in _further_grids(first, words):
+            kept = [word for key, word in words.items() if f"~{key}" not in grid]
+            grids.append(self._parse_grid([*kept, *arguments, *_untyped_words(grid, typed)]))
         _require_size(grids)
         for grid in grids:
             for cell in _cells(grid):
@@ -156,23 +155,31 @@ def _cells(grid: Grid) -> Iterator[dict[str, str]]:
         yield dict(zip(choices, cell, strict=True))
 
 
-def _further_grids(config: DictConfig) -> Sequence[Mapping[str, Any]]:
-    """Return the `grids` of a file of sweeps/."""
+def _further_grids(config: DictConfig, first: Container[str]) -> Sequence[Mapping[str, Any]]:
+    """Return the `grids` of a file of sweeps/, whose first grid has the keys `first`.
+
+    Raises:
+        HydraException: they are no list of grids, or a word is left out that the first has not.
+    """
     grids = config.get("grids") or []
     if not isinstance(grids, Sequence) or not all(isinstance(each, Mapping) for each in grids):
         raise HydraException(f"grids={grids}: it is a list of grids, each as norm: bn,gn")
+    for key in itertools.chain.from_iterable(grids):
+        if str(key).startswith("~") and str(key)[1:] not in first:
+            raise HydraException(f"grids: {key} leaves out a word that the first grid lacks")
     return grids
 
 
 def _untyped_words(grid: Mapping[str, Any], typed: set[str]) -> list[str]:
     """Return the words of a further grid but for keys, and options of groups, that were typed.
 
-    Whoever types a norm wants none of the options that a grid has for its own norms.
+    Whoever types a norm wants none of the options that a grid has for its own norms. A key as
+    ~model.width only leaves out the first grid's word.
     """
     return [
         _word(key, value)
         for key, value in grid.items()
-        if not {str(key), str(key).partition(".")[0]} & typed
+        if not str(key).startswith("~") and not {str(key), str(key).partition(".")[0]} & typed
     ]
 
 

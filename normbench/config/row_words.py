@@ -31,8 +31,8 @@ def compose_again(row: Row, words: Sequence[str] = ()) -> tuple[Cell, Settings]:
     cells, settings = compose([*words_of(row), *words])
     if settings is None or [cell.id for cell in cells] != [row.id]:
         raise BadInput(
-            f"norm={row.norm} batch={row.batch} would be trained with other options than "
-            f"the run {row.id}: the code has changed, or a word of this command line "
-            "changes numbers; only words such as data.root=FOLDER or jobs=2 can be added"
+            f"the row of {row.id} (norm={row.norm} batch={row.batch}) now makes another run: the "
+            "code has changed, or a word of this command line changes the run; only words such as "
+            "data.root=FOLDER or trainer=cpu can be added"
         )
     return cells[0], settings

@@ -14,8 +14,7 @@ import torch
 from torch import nn
 
 from normbench.config.cells import Cell
-from normbench.config.compose import compose
-from normbench.config.row_words import words_of
+from normbench.config.row_words import compose_again
 from normbench.errors import BadInput
 from normbench.results import CHECKPOINT, EPOCH_CHECKPOINT, Row, read
 from normbench.training import checkpoint
@@ -64,7 +63,7 @@ def find_run(run: str, root: Path, words: Sequence[str] = ()) -> TrainedRun:
             f"`python -m normbench.status runs={root}` lists the ids"
         )
     row = rows[0]
-    cell = _compose_again(row, words)
+    cell, _ = compose_again(row, words)
     folder = root / row.sweep / row.id
     checkpoints = _find_checkpoints(_training_folder(row, root))
     if epoch is not None and checkpoints:
@@ -147,17 +146,6 @@ def _find_checkpoints(folder: Path) -> dict[int, Path]:
         # Rounded up: the last epoch may have fewer steps.
         checkpoints[-(-state["done"] // state["steps_per_epoch"])] = path
     return dict(sorted(checkpoints.items()))
-
-
-def _compose_again(row: Row, words: Sequence[str]) -> Cell:
-    (cell,), _ = compose([*words_of(row), *words])
-    if cell.id != row.id:
-        raise BadInput(
-            f"ckpt={row.id}: its row now makes another run, {cell.id}: the code has changed, or a "
-            "word of this command line changes the run; only words such as data.root=FOLDER or "
-            "trainer=cpu can be added to ckpt=RUN"
-        )
-    return cell
 
 
 def _evaluated_state(state: dict[str, Any]) -> dict[str, Any]:

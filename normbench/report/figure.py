@@ -26,8 +26,17 @@ from matplotlib.ticker import FixedLocator, MaxNLocator, NullLocator
 
 from normbench.config.files import CONF, names
 from normbench.errors import DamagedFile, leave_out
+from normbench.report.effects import draw_effects
 from normbench.report.figure_files import RC_PARAMS, Files, artist_id, save_figure
-from normbench.report.figure_kinds import BATCH, CURVES, MAP, SIZES, FileFormat, by_size
+from normbench.report.figure_kinds import (
+    BATCH,
+    CURVES,
+    EFFECTS,
+    MAP,
+    SIZES,
+    FileFormat,
+    by_size,
+)
 from normbench.report.heat_map import draw_map
 from normbench.report.metrics import METRICS
 from normbench.report.planned_seeds import confidence
@@ -255,6 +264,7 @@ _DRAW: Mapping[str, Callable[[Table, Path], Figure]] = {
     CURVES: _draw_curves,
     SIZES: _draw_sizes,
     MAP: lambda table, _runs: draw_map(table),
+    EFFECTS: lambda table, _runs: draw_effects(table),
 }
 
 

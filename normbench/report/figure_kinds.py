@@ -13,7 +13,8 @@ from normbench.results import read_run_history
 
 FileFormat = Literal["png", "pdf", "svg"]
 FORMATS: tuple[FileFormat, ...] = ("png", "pdf", "svg")
-BATCH, MAP, CURVES, SIZES = "", "-map", "-curves", "-sizes"  # ends of file names
+# Ends of file names.
+BATCH, MAP, EFFECTS, CURVES, SIZES = "", "-map", "-effects", "-curves", "-sizes"
 #: Captions of the figures of probes by kind; `probe_drawings` draws them.
 PROBE_CAPTIONS = {
     "spp": "Signal propagation over residual blocks after the last epoch; first seed.",
@@ -27,6 +28,8 @@ CAPTIONS = {
     BATCH: "{label} over images per worker: {statistic} and standard deviation over seeds.",
     MAP: "{label}: how much lower each normalizer's mean is than the highest one at each number of "
     "images per worker; framed: the highest, and those not significantly lower.",
+    EFFECTS: "Differences of {label} over columns: {statistic} with its interval over seeds; "
+    "hollow: the papers' numbers.",
     CURVES: "Top-1 accuracy over epochs, mean over seeds: training dotted, validation solid.",
     SIZES: "{label} over parameters and multiply-adds of the network.",
     **{end: PROBE_CAPTIONS[kind] for end, kind in PROBE_FIGURES.items()},
@@ -48,6 +51,7 @@ def figure_kinds(table: Table, runs: Path) -> list[str]:
     drawn = {
         BATCH: table.drawable,
         MAP: mapped and table.drawable,
+        EFFECTS: not table.spec.paper and _has_effects(table),
         CURVES: accuracy and curves,
         SIZES: accuracy and sizes,
     }
@@ -55,6 +59,11 @@ def figure_kinds(table: Table, runs: Path) -> list[str]:
     for end, kind in PROBE_FIGURES.items():
         drawn[end] = any(probe_file(folder, kind) for folder in probed)
     return [end for end, has_data in drawn.items() if has_data]
+
+
+def _has_effects(table: Table) -> bool:
+    rows = [row for row in table.spec.rows if row.minus]
+    return any(entry.values for row in rows for entry in table.lines[row.label])
 
 
 def by_size(table: Table, size: str) -> dict[str, list[tuple[float, float]]]:

@@ -28,7 +28,7 @@ from normbench.report.claim_results import (
     expect_by_chance,
     group_claims,
 )  # fmt: skip
-from normbench.report.figure_kinds import BATCH, CAPTIONS, MAP, SIZES, figure_kinds
+from normbench.report.figure_kinds import BATCH, CAPTIONS, EFFECTS, MAP, SIZES, figure_kinds
 from normbench.report.footnotes import footnotes, short_commit
 from normbench.report.repeats import repeats
 from normbench.report.table import MISSING, Entry, Table
@@ -193,7 +193,7 @@ def _figures(table: Table, figures: Path, runs: Path) -> Iterator[dict[str, Any]
         yield {
             "svg": inline_svg(svg, prefix),
             "caption": caption,
-            "open": kind in (BATCH, MAP, SIZES),
+            "open": kind in (BATCH, MAP, EFFECTS, SIZES),
             "spoken": f"{table.heading}: {caption} {lines}",
         }
 

@@ -396,6 +396,9 @@ def test_a_pipe_in_place_of_a_yaml_is_not_waited_for(tmp_path: Path) -> None:
     assert says == f"{tmp_path}/norm/own.yaml is no regular file"
 
 
+MULTIRUN = "# @package _global_\nhydra: {mode: MULTIRUN}\n"
+
+
 @pytest.mark.parametrize(
     ("name", "text", "says"),
     [
@@ -410,6 +413,7 @@ def test_a_pipe_in_place_of_a_yaml_is_not_waited_for(tmp_path: Path) -> None:
         ("sweeps/own", "# @package _global_\nhydra: x\n", "sweeps/own.yaml: Merge error"),
         ("sweeps/own", "# @package _global_\nhydra: {mode: foo}\n", "Invalid value 'foo'"),
         ("sweeps/own", "# @package _global_\nbatch: x\n", "batch=x: the number of images"),
+        ("sweeps/own", MULTIRUN + "grids: [{~x: null}]\n", "grids: ~x leaves out a word that the"),
     ],
 )
 def test_a_yaml_that_cannot_be_used_is_one_sentence(

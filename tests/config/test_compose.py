@@ -83,6 +83,12 @@ def test_a_sweep_of_several_grids_has_the_cells_of_all() -> None:
     assert settings.sweep == "proxy_norm_2_small"
 
 
+def test_a_further_grid_leaves_out_words_of_the_first() -> None:
+    cells, _ = compose(["-m", "sweeps=evonorm_3_small", "seed=0", "norm=bn"])
+    depths = {cell.model.name: cell.model.options.get("depth") for cell in cells}
+    assert depths == {"resnet20_v2": 8, "mobilenetv2_cifar": 1.0, "efficientnet_cifar": 1.0}
+
+
 def test_a_cell_of_a_grid_is_what_it_is_alone(tmp_path: Path) -> None:
     """Choices are composed once each, also those of files that fill other places than their own."""
     for group in ("norm", "protocol"):

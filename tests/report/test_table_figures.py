@@ -4,14 +4,16 @@ import re
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from normbench.config.files import CONF, names
 from normbench.report import figure as figures
+from normbench.report.effects import draw_effects
 from normbench.report.figure import draw
-from normbench.report.figure_kinds import BATCH, MAP, MIN_MAP_ROWS, figure_kinds
+from normbench.report.figure_kinds import BATCH, EFFECTS, MAP, MIN_MAP_ROWS, figure_kinds
 from normbench.report.heat_map import draw_map
 from normbench.report.pivot import tables
 from normbench.report.probe_drawings import DRAW
@@ -81,6 +83,29 @@ def test_a_map_frames_the_best_and_what_cannot_be_told_apart_from_it() -> None:
 def test_a_few_normalizers_are_compared_by_lines_alone() -> None:
     (table,) = batch_size_tables([row for b in (4, 8) for row in runs("bn", b, [70.0, 71.0])])
     assert MAP not in figure_kinds(table, Path())
+
+
+def test_differences_are_drawn_with_their_intervals_beside_the_papers_number() -> None:
+    raw = {
+        "title": "A table", "metric": "test_top1",
+        "rows": {"BN": {"norm": "bn"}, "GN": {"norm": "gn"}, "BN - GN": {"minus": ["BN", "GN"]}},
+        "columns": {"small": {"batch": 4}, "large": {"batch": 8}, "paper": None},
+        "published": {"BN - GN": [None, None, 5.5]},
+    }  # fmt: skip
+    means = {("bn", 4): 72.0, ("gn", 4): 70.0, ("bn", 8): 75.0, ("gn", 8): 70.0}
+    rows = [row for (norm, b), m in means.items() for row in runs(norm, b, [m - 0.1, m, m + 0.1])]
+    (table,) = tables([spec("made", raw)], rows)
+    assert EFFECTS in figure_kinds(table, Path())
+    (axes,) = draw_effects(table).axes
+    ours, papers = ([line for line in axes.lines if line.get_marker() == kind] for kind in "os")
+    assert [line.get_data() for line in ours] == [([0], [pytest.approx(2.0)]),
+                                                  ([1], [pytest.approx(5.0)])]  # fmt: skip
+    assert [line.get_data() for line in papers] == [([2], [5.5])]
+    bars = [bar.get_segments()[0][:, 1] for bar in axes.collections]
+    # Welch, four degrees of freedom: t of 2.776 times the root of 2 * 0.1^2 / 3.
+    assert np.diff(bars).ravel() == pytest.approx(2 * 2.776445 * (2 * 0.01 / 3) ** 0.5)
+    (unmade,) = tables([spec("made", raw | {"paper": "Somebody (2020)", "place": "here"})], rows)
+    assert EFFECTS not in figure_kinds(unmade, Path())
 
 
 PAPER: dict[str, Any] = {
