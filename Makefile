@@ -62,7 +62,8 @@ demo:
 	cp runs/demonstration/reports/batch_size/*-128.png reports/studies/default/accuracy.png
 	python docs/build.py readme
 
-# How often 100 other groups of five seeds show what the README says of the demonstration: an hour.
+# How often 100 other groups of five seeds show what the README says of the demonstration: 75
+# minutes.
 demo-rates:
 	python -m normbench -m sweeps=demo "seed=range(1000,1500)" runs=runs/demonstration-rates logger=none
 	PYTHONPATH=tests python -m support.demonstration_rates runs/demonstration-rates

@@ -6,7 +6,7 @@ here, without an `__init__.py`, and conf/hydra/sweeper/normbench.yaml names its 
 
 import itertools
 import re
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from decimal import Decimal
 from fractions import Fraction
 from math import ceil, isfinite, prod
@@ -57,14 +57,14 @@ class NormbenchSweeper(Sweeper):
         Raises:
             HydraException: a grid has no cell, or all together have more than `MOST_CELLS`.
         """
-        words = {key: _word(key, value) for key, value in self.params.items()}
-        grids = [self._parse_grid([*words.values(), *arguments])]
+        words = [_word(key, value) for key, value in self.params.items()] + arguments
+        grids = [self._parse_grid(words)]
         _require_size(grids)  # before a single value is written out
-        typed = {word.partition("=")[0].lstrip("+~") for word in arguments}
+        typed = {_key(word) for word in arguments}
         first = self._compose(next(_cells(grids[0])))
-        for grid in _further_grids(first, words):
-            kept = [word for key, word in words.items() if f"~{key}" not in grid]
-            grids.append(self._parse_grid([*kept, *arguments, *_untyped_words(grid, typed)]))
+        for grid in _further_grids(first, self.params):
+            kept = [word for word in words if f"~{_key(word)}" not in grid]
+            grids.append(self._parse_grid([*kept, *_untyped_words(grid, typed)]))
         _require_size(grids)
         for grid in grids:
             for cell in _cells(grid):
@@ -155,18 +155,22 @@ def _cells(grid: Grid) -> Iterator[dict[str, str]]:
         yield dict(zip(choices, cell, strict=True))
 
 
-def _further_grids(config: DictConfig, first: Container[str]) -> Sequence[Mapping[str, Any]]:
-    """Return the `grids` of a file of sweeps/, whose first grid has the keys `first`.
+def _further_grids(config: DictConfig, keys: Collection[str]) -> Sequence[Mapping[str, Any]]:
+    """Return the `grids` of a file of sweeps/, whose first grid has the keys `keys`.
 
     Raises:
-        HydraException: they are no list of grids, or a word is left out that the first has not.
+        HydraException: they are no list of grids, or leave out what the first grid does not have.
     """
     grids = config.get("grids") or []
     if not isinstance(grids, Sequence) or not all(isinstance(each, Mapping) for each in grids):
         raise HydraException(f"grids={grids}: it is a list of grids, each as norm: bn,gn")
-    for key in itertools.chain.from_iterable(grids):
-        if str(key).startswith("~") and str(key)[1:] not in first:
-            raise HydraException(f"grids: {key} leaves out a word that the first grid lacks")
+    for key, value in ((str(key), value) for grid in grids for key, value in grid.items()):
+        if key.startswith("~") and value is not None:
+            raise HydraException(f"grids: {key}: {value}: write {key}: null to leave out a word")
+        if key.startswith("~") and key[1:] not in keys:
+            raise HydraException(
+                f"grids: {key}: the first grid lacks it; it has {', '.join(keys) or 'no word'}"
+            )
     return grids
 
 
@@ -181,6 +185,10 @@ def _untyped_words(grid: Mapping[str, Any], typed: set[str]) -> list[str]:
         for key, value in grid.items()
         if not str(key).startswith("~") and not {str(key), str(key).partition(".")[0]} & typed
     ]
+
+
+def _key(word: str) -> str:
+    return word.partition("=")[0].lstrip("+~")
 
 
 def _word(key: str, value: Any) -> str:

@@ -31,8 +31,8 @@ def compose_again(row: Row, words: Sequence[str] = ()) -> tuple[Cell, Settings]:
     cells, settings = compose([*words_of(row), *words])
     if settings is None or [cell.id for cell in cells] != [row.id]:
         raise BadInput(
-            f"the row of {row.id} (norm={row.norm} batch={row.batch}) now makes another run: the "
-            "code has changed, or a word of this command line changes the run; only words such as "
-            "data.root=FOLDER or trainer=cpu can be added"
+            f"run {row.id} (norm={row.norm} batch={row.batch}) cannot be composed again: the "
+            "code has changed, or a word of this command line changes results; words such as "
+            "data.root=FOLDER or trainer=cpu do not"
         )
     return cells[0], settings

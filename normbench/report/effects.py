@@ -1,7 +1,7 @@
 """The figure of effects: rows of a table that are differences, over its columns.
 
-Each row has a panel. A point is our difference with Welch's interval over seeds, a hollow point the
-paper's number, if the table has one in that column.
+Each row has a panel. A point is the difference of our means with Welch's interval over seeds, a
+hollow one the paper's number, if the table has one in that column.
 """
 
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from normbench.report.planned_seeds import confidence
-from normbench.report.statistics import welch_contrast
+from normbench.report.statistics import bonferroni, welch_contrast
 from normbench.report.table import Entry, Table
 
 _OURS = "#0072B2"
@@ -37,10 +37,15 @@ def draw_effects(table: Table) -> Figure:
 def _draw_row(axes: Axes, entries: Sequence[Entry]) -> None:
     for x, entry in enumerate(entries):
         if entry.values:
-            first, second = ([*source.values.values()] for source in entry.sources)
-            effect = welch_contrast([(1.0, first), (-1.0, second)], confidence(entry.sources))
+            first, second = (
+                [source.values[seed] for seed in entry.values] for source in entry.sources
+            )
+            level = bonferroni(entry.among, confidence(entry.sources))
+            effect = welch_contrast([(1.0, first), (-1.0, second)], level)
             axes.plot(x, effect.value, "o", color=_OURS)
             if effect.low is not None:
                 axes.vlines(x, effect.low, effect.high, color=_OURS)
         if entry.published and entry.published.value is not None:
             axes.plot(x, entry.published.value, "s", color=_PAPERS, markerfacecolor="white")
+            axes.annotate("paper", (x, entry.published.value), (0, 6), textcoords="offset points",
+                          ha="center", va="bottom", fontsize=8)  # fmt: skip

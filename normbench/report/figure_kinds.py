@@ -28,8 +28,7 @@ CAPTIONS = {
     BATCH: "{label} over images per worker: {statistic} and standard deviation over seeds.",
     MAP: "{label}: how much lower each normalizer's mean is than the highest one at each number of "
     "images per worker; framed: the highest, and those not significantly lower.",
-    EFFECTS: "Differences of {label} over columns: {statistic} with its interval over seeds; "
-    "hollow: the papers' numbers.",
+    EFFECTS: "Differences of {label}: of means, with Welch's interval over seeds.",
     CURVES: "Top-1 accuracy over epochs, mean over seeds: training dotted, validation solid.",
     SIZES: "{label} over parameters and multiply-adds of the network.",
     **{end: PROBE_CAPTIONS[kind] for end, kind in PROBE_FIGURES.items()},
@@ -51,7 +50,7 @@ def figure_kinds(table: Table, runs: Path) -> list[str]:
     drawn = {
         BATCH: table.drawable,
         MAP: mapped and table.drawable,
-        EFFECTS: not table.spec.paper and _has_effects(table),
+        EFFECTS: accuracy and not table.spec.paper and _has_effects(table),
         CURVES: accuracy and curves,
         SIZES: accuracy and sizes,
     }

@@ -413,7 +413,12 @@ MULTIRUN = "# @package _global_\nhydra: {mode: MULTIRUN}\n"
         ("sweeps/own", "# @package _global_\nhydra: x\n", "sweeps/own.yaml: Merge error"),
         ("sweeps/own", "# @package _global_\nhydra: {mode: foo}\n", "Invalid value 'foo'"),
         ("sweeps/own", "# @package _global_\nbatch: x\n", "batch=x: the number of images"),
-        ("sweeps/own", MULTIRUN + "grids: [{~x: null}]\n", "grids: ~x leaves out a word that the"),
+        ("sweeps/own", MULTIRUN + "grids: [{~x: 3}]\n", "grids: ~x: 3: write ~x: null to leave"),
+        (
+            "sweeps/own",
+            MULTIRUN + "grids: [{~x: null}]\n",
+            "grids: ~x: the first grid lacks it; it has no word",
+        ),
     ],
 )
 def test_a_yaml_that_cannot_be_used_is_one_sentence(

@@ -86,7 +86,13 @@ def test_a_sweep_of_several_grids_has_the_cells_of_all() -> None:
 def test_a_further_grid_leaves_out_words_of_the_first() -> None:
     cells, _ = compose(["-m", "sweeps=evonorm_3_small", "seed=0", "norm=bn"])
     depths = {cell.model.name: cell.model.options.get("depth") for cell in cells}
-    assert depths == {"resnet20_v2": 8, "mobilenetv2_cifar": 1.0, "efficientnet_cifar": 1.0}
+    assert depths == {"resnet20_v2": 8, "mobilenetv2_cifar": 1.0, "efficientnet_cifar": 0.25}
+
+
+def test_what_is_typed_is_not_in_a_grid_that_leaves_it_out() -> None:
+    cells, _ = compose(["-m", "sweeps=evonorm_3_small", "seed=0", "norm=bn", "model.head_std=0.1"])
+    stds = {cell.model.name: cell.model.options.get("head_std") for cell in cells}
+    assert stds == {"resnet20_v2": 0.1, "mobilenetv2_cifar": None, "efficientnet_cifar": None}
 
 
 def test_a_cell_of_a_grid_is_what_it_is_alone(tmp_path: Path) -> None:

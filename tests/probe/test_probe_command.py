@@ -138,7 +138,7 @@ def test_words_that_change_the_run_are_refused(probe_command: Probe, command: Co
     (row,) = read_rows("runs")
     found = probe_command("spp", f"ckpt={row.id}", "recipe.images=2560")
     assert found.code == 2
-    assert "now makes another run" in found.err
+    assert "cannot be composed again" in found.err
 
 
 @pytest.mark.parametrize(

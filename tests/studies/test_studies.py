@@ -234,7 +234,7 @@ def test_a_sample_is_drawn_from_runs_that_were_trained() -> None:
         (["verify"], "verify needs one STUDY"),
         (["verify", "nothing"], "nothing is not a study"),
         (["verify", "s", "share=2"], "share=2: use a fraction above 0 and at most 1"),
-        (["verify", "s", "recipe.lr=0.2"], "now makes another run"),
+        (["verify", "s", "recipe.lr=0.2"], "cannot be composed again"),
     ],
 )
 def test_bad_input_is_one_sentence(studies: Studies, words: list[str], says: str) -> None:
