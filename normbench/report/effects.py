@@ -43,7 +43,7 @@ def _draw_row(axes: Axes, entries: Sequence[Entry]) -> None:
             level = bonferroni(entry.among, confidence(entry.sources))
             effect = welch_contrast([(1.0, first), (-1.0, second)], level)
             axes.plot(x, effect.value, "o", color=_OURS)
-            if effect.low is not None:
+            if effect.low is not None and effect.high is not None:
                 axes.vlines(x, effect.low, effect.high, color=_OURS)
         if entry.published and entry.published.value is not None:
             axes.plot(x, entry.published.value, "s", color=_PAPERS, markerfacecolor="white")

@@ -30,11 +30,11 @@ def tuned() -> dict[str, float]:
         if top1 is not None:
             tried[recipe.name][recipe.options["lr"] / recipe.options["lr_batch"]] = top1
     chosen = {
-        recipe: min(rate for rate in rates if rates[rate] >= max(rates.values()) - 0.5)
-        for recipe, rates in tried.items()
+        name: min(rate for rate in rates if rates[rate] >= max(rates.values()) - 0.5)
+        for name, rates in tried.items()
     }
-    for recipe, rates in tried.items():
-        assert min(rates) < chosen[recipe], f"{recipe}: lower rates may be as good"
+    for name, rates in tried.items():
+        assert min(rates) < chosen[name], f"{name}: lower rates may be as good"
     return chosen
 
 

@@ -97,11 +97,14 @@ def test_differences_are_drawn_with_their_intervals_beside_the_papers_number() -
     (table,) = tables([spec("made", raw)], rows)
     assert EFFECTS in figure_kinds(table, Path())
     (axes,) = draw_effects(table).axes
-    ours, papers = ([line for line in axes.lines if line.get_marker() == kind] for kind in "os")
-    assert [line.get_data() for line in ours] == [([0], [pytest.approx(2.0)]),
-                                                  ([1], [pytest.approx(5.0)])]  # fmt: skip
-    assert [line.get_data() for line in papers] == [([2], [5.5])]
-    bars = [bar.get_segments()[0][:, 1] for bar in axes.collections]
+    points: dict[str, Any] = {
+        kind: [line.get_xydata() for line in axes.lines if line.get_marker() == kind]
+        for kind in "os"
+    }
+    assert np.concatenate(points["o"]) == pytest.approx(np.array([[0, 2.0], [1, 5.0]]))
+    assert np.concatenate(points["s"]).tolist() == [[2, 5.5]]
+    lines: list[Any] = list(axes.collections)
+    bars = [line.get_segments()[0][:, 1] for line in lines]
     # Welch, four degrees of freedom: t of 2.776 times the root of 2 * 0.1^2 / 3.
     assert np.diff(bars).ravel() == pytest.approx(2 * 2.776445 * (2 * 0.01 / 3) ** 0.5)
     (unmade,) = tables([spec("made", raw | {"paper": "Somebody (2020)", "place": "here"})], rows)
