@@ -92,7 +92,7 @@ def test_an_option_of_the_whole_command_line_is_part_of_both_runs() -> None:
         cells, _ = compose([*words, *more])
         soft = {each.id for each in cells if each.init_from is None}
         hard = [each for each in cells if each.init_from is not None]
-        assert (len(soft), len(hard)) == (3, 18)
+        assert (len(soft), len(hard)) == (5, 30)
         assert {str(each.init_from).partition("@")[0] for each in hard} == soft
 
 

@@ -245,7 +245,7 @@ def test_cells_are_missing_only_where_they_make_a_claim_testable(
         (["hours=1", "claim=bn_falls_below"], "did you mean bn_falls_below_gn?"),
         (["hours=1", "run=yes"], "run=yes is unknown"),
         (["hours=1", CLAIM, "logger=nonee"], "logger=nonee is unknown; did you mean none?"),
-        (["hours=1", CLAIM, "recipe.epochs=3"], "a word of this command line changes numbers"),
+        (["hours=1", CLAIM, "recipe.epochs=3"], "a word of this command line changes results"),
         (["hours=1", "runs=other"], "other"),
     ],
 )

@@ -46,7 +46,7 @@ def test_each_run_of_the_sweep_has_one_place_in_the_table(planned: list[Row]) ->
 def test_rates_are_chosen_from_the_pilot_by_the_rule_of_the_sweep(planned: list[Row]) -> None:
     tried: dict[str, dict[float, float | None]] = defaultdict(dict)
     for row in results.read(PILOTS):
-        if row.reg == "none" and row.seed == 100:
+        if row.sweep == "map_pilot" and row.reg == "none" and row.seed == 100:
             tried[row.norm][row.config["recipe"]["lr"]] = (
                 row.val_top1 if row.status == "ok" else None
             )

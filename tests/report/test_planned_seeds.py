@@ -24,7 +24,7 @@ from support.rows import batch_size_tables, runs
     [
         ("evonorm_9_small", {3}),
         ("proxy_norm_15", {10}),
-        ("proxy_norm_3_small", {2}),
+        ("proxy_norm_3_small", {3}),
         ("four_things_decay", {3, 10}),  # parts of its grid have 10, 3 and 1
         ("sn_ratios", {2, 3}),  # seed 0, and 1 and 2 of the same cell
         ("evonorm_9", set()),  # one seed is no plan
