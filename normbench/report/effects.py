@@ -10,12 +10,12 @@ from textwrap import fill
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from normbench.report.figure_files import COLOURS
 from normbench.report.planned_seeds import confidence
 from normbench.report.statistics import bonferroni, welch_contrast
 from normbench.report.table import Entry, Table
 
-_OURS = "#0072B2"
-_PAPERS = "#D55E00"
+_OURS, _PAPERS, *_ = COLOURS
 
 
 def draw_effects(table: Table) -> Figure:

@@ -27,7 +27,7 @@ from matplotlib.ticker import FixedLocator, MaxNLocator, NullLocator
 from normbench.config.files import CONF, names
 from normbench.errors import DamagedFile, leave_out
 from normbench.report.effects import draw_effects
-from normbench.report.figure_files import RC_PARAMS, Files, artist_id, save_figure
+from normbench.report.figure_files import COLOURS, RC_PARAMS, Files, artist_id, save_figure
 from normbench.report.figure_kinds import (
     BATCH,
     CURVES,
@@ -47,12 +47,6 @@ from normbench.results import read_run_history
 
 _T = TypeVar("_T")
 
-# Four colours of Okabe and Ito and two of Tol, distinct for colour-blind readers, and five more as
-# far from those as possible. All have a contrast of at least 3 to white.
-COLOURS = (
-    "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#664400", "#8866FF", "#000000",
-    "#882255", "#CC00AA", "#332288", "#4400EE",
-)  # fmt: skip
 _MARKERS = "osD^vP*Xp<>h"
 _LINES_IN_PANEL = 6  # more cannot be told apart; longer tables get several panels
 _DASHES: tuple[Any, ...] = ("-", "--", "-.", (0, (1, 1)), (0, (5, 1, 1, 1, 1, 1)))

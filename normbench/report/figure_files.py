@@ -1,4 +1,4 @@
-"""Files of figures: the same bytes for the same data, and names of lines in an SVG."""
+"""Files of figures: the same bytes for the same data, colours, and names of lines in an SVG."""
 
 import io
 import re
@@ -17,6 +17,12 @@ Files = dict[FileFormat, bytes]
 RC_PARAMS: dict[Any, Any] = {
     "svg.hashsalt": "normbench", "svg.fonttype": "none", "text.parse_math": False,
 }  # fmt: skip
+# Four colours of Okabe and Ito and two of Tol, distinct for colour-blind readers, and five more as
+# far from those as possible. All have a contrast of at least 3 to white.
+COLOURS = (
+    "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#664400", "#8866FF", "#000000",
+    "#882255", "#CC00AA", "#332288", "#4400EE",
+)  # fmt: skip
 _SEPARATOR = "\N{INVISIBLE SEPARATOR}"  # between the parts of an id
 _NAMED = re.compile(
     rf'<g id="(line|point|key){_SEPARATOR}([^"{_SEPARATOR}]*){_SEPARATOR}?([^"]*)">'

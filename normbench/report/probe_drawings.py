@@ -9,8 +9,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from normbench.records.probes import Record, group_by, last_epoch, network_label
-from normbench.report.figure import COLOURS
-from normbench.report.figure_files import use_log_scale
+from normbench.report.figure_files import COLOURS, use_log_scale
 
 #: Size of a panel in inches, and the most panels in a row.
 _WIDTH, _HEIGHT, _ACROSS = 3.4, 2.8, 4
