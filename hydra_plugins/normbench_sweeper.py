@@ -19,6 +19,9 @@ from hydra.plugins.sweeper import Sweeper
 from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig
 
+from normbench.config.cells import GROUPS
+from normbench.config.choices import find_file, replaceable_groups, stands_alone
+
 #: Keys whose plain numbers need no composition of their own: they choose no file.
 NUMBERS = ("batch", "workers", "global_batch", "seed")
 
@@ -32,9 +35,10 @@ Grid: TypeAlias = Mapping[str, tuple[Override, int]]
 class NormbenchSweeper(Sweeper):
     """Pass each cell of a grid to the task function instead of launching it.
 
-    The task function is called as `task(config, numbers)`, once a cell, in the order of the command
-    line; `config` has Hydra's part, too. Hydra takes some 45 ms for a composition, so cells that
-    differ in plain numbers alone share one `config`, and `numbers` has the cell's own.
+    The task function is called as `task(config, numbers, names)`, once a cell, in the order of the
+    command line; `config` has Hydra's part, too. Hydra takes some 100 ms for a composition, so
+    cells share one `config` if they differ in plain numbers alone, and in choices whose file can
+    take the place of the composed one; `numbers` and `names` have the cell's own.
 
     Args:
         params: words of the grid in a file of sweeps/; those of the command line follow them.
@@ -42,7 +46,7 @@ class NormbenchSweeper(Sweeper):
 
     def __init__(self, params: Mapping[str, Any] | None = None) -> None:
         self.params = dict(params or {})
-        self.compositions: dict[tuple[str, ...], DictConfig] = {}
+        self.compositions: dict[tuple[str, ...], list[Composition]] = {}
 
     def setup(
         self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig
@@ -61,7 +65,7 @@ class NormbenchSweeper(Sweeper):
         grids = [self._parse_grid(words)]
         _require_size(grids)  # before a single value is written out
         typed = {_key(word) for word in arguments}
-        first = self._compose(next(_cells(grids[0])))
+        first = self._compose(next(_cells(grids[0]))).config
         for grid in _further_grids(first, self.params):
             kept = [word for word in words if f"~{_key(word)}" not in grid]
             grids.append(self._parse_grid([*kept, *_untyped_words(grid, typed)]))
@@ -70,18 +74,22 @@ class NormbenchSweeper(Sweeper):
             for cell in _cells(grid):
                 numbers = {key: word for key, word in cell.items() if _is_number(key, word)}
                 values = {key: int(word.partition("=")[2]) for key, word in numbers.items()}
-                self.task(self._compose(cell), values)
+                composition = self._compose(cell)
+                self.task(composition.config, values, composition.replaced(_names(cell)))
 
-    def _compose(self, cell: Mapping[str, str]) -> DictConfig:
-        """Return the configuration of a cell; cells that differ only in numbers share one."""
+    def _compose(self, cell: Mapping[str, str]) -> "Composition":
+        """Return a composition for a cell; others that differ in what it can replace share it."""
+        names = _names(cell)
         numbers = {key for key, word in cell.items() if _is_number(key, word)}
         # Cells of one composition give the same number keys, with values of their own.
-        kind = (*(word for key, word in cell.items() if key not in numbers), *sorted(numbers))
-        if kind not in self.compositions:
-            self.compositions[kind] = self.loader.load_sweep_config(
-                self.master_config, list(cell.values())
-            )
-        return self.compositions[kind]
+        rest = (word for key, word in cell.items() if key not in numbers | names.keys())
+        alike = self.compositions.setdefault((*rest, *sorted(numbers), *sorted(names)), [])
+        for composition in alike:
+            if composition.serves(names):
+                return composition
+        config = self.loader.load_sweep_config(self.master_config, list(cell.values()))
+        alike.append(Composition(config, names))
+        return alike[-1]
 
     def _parse_grid(self, words: Sequence[str]) -> Grid:
         """Return the parsed words of a grid by their keys; the last word of a key counts.
@@ -94,6 +102,45 @@ class NormbenchSweeper(Sweeper):
             override.get_key_element(): (override, _count(override))
             for override in parser.parse_overrides(list(words))
         }
+
+
+class Composition:
+    """A configuration as Hydra composed it, for all cells that can be made of it.
+
+    Args:
+        config: the configuration.
+        names: of the groups that the cell chooses and gives no option of.
+    """
+
+    def __init__(self, config: DictConfig, names: Mapping[str, str]) -> None:
+        self.config, self.names = config, names
+        self.replaceable = replaceable_groups(config, names)
+        self.takes: dict[tuple[str, str], bool] = {}
+
+    def replaced(self, names: Mapping[str, str]) -> dict[str, str]:
+        """Return those of `names` that another file than the composed one has."""
+        return {group: name for group, name in names.items() if name != self.names[group]}
+
+    def serves(self, names: Mapping[str, str]) -> bool:
+        """Return True if the files of these choices can take the place of the composed ones."""
+        return all(self._takes(*choice) for choice in self.replaced(names).items())
+
+    def _takes(self, group: str, name: str) -> bool:
+        if (group, name) not in self.takes:  # a grid asks for the same few names in each cell
+            path = find_file(self.config.hydra, group, name)
+            found = path is not None and stands_alone(path)
+            self.takes[group, name] = found and group in self.replaceable
+        return self.takes[group, name]
+
+
+def _names(cell: Mapping[str, str]) -> dict[str, str]:
+    """Return the name chosen in each group that no other word of the cell changes."""
+    changed = {re.split("[.@]", _key(key))[0] for key in cell if key not in GROUPS}
+    return {
+        group: cell[group].partition("=")[2]
+        for group in GROUPS
+        if group in cell and group not in changed
+    }
 
 
 def _count(override: Override) -> int:

@@ -9,8 +9,9 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import cache, cached_property
+from functools import cached_property
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, TypeAlias
 
 # Without it Hydra prints a traceback and exits.
@@ -29,16 +30,15 @@ from omegaconf import DictConfig, OmegaConf
 from normbench.config import command_line
 from normbench.config.bounds import require_usable
 from normbench.config.cells import GROUPS, Cell, Settings
+from normbench.config.choices import find_file, read_choice
 from normbench.config.command_line import CommandLine, require_name
 from normbench.config.files import (
     CONF,
     LAUNCHERS,
     SWEEPS,
     groups,
-    load_options,
     names,
     require_sound,
-    unverified,
 )
 from normbench.config.help_text import describe_groups, epilog
 from normbench.config.hydra_errors import hydra_fails, one_sentence
@@ -64,15 +64,19 @@ def compose(arguments: list[str]) -> tuple[list[Cell], Settings | None]:
         require_sound(folder)
     compositions: dict[int, Composition] = {}
     starts: Starts = {}
-    composed: list[tuple[Composition, Mapping[str, int]]] = []
+    composed: list[tuple[Composition, Mapping[str, int], Mapping[str, str]]] = []
 
     # Hydra calls it for a single run, hydra_plugins/normbench_sweeper.py for each cell of a grid.
     # hydra.main returns None, so cells leave it by a list.
-    def collect(config: DictConfig, numbers: Mapping[str, int] | None = None) -> None:
+    def collect(
+        config: DictConfig,
+        numbers: Mapping[str, int] = MappingProxyType({}),
+        names: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
         if id(config) not in compositions:
             loader = GlobalHydra.instance().config_loader()
             compositions[id(config)] = Composition(config, loader, starts)
-        composed.append((compositions[id(config)], numbers or {}))
+        composed.append((compositions[id(config)], numbers, names))
 
     words = [_as_list_of_one(word) if line.multirun else word for word in line.overrides]
     if line.multirun and sys.stderr.isatty():
@@ -87,7 +91,7 @@ def compose(arguments: list[str]) -> tuple[list[Cell], Settings | None]:
             if end.code:
                 raise BadInput("--package names a part of the configuration, as norm") from None
         # Not inside of `collect`: Hydra would print a line of its own about an error there.
-        parsed = [composition.parse(numbers) for composition, numbers in composed]
+        parsed = [composition.parse(numbers, names) for composition, numbers, names in composed]
     if not parsed:
         return [], None
     if len(composed) == 1:
@@ -126,7 +130,7 @@ Starts: TypeAlias = "dict[tuple[str, ...], Composition]"
 
 
 class Composition:
-    """A configuration as Hydra composed it; its cells differ in plain numbers alone.
+    """A configuration as Hydra composed it; its cells differ in plain numbers and in choices.
 
     Args:
         config: the configuration.
@@ -136,6 +140,7 @@ class Composition:
 
     def __init__(self, config: DictConfig, loader: ConfigLoader, starts: Starts) -> None:
         self.loader, self.starts = loader, starts
+        self._chosen: dict[tuple[str, str], tuple[dict[str, Any], frozenset[str]]] = {}
         keys = [str(key) for key in config if key != "hydra"]
         self.config = OmegaConf.masked_copy(config, keys)
         self.whole = config if "hydra" in config else None  # a single run comes without it
@@ -149,30 +154,57 @@ class Composition:
         Raises:
             BadInput: a choice, perhaps one of a yaml of the user's own, is no name.
         """
-        sources = self.hydra.runtime.config_sources
-        folders = [Path(source.path) for source in sources if source.schema == "file"]
         contents: dict[str, Mapping[str, Any]] = {}
         without_source: dict[str, frozenset[str]] = {}
         for group, name in self.choices.items():
             if name and not group.startswith("hydra/"):
                 if isinstance(name, str):  # `parse` refuses a list of names
                     require_name(group, name)
-                contents[group], without_source[group] = _read_choice(folders, group, name)
+                contents[group], without_source[group] = self._read_choice(group, name)
         return contents, without_source
 
-    def parse(self, numbers: Mapping[str, int]) -> tuple[Cell, Settings]:
-        """Return the cell with these `numbers`, and the settings of its command line."""
+    def _read_choice(self, group: str, name: str) -> tuple[dict[str, Any], frozenset[str]]:
+        path = find_file(self.hydra, group, name)
+        return ({}, frozenset()) if path is None else read_choice(path)
+
+    def _choose(self, group: str, name: str) -> tuple[dict[str, Any], frozenset[str]]:
+        """Return the content of another choice, and its unverified options.
+
+        Raises:
+            BadInput: it cannot be used.
+        """
+        if (group, name) not in self._chosen:
+            require_name(group, name)
+            self._chosen[group, name] = self._read_choice(group, name)
+            require_usable(group, self._chosen[group, name][0])
+        return self._chosen[group, name]
+
+    def parse(
+        self, numbers: Mapping[str, int], names: Mapping[str, str] = MappingProxyType({})
+    ) -> tuple[Cell, Settings]:
+        """Return a cell, and the settings of its command line.
+
+        Args:
+            numbers: of the cell, as batch.
+            names: of choices that differ from those of the composition.
+        """
         if self._follows_numbers:
             for key, number in numbers.items():
                 self.config[key] = number
             config = self._resolve()
         else:
             config = {**self._resolved, **numbers}
+        contents, unverified = self._yamls
+        if names:
+            chosen = {group: self._choose(group, name) for group, name in names.items()}
+            contents = contents | {group: content for group, (content, _) in chosen.items()}
+            unverified = unverified | {group: options for group, (_, options) in chosen.items()}
+            config |= {group: contents[group] for group in names}
         config.pop("grids", None)  # of a file of sweeps/, which the sweeper reads
         start = self._compose_start(config.get("init_from"), numbers)
         if start is not None:
             config["init_from"] = f"{start.id}@{split_start(config['init_from'])[1]}"
-        cell, settings = parse(config, self.choices, *self._yamls)
+        cell, settings = parse(config, {**self.choices, **names}, contents, unverified)
         title = "" if start is None else start.title
         return replace(cell, start=title), replace(settings, launcher=self._launcher)
 
@@ -238,23 +270,6 @@ class Composition:
                 "submitit_local submit them as jobs"
             )
         return json.dumps(options, sort_keys=True)
-
-
-def _read_choice(
-    folders: Sequence[Path], group: str, name: str
-) -> tuple[dict[str, Any], frozenset[str]]:
-    """Return the content of the yaml that Hydra finds for a choice, and its unverified options."""
-    for folder in folders:
-        path = folder / group / f"{name}.yaml"
-        if path.is_file():
-            return _read_yaml(path, path.stat().st_mtime_ns)
-    return {}, frozenset()  # Hydra's own groups have no file there
-
-
-@cache
-def _read_yaml(path: Path, _time: int) -> tuple[dict[str, Any], frozenset[str]]:
-    """Read a yaml that many compositions share; anew if its time of change has changed."""
-    return load_options(path), unverified(path)
 
 
 def _as_list_of_one(word: str) -> str:

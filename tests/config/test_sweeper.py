@@ -1,5 +1,6 @@
 """The Sweeper plugin: how often it composes."""
 
+from dataclasses import replace
 from importlib import import_module
 from itertools import product
 from pathlib import Path
@@ -10,6 +11,7 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
 from normbench.config import files
+from normbench.config.cells import GROUPS, Cell
 from normbench.config.compose import compose
 from normbench.config.files import CLAIMS, CONF, FIGURES, SWEEPS, TABLES
 from normbench.errors import BadInput
@@ -18,12 +20,15 @@ from normbench.errors import BadInput
 @pytest.mark.parametrize(
     ("words", "compositions"),
     [
-        (["norm=bn,gn", "batch=4,8", "seed=range(0,50)"], 2),
+        (["norm=bn,gn", "batch=4,8", "seed=range(0,50)"], 1),
         (["protocol=fixed_workers", "workers=2,4", "norm=bn"], 1),
         (["recipe.lr=0.1,0.2", "seed=0,1"], 2),
         (["recipe.lr='${batch}'", "batch=4,8"], 1),
-        (["norm=bn,gn,ln", "model=resnet8,resnet14", "recipe.lr=0.1,0.2", "norm.eps=1e-4"], 12),
-        (["norm=bn,gn", "model=resnet8,resnet14", "precision=32-true,64-true"], 8),
+        (["norm=bn,gn,ln", "model=resnet8,resnet14", "recipe.lr=0.1,0.2"], 2),
+        (["norm=bn,gn,ln", "model=resnet8,resnet14", "recipe.lr=0.1,0.2", "norm.eps=1e-4"], 6),
+        (["norm=bn,gn", "model=resnet8,resnet14", "precision=32-true,64-true"], 2),
+        (["norm=bn,gn", "recipe.lr='${batch}'"], 2),
+        (["norm=bn,gn", "trainer=cpu,gpu"], 2),
     ],
 )
 def test_cells_share_compositions(
@@ -39,7 +44,7 @@ def test_cells_share_compositions(
 
     monkeypatch.setattr(sweeper, "setup", record)
     compose(["-m", *words])
-    assert len(sweepers[0].compositions) == compositions
+    assert sum(map(len, sweepers[0].compositions.values())) == compositions
 
 
 def test_hydras_own_configuration_is_copied_once_a_composition(
@@ -56,6 +61,70 @@ def test_hydras_own_configuration_is_copied_once_a_composition(
     few = len(copies)
     compose(["-m", "norm=bn,gn", "batch=2,4,8", "seed=range(0,5)"])
     assert len(copies) == 2 * few
+
+
+@pytest.mark.parametrize("group", GROUPS)
+def test_a_grid_has_the_cells_of_its_single_runs(group: str) -> None:
+    choices = [f"{group}={name}" for name in files.names(CONF / group)[::4]]
+    values = ",".join(choice.partition("=")[2] for choice in choices)
+    cells, _ = compose(
+        ["-m", f"{group}={values}", "reg=none,extra" if group == "norm" else "seed=0"]
+    )
+    levels = ["reg=none", "reg=extra"] if group == "norm" else ["seed=0"]
+    alone = [compose([choice, level])[0][0] for choice in choices for level in levels]
+    assert [replace(each, command_seeds=1) for each in cells] == alone
+
+
+@pytest.mark.parametrize(
+    "path", sorted(CONF.glob("*/*.yaml")), ids=lambda path: f"{path.parent.name}/{path.stem}"
+)
+def test_a_file_of_conf_fills_its_own_group_alone(path: Path) -> None:
+    content = files.load(path)
+    assert all("/" not in base and "@" not in base for base in content.get("defaults", []))
+    assert "@package" not in path.read_text() or not content.keys() & set(GROUPS)
+
+
+BN = (CONF / "norm/bn.yaml").read_text()
+OWN = {
+    "sweeps/own.yaml": "# @package _global_\nnorm:\n  eps: 1e-5\n",  # the value that bn has anyway
+    "sweeps/based.yaml": "# @package _global_\ndefaults:\n  - own\n",
+    "norm/based.yaml": "defaults: [bn, _self_]\nmomentum: 0.2\n",
+    "norm/follows.yaml": BN.replace("0.1", "${recipe.momentum}"),
+    "recipe/own.yaml": "defaults:\n  - demo\n  - override /norm@_global_.norm: gn\n  - _self_\n",
+}
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["sweeps=own", "norm=bn,frn,gn"],
+        ["sweeps=based", "norm=bn,frn"],
+        ["norm=bn,based", "reg=none,extra"],
+        ["norm=bn,follows"],
+        ["norm=bn,gn", "recipe=own,demo"],
+        ["norm=gn,bn", "init_from=reg:extra@1"],
+        ["norm=gn,bn", "norm.eps=1e-4"],
+    ],
+    ids=" ".join,
+)
+def test_a_file_of_the_users_may_fill_other_groups(words: list[str], tmp_path: Path) -> None:
+    for name, content in OWN.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(content)
+    base = ["--config-dir", str(tmp_path)]
+    together = _outcome([*base, "-m", *words])
+    values = [
+        [f"{key}={value}" for value in values.split(",")]
+        for key, _, values in (word.partition("=") for word in words)
+    ]
+    assert together == [_outcome([*base, *cell])[0] for cell in product(*values)]
+
+
+def _outcome(words: list[str]) -> list[Cell | str]:
+    try:
+        return [replace(cell, command_seeds=1) for cell in compose(words)[0]]
+    except BadInput as error:
+        return [str(error)]
 
 
 def test_a_file_of_one_group_may_override_another_group(tmp_path: Path) -> None:

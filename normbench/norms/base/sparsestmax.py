@@ -13,29 +13,29 @@ from torch import Tensor
 
 
 def sparsemax(v: Tensor) -> Tensor:
-    """Return the point of the simplex that is nearest to `v` (K,)."""
+    """Return the point of the simplex that is nearest to each `v` (..., K)."""
     ordered = torch.sort(v, descending=True).values
-    places = torch.arange(1, len(v) + 1, device=v.device, dtype=v.dtype)
-    excess = torch.cumsum(ordered, dim=0) - 1
+    places = torch.arange(1, v.shape[-1] + 1, device=v.device, dtype=v.dtype)
+    excess = torch.cumsum(ordered, dim=-1) - 1
     # The largest k whose threshold excess_k / k is below the k-th value; k = 1 always is.
-    size = (ordered * places > excess).sum().clamp(min=1)
-    threshold = excess.gather(0, (size - 1)[None]) / size
+    size = (ordered * places > excess).sum(-1, keepdim=True).clamp(min=1)
+    threshold = excess.gather(-1, size - 1) / size
     return (v - threshold).clamp(min=0)
 
 
 def sparsestmax(v: Tensor, radius: Tensor) -> Tensor:
-    """Return the ratios (K,) of the logits `v` at a `radius` ()."""
+    """Return the ratios (..., K) of the logits `v` at a `radius` ()."""
     # After each round the ratios lie on the sphere, or are on a face of one dimension less. A
     # further round changes nothing.
     left = radius.to(v.dtype).square()  # squared radius around the center of the current face
     center = None
-    for _ in range(len(v)):
+    for _ in range(v.shape[-1]):
         v = sparsemax(v)
         face_center = _face_center(v)
         if center is not None:
-            left = (left - (face_center - center).square().sum()).clamp(min=0)
+            left = (left - _squared_length(face_center - center)).clamp(min=0)
         center = face_center
-        squared = (v - center).square().sum()
+        squared = _squared_length(v - center)
         # At a center there is no direction, and at a corner no way to go.
         moves = (squared < left) & (squared > 0)
         scale = torch.sqrt(torch.where(moves, left / torch.where(moves, squared, 1), 1))
@@ -61,8 +61,12 @@ def reference_sparsestmax(v: Tensor, radius: float) -> Tensor:
 
 def _face_center(w: Tensor) -> Tensor:
     """Return the center of the smallest face of the simplex that has `w`."""
-    center: Tensor = (w > 0).to(w.dtype) / (w > 0).sum()
+    center: Tensor = (w > 0).to(w.dtype) / (w > 0).sum(-1, keepdim=True)
     return center
+
+
+def _squared_length(v: Tensor) -> Tensor:
+    return v.square().sum(-1, keepdim=True)
 
 
 def _reference_sparsemax(v: Tensor) -> Tensor:
