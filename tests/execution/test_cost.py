@@ -339,7 +339,7 @@ def test_the_command_says_what_a_sweep_costs(
     assert lines[3].endswith(" 2,000 measured")
     assert "all " in lines[13]
     assert lines[15].endswith(" hours of 1 x cpu, as measured")
-    assert lines[16].startswith(f"1 finished below runs={tmp_path}, 19 left: about 0.71 hours")
+    assert lines[16].startswith(f"1 finished below runs={tmp_path}, 19 left: about 0.36 hours")
 
 
 def test_a_grid_needs_no_flag_and_an_estimate_no_rows(capsys: pytest.CaptureFixture[str]) -> None:

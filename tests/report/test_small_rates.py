@@ -8,7 +8,6 @@ import pytest
 from normbench import results
 from normbench.config.compose import compose
 from normbench.config.files import ROOT, SWEEPS, names
-from support.slow import slow_except
 
 PILOTS = ROOT / "reports" / "studies" / "pilots"
 #: These measure speed, and need not learn.
@@ -38,7 +37,8 @@ def tuned() -> dict[str, float]:
     return chosen
 
 
-@pytest.mark.parametrize("name", slow_except(SMALL, ["sn_1_small", "nf_2_small"]))
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SMALL)
 def test_a_small_sweep_has_the_rates_of_the_pilot(name: str) -> None:
     cells, _ = compose(["-m", f"sweeps={name}", "seed=0"])
     for cell in cells:
