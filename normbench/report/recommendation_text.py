@@ -30,6 +30,7 @@ METHOD = (
     "runs that train beside others slow each other down."
 )
 MOST_NORMS = 4  # in the command that measures time
+MOST_DESCRIBED, NEAREST = 8, 3  # significantly worse normalizers with all their numbers; of more, 3
 
 
 class Standing(NamedTuple):
@@ -82,7 +83,7 @@ def verdict_texts(column: Recommendation, decimals: int) -> list[str]:
     compared = (*column.good, *column.worse)
     verdicts = {
         "Not significantly worse": [describe(each, decimals) for each in column.good[1:]],
-        "Significantly worse": [describe(each, decimals) for each in column.worse],
+        "Significantly worse": _describe_worse(column.worse, decimals),
         "Not testable with one seed or equal results": [
             describe(each, decimals) for each in column.unsure
         ],
@@ -95,6 +96,18 @@ def verdict_texts(column: Recommendation, decimals: int) -> list[str]:
         ],
     }
     return [f"{verdict}: {'; '.join(each)}" for verdict, each in verdicts.items() if each]
+
+
+def _describe_worse(worse: Sequence[Candidate], decimals: int) -> list[str]:
+    """Return all with their numbers, of many only the nearest; a table has the others' numbers."""
+    described = [describe(each, decimals) for each in worse]
+    if len(worse) <= MOST_DESCRIBED:
+        return described
+    others = worse[NEAREST:]
+    lower = [each.lower.value for each in others if each.lower]
+    ends = f"{_number(min(lower), decimals)} to {_number(max(lower), decimals)} lower"
+    names = ", ".join(each.name for each in others)
+    return [*described[:NEAREST], f"{len(others)} others, {ends}: {names}"]
 
 
 def _interval(effect: Effect, decimals: int) -> str:

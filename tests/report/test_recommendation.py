@@ -63,6 +63,23 @@ def test_a_sentence_for_several_batches_says_how_much_worse_the_only_other_one_i
     assert at_2.worse[0].name == "bn"
 
 
+def test_of_many_worse_normalizers_the_nearest_are_described() -> None:
+    names = ["gn", "bn", "ln", "in", "frn", "rms", "dyt", "gn_pn", "gn_ws", "evonorm_s0"]
+    rows = [
+        row
+        for place, name in enumerate(names)
+        for row in runs(name, 4, [80.0 - place + step / 10 for step in range(3)])
+    ]
+    ((table, (column,)),) = recommending(batch_size_tables(rows))
+    assert len(column.worse) == len(names) - 1
+    sentence = sentences(table, [column])[0]
+    nearest = "; ".join(describe(each, 1) for each in column.worse[:3])
+    others = "6 others, 4.0 to 9.0 lower: frn, rms, dyt, gn_pn, gn_ws, evonorm_s0."
+    assert sentence.endswith(f"Significantly worse: {nearest}; {others}")
+    ((table, (column,)),) = recommending(batch_size_tables(rows[:-3]))
+    assert "others" not in sentences(table, [column])[0]
+
+
 def test_the_recommendation_has_a_line_for_each_normalizer() -> None:
     ((_, columns),) = recommending(batch_size_tables(RUNS))
     lines = standings(columns, 1)
