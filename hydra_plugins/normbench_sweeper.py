@@ -20,7 +20,8 @@ from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig
 
 from normbench.config.cells import GROUPS
-from normbench.config.choices import find_file, replaceable_groups, stands_alone
+from normbench.config.choices import exchangeable_groups, find_file
+from normbench.config.files import CONF
 
 #: Keys whose plain numbers need no composition of their own: they choose no file.
 NUMBERS = ("batch", "workers", "global_batch", "seed")
@@ -35,10 +36,10 @@ Grid: TypeAlias = Mapping[str, tuple[Override, int]]
 class NormbenchSweeper(Sweeper):
     """Pass each cell of a grid to the task function instead of launching it.
 
-    The task function is called as `task(config, numbers, names)`, once a cell, in the order of the
-    command line; `config` has Hydra's part, too. Hydra takes some 100 ms for a composition, so
-    cells share one `config` if they differ in plain numbers alone, and in choices whose file can
-    take the place of the composed one; `numbers` and `names` have the cell's own.
+    The task function is called as `task(config, numbers, exchanged)`, once a cell, in the order of
+    the command line; `config` has Hydra's part, too. Hydra takes some 100 ms for a composition, so
+    cells share one `config` if they differ in plain numbers and in exchangeable choices alone;
+    `numbers` and `exchanged` have the cell's own.
 
     Args:
         params: words of the grid in a file of sweeps/; those of the command line follow them.
@@ -46,7 +47,7 @@ class NormbenchSweeper(Sweeper):
 
     def __init__(self, params: Mapping[str, Any] | None = None) -> None:
         self.params = dict(params or {})
-        self.compositions: dict[tuple[str, ...], list[Composition]] = {}
+        self.compositions: dict[tuple[str, ...], list[SharedComposition]] = {}
 
     def setup(
         self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig
@@ -75,21 +76,21 @@ class NormbenchSweeper(Sweeper):
                 numbers = {key: word for key, word in cell.items() if _is_number(key, word)}
                 values = {key: int(word.partition("=")[2]) for key, word in numbers.items()}
                 composition = self._compose(cell)
-                self.task(composition.config, values, composition.replaced(_names(cell)))
+                self.task(composition.config, values, composition.exchanged(_names(cell)))
 
-    def _compose(self, cell: Mapping[str, str]) -> "Composition":
-        """Return a composition for a cell; others that differ in what it can replace share it."""
+    def _compose(self, cell: Mapping[str, str]) -> "SharedComposition":
+        """Return the composition of a cell, which may be that of another one."""
         names = _names(cell)
         numbers = {key for key, word in cell.items() if _is_number(key, word)}
         # Cells of one composition give the same number keys, with values of their own.
         rest = (word for key, word in cell.items() if key not in numbers | names.keys())
-        alike = self.compositions.setdefault((*rest, *sorted(numbers), *sorted(names)), [])
-        for composition in alike:
+        candidates = self.compositions.setdefault((*rest, *sorted(numbers), *sorted(names)), [])
+        for composition in candidates:
             if composition.serves(names):
                 return composition
         config = self.loader.load_sweep_config(self.master_config, list(cell.values()))
-        alike.append(Composition(config, names))
-        return alike[-1]
+        candidates.append(SharedComposition(config, names))
+        return candidates[-1]
 
     def _parse_grid(self, words: Sequence[str]) -> Grid:
         """Return the parsed words of a grid by their keys; the last word of a key counts.
@@ -104,42 +105,44 @@ class NormbenchSweeper(Sweeper):
         }
 
 
-class Composition:
-    """A configuration as Hydra composed it, for all cells that can be made of it.
+class SharedComposition:
+    """A configuration that Hydra composed, for all cells that differ in exchangeable choices.
 
     Args:
         config: the configuration.
-        names: of the groups that the cell chooses and gives no option of.
+        names: the choice of each group of which the cell gives no option.
     """
 
     def __init__(self, config: DictConfig, names: Mapping[str, str]) -> None:
         self.config, self.names = config, names
-        self.replaceable = replaceable_groups(config, names)
-        self.takes: dict[tuple[str, str], bool] = {}
+        self.exchangeable = exchangeable_groups(config)
+        self.ours: dict[tuple[str, str], bool] = {}  # is a choice a file of conf/
 
-    def replaced(self, names: Mapping[str, str]) -> dict[str, str]:
-        """Return those of `names` that another file than the composed one has."""
+    def exchanged(self, names: Mapping[str, str]) -> dict[str, str]:
+        """Return the choices that differ from the composed ones."""
         return {group: name for group, name in names.items() if name != self.names[group]}
 
     def serves(self, names: Mapping[str, str]) -> bool:
-        """Return True if the files of these choices can take the place of the composed ones."""
-        return all(self._takes(*choice) for choice in self.replaced(names).items())
+        """Return True if files of conf/ can take the place of the composed choices."""
+        return all(
+            group in self.exchangeable and self._is_ours(group, name)
+            for group, name in self.exchanged(names).items()
+        )
 
-    def _takes(self, group: str, name: str) -> bool:
-        if (group, name) not in self.takes:  # a grid asks for the same few names in each cell
+    def _is_ours(self, group: str, name: str) -> bool:
+        if (group, name) not in self.ours:  # a grid asks for the same few names in each cell
             path = find_file(self.config.hydra, group, name)
-            found = path is not None and stands_alone(path)
-            self.takes[group, name] = found and group in self.replaceable
-        return self.takes[group, name]
+            self.ours[group, name] = path is not None and path.is_relative_to(CONF)
+        return self.ours[group, name]
 
 
 def _names(cell: Mapping[str, str]) -> dict[str, str]:
-    """Return the name chosen in each group that no other word of the cell changes."""
-    changed = {re.split("[.@]", _key(key))[0] for key in cell if key not in GROUPS}
+    """Return the choice of each group of which the cell gives no option."""
+    with_options = {re.split("[.@]", _key(key))[0] for key in cell if key not in GROUPS}
     return {
         group: cell[group].partition("=")[2]
         for group in GROUPS
-        if group in cell and group not in changed
+        if group in cell and group not in with_options
     }
 
 

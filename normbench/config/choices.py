@@ -1,12 +1,11 @@
-"""Find the yaml files that Hydra chose, and which choices a grid can replace without Hydra.
+"""Find the yaml files that Hydra chose, and which choices of a grid can be exchanged without it.
 
 Hydra takes 0.1 s for a composition, and 30 normalizers on two data sets with and without
-regularization would need 120 of them. Where one file alone fills a group, another file can take its
-place as it is.
+regularization would need 120 of them. A file of conf/ sets the options of its own group alone, so
+it can take the place of another one.
 """
 
 import re
-from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -17,9 +16,13 @@ from omegaconf import DictConfig, OmegaConf
 from normbench.config.cells import GROUPS
 from normbench.config.files import CONF, load, load_options, unverified
 
+#: Interpolations that do not follow from options and choices: variables of the environment, and
+#: what a launcher has by default.
+_FIXED = r"oc\.env:|hydra\.(sweep\.dir|job\.name)\}"
+
 
 def find_file(hydra: HydraConf, group: str, name: str) -> Path | None:
-    """Return the yaml file that Hydra found for a choice; None if it has one of its own."""
+    """Return the yaml file that Hydra found for a choice; None if it comes with Hydra."""
     for source in hydra.runtime.config_sources:
         path = Path(source.path) / group / f"{name}.yaml"
         if source.schema == "file" and path.is_file():
@@ -38,33 +41,32 @@ def _read(path: Path, _time: int) -> tuple[dict[str, Any], frozenset[str]]:
     return load_options(path), unverified(path)
 
 
-def stands_alone(path: Path) -> bool:
-    """Return True if a file has no other one as its base, and fills no group but its own."""
-    text = path.read_text()
-    return not ("@package" in text or "${" in text or "defaults" in load(path))
-
-
-def replaceable_groups(config: DictConfig, typed: Mapping[str, str]) -> frozenset[str]:
-    """Return the groups of a configuration that are the content of the chosen file, no more.
+def exchangeable_groups(config: DictConfig) -> frozenset[str]:
+    """Return the groups in which a file of conf/ can take the place of the chosen one.
 
     Args:
         config: as composed by Hydra, with its own part.
-        typed: the names of groups in the command line.
     """
-    choices = {str(group): name for group, name in config.hydra.runtime.choices.items()}
+    hydra = config.hydra
     options = OmegaConf.masked_copy(config, [str(key) for key in config if key != "hydra"])
-    # An option may follow from the name of a choice, and a run may go on from a similar one.
-    if re.search(r"\$\{(?!oc\.)", repr(OmegaConf.to_container(options))) or options.init_from:
+    texts = repr([OmegaConf.to_container(part) for part in (options, hydra.launcher)])
+    # An option may follow from another one, and a run may begin with a similar one.
+    if re.search(rf"\$\{{(?!{_FIXED})", texts) or options.get("init_from"):
         return frozenset()
-    filled: set[str] = set()  # by the sweep
-    for group, name in choices.items():
-        path = find_file(config.hydra, group, name) if name and "/" not in group else None
-        if path is None or path.is_relative_to(CONF) or stands_alone(path):
+    groups_of_sweep: set[str] = set()
+    for group, name in hydra.runtime.choices.items():
+        path = find_file(hydra, str(group).partition("@")[0], name) if name else None
+        if path is None or path.is_relative_to(CONF):
             continue
-        content = load(path)
-        others = [key for entry in content.get("defaults", []) for key in entry]
-        if group != "sweeps" or not all(str(key).startswith("override ") for key in others):
-            return frozenset()
-        filled.update(content)
-    free = (group for group in GROUPS if group not in filled)
-    return frozenset(group for group in free if choices[group] == typed.get(group))
+        if group != "sweeps" or not _sets_keys_alone(path):
+            return frozenset()  # a file of the user's may set options of any group
+        groups_of_sweep.update(load(path))
+    return frozenset(GROUPS) - groups_of_sweep
+
+
+def _sets_keys_alone(sweep: Path) -> bool:
+    """Return True if a sweep sets the options that its keys name, and extends no other file."""
+    # A choice of a group in `defaults` is among Hydra's choices; a base is not.
+    bases = [each for each in load(sweep).get("defaults") or [] if isinstance(each, str)]
+    headers = re.findall(r"@package\s+(\S+)", sweep.read_text())
+    return headers == ["_global_"] and set(bases) <= {"_self_"}

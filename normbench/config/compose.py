@@ -47,7 +47,7 @@ from normbench.config.start import described_run, is_id, split_start
 from normbench.errors import BadInput
 
 #: Interpolations that give every cell of a composition the same value.
-_CONSTANT = r"hydra[.:]|oc\.|\."
+_CONSTANT = r"hydra[.:]|oc\.env:"
 
 
 def compose(arguments: list[str]) -> tuple[list[Cell], Settings | None]:
@@ -64,19 +64,19 @@ def compose(arguments: list[str]) -> tuple[list[Cell], Settings | None]:
         require_sound(folder)
     compositions: dict[int, Composition] = {}
     starts: Starts = {}
-    composed: list[tuple[Composition, Mapping[str, int], Mapping[str, str]]] = []
+    composed: list[tuple[Composition, tuple[Mapping[str, int], Mapping[str, str]]]] = []
 
     # Hydra calls it for a single run, hydra_plugins/normbench_sweeper.py for each cell of a grid.
     # hydra.main returns None, so cells leave it by a list.
     def collect(
         config: DictConfig,
         numbers: Mapping[str, int] = MappingProxyType({}),
-        names: Mapping[str, str] = MappingProxyType({}),
+        exchanged: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         if id(config) not in compositions:
             loader = GlobalHydra.instance().config_loader()
             compositions[id(config)] = Composition(config, loader, starts)
-        composed.append((compositions[id(config)], numbers, names))
+        composed.append((compositions[id(config)], (numbers, exchanged)))
 
     words = [_as_list_of_one(word) if line.multirun else word for word in line.overrides]
     if line.multirun and sys.stderr.isatty():
@@ -91,7 +91,7 @@ def compose(arguments: list[str]) -> tuple[list[Cell], Settings | None]:
             if end.code:
                 raise BadInput("--package names a part of the configuration, as norm") from None
         # Not inside of `collect`: Hydra would print a line of its own about an error there.
-        parsed = [composition.parse(numbers, names) for composition, numbers, names in composed]
+        parsed = [composition.parse(*differences) for composition, differences in composed]
     if not parsed:
         return [], None
     if len(composed) == 1:
@@ -140,7 +140,6 @@ class Composition:
 
     def __init__(self, config: DictConfig, loader: ConfigLoader, starts: Starts) -> None:
         self.loader, self.starts = loader, starts
-        self._chosen: dict[tuple[str, str], tuple[dict[str, Any], frozenset[str]]] = {}
         keys = [str(key) for key in config if key != "hydra"]
         self.config = OmegaConf.masked_copy(config, keys)
         self.whole = config if "hydra" in config else None  # a single run comes without it
@@ -167,26 +166,14 @@ class Composition:
         path = find_file(self.hydra, group, name)
         return ({}, frozenset()) if path is None else read_choice(path)
 
-    def _choose(self, group: str, name: str) -> tuple[dict[str, Any], frozenset[str]]:
-        """Return the content of another choice, and its unverified options.
-
-        Raises:
-            BadInput: it cannot be used.
-        """
-        if (group, name) not in self._chosen:
-            require_name(group, name)
-            self._chosen[group, name] = self._read_choice(group, name)
-            require_usable(group, self._chosen[group, name][0])
-        return self._chosen[group, name]
-
     def parse(
-        self, numbers: Mapping[str, int], names: Mapping[str, str] = MappingProxyType({})
+        self, numbers: Mapping[str, int], exchanged: Mapping[str, str] = MappingProxyType({})
     ) -> tuple[Cell, Settings]:
         """Return a cell, and the settings of its command line.
 
         Args:
             numbers: of the cell, as batch.
-            names: of choices that differ from those of the composition.
+            exchanged: names of the choices that differ from those of the composition.
         """
         if self._follows_numbers:
             for key, number in numbers.items():
@@ -195,16 +182,16 @@ class Composition:
         else:
             config = {**self._resolved, **numbers}
         contents, unverified = self._yamls
-        if names:
-            chosen = {group: self._choose(group, name) for group, name in names.items()}
-            contents = contents | {group: content for group, (content, _) in chosen.items()}
-            unverified = unverified | {group: options for group, (_, options) in chosen.items()}
-            config |= {group: contents[group] for group in names}
+        for group, name in exchanged.items():
+            content, without_source = self._read_choice(group, name)
+            contents = {**contents, group: content}
+            unverified = {**unverified, group: without_source}
+            config[group] = content
         config.pop("grids", None)  # of a file of sweeps/, which the sweeper reads
         start = self._compose_start(config.get("init_from"), numbers)
         if start is not None:
             config["init_from"] = f"{start.id}@{split_start(config['init_from'])[1]}"
-        cell, settings = parse(config, {**self.choices, **names}, contents, unverified)
+        cell, settings = parse(config, {**self.choices, **exchanged}, contents, unverified)
         title = "" if start is None else start.title
         return replace(cell, start=title), replace(settings, launcher=self._launcher)
 

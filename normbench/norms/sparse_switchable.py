@@ -103,7 +103,6 @@ class SparseSwitchableNormAct(SwitchableNormAct):
         return self.get_buffer(names[0]), self.get_buffer(names[-1])
 
     def ratios(self) -> tuple[Tensor, Tensor]:
-        # Both at once: on three numbers, a call takes longer than what it computes.
         ratios = sparsestmax(upcast(torch.stack(self._logits())), self.progress)
         fixed = torch.stack(self._fixed())
         p, q = torch.where(fixed.any(-1, keepdim=True), fixed.to(ratios.dtype), ratios)

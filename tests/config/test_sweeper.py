@@ -1,5 +1,7 @@
-"""The Sweeper plugin: how often it composes."""
+"""The Sweeper plugin: how often it composes, and that shared compositions change no cell."""
 
+import re
+from collections.abc import Sequence
 from dataclasses import replace
 from importlib import import_module
 from itertools import product
@@ -65,32 +67,41 @@ def test_hydras_own_configuration_is_copied_once_a_composition(
 
 @pytest.mark.parametrize("group", GROUPS)
 def test_a_grid_has_the_cells_of_its_single_runs(group: str) -> None:
-    choices = [f"{group}={name}" for name in files.names(CONF / group)[::4]]
-    values = ",".join(choice.partition("=")[2] for choice in choices)
-    cells, _ = compose(
-        ["-m", f"{group}={values}", "reg=none,extra" if group == "norm" else "seed=0"]
-    )
-    levels = ["reg=none", "reg=extra"] if group == "norm" else ["seed=0"]
-    alone = [compose([choice, level])[0][0] for choice in choices for level in levels]
-    assert [replace(each, command_seeds=1) for each in cells] == alone
+    other = "seed=0,1" if group == "reg" else "reg=none,extra"
+    require_single_runs([f"{group}={','.join(files.names(CONF / group)[::5])}", other])
 
 
 @pytest.mark.parametrize(
-    "path", sorted(CONF.glob("*/*.yaml")), ids=lambda path: f"{path.parent.name}/{path.stem}"
+    "path",
+    sorted(CONF.glob("*/*.yaml")),
+    ids=lambda path: f"{path.parent.name}/{path.stem}",
 )
-def test_a_file_of_conf_fills_its_own_group_alone(path: Path) -> None:
-    content = files.load(path)
-    assert all("/" not in base and "@" not in base for base in content.get("defaults", []))
-    assert "@package" not in path.read_text() or not content.keys() & set(GROUPS)
+def test_a_file_of_conf_sets_no_option_of_another_group(path: Path) -> None:
+    content, headers = files.load(path), re.findall(r"@package\s+(\S+)", path.read_text())
+    for base in content.get("defaults", []):
+        assert isinstance(base, str)
+        assert not {"/", "@"} & set(base)
+    if path.parent.name in GROUPS:
+        assert not headers
+        assert "${" not in path.read_text()
+    else:
+        assert headers in ([], ["_global_"])
+        assert not content.keys() & set(GROUPS)
 
 
-BN = (CONF / "norm/bn.yaml").read_text()
+BN, DIGITS = ((CONF / name).read_text() for name in ("norm/bn.yaml", "data/digits.yaml"))
+EPS = "eps: 1e-5\n"  # the value that bn has anyway, and others have not
+GLOBAL = "# @package _global_\n"
 OWN = {
-    "sweeps/own.yaml": "# @package _global_\nnorm:\n  eps: 1e-5\n",  # the value that bn has anyway
-    "sweeps/based.yaml": "# @package _global_\ndefaults:\n  - own\n",
-    "norm/based.yaml": "defaults: [bn, _self_]\nmomentum: 0.2\n",
+    "sweeps/own.yaml": f"{GLOBAL}norm:\n  {EPS}",
+    "sweeps/based.yaml": f"{GLOBAL}defaults:\n  - own\n",
+    "sweeps/mixed.yaml": f"{GLOBAL}defaults:\n  - /norm/extra@norm: own\n",
+    "sweeps/elsewhere.yaml": f"# @package norm\n{EPS}",
     "norm/follows.yaml": BN.replace("0.1", "${recipe.momentum}"),
-    "recipe/own.yaml": "defaults:\n  - demo\n  - override /norm@_global_.norm: gn\n  - _self_\n",
+    "norm/missing.yaml": BN.replace("1e-5", "???"),
+    "norm/extra/own.yaml": f"# @package norm\n{EPS}",
+    "own/extra/own.yaml": f"{GLOBAL}norm:\n  {EPS}",
+    "data/own.yaml": f"defaults:\n  - override /reg@_global_.reg: extra\n{DIGITS}",
 }
 
 
@@ -99,32 +110,57 @@ OWN = {
     [
         ["sweeps=own", "norm=bn,frn,gn"],
         ["sweeps=based", "norm=bn,frn"],
-        ["norm=bn,based", "reg=none,extra"],
-        ["norm=bn,follows"],
-        ["norm=bn,gn", "recipe=own,demo"],
-        ["norm=gn,bn", "init_from=reg:extra@1"],
+        ["sweeps=mixed", "norm=bn,frn"],
+        ["sweeps=elsewhere", "norm=bn,frn"],
+        ["norm=bn,follows", "reg=none,extra"],
+        ["norm=bn,missing"],
+        ["norm=bn,frn", "+norm/extra=own"],
+        ["norm=bn,frn", "+own/extra=own"],
+        ["data=digits,own", "norm=bn,frn"],
+        ["norm=frn,bn", "init_from=reg:extra@1"],
         ["norm=gn,bn", "norm.eps=1e-4"],
+        ["norm=bn,gn", "model.width='${oc.select:norm.groups}'"],
+        ["norm=bn,gn", "logger.project='${oc.select:norm._target_}'"],
+        ["batch=4,8", "recipe.lr='${oc.select:batch}'"],
+        ["batch=4,8", "recipe.lr='${..batch}'"],
+        ["~norm", "model=resnet8,resnet14"],
     ],
     ids=" ".join,
 )
-def test_a_file_of_the_users_may_fill_other_groups(words: list[str], tmp_path: Path) -> None:
+def test_a_choice_is_not_exchanged_where_other_options_follow_from_it(
+    words: list[str], tmp_path: Path
+) -> None:
     for name, content in OWN.items():
-        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).parent.mkdir(exist_ok=True, parents=True)
         (tmp_path / name).write_text(content)
-    base = ["--config-dir", str(tmp_path)]
-    together = _outcome([*base, "-m", *words])
+    require_single_runs(words, ["--config-dir", str(tmp_path)])
+
+
+def require_single_runs(words: list[str], base: Sequence[str] = ()) -> None:
+    """Compare the cells of a grid with those composed one by one, and errors with the first."""
     values = [
-        [f"{key}={value}" for value in values.split(",")]
-        for key, _, values in (word.partition("=") for word in words)
+        [f"{key}{sign}{value}" for value in values.split(",")]
+        for key, sign, values in (word.partition("=") for word in words)
     ]
-    assert together == [_outcome([*base, *cell])[0] for cell in product(*values)]
+    singles = [_outcome([*base, *cell]) for cell in product(*values)]
+    errors = [single for single in singles if isinstance(single, str)]
+    expected = errors[0] if errors else [cell for single in singles for cell in single]
+    assert _outcome([*base, "-m", *words]) == expected
 
 
-def _outcome(words: list[str]) -> list[Cell | str]:
+def _outcome(words: list[str]) -> list[Cell] | str:
+    """Return the cells of a command line, or why it is refused."""
     try:
         return [replace(cell, command_seeds=1) for cell in compose(words)[0]]
     except BadInput as error:
-        return [str(error)]
+        return str(error)
+
+
+def test_values_of_a_launcher_that_differ_are_refused() -> None:
+    pytest.importorskip("hydra_plugins.hydra_submitit_launcher")
+    words = ["hydra/launcher=slurm", "hydra.launcher.cpus_per_task='${model.depth}'"]
+    with pytest.raises(BadInput, match="give one value"):
+        compose(["-m", "model=resnet8,resnet14", *words])
 
 
 def test_a_file_of_one_group_may_override_another_group(tmp_path: Path) -> None:

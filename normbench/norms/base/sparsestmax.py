@@ -13,7 +13,7 @@ from torch import Tensor
 
 
 def sparsemax(v: Tensor) -> Tensor:
-    """Return the point of the simplex that is nearest to each `v` (..., K)."""
+    """Return the point of the simplex that is nearest to each vector of `v` (..., K)."""
     ordered = torch.sort(v, descending=True).values
     places = torch.arange(1, v.shape[-1] + 1, device=v.device, dtype=v.dtype)
     excess = torch.cumsum(ordered, dim=-1) - 1
