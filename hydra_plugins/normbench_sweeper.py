@@ -6,7 +6,7 @@ here, without an `__init__.py`, and conf/hydra/sweeper/normbench.yaml names its 
 
 import itertools
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence, Set
 from decimal import Decimal
 from fractions import Fraction
 from math import ceil, isfinite, prod
@@ -66,22 +66,28 @@ class NormbenchSweeper(Sweeper):
         grids = [self._parse_grid(words)]
         _require_size(grids)  # before a single value is written out
         typed = {_key(word) for word in arguments}
-        first = self._compose(next(_cells(grids[0]))).config
+        cell = next(_cells(grids[0]))
+        first = self._compose(cell, _numbers(cell).keys(), _names(cell)).config
         for grid in _further_grids(first, self.params):
             kept = [word for word in words if f"~{_key(word)}" not in grid]
             grids.append(self._parse_grid([*kept, *_untyped_words(grid, typed)]))
         _require_size(grids)
         for grid in grids:
             for cell in _cells(grid):
-                numbers = {key: word for key, word in cell.items() if _is_number(key, word)}
-                values = {key: int(word.partition("=")[2]) for key, word in numbers.items()}
-                composition = self._compose(cell)
-                self.task(composition.config, values, composition.exchanged(_names(cell)))
+                numbers, names = _numbers(cell), _names(cell)
+                composition = self._compose(cell, numbers.keys(), names)
+                self.task(composition.config, numbers, composition.exchanged(names))
 
-    def _compose(self, cell: Mapping[str, str]) -> "SharedComposition":
-        """Return the composition of a cell, which may be that of another one."""
-        names = _names(cell)
-        numbers = {key for key, word in cell.items() if _is_number(key, word)}
+    def _compose(
+        self, cell: Mapping[str, str], numbers: Set[str], names: Mapping[str, str]
+    ) -> "SharedComposition":
+        """Return the composition of a cell, which may be that of another one.
+
+        Args:
+            cell: its words by their keys.
+            numbers: keys that have plain numbers.
+            names: the choice of each group of which the cell gives no option.
+        """
         # Cells of one composition give the same number keys, with values of their own.
         rest = (word for key, word in cell.items() if key not in numbers | names.keys())
         candidates = self.compositions.setdefault((*rest, *sorted(numbers), *sorted(names)), [])
@@ -134,6 +140,11 @@ class SharedComposition:
             path = find_file(self.config.hydra, group, name)
             self.ours[group, name] = path is not None and path.is_relative_to(CONF)
         return self.ours[group, name]
+
+
+def _numbers(cell: Mapping[str, str]) -> dict[str, int]:
+    """Return the plain numbers of a cell by their keys."""
+    return {key: int(word.partition("=")[2]) for key, word in cell.items() if _is_number(key, word)}
 
 
 def _names(cell: Mapping[str, str]) -> dict[str, str]:

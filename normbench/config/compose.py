@@ -159,12 +159,10 @@ class Composition:
             if name and not group.startswith("hydra/"):
                 if isinstance(name, str):  # `parse` refuses a list of names
                     require_name(group, name)
-                contents[group], without_source[group] = self._read_choice(group, name)
+                path = find_file(self.hydra, group, name)
+                chosen = ({}, frozenset()) if path is None else read_choice(path)
+                contents[group], without_source[group] = chosen
         return contents, without_source
-
-    def _read_choice(self, group: str, name: str) -> tuple[dict[str, Any], frozenset[str]]:
-        path = find_file(self.hydra, group, name)
-        return ({}, frozenset()) if path is None else read_choice(path)
 
     def parse(
         self, numbers: Mapping[str, int], exchanged: Mapping[str, str] = MappingProxyType({})
@@ -173,7 +171,8 @@ class Composition:
 
         Args:
             numbers: of the cell, as batch.
-            exchanged: names of the choices that differ from those of the composition.
+            exchanged: names of the choices that differ from those of the composition: files of
+                conf/.
         """
         if self._follows_numbers:
             for key, number in numbers.items():
@@ -183,7 +182,7 @@ class Composition:
             config = {**self._resolved, **numbers}
         contents, unverified = self._yamls
         for group, name in exchanged.items():
-            content, without_source = self._read_choice(group, name)
+            content, without_source = read_choice(CONF / group / f"{name}.yaml")
             contents = {**contents, group: content}
             unverified = {**unverified, group: without_source}
             config[group] = content

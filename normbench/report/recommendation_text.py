@@ -30,7 +30,8 @@ METHOD = (
     "runs that train beside others slow each other down."
 )
 MOST_NORMS = 4  # in the command that measures time
-MOST_DESCRIBED, NEAREST = 8, 3  # significantly worse normalizers with all their numbers; of more, 3
+#: Up to 8 significantly worse normalizers have all their numbers, of more only the nearest 3.
+MOST_DESCRIBED, NEAREST = 8, 3
 
 
 class Standing(NamedTuple):
