@@ -1,4 +1,5 @@
-"""Figures of tables: over images per worker, over epochs (curves), over the size of the network.
+"""Figures of tables: over images per worker or another number, over epochs (curves), over the size
+of the network.
 
 Panels stand below each other, so that a figure is narrow enough for a telephone. In an SVG, lines,
 points and the keys of a legend carry the label of their line (data-line), and points their numbers.
@@ -29,15 +30,16 @@ from normbench.errors import DamagedFile, leave_out
 from normbench.report.effects import draw_effects
 from normbench.report.figure_files import COLOURS, RC_PARAMS, Files, artist_id, save_figure
 from normbench.report.figure_kinds import (
-    BATCH,
     CURVES,
     EFFECTS,
+    LINES,
     MAP,
+    SENSITIVITY,
     SIZES,
     FileFormat,
     by_size,
 )
-from normbench.report.heat_map import draw_map
+from normbench.report.heat_map import draw_map, draw_sensitivity
 from normbench.report.metrics import METRICS
 from normbench.report.planned_seeds import confidence
 from normbench.report.statistics import welch_contrast
@@ -85,8 +87,8 @@ class _Line:
         return Line2D([], [], label=self.label, **self.style)
 
 
-def _draw_over_batch(table: Table, _runs: Path) -> Figure:
-    """Draw numbers over images per worker: ours, and below them the paper's."""
+def _draw_lines(table: Table, _runs: Path) -> Figure:
+    """Draw numbers over images per worker, or what columns differ in: ours, then the paper's."""
     kinds = (
         (_has_ours, _draw_ours, f"ours: {setting_title(table)}"),
         (_published, _draw_published, f"the paper's: {short_source(table)}"),
@@ -108,35 +110,36 @@ def _draw_over_batch(table: Table, _runs: Path) -> Figure:
         _share_heights(
             [axes for axes, (each, _) in zip(panels, contents, strict=True) if each == kind]
         )
-    batches = sorted({column.batch for column in table.columns if column.batch})
+    ticks = sorted({x for column in table.columns if (x := table.position(column))})
     for axes in panels:
         axes.set_xscale("log", base=2)
-        axes.xaxis.set_major_locator(FixedLocator(batches))
+        axes.xaxis.set_major_locator(FixedLocator(ticks))
         axes.xaxis.set_minor_locator(NullLocator())
-        axes.set_xticks(batches, [str(batch) for batch in batches])
+        axes.set_xticks(ticks, [f"{x:g}" for x in ticks])
         axes.set_ylabel(fill(table.spec.metric.label, 28))
-    panels[-1].set_xlabel("images per worker")
+    panels[-1].set_xlabel(table.over)
     return figure
 
 
 def _has_ours(table: Table, line: _Line) -> bool:
     pairs = zip(table.columns, line.entries, strict=True)
-    return any(entry.values and column.batch for column, entry in pairs)
+    return any(entry.values and table.position(column) for column, entry in pairs)
 
 
 def _draw_ours(axes: Axes, table: Table, line: _Line) -> None:
     points, decimals = [], table.spec.decimals
     for column, entry in zip(table.columns, line.entries, strict=True):
-        if entry.values and column.batch:
+        x = table.position(column)
+        if entry.values and x:
             center, std = entry.summary
             level = confidence([entry])
             effect = welch_contrast([(1.0, [*entry.values.values()])], level)
-            text = f"{line.label}, {column.batch} images per worker: {center:.{decimals}f}"
+            text = f"{line.label}, {_at(table, x)}: {center:.{decimals}f}"
             if effect.low is not None:
                 ends = f"{effect.low:.{decimals}f}, {effect.high:.{decimals}f}"
                 text += f", {100 * level:g} % interval of the mean [{ends}]"
             # One seed has no deviation, and its bar no length.
-            points.append((column.batch, center, std or 0.0, f"{text}, n = {len(entry.values)}"))
+            points.append((x, center, std or 0.0, f"{text}, n = {len(entry.values)}"))
     _draw_points(axes, line, points)
 
 
@@ -145,31 +148,37 @@ def _draw_published(axes: Axes, table: Table, line: _Line) -> None:
         axes,
         line,
         [
-            (batch, value, error, f"{line.label}, {batch} images per worker, the paper's: {text}")
-            for batch, value, error, text in _published(table, line)
+            (x, value, error, f"{line.label}, {_at(table, x)}, the paper's: {text}")
+            for x, value, error, text in _published(table, line)
         ],
         markerfacecolor="white",
     )
 
 
-def _published(table: Table, line: _Line) -> list[tuple[int, float, float, str]]:
-    """Return batch, number, deviation and text of the paper's numbers in a row."""
+def _at(table: Table, x: float) -> str:
+    """Return a place on the x-axis in words: "4 images per worker", "learning rate 0.1"."""
+    return f"{x} {table.over}" if table.over_batch else f"{table.over} {x:g}"
+
+
+def _published(table: Table, line: _Line) -> list[tuple[float, float, float, str]]:
+    """Return place, number, deviation and text of the paper's numbers in a row."""
     return [
-        (column.batch, number.value, number.error or 0.0, str(number))
+        (x, number.value, number.error or 0.0, str(number))
         for column, entry in zip(table.columns, line.entries, strict=True)
-        if column.batch and (number := entry.published) and number.value is not None
+        if (x := table.position(column)) and (number := entry.published)
+        if number.value is not None
     ]
 
 
 def _draw_points(
-    axes: Axes, line: _Line, points: Sequence[tuple[int, float, float, str]], **marker: Any
+    axes: Axes, line: _Line, points: Sequence[tuple[float, float, float, str]], **marker: Any
 ) -> None:
     """Draw a line with bars, and each point apart, so that it has a text of its own."""
     if not points:
         return
     points = sorted(points)
-    x = [batch * line.dodge for batch, *_ in points]
-    y, errors = ([point[place] for point in points] for place in (1, 2))
+    x = [place * line.dodge for place, *_ in points]
+    y, errors = ([point[part] for point in points] for part in (1, 2))
     bars = axes.errorbar(x, y, errors, capsize=3, **line.style | {"marker": ""})
     for artist in bars.get_children():
         artist.set_gid(artist_id("line", line.label))
@@ -254,10 +263,11 @@ def _draw_sizes(table: Table, _runs: Path) -> Figure:
 
 
 _DRAW: Mapping[str, Callable[[Table, Path], Figure]] = {
-    BATCH: _draw_over_batch,
+    LINES: _draw_lines,
     CURVES: _draw_curves,
     SIZES: _draw_sizes,
     MAP: lambda table, _runs: draw_map(table),
+    SENSITIVITY: lambda table, _runs: draw_sensitivity(table),
     EFFECTS: lambda table, _runs: draw_effects(table),
 }
 

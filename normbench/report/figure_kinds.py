@@ -14,7 +14,8 @@ from normbench.results import read_run_history
 FileFormat = Literal["png", "pdf", "svg"]
 FORMATS: tuple[FileFormat, ...] = ("png", "pdf", "svg")
 # Ends of file names.
-BATCH, MAP, EFFECTS, CURVES, SIZES = "", "-map", "-effects", "-curves", "-sizes"
+LINES, MAP, SENSITIVITY = "", "-map", "-sensitivity"
+EFFECTS, CURVES, SIZES = "-effects", "-curves", "-sizes"
 #: Captions of the figures of probes by kind; `probe_drawings` draws them.
 PROBE_CAPTIONS = {
     "spp": "Signal propagation over residual blocks after the last epoch; first seed.",
@@ -25,9 +26,10 @@ PROBE_CAPTIONS = {
 MIN_MAP_ROWS = 10  # of a map; fewer normalizers are compared by lines
 PROBE_FIGURES = {f"-{kind}": kind for kind in PROBE_CAPTIONS}
 CAPTIONS = {
-    BATCH: "{label} over images per worker: {statistic} and standard deviation over seeds.",
+    LINES: "{label} over {over}: {statistic} and standard deviation over seeds.",
     MAP: "{label}: how much lower each normalizer's mean is than the highest one at each number of "
     "images per worker; framed: the highest, and those not significantly lower.",
+    SENSITIVITY: "{label} over {over}: how much lower each mean is than the highest of its row.",
     EFFECTS: "Differences of {label}: of means, with Welch's interval over seeds.",
     CURVES: "Top-1 accuracy over epochs, mean over seeds: training dotted, validation solid.",
     SIZES: "{label} over parameters and multiply-adds of the network.",
@@ -46,10 +48,12 @@ def figure_kinds(table: Table, runs: Path) -> list[str]:
         curves = any(os.path.lexists(folder / "history.csv") for folder in folders)
     # A single size makes no line.
     sizes = any(len(points) > 1 for points in by_size(table, table.spec.sizes[0]).values())
-    mapped = accuracy and table.spec.compares_norms and len(table.lines) >= MIN_MAP_ROWS
+    many = accuracy and table.drawable and len(table.lines) >= MIN_MAP_ROWS
+    sensitivity = many and not table.over_batch
     drawn = {
-        BATCH: table.drawable,
-        MAP: mapped and table.drawable,
+        LINES: table.drawable and not sensitivity,
+        MAP: many and table.over_batch and table.spec.compares_norms,
+        SENSITIVITY: sensitivity,
         EFFECTS: accuracy and not table.spec.paper and _has_effects(table),
         CURVES: accuracy and curves,
         SIZES: accuracy and sizes,

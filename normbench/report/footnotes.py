@@ -144,7 +144,7 @@ def differences(table: Table) -> list[str]:
 
     Rows that are one computation have none.
     """
-    if not table.drawable:
+    if not table.over_batch:
         return []
     notes = []
     for label, entries in table.lines.items():

@@ -1,12 +1,17 @@
-"""The map: a row for each normalizer, a column for each number of images per worker.
+"""Heat maps: which normalizer is the best, and how much depends on a learning rate.
 
-Each field shows how far the mean lies below the highest one of its column. The fields of the
-highest mean and of all that cannot be told apart from it are framed, so the answer can be read
-without colours; those that were trained with one seed, which tells nothing, have a dotted frame.
+A map of normalizers has a column for each number of images per worker. Each field shows how far the
+mean lies below the highest one of its column. The fields of the highest mean and of all that cannot
+be told apart from it are framed, so the answer can be read without colours; those that were trained
+with one seed, which tells nothing, have a dotted frame.
+
+A map of sensitivity has a column for each learning rate, or what else the columns of a table differ
+in. Each field shows how far the mean lies below the highest one of its row, which is framed.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from statistics import fmean
+from textwrap import fill
 from typing import Any
 
 import matplotlib as mpl
@@ -14,44 +19,92 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from normbench.report.recommendation import Candidate, Recommendation, recommendations
+from normbench.report.recommendation import Recommendation, recommendations
 from normbench.report.statistics import signed
-from normbench.report.table import DAGGER, Table
+from normbench.report.table import DAGGER, Entry, Table
 from normbench.report.titles import setting_title
 
 WORST = 10.0  # points below the best at which colours end
 _COLOURS = "YlOrRd"  # pale for the best; distinct for colour-blind readers, and in grey
 _DARKEST = 0.6  # of the scale of colours, so that black can be read on it
 _FAILED = "#d9d9d9"
+_FRAME: Mapping[str, Any] = {"edgecolor": "black", "linewidth": 1.4}
 
 
 def draw_map(table: Table) -> Figure:
-    """Draw the map of a table.
+    """Draw the map of a table of normalizers over images per worker.
 
     Normalizers with the smallest distance from the best, averaged over columns, are at the top.
     """
     columns = recommendations(table)
     order = _order(columns)
-    figure = Figure(
-        figsize=(1.6 + 0.55 * len(columns), 1.3 + 0.25 * len(order)), layout="constrained"
-    )
-    axes = figure.subplots()
-    for x, column in enumerate(columns):
-        _draw_column(axes, x, column, order)
-    reg = table.setting.get("reg", "none")
-    regularization = "" if reg == "none" else f", reg={reg}"
-    axes.set_title(setting_title(table).replace(", ", "\n", 1) + regularization, fontsize=9)
-    axes.set_xlabel("images per worker")
-    axes.set_xlim(-0.5, len(columns) - 0.5)
-    axes.set_xticks(range(len(columns)), [str(column.batch) for column in columns])
     single = table.single_computations
     names = [f"{name} {DAGGER}" if (name,) in single else name for name in order]
-    axes.set_yticks(range(len(order)), names)
-    axes.set_ylim(len(order) - 0.5, -0.5)
+    figure, axes = _grid(table, [str(column.batch) for column in columns], names)
+    for x, column in enumerate(columns):
+        _draw_column(axes, x, column, order)
+    return figure
+
+
+def draw_sensitivity(table: Table) -> Figure:
+    """Draw how far the means of each row lie below its highest one.
+
+    Rows whose mean distance is smallest, which are the least sensitive, are at the top. Where some
+    seed failed, no mean is shown.
+    """
+    columns = [at for at, column in enumerate(table.columns) if table.position(column)]
+    lines = [
+        (" ".join(label), [entries[at] for at in columns])
+        for label, entries in table.lines.items()
+        if _means([entries[at] for at in columns])
+    ]
+    lines.sort(key=lambda line: (_mean_gap(line[1]), line[0]))
+    headers = [str(table.columns[at]) for at in columns]
+    figure, axes = _grid(table, headers, [name for name, _ in lines])
+    for y, (_, entries) in enumerate(lines):
+        best = max(_means(entries))
+        for x, entry in enumerate(entries):
+            if entry.failed:
+                _draw_field(axes, x, y, "fails", facecolor=_FAILED)
+            elif entry.center is not None:
+                is_best = entry.center == best
+                frame = _FRAME if is_best else {}
+                _draw_mean(axes, x, y, entry.center, best, is_best=is_best, **frame)
+    return figure
+
+
+def _means(entries: Sequence[Entry]) -> list[float]:
+    """Return the means of the entries without a failure."""
+    return [each.center for each in entries if each.center is not None and not each.failed]
+
+
+def _mean_gap(entries: Sequence[Entry]) -> float:
+    """Return how far entries lie below the highest one on average; a failure counts as `WORST`."""
+    means = _means(entries)
+    failures = [WORST for entry in entries if entry.failed]
+    return fmean([*(min(WORST, max(means) - mean) for mean in means), *failures])
+
+
+def _grid(table: Table, columns: Sequence[str], rows: Sequence[str]) -> tuple[Figure, Axes]:
+    """Return an empty map with the names of its columns and rows."""
+    figure = Figure(
+        figsize=(1.6 + 0.55 * len(columns), 1.3 + 0.25 * len(rows)), layout="constrained"
+    )
+    axes = figure.subplots()
+    reg = table.setting.get("reg", "none")
+    regularization = "" if reg == "none" else f", reg={reg}"
+    width = max(24, 9 * len(columns))
+    title = [fill(line, width) for line in setting_title(table).split(", ", 1)]
+    axes.set_title("\n".join(title) + regularization, fontsize=9)
+    axes.set_xlabel(table.over)
+    axes.set_xlim(-0.5, len(columns) - 0.5)
+    axes.set_xticks(range(len(columns)), columns)
+    axes.set_yticks(range(len(rows)), rows)
+    axes.set_ylim(len(rows) - 0.5, -0.5)
     axes.tick_params(length=0)
     for side in axes.spines.values():
         side.set_visible(False)
-    return figure
+    return figure, axes
 
 
 def _order(columns: Sequence[Recommendation]) -> list[str]:
@@ -71,22 +124,22 @@ def _draw_column(axes: Axes, x: int, column: Recommendation, order: Sequence[str
     for name in column.failed:
         _draw_field(axes, x, order.index(name), "fails", facecolor=_FAILED)
     for candidate in column.candidates:
-        best = column.candidates[0]
-        text = f"{best.mean:.1f}" if candidate is best else signed(candidate.mean - best.mean, 1)
-        colour = mpl.colormaps[_COLOURS](_DARKEST * _colour_position(best, candidate))
-        frame: dict[str, Any] = {}
-        if candidate not in column.worse:
-            frame = {"edgecolor": "black", "linewidth": 1.4}
+        y, best = order.index(candidate.name), column.candidates[0]
+        frame = {} if candidate in column.worse else {**_FRAME}
         if candidate in column.unsure:
             frame["linestyle"] = ":"
-        _draw_field(axes, x, order.index(candidate.name), text, facecolor=colour, **frame)
+        _draw_mean(axes, x, y, candidate.mean, best.mean, is_best=candidate is best, **frame)
+
+
+def _draw_mean(
+    axes: Axes, x: int, y: int, mean: float, best: float, *, is_best: bool, **frame: Any
+) -> None:
+    """Draw a field: of the best its mean, of another one its distance from the best."""
+    text = f"{best:.1f}" if is_best else signed(mean - best, 1)
+    colour = mpl.colormaps[_COLOURS](_DARKEST * min(1.0, (best - mean) / WORST))
+    _draw_field(axes, x, y, text, facecolor=colour, **frame)
 
 
 def _draw_field(axes: Axes, x: int, y: int, text: str, **field: Any) -> None:
     axes.add_patch(Rectangle((x - 0.47, y - 0.44), 0.94, 0.88, **field))
     axes.text(x, y, text, ha="center", va="center", fontsize=7)
-
-
-def _colour_position(best: Candidate, candidate: Candidate) -> float:
-    """Return where on the scale of colours a candidate lies: 0 as the best, 1 far below it."""
-    return min(1.0, (best.mean - candidate.mean) / WORST)

@@ -28,7 +28,7 @@ from normbench.report.claim_results import (
     expect_by_chance,
     group_claims,
 )  # fmt: skip
-from normbench.report.figure_kinds import BATCH, CAPTIONS, EFFECTS, MAP, SIZES, figure_kinds
+from normbench.report.figure_kinds import CAPTIONS, CURVES, PROBE_FIGURES, figure_kinds
 from normbench.report.footnotes import footnotes, short_commit
 from normbench.report.repeats import repeats
 from normbench.report.table import MISSING, Entry, Table
@@ -187,13 +187,15 @@ def _figures(table: Table, figures: Path, runs: Path) -> Iterator[dict[str, Any]
             svg = read_file(path).decode(errors="replace")
         except (FileNotFoundError, DamagedFile):
             continue
-        caption = CAPTIONS[kind].format(label=spec.metric.label, statistic=spec.statistic)
+        caption = CAPTIONS[kind].format(
+            label=spec.metric.label, statistic=spec.statistic, over=table.over
+        )
         # A short prefix: a figure has a hundred references.
         prefix = "f" + hashlib.sha256(f"{anchor(table)}{kind}".encode()).hexdigest()[:10]
         yield {
             "svg": inline_svg(svg, prefix),
             "caption": caption,
-            "open": kind in (BATCH, MAP, EFFECTS, SIZES),
+            "open": kind != CURVES and kind not in PROBE_FIGURES,
             "spoken": f"{table.heading}: {caption} {lines}",
         }
 

@@ -149,9 +149,18 @@ class Table:
         return len({column.batch for column in self.columns} - {None}) > 1
 
     @property
+    def over(self) -> str:
+        """What the columns differ in, if that is a number, else ""."""
+        return "images per worker" if self.over_batch else self.spec.over
+
+    def position(self, column: Header) -> float | None:
+        """Return the number of a column on the x-axis, None if it has none."""
+        return column.batch if self.over_batch else column.number
+
+    @property
     def drawable(self) -> bool:
-        """True if there are numbers over images per worker."""
-        return self.over_batch and any(entry.values for entry in self.entries)
+        """True if there are numbers over images per worker or what else columns differ in."""
+        return bool(self.over) and any(entry.values for entry in self.entries)
 
     @property
     def sparse(self) -> bool:

@@ -71,6 +71,14 @@ class Header:
     def keys(self) -> frozenset[str]:
         return frozenset(key for level in self.conditions for options in level for key in options)
 
+    @property
+    def number(self) -> float | None:
+        """The label as a number, None if it is none."""
+        try:
+            return float(str(self))
+        except ValueError:
+            return None
+
     @cached_property
     def batch(self) -> int | None:
         """The images per worker, if there is exactly one such condition."""
@@ -93,7 +101,8 @@ class TableSpec:
     the paper, or words that tell it. All runs have the options of `where`. Numbers are compared
     with the paper's if the runs have the options of `setting`. `sweep` trains the runs, and with
     the ending _small those of small networks. `sizes` are the metrics on the x-axes of the figure
-    over sizes.
+    over sizes. `over` says what the numbers are by which columns are labelled, as "learning rate",
+    which is the x-axis of a figure of a table whose columns do not differ in images per worker.
     `deviations` is the table of the paper that prints standard deviations of such runs, if it is
     another one.
     """
@@ -115,6 +124,7 @@ class TableSpec:
     published: Mapping[tuple[Label, Label], PublishedNumber] = field(default_factory=dict)
     notes: Sequence[str] = ()
     sizes: tuple[str, str] = ("params_m", "macs_g")
+    over: str = ""
     deviations: str | None = None
 
     @property
@@ -168,7 +178,7 @@ _TYPES: Types = {
     "title": str, "metric": str, "label": str, "decimals": int, "paper": str, "place": str,
     "sweep": (str, type(None)), "statistic": str, "seeds": (int, str, type(None)), "where": dict,
     "setting": dict, "published": dict, "notes": list, "sizes": list,
-    "deviations": str,
+    "over": str, "deviations": str,
 }  # fmt: skip
 _OPTIONAL = {"label", *TableSpec.__dataclass_fields__} - {"name", "axes", *_REQUIRED}
 

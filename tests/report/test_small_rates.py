@@ -8,6 +8,8 @@ import pytest
 from normbench import results
 from normbench.config.compose import compose
 from normbench.config.files import ROOT, SWEEPS, names
+from normbench.report import build
+from normbench.report.pivot import tables
 
 PILOTS = ROOT / "reports" / "studies" / "pilots"
 #: These measure speed, and need not learn.
@@ -55,3 +57,14 @@ def test_a_small_sweep_has_the_rates_of_the_pilot(name: str) -> None:
         else:
             half = 0.5 if cell.norm.name in ("fixup", "skipinit") else 1.0
             assert options["lr"] / options["lr_batch"] == pytest.approx(half * rate)
+
+
+@pytest.mark.parametrize(
+    ("table", "sweep"), [("small_rates", "small_pilot"), ("map_rates", "map_pilot")]
+)
+def test_all_runs_of_a_pilot_are_in_its_table(table: str, sweep: str) -> None:
+    rows = [row for row in results.read(PILOTS) if row.sweep == sweep]
+    made = tables(build.specs([table]), rows)
+    shown = {row.id for each in made for entry in each.entries for row in entry.runs}
+    # How much depends on the level of regularization is said elsewhere.
+    assert {row.reg for row in rows if row.id not in shown} <= {"extra"}

@@ -13,12 +13,20 @@ from normbench.config.files import CONF, names
 from normbench.report import figure as figures
 from normbench.report.effects import draw_effects
 from normbench.report.figure import draw
-from normbench.report.figure_kinds import BATCH, EFFECTS, MAP, MIN_MAP_ROWS, figure_kinds
-from normbench.report.heat_map import draw_map
+from normbench.report.figure_kinds import (
+    EFFECTS,
+    LINES,
+    MAP,
+    MIN_MAP_ROWS,
+    SENSITIVITY,
+    figure_kinds,
+)
+from normbench.report.heat_map import draw_map, draw_sensitivity
 from normbench.report.pivot import tables
 from normbench.report.probe_drawings import DRAW
 from normbench.report.recommendation import recommendations
 from normbench.report.statistics import MINUS
+from normbench.report.table import Table
 from normbench.report.table_spec import spec
 from support.rows import batch_size_tables, runs
 
@@ -37,7 +45,7 @@ def drawn(monkeypatch: pytest.MonkeyPatch) -> list[Figure]:
 def test_a_panel_has_few_lines(count: int, sizes: list[int], drawn: list[Figure]) -> None:
     rows = [row for norm in NORMS[:count] for b in (4, 8) for row in runs(norm, b, [70.0, 71.0])]
     (table,) = batch_size_tables(rows)
-    draw(table, BATCH, ["svg"], Path())
+    draw(table, LINES, ["svg"], Path())
     legends = [legend for axes in drawn[0].axes if (legend := axes.get_legend())]
     assert [len(legend.get_texts()) for legend in legends] == sizes
     assert len({axes.get_ylim() for axes in drawn[0].axes}) == 1
@@ -46,7 +54,7 @@ def test_a_panel_has_few_lines(count: int, sizes: list[int], drawn: list[Figure]
 def test_points_of_one_batch_do_not_hide_each_other(drawn: list[Figure]) -> None:
     (table,) = batch_size_tables([*runs("bn", 4, [70.0]), *runs("gn", 4, [70.0]),
                                   *runs("bn", 8, [70.0])])  # fmt: skip
-    draw(table, BATCH, ["svg"], Path())
+    draw(table, LINES, ["svg"], Path())
     (axes,) = drawn[0].axes
     points: list[Any] = [line for line in axes.lines if "point" in str(line.get_gid())]
     places = [float(point.get_xdata()[0]) for point in points]
@@ -85,6 +93,57 @@ def test_a_few_normalizers_are_compared_by_lines_alone() -> None:
     assert MAP not in figure_kinds(table, Path())
 
 
+def rates_table(norms: list[str]) -> Table:
+    """A table over learning rates; the second normalizer learns at the lower one alone."""
+    raw = {
+        "title": "A table", "metric": "test_top1", "over": "learning rate",
+        "rows": {norm: {"norm": norm} for norm in norms},
+        "columns": {str(lr): {"recipe.lr": lr} for lr in (0.1, 0.4, 0.8)},
+    }  # fmt: skip
+    rows = []
+    for place, norm in enumerate(norms):
+        for lr, top1 in ((0.1, 80.0), (0.4, 80.0 + place)):
+            of_rate = runs(norm, 8, [None if (place, lr) == (1, 0.4) else top1])
+            for row in of_rate:
+                row.config["recipe"]["lr"] = lr
+            rows += of_rate
+    (table,) = tables([spec("made", raw)], rows)
+    return table
+
+
+def test_a_map_of_sensitivity_compares_each_row_with_its_own_best() -> None:
+    norms = names(CONF / "norm")[:MIN_MAP_ROWS]
+    table = rates_table(norms)
+    kinds = figure_kinds(table, Path())
+    assert SENSITIVITY in kinds
+    assert not {LINES, MAP} & {*kinds}
+    (axes,) = draw_sensitivity(table).axes
+    assert axes.get_xlabel() == "learning rate"
+    rows = [label.get_text() for label in axes.get_yticklabels()]
+    assert rows == [norms[0], *norms[2:], norms[1]]  # by their mean distance from their best
+    shown = {text.get_position(): text.get_text() for text in axes.texts}
+    assert (shown[0, 0], shown[1, 0]) == ("80.0", "80.0")
+    for y, place in enumerate(range(2, MIN_MAP_ROWS), 1):
+        assert (shown[0, y], shown[1, y]) == (f"{MINUS}{place}.0", f"{80 + place}.0")
+    assert (shown[0, len(rows) - 1], shown[1, len(rows) - 1]) == ("80.0", "fails")
+    assert len(shown) == 2 * len(rows)  # nothing where there are no runs
+    framed = [patch for patch in axes.patches if patch.get_linewidth() > 1.2]
+    assert len(framed) == len(rows) + 1  # both rates of the first
+
+
+def test_few_rows_over_a_learning_rate_are_lines(drawn: list[Figure]) -> None:
+    table = rates_table(["bn", "gn", "ln"])
+    kinds = figure_kinds(table, Path())
+    assert LINES in kinds
+    assert SENSITIVITY not in kinds
+    draw(table, LINES, ["svg"], Path())
+    (axes,) = drawn[0].axes
+    assert axes.get_xlabel() == "learning rate"
+    points: list[Any] = [line for line in axes.lines if "point" in str(line.get_gid())]
+    places = {round(float(point.get_xdata()[0]), 1) for point in points}
+    assert places == {0.1, 0.4}
+
+
 def test_differences_are_drawn_with_their_intervals_beside_the_papers_number() -> None:
     raw = {
         "title": "A table", "metric": "test_top1",
@@ -121,7 +180,7 @@ PAPER: dict[str, Any] = {
 def test_a_point_has_its_numbers_and_the_papers_curve_is_beside_ours() -> None:
     rows = [*runs("bn", 4, [69.0, 70.0, 71.0]), *runs("bn", 8, [70.0])]
     (table,) = tables([spec("made", PAPER)], rows)
-    svg = draw(table, BATCH, ["svg"], Path())["svg"].decode()
+    svg = draw(table, LINES, ["svg"], Path())["svg"].decode()
     assert re.findall("<title>(.*?)</title>", svg) == [
         "B&lt;N, 4 images per worker: 70.0, 95 % interval of the mean [67.5, 72.5], n = 3",
         "B&lt;N, 8 images per worker: 70.0, n = 1",

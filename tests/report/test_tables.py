@@ -20,7 +20,7 @@ from normbench.records.studies import STUDY
 from normbench.report import build, exports, latex
 from normbench.report.__main__ import main
 from normbench.report.figure import draw, style
-from normbench.report.figure_kinds import BATCH, FORMATS, figure_kinds
+from normbench.report.figure_kinds import FORMATS, LINES, figure_kinds
 from normbench.report.footnotes import differences, footnotes
 from normbench.report.pivot import tables
 from normbench.report.statistics import summary
@@ -250,7 +250,7 @@ def test_csv_has_a_line_a_run() -> None:
 
 def test_a_figure_is_the_same_bytes_every_time() -> None:
     (table,) = batch_size_tables(RUNS)
-    once, again = (draw(table, BATCH, FORMATS, Path()) for _ in range(2))
+    once, again = (draw(table, LINES, FORMATS, Path()) for _ in range(2))
     assert once == again
     assert once["png"][:8] == b"\x89PNG\r\n\x1a\n"
     assert once["pdf"][:5] == b"%PDF-"
