@@ -30,7 +30,7 @@ def draw_effects(table: Table) -> Figure:
         axes.axhline(0.0, color="grey", linewidth=0.8)
         axes.margins(x=0.08, y=0.15)
     columns = [fill(str(column), 14) for column in table.columns]
-    panels[-1].set_xticks(range(len(columns)), columns)
+    panels[-1].set_xticks(range(len(columns)), columns, fontsize=8)
     return figure
 
 
@@ -47,5 +47,5 @@ def _draw_row(axes: Axes, entries: Sequence[Entry]) -> None:
                 axes.vlines(x, effect.low, effect.high, color=_OURS)
         if entry.published and entry.published.value is not None:
             axes.plot(x, entry.published.value, "s", color=_PAPERS, markerfacecolor="white")
-            axes.annotate("paper", (x, entry.published.value), (0, 6), textcoords="offset points",
-                          ha="center", va="bottom", fontsize=8)  # fmt: skip
+            axes.annotate("paper", (x, entry.published.value), (-6, 0), textcoords="offset points",
+                          ha="right", va="center", fontsize=8)  # fmt: skip
