@@ -50,23 +50,22 @@ def draw_sensitivity(table: Table) -> Figure:
     """Draw how far the means of each row lie below its highest one.
 
     Rows whose mean distance is smallest, which are the least sensitive, are at the top. Where some
-    seed failed, no mean is shown.
+    seed failed, no mean is shown; a row that fails everywhere is at the bottom.
     """
     columns = [at for at, column in enumerate(table.columns) if table.position(column)]
     lines = [
-        (" ".join(label), [entries[at] for at in columns])
-        for label, entries in table.lines.items()
-        if _means([entries[at] for at in columns])
+        (" ".join(label), [entries[at] for at in columns]) for label, entries in table.lines.items()
     ]
+    lines = [line for line in lines if any(each.values or each.failed for each in line[1])]
     lines.sort(key=lambda line: (_mean_gap(line[1]), line[0]))
     headers = [str(table.columns[at]) for at in columns]
     figure, axes = _grid(table, headers, [name for name, _ in lines])
     for y, (_, entries) in enumerate(lines):
-        best = max(_means(entries))
+        best = max(_means(entries), default=None)
         for x, entry in enumerate(entries):
             if entry.failed:
                 _draw_field(axes, x, y, "fails", facecolor=_FAILED)
-            elif entry.center is not None:
+            elif entry.center is not None and best is not None:
                 is_best = entry.center == best
                 frame = _FRAME if is_best else {}
                 _draw_mean(axes, x, y, entry.center, best, is_best=is_best, **frame)

@@ -150,7 +150,7 @@ class Table:
 
     @property
     def over(self) -> str:
-        """What the columns differ in, if that is a number, else ""."""
+        """The number in which the columns differ, as text for the x-axis; "": none is known."""
         return "images per worker" if self.over_batch else self.spec.over
 
     def position(self, column: Header) -> float | None:
@@ -159,8 +159,12 @@ class Table:
 
     @property
     def drawable(self) -> bool:
-        """True if there are numbers over images per worker or what else columns differ in."""
-        return bool(self.over) and any(entry.values for entry in self.entries)
+        """True if columns differ in a number, and some entry of theirs has runs."""
+        return bool(self.over) and any(
+            entry.values and self.position(column)
+            for entries in self.lines.values()
+            for column, entry in zip(self.columns, entries, strict=True)
+        )
 
     @property
     def sparse(self) -> bool:

@@ -240,6 +240,8 @@ def _table(name: str, raw: Mapping[str, Any]) -> TableSpec:
     rows, columns = map(_headers, axes)
     _check_differences(rows, columns)
     _check_differences(columns, rows)
+    if "over" in raw and all(column.number is None for column in columns):
+        raise ValueError(f'over={raw["over"]}: no column has a number as its label, as "0.1"')
     numbers = _published(raw.get("published", {}), rows, columns)
     return TableSpec(**values | {"rows": rows, "columns": columns, "published": numbers})
 

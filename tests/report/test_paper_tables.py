@@ -536,6 +536,7 @@ def test_what_an_entry_asks_for(
         ({"sizes": ["params_m", "test_top1"]}, "two of params_m, macs_g, inference_params_m, "),
         ({"sed": 1}, "sed is no key of a table; did you mean seeds?"),
         ({"notes": [{"epochs": "ours"}]}, "is no text; quote a note that has a colon"),
+        ({"over": "rate", "columns": {"low": {"batch": 4}}}, "no column has a number as its label"),
         (
             {"rows": {"GN": {"nrom": "gn"}, "BN": {"norm": "bn"}}, "published": {}},
             "nrom is no option of a run; did you mean norm?",

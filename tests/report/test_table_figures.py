@@ -131,6 +131,34 @@ def test_a_map_of_sensitivity_compares_each_row_with_its_own_best() -> None:
     assert len(framed) == len(rows) + 1  # both rates of the first
 
 
+def test_a_row_that_fails_everywhere_is_at_the_bottom_of_a_map_of_sensitivity() -> None:
+    raw = {
+        "title": "A table", "metric": "test_top1", "over": "learning rate",
+        "rows": {"bn": {"norm": "bn"}, "gn": {"norm": "gn"}, "ln": {"norm": "ln"}},
+        "columns": {"0.1": {"recipe.lr": 0.1}, "best": {"recipe.lr": 0.4}},
+    }  # fmt: skip
+    rows = [*runs("bn", 8, [None, None]), *runs("gn", 8, [80.0, 81.0])]
+    for row in rows:
+        row.config["recipe"]["lr"] = 0.1
+    (table,) = tables([spec("made", raw)], rows)
+    (axes,) = draw_sensitivity(table).axes
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["gn", "bn"]
+    assert [text.get_text() for text in axes.texts] == ["80.5", "fails"]
+
+
+def test_a_table_with_runs_in_columns_without_a_number_alone_has_no_lines() -> None:
+    raw = {
+        "title": "A table", "metric": "test_top1", "over": "learning rate",
+        "rows": {"bn": {"norm": "bn"}},
+        "columns": {"0.1": {"recipe.lr": 0.1}, "best": {"recipe.lr": 0.4}},
+    }  # fmt: skip
+    rows = runs("bn", 8, [80.0, 81.0])
+    for row in rows:
+        row.config["recipe"]["lr"] = 0.4
+    (table,) = tables([spec("made", raw)], rows)
+    assert LINES not in figure_kinds(table, Path())
+
+
 def test_few_rows_over_a_learning_rate_are_lines(drawn: list[Figure]) -> None:
     table = rates_table(["bn", "gn", "ln"])
     kinds = figure_kinds(table, Path())
