@@ -5,6 +5,7 @@ here, without an `__init__.py`, and conf/hydra/sweeper/normbench.yaml names its 
 """
 
 import itertools
+import json
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence, Set
 from decimal import Decimal
@@ -20,11 +21,14 @@ from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig
 
 from normbench.config.cells import GROUPS
-from normbench.config.choices import exchangeable_groups, find_file
+from normbench.config.choices import exchangeable_groups, find_file, read_choice
 from normbench.config.files import CONF
+from normbench.config.parse import NUMBERS
 
-#: Keys whose plain numbers need no composition of their own: they choose no file.
-NUMBERS = ("batch", "workers", "global_batch", "seed")
+#: An option of a group with a value that Hydra reads as JSON does.
+PLAIN_OPTION = re.compile(
+    rf"({'|'.join(GROUPS)})\.\w+=(true|false|null|-?(0|[1-9]\d*)(\.\d+)?([eE][-+]?\d+)?)"
+)
 
 #: A larger grid is a typing error, such as a range to 1e9 or one range too many.
 MOST_CELLS = 100_000
@@ -38,8 +42,8 @@ class NormbenchSweeper(Sweeper):
 
     The task function is called as `task(config, numbers, exchanged)`, once a cell, in the order of
     the command line; `config` has Hydra's part, too. Hydra takes some 100 ms for a composition, so
-    cells share one `config` if they differ in plain numbers and in exchangeable choices alone;
-    `numbers` and `exchanged` have the cell's own.
+    cells share one `config` if they differ in plain numbers and in exchangeable choices and options
+    alone; `numbers` and `exchanged` have the cell's own.
 
     Args:
         params: words of the grid in a file of sweeps/; those of the command line follow them.
@@ -67,35 +71,35 @@ class NormbenchSweeper(Sweeper):
         _require_size(grids)  # before a single value is written out
         typed = {_key(word) for word in arguments}
         cell = next(_cells(grids[0]))
-        first = self._compose(cell, _numbers(cell).keys(), _names(cell)).config
+        first = self._compose(cell, _numbers(cell).keys(), _exchangeable(cell)).config
         for grid in _further_grids(first, self.params):
             kept = [word for word in words if f"~{_key(word)}" not in grid]
             grids.append(self._parse_grid([*kept, *_untyped_words(grid, typed)]))
         _require_size(grids)
         for grid in grids:
             for cell in _cells(grid):
-                numbers, names = _numbers(cell), _names(cell)
-                composition = self._compose(cell, numbers.keys(), names)
-                self.task(composition.config, numbers, composition.exchanged(names))
+                numbers, values = _numbers(cell), _exchangeable(cell)
+                composition = self._compose(cell, numbers.keys(), values)
+                self.task(composition.config, numbers, composition.exchanged(values))
 
     def _compose(
-        self, cell: Mapping[str, str], numbers: Set[str], names: Mapping[str, str]
+        self, cell: Mapping[str, str], numbers: Set[str], values: Mapping[str, str]
     ) -> "SharedComposition":
         """Return the composition of a cell, which may be that of another one.
 
         Args:
             cell: its words by their keys.
             numbers: keys that have plain numbers.
-            names: the choice of each group of which the cell gives no option.
+            values: choices and options that may be exchanged, as `_exchangeable` returns them.
         """
-        # Cells of one composition give the same number keys, with values of their own.
-        rest = (word for key, word in cell.items() if key not in numbers | names.keys())
-        candidates = self.compositions.setdefault((*rest, *sorted(numbers), *sorted(names)), [])
+        # Cells of one composition give the same keys, with values of their own.
+        rest = (word for key, word in cell.items() if key not in numbers | values.keys())
+        candidates = self.compositions.setdefault((*rest, *sorted(numbers), *sorted(values)), [])
         for composition in candidates:
-            if composition.serves(names):
+            if composition.serves(values):
                 return composition
         config = self.loader.load_sweep_config(self.master_config, list(cell.values()))
-        candidates.append(SharedComposition(config, names))
+        candidates.append(SharedComposition(config, values))
         return candidates[-1]
 
     def _parse_grid(self, words: Sequence[str]) -> Grid:
@@ -112,34 +116,43 @@ class NormbenchSweeper(Sweeper):
 
 
 class SharedComposition:
-    """A configuration that Hydra composed, for all cells that differ in exchangeable choices.
+    """A configuration that Hydra composed, for all cells that differ in what is exchangeable.
 
     Args:
         config: the configuration.
-        names: the choice of each group of which the cell gives no option.
+        values: choices and options of its cell, as `_exchangeable` returns them.
     """
 
-    def __init__(self, config: DictConfig, names: Mapping[str, str]) -> None:
-        self.config, self.names = config, names
+    def __init__(self, config: DictConfig, values: Mapping[str, str]) -> None:
+        self.config, self.values = config, values
         self.exchangeable = exchangeable_groups(config)
-        self.ours: dict[tuple[str, str], bool] = {}  # is a choice a file of conf/
+        self.options: dict[tuple[str, str], Set[str]] = {}  # of choices that are files of conf/
 
-    def exchanged(self, names: Mapping[str, str]) -> dict[str, str]:
-        """Return the choices that differ from the composed ones."""
-        return {group: name for group, name in names.items() if name != self.names[group]}
+    def exchanged(self, values: Mapping[str, str]) -> dict[str, Any]:
+        """Return the choices that differ from the composed ones, and the values of all options.
 
-    def serves(self, names: Mapping[str, str]) -> bool:
-        """Return True if files of conf/ can take the place of the composed choices."""
-        return all(
-            group in self.exchangeable and self._is_ours(group, name)
-            for group, name in self.exchanged(names).items()
-        )
+        These are typed for every choice of their group.
+        """
+        names = {group: values[group] for group in GROUPS if group in values}
+        options = {key: json.loads(value) for key, value in values.items() if key not in names}
+        return {key: name for key, name in names.items() if name != self.values[key]} | options
 
-    def _is_ours(self, group: str, name: str) -> bool:
-        if (group, name) not in self.ours:  # a grid asks for the same few names in each cell
+    def serves(self, values: Mapping[str, str]) -> bool:
+        """Return True if these choices and options can take the place of the composed ones."""
+        changed = {_group(key) for key, value in values.items() if value != self.values[key]}
+        return all(group in self.exchangeable and self._takes(group, values) for group in changed)
+
+    def _takes(self, group: str, values: Mapping[str, str]) -> bool:
+        """Return True if the choice of a group is a file of conf/ that has the typed options."""
+        if group not in values or values[group] == self.values[group]:
+            return True
+        name = values[group]
+        if (group, name) not in self.options:  # a grid asks for the same few names in each cell
             path = find_file(self.config.hydra, group, name)
-            self.ours[group, name] = path is not None and path.is_relative_to(CONF)
-        return self.ours[group, name]
+            ours = path is not None and path.is_relative_to(CONF)
+            self.options[group, name] = read_choice(path)[0].keys() if path and ours else set()
+        typed = {key.partition(".")[2] for key in values if key.startswith(f"{group}.")}
+        return typed | {"_target_"} <= self.options[group, name]
 
 
 def _numbers(cell: Mapping[str, str]) -> dict[str, int]:
@@ -147,14 +160,19 @@ def _numbers(cell: Mapping[str, str]) -> dict[str, int]:
     return {key: int(word.partition("=")[2]) for key, word in cell.items() if _is_number(key, word)}
 
 
-def _names(cell: Mapping[str, str]) -> dict[str, str]:
-    """Return the choice of each group of which the cell gives no option."""
-    with_options = {re.split("[.@]", _key(key))[0] for key in cell if key not in GROUPS}
-    return {
-        group: cell[group].partition("=")[2]
-        for group in GROUPS
-        if group in cell and group not in with_options
-    }
+def _exchangeable(cell: Mapping[str, str]) -> dict[str, str]:
+    """Return by its key each choice of a group, and each option if its value is plain.
+
+    A group with another option is left out.
+    """
+    plain = [key for key, word in cell.items() if key in GROUPS or PLAIN_OPTION.fullmatch(word)]
+    fixed = {_group(key) for key in cell.keys() - set(plain)}
+    return {key: cell[key].partition("=")[2] for key in plain if _group(key) not in fixed}
+
+
+def _group(key: str) -> str:
+    """Return the group of a key: norm of norm, +norm.eps or norm@model."""
+    return re.split("[.@]", _key(key))[0]
 
 
 def _count(override: Override) -> int:

@@ -64,7 +64,7 @@ def arguments(group: str, options: Mapping[str, Any]) -> frozenset[str]:
     """Return the names of the arguments that the `_target_` of `options` takes."""
     target = _import(group, options.get("_target_"))
     try:
-        return frozenset(signature(target).parameters)
+        return frozenset(_parameters(target))
     except (TypeError, ValueError):
         raise BadInput(
             f"{group}._target_={options['_target_']} is no class or function with named arguments"
@@ -85,6 +85,11 @@ def _import(group: str, path: Any) -> Any:
             f"{group}._target_={path} cannot be imported ({error}); it is module.Class, as in "
             "normbench.norms.batch.BatchNorm, found from the folders of PYTHONPATH"
         ) from error
+
+
+@cache
+def _parameters(target: Any) -> Mapping[str, Parameter]:
+    return signature(target).parameters
 
 
 @cache
@@ -133,5 +138,5 @@ def _describe(error: ValidationError) -> str:
 def _required(target: Any) -> set[str]:
     """Return the arguments of a class or function that have no default."""
     kinds = (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)
-    parameters = signature(target).parameters.values()
+    parameters = _parameters(target).values()
     return {each.name for each in parameters if each.kind in kinds and each.default is each.empty}

@@ -38,7 +38,7 @@ class Choice:
     unverified: tuple[str, ...] = ()  # those whose value no source gives
     code: str = ""  # of a yaml of the user's own: `user_code`
 
-    @property
+    @cached_property
     def identity(self) -> dict[str, Any]:
         """Name and options that change numbers, and the code of a yaml of the user's own."""
         # Not `_target_`: a class may move to another module. No null and no {}: an option that is

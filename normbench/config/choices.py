@@ -58,15 +58,24 @@ def exchangeable_groups(config: DictConfig) -> frozenset[str]:
         path = find_file(hydra, str(group).partition("@")[0], name) if name else None
         if path is None or path.is_relative_to(CONF):
             continue
-        if group != "sweeps" or not _sets_keys_alone(path):
-            return frozenset()  # a file of the user's may set options of any group
-        groups_of_sweep.update(load(path))
+        keys = _keys_of_sweep(hydra, name) if group == "sweeps" else None
+        if keys is None:  # a file of the user's may set options of any group
+            return frozenset()
+        groups_of_sweep |= keys
     return frozenset(GROUPS) - groups_of_sweep
 
 
-def _sets_keys_alone(sweep: Path) -> bool:
-    """Return True if a sweep sets the options that its keys name, and extends no other file."""
+def _keys_of_sweep(hydra: HydraConf, name: str) -> set[str] | None:
+    """Return the keys that a sweep and its bases set; None if they may set others, too."""
+    path = find_file(hydra, "sweeps", name)
+    if path is None or re.findall(r"@package\s+(\S+)", path.read_text()) != ["_global_"]:
+        return None
+    keys = set(load(path))
     # A choice of a group in `defaults` is among Hydra's choices; a base is not.
-    bases = [each for each in load(sweep).get("defaults") or [] if isinstance(each, str)]
-    headers = re.findall(r"@package\s+(\S+)", sweep.read_text())
-    return headers == ["_global_"] and set(bases) <= {"_self_"}
+    bases = [each for each in load(path).get("defaults") or [] if isinstance(each, str)]
+    for base in set(bases) - {"_self_"}:
+        of_base = _keys_of_sweep(hydra, base)
+        if of_base is None:
+            return None
+        keys |= of_base
+    return keys

@@ -42,7 +42,7 @@ from normbench.config.files import (
 )
 from normbench.config.help_text import describe_groups, epilog
 from normbench.config.hydra_errors import hydra_fails, one_sentence
-from normbench.config.parse import parse
+from normbench.config.parse import NUMBERS, parse, parse_numbers
 from normbench.config.start import described_run, is_id, split_start
 from normbench.errors import BadInput
 
@@ -64,14 +64,14 @@ def compose(arguments: list[str]) -> tuple[list[Cell], Settings | None]:
         require_sound(folder)
     compositions: dict[int, Composition] = {}
     starts: Starts = {}
-    composed: list[tuple[Composition, tuple[Mapping[str, int], Mapping[str, str]]]] = []
+    composed: list[tuple[Composition, tuple[Mapping[str, int], Mapping[str, Any]]]] = []
 
     # Hydra calls it for a single run, hydra_plugins/normbench_sweeper.py for each cell of a grid.
     # hydra.main returns None, so cells leave it by a list.
     def collect(
         config: DictConfig,
         numbers: Mapping[str, int] = MappingProxyType({}),
-        exchanged: Mapping[str, str] = MappingProxyType({}),
+        exchanged: Mapping[str, Any] = MappingProxyType({}),
     ) -> None:
         if id(config) not in compositions:
             loader = GlobalHydra.instance().config_loader()
@@ -145,6 +145,7 @@ class Composition:
         self.whole = config if "hydra" in config else None  # a single run comes without it
         self.hydra: HydraConf = config.hydra if self.whole else HydraConfig.get()
         self.choices = {str(group): name for group, name in self.hydra.runtime.choices.items()}
+        self.parsed: dict[str, tuple[Cell, Settings]] = {}  # by what was exchanged
 
     @cached_property
     def _yamls(self) -> tuple[dict[str, Mapping[str, Any]], dict[str, frozenset[str]]]:
@@ -165,15 +166,27 @@ class Composition:
         return contents, without_source
 
     def parse(
-        self, numbers: Mapping[str, int], exchanged: Mapping[str, str] = MappingProxyType({})
+        self, numbers: Mapping[str, int], exchanged: Mapping[str, Any] = MappingProxyType({})
     ) -> tuple[Cell, Settings]:
         """Return a cell, and the settings of its command line.
 
         Args:
             numbers: of the cell, as batch.
-            exchanged: names of the choices that differ from those of the composition: files of
-                conf/.
+            exchanged: names of the choices that differ from those of the composition, all files of
+                conf/, and then values of options, as of norm.eps.
         """
+        if self._follows_numbers or self.config.get("init_from"):
+            return self._parse(numbers, exchanged)
+        key = repr(exchanged)
+        if key not in self.parsed:
+            self.parsed[key] = self._parse(numbers, exchanged)
+        cell, settings = self.parsed[key]
+        own = {key: self._resolved[key] for key in NUMBERS} | dict(numbers)
+        return replace(cell, **parse_numbers(cell.protocol, own)), settings
+
+    def _parse(
+        self, numbers: Mapping[str, int], exchanged: Mapping[str, Any]
+    ) -> tuple[Cell, Settings]:
         if self._follows_numbers:
             for key, number in numbers.items():
                 self.config[key] = number
@@ -181,16 +194,22 @@ class Composition:
         else:
             config = {**self._resolved, **numbers}
         contents, unverified = self._yamls
-        for group, name in exchanged.items():
+        names = {group: name for group, name in exchanged.items() if group in GROUPS}
+        for group, name in names.items():
             content, without_source = read_choice(CONF / group / f"{name}.yaml")
             contents = {**contents, group: content}
             unverified = {**unverified, group: without_source}
             config[group] = content
+        for key, value in exchanged.items():
+            group, _, option = key.partition(".")
+            if option:
+                require_usable(group, {option: value})
+                config[group] = {**config[group], option: value}
         config.pop("grids", None)  # of a file of sweeps/, which the sweeper reads
         start = self._compose_start(config.get("init_from"), numbers)
         if start is not None:
             config["init_from"] = f"{start.id}@{split_start(config['init_from'])[1]}"
-        cell, settings = parse(config, {**self.choices, **exchanged}, contents, unverified)
+        cell, settings = parse(config, {**self.choices, **names}, contents, unverified)
         title = "" if start is None else start.title
         return replace(cell, start=title), replace(settings, launcher=self._launcher)
 

@@ -29,6 +29,8 @@ from normbench.config.wandb_options import check_logger
 from normbench.errors import BadInput, choose_from, require_one_of
 from normbench.results import REPORTS
 
+#: Keys whose plain numbers need no composition of their own: they choose no file.
+NUMBERS = ("batch", "workers", "global_batch", "seed")
 NULLABLE = ("per_forward", "chunk", "readers")
 
 
@@ -58,10 +60,7 @@ def parse(
         for group in (*GROUPS, "trainer", "checkpoint", "probe", "logger")
     }
     protocol = choices["protocol"]
-    batch = require_whole("batch", _take(rest, "batch"))
-    workers, global_batch = derive_workers(
-        protocol, batch, _take(rest, "workers"), _take(rest, "global_batch")
-    )
+    numbers = parse_numbers(protocol, {key: _take(rest, key) for key in NUMBERS})
     trainer = _parse_trainer(groups.pop("trainer").options)
     checkpoint = _parse_checkpoint(groups.pop("checkpoint").options)
     probe = _parse_probe(groups.pop("probe").options)
@@ -70,7 +69,6 @@ def parse(
         init_from = "@".join(split_start(init_from))
     init_only = _parse_init_only(_take(rest, "init_only"), init_from)
     loader: Any = require_one_of("loader", _take(rest, "loader"), get_args(Loader))
-    seed = require_whole("seed", _take(rest, "seed"))
     check_logger(groups["logger"].options)
     precision = require_one_of("precision", _take(rest, "precision"), PRECISIONS)
     settings = _parse_settings(rest, choices.get("sweeps"))
@@ -83,11 +81,25 @@ def parse(
         known = {*config, "protocol", "sweeps"} - rest.keys()
         raise BadInput(f"{key}={rest[key]} is unknown; {choose_from(key, known)}")
     cell = Cell(
-        batch=batch, workers=workers, global_batch=global_batch, protocol=protocol, seed=seed,
-        precision=precision, init_from=init_from, init_only=init_only, loader=loader,
-        trainer=trainer, checkpoint=checkpoint, probe=probe, start="", command_seeds=1, **groups,
+        **numbers, protocol=protocol, precision=precision, init_from=init_from,
+        init_only=init_only, loader=loader, trainer=trainer, checkpoint=checkpoint, probe=probe,
+        start="", command_seeds=1, **groups,
     )  # fmt: skip
     return cell, settings
+
+
+def parse_numbers(protocol: str, numbers: Mapping[str, Any]) -> dict[str, int]:
+    """Return the plain numbers of a cell, of which `protocol` leaves one to follow from others.
+
+    Raises:
+        BadInput: a number cannot be used.
+    """
+    batch = require_whole("batch", numbers["batch"])
+    workers, global_batch = derive_workers(
+        protocol, batch, numbers["workers"], numbers["global_batch"]
+    )
+    seed = require_whole("seed", numbers["seed"])
+    return {"batch": batch, "workers": workers, "global_batch": global_batch, "seed": seed}
 
 
 def derive_workers(protocol: str, batch: int, workers: Any, global_batch: Any) -> tuple[int, int]:

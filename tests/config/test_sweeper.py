@@ -24,13 +24,16 @@ from normbench.errors import BadInput
     [
         (["norm=bn,gn", "batch=4,8", "seed=range(0,50)"], 1),
         (["protocol=fixed_workers", "workers=2,4", "norm=bn"], 1),
-        (["recipe.lr=0.1,0.2", "seed=0,1"], 2),
+        (["recipe.lr=0.1,0.2", "seed=0,1"], 1),
+        (["recipe.lr=0.1,'0.2'", "seed=0,1"], 2),
         (["recipe.lr='${batch}'", "batch=4,8"], 1),
-        (["norm=bn,gn,ln", "model=resnet8,resnet14", "recipe.lr=0.1,0.2"], 2),
-        (["norm=bn,gn,ln", "model=resnet8,resnet14", "recipe.lr=0.1,0.2", "norm.eps=1e-4"], 6),
+        (["norm=bn,gn,ln", "model=resnet8,resnet14", "recipe.lr=0.1,0.2"], 1),
+        (["norm=bn,gn,ln", "model=resnet8,resnet14", "norm.eps=1e-4,1e-3"], 1),
+        (["recipe.lr=1,2", "recipe.epochs='${recipe.lr}'"], 2),
         (["norm=bn,gn", "model=resnet8,resnet14", "precision=32-true,64-true"], 2),
         (["norm=bn,gn", "recipe.lr='${batch}'"], 2),
         (["norm=bn,gn", "trainer=cpu,gpu"], 2),
+        (["sweeps=proxy_norm_14_small"], 6),
     ],
 )
 def test_cells_share_compositions(
@@ -97,6 +100,7 @@ OWN = {
     "sweeps/based.yaml": f"{GLOBAL}defaults:\n  - own\n",
     "sweeps/mixed.yaml": f"{GLOBAL}defaults:\n  - /norm/extra@norm: own\n",
     "sweeps/elsewhere.yaml": f"# @package norm\n{EPS}",
+    "sweeps/upon_elsewhere.yaml": f"{GLOBAL}defaults:\n  - elsewhere\n",
     "norm/follows.yaml": BN.replace("0.1", "${recipe.momentum}"),
     "norm/missing.yaml": BN.replace("1e-5", "???"),
     "norm/extra/own.yaml": f"# @package norm\n{EPS}",
@@ -112,6 +116,7 @@ OWN = {
         ["sweeps=based", "norm=bn,frn"],
         ["sweeps=mixed", "norm=bn,frn"],
         ["sweeps=elsewhere", "norm=bn,frn"],
+        ["sweeps=upon_elsewhere", "norm=bn,frn"],
         ["norm=bn,follows", "reg=none,extra"],
         ["norm=bn,missing"],
         ["norm=bn,frn", "+norm/extra=own"],
@@ -119,6 +124,10 @@ OWN = {
         ["data=digits,own", "norm=bn,frn"],
         ["norm=frn,bn", "init_from=reg:extra@1"],
         ["norm=gn,bn", "norm.eps=1e-4"],
+        ["sweeps=own", "norm.eps=1e-4,1e-3"],
+        ["norm=follows", "recipe.momentum=0.5,0.9"],
+        ["recipe.lr=0.1,0.2", "init_from=recipe.lr:0.3@1"],
+        ["norm=gn", "norm.groups=2,4", "logger.project='${oc.select:norm.groups}'"],
         ["norm=bn,gn", "model.width='${oc.select:norm.groups}'"],
         ["norm=bn,gn", "logger.project='${oc.select:norm._target_}'"],
         ["batch=4,8", "recipe.lr='${oc.select:batch}'"],
@@ -134,6 +143,26 @@ def test_a_choice_is_not_exchanged_where_other_options_follow_from_it(
         (tmp_path / name).parent.mkdir(exist_ok=True, parents=True)
         (tmp_path / name).write_text(content)
     require_single_runs(words, ["--config-dir", str(tmp_path)])
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["norm=bn,gn,sn", "norm.eps=1e-4,0.001", "recipe.lr=0.1,1", "reg=none,extra"],
+        ["norm.hard=true,false", "norm=sn,ssn"],
+        ["reg=extra,none", "reg.dropout=0,0.1,null"],
+        ["data=digits,fashion_mnist", "data.size=10,12"],
+        ["model=resnet20,resnet20_v2", "model.width=8,16.0"],
+        ["norm=gn,frn", "norm.groups=2,null"],
+        ["norm=frn,gn", "norm.learned_eps=true"],
+        ["norm=bn,gn", "norm.eps=-1,nan"],
+        ["recipe.lr=0.1,1e999"],
+        ["recipe.lr=0.1,-1e-3,text"],
+    ],
+    ids=" ".join,
+)
+def test_options_of_a_grid_are_those_of_its_single_runs(words: list[str]) -> None:
+    require_single_runs(words)
 
 
 def require_single_runs(words: list[str], base: Sequence[str] = ()) -> None:
