@@ -139,13 +139,13 @@ class SharedComposition:
 
     def serves(self, values: Mapping[str, str]) -> bool:
         """Return True if these choices and options can take the place of the composed ones."""
-        changed = {_group(key) for key, value in values.items() if value != self.values[key]}
-        return all(group in self.exchangeable and self._takes(group, values) for group in changed)
+        if self.exchangeable is None:
+            return values == self.values
+        changed = {group for group in GROUPS if values.get(group) != self.values.get(group)}
+        return changed <= self.exchangeable and all(self._takes(each, values) for each in changed)
 
     def _takes(self, group: str, values: Mapping[str, str]) -> bool:
         """Return True if the choice of a group is a file of conf/ that has the typed options."""
-        if group not in values or values[group] == self.values[group]:
-            return True
         name = values[group]
         if (group, name) not in self.options:  # a grid asks for the same few names in each cell
             path = find_file(self.config.hydra, group, name)

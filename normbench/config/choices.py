@@ -41,8 +41,10 @@ def _read(path: Path, _time: int) -> tuple[dict[str, Any], frozenset[str]]:
     return load_options(path), unverified(path)
 
 
-def exchangeable_groups(config: DictConfig) -> frozenset[str]:
+def exchangeable_groups(config: DictConfig) -> frozenset[str] | None:
     """Return the groups in which a file of conf/ can take the place of the chosen one.
+
+    In all groups a typed value can take the place of another one. None: neither of them can.
 
     Args:
         config: as composed by Hydra, with its own part.
@@ -52,7 +54,7 @@ def exchangeable_groups(config: DictConfig) -> frozenset[str]:
     texts = repr([OmegaConf.to_container(part) for part in (options, hydra.launcher)])
     # An option may follow from another one, and a run may begin with a similar one.
     if re.search(rf"\$\{{(?!{_FIXED})", texts) or options.get("init_from"):
-        return frozenset()
+        return None
     groups_of_sweep: set[str] = set()
     for group, name in hydra.runtime.choices.items():
         path = find_file(hydra, str(group).partition("@")[0], name) if name else None
@@ -60,7 +62,7 @@ def exchangeable_groups(config: DictConfig) -> frozenset[str]:
             continue
         keys = _keys_of_sweep(hydra, name) if group == "sweeps" else None
         if keys is None:  # a file of the user's may set options of any group
-            return frozenset()
+            return None
         groups_of_sweep |= keys
     return frozenset(GROUPS) - groups_of_sweep
 

@@ -53,7 +53,7 @@ def parse(
     """
     rest = dict(config)
     # Each step takes its keys out of `rest`; a key that is left at the end is unknown.
-    groups = {
+    groups: dict[str, Any] = {
         group: _choice(
             group, choices, _take(rest, group) or {}, defaults, (unverified or {}).get(group, ())
         )
@@ -88,7 +88,7 @@ def parse(
     return cell, settings
 
 
-def parse_numbers(protocol: str, numbers: Mapping[str, Any]) -> dict[str, int]:
+def parse_numbers(protocol: str, numbers: Mapping[str, Any]) -> dict[str, Any]:
     """Return the plain numbers of a cell, of which `protocol` leaves one to follow from others.
 
     Raises:

@@ -34,6 +34,7 @@ from normbench.errors import BadInput
         (["norm=bn,gn", "recipe.lr='${batch}'"], 2),
         (["norm=bn,gn", "trainer=cpu,gpu"], 2),
         (["sweeps=proxy_norm_14_small"], 6),
+        (["sweeps=small_pilot", "recipe=sn_resnet", "recipe.lr=0.1,0.2,0.4"], 12),
     ],
 )
 def test_cells_share_compositions(
@@ -125,6 +126,8 @@ OWN = {
         ["norm=frn,bn", "init_from=reg:extra@1"],
         ["norm=gn,bn", "norm.eps=1e-4"],
         ["sweeps=own", "norm.eps=1e-4,1e-3"],
+        ["sweeps=own", "norm=bn,frn", "norm.eps=1e-4,1e-3"],
+        ["sweeps=elsewhere", "norm.eps=1e-4,1e-3"],
         ["norm=follows", "recipe.momentum=0.5,0.9"],
         ["recipe.lr=0.1,0.2", "init_from=recipe.lr:0.3@1"],
         ["norm=gn", "norm.groups=2,4", "logger.project='${oc.select:norm.groups}'"],
