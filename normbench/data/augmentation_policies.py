@@ -21,9 +21,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from PIL import Image
-from timm.data import auto_augment
-from timm.data.auto_augment import auto_augment_transform, rand_augment_transform
+from PIL import Image, ImageOps
 from torch import Tensor
 from torchvision.transforms import functional as TF
 
@@ -85,13 +83,15 @@ class AugmentationPolicies:
 
     @cached_property
     def _operations(self) -> Any:
+        from timm.data import auto_augment  # here, as timm takes a second to import
+
         assert self.policy is not None
         options = {"img_mean": GREY}
         if self.policy.startswith("rand"):
-            transform = rand_augment_transform(self.policy, options)
+            transform = auto_augment.rand_augment_transform(self.policy, options)
             operations = transform.ops
         else:
-            transform = auto_augment_transform(self.policy, options)
+            transform = auto_augment.auto_augment_transform(self.policy, options)
             operations = [operation for pair in transform.policy for operation in pair]
         for operation in operations:
             if operation.aug_fn is auto_augment.posterize:
@@ -103,8 +103,7 @@ def _posterize(picture: Image.Image, bits: int, **_: object) -> Image.Image:
     """Keep `bits` bits of each color; 0 bits are black, which newer versions of Pillow refuse."""
     if bits == 0:
         return Image.new(picture.mode, picture.size)
-    posterized: Image.Image = auto_augment.posterize(picture, bits)
-    return posterized
+    return picture if bits >= 8 else ImageOps.posterize(picture, bits)
 
 
 def _jitter(picture: Image.Image, strength: float) -> Image.Image:

@@ -9,9 +9,10 @@ from torch import Tensor, fx, nn
 
 from normbench.errors import Impossible, one_line
 from normbench.models.fx_graph import ADDITIONS, Tracer, layer
-from normbench.models.layer_types import is_activation, is_batch_norm
+from normbench.models.layer_types import is_activation
 from normbench.norms.base.layer import Activation, NormAct
 from normbench.norms.base.residual import Join
+from normbench.norms.batch import is_batch_norm
 from normbench.norms.frn import ThresholdedLinear
 from normbench.norms.workers import PerWorker
 

@@ -9,12 +9,11 @@ from torch import nn
 from normbench.models.layer_types import (
     STANDARDIZED_CONVS,
     is_activation,
-    is_batch_norm,
     is_norm,
 )
 from normbench.norms.base.layer import Activation, NormAct, Normalizer, Scale
 from normbench.norms.base.standardized_conv import StandardizedConv2d
-from normbench.norms.batch import BatchNorm
+from normbench.norms.batch import BatchNorm, is_batch_norm
 from normbench.norms.frn import ThresholdedLinear
 
 

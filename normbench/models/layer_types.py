@@ -8,19 +8,17 @@ import torchvision
 from torch import Tensor, nn
 
 from normbench.norms.base.activations import GAINS, activation
-from normbench.norms.base.layer import NormAct
-from normbench.norms.batch import TORCH_BATCH_NORMS
+from normbench.norms.batch import TORCH_BATCH_NORMS, TORCH_INSTANCE_NORMS
 
 #: A gate, whose output between 0 and 1 multiplies; no normalizer may replace it.
 GATE = "sigmoid"
 
-INSTANCE_NORMS = (nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d)
 DROPOUTS = (
     nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout,
 )  # fmt: skip
 NORMS = (
     *TORCH_BATCH_NORMS,
-    *INSTANCE_NORMS,
+    *TORCH_INSTANCE_NORMS,
     nn.GroupNorm,
     nn.LayerNorm,
     nn.RMSNorm,
@@ -48,11 +46,6 @@ _ACTIVATION_MODULES = ("torch.nn.modules.activation", "timm.layers.activations")
 def is_norm(layer: nn.Module | None) -> bool:
     """Return True for a normalization of torch, timm or torchvision."""
     return isinstance(layer, NORMS)
-
-
-def is_batch_norm(layer: nn.Module) -> bool:
-    """Return True for a layer of any author with running statistics of batches, frozen or not."""
-    return hasattr(layer, "running_var") and not isinstance(layer, (NormAct, *INSTANCE_NORMS))
 
 
 def is_activation(layer: nn.Module) -> bool:

@@ -1,23 +1,25 @@
 """Properties of a network that are known without training it, from one build on the meta device.
 
-The preflight, the cost model, the catalog and the row of a run read them here.
+The preflight, the cost model, the catalog and the row of a run read them here. What recognizes
+layers of timm is imported when it is needed: timm takes a second, and most grids need none of it.
 """
 
 from collections import Counter
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import fx, nn
 
-from normbench.models.coverage import Coverage, coverage
 from normbench.models.dropout import drop_layers
-from normbench.models.fold import fold
-from normbench.models.layer_types import is_batch_norm
 from normbench.models.profile import count_macs, count_operations, dry_run
 from normbench.norms.base.layer import NormAct, Normalizer
 from normbench.norms.base.progress import scheduled_layers
+from normbench.norms.batch import is_batch_norm
 from normbench.norms.workers import set_workers
+
+if TYPE_CHECKING:
+    from normbench.models.coverage import Coverage
 
 
 @dataclass(frozen=True)
@@ -71,6 +73,8 @@ class NetworkInfo:
 
         None where the network cannot be traced or folded.
         """
+        from normbench.models.fold import fold
+
         try:
             folded = fold(self.network, self.image_shape)
             operations = count_operations(folded, self.image_shape)
@@ -79,8 +83,10 @@ class NetworkInfo:
         return sum(parameter.numel() for parameter in folded.parameters()), operations
 
     @cached_property
-    def coverage(self) -> Coverage:
+    def coverage(self) -> "Coverage":
         """Layers that the normalizer provides, and those that it left alone."""
+        from normbench.models.coverage import coverage
+
         return coverage(self.network, self.norm)
 
     @cached_property

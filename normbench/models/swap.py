@@ -48,12 +48,12 @@ from normbench.models.layer_types import (
     STANDARDIZED_CONVS,
     activation_name,
     drop_rate,
-    is_batch_norm,
     is_norm,
     normalizes_channels,
 )
 from normbench.norms.base.layer import Affine, NormAct, Normalizer, Role, Scale
 from normbench.norms.base.residual import NormalizerFree
+from normbench.norms.batch import is_batch_norm
 
 #: Convolutions that differ in their weights alone, or in how they pad.
 _CONVS = (nn.Conv2d, timm.layers.Conv2dSame, *STANDARDIZED_CONVS)

@@ -50,6 +50,12 @@ from normbench.norms.workers import PerWorker
 
 WeightAndBias = tuple[Tensor | None, Tensor | None]
 TORCH_BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
+TORCH_INSTANCE_NORMS = (nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d)
+
+
+def is_batch_norm(layer: nn.Module) -> bool:
+    """Return True for a layer of any author with running statistics of batches, frozen or not."""
+    return hasattr(layer, "running_var") and not isinstance(layer, (NormAct, *TORCH_INSTANCE_NORMS))
 
 
 @dataclass(frozen=True)

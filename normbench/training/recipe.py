@@ -4,7 +4,6 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
-from timm.optim import RMSpropTF
 from torch import nn
 from torch.optim import SGD, Optimizer
 
@@ -131,6 +130,8 @@ class RMSPropRecipe(Recipe):
             raise ValueError("nesterov=true: RMSProp has no Nesterov form; nesterov=false works")
 
     def _create_optimizer(self, groups: list[dict[str, Any]], lr: float) -> Optimizer:
+        from timm.optim import RMSpropTF  # here, as timm takes a second to import
+
         optimizer: Optimizer = RMSpropTF(
             groups, lr=lr, alpha=self.alpha, eps=self.eps, momentum=self.momentum
         )

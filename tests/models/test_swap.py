@@ -22,10 +22,10 @@ from normbench.data.counter_rng import Draws
 from normbench.errors import BadInput, Impossible
 from normbench.models.coverage import coverage
 from normbench.models.dropout import Dropout, StochasticDepth, drop_layers, set_draws
-from normbench.models.layer_types import is_batch_norm
 from normbench.models.swap import swap
 from normbench.norms.base.layer import Activation, Affine, NormAct, Scale
 from normbench.norms.base.standardized_conv import StandardizedConv2d
+from normbench.norms.batch import is_batch_norm
 from normbench.norms.frn import ThresholdedLinear
 from normbench.norms.proxy import ProxyAct
 from normbench.results import Row
