@@ -65,7 +65,7 @@ def _figure_request(name: str, words: Sequence[str], others: Sequence[str]) -> P
         changed = {_key(word): word for word in [*_override(shared, differences), *others]}
         networks.append((str(label), [*changed.values()]))
     # With other networks or images it is not the paper's figure: the title and the stem say so.
-    files = [*ProbeOptions.__dataclass_fields__]
+    files = [*ProbeOptions.__dataclass_fields__, "runs"]
     changes = [*others, *(word for word in words if _key(word) not in files)]
     title = f"{figure['title']} ({figure['source']})"
     return ProbeRequest(

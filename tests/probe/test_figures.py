@@ -171,6 +171,12 @@ def test_the_runs_of_a_figure_are_those_of_its_sweep(name: str) -> None:
         assert described.id in {each.id for each in trained}
 
 
+def test_folders_are_no_change_of_a_figure() -> None:
+    plain, elsewhere = (parse_request("sn_2_small", w) for w in ([], ["runs=mine", "reports=ours"]))
+    assert (elsewhere.title, elsewhere.stem) == (plain.title, plain.stem)
+    assert parse_request("sn_2_small", ["runs=mine", "epochs=3"]).title.endswith("but epochs=3")
+
+
 def test_hard_ratios_of_described_runs(probe_command: Probe, command: Command) -> None:
     """Also a run that is not there is named by its description."""
     words = ("norm=sn", "model=resnet8", "model.stem_stride=1", "batch=32", *SHORT)
