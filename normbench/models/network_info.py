@@ -5,12 +5,14 @@ layers of timm is imported when it is needed: timm takes a second, and most grid
 """
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import fx, nn
 
+from normbench.errors import Impossible
 from normbench.models.dropout import drop_layers
 from normbench.models.profile import count_macs, count_operations, dry_run
 from normbench.norms.base.layer import NormAct, Normalizer
@@ -30,16 +32,43 @@ class NetworkInfo:
     norm: Normalizer  # its layers may be of classes outside of this package
     image_shape: tuple[int, int, int]  # (C, H, W) of an evaluation
     train_shape: tuple[int, int, int]
+    #: Layers with the shape (C, H, W) of their maps in training, once a forward pass has worked.
+    _normalized: list[tuple[NormAct, torch.Size]] = field(default_factory=list)
 
     def try_training(self, workers: int, global_batch: int) -> None:
         """Run a forward pass of training on shapes, with the images of all workers.
+
+        With other numbers of images only the normalizers can refuse, so from the second time on
+        they alone are asked, if all of them are ours.
 
         Raises:
             Impossible: the images are too small, or a normalizer refuses their number.
         """
         set_workers(self.network, workers)  # a refusal depends on the images per worker
-        work = dry_run(self.network, global_batch, self.train_shape)
-        vars(self).setdefault("_training_work", work)  # so it is not counted in a second pass
+        if not self._normalized or self._has_foreign_norms:
+            work = self._dry_run(global_batch)
+            vars(self).setdefault("_training_work", work)  # so it is not counted in a second pass
+            return
+        for layer, maps in self._normalized:
+            if reason := layer.refusal(torch.Size((global_batch, *maps))):
+                raise Impossible(reason)
+
+    def _dry_run(self, images: int) -> tuple[int, Counter[int]]:
+        """Return `_training_work`, and set `_normalized`."""
+        normalized: list[tuple[Any, torch.Size]] = []
+        hooks = [
+            layer.register_forward_pre_hook(
+                lambda layer, inputs: normalized.append((layer, inputs[0].shape[1:]))
+            )
+            for layer in self.layers
+        ]
+        try:
+            work = dry_run(self.network, images, self.train_shape)
+        finally:
+            for hook in hooks:
+                hook.remove()
+        self._normalized[:] = normalized
+        return work
 
     @cached_property
     def params(self) -> int:
@@ -122,6 +151,12 @@ class NetworkInfo:
     def has_library_batch_norm(self) -> bool:
         """True if batch normalizations of torch or timm are left, which know no workers."""
         return any(map(is_batch_norm, self.network.modules()))
+
+    @property
+    def _has_foreign_norms(self) -> bool:
+        """True if a normalization is of a class outside of this package."""
+        ours = all(type(layer).__module__.startswith("normbench.norms.") for layer in self.layers)
+        return self.has_library_batch_norm or not ours
 
     @property
     def batch_independent(self) -> bool:

@@ -143,6 +143,55 @@ def test_inference_of_the_networks_of_evonorms_figure_10(width: float, head: int
     assert fields["inference_operations"] == b0_work
 
 
+NUMBERS = [(1, 1), (1, 2), (1, 6), (3, 3), (5, 20), (64, 128), (128, 128)]  # workers, images of all
+
+
+def outcome(info: NetworkInfo, workers: int, images: int) -> str:
+    """Return why the network of `info` cannot be trained so, or ""."""
+    try:
+        with torch.device("meta"):
+            info.try_training(workers, images)
+    except (Impossible, ValueError) as error:
+        return str(error)
+    return ""
+
+
+def smallest_info(norm: str) -> NetworkInfo:
+    """Return the properties of a network whose last maps are 1x1."""
+    layers, image = normalizer(norm), (1, 4, 4)
+    with torch.device("meta"):
+        network = model(norm=layers, num_classes=10, in_chans=1, **network_for(norm))
+    return NetworkInfo(network, layers, image, image)
+
+
+@pytest.mark.parametrize("norm", normalizers())
+def test_a_network_refuses_the_same_numbers_of_images_whatever_it_was_asked_before(
+    norm: str,
+) -> None:
+    alone = {numbers: outcome(smallest_info(norm), *numbers) for numbers in NUMBERS}
+    info = smallest_info(norm)
+    if not alone[128, 128]:
+        assert info.macs > 0  # which counts without a dry run
+    for numbers in (*NUMBERS, *NUMBERS[::-1]):
+        assert outcome(info, *numbers) == alone[numbers]
+    if norm == "bn":
+        assert sum(map(bool, alone.values())) == 3
+
+
+def test_a_normalizer_of_ones_own_is_run_for_each_number_of_images() -> None:
+    class Choosy(NormAct):
+        batch_independent = False
+
+        def norm_act(self, x: Tensor) -> Tensor:
+            if len(x) < 4:
+                raise ValueError("at least 4 images")
+            return self.activation(x)
+
+    network = nn.Sequential(nn.Conv2d(1, 8, 3), Choosy(8, "relu"))
+    info = NetworkInfo(network.to("meta"), normalizer("bn"), (1, 4, 4), (1, 4, 4))
+    assert [outcome(info, 1, images) for images in (8, 2, 8)] == ["", "at least 4 images", ""]
+
+
 def test_a_network_that_cannot_be_traced_has_no_sizes_at_inference() -> None:
     class Branching(nn.Module):
         def __init__(self) -> None:
