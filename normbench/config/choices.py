@@ -72,9 +72,10 @@ def _keys_of_sweep(hydra: HydraConf, name: str) -> set[str] | None:
     path = find_file(hydra, "sweeps", name)
     if path is None or re.findall(r"@package\s+(\S+)", path.read_text()) != ["_global_"]:
         return None
-    keys = set(load(path))
+    content = load(path)
+    keys = set(content)
     # A choice of a group in `defaults` is among Hydra's choices; a base is not.
-    bases = [each for each in load(path).get("defaults") or [] if isinstance(each, str)]
+    bases = [each for each in content.get("defaults") or [] if isinstance(each, str)]
     for base in set(bases) - {"_self_"}:
         of_base = _keys_of_sweep(hydra, base)
         if of_base is None:

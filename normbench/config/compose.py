@@ -42,7 +42,7 @@ from normbench.config.files import (
 )
 from normbench.config.help_text import describe_groups, epilog
 from normbench.config.hydra_errors import hydra_fails, one_sentence
-from normbench.config.parse import NUMBERS, parse, parse_numbers
+from normbench.config.parse import parse, parse_numbers
 from normbench.config.start import described_run, is_id, split_start
 from normbench.errors import BadInput
 
@@ -181,8 +181,8 @@ class Composition:
         if key not in self.parsed:
             self.parsed[key] = self._parse(numbers, exchanged)
         cell, settings = self.parsed[key]
-        own = {key: self._resolved[key] for key in NUMBERS} | dict(numbers)
-        return replace(cell, **parse_numbers(cell.protocol, own)), settings
+        resolved = {**self._resolved, **numbers}
+        return replace(cell, **parse_numbers(cell.protocol, resolved)), settings
 
     def _parse(
         self, numbers: Mapping[str, int], exchanged: Mapping[str, Any]

@@ -33,7 +33,7 @@ class NetworkInfo:
     image_shape: tuple[int, int, int]  # (C, H, W) of an evaluation
     train_shape: tuple[int, int, int]
     #: Layers with the shape (C, H, W) of their maps in training, once a forward pass has worked.
-    _normalized: list[tuple[NormAct, torch.Size]] = field(default_factory=list)
+    _normalized: list[tuple[NormAct, torch.Size]] = field(default_factory=list, init=False)
 
     def try_training(self, workers: int, global_batch: int) -> None:
         """Run a forward pass of training on shapes, with the images of all workers.
