@@ -21,10 +21,10 @@ from pathlib import Path
 from typing import Annotated, ClassVar, NamedTuple, Protocol, Self
 
 import torch
-from pydantic import Field, NonNegativeInt
+from pydantic import Field, NonNegativeFloat, NonNegativeInt
 from torch import Tensor
 
-from normbench.data.augment import crop, flip
+from normbench.data.augment import contrast, crop, flip
 from normbench.data.counter_rng import Draws
 from normbench.errors import BadInput
 
@@ -232,13 +232,28 @@ class SmallImages(DatasetOnDisk):
     Args:
         padding: pixels of zeros around a training image before a random window of the old size;
             0 takes the image as it is.
+        contrast: standard deviation of the logarithm of a factor by which each standardized image
+            is multiplied; null: the images keep their contrast.
     """
 
     padding: NonNegativeInt = 4
+    contrast: NonNegativeFloat | None = None
 
     def augment(self, images: Tensor, draws: Draws) -> Tensor:
         padding = self.padding if self.side is None else 0
         return super().augment(crop(images, draws, padding, self.side), draws)
+
+    def train_input(self, images: Tensor, draws: Draws) -> Tensor:
+        images = standardize(images, *self.moments)
+        return images if self.contrast is None else contrast(images, draws, self.contrast)
+
+    def eval_input(self, images: Tensor, indices: Tensor) -> Tensor:
+        return self.train_input(images, fixed_draws(indices))
+
+
+def fixed_draws(indices: Tensor) -> Draws:
+    """Return random numbers for images of an evaluation: the same in every run and epoch."""
+    return Draws(seed=SPLIT_SEED, epoch=-1, images=indices)
 
 
 def standardize(images: Tensor, mean: Sequence[float], std: Sequence[float]) -> Tensor:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from normbench.data.augment import contrast, crop, noise
 from normbench.data.counter_rng import Draws
-from normbench.data.dataset import SPLIT_SEED, Dataset, TensorSplit
+from normbench.data.dataset import SPLIT_SEED, Dataset, TensorSplit, fixed_draws
 
 
 @dataclass(frozen=True)
@@ -57,5 +57,4 @@ class Digits(Dataset):
         return images if self.contrast is None else contrast(images, draws, self.contrast)
 
     def eval_input(self, images: Tensor, indices: Tensor) -> Tensor:
-        # No run's seed and no epoch: every run is tested on the same noisy images.
-        return self.train_input(images, Draws(seed=SPLIT_SEED, epoch=-1, images=indices))
+        return self.train_input(images, fixed_draws(indices))

@@ -1,5 +1,6 @@
 """Every data set of conf/data on what it promises: splits, augmentation, what the network sees."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -156,6 +157,22 @@ def test_digits_have_the_published_sizes_and_noise() -> None:
     difference = data.eval_input(test.images, torch.arange(360)) - clean
     assert difference.std() == pytest.approx(0.3, rel=0.02)
     assert torch.equal(Digits(noise=0.0).eval_input(test.images, torch.arange(360)), clean)
+
+
+@pytest.mark.parametrize("data", ["digits", "fashion_mnist", "cifar10", "svhn"], indirect=True)
+def test_a_contrast_multiplies_each_image_by_a_factor_of_its_own(data: Dataset) -> None:
+    varied = replace(data, contrast=0.5)
+    images = data.splits().train.images[:8]
+    indices = torch.arange(8)
+    draws = [Draws(seed, epoch, indices) for seed in (0, 1) for epoch in (0, 1)]
+    trained = [
+        varied.train_input(images, each) / data.train_input(images, each) for each in draws
+    ]
+    tested = varied.eval_input(images, indices) / data.eval_input(images, indices)
+    for factors, each in zip([*trained, tested], [*draws, Draws(0, -1, indices)], strict=True):
+        expected = torch.exp(0.5 * each.normal("contrast"))[:, None, None, None]
+        assert torch.allclose(factors, expected.expand_as(factors))
+    assert len({factors[0, 0, 0, 0].item() for factors in [*trained, tested]}) == 5
 
 
 @pytest.mark.parametrize(("size", "side"), [(None, 28), (28, 28), (14, 14)])
