@@ -9,7 +9,7 @@ import torch
 from normbench.catalog import dataset, datasets
 from normbench.data.augment import crop, flip, noise
 from normbench.data.counter_rng import Draws
-from normbench.data.dataset import Dataset, Split, TensorSplit, hold_out
+from normbench.data.dataset import Dataset, SmallImages, Split, TensorSplit, hold_out
 from normbench.data.digits import Digits
 from normbench.data.fashion_mnist import FashionMNIST
 from normbench.data.photographs import FileSplit, Photographs
@@ -161,9 +161,12 @@ def test_digits_have_the_published_sizes_and_noise() -> None:
 
 @pytest.mark.parametrize("data", ["digits", "fashion_mnist", "cifar10", "svhn"], indirect=True)
 def test_a_contrast_multiplies_each_image_by_a_factor_of_its_own(data: Dataset) -> None:
+    assert isinstance(data, Digits | SmallImages)
     varied = replace(data, contrast=0.5)
-    images = data.splits().train.images[:8]
     indices = torch.arange(8)
+    train = data.splits().train
+    assert isinstance(train, TensorSplit)
+    images = train.images[:8]
     draws = [Draws(seed, epoch, indices) for seed in (0, 1) for epoch in (0, 1)]
     trained = [
         varied.train_input(images, each) / data.train_input(images, each) for each in draws
