@@ -168,9 +168,7 @@ def test_a_contrast_multiplies_each_image_by_a_factor_of_its_own(data: Dataset) 
     assert isinstance(train, TensorSplit)
     images = train.images[:8]
     draws = [Draws(seed, epoch, indices) for seed in (0, 1) for epoch in (0, 1)]
-    trained = [
-        varied.train_input(images, each) / data.train_input(images, each) for each in draws
-    ]
+    trained = [varied.train_input(images, each) / data.train_input(images, each) for each in draws]
     tested = varied.eval_input(images, indices) / data.eval_input(images, indices)
     for factors, each in zip([*trained, tested], [*draws, Draws(0, -1, indices)], strict=True):
         expected = torch.exp(0.5 * each.normal("contrast"))[:, None, None, None]
