@@ -60,7 +60,9 @@ MEANINGS: Sequence[tuple[str, str]] = (
     ("confirmed, refuted", "the whole interval lies on one side of the bound"),
     (
         "undecided",
-        "the interval contains the bound, or there is none: one seed, or equal numbers for all",
+        "the interval contains the bound, or there is none: one seed, or equal numbers for all; "
+        "the effect that is said beside it is the smallest that so many seeds with the same "
+        "standard deviations show",
     ),
     (
         "untested",
@@ -109,6 +111,9 @@ class ClaimResult:
     table: Table | None  # None without rows
     verdict: Verdict
     published: PublishedEffect | None  # None if the paper prints no number
+    #: Of an undecided claim: the smallest distance of an effect from the bound that as many seeds
+    #: with these standard deviations show in 80 % of cases; None: unknown.
+    smallest_shown: float | None = None
 
     @property
     def decimals(self) -> int:
@@ -141,6 +146,20 @@ class ClaimResult:
             return ""
         wider = f", images {over_images.interval(self.decimals)}" if over_images else ""
         return effect.interval(self.decimals) + wider
+
+    @property
+    def sensitivity(self) -> str:
+        """What the seeds of an undecided claim would show, as text; "" if that is unknown."""
+        if self.smallest_shown is None:
+            return ""
+        smallest = f"{self.smallest_shown:.{self.decimals}f}"
+        beyond = " beyond the bound" if self.claim.bound else ""
+        return f"{self.seeds} seeds would show an effect of {smallest}{beyond} in 80 % of cases"
+
+    @property
+    def reason(self) -> str:
+        """Why the claim is untested or undecided, and what its seeds would show, as text."""
+        return "; ".join(filter(None, (self.verdict.reason, self.sensitivity)))
 
     @property
     def seeds(self) -> str:

@@ -77,7 +77,7 @@ def claims_markdown(results: Sequence[ClaimResult]) -> str:
 
 def _claim_line(result: ClaimResult) -> list[str]:
     claim, verdict = result.claim, result.verdict
-    reason = f" ({verdict.reason})" if verdict.reason else ""
+    reason = f" ({result.reason})" if result.reason else ""
     return [
         claim.sentence, f"{claim.place} ({result.spec.name})", result.evidence, result.setting,
         verdict.outcome + reason, result.effect, result.seeds,
@@ -89,7 +89,7 @@ def claims_csv(results: Sequence[ClaimResult]) -> str:
     lines: list[Sequence[Any]] = [
         ("claim", "paper", "place", "says", "table", "published", "published_effect",
          "published_unverified", "setting", "verdict", "effect", "low", "high", "n", "reason",
-         "low_images", "high_images")
+         "low_images", "high_images", "smallest_shown")
     ]  # fmt: skip
     for result in results:
         effect, paper, claim = result.verdict.effect, result.published, result.claim
@@ -99,6 +99,7 @@ def claims_csv(results: Sequence[ClaimResult]) -> str:
         lines.append(
             (claim.name, claim.paper, claim.place, claim.says, result.spec.name, *published,
              result.setting, result.verdict.outcome, *numbers, result.verdict.reason,
-             *((images.low, images.high) if images else ("", "")))
+             *((images.low, images.high) if images else ("", "")),
+             "" if result.smallest_shown is None else result.smallest_shown)
         )  # fmt: skip
     return csv_text(map(plain_cell, line) for line in lines)

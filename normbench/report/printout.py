@@ -73,9 +73,10 @@ def print_verdicts(results: Sequence[ClaimResult], console: "Console | None") ->
     for each in results:
         effect = each.effect and f" Effect: {each.effect}."
         reason = each.verdict.reason and f" Reason: {each.verdict.reason}."
+        sensitivity = each.sensitivity and f" {each.sensitivity}."
         lines.append(
             f"{each.verdict.outcome} ({each.claim.name}, {each.spec.name}): {each.claim.sentence}"
-            f"{effect}{reason}"
+            f"{effect}{reason}{sensitivity}"
         )
     if console is None:
         print("\n".join([f"\n**{CLAIMS_TITLE}**\n", *(f"- {escape_markdown(x)}" for x in lines)]))

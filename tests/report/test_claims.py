@@ -414,6 +414,40 @@ def test_above_the_verdicts_stands_how_many_may_be_wrong_by_chance() -> None:
     assert f"{count_verdicts(results)}. {said}\n" in exports.claims_markdown(results)
 
 
+def test_an_undecided_claim_says_which_effect_its_seeds_would_show() -> None:
+    """Of 400 draws with that effect about 80 % have an interval above the bound."""
+    import numpy as np
+
+    falls = FALLS["higher"]
+    made = [
+        claim(higher=falls), claim(higher=falls, bound=1.0), claim(higher=[["BN", 16], ["BN", 4]]),
+    ]  # fmt: skip
+    rows = [
+        *runs("bn", 64, [69.0, 70.0, 71.0]), *runs("bn", 4, [69.5, 70.5, 71.5]),
+        *runs("bn", 16, [80.0, 81.0, 82.0]),
+    ]  # fmt: skip
+    free, bounded, confirmed = judge_claims(made, {"made": SPEC}, tables([SPEC], rows, None))
+    assert confirmed.verdict.outcome == "confirmed"
+    assert confirmed.smallest_shown is None
+    assert free.smallest_shown == bounded.smallest_shown
+    smallest = free.smallest_shown
+    assert smallest is not None
+    rng = np.random.default_rng(0)
+    draws = [
+        welch_contrast(
+            [(1.0, rng.normal(smallest, 1, 3).tolist()), (-1.0, rng.normal(0, 1, 3).tolist())]
+        )
+        for _ in range(400)
+    ]
+    assert 0.74 <= np.mean([draw.low is not None and draw.low > 0 for draw in draws]) <= 0.86
+    said = f"3 seeds would show an effect of {smallest:.1f} in 80 % of cases"
+    assert free.reason == said
+    assert bounded.reason == said.replace(" in 80", " beyond the bound in 80")
+    results = [free, bounded, confirmed]
+    assert f"undecided ({said})" in exports.claims_markdown(results)
+    assert exports.claims_csv(results).splitlines()[1].endswith(f",{smallest}")
+
+
 def test_a_deviation_has_the_interval_of_chi_square() -> None:
     values = [80.0, 80.2, 80.9, 79.7, 80.4]
     result = std_interval(values)
