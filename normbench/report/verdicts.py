@@ -57,11 +57,11 @@ def _smallest_shown(claim: Claim, table: Table, verdict: Verdict) -> float | Non
 
     It is the distance from the bound. None of another verdict, or without an interval.
     """
-    from normbench.report.power import smallest_difference  # NumPy takes a tenth of a second
-
     effect = verdict.effect
     if verdict.outcome != "undecided" or effect is None or effect.low == effect.high:
         return None
+    from normbench.report.power import smallest_difference  # NumPy takes a tenth of a second
+
     entries = {
         pick: entry for each in comparisons(claim, table) for pick, entry in each.entries.items()
     }
