@@ -23,8 +23,10 @@ def noise(images: Tensor, draws: Draws, std: float) -> Tensor:
     return images + std * draws.normal("noise", *images.shape[1:])
 
 
-def contrast(images: Tensor, draws: Draws, std: float) -> Tensor:
-    """Multiply each image by exp(`std` * z), z being a standard normal number of its own."""
+def contrast(images: Tensor, draws: Draws, std: float | None) -> Tensor:
+    """Multiply each image by exp(`std` * z), z being a standard normal number; None: by 1."""
+    if std is None:
+        return images
     return images * torch.exp(std * draws.normal("contrast"))[:, None, None, None]
 
 

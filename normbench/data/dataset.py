@@ -244,8 +244,7 @@ class SmallImages(DatasetOnDisk):
         return super().augment(crop(images, draws, padding, self.side), draws)
 
     def train_input(self, images: Tensor, draws: Draws) -> Tensor:
-        images = standardize(images, *self.moments)
-        return images if self.contrast is None else contrast(images, draws, self.contrast)
+        return contrast(standardize(images, *self.moments), draws, self.contrast)
 
     def eval_input(self, images: Tensor, indices: Tensor) -> Tensor:
         return self.train_input(images, fixed_draws(indices))

@@ -54,7 +54,7 @@ class Digits(Dataset):
 
     def train_input(self, images: Tensor, draws: Draws) -> Tensor:
         images = noise(images / 16, draws, self.noise)  # pixels are 0 to 16
-        return images if self.contrast is None else contrast(images, draws, self.contrast)
+        return contrast(images, draws, self.contrast)
 
     def eval_input(self, images: Tensor, indices: Tensor) -> Tensor:
         return self.train_input(images, fixed_draws(indices))

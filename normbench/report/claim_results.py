@@ -149,7 +149,7 @@ class ClaimResult:
 
     @property
     def sensitivity(self) -> str:
-        """What the seeds of an undecided claim would show, as text; "" if that is unknown."""
+        """The effect that an undecided claim's seeds would show, as text; "" if it is unknown."""
         if self.smallest_shown is None:
             return ""
         smallest = f"{self.smallest_shown:.{self.decimals}f}"
@@ -158,7 +158,7 @@ class ClaimResult:
 
     @property
     def reason(self) -> str:
-        """Why the claim is untested or undecided, and what its seeds would show, as text."""
+        """The reason of an untested or undecided verdict, with its sensitivity, as text."""
         return "; ".join(filter(None, (self.verdict.reason, self.sensitivity)))
 
     @property

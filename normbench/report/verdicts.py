@@ -34,22 +34,17 @@ def judge_claims(
         for name in claim.tables:
             published = judge_published(claim, specs[name])
             judged = [
-                _judge_in_table(claim, specs[name], table, published)
+                ClaimResult(
+                    claim, specs[name], table, verdict, published,
+                    _smallest_shown(claim, table, verdict),
+                )
                 for table in tables
                 if table.spec.name == name and table.runs
-            ]
+                for verdict in [judge(claim, table)]
+            ]  # fmt: skip
             no_runs = Verdict("untested", reason="no runs of this table")
             results += judged or [ClaimResult(claim, specs[name], None, no_runs, published)]
     return results
-
-
-def _judge_in_table(
-    claim: Claim, spec: TableSpec, table: Table, published: PublishedEffect | None
-) -> ClaimResult:
-    verdict = judge(claim, table)
-    return ClaimResult(
-        claim, spec, table, verdict, published, _smallest_shown(claim, table, verdict)
-    )
 
 
 def _smallest_shown(claim: Claim, table: Table, verdict: Verdict) -> float | None:
