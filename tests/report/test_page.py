@@ -506,3 +506,17 @@ def test_tables_of_which_hardly_anything_was_trained_are_left_out_unless_named(
     verdicts = capsys.readouterr().out.partition("**The papers' claims, tested**")[2]
     assert "\n- undecided (bn_falls, evonorm_9): Batch normalization is worse with 4" in verdicts
     assert " Effect: +6.0. Reason: " in verdicts
+
+
+def test_tables_of_our_own_whose_numbers_stand_in_papers_tables_are_left_out(
+    tmp_path: Path,
+) -> None:
+    """Each seed that goes on from another run is a setting of its own, of one normalizer."""
+    study = results.read(ROOT / "reports" / "studies" / "papers")
+    for row in [row for row in study if row.sweep == "sn_2_hard_small" and row.seed < 2]:
+        results.write(tmp_path / "runs" / row.sweep / row.id, row)
+    assert main([f"runs={tmp_path / 'runs'}", f"reports={tmp_path / 'out'}"]) == 0
+    assert len(list((tmp_path / "out" / "batch_size").glob("*.md"))) > 5
+    page = (tmp_path / "out" / "index.html").read_text()
+    assert set(re.findall(r'<section id="(\w+?)-', page)) == {"sn_2_hard"}
+    assert not set(re.findall(r'href="#([^"]+)"', page)) - set(re.findall(r' id="([^"]+)"', page))
