@@ -30,7 +30,7 @@ from normbench.report.claim_results import (
 )  # fmt: skip
 from normbench.report.figure_kinds import CAPTIONS, CURVES, PROBE_FIGURES, figure_kinds
 from normbench.report.footnotes import footnotes, short_commit
-from normbench.report.repeats import repeats
+from normbench.report.repeats import covered_by_papers, repeats
 from normbench.report.table import MISSING, Entry, Table
 from normbench.report.table_spec import FULL, TableSpec
 from normbench.report.titles import (
@@ -58,12 +58,8 @@ def page(
     rows = list({row.id: row for table in trained for row in table.runs}.values())
     recommending = recommendation_text.recommending(trained)
     in_recommendation = {anchor(table) for table, _ in recommending}
-    by_papers = numbers_of_papers(trained)
-    trained = [
-        table
-        for table in trained
-        if table.spec.paper or anchor(table) in in_recommendation or numbers(table) - by_papers
-    ]
+    in_papers = {anchor(table) for table in covered_by_papers(trained)} - in_recommendation
+    trained = [table for table in trained if anchor(table) not in in_papers]
     repeated = {anchor(table): other for table, other in repeats(trained)}
     shown = [table for table in trained if anchor(table) not in repeated]
     same_runs = {anchor(table): other for table, other in repeats(shown, published=False)}
@@ -144,16 +140,6 @@ def anchors_of_runs(tables: Sequence[Table]) -> dict[tuple[str, ...], str]:
 def runs_of(entry: Entry) -> tuple[str, ...]:
     """Return the ids of the runs of an entry."""
     return tuple(run.id for run in entry.runs)
-
-
-def numbers_of_papers(tables: Sequence[Table]) -> set[tuple[str, str]]:
-    """Return the numbers in the papers' tables; a table of our own without others is left out."""
-    return set().union(*(numbers(table) for table in tables if table.spec.paper))
-
-
-def numbers(table: Table) -> set[tuple[str, str]]:
-    """Return the id of each run whose number an entry has, with the metric."""
-    return {(run.id, entry.metric.label) for entry in table.entries for run in entry.runs}
 
 
 def _summary(rows: Sequence[Row]) -> str:

@@ -23,6 +23,17 @@ def repeats(tables: Sequence[Table], *, published: bool = True) -> list[tuple[Ta
     return left_out
 
 
+def covered_by_papers(tables: Sequence[Table]) -> list[Table]:
+    """Return each table of our own whose numbers all stand in one or several papers' tables."""
+    in_papers = {number for table in tables if table.spec.paper for number in _numbers(table)}
+    return [table for table in tables if not table.spec.paper and _numbers(table) <= in_papers]
+
+
+def _numbers(table: Table) -> set[tuple[str, str]]:
+    """Return the id of each run whose number an entry shows, with the metric."""
+    return {(run.id, entry.metric.label) for entry in table.entries for run in entry.runs}
+
+
 def _content(table: Table) -> tuple[int, int]:
     published = [entry.published for entry in table.entries if entry.published]
     deviations = sum(number.error is not None for number in published)

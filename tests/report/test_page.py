@@ -511,9 +511,9 @@ def test_tables_of_our_own_whose_numbers_stand_in_papers_tables_are_left_out(
     tmp_path: Path,
 ) -> None:
     """Each seed that goes on from another run is a setting of its own, of one normalizer."""
-    study = results.read(ROOT / "reports" / "studies" / "papers")
-    for row in [row for row in study if row.sweep == "sn_2_hard_small" and row.seed < 2]:
-        results.write(tmp_path / "runs" / row.sweep / row.id, row)
+    for row in results.read(ROOT / "reports" / "studies" / "papers"):
+        if row.sweep == "sn_2_hard_small" and row.seed < 2:
+            results.write(tmp_path / "runs" / row.sweep / row.id, row)
     assert main([f"runs={tmp_path / 'runs'}", f"reports={tmp_path / 'out'}"]) == 0
     assert len(list((tmp_path / "out" / "batch_size").glob("*.md"))) > 5
     page = (tmp_path / "out" / "index.html").read_text()
