@@ -13,11 +13,11 @@ import pytest
 from normbench import results
 from normbench.config.cells import Cell
 from normbench.config.compose import compose
-from normbench.config.files import ROOT
 from normbench.decide import main
 from normbench.execution.additions import Additions, bring_to, merge
 from normbench.execution.missing_cells import missing_places
 from normbench.execution.more_seeds import Trainings
+from normbench.records.studies import STUDY
 from normbench.report import build
 from normbench.report.pivot import tables
 from normbench.report.planned_seeds import UNPLANNED_TEXT
@@ -178,7 +178,9 @@ def test_no_cells_are_proposed_of_a_table_that_has_few_runs(decide: Decide) -> N
 
 @pytest.mark.slow
 def test_rows_of_a_study_are_proposed_for_and_not_trained_into(decide: Decide) -> None:
-    study = f"runs={ROOT / 'reports' / 'studies' / 'small'}"
+    path = Path("study", STUDY).resolve()
+    results.write_study(path, [(Path("runs"), row) for row in write_undecided()])
+    study = f"runs={path.parent}"
     proposal = decide(study, "hours=9", CLAIM)
     assert proposal.code == 0
     assert "3 → " in proposal.out
