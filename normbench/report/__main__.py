@@ -44,7 +44,7 @@ class ReportOptions:
     )
     reports: Path | None = cli.option(None, "where to write (DIR/reports of runs=DIR)")
     study: Path | None = cli.option(
-        None, "redraw DIR/index.html, the page of a study (normbench.studies), and nothing else",
+        None, "write page, tables and claims of a study (normbench.studies), and nothing else",
     )  # fmt: skip
 
 
@@ -66,7 +66,7 @@ def main(arguments: Sequence[str]) -> int:
             raise BadInput(
                 f"study={options.study} cannot be combined with runs= or reports=; leave them out"
             )
-        _write_page(specs, options.study)
+        _write_study(specs, options.study)
         return 0
     runs = options.runs or Path("runs")
     # A paper's table has the paper's numbers even without runs.
@@ -117,16 +117,17 @@ def _write_all(specs: Sequence[TableSpec], runs: Path, reports: Path, inputs: st
     print(f"page: {reports / build.PAGE}")
 
 
-def _write_page(specs: Sequence[TableSpec], study: Path) -> None:
-    """Write index.html of a study."""
+def _write_study(specs: Sequence[TableSpec], study: Path) -> None:
+    """Write index.html, tables.md and claims.md into the folder of a study."""
     if study_file(study) is None:
         raise BadInput(
             f"study={study} has no {STUDY}; `python -m normbench.studies add SWEEP study={study}` "
             "makes a study"
         )
     require_writable(study, f"study={study}", "use a writable folder")
-    page = build.study_page(build.read_report(specs, study / STUDY), study)
-    write_if_changed(study / build.PAGE, page.encode())
+    files = build.study_files(build.read_report(specs, study / STUDY), study)
+    for path, text in files.items():
+        write_if_changed(path, text.encode())
     print(f"page: {study / build.PAGE}")
 
 

@@ -251,11 +251,18 @@ def write_all(report: Report, root: Path, inputs: str) -> list[Path]:
     return changed
 
 
-def study_page(report: Report, root: Path) -> str:
-    """Return the page of a study; its links start from `root`."""
+def study_files(report: Report, root: Path) -> dict[Path, str]:
+    """Return page, tables and, if any is tested, claims of a study in the folder `root`."""
+    tables = report.with_runs
+    documents = [exports.tables_markdown(tables)]
+    if recommendation_text.recommending(tables):
+        documents.insert(0, recommendation_text.markdown(tables))
+    files = {root / "tables.md": "\n".join(documents)}
+    if any(result.verdict.outcome != "untested" for result in report.claims):
+        files[root / "claims.md"] = exports.claims_markdown(report.claims)
     with TemporaryDirectory() as figures:
-        _write_tables(report.with_runs, Cache(Path(figures)), report.runs, ("svg",))
-        return _page(report, Path(figures), root)
+        _write_tables(tables, Cache(Path(figures)), report.runs, ("svg",))
+        return {root / PAGE: _page(report, Path(figures), root), **files}
 
 
 def _page(report: Report, figures: Path, root: Path) -> str:

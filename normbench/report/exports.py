@@ -1,7 +1,7 @@
 """Tables and claims as Markdown and CSV."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, get_args
 
 from tabulate import tabulate
 
@@ -11,12 +11,14 @@ from normbench.report.claim_results import (
     METHOD,
     METHOD_TABLE,
     ClaimResult,
+    Outcome,
     count_verdicts,
     expect_by_chance,
     group_claims,
 )  # fmt: skip
 from normbench.report.footnotes import footnotes
 from normbench.report.markdown import escape_markdown
+from normbench.report.repeats import distinct
 from normbench.report.table import Table
 
 
@@ -25,6 +27,11 @@ def table_markdown(table: Table) -> str:
     header, body = table.grid()
     below = "\n".join(f"- {escape_markdown(note)}" for note in footnotes(table))
     return f"**{escape_markdown(table.heading)}**\n\n{_markdown(body, header)}\n\n{below}\n"
+
+
+def tables_markdown(tables: Sequence[Table]) -> str:
+    """Return all tables as one document in Markdown, without those that only repeat others."""
+    return "\n\n".join(["# Tables", *map(table_markdown, distinct(tables))])
 
 
 def _markdown(body: Sequence[Sequence[str]], header: Sequence[str]) -> str:
@@ -58,7 +65,8 @@ def claims_markdown(results: Sequence[ClaimResult]) -> str:
     counts = f"{count_verdicts(results)}. {expect_by_chance(results)}"
     meanings = "\n".join(f"- {word}: {meaning}." for word, meaning in MEANINGS)
     method = _markdown(METHOD_TABLE[1:], METHOD_TABLE[0])
-    parts = ["# The papers' claims, tested\n", f"{counts}\n", f"{METHOD}\n", method, ""]
+    parts = ["# The papers' claims, tested\n", f"{counts}\n", _count_by_table(results), ""]
+    parts += [f"{METHOD}\n", method, ""]
     parts.append(f"{meanings}\n")
     for paper, claims in group_claims(results).items():
         parts.append(f"\n## {escape_markdown(paper)}\n")
@@ -73,6 +81,22 @@ def claims_markdown(results: Sequence[ClaimResult]) -> str:
             parts.append("\nUntested, because their tables have no runs:\n")
             parts.append(_markdown(body, columns[:3]))
     return "\n".join(parts) + "\n"
+
+
+def _count_by_table(results: Sequence[ClaimResult]) -> str:
+    """Return how many verdicts of each outcome each table has that has tested ones."""
+    outcomes: dict[str, list[Outcome]] = {}
+    for result in results:
+        outcomes.setdefault(result.spec.name, []).append(result.verdict.outcome)
+    words = get_args(Outcome)
+    return _markdown(
+        [
+            [name, *(str(found.count(word) or "") for word in words)]
+            for name, found in outcomes.items()
+            if {*found} != {"untested"}
+        ],
+        ("table", *words),
+    )
 
 
 def _claim_line(result: ClaimResult) -> list[str]:

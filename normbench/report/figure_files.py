@@ -16,6 +16,7 @@ Files = dict[FileFormat, bytes]
 #: The same data gives the same bytes, and no text is markup: a name may have a dollar sign.
 RC_PARAMS: dict[Any, Any] = {
     "svg.hashsalt": "normbench", "svg.fonttype": "none", "text.parse_math": False,
+    "font.sans-serif": ["DejaVu Sans"],  # each text of an SVG names all of them
 }  # fmt: skip
 # Four colours of Okabe and Ito and two of Tol, distinct for colour-blind readers, and five more as
 # far from those as possible. All have a contrast of at least 3 to white.

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from normbench.errors import printable
 from normbench.report.best import best_of_ours, best_published
 from normbench.report.footnotes import footnotes
-from normbench.report.repeats import repeats
+from normbench.report.repeats import distinct
 from normbench.report.table import DAGGER, DOUBLE_DAGGER, Entry, Table
 from normbench.report.table_spec import Label, PublishedNumber
 from normbench.report.titles import comparison_title, table_title
@@ -50,9 +50,7 @@ def table_latex(table: Table) -> str:
 
 def latex_document(tables: Sequence[Table]) -> str:
     """Return a LaTeX document of `tables`, without those that only repeat others."""
-    repeated = [table for table, _ in repeats(tables)]
-    shown: Iterable[Table] = (table for table in tables if table not in repeated)
-    pages = "\n".join(table_latex(table) + "\\clearpage\n" for table in shown)
+    pages = "\n".join(table_latex(table) + "\\clearpage\n" for table in distinct(tables))
     return rf"""\documentclass{{article}}
 \usepackage[utf8]{{inputenc}}
 \usepackage[a3paper,landscape,margin=2cm]{{geometry}}

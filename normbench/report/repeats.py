@@ -23,6 +23,14 @@ def repeats(tables: Sequence[Table], *, published: bool = True) -> list[tuple[Ta
     return left_out
 
 
+def distinct(tables: Sequence[Table]) -> list[Table]:
+    """Return `tables` without those whose numbers all stand in others of them."""
+    covered = covered_by_papers(tables)
+    rest = [table for table in tables if table not in covered]
+    repeated = [table for table, _ in repeats(rest)]
+    return [table for table in rest if table not in repeated]
+
+
 def covered_by_papers(tables: Sequence[Table]) -> list[Table]:
     """Return each table of our own whose numbers all stand in one or several papers' tables."""
     in_papers = {number for table in tables if table.spec.paper for number in _numbers(table)}

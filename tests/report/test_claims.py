@@ -411,7 +411,14 @@ def test_above_the_verdicts_stands_how_many_may_be_wrong_by_chance() -> None:
     said = expect_by_chance(results)
     assert said.startswith("4 of 6 verdicts are trials: their runs give an interval.")
     assert said.endswith("expect up to 0.1 false confirmations and 0.1 false refutations.")
-    assert f"{count_verdicts(results)}. {said}\n" in exports.claims_markdown(results)
+    text = exports.claims_markdown(results)
+    assert f"{count_verdicts(results)}. {said}\n" in text
+    (of_table,) = re.findall(r"^\| made .*$", text, re.MULTILINE)
+    counts = [
+        str([each.verdict.outcome for each in results].count(outcome) or "")
+        for outcome in ("confirmed", "refuted", "undecided", "untested")
+    ]
+    assert [cell.strip() for cell in of_table.split("|")[1:-1]] == ["made", *counts]
 
 
 def test_an_undecided_claim_says_which_effect_its_seeds_would_show() -> None:

@@ -21,7 +21,7 @@ from normbench.report.recommendation_text import (
     short_sentences,
     standings,
 )  # fmt: skip
-from normbench.report.repeats import repeats
+from normbench.report.repeats import distinct, repeats
 from normbench.report.table_spec import spec
 from normbench.report.titles import comparison_title, table_title
 from normbench.results import Row
@@ -229,5 +229,7 @@ def test_a_table_that_shows_nothing_of_its_own_is_left_out() -> None:
     pivoted = tables(specs, rows)
     left_out = {table.spec.name: other.spec.name for table, other in repeats(pivoted)}
     assert left_out == {"batch_size": "with_deviations", "without": "with_deviations"}
+    shown = {table.spec.name for table in distinct(pivoted)}
+    assert shown == {"with_deviations", "others", "other_deviations"}
     ours = {table.spec.name for table, _ in repeats(pivoted, published=False)}
     assert ours == {"batch_size", "without", "others", "other_deviations"}

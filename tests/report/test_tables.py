@@ -365,15 +365,18 @@ def without_figures(page: Path) -> str:
 def test_the_page_of_a_study_is_made_from_its_rows(study: Path, tmp_path: Path) -> None:
     # As deep in the repository as the study itself, so that links are the same.
     copy = study.with_name(f".{study.name}-{tmp_path.name}")
-    shutil.copytree(study, copy, ignore=shutil.ignore_patterns("*.html", "*.png"))
+    shutil.copytree(study, copy, ignore=shutil.ignore_patterns("*.html", "*.md", "*.png"))
     try:
         assert main([f"study={copy}"]) == 0
         again = without_figures(copy / "index.html")
+        documents = {path.name: path.read_text() for path in copy.glob("*.md")}
     finally:
         shutil.rmtree(copy)
     page = without_figures(study / "index.html")
     assert page.count("<table>") > 1
     assert again == page
+    assert documents == {path.name: path.read_text() for path in study.glob("*.md")}
+    assert "tables.md" in documents
 
 
 def test_a_report_is_made_from_the_file_of_a_study(tmp_path: Path) -> None:
