@@ -353,7 +353,7 @@ def test_new_and_replaced_files_are_counted_apart(tmp_path: Path) -> None:
     assert build.count_changes([], before) == "no file has changed"
 
 
-STUDIES = sorted(path.parent for path in (ROOT / "reports" / "studies").glob("*/index.html"))
+STUDIES = sorted(path.parent for path in (ROOT / "reports" / "studies").glob("*/tables.md"))
 
 
 def without_figures(page: Path) -> str:
@@ -362,7 +362,7 @@ def without_figures(page: Path) -> str:
 
 
 @pytest.mark.parametrize("study", slow_except(STUDIES, STUDIES[:1]), ids=lambda path: path.name)
-def test_the_page_of_a_study_is_made_from_its_rows(study: Path, tmp_path: Path) -> None:
+def test_the_files_of_a_study_are_made_from_its_rows(study: Path, tmp_path: Path) -> None:
     # As deep in the repository as the study itself, so that links are the same.
     copy = study.with_name(f".{study.name}-{tmp_path.name}")
     shutil.copytree(study, copy, ignore=shutil.ignore_patterns("*.html", "*.md", "*.png"))
@@ -372,11 +372,10 @@ def test_the_page_of_a_study_is_made_from_its_rows(study: Path, tmp_path: Path) 
         documents = {path.name: path.read_text() for path in copy.glob("*.md")}
     finally:
         shutil.rmtree(copy)
-    page = without_figures(study / "index.html")
-    assert page.count("<table>") > 1
-    assert again == page
+    assert again.count("<table>") > 1
+    if (page := study / "index.html").exists():
+        assert again == without_figures(page)
     assert documents == {path.name: path.read_text() for path in study.glob("*.md")}
-    assert "tables.md" in documents
 
 
 def test_a_report_is_made_from_the_file_of_a_study(tmp_path: Path) -> None:
