@@ -65,9 +65,10 @@ def claims_markdown(results: Sequence[ClaimResult]) -> str:
     counts = f"{count_verdicts(results)}. {expect_by_chance(results)}"
     meanings = "\n".join(f"- {word}: {meaning}." for word, meaning in MEANINGS)
     method = _markdown(METHOD_TABLE[1:], METHOD_TABLE[0])
-    parts = ["# The papers' claims, tested\n", f"{counts}\n", _count_by_table(results), ""]
-    parts += [f"{METHOD}\n", method, ""]
-    parts.append(f"{meanings}\n")
+    parts = [
+        "# The papers' claims, tested\n", f"{counts}\n", _count_by_table(results), "",
+        f"{METHOD}\n", method, "", f"{meanings}\n",
+    ]  # fmt: skip
     for paper, claims in group_claims(results).items():
         parts.append(f"\n## {escape_markdown(paper)}\n")
         if body := [_claim_line(each) for group in claims.values() for each in group if each.table]:

@@ -89,7 +89,8 @@ def impossible(table: Table) -> list[str]:
     labels: dict[str, list[str]] = {}
     for label, entries in table.lines.items():
         rows = (row for entry in entries for row in entry.runs)
-        for reason in {row.reason for row in rows if row.status == "impossible"}:
+        # In the order of columns: that of a set differs from process to process.
+        for reason in dict.fromkeys(row.reason for row in rows if row.status == "impossible"):
             # One reason often holds for several normalizers.
             labels.setdefault(reason, []).append(" ".join(label))
     return [f"n/a, {', '.join(rows)}: {reason}." for reason, rows in labels.items()]

@@ -201,6 +201,16 @@ def test_why_a_cell_cannot_work_is_said() -> None:
     assert "n/a, in, x: a 1x1 map." in footnotes(table)
 
 
+def test_reasons_are_said_in_the_order_of_the_columns() -> None:
+    batches = (2, 4, 8, 16, 32, 64)
+    cannot = [
+        run("x", batch, 0, None, status="impossible", reason=f"no {batch}") for batch in batches
+    ]
+    (table,) = batch_size_tables(cannot)
+    said = [note for note in footnotes(table) if note.startswith("n/a")]
+    assert said == [f"n/a, x: no {batch}." for batch in batches]
+
+
 def test_the_widest_column_is_compared_with_the_narrowest() -> None:
     (table,) = batch_size_tables(RUNS)
     assert differences(table) == [
