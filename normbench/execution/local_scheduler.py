@@ -32,10 +32,13 @@ REMOTE_FAILURE = 5.0  # seconds in which other machines must report why a rank o
 
 @dataclass(eq=False)
 class Running:
-    """Processes that train one job, or several stacked seeds, and the CUDA devices they use."""
+    """Processes that train one job, or several stacked seeds, and the CUDA devices they use.
+
+    A job leaves `entries` once its end is recorded: a signal may stop this command at any time.
+    """
 
     group: ProcessGroup
-    entries: Sequence[QueueEntry]
+    entries: list[QueueEntry]
     gpus: Sequence[str]
 
 
@@ -183,7 +186,7 @@ class LocalScheduler(Scheduler):
             for entry in entries:
                 self.fail(entry, f"no process could be started ({one_line(error)})", first.job.log)
             return
-        self.running.append(Running(group, entries, gpus))
+        self.running.append(Running(group, list(entries), gpus))
 
     def with_readers(self, job: Job, stacked: int) -> Job:
         """Return `job` with its share of the CPU cores for data loading, if others run too."""
@@ -199,7 +202,7 @@ class LocalScheduler(Scheduler):
 
     def update(self, running: Running) -> None:
         """Show the progress of runs, and handle their end."""
-        group, entries = running.group, running.entries
+        group, entries = running.group, list(running.entries)
         # Messages first: poll() drops what arrived before the end.
         for message in group.messages():
             if message.kind == "progress":
@@ -213,7 +216,6 @@ class LocalScheduler(Scheduler):
             if self.env is not None and run_files.read_failures(entries[0].job.folder):
                 group.kill()  # a rank elsewhere is gone, and this one may wait for it
             return
-        self.running.remove(running)
         for index, entry in enumerate(entries):
             if not end.succeeded and entry.wrote_row:
                 # Killed after its row, or of the first group of stacked seeds, which had room.
@@ -228,6 +230,8 @@ class LocalScheduler(Scheduler):
             else:
                 self.summary.trained += end.result[index] != "finished"
                 self.finish(entry)
+            running.entries.remove(entry)
+        self.running.remove(running)
 
     def put_back(self, entry: QueueEntry) -> None:
         """Queue a job again that another command has started since `is_open`."""
@@ -305,6 +309,8 @@ class LocalScheduler(Scheduler):
 
     def record_stop(self, entry: QueueEntry, group: ProcessGroup, stopped_at: float) -> None:
         """Record that a run was interrupted, or that a rank elsewhere had failed before."""
+        if entry.cell.id not in self.screen.time_left.running:  # its end is shown already
+            return
         if entry.wrote_row:  # it was in its last evaluation
             self.summary.trained += 1
             self.finish(entry)

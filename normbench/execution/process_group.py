@@ -103,9 +103,10 @@ class ProcessGroup:
         return noticed if end.code == INTERRUPTED else 0.0
 
     def send_signal(self, number: int) -> None:
-        """Send signal `number` to all ranks."""
-        for process in self.processes:
-            process.send_signal(number)
+        """Send signal `number` to all ranks that run."""
+        for rank, process in enumerate(self.processes):
+            if rank not in self.exits:
+                process.send_signal(number)
 
     def kill(self) -> None:
         """Kill all ranks."""

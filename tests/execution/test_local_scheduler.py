@@ -445,7 +445,7 @@ def test_cells_that_share_a_failed_computation_have_failed(
 
 
 def running(local: LocalScheduler, group: Group, *entries: QueueEntry) -> Running:
-    run: Any = Running(group, entries, [])  # type: ignore[arg-type]
+    run: Any = Running(group, list(entries), [])  # type: ignore[arg-type]
     local.running.append(run)
     return run  # type: ignore[no-any-return]
 
@@ -600,6 +600,37 @@ def test_runs_that_are_stopped_were_interrupted(
     state = run_files.read_state(other.job.folder)
     assert (state["phase"], state["error"]) == ("failed", "their fault")
     assert local.summary.failed == [f"{other.cell.title}: their fault (there.txt)"]
+
+
+@pytest.mark.parametrize("shown", [False, True], ids=["while_it_waits", "after"])
+def test_a_failure_is_reported_once_although_a_signal_comes_while_it_is_recorded(
+    shown: bool, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rank 0 lost its connection, waits for the reason, and the launcher stops it meanwhile."""
+    only = entry(settings)
+    local = scheduler([only], settings, started=[only], env=RANK_0)
+    run_files.write_state(only.job.folder, "running", pid=7)
+    running(local, Group(Exit(1, Message("failed", "connection lost"))), only)
+
+    write = partial(
+        run_files.write_failure, only.job.folder, 1, "their fault", "there.txt", time.time() - 60
+    )
+
+    def receive_signal(*_: Any) -> None:
+        write()
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        if shown:
+            write()
+            patch.setattr(local.screen, "note", receive_signal)
+        else:
+            patch.setattr(time, "sleep", receive_signal)
+        local.update(*local.running)
+    monkeypatch.setattr(process_group, "stop", list)
+    local.stop()
+    assert local.summary == Summary(failed=[f"{only.cell.title}: their fault (there.txt)"])
+    assert run_files.read_state(only.job.folder)["error"] == "their fault"
 
 
 @pytest.mark.parametrize("env", [None, RANK_0])
