@@ -192,13 +192,15 @@ def _draw_points(
 def _draw_curves(table: Table, runs: Path) -> Figure:
     """Draw training and validation accuracy over epochs, means over seeds.
 
-    Panels are of the fewest images per worker with runs, and of the most.
+    Panels are of the fewest images per worker with runs, and of the most. Columns may also be
+    several numbers of the same runs, which have one panel.
     """
-    heads = sorted(
-        (column.batch or 0, str(column), index)
-        for index, column in enumerate(table.columns)
-        if any(entries[index].values for entries in table.lines.values())
-    )
+    columns: dict[frozenset[str], tuple[int, str, int]] = {}
+    for index, column in enumerate(table.columns):
+        entries = [line[index] for line in table.lines.values()]
+        if ids := frozenset(row.id for entry in entries if entry.values for row in entry.runs):
+            columns.setdefault(ids, (column.batch or 0, str(column), index))
+    heads = sorted(columns.values())
     shown = heads if len(heads) < 2 else [heads[0], heads[-1]]
     parts = _split_lines(table)
     figure, panels = _stack(len(shown) * len(parts), sharex=True, sharey=True)

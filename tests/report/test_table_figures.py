@@ -9,11 +9,14 @@ import pytest
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
+from normbench import results
 from normbench.config.files import CONF, names
+from normbench.report import build
 from normbench.report import figure as figures
 from normbench.report.effects import draw_effects
 from normbench.report.figure import draw
 from normbench.report.figure_kinds import (
+    CURVES,
     EFFECTS,
     LINES,
     MAP,
@@ -49,6 +52,23 @@ def test_a_panel_has_few_lines(count: int, sizes: list[int], drawn: list[Figure]
     legends = [legend for axes in drawn[0].axes if (legend := axes.get_legend())]
     assert [len(legend.get_texts()) for legend in legends] == sizes
     assert len({axes.get_ylim() for axes in drawn[0].axes}) == 1
+
+
+@pytest.mark.parametrize(
+    ("study", "name", "titles"),
+    [
+        ("default", "batch_size", ["2 images per worker", "128 images per worker"]),
+        ("papers", "four_things_fig2", ["accuracy"]),
+    ],
+)
+def test_curves_are_of_the_ends_of_a_row_and_drawn_once_for_several_numbers_of_a_run(
+    study: str, name: str, titles: list[str], drawn: list[Figure]
+) -> None:
+    root = CONF.parent / "reports" / "studies" / study
+    (table,) = tables(build.specs([name]), results.read(root), root=root)
+    draw(table, CURVES, ["svg"], root)
+    assert [axes.get_title(loc="left").partition(":")[0] for axes in drawn[0].axes] == titles
+    assert all(axes.lines for axes in drawn[0].axes)
 
 
 def test_points_of_one_batch_do_not_hide_each_other(drawn: list[Figure]) -> None:
