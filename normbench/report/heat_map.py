@@ -2,8 +2,9 @@
 
 A map of normalizers has a column for each number of images per worker. Each field shows how far the
 mean lies below the highest one of its column. The fields of the highest mean and of all that cannot
-be told apart from it are framed, so the answer can be read without colours; those that were trained
-with one seed, which tells nothing, have a dotted frame.
+be told apart from it are framed, so the answer can be read without colours. A dashed frame is that
+of a normalizer that varies far more over seeds than the others, so it may lie far below; a dotted
+one is that of a single seed, which tells nothing. A legend below says what occurs.
 
 A map of sensitivity has a column for each learning rate, or what else the columns of a table differ
 in. Each field shows how far the mean lies below the highest one of its row, which is framed.
@@ -21,13 +22,14 @@ from matplotlib.patches import Rectangle
 
 from normbench.report.recommendation import Recommendation, recommendations
 from normbench.report.statistics import signed
-from normbench.report.table import DAGGER, Entry, Table
+from normbench.report.table import DAGGER, WORDS, Entry, Table
 from normbench.report.titles import setting_title
 
 WORST = 10.0  # points below the best at which colours end
 _COLOURS = "YlOrRd"  # pale for the best; distinct for colour-blind readers, and in grey
 _DARKEST = 0.6  # of the scale of colours, so that black can be read on it
 _FAILED = "#d9d9d9"
+_NOT_POSSIBLE = WORDS["impossible"]
 _FRAME: Mapping[str, Any] = {"edgecolor": "black", "linewidth": 1.4}
 
 
@@ -43,6 +45,23 @@ def draw_map(table: Table) -> Figure:
     figure, axes = _grid(table, [str(column.batch) for column in columns], names)
     for x, column in enumerate(columns):
         _draw_column(axes, x, column, order)
+    label = table.spec.metric.label
+    framed = [each for column in columns for each in (*column.good, *column.unsure)]
+    failures = {_short(failure) for column in columns for failure in column.failed.values()}
+    _explain(
+        figure,
+        {
+            f"bold: {label} of the best of a column; others: points below it": True,
+            "framed: not significantly below the best": True,
+            "dashed: not either, but its seeds differ far more": any(
+                each.unstable for each in framed
+            ),
+            "dotted: one seed, which tells nothing": any(column.unsure for column in columns),
+            f"{DAGGER} does not depend on images per worker": bool(single),
+            f"{_NOT_POSSIBLE}: cannot work": _NOT_POSSIBLE in failures,
+            "grey: runs without a result (div.: diverged)": bool(failures - {_NOT_POSSIBLE}),
+        },
+    )
     return figure
 
 
@@ -69,7 +88,23 @@ def draw_sensitivity(table: Table) -> Figure:
                 is_best = entry.center == best
                 frame = _FRAME if is_best else {}
                 _draw_mean(axes, x, y, entry.center, best, is_best=is_best, **frame)
+    label = table.spec.metric.label
+    fails = any(entry.failed for _, entries in lines for entry in entries)
+    _explain(
+        figure,
+        {
+            f"bold: {label} of the best of a row; others: points below it": True,
+            "fails: some seed has no result": fails,
+        },
+    )
     return figure
+
+
+def _explain(figure: Figure, meanings: Mapping[str, bool]) -> None:
+    """Write below a map what its fields mean, as far as they occur."""
+    width = round(17 * figure.get_figwidth())
+    lines = [fill(text, width) for text, occurs in meanings.items() if occurs]
+    figure.supxlabel("\n".join(lines), fontsize=7, x=0.02, ha="left")
 
 
 def _means(entries: Sequence[Entry]) -> list[float]:
@@ -87,7 +122,7 @@ def _mean_gap(entries: Sequence[Entry]) -> float:
 def _grid(table: Table, columns: Sequence[str], rows: Sequence[str]) -> tuple[Figure, Axes]:
     """Return an empty map with the names of its columns and rows."""
     figure = Figure(
-        figsize=(1.6 + 0.55 * len(columns), 1.3 + 0.25 * len(rows)), layout="constrained"
+        figsize=(1.6 + 0.55 * len(columns), 2.1 + 0.25 * len(rows)), layout="constrained"
     )
     axes = figure.subplots()
     reg = table.setting.get("reg", "none")
@@ -120,13 +155,15 @@ def _order(columns: Sequence[Recommendation]) -> list[str]:
 
 def _draw_column(axes: Axes, x: int, column: Recommendation, order: Sequence[str]) -> None:
     """Draw the fields of one number of images per worker, at `x`."""
-    for name in column.failed:
-        _draw_field(axes, x, order.index(name), "fails", facecolor=_FAILED)
+    for name, failure in column.failed.items():
+        _draw_field(axes, x, order.index(name), _short(failure), facecolor=_FAILED)
     for candidate in column.candidates:
         y, best = order.index(candidate.name), column.candidates[0]
         frame = {} if candidate in column.worse else {**_FRAME}
         if candidate in column.unsure:
             frame["linestyle"] = ":"
+        elif frame and candidate.unstable:
+            frame["linestyle"] = "--"
         _draw_mean(axes, x, y, candidate.mean, best.mean, is_best=candidate is best, **frame)
 
 
@@ -134,11 +171,22 @@ def _draw_mean(
     axes: Axes, x: int, y: int, mean: float, best: float, *, is_best: bool, **frame: Any
 ) -> None:
     """Draw a field: of the best its mean, of another one its distance from the best."""
-    text = f"{best:.1f}" if is_best else signed(mean - best, 1)
+    gap = round(best - mean, 1)
+    text = f"{best:.1f}" if is_best else signed(-gap, 1) if gap else "0.0"
     colour = mpl.colormaps[_COLOURS](_DARKEST * min(1.0, (best - mean) / WORST))
-    _draw_field(axes, x, y, text, facecolor=colour, **frame)
+    weight = "bold" if is_best else "normal"
+    _draw_field(axes, x, y, text, weight=weight, facecolor=colour, **frame)
 
 
-def _draw_field(axes: Axes, x: int, y: int, text: str, **field: Any) -> None:
+def _short(failure: str) -> str:
+    """Shorten "1 of 5 div." for a field; where no run can work, "n/a"."""
+    if failure.endswith(_NOT_POSSIBLE):
+        return _NOT_POSSIBLE
+    return "fails" if "," in failure else failure.replace(" of ", "/")
+
+
+def _draw_field(
+    axes: Axes, x: int, y: int, text: str, weight: str = "normal", **field: Any
+) -> None:
     axes.add_patch(Rectangle((x - 0.47, y - 0.44), 0.94, 0.88, **field))
-    axes.text(x, y, text, ha="center", va="center", fontsize=7)
+    axes.text(x, y, text, ha="center", va="center", fontsize=7, fontweight=weight)
