@@ -17,21 +17,22 @@ from normbench.report.table import MISSING, Table
 
 METHOD = (
     "For each number of images per worker: the normalizer with the best mean, and how much lower "
-    "the others are, with intervals that hold for all pairs together with 95 % (Games and Howell "
-    "1976; variances may differ, and the best may be chosen by the same seeds). The interval "
-    f'is {OVER_SEEDS}. The one after the word "images" is {OVER_IMAGES}. They are of 99.9 % '
-    "where the number of seeds is not that of the sweep's file or command. A normalizer is "
-    'significantly worse if its whole interval lies above 0. "Not significantly worse" does not '
-    'mean "as good": the upper end says how much worse it may be. A normalizer is unstable if its '
-    "variance over seeds is significantly above that of the others (F test, 1 %, "
-    "Bonferroni-corrected). Memory is the peak memory of the GPU, relative to the lowest of the "
-    "compared normalizers. Time is that of a training step, measured by `python -m "
+    "the others are, with intervals of 95 % that hold for all pairs of normalizers at that number "
+    "together (Games and Howell 1976; variances may differ, and the best may be chosen by the same "
+    f'seeds). The interval is {OVER_SEEDS}. The one after the word "images" is {OVER_IMAGES}. '
+    "They are of 99.9 % where the number of seeds is not that of the sweep's file or command. A "
+    'normalizer is significantly worse if its whole interval lies above 0. "Not significantly '
+    'worse" does not mean "as good": the upper end says how much worse it may be. A '
+    "normalizer is unstable if its variance over seeds is significantly above that of the others "
+    "(F test, 1 %, Bonferroni-corrected). Memory is the peak memory of the GPU, relative to the "
+    "lowest of the compared normalizers. Time is that of a training step, measured by `python -m "
     "normbench.probe speed norm=bn,gn`. Without such a measurement it is not compared, because "
     "runs that train beside others slow each other down."
 )
 MOST_NORMS = 4  # in the command that measures time
-#: Up to 8 significantly worse normalizers have all their numbers, of more only the nearest 3.
-MOST_DESCRIBED, NEAREST = 8, 3
+#: Up to 8 significantly worse normalizers have all their numbers, of more only the nearest 3 and
+#: those that everybody asks about.
+MOST_DESCRIBED, NEAREST, ALWAYS = 8, 3, ("bn", "gn")
 
 
 class Standing(NamedTuple):
@@ -100,15 +101,16 @@ def verdict_texts(column: Recommendation, decimals: int) -> list[str]:
 
 
 def _describe_worse(worse: Sequence[Candidate], decimals: int) -> list[str]:
-    """Return all with their numbers, of many only the nearest; a table has the others' numbers."""
-    described = [describe(each, decimals) for each in worse]
+    """Return all with their numbers, of many only some; a table has the others' numbers."""
     if len(worse) <= MOST_DESCRIBED:
-        return described
-    others = worse[NEAREST:]
+        return [describe(each, decimals) for each in worse]
+    shown = [*worse[:NEAREST], *(each for each in worse[NEAREST:] if each.name in ALWAYS)]
+    others = [each for each in worse if each not in shown]
     lower = [each.lower.value for each in others if each.lower]
     ends = f"{_number(min(lower), decimals)} to {_number(max(lower), decimals)} lower"
     names = ", ".join(each.name for each in others)
-    return [*described[:NEAREST], f"{len(others)} others, {ends}: {names}"]
+    described = [describe(each, decimals) for each in shown]
+    return [*described, f"{len(others)} others, {ends}: {names}"]
 
 
 def _interval(effect: Effect, decimals: int) -> str:
