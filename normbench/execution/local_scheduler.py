@@ -32,13 +32,10 @@ REMOTE_FAILURE = 5.0  # seconds in which other machines must report why a rank o
 
 @dataclass(eq=False)
 class Running:
-    """Processes that train one job, or several stacked seeds, and the CUDA devices they use.
-
-    A job leaves `entries` once its end is recorded: a signal may stop this command at any time.
-    """
+    """Processes that train one job, or several stacked seeds, and the CUDA devices they use."""
 
     group: ProcessGroup
-    entries: list[QueueEntry]
+    entries: Sequence[QueueEntry]
     gpus: Sequence[str]
 
 
@@ -186,7 +183,7 @@ class LocalScheduler(Scheduler):
             for entry in entries:
                 self.fail(entry, f"no process could be started ({one_line(error)})", first.job.log)
             return
-        self.running.append(Running(group, list(entries), gpus))
+        self.running.append(Running(group, entries, gpus))
 
     def with_readers(self, job: Job, stacked: int) -> Job:
         """Return `job` with its share of the CPU cores for data loading, if others run too."""
@@ -202,7 +199,7 @@ class LocalScheduler(Scheduler):
 
     def update(self, running: Running) -> None:
         """Show the progress of runs, and handle their end."""
-        group, entries = running.group, list(running.entries)
+        group, entries = running.group, running.entries
         # Messages first: poll() drops what arrived before the end.
         for message in group.messages():
             if message.kind == "progress":
@@ -230,8 +227,7 @@ class LocalScheduler(Scheduler):
             else:
                 self.summary.trained += end.result[index] != "finished"
                 self.finish(entry)
-            running.entries.remove(entry)
-        self.running.remove(running)
+        self.running.remove(running)  # last: a signal until then must find its jobs
 
     def put_back(self, entry: QueueEntry) -> None:
         """Queue a job again that another command has started since `is_open`."""

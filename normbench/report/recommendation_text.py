@@ -104,7 +104,7 @@ def _describe_worse(worse: Sequence[Candidate], decimals: int) -> list[str]:
     """Return all with their numbers, of many only some; a table has the others' numbers."""
     if len(worse) <= MOST_DESCRIBED:
         return [describe(each, decimals) for each in worse]
-    shown = [*worse[:NEAREST], *(each for each in worse[NEAREST:] if each.name in ALWAYS)]
+    shown = [each for at, each in enumerate(worse) if at < NEAREST or each.name in ALWAYS]
     others = [each for each in worse if each not in shown]
     lower = [each.lower.value for each in others if each.lower]
     ends = f"{_number(min(lower), decimals)} to {_number(max(lower), decimals)} lower"

@@ -445,7 +445,7 @@ def test_cells_that_share_a_failed_computation_have_failed(
 
 
 def running(local: LocalScheduler, group: Group, *entries: QueueEntry) -> Running:
-    run: Any = Running(group, list(entries), [])  # type: ignore[arg-type]
+    run: Any = Running(group, entries, [])  # type: ignore[arg-type]
     local.running.append(run)
     return run  # type: ignore[no-any-return]
 

@@ -94,7 +94,12 @@ def test_a_map_frames_the_best_and_what_cannot_be_told_apart_from_it() -> None:
     rows += runs("sn", 2, [None, None, None])
     (table,) = batch_size_tables(rows)
     assert MAP in figure_kinds(table, Path())
-    (axes,) = draw_map(table).axes
+    figure = draw_map(table)
+    legend = figure.get_supxlabel()
+    assert "framed: " in legend
+    assert "grey: " in legend
+    assert "dashed: " not in legend
+    (axes,) = figure.axes
     fields = [patch for patch in axes.patches if isinstance(patch, Rectangle)]
     framed = sum(patch.get_linewidth() > 1.2 for patch in fields)
     few, many = recommendations(table)
