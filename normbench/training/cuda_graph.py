@@ -26,13 +26,15 @@ class GraphedStep:
     """Gradients of a step, captured in the first step and replayed in the others.
 
     `compute_gradients` leaves the gradients of a step and returns the outputs of its passes. The
-    capture does not change the buffers of `network`.
+    capture does not change the buffers of `network`. Its gradients are always those that the graph
+    writes, also after somebody has released them, as Lightning does before a validation.
     """
 
     def __init__(self, compute_gradients: ComputeGradients, network: nn.Module) -> None:
         self.compute_gradients, self.network = compute_gradients, network
         self.static_batch: StepBatch | None = None
         self.replay: Replay | None = None
+        self.gradients: list[torch.Tensor | None] = []  # of the parameters
         self.outputs: list[PassOutput] = []
 
     def __call__(self, batch: StepBatch) -> list[PassOutput]:
@@ -43,6 +45,8 @@ class GraphedStep:
         for static, tensor in zip(self.static_batch.tensors, batch.tensors, strict=True):
             static.copy_(tensor)
         self.replay()
+        for parameter, gradient in zip(self.network.parameters(), self.gradients, strict=True):
+            parameter.grad = gradient
         return [PassOutput(loss.clone(), logits.clone()) for loss, logits in self.outputs]
 
     def _capture(self, batch: StepBatch) -> Replay:
@@ -67,6 +71,7 @@ class GraphedStep:
             ) from error
         for buffer, value in zip(self.network.buffers(), buffers, strict=True):
             buffer.copy_(value)
+        self.gradients = [parameter.grad for parameter in self.network.parameters()]
         return replay
 
 
