@@ -28,8 +28,11 @@ from normbench.report.table_spec import Position, TableSpec
 def judge_claims(
     claims: Sequence[Claim], specs: Mapping[str, TableSpec], tables: Sequence[Table]
 ) -> list[ClaimResult]:
-    """Judge every claim in every setting of its tables; `specs` are all tables by name."""
-    results = []
+    """Judge every claim in every setting of its tables; `specs` are all tables by name.
+
+    Settings that lack entries of a claim are left out if another setting of the table tests it.
+    """
+    results: list[ClaimResult] = []
     for claim in claims:
         for name in claim.tables:
             published = judge_published(claim, specs[name])
@@ -42,8 +45,11 @@ def judge_claims(
                 if table.spec.name == name and table.runs
                 for verdict in [judge(claim, table)]
             ]  # fmt: skip
+            tested = [result for result in judged if result.verdict.outcome != "untested"]
             no_runs = Verdict("untested", reason="no runs of this table")
-            results += judged or [ClaimResult(claim, specs[name], None, no_runs, published)]
+            results += (
+                tested or judged or [ClaimResult(claim, specs[name], None, no_runs, published)]
+            )
     return results
 
 

@@ -396,6 +396,20 @@ def test_every_claim_is_tried_before_every_table() -> None:
     assert len(exports.claims_csv(result).splitlines()) == len(result) + 1
 
 
+def test_a_setting_without_the_entries_of_a_claim_is_no_second_verdict() -> None:
+    """Here the runs of other networks are few; that claim is tested by those of the first."""
+    made = [claim(higher=[["BN", 64], ["BN", 4]]), claim(higher=[["GN", 64], ["GN", 4]])]
+    other = {"model": "resnet20"}
+    rows = [*FAR, *runs("bn", 4, [70.0, 71.0, 72.0], **other)]
+    settings = tables([SPEC], rows, None)
+    assert len(settings) == 2
+    found = [
+        (each.claim is made[0], each.verdict.outcome)
+        for each in judge_claims(made, {"made": SPEC}, settings)
+    ]
+    assert found == [(True, "confirmed"), (False, "untested"), (False, "untested")]
+
+
 def test_above_the_verdicts_stands_how_many_may_be_wrong_by_chance() -> None:
     """A trial is a verdict whose runs give an interval; here 4 of 6."""
     made = [
