@@ -202,6 +202,7 @@ def test_a_normalizer_of_your_own_as_the_readme_writes_it(tmp_path: Path) -> Non
     assert "| identity †" in finished.stdout
 
 
+@pytest.mark.slow
 def test_a_sweep_of_your_own_as_the_guide_writes_it(tmp_path: Path, command: Command) -> None:
     guide = (ROOT / "docs/guide/running.md").read_text()
     yaml = guide.partition("```yaml\n# @package")[2].partition("```")[0]
@@ -224,6 +225,7 @@ def executed(page: str) -> list[dict[str, Any]]:
     return namespaces
 
 
+@pytest.mark.slow
 def test_the_python_of_the_guide(command: Command, capsys: pytest.CaptureFixture[str]) -> None:
     command("norm=gn", "batch=4", "recipe.images=5120", *SHORT[1:])  # long enough not to diverge
     layers, networks, deployment, _ = executed("python.md")

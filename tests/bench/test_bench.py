@@ -31,6 +31,7 @@ from normbench.training.datamodule import open_datamodule
 from normbench.training.experiment import Experiment
 from support import dataset_files
 from support.cells import cell
+from support.slow import slow_after
 
 SMALL = ("norm=gn", "model=resnet8", "recipe.images=512", "logger=none", "trainer=cpu", "rounds=1")
 
@@ -282,37 +283,49 @@ def test_runs_of_a_sweep_start_one_after_the_other() -> None:
 
 @pytest.mark.parametrize(
     ("words", "says"),
-    [
-        (["worker"], "worker is no kind; did you mean workers?"),
-        (
-            ["report", "row=10"],
-            "row=10 is unknown to report; did you mean rows? (known: out, rounds, rows)",
-        ),
-        (["report", "rows=many"], "rows=many: it is a whole number above 0"),
-        (["sweep", "norm=gn"], "a grid is timed, as norm=bn,gn seed=0,1,2; this is one cell"),
-        (["sweep", "norm=gn,bn", "against=x"], "against=x: it holds no normbench; a checkout of"),
-        (["sweep", "seed=range(0,3)"], "seed=range(0,3): a grid to be timed is of lists"),
-        (["seeds", "seeds=two"], "seeds=two: it is a whole number above 0, as seeds=3"),
-        (["workers"], "plans is missing: plans=A,B,... names what is compared"),
-        (
-            ["layers", "norms=bn"],
-            "norms=bn is unknown to layers; did you mean norm? (known: act, device, ",
-        ),
-        (["layers", "norm=bm"], "bm is unknown; known: batch_renorm"),
-        (["layers", "impl=triton"], "impl=triton: its kernels are for CUDA devices; device=cuda"),
-        (["layers", "impl=auto"], "impl=auto is unknown; known: compile, eager, lean, triton"),
-        (["layers", "shape=4x4"], "shape=4x4: it is NxCxHxW"),
-        (["layers", "dtype=fp8"], "dtype=fp8 is unknown; known: bfloat16, float32"),
-        (["layers", "act=tanh"], "act=tanh: relu or silu, or peers=false for any"),
-        (["step", "batch=4,8", "-m"], "one cell is timed; this is a grid"),
-        (["loader", "loaders=fast"], "loaders=fast is unknown; known: ffcv, memory, torch, usual"),
-        (["loader", "loaders=ffcv"], "loader=ffcv: Digits is always in memory"),
-        (["workers", "plans=1x1"], "plans=1x1: a plan is devices x per_forward x accumulation"),
-        (["workers", "plans=1x3x1"], "it has 3 workers, the cell 16"),
-        (["workers", "plans=1x4x1", "norm=bm"], "norm=bm is unknown; known: "),
-        (["workers", "plans=1x16x1", "rounds=0"], "rounds=0: it is a whole number above 0"),
-        (["workers", "-m", "plans=1x16x1", "batch=4,8"], "one cell is timed; this is a grid"),
-    ],
+    slow_after(
+        3,
+        [
+            (["worker"], "worker is no kind; did you mean workers?"),
+            (
+                ["report", "row=10"],
+                "row=10 is unknown to report; did you mean rows? (known: out, rounds, rows)",
+            ),
+            (["report", "rows=many"], "rows=many: it is a whole number above 0"),
+            (["sweep", "norm=gn"], "a grid is timed, as norm=bn,gn seed=0,1,2; this is one cell"),
+            (
+                ["sweep", "norm=gn,bn", "against=x"],
+                "against=x: it holds no normbench; a checkout of",
+            ),
+            (["sweep", "seed=range(0,3)"], "seed=range(0,3): a grid to be timed is of lists"),
+            (["seeds", "seeds=two"], "seeds=two: it is a whole number above 0, as seeds=3"),
+            (["workers"], "plans is missing: plans=A,B,... names what is compared"),
+            (
+                ["layers", "norms=bn"],
+                "norms=bn is unknown to layers; did you mean norm? (known: act, device, ",
+            ),
+            (["layers", "norm=bm"], "bm is unknown; known: batch_renorm"),
+            (
+                ["layers", "impl=triton"],
+                "impl=triton: its kernels are for CUDA devices; device=cuda",
+            ),
+            (["layers", "impl=auto"], "impl=auto is unknown; known: compile, eager, lean, triton"),
+            (["layers", "shape=4x4"], "shape=4x4: it is NxCxHxW"),
+            (["layers", "dtype=fp8"], "dtype=fp8 is unknown; known: bfloat16, float32"),
+            (["layers", "act=tanh"], "act=tanh: relu or silu, or peers=false for any"),
+            (["step", "batch=4,8", "-m"], "one cell is timed; this is a grid"),
+            (
+                ["loader", "loaders=fast"],
+                "loaders=fast is unknown; known: ffcv, memory, torch, usual",
+            ),
+            (["loader", "loaders=ffcv"], "loader=ffcv: Digits is always in memory"),
+            (["workers", "plans=1x1"], "plans=1x1: a plan is devices x per_forward x accumulation"),
+            (["workers", "plans=1x3x1"], "it has 3 workers, the cell 16"),
+            (["workers", "plans=1x4x1", "norm=bm"], "norm=bm is unknown; known: "),
+            (["workers", "plans=1x16x1", "rounds=0"], "rounds=0: it is a whole number above 0"),
+            (["workers", "-m", "plans=1x16x1", "batch=4,8"], "one cell is timed; this is a grid"),
+        ],
+    ),
 )
 def test_words_that_cannot_be_used(
     words: list[str], says: str, capsys: pytest.CaptureFixture[str]

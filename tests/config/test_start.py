@@ -9,20 +9,24 @@ from normbench.config.compose import Composition, compose
 from normbench.config.start import described_run, split_start
 from normbench.errors import BadInput
 from support.cells import PLUGIN, cell, composed
+from support.slow import slow_after
 
 SN = ("norm=sn", "model=resnet20", "batch=4", "seed=3")
 
 
 @pytest.mark.parametrize(
     ("changed", "description", "start"),
-    [
-        (("norm.hard=true",), "norm.hard:false", ()),
-        (("norm.hard=true", "norm.eps=1e-4"), "norm.hard:false", ("norm.eps=1e-4",)),
-        (("norm.hard=true",), "norm:bn", ("norm=bn",)),  # without the options of sn
-        ((), "batch:32 seed:0", ("batch=32", "seed=0")),
-        ((), "model:resnet14 recipe.lr:0.3", ("model=resnet14", "recipe.lr=0.3")),
-        (("init_only=[ratio]",), "norm.mix:std", ("norm.mix=std",)),
-    ],
+    slow_after(
+        2,
+        [
+            (("norm.hard=true",), "norm.hard:false", ()),
+            (("norm.hard=true", "norm.eps=1e-4"), "norm.hard:false", ("norm.eps=1e-4",)),
+            (("norm.hard=true",), "norm:bn", ("norm=bn",)),  # without the options of sn
+            ((), "batch:32 seed:0", ("batch=32", "seed=0")),
+            ((), "model:resnet14 recipe.lr:0.3", ("model=resnet14", "recipe.lr=0.3")),
+            (("init_only=[ratio]",), "norm.mix:std", ("norm.mix=std",)),
+        ],
+    ),
 )
 def test_a_description_is_the_id_of_the_run_that_differs_so(
     changed: tuple[str, ...], description: str, start: tuple[str, ...]
@@ -48,6 +52,7 @@ def test_every_cell_of_a_grid_has_a_start_of_its_own() -> None:
     ]
 
 
+@pytest.mark.slow
 def test_a_start_whose_option_follows_a_number_is_that_of_its_own_cell() -> None:
     words = ("norm=sn", "norm.hard=true", "recipe.lr=${batch}", "init_from=norm.hard:false@1")
     # The last two grids leave out a number that an earlier one has.
@@ -85,6 +90,7 @@ def test_a_start_is_composed_once_for_all_cells(
     assert len(starts[0]) == number
 
 
+@pytest.mark.slow
 def test_an_option_of_the_whole_command_line_is_part_of_both_runs() -> None:
     """As precision=bf16-mixed with a sweep, which changes the id of every run."""
     words = ("-m", "sweeps=sn_2_hard_small")

@@ -17,25 +17,29 @@ from normbench.config.cells import GROUPS, Cell
 from normbench.config.compose import compose
 from normbench.config.files import CLAIMS, CONF, FIGURES, SWEEPS, TABLES
 from normbench.errors import BadInput
+from support.slow import slow_after
 
 
 @pytest.mark.parametrize(
     ("words", "compositions"),
-    [
-        (["norm=bn,gn", "batch=4,8", "seed=range(0,50)"], 1),
-        (["protocol=fixed_workers", "workers=2,4", "norm=bn"], 1),
-        (["recipe.lr=0.1,0.2", "seed=0,1"], 1),
-        (["recipe.lr=0.1,'0.2'", "seed=0,1"], 2),
-        (["recipe.lr='${batch}'", "batch=4,8"], 1),
-        (["norm=bn,gn,ln", "model=resnet8,resnet14", "recipe.lr=0.1,0.2"], 1),
-        (["norm=bn,gn,ln", "model=resnet8,resnet14", "norm.eps=1e-4,1e-3"], 1),
-        (["recipe.lr=1,2", "recipe.epochs='${recipe.lr}'"], 2),
-        (["norm=bn,gn", "model=resnet8,resnet14", "precision=32-true,64-true"], 2),
-        (["norm=bn,gn", "recipe.lr='${batch}'"], 2),
-        (["norm=bn,gn", "trainer=cpu,gpu"], 2),
-        (["sweeps=proxy_norm_14_small"], 6),
-        (["sweeps=small_pilot", "recipe=sn_resnet", "recipe.lr=0.1,0.2,0.4"], 12),
-    ],
+    slow_after(
+        5,
+        [
+            (["norm=bn,gn", "batch=4,8", "seed=range(0,50)"], 1),
+            (["protocol=fixed_workers", "workers=2,4", "norm=bn"], 1),
+            (["recipe.lr=0.1,0.2", "seed=0,1"], 1),
+            (["recipe.lr=0.1,'0.2'", "seed=0,1"], 2),
+            (["recipe.lr='${batch}'", "batch=4,8"], 1),
+            (["norm=bn,gn,ln", "model=resnet8,resnet14", "recipe.lr=0.1,0.2"], 1),
+            (["norm=bn,gn,ln", "model=resnet8,resnet14", "norm.eps=1e-4,1e-3"], 1),
+            (["recipe.lr=1,2", "recipe.epochs='${recipe.lr}'"], 2),
+            (["norm=bn,gn", "model=resnet8,resnet14", "precision=32-true,64-true"], 2),
+            (["norm=bn,gn", "recipe.lr='${batch}'"], 2),
+            (["norm=bn,gn", "trainer=cpu,gpu"], 2),
+            (["sweeps=proxy_norm_14_small"], 6),
+            (["sweeps=small_pilot", "recipe=sn_resnet", "recipe.lr=0.1,0.2,0.4"], 12),
+        ],
+    ),
 )
 def test_cells_share_compositions(
     words: list[str], compositions: int, monkeypatch: pytest.MonkeyPatch
@@ -69,7 +73,7 @@ def test_hydras_own_configuration_is_copied_once_a_composition(
     assert len(copies) == 2 * few
 
 
-@pytest.mark.parametrize("group", GROUPS)
+@pytest.mark.parametrize("group", slow_after(1, GROUPS))
 def test_a_grid_has_the_cells_of_its_single_runs(group: str) -> None:
     other = "seed=0,1" if group == "reg" else "reg=none,extra"
     require_single_runs([f"{group}={','.join(files.names(CONF / group)[::5])}", other])
@@ -112,31 +116,34 @@ OWN = {
 
 @pytest.mark.parametrize(
     "words",
-    [
-        ["sweeps=own", "norm=bn,frn,gn"],
-        ["sweeps=based", "norm=bn,frn"],
-        ["sweeps=mixed", "norm=bn,frn"],
-        ["sweeps=elsewhere", "norm=bn,frn"],
-        ["sweeps=upon_elsewhere", "norm=bn,frn"],
-        ["norm=bn,follows", "reg=none,extra"],
-        ["norm=bn,missing"],
-        ["norm=bn,frn", "+norm/extra=own"],
-        ["norm=bn,frn", "+own/extra=own"],
-        ["data=digits,own", "norm=bn,frn"],
-        ["norm=frn,bn", "init_from=reg:extra@1"],
-        ["norm=gn,bn", "norm.eps=1e-4"],
-        ["sweeps=own", "norm.eps=1e-4,1e-3"],
-        ["sweeps=own", "norm=bn,frn", "norm.eps=1e-4,1e-3"],
-        ["sweeps=elsewhere", "norm.eps=1e-4,1e-3"],
-        ["norm=follows", "recipe.momentum=0.5,0.9"],
-        ["recipe.lr=0.1,0.2", "init_from=recipe.lr:0.3@1"],
-        ["norm=gn", "norm.groups=2,4", "logger.project='${oc.select:norm.groups}'"],
-        ["norm=bn,gn", "model.width='${oc.select:norm.groups}'"],
-        ["norm=bn,gn", "logger.project='${oc.select:norm._target_}'"],
-        ["batch=4,8", "recipe.lr='${oc.select:batch}'"],
-        ["batch=4,8", "recipe.lr='${..batch}'"],
-        ["~norm", "model=resnet8,resnet14"],
-    ],
+    slow_after(
+        5,
+        [
+            ["sweeps=own", "norm=bn,frn,gn"],
+            ["sweeps=based", "norm=bn,frn"],
+            ["sweeps=mixed", "norm=bn,frn"],
+            ["sweeps=elsewhere", "norm=bn,frn"],
+            ["sweeps=upon_elsewhere", "norm=bn,frn"],
+            ["norm=bn,follows", "reg=none,extra"],
+            ["norm=bn,missing"],
+            ["norm=bn,frn", "+norm/extra=own"],
+            ["norm=bn,frn", "+own/extra=own"],
+            ["data=digits,own", "norm=bn,frn"],
+            ["norm=frn,bn", "init_from=reg:extra@1"],
+            ["norm=gn,bn", "norm.eps=1e-4"],
+            ["sweeps=own", "norm.eps=1e-4,1e-3"],
+            ["sweeps=own", "norm=bn,frn", "norm.eps=1e-4,1e-3"],
+            ["sweeps=elsewhere", "norm.eps=1e-4,1e-3"],
+            ["norm=follows", "recipe.momentum=0.5,0.9"],
+            ["recipe.lr=0.1,0.2", "init_from=recipe.lr:0.3@1"],
+            ["norm=gn", "norm.groups=2,4", "logger.project='${oc.select:norm.groups}'"],
+            ["norm=bn,gn", "model.width='${oc.select:norm.groups}'"],
+            ["norm=bn,gn", "logger.project='${oc.select:norm._target_}'"],
+            ["batch=4,8", "recipe.lr='${oc.select:batch}'"],
+            ["batch=4,8", "recipe.lr='${..batch}'"],
+            ["~norm", "model=resnet8,resnet14"],
+        ],
+    ),
     ids=" ".join,
 )
 def test_a_choice_is_not_exchanged_where_other_options_follow_from_it(
@@ -150,18 +157,21 @@ def test_a_choice_is_not_exchanged_where_other_options_follow_from_it(
 
 @pytest.mark.parametrize(
     "words",
-    [
-        ["norm=bn,gn,sn", "norm.eps=1e-4,0.001", "recipe.lr=0.1,1", "reg=none,extra"],
-        ["norm.hard=true,false", "norm=sn,ssn"],
-        ["reg=extra,none", "reg.dropout=0,0.1,null"],
-        ["data=digits,fashion_mnist", "data.size=10,12"],
-        ["model=resnet20,resnet20_v2", "model.width=8,16.0"],
-        ["norm=gn,frn", "norm.groups=2,null"],
-        ["norm=frn,gn", "norm.learned_eps=true"],
-        ["norm=bn,gn", "norm.eps=-1,nan"],
-        ["recipe.lr=0.1,1e39"],
-        ["recipe.lr=0.1,-1e-3,text"],
-    ],
+    slow_after(
+        2,
+        [
+            ["norm=bn,gn,sn", "norm.eps=1e-4,0.001", "recipe.lr=0.1,1", "reg=none,extra"],
+            ["norm.hard=true,false", "norm=sn,ssn"],
+            ["reg=extra,none", "reg.dropout=0,0.1,null"],
+            ["data=digits,fashion_mnist", "data.size=10,12"],
+            ["model=resnet20,resnet20_v2", "model.width=8,16.0"],
+            ["norm=gn,frn", "norm.groups=2,null"],
+            ["norm=frn,gn", "norm.learned_eps=true"],
+            ["norm=bn,gn", "norm.eps=-1,nan"],
+            ["recipe.lr=0.1,1e39"],
+            ["recipe.lr=0.1,-1e-3,text"],
+        ],
+    ),
     ids=" ".join,
 )
 def test_options_of_a_grid_are_those_of_its_single_runs(words: list[str]) -> None:

@@ -140,6 +140,7 @@ def test_what_is_saved_is_what_a_dry_run_writes_and_takes_the_place_of_the_old(
     assert len(server.views) == 3
 
 
+@pytest.mark.slow
 def test_an_uploaded_offline_run_is_the_row_and_has_all_that_dashboards_show(
     command: Command, rows: Rows, server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:

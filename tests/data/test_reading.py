@@ -435,6 +435,7 @@ def test_a_resumed_training_is_bit_identical(
     assert resumed == expected | {"resumed": 1}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("loader", OTHERS)
 def test_a_killed_run_resumes_and_leaves_no_reader(
     loader: str, command: Command, tmp_path: Path, roots: dict[str, dataset_files.Options]

@@ -34,7 +34,7 @@ from normbench.results import Row, write
 from support import dataset_files
 from support.cells import PLUGIN, cell
 from support.processes import wait_for
-from support.slow import slow_except
+from support.slow import slow_after, slow_except
 
 PAPER = (
     "recipe=evonorm_resnet_90", "protocol=fixed_workers", "workers=8", "data=imagenet",
@@ -392,17 +392,23 @@ def test_hours_of_several_devices_have_no_sum(
 
 @pytest.mark.parametrize(
     ("words", "says"),
-    [
-        (["rate=fast"], "rate=fast: it is a whole number above 0, as rate=8"),
-        (["norm=bm"], "norm=bm is unknown; known: batch_renorm, "),
-        (["speed=3"], "speed is unknown; "),
-        (["norm=in", "model=resnet8"], "in batch=8 seed=0 model=resnet8 cannot work: "),
-        (["global_batch=2048"], "data=digits_contrast has 1293 training images"),
-        (["recipe=nf_resnet_15", "data=cifar10"], "has learning rates for global batches of "),
-        (["recipe.crop=99"], "recipe.crop=99: Digits has images of 8 pixels"),
-        (["data=image_folder", "data.root=/nowhere"], "data=image_folder: /nowhere"),
-        (["--config-dir", str(PLUGIN / "conf"), "norm=unbuildable"], "cannot be built and run ("),
-    ],
+    slow_after(
+        3,
+        [
+            (["rate=fast"], "rate=fast: it is a whole number above 0, as rate=8"),
+            (["norm=bm"], "norm=bm is unknown; known: batch_renorm, "),
+            (["speed=3"], "speed is unknown; "),
+            (["norm=in", "model=resnet8"], "in batch=8 seed=0 model=resnet8 cannot work: "),
+            (["global_batch=2048"], "data=digits_contrast has 1293 training images"),
+            (["recipe=nf_resnet_15", "data=cifar10"], "has learning rates for global batches of "),
+            (["recipe.crop=99"], "recipe.crop=99: Digits has images of 8 pixels"),
+            (["data=image_folder", "data.root=/nowhere"], "data=image_folder: /nowhere"),
+            (
+                ["--config-dir", str(PLUGIN / "conf"), "norm=unbuildable"],
+                "cannot be built and run (",
+            ),
+        ],
+    ),
 )
 def test_words_that_cannot_be_used(
     words: list[str], says: str, capsys: pytest.CaptureFixture[str]
@@ -435,7 +441,8 @@ cli.run(command.main)
 """
 
 
-@pytest.mark.parametrize("killed", slow_except([False, True], [False]))
+@pytest.mark.slow
+@pytest.mark.parametrize("killed", [False, True])
 def test_another_process_composes_while_this_one_imports_torch(
     killed: bool, capsys: pytest.CaptureFixture[str]
 ) -> None:

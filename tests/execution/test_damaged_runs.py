@@ -23,8 +23,16 @@ from support.cells import RESUMABLE, SHORT, run_folder
 from support.commands import Command, Rows
 from support.processes import is_training, run_when
 from support.rows import numbers
+from support.slow import slow_after
 
-INTERRUPTED = ("norm=bn", "batch=4", *RESUMABLE, "probe=power", "probe.every=1")
+INTERRUPTED = (
+    "norm=bn",
+    "batch=4",
+    *RESUMABLE,
+    "recipe.images=6400",
+    "probe=power",
+    "probe.every=1",
+)
 Damage = Callable[[Path], None]
 
 
@@ -213,12 +221,15 @@ def test_a_row_may_be_damaged_again(earlier: str, damage: str, tmp_path: Path) -
 
 @pytest.mark.parametrize(
     ("damage", "says"),
-    [
-        (lambda folder: folder.touch(), "is no folder)"),
-        (lambda folder: (folder / "lock").mkdir(parents=True), "Is a directory: "),
-        (lambda folder: (folder / "log.txt").mkdir(parents=True), "log.txt cannot be written"),
-        (lambda folder: folder.symlink_to(folder), "is no folder)"),
-    ],
+    slow_after(
+        1,
+        [
+            (lambda folder: folder.touch(), "is no folder)"),
+            (lambda folder: (folder / "lock").mkdir(parents=True), "Is a directory: "),
+            (lambda folder: (folder / "log.txt").mkdir(parents=True), "log.txt cannot be written"),
+            (lambda folder: folder.symlink_to(folder), "is no folder)"),
+        ],
+    ),
     ids=["folder is a file", "lock is a folder", "log is a folder", "loop"],
 )
 def test_a_folder_that_cannot_be_used_costs_its_run_alone(
@@ -235,6 +246,7 @@ def test_a_folder_that_cannot_be_used_costs_its_run_alone(
     assert [row.norm for row in rows()] == ["gn"]
 
 
+@pytest.mark.slow
 def test_what_a_kill_after_the_row_has_left_is_removed(command: Command, rows: Rows) -> None:
     words = ("norm=bn", *SHORT)
     assert command(*words).code == 0

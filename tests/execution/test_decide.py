@@ -117,6 +117,7 @@ def test_a_proposal_keeps_to_the_hours(decide: Decide) -> None:
     assert decide(slightly_less, CLAIM).code == 2
 
 
+@pytest.mark.slow
 def test_the_planned_number_is_completed_first(decide: Decide) -> None:
     write([70.5, 71.5], "norm=gn", "batch=4", command_seeds=None)
     write([70.0, 71.0], "norm=bn", "batch=4", command_seeds=None)

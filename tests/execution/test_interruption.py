@@ -31,7 +31,7 @@ from support.cells import BROKEN, RESUMABLE, Curve, Interrupted, cell, run_folde
 from support.commands import Command, Rows
 from support.processes import is_training, pid_of, rank_of, run_when
 from support.rows import numbers
-from support.slow import slow_except
+from support.slow import slow_after, slow_except
 
 #: A training of some seconds whose only checkpoints are those of interruptions.
 STOPPABLE = (*RESUMABLE[:-1], "checkpoint.every=3600", "recipe.images=25600")
@@ -64,15 +64,18 @@ class StopAtTheEnd(Curve, StopSignals):
 
 @pytest.mark.parametrize(
     "words",
-    [
-        ["norm=bn", "trainer.chunk=1"],
-        ["norm=evonorm_s0", "recipe.ema=0.9", "reg=mixup", "recipe.schedule=cosine"],
-        ["norm=batch_renorm", "recipe.recalibration=3"],
-        ["norm=gn", "recipe.example_weight=loss"],
-    ],
+    slow_after(
+        2,
+        [
+            ["norm=batch_renorm", "recipe.recalibration=3"],
+            ["norm=evonorm_s0", "recipe.ema=0.9", "reg=mixup", "recipe.schedule=cosine"],
+            ["norm=bn", "trainer.chunk=1"],
+            ["norm=gn", "recipe.example_weight=loss"],
+        ],
+    ),
     ids=str,
 )
-@pytest.mark.parametrize("looks", [3, 16, None])
+@pytest.mark.parametrize("looks", slow_after(1, [16, 3, None]))
 def test_a_stopped_training_resumes_bit_for_bit(
     words: list[str], looks: int | None, tmp_path: Path
 ) -> None:
@@ -179,7 +182,7 @@ def test_a_stop_that_cannot_be_saved_says_so(
     assert "No space left on device" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("looks", [3, 16])
+@pytest.mark.parametrize("looks", slow_after(1, [3, 16]))
 def test_stacked_seeds_stop_at_the_same_step(looks: int, tmp_path: Path) -> None:
     cells = [
         cell("norm=gn", f"seed={seed}", "recipe.images=3200", "trainer=cpu", "logger=none")
@@ -263,7 +266,7 @@ def test_a_command_that_is_stopped_saves_and_says_where_it_goes_on(
             (signal.SIGINT, ("trainer.devices=2",)),
             (signal.SIGTERM, ("trainer.devices=2",)),
         ],
-        [(signal.SIGTERM, ())],
+        [],
     ),
     ids=str,
 )
@@ -305,6 +308,7 @@ def test_sigterm_to_all_ranks_leaves_a_checkpoint(words: Sequence[str], command:
     assert f"the same command resumes from step {done} of 200" in end.out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["command", "run"])
 def test_a_second_signal_ends_a_run_at_once(kind: str, command: Command) -> None:
     """A step of this training takes a minute."""

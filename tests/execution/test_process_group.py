@@ -14,12 +14,13 @@ from normbench.records.history import read_history
 from support.cells import BROKEN, LONG, SHORT, cell, run_folder
 from support.commands import Command, Rows
 from support.processes import is_training, rank_of, run_when, wait_until_gone
-from support.slow import slow_except
+from support.slow import slow_after, slow_except
 
 TWO = ("trainer.devices=2",)
 SLOW = pytest.mark.slow
 
 
+@pytest.mark.slow
 def test_a_grid_has_as_many_processes_as_each_cell_can_use(command: Command, rows: Rows) -> None:
     """One worker cannot be divided, 2 and 32 can. W&B has one run of each, and a summary."""
     arguments = (
@@ -81,6 +82,7 @@ def test_a_rank_that_is_killed_ends_the_run(number: int, command: Command, rows:
     wait_until_gone(Path.cwd())
 
 
+@pytest.mark.slow
 def test_ranks_are_interrupted_together(command: Command) -> None:
     arguments = ("norm=bn", "batch=4", *TWO, *LONG)
     folder = run_folder(*arguments)
@@ -90,6 +92,7 @@ def test_ranks_are_interrupted_together(command: Command) -> None:
     assert run_files.read_state(folder)["phase"] == "interrupted"
 
 
+@pytest.mark.slow
 def test_out_of_memory_is_followed_by_smaller_passes(command: Command, rows: Rows) -> None:
     """Of 32 workers with 4 images 8 fit a pass; a second seed does not try the others again."""
     end = command(*BROKEN, "-m", "norm=greedy", "batch=4", "seed=0,1", "jobs=1", *SHORT)
@@ -125,9 +128,11 @@ def test_synchronized_statistics_refuse_accumulation(command: Command) -> None:
     assert end.err.endswith("trainer.per_forward=null and more trainer.devices work\n")
 
 
-@pytest.mark.parametrize("norm", [("norm=sync_bn",), ("norm=sn", "norm.sync=true")], ids=len)
+@pytest.mark.parametrize(
+    "norm", slow_after(1, [["norm=sn", "norm.sync=true"], ["norm=sync_bn"]]), ids=len
+)
 def test_synchronized_statistics_on_two_devices_are_those_of_one(
-    norm: tuple[str, ...], command: Command, rows: Rows
+    norm: list[str], command: Command, rows: Rows
 ) -> None:
     """Also with recomputation, which synchronizes again in the backward pass."""
     rows_read = []
@@ -235,6 +240,7 @@ def test_validation_with_fewer_images_than_devices(command: Command, rows: Rows)
     assert rows()[0].devices.startswith("12 x ")
 
 
+@pytest.mark.slow
 def test_rows_of_a_worker_dependent_normalizer_are_not_shared(command: Command, rows: Rows) -> None:
     """Its normalizer says so; its layers are torch's own, which say nothing."""
     end = command(*BROKEN, "-m", "norm=foreign", "batch=4,8", *SHORT)

@@ -28,7 +28,7 @@ from support.cells import (
 from support.commands import Command, Rows
 from support.processes import is_training, pid_of, run_when
 from support.rows import numbers
-from support.slow import slow_except
+from support.slow import slow_after, slow_except
 
 
 @pytest.mark.parametrize(
@@ -93,6 +93,7 @@ def test_a_killed_run_resumes_from_its_checkpoint(command: Command, rows: Rows) 
     assert not list(folder.glob("*.pt"))
 
 
+@pytest.mark.slow
 def test_without_resume_a_run_begins_anew(command: Command, rows: Rows) -> None:
     arguments = ("norm=bn", "batch=4", *RESUMABLE)
     folder = run_folder(*arguments)
@@ -105,6 +106,7 @@ def test_without_resume_a_run_begins_anew(command: Command, rows: Rows) -> None:
     assert rows()[0].resumed == 0
 
 
+@pytest.mark.slow
 def test_a_damaged_checkpoint_is_ignored(command: Command, rows: Rows) -> None:
     arguments = ("norm=bn", "batch=4", *RESUMABLE)
     folder = run_folder(*arguments)
@@ -116,7 +118,7 @@ def test_a_damaged_checkpoint_is_ignored(command: Command, rows: Rows) -> None:
 
 
 @pytest.mark.parametrize(
-    ("every", "written"), [("0", True), ("3600", False), ("null", False)], ids=str
+    ("every", "written"), slow_after(1, [("0", True), ("3600", False), ("null", False)]), ids=str
 )
 def test_a_failed_run_leaves_a_checkpoint_if_one_was_due(
     command: Command, every: str, written: bool
@@ -130,7 +132,7 @@ def test_a_failed_run_leaves_a_checkpoint_if_one_was_due(
 
 @pytest.mark.parametrize(
     ("options", "names"),
-    [
+    slow_after(1, [
         ([], []),
         (["checkpoint.every=0"], []),
         (["checkpoint.keep=true"], ["checkpoint.pt"]),
@@ -139,7 +141,7 @@ def test_a_failed_run_leaves_a_checkpoint_if_one_was_due(
             ["checkpoint.epochs=[1,2]", "checkpoint.keep=true"],
             ["checkpoint.pt", "epoch-1.pt", "epoch-2.pt"],
         ),
-    ],
+    ]),
     ids=str,
 )  # fmt: skip
 def test_a_finished_run_keeps_the_checkpoints_of_the_command_line(
@@ -180,6 +182,7 @@ def test_a_run_can_begin_with_a_kept_checkpoint(command: Command, rows: Rows) ->
     assert "(the run is sn batch=8 seed=7 recipe.images=3840 recipe.lr=0.05)" in refused.err
 
 
+@pytest.mark.slow
 def test_a_run_can_begin_with_the_ratios_of_another(command: Command, rows: Rows) -> None:
     """Hard ratios from scratch: all other parameters start as without them."""
     base = ("norm=sn", *SHORT, "recipe.ema=0.5")

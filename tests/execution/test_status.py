@@ -23,6 +23,7 @@ from support.processes import is_training, run_when
 from support.rows import write_row
 
 
+@pytest.mark.slow
 def test_runs_by_their_state(command: Command, capsys: pytest.CaptureFixture[str]) -> None:
     assert command("-m", "norm=gn,bn", "batch=8,4", *SHORT).code == 0
     grid = [

@@ -33,7 +33,6 @@ from support.processes import (
     wait_until_gone,
 )
 from support.rows import numbers
-from support.slow import slow_except
 
 
 @pytest.mark.figures
@@ -99,6 +98,7 @@ def test_the_same_command_trains_nothing_and_starts_no_process(
     assert "no file has changed" in second.out
 
 
+@pytest.mark.slow
 def test_forced_runs_give_the_same_numbers_bit_for_bit(command: Command, rows: Rows) -> None:
     for force in ("force=false", "force=true"):
         assert command("norm=bn", "batch=4", force, *SHORT).code == 0
@@ -110,6 +110,7 @@ def test_forced_runs_give_the_same_numbers_bit_for_bit(command: Command, rows: R
     assert row.finished > finished
 
 
+@pytest.mark.slow
 def test_a_run_of_one_sweep_is_reused_by_every_other(command: Command, rows: Rows) -> None:
     assert command("sweeps=demo", "norm=bn", "batch=4", "seed=0", *SHORT).code == 0
     end = command("norm=bn", "batch=4", "seed=0", *SHORT)
@@ -118,6 +119,7 @@ def test_a_run_of_one_sweep_is_reused_by_every_other(command: Command, rows: Row
     assert row.sweep == "demo"
 
 
+@pytest.mark.slow
 def test_runs_chooses_the_folder_of_the_rows(command: Command, tmp_path: Path) -> None:
     assert command("norm=gn", "runs=else/where", *SHORT).code == 0
     assert [row.norm for row in results.read(tmp_path / "else" / "where")] == ["gn"]
@@ -138,6 +140,7 @@ def test_a_cell_that_cannot_work_is_named_first_and_the_others_run(
     )
 
 
+@pytest.mark.slow
 def test_a_cell_that_cannot_work_among_finished_ones_has_its_row_too(
     command: Command, rows: Rows
 ) -> None:
@@ -207,6 +210,7 @@ def test_a_run_that_diverges_is_a_result(command: Command, rows: Rows) -> None:
     assert "| div. " in end.out
 
 
+@pytest.mark.slow
 def test_a_killed_run_is_named_and_the_others_finish(command: Command, rows: Rows) -> None:
     victim = run_folder("norm=bn", "batch=4", *LONG)
     killer = run_when(lambda: is_training(victim), lambda: os.kill(pid_of(victim), signal.SIGKILL))
@@ -243,10 +247,8 @@ def test_runs_go_on_without_the_fork_server(tmp_path: Path) -> None:
     wait_until_gone(tmp_path)
 
 
-@pytest.mark.parametrize(
-    ("number", "code"),
-    slow_except([(signal.SIGINT, 130), (signal.SIGTERM, 143)], [(signal.SIGINT, 130)]),
-)
+@pytest.mark.slow
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_sweep_that_is_stopped_keeps_what_is_finished(
     command: Command, rows: Rows, number: int, code: int
 ) -> None:
@@ -318,6 +320,7 @@ def oom(memory: int) -> Row:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("memory", "status"), [(1, "ok"), (10**15, "oom")])
 def test_an_oom_run_is_trained_again_where_there_is_more_memory(
     command: Command, rows: Rows, memory: int, status: str
@@ -330,6 +333,7 @@ def test_an_oom_run_is_trained_again_where_there_is_more_memory(
     assert ("| OOM " in end.out) == (status == "oom")
 
 
+@pytest.mark.slow
 def test_a_run_whose_process_exits_has_failed(command: Command) -> None:
     end = command(*BROKEN, "norm=vanishing", *SHORT)
     assert end.code == 1
@@ -337,6 +341,7 @@ def test_a_run_whose_process_exits_has_failed(command: Command) -> None:
     assert "exited with code 0 and reported no result" in end.out
 
 
+@pytest.mark.slow
 def test_not_a_number_in_evaluation_is_a_result(command: Command, rows: Rows) -> None:
     end = command(*BROKEN, "norm=untested", *SHORT)
     assert end.code == 0
@@ -353,6 +358,7 @@ def test_a_layer_that_cannot_be_built_is_one_line_and_a_traceback(command: Comma
     assert "in layer" in Path("runs/check.log").read_text()
 
 
+@pytest.mark.slow
 def test_a_forced_run_that_is_stopped_keeps_the_old_row_aside(command: Command, rows: Rows) -> None:
     arguments = ["norm=bn", "batch=4", *LONG]
     folder = run_folder(*arguments)
@@ -383,6 +389,7 @@ def test_a_worker_process_changes_nothing_in_a_locked_folder(
     assert run_files.read_state(folder)["pid"] == 1
 
 
+@pytest.mark.slow
 def test_a_damaged_row_costs_its_own_run(command: Command, rows: Rows) -> None:
     """A foreign one costs nothing."""
     foreign = Path("runs/default") / ("a" * 12) / "row.json"
@@ -409,6 +416,7 @@ def rows_beside(damaged: Path, rows: Rows) -> list[Row]:
         return rows()
 
 
+@pytest.mark.slow
 def test_commands_on_other_rows_replace_no_report(command: Command) -> None:
     assert command("norm=bn", *SHORT).code == 0
     before = {path: path.read_bytes() for path in Path("runs/reports").rglob("*") if path.is_file()}
@@ -477,7 +485,8 @@ def test_two_sweeps_at_once_train_each_cell_once(
     assert len(trained) == len({tuple(words) for words in trained}) == 6
 
 
-@pytest.mark.parametrize("threads", slow_except([1, 2, 3], [2]))
+@pytest.mark.slow
+@pytest.mark.parametrize("threads", [1, 3])
 def test_a_run_computes_with_the_threads_of_the_command_line(
     command: Command, rows: Rows, threads: int
 ) -> None:

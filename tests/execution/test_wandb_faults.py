@@ -19,6 +19,7 @@ from support.commands import Command, Rows
 from support.fake_wandb import serve
 from support.processes import is_training, services, wait_for, wait_until_gone
 from support.rows import numbers
+from support.slow import slow_after
 
 WITH_WANDB = [argument for argument in SHORT if argument != "logger=none"]
 GRID = ("-m", "norm=bn,gn,ln", "batch=8", "recipe.images=25600", "trainer=cpu", "trainer.chunk=5")
@@ -70,6 +71,7 @@ def test_a_service_that_is_lost_in_the_middle_of_a_grid(tmp_path: Path, number: 
     wait_until_gone(folder)
 
 
+@pytest.mark.slow
 def test_a_folder_that_wandb_cannot_write(command: Command, rows: Rows) -> None:
     folder = Path("runs/default") / cell("norm=bn", "batch=4", *WITH_WANDB).id
     folder.mkdir(parents=True)
@@ -103,6 +105,7 @@ def test_a_full_disk_of_wandb_alone(tmp_path: Path) -> None:
     assert len(warnings(end.stderr)) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("key", "reason"),
     [("short", "API key must have 40+ characters"), (KEY, "no such key")],
@@ -170,7 +173,7 @@ def test_words_for_wandb_that_cannot_be_used(
     assert not Path("runs").exists()
 
 
-@pytest.mark.parametrize("name", ["WANDB_INIT_TIMEOUT", "WANDB_FINISH_TIMEOUT"])
+@pytest.mark.parametrize("name", slow_after(3, ["WANDB_INIT_TIMEOUT", "WANDB_FINISH_TIMEOUT"]))
 @pytest.mark.parametrize("seconds", ["abc", "inf", "nan", "-1", "1e30"])
 def test_time_limits_that_are_no_seconds(
     command: Command, monkeypatch: pytest.MonkeyPatch, name: str, seconds: str

@@ -116,6 +116,7 @@ def test_an_offline_run_has_the_numbers_of_the_row(command: Command, rows: Rows,
         assert theirs.items() >= {key: pytest.approx(value) for key, value in ours.items()}.items()
 
 
+@pytest.mark.slow
 def test_two_runs_of_a_sweep_are_two_runs_of_a_group(command: Command, rows: Rows) -> None:
     end = command("-m", "sweeps=demo", "norm=bn", "batch=4", "seed=0,1", *WITH_WANDB)
     assert (end.code, end.err) == (0, "")
@@ -149,6 +150,7 @@ def test_runs_share_a_service_that_ends_with_their_sweep(
     assert len(list(services.glob("core-debug-*.log"))) == 1
 
 
+@pytest.mark.slow
 def test_a_failed_run_is_failed_in_wandb(command: Command) -> None:
     arguments = (*BROKEN, "norm=broken", "batch=4", *WITH_WANDB)
     assert command(*arguments).code == 1
@@ -231,7 +233,8 @@ def test_logged_in_users_are_online_by_default(
     assert any(sent.get("exitcode") == 0 and sent.get("complete") for sent in server.streamed)
 
 
-@pytest.mark.parametrize("mode", slow_except(["online", "offline"], ["online"]))
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", ["online", "offline"])
 def test_the_best_value_of_a_resumed_run_is_that_of_its_whole_curve(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: str
 ) -> None:

@@ -137,6 +137,7 @@ def test_the_summary_has_tables_figures_and_rows(written: None, server: Server) 
     assert_rows_equal_files(rows)
 
 
+@pytest.mark.slow
 def test_the_next_summary_continues_the_run(written: None, server: Server) -> None:
     send()
     first = summary_run(server)["name"]

@@ -11,6 +11,7 @@ from faults.damage import KINDS, SPECIAL, Damage, damages, make_reports
 from faults.judge import faults
 from faults.sandbox import REACHED, WITH_TORCH, WITHOUT_TORCH, Sandbox
 from faults.trainings import Trainings, training_lines
+from support.slow import slow_after
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +33,7 @@ def test_a_good_command_line_comes_to_its_training(sandbox: Sandbox) -> None:
     assert faults(outcome) == []
 
 
-@pytest.mark.parametrize("word", STRANGE_WORDS[::6])
+@pytest.mark.parametrize("word", slow_after(6, STRANGE_WORDS[::6]))
 def test_strange_words(sandbox: Sandbox, word: str) -> None:
     assert attack(sandbox, CommandLine("normbench", ("-m", "norm=gn", word))) == []
 
@@ -43,7 +44,7 @@ def test_command_lines(sandbox: Sandbox, command: str) -> None:
         assert attack(sandbox, line) == []
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", slow_after(2, [*KINDS]))
 def test_files_that_are_no_files(sandbox: Sandbox, reports: Path, kind: str) -> None:
     number = list(KINDS).index(kind)
     damage = Damage(kind, "special", 7 * number, SPECIAL[number % len(SPECIAL)])

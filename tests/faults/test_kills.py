@@ -39,7 +39,7 @@ class Kill:
     def words(self) -> tuple[str, ...]:
         """The words of the sweep that has such a process."""
         two_ranks = ("trainer.devices=2", "batch=4,8", "runs=runs_of_two_ranks")
-        return (*GRID, *(two_ranks if self.victim == "rank 1" else ("batch=4,8,128",)))
+        return (*GRID, *(two_ranks if self.victim == "rank 1" else ("batch=4,8",)))
 
     @property
     def runs(self) -> str:

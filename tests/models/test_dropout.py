@@ -124,6 +124,7 @@ def losses(*words: str) -> list[float]:
     return [record["train_loss"] for record in curve]
 
 
+@pytest.mark.slow
 def test_chunks_do_not_change_the_drops_of_a_training() -> None:
     drops = [
         "model.dropout=0.2", "model.stochastic_depth=0.3", "reg.norm_dropout=0.1",

@@ -20,7 +20,7 @@ from normbench.models.profile import (
 )
 from normbench.norms.base.layer import NormAct
 from support.cells import network_for
-from support.slow import EVERYDAY_NORMS, slow_except
+from support.slow import slow_except
 
 #: What computes no floating-point number: views, copies, constants, choices.
 FREE = {
@@ -45,7 +45,7 @@ class Recorder(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-@pytest.mark.parametrize("norm", slow_except(normalizers(), EVERYDAY_NORMS))
+@pytest.mark.parametrize("norm", slow_except(normalizers(), ["evonorm_b0"]))
 def test_every_operation_of_a_network_is_counted_or_free(norm: str) -> None:
     recorder = Recorder()
     for name in ("smallest", "mobilenetv2_cifar", "efficientnet_cifar", "inception_v3"):
@@ -164,7 +164,7 @@ def smallest_info(norm: str) -> NetworkInfo:
     return NetworkInfo(network, layers, image, image)
 
 
-@pytest.mark.parametrize("norm", normalizers())
+@pytest.mark.parametrize("norm", slow_except(normalizers(), ["bn", "ghost_bn"]))
 def test_a_network_refuses_the_same_numbers_of_images_whatever_it_was_asked_before(
     norm: str,
 ) -> None:

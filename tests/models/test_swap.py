@@ -32,7 +32,7 @@ from normbench.results import Row
 from normbench.training.parameter_groups import build_groups
 from support.cells import SHORT, cell, train_cell
 from support.commands import Command
-from support.slow import slow_except
+from support.slow import slow_after, slow_except
 
 PAPERS = COVERED[: COVERED.index("resnet18") + 1]  # and others of other kinds
 # One of every way in which a normalizer touches a network; docs/coverage.md has them all.
@@ -596,6 +596,7 @@ def test_no_weights_are_downloaded_where_only_shapes_count(
     assert next(network.parameters()).is_meta
 
 
+@pytest.mark.slow
 def test_a_run_of_a_timm_model_prints_and_records_its_coverage(
     command: Command, rows: Callable[[], list[Row]]
 ) -> None:
@@ -622,12 +623,15 @@ def test_a_run_with_a_batch_normalization_left_is_not_batch_independent() -> Non
 
 @pytest.mark.parametrize(
     ("words", "says"),
-    [
-        (["model=timm"], "model.name is missing: any of timm.list_models(), as resnet50"),
-        (["model=timm", "model.name=resnet5"], "timm has no model of that name; did you mean"),
-        (["model=timm", "model.name=resnet18", "norm=nf"], "residual branches of kind nf"),
-        (["model=timm", "model.name=levit_128"], "computes in training what it does not"),
-    ],
+    slow_after(
+        2,
+        [
+            (["model=timm"], "model.name is missing: any of timm.list_models(), as resnet50"),
+            (["model=timm", "model.name=resnet5"], "timm has no model of that name; did you mean"),
+            (["model=timm", "model.name=resnet18", "norm=nf"], "residual branches of kind nf"),
+            (["model=timm", "model.name=levit_128"], "computes in training what it does not"),
+        ],
+    ),
 )
 def test_a_command_line_without_a_possible_network_is_refused(
     command: Command, words: list[str], says: str

@@ -2,6 +2,7 @@
 
 import json
 import re
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -193,6 +194,16 @@ def test_an_invalid_condition_is_named(curve: dict[str, Any], says: str) -> None
         parse_claim(raw, ["a"], ["bn"], {"of": ("mean", "var")})
 
 
+@cache
+def groups_of(*words: str) -> frozenset[str]:
+    """The groups of receptive fields of the network that `words` describe."""
+    experiment = Experiment(composed(*words))
+    network = experiment.info.network
+    fields = receptive_fields(network, experiment.data.image_shape)
+    groups = field_groups([fields[layer] for layer, _ in switchable_layers(network)])
+    return frozenset(groups.values())
+
+
 @pytest.mark.parametrize(
     "name", slow_except([name for name in WITH_CLAIMS if name.startswith("sn_")], ["sn_2_small"])
 )
@@ -202,12 +213,8 @@ def test_claims_about_ratios_name_groups_and_epochs_that_the_figure_has(name: st
     words = dict(request.networks)
     for curve in (curve for claim in request.claims for curve in claim.curves):
         first = curve.network.partition(" || ")[0]
-        experiment = Experiment(composed(*words[first]))
-        network = experiment.info.network
-        fields = receptive_fields(network, experiment.data.image_shape)
-        groups = field_groups([fields[layer] for layer, _ in switchable_layers(network)])
         others = {"*", "all"} if "||" in curve.network else {"*"}
-        assert curve.where.get("group", "*") in {*groups.values(), *others}
+        assert curve.where.get("group", "*") in {*groups_of(*words[first]), *others}
         if request.kind == "hard_ratios":
             assert curve.where["epoch"] in ("*", *request.options.epochs)
 
@@ -245,6 +252,7 @@ claims:
 """
 
 
+@pytest.mark.slow
 def test_claims_compare_networks_and_how_far_they_are_apart(
     probe_command: Probe, command: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

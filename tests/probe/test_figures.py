@@ -1,6 +1,7 @@
 """The papers' figures: the statements that they show, and every file of reports/figures."""
 
 from collections.abc import Callable
+from functools import cache
 from itertools import pairwise
 from pathlib import Path
 from statistics import fmean
@@ -19,7 +20,7 @@ from normbench.report.probe_figures import ONE_SEED, draw
 from support.cells import SHORT
 from support.commands import Command, Probe
 from support.probes import SMALLER, lines, values
-from support.slow import slow_except
+from support.slow import slow_after, slow_except
 
 #: Figures of networks at initialization; those of SN are of finished runs.
 AT_INITIALIZATION = [name for name in names(FIGURES) if not name.startswith("sn_")]
@@ -140,7 +141,7 @@ def test_nf_11_post_activation_branches_have_variance_1(figure: Figure) -> None:
 
 
 @pytest.mark.figures
-@pytest.mark.parametrize("name", slow_except(AT_INITIALIZATION, ["nf_1", "pn_linear"]))
+@pytest.mark.parametrize("name", slow_except(AT_INITIALIZATION, ["nf_1"]))
 def test_every_figure_is_written_with_its_records(name: str, probe_command: Probe) -> None:
     content = load(FIGURES / f"{name}.yaml")
     small = {
@@ -160,15 +161,23 @@ def test_every_figure_is_written_with_its_records(name: str, probe_command: Prob
     assert again["png"] == Path(f"here/probes/{name}.png").read_bytes()
 
 
-@pytest.mark.parametrize("name", [name for name in names(FIGURES) if name.startswith("sn_")])
+@cache
+def trained_by(sweep: str) -> frozenset[str]:
+    """The ids of the runs of a sweep."""
+    cells, _ = compose(["-m", f"sweeps={sweep}"])
+    return frozenset(cell.id for cell in cells)
+
+
+@pytest.mark.parametrize(
+    "name", slow_after(1, [name for name in names(FIGURES) if name.startswith("sn_")])
+)
 def test_the_runs_of_a_figure_are_those_of_its_sweep(name: str) -> None:
     end = "_small" if name.endswith("_small") else ""
-    trained, _ = compose(["-m", f"sweeps=sn_ratios{end}"])
     request = parse_request(name, [])
     assert len(request.networks) == len(load(FIGURES / f"{name}.yaml")["networks"])
     for _, words in request.networks:
         (described,), _ = compose(["-m", *words])
-        assert described.id in {each.id for each in trained}
+        assert described.id in trained_by(f"sn_ratios{end}")
 
 
 def test_folders_are_no_change_of_a_figure() -> None:
@@ -177,6 +186,7 @@ def test_folders_are_no_change_of_a_figure() -> None:
     assert parse_request("sn_2_small", ["runs=mine", "epochs=3"]).title.endswith("but epochs=3")
 
 
+@pytest.mark.slow
 def test_hard_ratios_of_described_runs(probe_command: Probe, command: Command) -> None:
     """Also a run that is not there is named by its description."""
     words = ("norm=sn", "model=resnet8", "model.stem_stride=1", "batch=32", *SHORT)

@@ -79,6 +79,7 @@ def test_a_network_without_normalized_maps_is_named_and_others_are_measured(
     assert [*group_by(lines("power"), "network")] == ["bn"]
 
 
+@pytest.mark.slow
 def test_speed_compares_with_bn(probe_command: Probe) -> None:
     words = ("norm=gn,in", "model=resnet8", "batch=4,8", "repeats=1")
     found = probe_command("speed", *words)

@@ -53,6 +53,7 @@ def test_example_weight_of_runs(
     assert "Weight alpha of an image in its own statistics" in report
 
 
+@pytest.mark.slow
 def test_a_run_that_a_probe_refuses_is_named_and_others_are_measured(
     probe_command: Probe, command: Command
 ) -> None:
@@ -68,6 +69,7 @@ def test_a_run_that_a_probe_refuses_is_named_and_others_are_measured(
     assert "is n/a: the network has no switchable normalization" in found.out
 
 
+@pytest.mark.slow
 def test_runs_with_other_workers_are_not_seeds(probe_command: Probe, command: Command) -> None:
     """Runs that differ in their workers alone are told apart."""
     grid = ("norm=sn", "batch=8", "protocol=fixed_workers", "workers=1,4")
@@ -104,6 +106,7 @@ def test_ratios_of_two_seeds_are_compared(probe_command: Probe, command: Command
         assert found == pytest.approx(expected, rel=1e-4)
 
 
+@pytest.mark.slow
 def test_the_command_keeps_the_records_of_training(probe_command: Probe, command: Command) -> None:
     words = (*KEPT, "probe=spp", "probe.images=64", "recipe.images=384")
     assert command("norm=bn", *words).code == 0
@@ -115,6 +118,7 @@ def test_the_command_keeps_the_records_of_training(probe_command: Probe, command
     assert {line["epoch"] for line in read_records(own / "spp.command.csv")} == {1}
 
 
+@pytest.mark.slow
 def test_ratios_over_the_kept_epochs(probe_command: Probe, command: Command) -> None:
     assert command("norm=sn", *KEPT, "checkpoint.epochs=[1,3]").code == 0
     (row,) = read_rows("runs")
@@ -153,6 +157,7 @@ def test_a_run_and_its_files_are_measured_with_trained_parameters(
     assert values(lines("spp"), "variance") == values(of_file, "variance")
 
 
+@pytest.mark.slow
 def test_the_average_of_the_weights_is_measured(command: Command) -> None:
     assert command("norm=bn", *KEPT, "recipe.ema=0.9", "recipe.images=384").code == 0
     (row,) = read_rows("runs")

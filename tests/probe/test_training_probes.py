@@ -12,12 +12,10 @@ from normbench.results import read as read_rows
 from support.cells import SHORT
 from support.commands import Command
 from support.probes import report_page
-from support.slow import slow_except
 
 
-@pytest.mark.parametrize(
-    "norms", slow_except(["norm=sn,batch_renorm", "norm=bn,evonorm_b0"], ["norm=sn,batch_renorm"])
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("norms", ["norm=sn,batch_renorm", "norm=bn,evonorm_b0"])
 def test_probes_change_no_result(norms: str, command: Command, tmp_path: Path) -> None:
     """Nor what is in the curve otherwise; bit for bit, with layers of all kinds of statistics."""
     base = (norms, "batch=8", *SHORT, "recipe.images=1408", "model.stem_stride=1",
@@ -75,9 +73,8 @@ def test_a_resumed_training_replaces_later_records(tmp_path: Path) -> None:
     assert [(line["epoch"], line["p1"]) for line in found] == [(0, 0), (1, 0.5)]
 
 
-@pytest.mark.parametrize(
-    "plan", slow_except(["trainer.devices=2", "trainer.per_forward=1"], ["trainer.devices=2"])
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("plan", ["trainer.devices=2", "trainer.per_forward=1"])
 def test_every_plan_measures_the_same(plan: str, command: Command) -> None:
     base = ("norm=bn", "batch=64", *SHORT, "probe=power", "recipe.images=256", "probe.images=48")
     for root, more in (("one", ()), ("other", (plan,))):
@@ -93,6 +90,7 @@ def test_every_plan_measures_the_same(plan: str, command: Command) -> None:
             assert ours[term] == pytest.approx(theirs[term], rel=1e-6, abs=1e-12)
 
 
+@pytest.mark.slow
 def test_a_finished_run_without_probes_is_named(command: Command) -> None:
     words = ("norm=sn", *SHORT, "recipe.images=256")
     assert command(*words).code == 0

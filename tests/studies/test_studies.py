@@ -127,6 +127,7 @@ def test_a_copy_without_its_run_keeps_its_own_curve(command: Command, studies: S
         assert read(Path("both"), copy) == read(Path("runs"), copy)
 
 
+@pytest.mark.slow
 def test_a_copy_shares_curve_and_hits_with_its_run(command: Command, studies: Studies) -> None:
     assert command("-m", "norm=gn", "batch=4,8", *TINY).code == 0
     assert studies("add", "default", "study=mine").code == 0
@@ -176,6 +177,7 @@ def test_a_run_that_is_verified_gives_the_same_bits(command: Command, studies: S
     assert "train_loss 9 and" in different.out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("part", "outcome", "code"), [(0.99, "inside", 0), (0.01, "OUTSIDE", 1)])
 def test_on_another_machine_the_other_seeds_tell_a_margin(
     command: Command, studies: Studies, part: float, outcome: str, code: int
@@ -192,6 +194,7 @@ def test_on_another_machine_the_other_seeds_tell_a_margin(
     assert "apart by the other seeds; cpu differs" in verified.out
 
 
+@pytest.mark.slow
 def test_repetitions_of_an_older_commit_are_trained_again(
     command: Command, studies: Studies
 ) -> None:

@@ -1,4 +1,4 @@
-"""The marker `slow` for most parameters of a test: a few stay in `make check`."""
+"""The marker `slow` for most cases of a test: a few stay in `make check`."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -26,3 +26,8 @@ def slow_except(cases: Sequence[Any], everyday: Sequence[Any]) -> list[Any]:
         else pytest.param(*(case if isinstance(case, tuple) else (case,)), marks=pytest.mark.slow)
         for case in cases
     ]
+
+
+def slow_after(number: int, cases: Sequence[Any]) -> list[Any]:
+    """Mark all but the first `number` cases of a parametrized test as slow."""
+    return slow_except(cases, cases[:number])

@@ -86,9 +86,7 @@ PLANS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    "plan", slow_except(PLANS, ["trainer.devices=2", "stack_seeds=true jobs=1"])
-)
+@pytest.mark.parametrize("plan", slow_except(PLANS, ["trainer.devices=2"]))
 def test_every_plan_keeps_the_same_hits(plan: str, command: Command) -> None:
     """In double precision, in which rounding moves no prediction."""
     words = plan.split()
@@ -104,6 +102,7 @@ def test_every_plan_keeps_the_same_hits(plan: str, command: Command) -> None:
     )
 
 
+@pytest.mark.slow
 def test_a_run_that_was_killed_before_its_row_keeps_the_same_hits(command: Command) -> None:
     words = (*GRID[:-1], "checkpoint=keep")
     assert command(*words).code == 0
@@ -120,6 +119,7 @@ def test_a_run_that_was_killed_before_its_row_keeps_the_same_hits(command: Comma
     assert find_test_hits(Path("runs"), row) is not None
 
 
+@pytest.mark.slow
 def test_a_run_without_an_accuracy_keeps_no_hits(command: Command) -> None:
     words = (*GRID[:-1], "recipe.lr=1e30")
     folder = run_folder(*words)

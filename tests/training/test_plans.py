@@ -36,7 +36,7 @@ NORMS = (
 #: Normalizers that are compared every day, under one plan of two devices; the others are slow.
 EVERYDAY = ("bn", "batch_renorm")
 EVERYDAY_PLAN = Plan(2, 1, 2)
-STEPS, BATCH, LR = 20, 4, 0.05
+STEPS, BATCH, LR = 10, 4, 0.05
 #: Largest distance of a step, relative; and how much more than a unit in the last place may do.
 STEP, FREE = 1e-12, 100.0
 CONTROL = 1e-4
@@ -121,6 +121,7 @@ def test_a_step_is_the_same_under_every_plan(norm: str, plan: Plan, trainings: T
     assert worst(trainings(norm, "restarted", plan, 2)) <= STEP
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("norm", "plan"), PAIRS, ids=str)
 def test_free_steps_part_no_further_than_rounding_does(
     norm: str, plan: Plan, trainings: Trainings

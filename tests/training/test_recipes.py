@@ -212,7 +212,8 @@ def test_a_bad_rmsprop_is_one_sentence(changes: dict[str, Any], says: str) -> No
         recipe("pn_efficientnet", **changes)
 
 
-@pytest.mark.parametrize("precision", slow_except(["32-true", "bf16-mixed"], ["32-true"]))
+@pytest.mark.slow
+@pytest.mark.parametrize("precision", ["32-true", "bf16-mixed"])
 def test_evonorms_proxy_task_trains(precision: str, tmp_path: Path) -> None:
     words = dataset_files.words("cifar10", dataset_files.cifar10(tmp_path))
     _, curve = train_cell(
@@ -237,6 +238,7 @@ def test_an_average_over_epochs_begins_with_the_first_and_keeps_its_decay() -> N
         assert float(next(average.network.parameters())) == pytest.approx(expected)
 
 
+@pytest.mark.slow
 def test_an_average_over_epochs_reaches_the_evaluation() -> None:
     words = ["norm=bn", "model.depth=8", "recipe.images=null", "recipe.epochs=2", *SHORT[1:]]
     results = [

@@ -132,6 +132,7 @@ def halves(tmp_path: Path, cells: Sequence[Cell]) -> list[State]:
     return states
 
 
+@pytest.mark.slow
 def test_interrupted_ones_go_on_together_and_alone(tmp_path: Path) -> None:
     cells = seeds("norm=bn", "trainer.chunk=1")
     states = halves(tmp_path, cells)
@@ -217,6 +218,7 @@ def test_a_sweep_of_seeds_together(command: Command, rows: Callable[[], list[Row
     assert {row.stacked_seeds for row in read("one")} == {1}
 
 
+@pytest.mark.slow
 def test_seeds_that_do_not_fit_together_are_trained_one_by_one(
     command: Command, rows: Callable[[], list[Row]]
 ) -> None:
@@ -229,6 +231,7 @@ def test_seeds_that_do_not_fit_together_are_trained_one_by_one(
     assert [row.stacked_seeds for row in rows()] == [1, 1]
 
 
+@pytest.mark.slow
 def test_seeds_that_were_not_as_far_go_on_with_those_that_were(
     command: Command, rows: Callable[[], list[Row]]
 ) -> None:

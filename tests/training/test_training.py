@@ -31,7 +31,7 @@ from normbench.training.trainer import prepare
 from normbench.training.training import Training
 from support.cells import SHORT, arguments_for, cell, network_for, train_cell
 from support.layers import norm_layers
-from support.slow import slow_except
+from support.slow import slow_after, slow_except
 
 
 def recipe(**changes: Any) -> Recipe:
@@ -226,7 +226,7 @@ def test_a_parameter_without_a_role_is_an_error() -> None:
 # The whole
 
 
-@pytest.mark.parametrize("norm", slow_except(normalizers(), ["batch_renorm", "sn"]))
+@pytest.mark.parametrize("norm", ["batch_renorm", "sn"])
 def test_the_size_of_chunks_changes_no_number(norm: str) -> None:
     # 12 steps, of which 10 are an epoch.
     base = cell(*arguments_for(norm), "batch=8", *FIVE_STEPS, "recipe.images=1536")
@@ -375,7 +375,7 @@ def test_an_evaluation_counts_every_image_once(monkeypatch: pytest.MonkeyPatch) 
     assert small["test_loss"] == pytest.approx(whole["test_loss"], rel=1e-5)
 
 
-@pytest.mark.parametrize("precision", ["64-true", "bf16-mixed"])
+@pytest.mark.parametrize("precision", slow_after(1, ["64-true", "bf16-mixed"]))
 def test_other_precisions_round_differently_and_train_alike(precision: str) -> None:
     words = ("norm=bn", "recipe.lr=0.02", *SHORT)
     plain, _ = train_cell(cell(*words))
