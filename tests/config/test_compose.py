@@ -59,10 +59,9 @@ def test_one_of_workers_and_global_batch_is_given_the_other_follows(
 
 # Those of the papers' tables are composed in test_tables.
 OWN = [name for name in names(SWEEPS) if name.removesuffix("_small") not in names(TABLES)]
-PILOTS = [name for name in OWN if "pilot" in name]  # many grids
 
 
-@pytest.mark.parametrize("name", slow_except(OWN, sorted({*OWN} - {*PILOTS})))
+@pytest.mark.parametrize("name", slow_except(OWN, ["conditions", "demo"]))
 def test_every_sweep_is_a_grid_of_its_own_name_that_the_command_line_can_change(name: str) -> None:
     cells, settings = compose([f"sweeps={name}"])
     assert len(cells) > 1

@@ -45,6 +45,7 @@ def test_a_grid_has_as_many_processes_as_each_cell_can_use(command: Command, row
     assert "0 to do" in command("-m", *arguments[:-1]).out
 
 
+@pytest.mark.slow
 def test_hardware_alone_makes_no_second_run(command: Command, rows: Rows) -> None:
     end = command("-m", "norm=bn,gn", "batch=4", "trainer.devices=1,2", *SHORT)
     assert end.code == 0, end.err
@@ -52,6 +53,7 @@ def test_hardware_alone_makes_no_second_run(command: Command, rows: Rows) -> Non
     assert [row.plan[12:21] for row in rows()] == ["devices=1"] * 2
 
 
+@pytest.mark.slow
 def test_the_failure_of_one_rank_is_the_reported_failure(command: Command, rows: Rows) -> None:
     """The other rank only loses its connection. The next run of the sweep is trained."""
     end = command(*BROKEN, "-m", "norm=partial,bn", "batch=4", *TWO, *SHORT)

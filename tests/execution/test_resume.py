@@ -70,6 +70,7 @@ def test_a_training_resumes_bit_for_bit(words: list[str], tmp_path: Path) -> Non
     assert first.records + rest == curve
 
 
+@pytest.mark.slow
 def test_a_killed_run_resumes_from_its_checkpoint(command: Command, rows: Rows) -> None:
     arguments = ("norm=bn", "batch=4", *RESUMABLE)
     assert command(*arguments, "runs=undisturbed").code == 0
@@ -152,6 +153,7 @@ def test_a_finished_run_keeps_the_checkpoints_of_the_command_line(
     assert sorted(path.name for path in run_folder(*arguments).glob("*.pt")) == names
 
 
+@pytest.mark.slow
 def test_a_run_can_begin_with_a_kept_checkpoint(command: Command, rows: Rows) -> None:
     """Here: train switchable normalization with hard ratios from a soft one."""
     # At the usual rate some processors' rounding makes the hard ratios diverge.

@@ -125,6 +125,7 @@ def test_runs_chooses_the_folder_of_the_rows(command: Command, tmp_path: Path) -
     assert [row.norm for row in results.read(tmp_path / "else" / "where")] == ["gn"]
 
 
+@pytest.mark.slow
 def test_a_cell_that_cannot_work_is_named_first_and_the_others_run(
     command: Command, rows: Rows
 ) -> None:

@@ -14,13 +14,10 @@ from normbench.results import read_row
 from support.cells import SHORT
 from support.commands import Command, Probe
 from support.probes import KEPT, lines, report_page, values
-from support.slow import slow_except
 
 
-@pytest.mark.parametrize(
-    ("seeds", "alphas"),
-    slow_except([("0", "0,0.5,1"), ("0,1", "0,0.25,0.5,1")], [("0", "0,0.5,1")]),
-)
+@pytest.mark.slow
+@pytest.mark.parametrize(("seeds", "alphas"), [("0", "0,0.5,1"), ("0,1", "0,0.25,0.5,1")])
 def test_example_weight_of_runs(
     seeds: str, alphas: str, probe_command: Probe, command: Command
 ) -> None:
@@ -80,6 +77,7 @@ def test_runs_with_other_workers_are_not_seeds(probe_command: Probe, command: Co
     assert [*group_by(lines("mine_apart"), "network")] == ["sn workers=1 || sn workers=4"]
 
 
+@pytest.mark.slow
 def test_ratios_of_two_seeds_are_compared(probe_command: Probe, command: Command) -> None:
     grid = (
         "norm=sn",

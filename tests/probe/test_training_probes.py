@@ -38,6 +38,7 @@ def test_probes_change_no_result(norms: str, command: Command, tmp_path: Path) -
             assert one.items() <= two.items()
 
 
+@pytest.mark.slow
 @pytest.mark.figures
 def test_records_means_and_figures_of_a_training(command: Command) -> None:
     words = (

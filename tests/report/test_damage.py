@@ -100,7 +100,7 @@ def test_a_probe_that_is_a_link_to_nothing_is_named(report: Report) -> None:
     named(report(), f"{path} is a link to nothing")
 
 
-@pytest.mark.parametrize("kind", COLUMNS)
+@pytest.mark.parametrize("kind", slow_after(1, [*COLUMNS]))
 def test_a_probe_without_its_columns_is_named(kind: str, report: Report) -> None:
     path = Path(FIRST) / "probes" / f"{kind}.csv"
     (first, second), columns = read_records(path), COLUMNS[kind]

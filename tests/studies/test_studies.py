@@ -157,6 +157,7 @@ def test_restored_runs_are_not_trained_again(command: Command, studies: Studies)
     assert "2 finished before, 0 to do" in command(*words, "runs=again").out
 
 
+@pytest.mark.slow
 def test_a_run_that_is_verified_gives_the_same_bits(command: Command, studies: Studies) -> None:
     assert command("-m", "norm=bn", "batch=4,8", *TINY).code == 0
     assert studies("add", "default", "study=mine").code == 0

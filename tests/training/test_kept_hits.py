@@ -18,7 +18,6 @@ from normbench.training.training import Listener, Training
 from support import dataset_files
 from support.cells import SHORT, cell, run_folder
 from support.commands import Command
-from support.slow import slow_except
 
 FFCV = pytest.param("ffcv", marks=pytest.mark.ffcv)
 KINDS = ["cifar10", "image_folder"]
@@ -86,7 +85,8 @@ PLANS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("plan", slow_except(PLANS, ["trainer.devices=2"]))
+@pytest.mark.slow
+@pytest.mark.parametrize("plan", PLANS)
 def test_every_plan_keeps_the_same_hits(plan: str, command: Command) -> None:
     """In double precision, in which rounding moves no prediction."""
     words = plan.split()

@@ -197,6 +197,7 @@ def test_networks_are_tried_out_before(words: list[str], says: str) -> None:
     assert reason.startswith(says) if says else not reason
 
 
+@pytest.mark.slow
 def test_a_sweep_of_seeds_together(command: Command, rows: Callable[[], list[Row]]) -> None:
     grid = ("-m", "norm=bn,gn", "seed=0,1", "batch=16", "recipe.images=512", "trainer=cpu")
     end = command(*grid, "stack_seeds=true", "recipe.lr=0.01", "jobs=2")
