@@ -225,6 +225,11 @@ def executed(page: str) -> list[dict[str, Any]]:
     return namespaces
 
 
+def test_the_python_of_dense_prediction(capsys: pytest.CaptureFixture[str]) -> None:
+    executed("dense.md")
+    assert capsys.readouterr().out == "(2, 4, 8, 16, 16) torch.Size([2, 21, 4, 4])\n"
+
+
 @pytest.mark.slow
 def test_the_python_of_the_guide(command: Command, capsys: pytest.CaptureFixture[str]) -> None:
     command("norm=gn", "batch=4", "recipe.images=5120", *SHORT[1:])  # long enough not to diverge

@@ -51,7 +51,8 @@ class Conv:
     groups: int = 1
     excite: float = 0.0  # hidden width of a following squeeze-excite as a share of `width`; 0: none
     excite_act: str = "relu"  # of its hidden units
-    same: bool = False  # padding SAME of TensorFlow and JAX instead of size // 2 on both sides
+    same: bool = False  # padding SAME of TensorFlow and JAX instead of one that keeps the size
+    dilation: int = 1
 
 
 def basic(channels: int, width: int, stride: int) -> tuple[Conv, ...]:
@@ -210,8 +211,8 @@ class Pad(nn.Module):
 def convolution(norm: Normalizer, conv: Conv, *, bias: bool = True) -> nn.Conv2d:
     """Return a convolution as the normalizer needs it, without bias if `bias` is false."""
     plain = nn.Conv2d(
-        conv.channels, conv.width, conv.size, conv.stride, conv.size // 2, groups=conv.groups,
-        bias=bias and norm.conv_bias,
+        conv.channels, conv.width, conv.size, conv.stride, conv.dilation * (conv.size // 2),
+        conv.dilation, conv.groups, bias and norm.conv_bias,
     )  # fmt: skip
     if conv.same and conv.stride > 1:  # with stride 1 both paddings are the same
         plain = SameConv2d(plain)

@@ -235,6 +235,12 @@ class CallGraph:
             padded = self.module.graph.call_function(timm.layers.pad_same, (call.args[0], *sizes))
         call.args = (padded, *call.args[1:])
 
+    def update_padding(self, call: fx.Node, conv: nn.Conv2d) -> None:
+        """Adapt the padding of `pad_before`, if there is one, to the sizes that `conv` has now."""
+        padded: Any = call.args[0]
+        if padded.target is timm.layers.pad_same:
+            padded.args = (padded.args[0], conv.kernel_size, conv.stride, conv.dilation)
+
     def bypass(self, call: fx.Node) -> None:
         """Remove `call`; its consumers receive its input."""
         call.replace_all_uses_with(call.args[0])  # type: ignore[arg-type]

@@ -8,6 +8,8 @@ import torchvision
 from torch import Tensor, nn
 
 from normbench.norms.base.activations import GAINS, activation
+from normbench.norms.base.same_padding import SameConv2d
+from normbench.norms.base.standardized_conv import StandardizedConv2d
 from normbench.norms.batch import TORCH_BATCH_NORMS, TORCH_INSTANCE_NORMS
 
 #: A gate, whose output between 0 and 1 multiplies; no normalizer may replace it.
@@ -37,6 +39,12 @@ STANDARDIZED_CONVS = (
     timm.layers.StdConv2d,
     timm.layers.StdConv2dSame,
     *SCALED_STANDARDIZED_CONVS,
+)
+_SAME_CONVS = (
+    SameConv2d,
+    timm.layers.Conv2dSame,
+    timm.layers.StdConv2dSame,
+    timm.layers.ScaledStdConv2dSame,
 )
 GATES = (nn.Sigmoid, nn.Hardsigmoid, nn.Softmax, timm.layers.Sigmoid, timm.layers.HardSigmoid)
 #: Python modules in which torch and timm define their activations and gates.
@@ -93,3 +101,8 @@ def match_activation(function: Callable[[Tensor], Tensor]) -> str | None:
         return None
     names = [name for name in GAINS if name != GATE]
     return next((name for name in names if torch.allclose(activation(name)(u), y)), None)
+
+
+def pads_same(conv: nn.Conv2d) -> bool:
+    """Return True if a convolution pads in its forward pass, by its own sizes."""
+    return isinstance(conv, _SAME_CONVS) or (isinstance(conv, StandardizedConv2d) and conv.same)

@@ -26,7 +26,7 @@ class SameConv2d(nn.Conv2d):
         self.weight, self.bias = conv.weight, conv.bias
 
     def forward(self, x: Tensor) -> Tensor:
-        return super().forward(pad_same(x, self.kernel_size[0], self.stride[0]))
+        return super().forward(pad_for(self, x))
 
 
 class SameMaxPool2d(nn.Module):
@@ -42,6 +42,12 @@ class SameMaxPool2d(nn.Module):
 
     def extra_repr(self) -> str:
         return f"{self.size}, stride={self.stride}"
+
+
+def pad_for(conv: nn.Conv2d, x: Tensor) -> Tensor:
+    """Pad maps (N, C, H, W) for a convolution with a square kernel."""
+    size = conv.dilation[0] * (conv.kernel_size[0] - 1) + 1
+    return pad_same(x, size, conv.stride[0])
 
 
 def pad_same(x: Tensor, size: int, stride: int, value: float = 0.0) -> Tensor:

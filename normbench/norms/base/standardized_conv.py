@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from normbench.errors import Impossible
-from normbench.norms.base.same_padding import SameConv2d, pad_same
+from normbench.norms.base.same_padding import SameConv2d, pad_for
 
 Kind = Literal["ws", "scaled_ws"]
 
@@ -73,7 +73,7 @@ class StandardizedConv2d(nn.Conv2d):
 
     def forward(self, x: Tensor) -> Tensor:
         if self.same:
-            x = pad_same(x, self.kernel_size[0], self.stride[0])
+            x = pad_for(self, x)
         # On the meta device weights have a shape alone, which standardization keeps.
         weight = self.weight if x.is_meta else self.standardized().to(self.weight.dtype)
         out: Tensor = self._conv_forward(x, weight, self.bias)  # pads as `padding_mode` says
