@@ -48,7 +48,9 @@ class Recorder(TorchDispatchMode):
 @pytest.mark.parametrize("norm", slow_except(normalizers(), ["evonorm_b0"]))
 def test_every_operation_of_a_network_is_counted_or_free(norm: str) -> None:
     recorder = Recorder()
-    for name in ("smallest", "mobilenetv2_cifar", "efficientnet_cifar", "inception_v3"):
+    # The larger ones have no operations of their own that depend on the normalizer.
+    larger = ("efficientnet_cifar", "inception_v3") if norm in ("bn", "evonorm_b0") else ()
+    for name in ("smallest", "mobilenetv2_cifar", *larger):
         options: dict[str, Any] = network_for(norm) if name == "smallest" else {"name": name}
         image = (1, 299, 299) if name == "inception_v3" else (1, 17, 17)
         try:
