@@ -1,0 +1,5 @@
+"""What differs between tasks: losses by worker and metrics.
+
+`segment` is semantic segmentation, `depth` the estimation of depth. Images (N, ...) of a forward
+pass belong to workers as everywhere: image k to worker k mod W (`normbench.norms.workers`).
+"""

@@ -1,0 +1,156 @@
+"""Losses by worker and metrics of segmentation and depth, against their definitions."""
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from normbench.training.tasks.depth import DepthMetrics, reverse_huber
+from normbench.training.tasks.segment import (
+    VOID,
+    SegmentationMetrics,
+    segmentation_loss,
+    upsample,
+)
+
+CLASSES = 5
+
+
+def noise(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(
+        shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed)
+    ).requires_grad_()
+
+
+@pytest.fixture
+def classes() -> Tensor:
+    """Eight images of which one in four pixels is void, the first image more."""
+    generator = torch.Generator().manual_seed(1)
+    drawn = torch.randint(CLASSES, (8, 6, 7), generator=generator)
+    drawn[torch.rand(drawn.shape, generator=generator) < 0.25] = VOID
+    drawn[0, :5] = VOID
+    return drawn
+
+
+def depths(count: int) -> Tensor:
+    depth = 1 + 4 * torch.rand(
+        count, 6, 7, dtype=torch.float64, generator=torch.Generator().manual_seed(2)
+    )
+    depth[:, 0] = 0  # unknown
+    return depth
+
+
+@pytest.mark.parametrize("workers", [1, 2, 4, 8])
+def test_the_loss_of_segmentation_is_the_mean_of_those_of_the_workers(
+    classes: Tensor, workers: int
+) -> None:
+    logits = noise(8, CLASSES, 6, 7)
+    separate = [
+        F.cross_entropy(logits[w::workers], classes[w::workers], ignore_index=VOID)
+        for w in range(workers)
+    ]
+    found = segmentation_loss(logits, classes, workers)
+    torch.testing.assert_close(found, torch.stack(separate).mean())
+    if workers > 1:
+        whole = F.cross_entropy(logits, classes, ignore_index=VOID)
+        assert abs(found - whole) > 1e-4
+
+
+def test_labels_of_segmentation_are_smoothed(classes: Tensor) -> None:
+    logits = noise(8, CLASSES, 6, 7)
+    expected = F.cross_entropy(logits, classes, ignore_index=VOID, label_smoothing=0.1)
+    torch.testing.assert_close(segmentation_loss(logits, classes, 1, 0.1), expected)
+
+
+def test_a_worker_without_pixels_has_no_loss(classes: Tensor) -> None:
+    classes[1::2] = VOID
+    logits = noise(8, CLASSES, 6, 7)
+    found = segmentation_loss(logits, classes, 2)
+    other = F.cross_entropy(logits[::2], classes[::2], ignore_index=VOID)
+    torch.testing.assert_close(found, other / 2)
+    (gradient,) = torch.autograd.grad(found, logits)
+    assert gradient.isfinite().all()
+    assert not gradient[1::2].any()
+
+
+@pytest.mark.parametrize("workers", [1, 2, 4])
+def test_reverse_huber_is_that_of_each_worker(workers: int) -> None:
+    predicted, depth = noise(8, 1, 6, 7).detach(), depths(8)
+    losses = []
+    for w in range(workers):
+        known = depth[w::workers] > 0
+        errors = (predicted[w::workers, 0] - depth[w::workers]).abs()[known]
+        c = float(errors.max()) / 5
+        values = [x if x <= c else (x * x + c * c) / (2 * c) for x in errors.tolist()]
+        losses.append(sum(values) / len(values))
+    assert float(reverse_huber(predicted, depth, workers)) == pytest.approx(
+        sum(losses) / workers, rel=1e-12
+    )
+
+
+def test_reverse_huber_without_depth_or_error_is_zero() -> None:
+    predicted, depth = noise(4, 1, 6, 7), depths(4)
+    depth[1::2] = 0
+    found = reverse_huber(predicted, depth, 2)
+    torch.testing.assert_close(found, reverse_huber(predicted[::2], depth[::2]) / 2)
+    (gradient,) = torch.autograd.grad(found, predicted)
+    assert gradient.isfinite().all()
+    exact = depth[:, None].clone().requires_grad_()
+    loss = reverse_huber(exact, depth)
+    (gradient,) = torch.autograd.grad(loss, exact)
+    assert float(loss.detach()) == 0
+    assert gradient.isfinite().all()
+
+
+def test_the_mean_intersection_over_union_is_that_of_all_images_together(classes: Tensor) -> None:
+    logits = noise(8, CLASSES, 6, 7).detach()
+    logits[:, 4] = -9.0  # predicted nowhere
+    classes[classes == 4] = 3  # and a target nowhere
+    metrics = SegmentationMetrics(CLASSES)
+    for part in (slice(0, 3), slice(3, 8)):
+        metrics.update(logits[part], classes[part])
+    predicted, known = logits.argmax(1), classes != VOID
+    shares = []
+    for number in range(4):
+        one, other = (predicted == number) & known, classes == number
+        shares.append(float((one & other).sum() / (one | other).sum()))
+    summary = metrics.summary("test")
+    assert summary["test_miou"] == pytest.approx(100 * sum(shares) / 4, rel=1e-6)
+    right = float(((predicted == classes) & known).sum() / known.sum())
+    assert summary["test_pixel_accuracy"] == pytest.approx(100 * right, rel=1e-6)
+    metrics.reset()
+    metrics.update(F.one_hot(classes.clamp(max=4), 5).permute(0, 3, 1, 2), classes)
+    assert metrics.summary("val")["val_miou"] == 100
+
+
+def test_the_numbers_of_depth_are_over_all_pixels_with_depth() -> None:
+    depth = depths(5)
+    factors = torch.rand(depth.shape, generator=torch.Generator().manual_seed(3)) * 1.5 + 0.4
+    predicted = (depth * factors)[:, None]
+    predicted[0, 0, 3, 3] = -1.0
+    metrics = DepthMetrics()
+    for part in (slice(0, 2), slice(2, 5)):
+        metrics.update(predicted[part], depth[part])
+    pairs = [
+        (p, d)
+        for p, d in zip(predicted.flatten().tolist(), depth.flatten().tolist(), strict=True)
+        if d > 0
+    ]
+    ratios = [max(p / d, d / p) if p > 0 else float("inf") for p, d in pairs]
+    expected = {
+        f"delta{power}": 100 * sum(ratio < 1.25**power for ratio in ratios) / len(pairs)
+        for power in (1, 2, 3)
+    }
+    expected["rms"] = (sum((p - d) ** 2 for p, d in pairs) / len(pairs)) ** 0.5
+    expected["rel"] = sum(abs(p - d) / d for p, d in pairs) / len(pairs)
+    assert metrics.compute() == pytest.approx(expected)
+
+
+def test_logits_are_scaled_up_bilinearly() -> None:
+    logits = noise(2, 3, 4, 4).detach()
+    assert upsample(logits, (4, 4)) is logits
+    found = upsample(logits, (8, 8))
+    assert torch.equal(found[..., 0, 0], logits[..., 0, 0])  # corners are pixels, not points
+    # The second pixel of a side is a quarter of the way to the next one of the small map.
+    expected = 0.75 * logits[..., 0, 0] + 0.25 * logits[..., 0, 1]
+    torch.testing.assert_close(found[..., 0, 1], expected)
