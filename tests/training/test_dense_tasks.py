@@ -127,7 +127,7 @@ def test_the_numbers_of_depth_are_over_all_pixels_with_depth() -> None:
     depth = depths(5)
     factors = torch.rand(depth.shape, generator=torch.Generator().manual_seed(3)) * 1.5 + 0.4
     predicted = (depth * factors)[:, None]
-    predicted[0, 0, 3, 3] = -1.0
+    predicted[0, 0, 3, 3] = -depth[0, 3, 3]  # beyond every factor
     metrics = DepthMetrics()
     for part in (slice(0, 2), slice(2, 5)):
         metrics.update(predicted[part], depth[part])
