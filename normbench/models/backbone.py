@@ -1,4 +1,4 @@
-"""Networks of classification as backbones of dense tasks: their maps before the classifier.
+"""Classification networks as backbones of dense tasks: their maps before the classifier.
 
     network = backbone(model("resnet50", norm="gn", num_classes=1), (3, 224, 224), output_stride=16)
     maps = network(images)   # of 5 stages, at 1/2, 1/4, 1/8, 1/16 and 1/16 of the images' sides
@@ -6,8 +6,8 @@
 The maps of a stage are the last ones of their size on which all later maps depend, as behind its
 last block. Beyond `output_stride` strides become dilations, so that the weights stay those of the
 classifier: the strided convolution and all that follow are dilated by the strides removed so far
-(He et al. 2020, appendix; Chen et al. 2017), unless `undilated_first`, with which the strided
-convolution itself is dilated by the strides removed before it (torchvision and timm).
+(Chen et al. 2017, DeepLab; Brock et al. 2021, appendix H.1). With `undilated_first` the strided
+convolution itself is dilated by the strides removed before it, as in torchvision and timm.
 """
 
 from collections.abc import Sequence
@@ -47,7 +47,7 @@ def backbone(
     *,
     undilated_first: bool = False,
 ) -> Backbone:
-    """Return the maps of a network of classification before its mean over positions.
+    """Return a classification network without its classifier: it computes the maps of its stages.
 
     Args:
         network: the network, whose convolutions are changed and whose classifier is left out.

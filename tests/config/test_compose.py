@@ -61,7 +61,7 @@ def test_one_of_workers_and_global_batch_is_given_the_other_follows(
 OWN = [name for name in names(SWEEPS) if name.removesuffix("_small") not in names(TABLES)]
 
 
-@pytest.mark.parametrize("name", slow_except(OWN, ["conditions", "demo"]))
+@pytest.mark.parametrize("name", slow_except(OWN, ["demo", "demo_fixed_workers"]))
 def test_every_sweep_is_a_grid_of_its_own_name_that_the_command_line_can_change(name: str) -> None:
     cells, settings = compose([f"sweeps={name}"])
     assert len(cells) > 1

@@ -13,8 +13,8 @@ DEEPLAB_RATES = (6, 12, 18, 24)
 
 
 class FcnHead(nn.Sequential):
-    """Two 3x3 convolutions of dilation 6, normalized, and a 1x1 (He et al. 2020, MoCo, section 4.2;
-    Brock et al. 2021, appendix H.1).
+    """Two normalized 3x3 convolutions of dilation 6 and a 1x1 (He et al. 2020, MoCo; Brock et al.
+    2021, appendix H.1).
 
     Args:
         norm: the normalizer of the 3x3 convolutions.
