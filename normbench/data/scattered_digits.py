@@ -55,7 +55,7 @@ def compose_scenes(digits: TensorSplit, draws: Draws, side: int) -> Scenes:
     """
     if side < SIDES[-1]:
         raise ValueError(f"side={side}: the largest digit has {SIDES[-1]} pixels; 64 works")
-    numbers = draws.uniform("scene", 1 + MOST * _NUMBERS).numpy()
+    numbers = draws.uniform("scene", 1 + MOST * _NUMBERS).cpu().numpy()
     labels = digits.labels.numpy()
     shape = (len(numbers), side, side)
     images, classes, instances = (np.zeros(shape, np.uint8) for _ in range(3))
@@ -75,7 +75,7 @@ def compose_scenes(digits: TensorSplit, draws: Draws, side: int) -> Scenes:
             y, x = int(top * places), int(left * places)
             here = (scene, slice(y, y + length), slice(x, x + length))
             mask = ink >= INK
-            images[here][mask] = ink[mask] * _brightness(rank)
+            images[here][mask] = np.rint(ink[mask] * _brightness(rank))
             classes[here][mask] = labels[chosen] + 1
             instances[here][mask] = number
             depth[here][mask] = SIDES[-1] / length
@@ -89,6 +89,8 @@ def list_objects(classes: Tensor, instances: Tensor) -> Objects:
     """Return the visible digits of one scene, from its `classes` and `instances` (side, side)."""
     numbers = instances.unique()
     numbers = numbers[numbers > 0]
+    if not len(numbers):
+        return Objects(torch.empty(0, 4), numbers.long(), instances.new_empty(0, *instances.shape))
     masks = instances == numbers[:, None, None]  # (M, side, side)
     first = [mask.nonzero()[0] for mask in masks]
     labels = torch.stack([classes[tuple(place)] for place in first]).long()
@@ -110,11 +112,11 @@ def _brightness(rank: int) -> float:
 
 def _enlarge(digits: TensorSplit) -> list[Bytes]:
     """Return all digits in each of `SIDES`, (N, side, side); white is 255."""
-    return _enlarge_once(digits.images.data_ptr(), digits.images)
+    return _enlarge_once(digits.images)
 
 
-@lru_cache(maxsize=4)  # the digits of three splits; 34 MB for all
-def _enlarge_once(_place: int, images: Tensor) -> list[Bytes]:
+@lru_cache(maxsize=4)  # the digits of three splits; 9 MB for all 1,797
+def _enlarge_once(images: Tensor) -> list[Bytes]:
     pixels = images.float() * (255 / 16)
     return [
         F.interpolate(pixels, (side, side), mode="bilinear", align_corners=False)

@@ -61,13 +61,13 @@ def backbone(
     """
     graph = CallGraph(network, image)
     calls = _calls_before_mean(graph)
-    factors = _dilate(graph, calls, image[1], output_stride, undilated_first=undilated_first)
+    reductions = _dilate(graph, calls, output_stride, undilated_first=undilated_first)
     ends = _stage_ends(graph, calls)
     (output,) = (call for call in graph.calls if call.op == "output")
     output.args = (tuple(ends),)
     graph.module.graph.eliminate_dead_code()
-    reductions = [_reduction(graph, end, image[1]) // factors[end] for end in ends]
-    return Backbone(graph.rebuild(), reductions, [graph.shape(end)[1] for end in ends])
+    channels = [graph.shape(end)[1] for end in ends]
+    return Backbone(graph.rebuild(), [reductions[end] for end in ends], channels)
 
 
 def _calls_before_mean(graph: CallGraph) -> list[fx.Node]:
@@ -132,7 +132,6 @@ def _leave_block(cuts: Sequence[fx.Node], shrinking: str) -> fx.Node:
 def _dilate(
     graph: CallGraph,
     calls: Sequence[fx.Node],
-    side: int,
     output_stride: int | None,
     *,
     undilated_first: bool,
@@ -140,43 +139,60 @@ def _dilate(
     """Replace strides beyond `output_stride` by dilations.
 
     Returns:
-        For each call the product of the strides that were removed before its result.
+        For each call the side of the images over that of its maps.
+
+    Raises:
+        Impossible: the strides are not those of convolutions that keep the size without them.
     """
-    factors: dict[fx.Node, int] = {}
+    reductions: dict[fx.Node, int] = {}
+    factors: dict[fx.Node, int] = {}  # product of the strides that were removed before a result
+    dilations: dict[fx.Node, int] = {}
     for call in calls:
         sources = [each for each in call.all_input_nodes if graph.is_map(each)]
-        factor = max((factors[each] for each in sources), default=1)
-        factors[call] = factor
-        if not sources or not graph.is_map(call):
+        source = max(sources, key=lambda each: reductions[each], default=None)
+        reductions[call] = 1 if source is None else reductions[source]
+        factors[call] = factor = max((factors[each] for each in sources), default=1)
+        if source is None or not graph.is_map(call):
             continue
-        stride = _reduction(graph, call, side) // _reduction(graph, sources[0], side)
         conv = graph.layer(call)
-        before = _reduction(graph, sources[0], side) // factor
-        if stride > 1 and output_stride is not None and before * stride > output_stride:
-            if not isinstance(conv, nn.Conv2d):
-                raise Impossible(
-                    f"output_stride={output_stride}: {call.target} shrinks maps and is no "
-                    "convolution, so it cannot be dilated"
-                )
+        if isinstance(conv, nn.Conv2d):
+            stride = conv.stride[0]
+        else:
+            stride = round(graph.shape(source)[2] / graph.shape(call)[2])
+        if output_stride is None or stride == 1 or reductions[source] * stride <= output_stride:
+            reductions[call] *= stride
+            if isinstance(conv, nn.Conv2d) and factor > 1:
+                dilations[call] = factor
+        elif isinstance(conv, nn.Conv2d) and _keeps_size(conv):
             factors[call] = factor * stride
-            _set_dilation(graph, call, conv, factor if undilated_first else factor * stride)
-        elif isinstance(conv, nn.Conv2d) and factor > 1:
-            _set_dilation(graph, call, conv, factor)
-    return factors
+            dilations[call] = factor if undilated_first else factor * stride
+        else:
+            raise Impossible(
+                f"output_stride={output_stride}: {call.target} shrinks maps beyond it, and only "
+                "convolutions with an odd kernel and as much padding can be dilated"
+            )
+    for call, dilation in dilations.items():
+        conv = graph.layer(call)
+        assert isinstance(conv, nn.Conv2d)
+        _set_dilation(graph, call, conv, dilation)
+    return reductions
+
+
+def _keeps_size(conv: nn.Conv2d) -> bool:
+    """Return True if a convolution keeps the size of its maps with the stride 1."""
+    if pads_same(conv) or isinstance(conv.padding, str) or conv.kernel_size == (1, 1):
+        return True
+    # Where the swap pads before a convolution, this itself has no padding.
+    return conv.kernel_size[0] % 2 == 1 and conv.padding[0] in (0, conv.kernel_size[0] // 2)
 
 
 def _set_dilation(graph: CallGraph, call: fx.Node, conv: nn.Conv2d, dilation: int) -> None:
     """Give a convolution the stride 1 and a dilation, and padding that keeps the size."""
     conv.stride = (1, 1)
     if max(conv.kernel_size) > 1:
-        conv.dilation = tuple(each * dilation for each in conv.dilation)
+        conv.dilation = (dilation * conv.dilation[0], dilation * conv.dilation[1])
     if pads_same(conv):
         return  # it follows the dilation
     graph.update_padding(call, conv)
     if not isinstance(conv.padding, str) and any(conv.padding):
         conv.padding = tuple(each * dilation for each in conv.padding)
-
-
-def _reduction(graph: CallGraph, call: fx.Node, side: int) -> int:
-    """Return the side of the images over that of the maps of `call`."""
-    return round(side / graph.shape(call)[2])

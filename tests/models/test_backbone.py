@@ -104,7 +104,14 @@ def test_heads_are_those_of_the_papers() -> None:
     backbone_parameters = 23_508_032
     assert backbone_parameters + count(FcnHead(bn, 2048, 21)) == 28_822_869
     assert backbone_parameters + count(FcnHead(bn, 2048, 21, width=512)) == 35_317_333
-    assert count(DeepLabV2Head(2048, 21)) == 4 * (9 * 2048 * 21 + 21)
+    deeplab = DeepLabV2Head(2048, 21)
+    assert count(deeplab) == 4 * (9 * 2048 * 21 + 21)
+    assert [branch.dilation[0] for branch in deeplab.branches if isinstance(branch, nn.Conv2d)] == [
+        6,
+        12,
+        18,
+        24,
+    ]
     convs = [conv for conv in FcnHead(bn, 8, 2).modules() if isinstance(conv, nn.Conv2d)]
     assert [conv.dilation[0] for conv in convs] == [6, 6, 1]
 
@@ -149,7 +156,7 @@ def test_unpooling_puts_zeros_between() -> None:
             lambda: nn.Sequential(
                 nn.Conv2d(3, 4, 3, 2, 1), nn.MaxPool2d(2), nn.AdaptiveAvgPool2d(1), nn.Flatten()
             ),
-            "output_stride=2: 1 shrinks maps and is no convolution",
+            "output_stride=2: 1 shrinks maps beyond it",
         ),
     ],
 )
@@ -158,11 +165,37 @@ def test_what_has_no_such_maps_is_impossible(build: "type[nn.Module]", says: str
         backbone(build(), IMAGE, 2)
 
 
+@pytest.mark.parametrize("side", [65, 72, 100, 513])
+def test_sides_that_do_not_divide_evenly_have_the_same_strides(side: int) -> None:
+    ours = backbone(timm.create_model("resnet18", num_classes=2), (3, side, side), 16)
+    assert ours.reductions == (2, 4, 8, 16, 16)
+    expected = timm.create_model("resnet18", features_only=True, output_stride=16)
+    with torch.device("meta"):
+        x = torch.empty(1, 3, side, side)
+    shapes = [each.shape for each in ours.to("meta")(x)]
+    assert shapes == [each.shape for each in expected.to("meta")(x)]
+
+
+def test_a_network_that_is_refused_keeps_its_strides() -> None:
+    network = model("nf_regnet_b0", norm="nf", num_classes=10)
+    before = [str(module) for module in network.modules() if isinstance(module, nn.Conv2d)]
+    with pytest.raises(Impossible, match=r"output_stride=8: blocks\.\d+\.pool shrinks maps"):
+        backbone(network, IMAGE, 8)
+    assert before == [str(module) for module in network.modules() if isinstance(module, nn.Conv2d)]
+
+
+def test_convolutions_of_even_size_cannot_be_dilated() -> None:
+    with pytest.raises(Impossible, match="only convolutions with an odd kernel"):
+        backbone(timm.create_model("convnext_atto", num_classes=2), IMAGE, 16)
+
+
 def test_padding_as_in_tensorflow_follows_the_dilation() -> None:
     network = model("resnet50_v2", norm="nf", num_classes=10, padding="same", width=8)
     ours = backbone(network, IMAGE, 8).eval()
     with torch.no_grad():
         assert [each.shape[2] for each in ours(torch.randn(1, *IMAGE))] == [32, 16, 8, 8, 8]
+    dilations = {conv.dilation[0] for conv in ours.modules() if isinstance(conv, nn.Conv2d)}
+    assert dilations == {1, 2, 4}
 
 
 def test_a_swapped_network_is_a_backbone() -> None:

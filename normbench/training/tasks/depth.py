@@ -23,7 +23,7 @@ def reverse_huber(predicted: Tensor, depth: Tensor, workers: int = 1) -> Tensor:
         workers: W, which divides N.
     """
     known = depth > 0
-    errors = (predicted[:, 0] - depth).abs() * known
+    errors = (predicted[:, 0] - depth).masked_fill(~known, 0).abs()
     per_worker = errors.view(-1, workers, *errors.shape[1:])  # (N / W, W, H, W)
     threshold = per_worker.detach().amax(dim=(0, 2, 3), keepdim=True) / 5
     safe = threshold.clamp(min=torch.finfo(errors.dtype).tiny)
