@@ -21,8 +21,6 @@ from normbench.data.dataset import TensorSplit
 
 SIDES = (12, 16, 20, 24, 28, 34, 40)  # pixels
 FEWEST, MOST = 3, 8  # digits of a scene
-BACKGROUND = 0  # class of pixels without a digit; digit d has the class d + 1
-CLASSES = 11
 INK = 96  # a pixel of at least this brightness belongs to its digit
 FARTHEST = 2 * SIDES[-1] / SIDES[0]  # depth of the background
 _NUMBERS = 4  # random numbers of a digit: which one, side, row and column
@@ -34,13 +32,13 @@ class Scenes(NamedTuple):
     """N scenes of `side` pixels in height and width."""
 
     images: Tensor  # (N, 1, side, side) uint8, white is 255
-    classes: Tensor  # (N, side, side) uint8
+    classes: Tensor  # (N, side, side) uint8: 0 is the background, d + 1 the digit d
     instances: Tensor  # (N, side, side) uint8: 0 is the background, 1 the digit farthest away ...
     depth: Tensor  # (N, side, side) fp32
 
 
 class Objects(NamedTuple):
-    """The digits of one scene that are not hidden wholly, as torchvision's detectors take them."""
+    """The digits of one scene that are at least partly visible, as torchvision's detectors take them."""
 
     boxes: Tensor  # (M, 4) fp32: left, top, right, bottom of the visible pixels
     labels: Tensor  # (M,) int64: classes from 1 to 10
@@ -60,7 +58,7 @@ def compose_scenes(digits: TensorSplit, draws: Draws, side: int) -> Scenes:
     shape = (len(numbers), side, side)
     images, classes, instances = (np.zeros(shape, np.uint8) for _ in range(3))
     depth = np.full(shape, FARTHEST, np.float32)
-    bank = _enlarge(digits)
+    bank = _enlarge(digits.images)
     for scene, row in enumerate(numbers):
         count = FEWEST + int(row[0] * (MOST - FEWEST + 1))
         placed = sorted(
@@ -110,13 +108,9 @@ def _brightness(rank: int) -> float:
     return 0.4 + 0.6 * rank / (len(SIDES) - 1)
 
 
-def _enlarge(digits: TensorSplit) -> list[Bytes]:
-    """Return all digits in each of `SIDES`, (N, side, side); white is 255."""
-    return _enlarge_once(digits.images)
-
-
 @lru_cache(maxsize=4)  # the digits of three splits; 9 MB for all 1,797
-def _enlarge_once(images: Tensor) -> list[Bytes]:
+def _enlarge(images: Tensor) -> list[Bytes]:
+    """Return digits (N, 1, 8, 8) in each of `SIDES`, (N, side, side); white is 255."""
     pixels = images.float() * (255 / 16)
     return [
         F.interpolate(pixels, (side, side), mode="bilinear", align_corners=False)

@@ -487,7 +487,7 @@ def test_two_sweeps_at_once_train_each_cell_once(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("threads", [1, 2, 3])
 def test_a_run_computes_with_the_threads_of_the_command_line(
     command: Command, rows: Rows, threads: int
 ) -> None:
