@@ -75,14 +75,14 @@ def test_losses_do_not_depend_on_the_processor(capability: str, threads: int) ->
         environment["ATEN_CPU_CAPABILITY"] = capability
     code = (
         "import json, test_golden as g;"
-        f"print(json.dumps({{norm: g.losses(norm, {threads}) for norm in g.EVERYDAY}}))"
+        f"print(json.dumps({{norm: g.losses(norm, {threads}) for norm in g.GOLDEN}}))"
     )
     output = subprocess.run(
         [sys.executable, "-c", code],
         cwd=PATH.parent, env=environment, capture_output=True, text=True, check=True,
     ).stdout  # fmt: skip
     found = json.loads(output.splitlines()[-1])
-    assert found == {norm: pytest.approx(GOLDEN[norm], rel=TOLERANCE) for norm in EVERYDAY}
+    assert found == {norm: pytest.approx(GOLDEN[norm], rel=TOLERANCE) for norm in GOLDEN}
 
 
 def test_every_normalizer_has_its_losses() -> None:

@@ -38,7 +38,7 @@ class Scenes(NamedTuple):
 
 
 class Objects(NamedTuple):
-    """The digits of one scene that are at least partly visible, as torchvision's detectors take them."""
+    """The visible digits of one scene, as torchvision's detectors take them."""
 
     boxes: Tensor  # (M, 4) fp32: left, top, right, bottom of the visible pixels
     labels: Tensor  # (M,) int64: classes from 1 to 10

@@ -36,7 +36,7 @@ NORMS = (
 #: Normalizers that are compared every day, under one plan of two devices; the others are slow.
 EVERYDAY = ("bn", "batch_renorm")
 EVERYDAY_PLAN = Plan(2, 1, 2)
-STEPS, BATCH, LR = 10, 4, 0.05
+STEPS, BATCH, LR = 20, 4, 0.05
 #: Largest distance of a step, relative; and how much more than a unit in the last place may do.
 STEP, FREE = 1e-12, 100.0
 CONTROL = 1e-4

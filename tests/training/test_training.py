@@ -226,7 +226,7 @@ def test_a_parameter_without_a_role_is_an_error() -> None:
 # The whole
 
 
-@pytest.mark.parametrize("norm", slow_after(1, ["batch_renorm", "sn"]))
+@pytest.mark.parametrize("norm", slow_except(normalizers(), ["batch_renorm"]))
 def test_the_size_of_chunks_changes_no_number(norm: str) -> None:
     # 12 steps, of which 10 are an epoch.
     base = cell(*arguments_for(norm), "batch=8", *FIVE_STEPS, "recipe.images=1536")
