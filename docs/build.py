@@ -38,8 +38,8 @@ BESIDE_LAYERS = (
 )  # fmt: skip
 #: Modules on the page of data sets that are no data set; some import what need not be installed.
 BESIDE_DATA_SETS = (
-    "dataset", "reading", "ffcv_manifest", "random_crop", "augmentation_policies", "ffcv_reader",
-    "ffcv_writer",
+    "dataset", "maps", "scenes", "reading", "ffcv_manifest", "random_crop",
+    "augmentation_policies", "ffcv_reader", "ffcv_writer",
 )  # fmt: skip
 #: Global batches whose peak learning rates are listed.
 GLOBAL_BATCHES = (4, 8, 32, 64, 128, 256, 512, 768, 1024)
@@ -99,6 +99,19 @@ def data() -> str:
         _written_from("normbench/data", "conf/data"),
         *(_family(module, "data", modules[module]) for module in sorted(modules)),
         *(_module_text(f"normbench/data/{name}.py") for name in BESIDE_DATA_SETS),
+    )
+
+
+def tasks() -> str:
+    """Return docs/reference/tasks.md."""
+    modules = _by_module("task", names(CONF / "task"))
+    return _page(
+        "Tasks",
+        _written_from("normbench/training/tasks", "conf/task"),
+        *(_family(module, "task", modules[module]) for module in sorted(modules)),
+        _family("normbench.models.backbone", "task"),
+        *(_family(f"normbench.models.heads.{name}", "task") for name in ("segmentation", "depth")),
+        _family("normbench.data.maps", "task"),
     )
 
 
@@ -279,7 +292,9 @@ def _written_options(path: Path) -> dict[str, str]:
     """Return the options of a yaml as written there, comments included, lists on one line."""
     pairs = re.findall(r"^(\w+):((?: .+)?(?:\n  - .+)*)$", path.read_text(), re.M)
     return {
-        key: value.replace("\n  - ", ", ").lstrip(", ") for key, value in pairs if key != "_target_"
+        key: value.replace("\n  - ", ", ").lstrip(", ")
+        for key, value in pairs
+        if key not in ("_target_", "defaults")
     }
 
 
@@ -293,7 +308,9 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
-PAGES: list[Callable[[], str]] = [normalizers, architectures, data, recipes, performance]
+PAGES: list[Callable[[], str]] = [
+    normalizers, architectures, data, tasks, recipes, performance,
+]  # fmt: skip
 
 
 def demonstration() -> tuple[str, str]:

@@ -56,6 +56,7 @@ from normbench.run_files import (
 
 REPORTS = "reports"  # folder of generated reports beside the sweeps, so no name of a sweep
 CHECKPOINT = "checkpoint.pt"  # the latest checkpoint of a run
+PREDICTIONS = "predictions.png"  # of test images beside their targets
 EPOCH_CHECKPOINT = "epoch-{}.pt"
 DAMAGED_CHECKPOINT = "damaged.pt"  # one from which no training can resume
 
@@ -78,6 +79,7 @@ class Row:
     data: str
     reg: str
     recipe: str
+    task: str = "classify"
     seed: int
     command_seeds: int | None = None  # seeds of the cell in the command that trained it
     precision: str
@@ -95,6 +97,10 @@ class Row:
     test_top5: float | None = None
     test_loss: float | None = None
     test_images: int | None = None  # which of them were classified correctly: test_hits.bin
+
+    # Of another task than classification: its main metric, as test_miou, and all of them.
+    metric: str = "test_top1"
+    metrics: dict[str, float] = field(default_factory=dict)
 
     # Under recipe.example_weight: alpha of the evaluations, the usual and best ones, and gains.
     example_weighing: dict[str, float] = field(default_factory=dict)
@@ -139,10 +145,17 @@ class Row:
 
     @property
     def outcome(self) -> str:
-        """The test accuracy in words, or the reason why there is none."""
-        if self.reason or self.test_top1 is None:
+        """The main metric in words, or the reason why there is none."""
+        if self.reason or self.result is None:
             return self.reason
-        return f"test {self.test_top1:.1f} %"
+        if self.metric == "test_top1":
+            return f"test {self.result:.1f} %"
+        return f"{self.metric.replace('_', ' ')} {self.result:.4g}"
+
+    @property
+    def result(self) -> float | None:
+        """The main metric of the task on the test images."""
+        return self.test_top1 if self.metric == "test_top1" else self.metrics.get(self.metric)
 
     @property
     def final(self) -> bool:

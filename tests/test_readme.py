@@ -118,6 +118,8 @@ def run_in_process(
     if module == "normbench":
         keeps_epochs = any(word.startswith("checkpoint.epochs") for word in rest)
         small = ["data.size=64"] if "data=image_folder" in rest else []
+        if any(word.startswith("task=") for word in rest):
+            small = ["data.size=40", "data.scenes=40", "data.test_scenes=4", "model.width=4"]
         finished = command(*rest, *small, *(SHORT[1:] if keeps_epochs else SHORT))
         assert finished.code == 0, finished.err
         return finished.out

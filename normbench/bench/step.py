@@ -2,7 +2,7 @@
 
 Both take the same steps on the same images of one cell, from the same loader, in one process and in
 turn. The time is processor time. On a CUDA device it is wall time, with and without CUDA graphs,
-because there the processor runs ahead of the device. The bare loop has forward, cross-entropy,
+because there the processor runs ahead of the device. The bare loop has forward, loss,
 backward, optimizer and schedule; the training has all that a run has except validation.
 """
 
@@ -14,7 +14,6 @@ from typing import Any
 
 import torch
 from pytorch_lightning import Callback, LightningDataModule, LightningModule, Trainer
-from torch.nn import functional as F
 
 from normbench.bench.layers import require_device
 from normbench.bench.measure import Timer, compare, compose_cell, measure_in_turn, save
@@ -137,11 +136,11 @@ def _time_bare_loop(cell: Cell, device: torch.device) -> float:
         for chunk in datamodule.read_chunks(epoch):
             there = datamodule.transfer_batch_to_device(chunk, device, 0)
             ready = datamodule.on_after_batch_transfer(there, 0)
-            steps = ready.images.flatten(0, 1), ready.labels.flatten(0, 1)
-            for images, labels in zip(*steps, strict=True):
+            steps = ready.images.flatten(0, 1), *(each.flatten(0, 1) for each in ready.targets)
+            for images, *targets in zip(*steps, strict=True):
                 optimizer.zero_grad()
                 with autocast_context(cell, device):
-                    loss = F.cross_entropy(network(images), labels)
+                    loss = module.task.loss(network(images), targets, module.reg, 1)
                 loss.backward()
                 optimizer.step()
                 schedule.step()

@@ -26,6 +26,7 @@ BOUNDS = {
     "batch": Bound(1, 10**6, "the number of images per worker"),
     "workers": Bound(1, 10**6, "under protocol=fixed_workers the number of workers"),
     "global_batch": Bound(1, 10**10, "the number of images of an optimizer step"),
+    "task.global_batch": Bound(1, 10**10, "the number of images of an optimizer step"),
     "seed": Bound(0, 2**32 - 1, "the seed", "numpy takes seeds below 2**32"),
     "jobs": Bound(1, 1024, "the number of runs at the same time"),
     "trainer.devices": Bound(1, 4096, "the largest number of devices of a run"),
@@ -62,6 +63,7 @@ LARGEST = {
     "data.padding": 10**4,
     "reg": 10**6,
     "recipe": 10**12,
+    "task": 10**10,
     "recipe.epochs": 10**6,
     "recipe.lr": 10**38,  # of float32; such a run diverges, which is a result
     "recipe.crop": 10**4,

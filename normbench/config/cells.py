@@ -9,14 +9,16 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
 
-from normbench.config.files import as_typed, default_choices, target_of
+from normbench.config.files import as_typed, default_choices, default_global_batch, target_of
 from normbench.config.plan import Plan, plans
 from normbench.errors import BadInput
 
-GROUPS = ("norm", "model", "data", "reg", "recipe")  # whose options are part of the id
+GROUPS = ("norm", "model", "data", "reg", "recipe", "task")  # whose options are part of the id
 KEYS = ("batch", "workers", "global_batch", "protocol", "seed", "precision")  # the rest of the id
 #: Options that say where files are: they change no number and are no part of the id.
 PATHS = frozenset({"root", "beton", "download"})
+#: Options that are part of the id in another place, or none of it.
+LEFT_OUT = PATHS | {"_target_", "global_batch"}
 
 #: Options by the names that they have in the ids of finished runs.
 OLD_NAMES = {"mixup_and_cutmix": "together"}
@@ -24,7 +26,6 @@ OLD_NAMES = {"mixup_and_cutmix": "together"}
 Accelerator = Literal["auto", "cpu", "gpu"]
 Loader = Literal["auto", "memory", "ffcv", "torch"]
 Impl = Literal["auto", "eager", "lean", "compile", "triton"]
-DEFAULT_GLOBAL_BATCH = 128  # of conf/protocol/fixed_global_batch.yaml
 PRECISIONS = ("32-true", "bf16-mixed", "16-mixed", "64-true")
 
 
@@ -46,7 +47,7 @@ class Choice:
         options = {
             OLD_NAMES.get(key, key): value
             for key, value in self.options.items()
-            if key not in PATHS | {"_target_"} and value is not None and value != {}
+            if key not in LEFT_OUT and value is not None and value != {}
         }
         if self._is_known_by_folder:
             options["root"] = str(Path(str(self.options["root"])).expanduser().resolve())
@@ -126,6 +127,7 @@ class Cell:
     data: Choice
     reg: Choice
     recipe: Choice
+    task: Choice
     batch: int
     workers: int
     global_batch: int
@@ -146,6 +148,8 @@ class Cell:
     def identity(self) -> dict[str, Any]:
         """Everything that is meant to change the numbers of a run."""
         choices = {group: getattr(self, group).identity for group in GROUPS}
+        if self.task.name == default_choices()["task"]:  # runs of older versions have no task
+            del choices["task"]
         start = {"init_from": self.init_from, "init_only": self.init_only and [*self.init_only]}
         typed = {key: value for key, value in start.items() if value is not None}
         return choices | {key: getattr(self, key) for key in KEYS} | typed
@@ -172,7 +176,7 @@ class Cell:
             word
             for group in GROUPS
             for key, value in sorted(getattr(self, group).changed.items())
-            if key not in PATHS
+            if key not in LEFT_OUT
             for word in _words(f"{group}.{key}", value)
         ]
         if self.init_from is not None:
@@ -234,14 +238,15 @@ class Cell:
 
 def title_of(fields: Mapping[str, Any]) -> str:
     """Return the title of a cell, or of its row, from the `fields` that both have."""
+    usual = {**default_choices(fields["task"]), "task": default_choices()["task"]}
     words = [
         as_typed(key, fields[key])
-        for key in (*GROUPS[1:], "protocol")
-        if fields[key] != default_choices()[key]
+        for key in ("task", *GROUPS[1:-1], "protocol")
+        if fields[key] != usual[key]
     ]
     if fields["protocol"] == "fixed_workers":
         words.append(f"workers={fields['workers']}")
-    elif fields["global_batch"] != DEFAULT_GLOBAL_BATCH:
+    elif fields["global_batch"] != default_global_batch(fields["task"]):
         words.append(f"global_batch={fields['global_batch']}")
     if fields["precision"] != PRECISIONS[0]:
         words.append(f"precision={fields['precision']}")

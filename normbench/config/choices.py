@@ -64,7 +64,8 @@ def exchangeable_groups(config: DictConfig) -> frozenset[str] | None:
         if keys is None:  # a file of the user's may set options of any group
             return None
         groups_of_sweep |= keys
-    return frozenset(GROUPS) - groups_of_sweep
+    # A task sets the defaults of other groups.
+    return frozenset(GROUPS) - groups_of_sweep - {"task"}
 
 
 def _keys_of_sweep(hydra: HydraConf, name: str) -> set[str] | None:

@@ -182,7 +182,7 @@ class Composition:
             self.parsed[key] = self._parse(numbers, exchanged)
         cell, settings = self.parsed[key]
         resolved = {**self._resolved, **numbers}
-        return replace(cell, **parse_numbers(cell.protocol, resolved)), settings
+        return replace(cell, **parse_numbers(cell.protocol, resolved, cell.task)), settings
 
     def _parse(
         self, numbers: Mapping[str, int], exchanged: Mapping[str, Any]

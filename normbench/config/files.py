@@ -27,7 +27,8 @@ FIGURES = ROOT / "reports" / "figures"
 #: Lists that `python -m normbench.catalog` prints, and the folders whose yamls they name.
 LISTS = {
     "norms": CONF / "norm", "models": CONF / "model", "data": CONF / "data",
-    "recipes": CONF / "recipe", "regs": CONF / "reg", "protocols": CONF / "protocol",
+    "recipes": CONF / "recipe", "regs": CONF / "reg", "tasks": CONF / "task",
+    "protocols": CONF / "protocol",
     "trainers": CONF / "trainer", "checkpoints": CONF / "checkpoint", "probes": CONF / "probe",
     "loggers": CONF / "logger", "sweeps": SWEEPS,
 }  # fmt: skip
@@ -243,11 +244,22 @@ def as_typed(group: str, name: str) -> str:
 
 
 @cache
-def default_choices() -> dict[str, str]:
-    """Return the name that conf/config.yaml chooses in each group."""
-    defaults = load(CONF / "config.yaml")["defaults"]
-    pairs = (item for entry in defaults if isinstance(entry, dict) for item in entry.items())
-    return {group: name for group, name in pairs if "/" not in group}
+def default_choices(task: str | None = None) -> dict[str, str]:
+    """Return the name that conf/config.yaml chooses in each group, or the yaml of a `task`."""
+    files = [CONF / "config.yaml"]
+    if task is not None and (path := CONF / "task" / f"{task}.yaml").is_file():
+        files.append(path)
+    entries = [entry for file in files for entry in load(file).get("defaults", [])]
+    pairs = (item for entry in entries if isinstance(entry, dict) for item in entry.items())
+    names = {group.partition("@")[0].removeprefix("override /"): name for group, name in pairs}
+    return {group: name for group, name in names.items() if "/" not in group}
+
+
+@cache
+def default_global_batch(task: str) -> int | None:
+    """Return the images of an optimizer step of a task; None if its yaml is a user's own."""
+    path = CONF / "task" / f"{task}.yaml"
+    return load_options(path)["global_batch"] if path.is_file() else None
 
 
 def comment(path: Path) -> str:

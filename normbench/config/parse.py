@@ -60,7 +60,8 @@ def parse(
         for group in (*GROUPS, "trainer", "checkpoint", "probe", "logger")
     }
     protocol = choices["protocol"]
-    numbers = parse_numbers(protocol, {key: _take(rest, key) for key in NUMBERS})
+    typed = {key: _take(rest, key) for key in NUMBERS}
+    numbers = parse_numbers(protocol, typed, groups["task"])
     trainer = _parse_trainer(groups.pop("trainer").options)
     checkpoint = _parse_checkpoint(groups.pop("checkpoint").options)
     probe = _parse_probe(groups.pop("probe").options)
@@ -88,16 +89,22 @@ def parse(
     return cell, settings
 
 
-def parse_numbers(protocol: str, numbers: Mapping[str, Any]) -> dict[str, Any]:
+def parse_numbers(protocol: str, numbers: Mapping[str, Any], task: Choice) -> dict[str, Any]:
     """Return the plain numbers of a cell, of which `protocol` leaves one to follow from others.
+
+    Args:
+        protocol: that the command line chose.
+        numbers: its `NUMBERS`.
+        task: whose global batch is taken if none is typed.
 
     Raises:
         BadInput: a number cannot be used.
     """
     batch = require_whole("batch", numbers["batch"])
-    workers, global_batch = derive_workers(
-        protocol, batch, numbers["workers"], numbers["global_batch"]
-    )
+    workers, typed = numbers["workers"], numbers["global_batch"]
+    if protocol == "fixed_global_batch" and typed is None:
+        typed = require_whole("task.global_batch", task.options["global_batch"])
+    workers, global_batch = derive_workers(protocol, batch, workers, typed)
     seed = require_whole("seed", numbers["seed"])
     return {"batch": batch, "workers": workers, "global_batch": global_batch, "seed": seed}
 

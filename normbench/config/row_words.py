@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from normbench.config.cells import Cell, Settings
+from normbench.config.cells import GROUPS, Cell, Settings
 from normbench.config.compose import compose
 from normbench.errors import BadInput
 from normbench.results import Row
@@ -11,7 +11,7 @@ from normbench.results import Row
 def words_of(row: Row) -> list[str]:
     """Return the words of the command line that make the run of `row`."""
     words = []
-    for group in ("norm", "model", "data", "reg", "recipe"):
+    for group in GROUPS:
         # timm/resnet50 was typed as model=timm model.name=resnet50.
         library, _, name = str(getattr(row, group)).partition("/")
         words += [f"{group}={library}", *([f"{group}.name={name}"] if name else [])]

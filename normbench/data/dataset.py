@@ -7,6 +7,8 @@ Images are bytes until they are on the device. On the way there they pass
     augment           training alone, bytes -> bytes: random windows and flips of many images
     train_input       bytes -> fp32; in evaluations eval_input
 
+Maps of targets, of data sets for dense tasks, are further channels of an image until then.
+
 Random numbers are drawn by seed, epoch and image, so they depend neither on the process that reads
 an image nor on the other images of a batch. Shape letters: N images, C channels, H W positions.
 """
@@ -81,6 +83,8 @@ class Dataset(ABC):
     val: HeldOut = 0.1
     fraction: Share | None = None
     side: int | None = field(default=None, init=False)  # of training images, from the recipe
+    maps: ClassVar[int] = 0  # channels of targets behind those of an image (`normbench.data.maps`)
+    in_memory: ClassVar[bool] = True  # False if images are in files and decoded when they are read
     resizes: ClassVar[bool] = False  # True if images of any size are resized to the network's input
 
     @property
@@ -176,8 +180,9 @@ class Dataset(ABC):
         Raises:
             BadInput: the images are always in memory.
         """
+        place = "is always in memory" if self.in_memory else "is read from its own files"
         raise BadInput(
-            f"loader=ffcv: {type(self).__name__} is always in memory and has no files to prepare; "
+            f"loader=ffcv: {type(self).__name__} {place} and has no files to prepare; "
             "loader=auto works"
         )
 

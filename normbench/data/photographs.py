@@ -137,6 +137,7 @@ class Photographs(DatasetOnDisk):
     lighting: NonNegativeFloat | None = None
 
     moments = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))  # ImageNet's
+    in_memory: ClassVar[bool] = False
     resizes: ClassVar[bool] = True
 
     def __post_init__(self) -> None:

@@ -48,6 +48,17 @@ class StreamingSplit(Protocol):
         """
 
 
+@runtime_checkable
+class MapSplit(Protocol):
+    """A split of images with maps (`normbench.data.maps`)."""
+
+    def read(self, indices: Tensor, draws: Draws | None) -> Tensor:
+        """Return the images of `indices` with their maps (N, C + T, H, W) uint8.
+
+        Without `draws` they are those of an evaluation.
+        """
+
+
 @dataclass(frozen=True)
 class Reader:
     """Reads the images of a split."""
@@ -120,7 +131,9 @@ class Reader:
 
 
 def read_images(data: Dataset, split: Split, indices: Tensor, draws: Draws | None) -> Tensor:
-    """Return the images `indices` of a `split`, cropped: (N, C, H, W) uint8."""
+    """Return the images `indices` of a `split`, cropped, with maps: (N, C + T, H, W) uint8."""
+    if isinstance(split, MapSplit):
+        return split.read(indices, draws)
     if isinstance(split, TensorSplit):
         return split.images.index_select(0, indices)  # many times as fast as [indices]
     assert isinstance(split, FileSplit | DecodedSplit)
@@ -166,6 +179,11 @@ def open_splits(
             f"data.jpeg={data.jpeg:g}: it describes files of normbench.prepare, which loader=ffcv "
             f"reads; data.jpeg=null goes with loader={loader}"
         )
+    if loader == "memory" and not data.in_memory and not isinstance(data, Photographs):
+        raise BadInput(
+            f"loader=memory: images of {type(data).__name__} are read from their files; "
+            "loader=torch works"
+        )
     official: tuple[Split, Split] = data.load()
     if loader == "auto":
         loader = _choose_loader(data, official, policies=policies)
@@ -180,7 +198,8 @@ def open_splits(
 
 def _choose_loader(data: Dataset, official: tuple[Split, Split], *, policies: bool) -> LoaderName:
     if not isinstance(data, Photographs):
-        return "torch" if policies else "memory"  # policies take long, so processes share them
+        # Decoding and policies take long, so processes share them.
+        return "torch" if policies or not data.in_memory else "memory"
     if data.jpeg:
         return "ffcv"
     if not find_spec("ffcv"):

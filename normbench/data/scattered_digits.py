@@ -1,121 +1,115 @@
-"""Scenes of scattered digits: images with a class, an instance and a depth for every pixel.
+"""Scattered digits: scenes that are composed while they are read, for dense tasks.
 
-Three to eight of scikit-learn's handwritten digits, enlarged to one of seven sizes, are painted at
-random places from far to near, so that near ones hide what is behind them. A near digit is large
-and bright: its depth is 1 at the largest size and grows as its side shrinks, and the background is
-twice as far as the smallest. A scene follows from the random numbers of its image alone
-(`normbench.data.counter_rng`), so it is the same in every batch and on every device.
+The digits of scikit-learn are divided into those of training, validation and test. A training scene
+is another one in every epoch; the scenes of an evaluation are always the same.
 """
 
-from functools import lru_cache
-from typing import NamedTuple
+from dataclasses import dataclass, replace
 
-import numpy as np
-import numpy.typing as npt
 import torch
+from pydantic import NonNegativeFloat, PositiveInt
 from torch import Tensor
-from torch.nn import functional as F
 
+from normbench.data.augment import contrast, crop, noise
 from normbench.data.counter_rng import Draws
-from normbench.data.dataset import TensorSplit
-
-SIDES = (12, 16, 20, 24, 28, 34, 40)  # pixels
-FEWEST, MOST = 3, 8  # digits of a scene
-INK = 96  # a pixel of at least this brightness belongs to its digit
-FARTHEST = 2 * SIDES[-1] / SIDES[0]  # depth of the background
-_NUMBERS = 4  # random numbers of a digit: which one, side, row and column
-
-Bytes = npt.NDArray[np.uint8]
+from normbench.data.dataset import Dataset, Split, Splits, TensorSplit, fixed_draws, hold_out
+from normbench.data.digits import Digits
+from normbench.data.maps import encode_depth
+from normbench.data.scenes import SIDES, compose_scenes
 
 
-class Scenes(NamedTuple):
-    """N scenes of `side` pixels in height and width."""
+@dataclass(frozen=True)
+class SceneSplit:
+    """Scenes of `side` pixels, composed of digits (N, 1, 8, 8), 0 to 16.
 
-    images: Tensor  # (N, 1, side, side) uint8, white is 255
-    classes: Tensor  # (N, side, side) uint8: 0 is the background, d + 1 the digit d
-    instances: Tensor  # (N, side, side) uint8: 0 is the background, 1 the digit farthest away ...
-    depth: Tensor  # (N, side, side) fp32
-
-
-class Objects(NamedTuple):
-    """The visible digits of one scene, as torchvision's detectors take them."""
-
-    boxes: Tensor  # (M, 4) fp32: left, top, right, bottom of the visible pixels
-    labels: Tensor  # (M,) int64: classes from 1 to 10
-    masks: Tensor  # (M, side, side) uint8
-
-
-def compose_scenes(digits: TensorSplit, draws: Draws, side: int) -> Scenes:
-    """Compose a scene for each image of `draws` from `digits` (N, 1, 8, 8), 0 to 16.
-
-    Raises:
-        ValueError: a scene of `side` pixels does not hold the largest digit.
+    `numbers` are those by which scenes of an evaluation are drawn.
     """
-    if side < SIDES[-1]:
-        raise ValueError(f"side={side}: the largest digit has {SIDES[-1]} pixels; 64 works")
-    numbers = draws.uniform("scene", 1 + MOST * _NUMBERS).cpu().numpy()
-    labels = digits.labels.numpy()
-    shape = (len(numbers), side, side)
-    images, classes, instances = (np.zeros(shape, np.uint8) for _ in range(3))
-    depth = np.full(shape, FARTHEST, np.float32)
-    bank = _enlarge(digits.images)
-    for scene, row in enumerate(numbers):
-        count = FEWEST + int(row[0] * (MOST - FEWEST + 1))
-        placed = sorted(
-            row[1:].reshape(MOST, _NUMBERS)[:count].tolist(), key=lambda digit: digit[1]
+
+    digits: TensorSplit
+    numbers: Tensor
+    side: int
+
+    @property
+    def labels(self) -> Tensor:
+        """(N,) int64, all 0: a scene has no class of its own."""
+        return torch.zeros(len(self.numbers), dtype=torch.int64)
+
+    def take(self, indices: Tensor) -> "SceneSplit":
+        return replace(self, numbers=self.numbers[indices])
+
+    def read(self, indices: Tensor, draws: Draws | None) -> Tensor:
+        """Return scenes with their maps (N, 1 + 4, H, W) uint8, of an evaluation without `draws`.
+
+        The maps are those of `normbench.data.maps`.
+        """
+        scenes = compose_scenes(self.digits, draws or fixed_draws(self.numbers[indices]), self.side)
+        maps = torch.stack([scenes.classes + 1, scenes.instances], dim=1)
+        return torch.cat([scenes.images, maps, encode_depth(scenes.depth)], dim=1)
+
+
+@dataclass(frozen=True)
+class ScatteredDigits(Dataset):
+    """Scenes of three to eight digits of several sizes, of which near ones hide others.
+
+    Args:
+        scenes: of an epoch of training and validation together; the digits are drawn anew in every
+            epoch of training.
+        test_scenes: number of scenes to test on.
+        size: side of a scene in pixels, at least that of the largest digit.
+        noise: standard deviation of Gaussian noise; black is 0, white 1.
+        contrast: standard deviation of the logarithm of a factor by which each scene is multiplied;
+            null: all scenes have the same contrast.
+    """
+
+    scenes: PositiveInt = 4000
+    test_scenes: PositiveInt = 400
+    size: PositiveInt = 64
+    noise: NonNegativeFloat = 0.2
+    contrast: NonNegativeFloat | None = None
+
+    classes = 11  # the background and ten digits
+    maps = 4
+    limits = "Scenes of scikit-learn's digits: a demonstration, and no evidence about photographs."
+
+    def __post_init__(self) -> None:
+        if self.size < SIDES[-1]:
+            raise ValueError(
+                f"size={self.size}: the largest digit has {SIDES[-1]} pixels; size=64 works"
+            )
+
+    @property
+    def image_shape(self) -> tuple[int, int, int]:
+        return (1, self.size, self.size)
+
+    @property
+    def official_sizes(self) -> tuple[int, int]:
+        return self.scenes, self.test_scenes
+
+    def load(self) -> tuple[SceneSplit, SceneSplit]:
+        train, test = Digits().load()
+        return (
+            SceneSplit(train, torch.arange(self.scenes), self.size),
+            # Numbers of their own, so that no scene is one of the validation.
+            SceneSplit(test, self.scenes + torch.arange(self.test_scenes), self.size),
         )
-        for number, (which, size, top, left) in enumerate(placed, 1):
-            rank = int(size * len(SIDES))
-            length = SIDES[rank]
-            chosen = int(which * len(labels))
-            ink = bank[rank][chosen]
-            places = side - length + 1
-            y, x = int(top * places), int(left * places)
-            here = (scene, slice(y, y + length), slice(x, x + length))
-            mask = ink >= INK
-            images[here][mask] = np.rint(ink[mask] * _brightness(rank))
-            classes[here][mask] = labels[chosen] + 1
-            instances[here][mask] = number
-            depth[here][mask] = SIDES[-1] / length
-    return Scenes(
-        torch.from_numpy(images)[:, None], torch.from_numpy(classes),
-        torch.from_numpy(instances), torch.from_numpy(depth),
-    )  # fmt: skip
 
+    def splits(self, official: tuple[Split, Split] | None = None) -> Splits:
+        train, val, test = super().splits(official)
+        assert isinstance(train, SceneSplit)
+        assert isinstance(val, SceneSplit)
+        kept, held_out = hold_out(train.digits.labels, self.val)
+        return Splits(
+            replace(train, digits=train.digits.take(kept)),
+            replace(val, digits=val.digits.take(held_out)),
+            test,
+        )
 
-def list_objects(classes: Tensor, instances: Tensor) -> Objects:
-    """Return the visible digits of one scene, from its `classes` and `instances` (side, side)."""
-    numbers = instances.unique()
-    numbers = numbers[numbers > 0]
-    if not len(numbers):
-        return Objects(torch.empty(0, 4), numbers.long(), instances.new_empty(0, *instances.shape))
-    masks = instances == numbers[:, None, None]  # (M, side, side)
-    first = [mask.nonzero()[0] for mask in masks]
-    labels = torch.stack([classes[tuple(place)] for place in first]).long()
-    boxes = torch.stack([_box(mask) for mask in masks])
-    return Objects(boxes, labels, masks.to(torch.uint8))
+    def augment(self, images: Tensor, draws: Draws) -> Tensor:
+        return crop(images, draws, 0, self.side)
 
+    def train_input(self, images: Tensor, draws: Draws) -> Tensor:
+        images = noise(images / 255, draws, self.noise)
+        return contrast(images, draws, self.contrast)
 
-def _box(mask: Tensor) -> Tensor:
-    """Return left, top, right and bottom of the pixels of a mask; the latter two are exclusive."""
-    rows, columns = mask.any(1).nonzero()[:, 0], mask.any(0).nonzero()[:, 0]
-    edges = [columns[0], rows[0], columns[-1] + 1, rows[-1] + 1]
-    return torch.stack(edges).float()
-
-
-def _brightness(rank: int) -> float:
-    """Return the factor of a digit's brightness: 1 at the largest size, 0.4 at the smallest."""
-    return 0.4 + 0.6 * rank / (len(SIDES) - 1)
-
-
-@lru_cache(maxsize=4)  # the digits of three splits; 9 MB for all 1,797
-def _enlarge(images: Tensor) -> list[Bytes]:
-    """Return digits (N, 1, 8, 8) in each of `SIDES`, (N, side, side); white is 255."""
-    pixels = images.float() * (255 / 16)
-    return [
-        F.interpolate(pixels, (side, side), mode="bilinear", align_corners=False)
-        .round()
-        .to(torch.uint8)[:, 0]
-        .numpy()
-        for side in SIDES
-    ]
+    def eval_input(self, images: Tensor, indices: Tensor) -> Tensor:
+        return self.train_input(images, fixed_draws(indices))

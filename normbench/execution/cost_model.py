@@ -321,4 +321,4 @@ def _speed_key(config: dict[str, Any]) -> str:
     """Return the same key for runs whose speeds differ by normalizer and batch alone, about."""
     data, recipe = config.get("data", {}), config.get("recipe", {})
     rest = [data.get("name"), data.get("size"), recipe.get("crop"), config.get("precision")]
-    return json.dumps([config.get("model"), *rest], sort_keys=True)
+    return json.dumps([config.get("model"), config.get("task"), *rest], sort_keys=True)

@@ -89,7 +89,7 @@ def network_key(experiment: Experiment) -> str:
     cell, data, reg = experiment.cell, experiment.data, experiment.reg
     dropping = experiment.drop_rates, reg.norm_dropout, reg.rescale
     shapes = data.classes, data.image_shape, data.train_shape
-    return repr((cell.norm, cell.model, dropping, shapes))
+    return repr((cell.norm, cell.model, cell.task, dropping, shapes))
 
 
 def step_key(experiment: Experiment) -> str:

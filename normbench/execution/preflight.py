@@ -27,6 +27,7 @@ from normbench.execution.requirements import (
     require_learning_rate,
     require_plan,
     require_ratios,
+    require_task,
     require_weighable,
 )
 from normbench.models.network_info import NetworkInfo
@@ -83,6 +84,7 @@ class _Checks:
         if on_this_machine:
             require_device(cell, self.gpus, request.processes or cell.trainer.devices)
             require_compiler(cell)
+        require_task(experiment)
         images, held_out = self._count_images(experiment)
         require_learning_rate(cell, recipe)
         require_images(cell, images)
@@ -100,12 +102,12 @@ class _Checks:
         if on_this_machine:
             require_cuda_graph(cell, changes_every_step=info.changes_every_step)
         return CellCheck(
-            worker_independent=info.worker_independent,
+            worker_independent=info.worker_independent and not experiment.task.loss_by_worker,
             # Both compute statistics of whatever images one forward pass has.
             single_pass=info.whole_step or info.has_library_batch_norm,
             unstackable=self._explain_unstackable(experiment, info),
             coverage=f"{describe_pair(cell)}: {info.coverage}" if info.is_library_model else "",
-            network_fields=info.row_fields(),
+            network_fields=experiment.network_row_fields(),
         )
 
     def _count_images(self, experiment: Experiment) -> tuple[int, int]:
@@ -139,7 +141,8 @@ def _require_start(cell: Cell, recipe: Recipe, network: nn.Module, images: int, 
         return  # the run itself reports it, and other runs are trained
     steps = recipe.count_steps(images, cell.global_batch)
     try:
-        require_start(begin_run(state, cell.init_only), network, steps, images // cell.global_batch)
+        begun = begin_run(state, network, cell.init_only)
+        require_start(begun, network, steps, images // cell.global_batch)
     except BadInput as misfit:
         start = f" (the run is {cell.start})" if cell.start else ""
         raise BadInput(f"{cell.title}: {misfit}{start}") from None

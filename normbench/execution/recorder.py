@@ -4,6 +4,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
+from PIL import Image
+from torch import Tensor
+
 from normbench import run_files
 from normbench.execution.job import Job
 from normbench.execution.wandb_logger import Mirror
@@ -11,7 +14,10 @@ from normbench.measurements.training_probes import curve_columns
 from normbench.records.history import CurveRecord, History
 from normbench.records.hits import write_hits
 from normbench.records.probes import Record, append_epoch
+from normbench.results import PREDICTIONS
 from normbench.training.training import Listener, Training
+
+ENLARGED = 3  # times the side of a pixel
 
 Report = Callable[[Any], None]  # sends a progress message to the scheduler
 
@@ -39,7 +45,13 @@ class Recorder(Listener):
     ) -> None:
         self.folder, self.index, self.report, self.mirror = job.folder, index, report, mirror
         self.training = replace(training, listener=self)
-        self.history = History(job.folder, past, curve_columns(job.cell.probe.kinds))
+        task = training.experiment.task
+        self.history = History(
+            job.folder,
+            past,
+            curve_columns(job.cell.probe.kinds),
+            (f"train_{task.score}", f"val_{task.metric}"),
+        )
         self.result: dict[str, Any] = {}
         self.status = ""
         self.wrote_steps = False
@@ -61,6 +73,15 @@ class Recorder(Listener):
     def on_probe(self, kind: str, records: Sequence[Record], epoch: int) -> None:
         """Write the records of a probe after `epoch`."""
         append_epoch(self.folder, kind, records, epoch)
+
+    def on_picture(self, picture: Tensor) -> None:
+        """Write a picture of predictions, enlarged, and send it to W&B."""
+        image = Image.fromarray(picture.permute(1, 2, 0).numpy())
+        image = image.resize(
+            (ENLARGED * image.width, ENLARGED * image.height), Image.Resampling.NEAREST
+        )
+        image.save(self.folder / PREDICTIONS)
+        self.mirror.log_image("predictions", image)
 
     def on_test_hits(self, hits: Sequence[bool]) -> None:
         """Write the test images that are classified correctly, before the row is written."""

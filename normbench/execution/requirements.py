@@ -9,9 +9,42 @@ from normbench.errors import BadInput, Impossible
 from normbench.models.network_info import NetworkInfo
 from normbench.norms import kernels
 from normbench.norms.inference import weighable_layers
+from normbench.training.experiment import Experiment
 from normbench.training.hardware import missing_compiler, uses_gpu
 from normbench.training.parameter_groups import list_parameters
 from normbench.training.recipe import Recipe
+
+
+def require_task(experiment: Experiment) -> None:
+    """Refuse a data set without the targets of the task, and what only classification supports.
+
+    Raises:
+        BadInput: no run of this task can use an option.
+    """
+    cell, task, reg = experiment.cell, experiment.task, experiment.reg
+    if not set(task.maps) <= set(range(experiment.data.maps)):
+        raise BadInput(
+            f"task={cell.task.name}: data={cell.data.name} has no such target for every pixel; "
+            "data=scattered_digits has one, as does task=classify with this data set"
+        )
+    if task.by_image and experiment.data.maps:
+        raise BadInput(
+            f"task={cell.task.name}: data={cell.data.name} has targets for pixels and none for an "
+            "image; task=segment or task=depth works"
+        )
+    reasons = {
+        f"reg={cell.reg.name} mixes images": reg.mixes,
+        f"reg={cell.reg.name} distorts images": bool(reg.policies),
+        f"recipe.example_weight={experiment.recipe.example_weight} weighs images": (
+            experiment.recipe.example_weight is not None
+        ),
+    }
+    reason = next((reason for reason, applies in reasons.items() if applies), None)
+    if reason is not None and not task.by_image:
+        raise BadInput(
+            f"task={cell.task.name}: {reason} and not their targets, which task=classify alone "
+            "supports; another choice, as reg=none, works"
+        )
 
 
 def require_plan(cell: Cell, info: NetworkInfo) -> None:

@@ -14,6 +14,7 @@ from tempfile import TemporaryFile
 from typing import Any, Literal
 
 import wandb
+from PIL.Image import Image
 
 from normbench.config.cells import Cell
 from normbench.config.wandb_options import OFFLINE, read_timeout
@@ -24,7 +25,9 @@ from normbench.results import Row
 
 Mode = Literal["online", "offline", "disabled"]
 #: The best of two values of a metric of the curve, by the end of its name.
-BEST: dict[str, Callable[[float, float], float]] = {"_loss": min, "_top1": max}
+BEST: dict[str, Callable[[float, float], float]] = {
+    "_loss": min, "_top1": max, "_miou": max, "_pixel_accuracy": max, "_rms": min, "_delta1": max,
+}  # fmt: skip
 #: Fields of the row in the summary, and those about code and machine in the config.
 SUMMARY = (
     "train_loss", "train_top1", "val_top1", "test_top1", "test_top5", "test_loss",
@@ -99,6 +102,10 @@ class Mirror:
         """Log a record of the curve."""
         self._update_metrics(record)
         self.send(lambda run: run.log(dict(record), step=int(record["step"]), commit=True))
+
+    def log_image(self, name: str, image: Image) -> None:
+        """Log a picture, with the latest record of the curve."""
+        self.send(lambda run: run.log({name: wandb.Image(image)}, commit=True))
 
     def finish(
         self,
@@ -227,7 +234,7 @@ def describe_training(
 
 def describe_result(row: Row) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the summary of the W&B run that left `row`, and what its config gets at the end."""
-    summary = {name: getattr(row, name) for name in SUMMARY}
+    summary = {name: getattr(row, name) for name in SUMMARY} | row.metrics
     config = {name: value for name in CONFIG if (value := getattr(row, name))}
     return {**summary, "diverged": int(row.status == "diverged")}, config  # it counts only numbers
 

@@ -24,7 +24,15 @@ from normbench.execution.worker_process import INTERRUPTED, stop_signals
 from normbench.records.history import CurveRecord, read_history
 from normbench.records.hits import TEST_HITS
 from normbench.records.probes import PROBES
-from normbench.results import CHECKPOINT, Row, find_row, obsolete_files, set_aside, write
+from normbench.results import (
+    CHECKPOINT,
+    PREDICTIONS,
+    Row,
+    find_row,
+    obsolete_files,
+    set_aside,
+    write,
+)
 from normbench.training import checkpoint
 from normbench.training.checkpoint import Checkpoints, State
 from normbench.training.experiment import Experiment
@@ -162,7 +170,8 @@ def _initial_state(
             report_damage(str(error))
     if job.init_checkpoint is None:
         return None
-    return checkpoint.begin_run(checkpoint.load_state(job.init_checkpoint), job.cell.init_only)
+    start = checkpoint.load_state(job.init_checkpoint)
+    return checkpoint.begin_run(start, experiment.info.network, job.cell.init_only)
 
 
 def _checkpoints(job: Job, *, writes: bool) -> Checkpoints:
@@ -176,7 +185,8 @@ def _prepare_folder(folder: Path, state: State | None) -> list[CurveRecord]:
     An older row is kept aside until the new one is written.
     """
     set_aside(folder)
-    (folder / TEST_HITS).unlink(missing_ok=True)
+    for name in (TEST_HITS, PREDICTIONS):
+        (folder / name).unlink(missing_ok=True)
     shutil.rmtree(folder / "wandb", ignore_errors=True)
     if state is None or checkpoint.is_new_run(state):
         checkpoint.remove_checkpoints(folder)

@@ -54,12 +54,17 @@ class RandomDrop(nn.Module):
 
 
 class Dropout(RandomDrop):
-    """Drop single values."""
+    """Drop single values, or with `whole_maps` whole channels, as torch's Dropout2d."""
+
+    def __init__(self, rate: float, *, whole_maps: bool = False) -> None:
+        super().__init__(rate)
+        self.whole_maps = whole_maps
 
     def forward(self, x: Tensor) -> Tensor:
         if not self.training or self.rate == 0:
             return x
-        return cast_like(x * self.keep_mask(x, *x.shape[1:]) / (1 - self.rate), x)
+        shape = (x.shape[1], 1, 1) if self.whole_maps else x.shape[1:]
+        return cast_like(x * self.keep_mask(x, *shape) / (1 - self.rate), x)
 
 
 class StochasticDepth(RandomDrop):

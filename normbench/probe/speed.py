@@ -55,6 +55,7 @@ class TimedNetwork:
     build: Callable[[], nn.Module]  # returns it on the device of the images
     images: Tensor  # (N, C, H, W), those of one worker
     context: Callable[[], AbstractContextManager[object]] = nullcontext  # of every forward pass
+    loss: Callable[[Tensor], Tensor] | None = None  # of the output; None: cross-entropy of classes
 
 
 @dataclass(frozen=True)
@@ -174,12 +175,13 @@ def _make_step(network: nn.Module, timed: TimedNetwork, classes: int, mode: Step
 
         return infer
     labels = torch.arange(len(images), device=images.device) % classes
+    loss_of = timed.loss or partial(F.cross_entropy, target=labels)
     optimizer = SGD(network.parameters(), lr=1e-4, momentum=0.9)
 
     def train() -> None:
         optimizer.zero_grad()
         with timed.context():
-            loss = F.cross_entropy(network(images), labels)
+            loss = loss_of(network(images))
         loss.backward()
         optimizer.step()
 
@@ -244,7 +246,16 @@ def _timed_network(network: ProbedNetwork, images: Tensor) -> TimedNetwork:
         set_implementation(module, "eager" if cell.trainer.impl == "auto" else cell.trainer.impl)
         return module
 
-    return TimedNetwork(build, on_device, partial(autocast_context, cell, device))
+    experiment = Experiment(cell)
+    targets = [
+        target.to(device)
+        for target in experiment.task.example_targets(len(images), experiment.data)
+    ]
+
+    def loss(output: Tensor) -> Tensor:
+        return experiment.task.loss(output, targets, experiment.reg, workers=1)
+
+    return TimedNetwork(build, on_device, partial(autocast_context, cell, device), loss)
 
 
 def _with_bn(words: Sequence[str]) -> list[Cell]:

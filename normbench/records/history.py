@@ -22,17 +22,19 @@ class History:
         folder: of the run.
         past: records of an interrupted training that this one resumes.
         more: columns of probes, beside the usual ones.
+        scores: columns of the task, of training and of validation.
     """
 
-    columns: tuple[str, ...] = (
-        "step", "epoch", "lr", "train_loss", "train_top1", "val_loss", "val_top1",
-    )  # fmt: skip
-
     def __init__(
-        self, folder: Path, past: Sequence[Mapping[str, float]] = (), more: Sequence[str] = ()
+        self,
+        folder: Path,
+        past: Sequence[Mapping[str, float]] = (),
+        more: Sequence[str] = (),
+        scores: tuple[str, str] = ("train_top1", "val_top1"),
     ) -> None:
+        usual = ("step", "epoch", "lr", "train_loss", scores[0], "val_loss", scores[1])
         names = [name for record in past for name in record]
-        self.columns = tuple(dict.fromkeys((*type(self).columns, *more, *names)))
+        self.columns = tuple(dict.fromkeys((*usual, *more, *names)))
         self.path = folder / HISTORY
         text = io.StringIO()
         csv.writer(text).writerows([self.columns, *map(self._values, past)])
@@ -99,4 +101,11 @@ def last_record(folder: Path) -> CurveRecord | None:
         records = read_history(folder)
     except (FileNotFoundError, DamagedFile):
         return None
-    return next((record for record in reversed(records) if "train_top1" in record), None)
+    return next(
+        (
+            record
+            for record in reversed(records)
+            if any(name.startswith("train_") for name in record)
+        ),
+        None,
+    )

@@ -46,12 +46,14 @@ def find_contradiction(raw: dict[str, Any]) -> str:
         if value is not None and not low <= value <= high:
             return f"has {name}={str(value)[:20]}, which no run can have"
     if raw["status"] == "ok":  # the loss of a run that diverged may be anything
-        if raw.get("test_top1") is None:
-            return "has status=ok and no test_top1"
+        metric = raw.get("metric", "test_top1")
+        if raw.get(metric, raw.get("metrics", {}).get(metric)) is None:
+            return f"has status=ok and no {metric[:50]}"
         for name in ("train_loss", "test_loss"):
             if not -HUGE <= (raw.get(name) or 0) <= HUGE:
                 return f"has status=ok and {name}={str(raw[name])[:20]}"
-    for column, word in (("sn_ratios", "ratio"), ("example_weighing", "number")):
+    numbers = (("sn_ratios", "ratio"), ("example_weighing", "number"), ("metrics", "metric"))
+    for column, word in numbers:
         for name, value in raw.get(column, {}).items():
             if not -HUGE <= value <= HUGE:
                 return f"has the {word} {name}={str(value)[:20]}, which no run can have"

@@ -5,7 +5,7 @@ from itertools import groupby
 from statistics import fmean
 
 from normbench.report.planned_seeds import confidence
-from normbench.report.recommendation import below_best
+from normbench.report.recommendation import distances
 from normbench.report.statistics import CONFIDENCE
 from normbench.report.table import Entry, Table
 from normbench.report.table_spec import Label
@@ -82,7 +82,7 @@ def _not_below(
     Of `single_seeds`, which vary with the seed, none is the best.
     """
     ranked = sorted(range(len(samples)), key=lambda place: -fmean(samples[place]))
-    lower = below_best([samples[place] for place in ranked], [levels[place] for place in ranked])
+    lower = distances([samples[place] for place in ranked], [levels[place] for place in ranked])
     if single_seeds and all(effect is None for effect in lower):
         return [False] * len(samples)  # nothing can be told apart
     top = fmean(samples[ranked[0]])

@@ -190,7 +190,7 @@ def _draw_points(
 
 
 def _draw_curves(table: Table, runs: Path) -> Figure:
-    """Draw training and validation accuracy over epochs, means over seeds.
+    """Draw training and validation accuracy over epochs, of other tasks the loss; means over seeds.
 
     Panels are of the fewest images per worker with runs, and of the most. Columns may also be
     several numbers of the same runs, which have one panel.
@@ -211,13 +211,14 @@ def _draw_curves(table: Table, runs: Path) -> Figure:
             _draw_curve(axes, line, line.entries[index], runs)
         images = f"{head} images per worker" if head.isdigit() else head
         _finish(axes, lines, f"{images}: training (dotted), validation")
-        axes.set_ylabel("top-1 accuracy (%)")
+        axes.set_ylabel("top-1 accuracy (%)" if table.spec.metric.accuracy else "loss")
     panels[-1].set_xlabel("epoch")
     return figure
 
 
 def _draw_curve(axes: Axes, line: _Line, entry: Entry, runs: Path) -> None:
-    # Accuracies by epoch.
+    name = "top1" if entry.metric.accuracy else "loss"
+    # By epoch.
     trained: dict[float, list[float]] = defaultdict(list)
     validated: dict[float, list[float]] = defaultdict(list)
     damaged = 0
@@ -229,9 +230,9 @@ def _draw_curve(axes: Axes, line: _Line, entry: Entry, runs: Path) -> None:
             damaged += 1
             continue
         for record in records:
-            for accuracies, key in ((trained, "train_top1"), (validated, "val_top1")):
+            for values, key in ((trained, f"train_{name}"), (validated, f"val_{name}")):
                 if key in record and "epoch" in record:
-                    accuracies[round(record["epoch"], 3)].append(record[key])
+                    values[round(record["epoch"], 3)].append(record[key])
     # Not a marker at every epoch.
     marker = {"marker": line.style["marker"], "markersize": 4, "markevery": 0.15}
     for accuracies, dashes, more in ((trained, ":", {}), (validated or trained, "-", marker)):

@@ -141,7 +141,7 @@ def short_commit(commit: str) -> str:
 
 
 def differences(table: Table) -> list[str]:
-    """Return footnotes on the largest batch minus the smallest, paired by seed.
+    """Return footnotes on the largest batch minus the smallest, by Welch.
 
     Rows that are one computation have none.
     """
@@ -162,7 +162,8 @@ def differences(table: Table) -> list[str]:
         estimate = welch_contrast([(1.0, samples[0]), (-1.0, samples[1])])
         if estimate.low is not None:
             notes.append(
-                f"{' '.join(label)}: batch={many} minus batch={few} is {estimate.text(1)} "
+                f"{' '.join(label)}: batch={many} minus batch={few} is "
+                f"{estimate.text(table.spec.decimals)} "
                 f"(Welch's 95 % confidence interval, {estimate.seeds} seeds)."
             )
     return notes

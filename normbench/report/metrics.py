@@ -45,6 +45,14 @@ def _example_weighing(name: str, row: Row) -> float | None:
     return row.example_weighing.get(name)
 
 
+def _metric_of_task(name: str, row: Row) -> float | None:
+    return row.metrics.get(name)
+
+
+def _of_task(name: str) -> Callable[[Row], float | None]:
+    return partial(_metric_of_task, name)
+
+
 _SPEED = {"hardware": True, "learned": False}
 # No lambdas: tables are pickled for the processes that draw them.
 METRICS: Mapping[str, Metric] = {
@@ -54,6 +62,10 @@ METRICS: Mapping[str, Metric] = {
     "test_top5": Metric("test top-5 accuracy (%)", 1, "higher", attrgetter("test_top5")),
     "val_top1": Metric("validation top-1 accuracy (%)", 1, "higher", attrgetter("val_top1")),
     "train_top1": Metric("training top-1 accuracy (%)", 1, "higher", attrgetter("train_top1")),
+    "test_miou": Metric(
+        "test mean intersection over union (%)", 1, "higher", _of_task("test_miou")
+    ),
+    "test_rms": Metric("test root mean squared error of depth", 3, "lower", _of_task("test_rms")),
     "test_loss": Metric("test loss", 3, "lower", attrgetter("test_loss")),
     "train_loss": Metric("training loss", 3, "lower", attrgetter("train_loss")),
     "params_m": Metric("parameters (millions)", 1, "", attrgetter("params"), 1e6, learned=False),

@@ -6,7 +6,9 @@
 import hashlib
 import os
 import re
+from base64 import b64encode
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -40,7 +42,7 @@ from normbench.report.titles import (
     short_source,
     table_title,
 )
-from normbench.results import Row
+from normbench.results import PREDICTIONS, Row
 from normbench.run_files import read_file
 
 FILTERS = {"data": "Data set", "model": "Network", "reg": "Regularization"}
@@ -107,6 +109,7 @@ def page(
         short_source=short_source,
         is_twin=is_twin,
         figures=lambda table: [*_figures(table, figures, runs)],
+        pictures=lambda table: [*_pictures(table, runs)],
         filter_values=_filter_values,
         paper_filter_values=_paper_filter_values,
         number=_number,
@@ -190,7 +193,10 @@ def _figures(table: Table, figures: Path, runs: Path) -> Iterator[dict[str, Any]
         except (FileNotFoundError, DamagedFile):
             continue
         caption = CAPTIONS[kind].format(
-            label=spec.metric.label, statistic=spec.statistic, over=table.over
+            label=spec.metric.label,
+            statistic=spec.statistic,
+            over=table.over,
+            curves="Top-1 accuracy" if spec.metric.accuracy else "Loss",
         )
         # A short prefix: a figure has a hundred references.
         prefix = "f" + hashlib.sha256(f"{anchor(table)}{kind}".encode()).hexdigest()[:10]
@@ -200,6 +206,17 @@ def _figures(table: Table, figures: Path, runs: Path) -> Iterator[dict[str, Any]
             "open": kind != CURVES and kind not in PROBE_FIGURES,
             "spoken": f"{table.heading}: {caption} {lines}",
         }
+
+
+def _pictures(table: Table, runs: Path) -> Iterator[tuple[str, str]]:
+    """Yield the predictions of the first run of each entry that has some, as text and data URI."""
+    for label, entries in table.lines.items():
+        for column, entry in zip(table.columns, entries, strict=True):
+            for run in entry.runs[:1]:
+                with suppress(FileNotFoundError, DamagedFile):
+                    content = read_file(runs / run.sweep / run.id / PREDICTIONS)
+                    source = f"data:image/png;base64,{b64encode(content).decode()}"
+                    yield f"{' '.join(label)}, {column}, seed {run.seed}", source
 
 
 def inline_svg(svg: str, prefix: str) -> str:

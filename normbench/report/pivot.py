@@ -1,5 +1,6 @@
 """Pivot rows into tables, one for each setting in which they were obtained."""
 
+import re
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -9,6 +10,7 @@ from statistics import fmean
 from typing import Any
 
 from normbench.records.json_fields import flatten
+from normbench.report.metrics import METRICS
 from normbench.report.table import Entry, Table, option_key, words
 from normbench.report.table_spec import FULL, Header, Label, Position, TableSpec, fits
 from normbench.results import Row, row_order
@@ -86,6 +88,9 @@ def _group_rows(rows: Iterable[Row]) -> list[RunGroup]:
 
 def _select(spec: TableSpec, groups: Sequence[RunGroup]) -> list[RunGroup]:
     """Return the groups that the table is about, split by seed if seeds are on an axis."""
+    if not spec.axes:  # those of all tasks may be on axes: each has its own tables
+        task = spec.where.get("task", "classify")
+        groups = [group for group in groups if group.row.task == task]
     # A group has no seed yet, so all other conditions come first: they leave fewer rows to split.
     seedless = {option: value for option, value in spec.where.items() if option != "seed"}
     chosen = [group for group in groups if fits(seedless, group.options)]
@@ -158,13 +163,24 @@ def _tables_of_axes(spec: TableSpec, groups: Sequence[RunGroup]) -> Iterator[Tab
         runs: dict[Position, list[RunGroup]] = defaultdict(list)
         for group in members:
             runs[(labels[group.row.id],), (str(columns[group.row.id]),)].append(group)
+        spec_of_task = _of_task(spec, members[0].row)
         heads = [
             Header((str(column),), (({column_axis: column},),))
             for column in sorted({*columns.values()})
         ]
         rows = [Header((label,), ()) for label in sorted({*labels.values()})]
-        filled = replace(spec, rows=tuple(rows), columns=tuple(heads))
+        filled = replace(spec_of_task, rows=tuple(rows), columns=tuple(heads))
         yield _fill(filled, setting, differs, FULL, runs)
+
+
+def _of_task(spec: TableSpec, row: Row) -> TableSpec:
+    """Return a table of accuracies as one of the main metric of the task of `row`."""
+    if spec.metric.value != METRICS["test_top1"].value or row.metric == "test_top1":
+        return spec
+    metric = METRICS[row.metric]
+    name = re.sub(r" \(.*\)", "", metric.label)
+    title = f"{name[:1].upper()}{name[1:]} over images per worker"
+    return replace(spec, title=title, metric=metric, decimals=metric.decimals)
 
 
 def _row_labels(groups: Sequence[RunGroup], axis: str) -> dict[str, str]:

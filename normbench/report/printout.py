@@ -24,7 +24,7 @@ ONE_SEED = "No ranking{}: with one seed, differences may be due to chance; seed=
 INTERVALS = (
     "In brackets the interval of the difference to the best; those of one batch hold for all pairs "
     'together with 95 %. After "images": for other test images, too. "Not significantly worse": it '
-    "contains 0, and its upper end says how much lower the mean may be."
+    "contains 0, and its upper end says how much worse the mean may be."
 )
 TIME_MEASURED = "Time is that of a training step, measured on {} by `normbench.probe speed`."
 TIME = (
@@ -35,7 +35,9 @@ CLAIMS_TITLE = "The papers' claims, tested"
 LABELS = 24  # letters of labels that are not broken on a narrow terminal
 _JOINED = "\N{NO-BREAK SPACE}"  # where a line must not end
 #: A command; a normalizer with its mean; a difference with its interval; images with theirs.
-_UNBROKEN = re.compile(r"`[^`]*`|(?<=[;:] )[^;:]+ \(\d+\)|\S+ lower \[[^\]]*\]|images \[[^\]]*\]")
+_UNBROKEN = re.compile(
+    r"`[^`]*`|(?<=[;:] )[^;:]+ \(\d+\)|\S+ (?:lower|higher) \[[^\]]*\]|images \[[^\]]*\]"
+)
 
 
 def print_tables(tables: Sequence[Table], console: "Console | None") -> None:
@@ -103,7 +105,7 @@ def _notes(table: Table, columns: Sequence[Recommendation], *, explain: bool) ->
     """
     ranked = [column for column in columns if column.ranked]
     compared = [
-        each for column in ranked for each in (*column.good, *column.worse) if each.lower
+        each for column in ranked for each in (*column.good, *column.worse) if each.distance
     ]  # fmt: skip
     if compared and explain:
         yield INTERVALS
@@ -122,7 +124,7 @@ def _recommendation_markdown(
     lines = [f"**{escape_markdown(_title(table))}**", ""]
     for column in (each for each in columns if each.ranked):
         best = _best(column, table.spec.decimals)
-        head = f"batch={column.batch}: {'highest mean ' if column.good else ''}{best}"
+        head = f"batch={column.batch}: {f'{column.best_mean} ' if column.good else ''}{best}"
         parts = [head, *verdict_texts(column, table.spec.decimals)]
         lines.append(f"- {escape_markdown('. '.join(parts))}.")
     return "\n".join([*lines, *(f"- {printable(note)}" for note in notes)]) + "\n"
@@ -143,9 +145,11 @@ def _draw_recommendation(
                 line for text in verdict_texts(column, decimals) for line in _wrap(text, width)
             ]
             lines.append([str(column.batch), best, "\n".join(others)])
-        _draw_grid(
-            ["batch", "highest mean", "others: how much lower than the best"], lines, console
+        best, side = (
+            ranked[0].best_mean,
+            ranked[0].candidates[0].side if ranked[0].good else "lower",
         )
+        _draw_grid(["batch", best, f"others: how much {side} than the best"], lines, console)
     _draw_notes(notes, console)
 
 

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean, median
+from typing import Literal
 
 from normbench.config.files import CONF, names
 from normbench.report.image_intervals import widen_over_images
@@ -21,17 +22,20 @@ class Candidate:
     mean: float
     std: float | None  # None with one seed
     seeds: int
-    lower: Effect | None  # how much lower than the best; None for the best or without an interval
-    lower_images: Effect | None  # with its interval over seeds and images, where runs have hits
+    distance: (
+        Effect | None
+    )  # from the best mean, if worse; None for the best or without an interval
+    distance_images: Effect | None  # with its interval over seeds and images, where runs have hits
     planned: bool  # the interval has the planned number of seeds, and so its full level
     unstable: bool  # varies far more over seeds than the others
     memory: float | None  # peak, relative to the lowest
     time: MeasuredTime | None  # of a training step, where it was measured
+    side: Literal["lower", "higher"] = "lower"  # where worse means lie: of errors they are higher
 
     @property
     def worse(self) -> bool:
         """True if it is significantly worse than the best."""
-        return self.lower is not None and self.lower.low is not None and self.lower.low > 0
+        return self.distance is not None and self.distance.low is not None and self.distance.low > 0
 
 
 @dataclass(frozen=True)
@@ -51,6 +55,12 @@ class Recommendation:
         return *self.good, *self.unsure, *self.worse
 
     @property
+    def best_mean(self) -> str:
+        """The best mean in words."""
+        higher = any(each.side == "higher" for each in self.candidates)
+        return "lowest mean" if higher else "highest mean"
+
+    @property
     def tested(self) -> list[str]:
         """The normalizers that were trained at this batch, the best first."""
         return [*(each.name for each in self.candidates), *self.failed]
@@ -64,8 +74,8 @@ class Recommendation:
 def recommendations(table: Table) -> list[Recommendation]:
     """Return the recommendation for each column of a table of normalizers over images per worker.
 
-    [] of another table, of a metric that is not the better the higher it is, and of a single
-    normalizer, which is compared with none.
+    [] of another table, of a metric that is neither better nor worse, and of a single normalizer,
+    which is compared with none.
     """
     if not table.spec.compares_norms:
         return []
@@ -76,6 +86,7 @@ def recommendations(table: Table) -> list[Recommendation]:
             {label[0]: line[index] for label, line in table.lines.items()},
             table.root,
             times,
+            table.spec.metric.better == "lower",
         )
         for index, column in enumerate(table.columns)
         if column.batch is not None and any(line[index].values for line in table.lines.values())
@@ -89,7 +100,9 @@ def _recommend(
     entries: Mapping[str, Entry],
     root: Path | None,
     times: Mapping[tuple[str, int], MeasuredTime],
+    lower_is_better: bool,
 ) -> Recommendation:
+    sign = -1 if lower_is_better else 1
     tested = {name.split(" ")[0] for name, entry in entries.items() if entry.runs}
     failed = {
         name: ", ".join(f"{n} of {len(e.runs)} {word}" for word, n in e.failures.items())
@@ -103,26 +116,27 @@ def _recommend(
 
     def rank(name: str) -> tuple[bool, float, str]:
         values = complete[name].values.values()
-        return several and len(values) == 1, -fmean(values), name
+        return several and len(values) == 1, -sign * fmean(values), name
 
     ranked = sorted(complete, key=rank)
     best_first = [complete[name] for name in ranked]
     samples = [[*entry.values.values()] for entry in best_first]
     levels = [confidence([best_first[0], entry]) for entry in best_first]
-    differences = below_best(samples, levels)
+    differences = distances(samples, levels, sign)
     over_images = [
-        lower
+        distance
         and widen_over_images(
-            lower, [(1.0, best_first[0]), (-1.0, entry)], root, level, _compared(samples)
+            distance, [(1.0, best_first[0]), (-1.0, entry)], root, level, _compared(samples)
         )
-        for lower, entry, level in zip(differences, best_first, levels, strict=True)
+        for distance, entry, level in zip(differences, best_first, levels, strict=True)
     ]
     candidates = [
         Candidate(
-            name, *summary(values), len(values), lower, images, level != UNPLANNED, varies, memory,
-            time_of(complete[name].runs, batch, times),
+            name, *summary(values), len(values), distance, images, level != UNPLANNED, varies,
+            memory, time_of(complete[name].runs, batch, times),
+            "higher" if lower_is_better else "lower",
         )
-        for name, values, lower, images, level, varies, memory in zip(
+        for name, values, distance, images, level, varies, memory in zip(
             ranked, samples, differences, over_images, levels, unstable(samples),
             _memories(best_first), strict=True,
         )
@@ -130,24 +144,31 @@ def _recommend(
     best, others = candidates[:1], candidates[1:]
     return Recommendation(
         batch,
-        (*best, *(each for each in others if each.lower and not each.worse)),
-        tuple(each for each in others if each.lower is None),
+        (*best, *(each for each in others if each.distance and not each.worse)),
+        tuple(each for each in others if each.distance is None),
         tuple(each for each in others if each.worse),
         failed,
         tuple(name for name in names(CONF / "norm") if name not in tested),
     )
 
 
-def below_best(ranked: Sequence[Sequence[float]], levels: Sequence[float]) -> list[Effect | None]:
-    """Return for each sample how much lower than the first, the best, its mean is.
+def distances(
+    ranked: Sequence[Sequence[float]], levels: Sequence[float], sign: int = 1
+) -> list[Effect | None]:
+    """Return for each sample how much worse than that of the first, the best, its mean is.
 
     None for the best, and without an interval: of one value, or of values that are all equal.
+
+    Args:
+        ranked: samples, the best first.
+        levels: confidence of each interval.
+        sign: 1 if higher means are better, -1 if lower ones are.
     """
     several = _compared(ranked)
     differences: list[Effect | None] = []
     for values, level in zip(ranked[1:], levels[1:], strict=True):
-        lower = welch_contrast([(1.0, ranked[0]), (-1.0, values)], level, several)
-        differences.append(None if lower.low == lower.high else lower)
+        effect = welch_contrast([(sign, ranked[0]), (-sign, values)], level, several)
+        differences.append(None if effect.low == effect.high else effect)
     return [None, *differences] if ranked else []
 
 

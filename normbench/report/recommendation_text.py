@@ -16,7 +16,7 @@ from normbench.report.statistics import MINUS, Effect
 from normbench.report.table import MISSING, Table
 
 METHOD = (
-    "For each number of images per worker: the normalizer with the best mean, and how much lower "
+    "For each number of images per worker: the normalizer with the best mean, and how much worse "
     "the others are, with intervals of 95 % that hold for all pairs of normalizers at that number "
     "together (Games and Howell 1976; variances may differ, and the best may be chosen by the same "
     f'seeds). The interval is {OVER_SEEDS}. The one after the word "images" is {OVER_IMAGES}. '
@@ -59,9 +59,9 @@ def describe(candidate: Candidate, decimals: int, space: str = " ") -> str:
     """
     memory = "" if candidate.memory is None else f"{candidate.memory:.2f}x memory"
     time = "" if candidate.time is None else f"{candidate.time.over_bn:.2f}x time of bn"
-    lower = "" if candidate.lower is None else lower_text(candidate, decimals)
+    distance = "" if candidate.distance is None else distance_text(candidate, decimals)
     number = f"{candidate.name}{space}{mean_text(candidate, decimals)}"
-    return ", ".join(filter(None, (number, lower, memory, time)))
+    return ", ".join(filter(None, (number, distance, memory, time)))
 
 
 def mean_text(candidate: Candidate, decimals: int) -> str:
@@ -70,13 +70,13 @@ def mean_text(candidate: Candidate, decimals: int) -> str:
     return f"{candidate.mean:.{decimals}f}{deviation} ({candidate.seeds})"
 
 
-def lower_text(candidate: Candidate, decimals: int) -> str:
-    """Return how much lower than the best it is: "3.4 lower [1.1, 5.7], images [0.2, 6.6]"."""
-    assert candidate.lower is not None
-    text = f"{_number(candidate.lower.value, decimals)} lower"
-    text += f" {_interval(candidate.lower, decimals)}"
-    if candidate.lower_images is not None:
-        text += f", images {_interval(candidate.lower_images, decimals)}"
+def distance_text(candidate: Candidate, decimals: int) -> str:
+    """Return how much worse than the best it is: "3.4 lower [1.1, 5.7], images [0.2, 6.6]"."""
+    assert candidate.distance is not None
+    text = f"{_number(candidate.distance.value, decimals)} {candidate.side}"
+    text += f" {_interval(candidate.distance, decimals)}"
+    if candidate.distance_images is not None:
+        text += f", images {_interval(candidate.distance_images, decimals)}"
     return text
 
 
@@ -90,7 +90,7 @@ def verdict_texts(column: Recommendation, decimals: int) -> list[str]:
             describe(each, decimals) for each in column.unsure
         ],
         "99.9 % intervals, because the number of seeds is not the planned one": [
-            each.name for each in compared if each.lower and not each.planned
+            each.name for each in compared if each.distance and not each.planned
         ],
         "Unstable over seeds": [each.name for each in compared if each.unstable],
         "Without a result for every seed": [
@@ -106,11 +106,11 @@ def _describe_worse(worse: Sequence[Candidate], decimals: int) -> list[str]:
         return [describe(each, decimals) for each in worse]
     shown = [each for at, each in enumerate(worse) if at < NEAREST or each.name in ALWAYS]
     others = [each for each in worse if each not in shown]
-    lower = [each.lower.value for each in others if each.lower]
-    ends = f"{_number(min(lower), decimals)} to {_number(max(lower), decimals)} lower"
+    distances = [each.distance.value for each in others if each.distance]
+    ends = f"{_number(min(distances), decimals)} to {_number(max(distances), decimals)}"
     names = ", ".join(each.name for each in others)
     described = [describe(each, decimals) for each in shown]
-    return [*described, f"{len(others)} others, {ends}: {names}"]
+    return [*described, f"{len(others)} others, {ends} {worse[0].side}: {names}"]
 
 
 def _interval(effect: Effect, decimals: int) -> str:
@@ -150,7 +150,7 @@ def sentences(table: Table, columns: Sequence[Recommendation]) -> list[str]:
         if len(column.tested) == 1:
             best = f"only {column.tested[0]} was trained"
         elif column.good:
-            best = f"the highest mean has {describe(column.good[0], table.spec.decimals)}"
+            best = f"the {column.best_mean} has {describe(column.good[0], table.spec.decimals)}"
         first = f"With {column.batch} images per worker {best}"
         lines.append(f"{'. '.join([first, *verdicts])}.")
     lines.append(f"Not tested: {', '.join(nowhere) or 'none'}.")
@@ -177,10 +177,11 @@ def speed_command(table: Table, columns: Sequence[Recommendation]) -> str:
     names = dict.fromkeys(name.split(" ")[0] for column in columns for name in column.tested[:1])
     names |= dict.fromkeys(name.split(" ")[0] for column in columns for name in column.tested)
     words = [f"norm={','.join([*names][:MOST_NORMS])}", f"batch={columns[0].batch}"]
-    defaults = default_choices()
+    task = table.setting.get("task", default_choices()["task"])
+    defaults = {**default_choices(task), "task": default_choices()["task"]}
     words += [
         as_typed(key, value)
-        for key in ("model", "data")
+        for key in ("task", "model", "data")
         if (value := table.setting.get(key, defaults[key])) != defaults[key]
     ]
     options = str(table.setting.get("options", "")).split()
@@ -213,26 +214,29 @@ def _short_sentence(columns: Sequence[Recommendation], decimals: int) -> str:
     unsure = [each.name for each in columns[0].unsure]
     worse = [{each.name for each in column.worse} for column in columns]
     always = [each.name for each in columns[0].worse if all(each.name in names for names in worse)]
-    parts = [f"{place} {best} {'has the highest mean' if others or unsure else 'is the best'}"]
+    first = f"has the {columns[0].best_mean}"
+    parts = [f"{place} {best} {first if others or unsure else 'is the best'}"]
     if others:
         # The nearest other one tells by how much, and how sure that is.
         if len(columns) == 1:
-            others[0] += f" ({lower_text(good[1], decimals)})"
+            others[0] += f" ({distance_text(good[1], decimals)})"
         if any(worse) or unsure:
             parts.append(f"not significantly worse: {join_words(others)}")
         else:
             parts = [
                 f"{place} no difference is significant",
-                f"{best} has the highest mean, followed by {join_words(others)}",
+                f"{best} {first}, followed by {join_words(others)}",
             ]
     elif len(columns) == 1 and columns[0].worse:
         nearest = columns[0].worse[0]
-        parts[0] += f": {nearest.name} is {lower_text(nearest, decimals)}"
+        parts[0] += f": {nearest.name} is {distance_text(nearest, decimals)}"
     if len(always) == 1 and len(columns) > 1:
-        lower = [each.lower for column in columns for each in column.worse if each.name in always]
+        distances = [
+            each.distance for column in columns for each in column.worse if each.name in always
+        ]
         numbers = [
             f"{_number(effect.value, decimals)} {_interval(effect, decimals)}"
-            for effect in lower
+            for effect in distances
             if effect
         ]
         parts.append(f"significantly worse: {always[0]}, by {join_words(numbers)}")
@@ -252,9 +256,11 @@ def standings(columns: Sequence[Recommendation], decimals: int) -> dict[str, lis
     for each in (each for column in columns for each in column.candidates):
         means[each.name].append(each.mean)
 
+    sign = 1 if columns[0].best_mean == "lowest mean" else -1
+
     def rank(name: str) -> tuple[int, float, str]:
         good = sum(of[name].word in ("best", "good") for of in by_column if name in of)
-        return -good, -fmean(means[name] or [0.0]), name
+        return -good, sign * fmean(means[name] or [0.0]), name
 
     names = sorted({name for of in by_column for name in of}, key=rank)
     return {name: [of.get(name, Standing("missing")) for of in by_column] for name in names}
@@ -267,13 +273,13 @@ def _standings(column: Recommendation, decimals: int) -> dict[str, Standing]:
         if len(column.tested) == 1:
             found[each.name] = Standing("unsure", number, "alone")
         elif each in column.good[:1] and column.ranked:
-            found[each.name] = Standing("best", number, "highest mean")
-        elif each.lower is None:
+            found[each.name] = Standing("best", number, column.best_mean)
+        elif each.distance is None:
             found[each.name] = Standing("unsure", number, "no interval")
         else:
             word = "worse" if each.worse else "good"
             level = "" if each.planned else f" ({100 * UNPLANNED:g} %)"
-            found[each.name] = Standing(word, number, lower_text(each, decimals) + level)
+            found[each.name] = Standing(word, number, distance_text(each, decimals) + level)
     failed = {name: Standing("failed", failure) for name, failure in column.failed.items()}
     return found | failed
 

@@ -283,7 +283,7 @@ def _identical(entries: Sequence[Entry]) -> bool:
     """Return True if each seed has the same numbers in all columns, as synchronized BN has."""
     numbers: dict[int, list[tuple[float | None, ...]]] = {}
     for row in (row for entry in entries for row in entry.runs):
-        numbers.setdefault(row.seed, []).append((row.train_loss, row.test_loss, row.test_top1))
+        numbers.setdefault(row.seed, []).append((row.train_loss, row.test_loss, row.result))
     repeated = [of_seed for of_seed in numbers.values() if len(of_seed) > 1]
     return bool(repeated) and all(len(set(of_seed)) == 1 for of_seed in repeated)
 
@@ -296,7 +296,7 @@ def words(
         return []
     held = "workers" if setting.get("protocol") == "fixed_workers" else "global_batch"
     usual = {"reg": "none", "precision": "32-true"}
-    keys = ["data", "model", "recipe", "reg", "precision", "protocol", held, "devices"]
+    keys = ["task", "data", "model", "recipe", "reg", "precision", "protocol", held, "devices"]
     shown = {key: setting[key] for key in keys if key in setting}
     return [
         *(

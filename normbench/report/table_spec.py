@@ -22,8 +22,8 @@ Position = tuple[Label, Label]  # row and column of an entry
 FULL, SMALL = 0, 1  # scales: the paper's networks, or small networks in their place
 
 OPTIONS = (
-    "norm", "model", "data", "reg", "recipe", "protocol", "batch", "workers", "global_batch",
-    "seed", "precision", "init_from", "init_only",
+    "norm", "model", "data", "reg", "recipe", "task", "protocol", "batch", "workers",
+    "global_batch", "seed", "precision", "init_from", "init_only",
 )  # fmt: skip
 AXES = OPTIONS[:-2]  # those that a row has; the last two are parts of few
 _NUMBER = re.compile(r"(-?\d+(?:\.\d+)?)(?: ± (\d*\.?\d+))?( unverified)?")
@@ -137,8 +137,8 @@ class TableSpec:
 
     @cached_property
     def compares_norms(self) -> bool:
-        """True if the rows are normalizers, and a higher metric is better."""
-        if self.paper or self.metric.better != "higher":
+        """True if the rows are normalizers, and a metric says which is better."""
+        if self.paper or not self.metric.better:
             return False
         if self.axes:
             return self.axes[0] == "norm"

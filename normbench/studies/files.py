@@ -19,7 +19,7 @@ Source = tuple[Path, Row]  # a row, and the root below which it was read
 #: Fields of a row that are results of its training; the others describe it or its execution.
 RESULTS = (
     "status", "train_loss", "train_top1", "val_top1", "test_top1", "test_top5", "test_loss",
-    "example_weighing", "sn_ratios",
+    "metrics", "example_weighing", "sn_ratios",
 )  # fmt: skip
 MAX_CONFLICT_LINES = 20
 

@@ -182,16 +182,17 @@ def _compare(
         commits = f"{short_commit(run.commit) or 'unknown'} and {short_commit(repetition.commit)}"
         reason = f"{difference}, on the same kind of machine; commits {commits}"
         return Comparison(run, "DIFFERENT", reason)
-    if run.test_top1 is None or repetition.test_top1 is None or run.status != repetition.status:
+    if run.result is None or repetition.result is None or run.status != repetition.status:
         return Comparison(run, "OUTSIDE", f"{difference}; {machine}")
-    others = [row.test_top1 for row in seeds if row.seed != run.seed and row.test_top1 is not None]
+    others = [row.result for row in seeds if row.seed != run.seed and row.result is not None]
     margin = largest_difference(others, level) if len(others) >= FEWEST_SEEDS else 0.0
-    reason = f"test {run.test_top1:.1f} % and {repetition.test_top1:.1f} %"
+    decimals, unit = (1, " %") if run.metric == "test_top1" else (3, "")
+    reason = f"test {run.result:.{decimals}f}{unit} and {repetition.result:.{decimals}f}{unit}"
     if not margin:
         few = f"the study has {count(len(others), 'other seed')} that tell no margin"
         return Comparison(run, "unknown", f"{reason}; {few}; {machine}")
-    inside = abs(run.test_top1 - repetition.test_top1) <= margin
-    reason += f", at most {margin:.1f} apart by the other seeds; {machine}"
+    inside = abs(run.result - repetition.result) <= margin
+    reason += f", at most {margin:.{decimals}f} apart by the other seeds; {machine}"
     return Comparison(run, "inside" if inside else "OUTSIDE", reason)
 
 

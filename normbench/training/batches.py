@@ -4,7 +4,7 @@ The images of a chunk are moved to the device and augmented at once. Its size ch
 a run produces.
 
 Shape letters: K steps of a chunk, A forward passes of a step, N images of a pass, U distinct images
-of a chunk, C H W channels, height and width.
+of a chunk, C H W channels, height and width, T channels of maps (`normbench.data.maps`).
 """
 
 from collections.abc import Callable
@@ -23,18 +23,17 @@ class StepBatch(NamedTuple):
     """Images of one optimizer step."""
 
     images: Tensor  # (A, N, C, H, W)
-    labels: Tensor  # (A, N)
-    mix_targets: tuple[Tensor, ...]  # both (A, N), see `Chunk`
+    targets: tuple[Tensor, ...]  # each (A, N, ...), see `Chunk.targets`
     draws: Callable[[int], Draws]  # returns the random numbers of a forward pass
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:
-        return (self.images, self.labels, *self.mix_targets)
+        return (self.images, *self.targets)
 
     def clone(self) -> "StepBatch":
         """Copy the tensors to memory of their own."""
-        images, labels, *mix_targets = (tensor.clone() for tensor in self.tensors)
-        return StepBatch(images, labels, tuple(mix_targets), self.draws)
+        images, *targets = (tensor.clone() for tensor in self.tensors)
+        return StepBatch(images, tuple(targets), self.draws)
 
 
 class Chunk(NamedTuple):
@@ -51,6 +50,12 @@ class Chunk(NamedTuple):
     mix: Mix | None = None  # each (K, A, N, ...); `partners` are indices in the training split
     # Of mixed images the labels of the partners and the weights of their own labels, (K, A, N).
     mix_targets: tuple[Tensor, ...] = ()
+    maps: Tensor | None = None  # (K, A, N, T, H, W) uint8, of data sets that have them
+
+    @property
+    def targets(self) -> tuple[Tensor, ...]:
+        """What a task predicts: the maps of a data set that has them, else labels."""
+        return (self.labels, *self.mix_targets) if self.maps is None else (self.maps,)
 
     def draws(self, step: int, pass_number: int) -> Draws:
         """Return the random numbers for the images of forward pass `pass_number` of a step."""
@@ -58,27 +63,42 @@ class Chunk(NamedTuple):
 
     def step(self, number: int) -> StepBatch:
         """Return the images of one of the steps."""
-        targets = tuple(target[number] for target in self.mix_targets)
-        draws = partial(self.draws, number)
-        return StepBatch(self.images[number], self.labels[number], targets, draws)
+        targets = tuple(target[number] for target in self.targets)
+        return StepBatch(self.images[number], targets, partial(self.draws, number))
 
 
 class EvaluationBatch(NamedTuple):
-    """Images of an evaluation (N, C, H, W), their labels (N,) and their indices (N,)."""
+    """Images of an evaluation."""
 
-    images: Tensor
-    labels: Tensor
-    indices: Tensor
+    images: Tensor  # (N, C, H, W); in main memory with their maps, (N, C + T, H, W) uint8
+    labels: Tensor  # (N,)
+    indices: Tensor  # (N,)
+    maps: Tensor | None = None  # (N, T, H, W) uint8, of data sets that have them
+
+    @property
+    def target(self) -> Tensor:
+        """What a task predicts, as of `Chunk`."""
+        return self.labels if self.maps is None else self.maps
+
+
+def split_maps(data: Dataset, pixels: Tensor) -> tuple[Tensor, Tensor | None]:
+    """Return images (N, C, H, W) and their maps (N, T, H, W), which come as (N, C + T, H, W)."""
+    if not data.maps:
+        return pixels, None
+    return pixels[:, : -data.maps], pixels[:, -data.maps :]
 
 
 def augment_chunk(data: Dataset, chunk: Chunk) -> Chunk:
     """Augment each image by its own random numbers of this epoch, then mix the images.
 
     Returns:
-        The chunk with `images` (K, A, N, C, H, W) in fp32.
+        The chunk with `images` (K, A, N, C, H, W) in fp32, and with `maps` if there are any.
     """
     draws = Draws(chunk.seed, chunk.epoch, chunk.read_indices)
     pixels = chunk.images if chunk.augmented else data.augment(chunk.images, draws)
+    pixels, maps = split_maps(data, pixels)
+    if maps is not None:
+        chunk = chunk._replace(maps=maps.unflatten(0, chunk.indices.shape))
     pixels = data.train_input(pixels, draws)  # (U, C, H, W)
     if (mix := chunk.mix) is None:
         return chunk._replace(images=pixels.unflatten(0, chunk.indices.shape))

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from normbench.errors import BadInput, DamagedFile, one_line
+from normbench.models.dense_network import DenseNetwork
 from normbench.results import CHECKPOINT, DAMAGED_CHECKPOINT, EPOCH_CHECKPOINT
 from normbench.run_files import replace_atomically
 from normbench.training.parameter_groups import list_parameters
@@ -144,24 +145,36 @@ def load_weights(network: nn.Module, state: State) -> None:
         ) from None
 
 
-def load_roles(network: nn.Module, state: State) -> None:
-    """Copy the parameters of `network` whose roles are in `state`, of `begin_run`, from there.
+def load_part(network: nn.Module, state: State) -> None:
+    """Copy the part of `network` that `state`, of `begin_run`, names.
+
+    These are its parameters of certain roles, or all its parameters and buffers; of a network of
+    another task than classification those of the backbone, if the state is a classifier's.
 
     Raises:
-        BadInput: the state has no such parameter.
+        BadInput: the state has no such tensor.
     """
     names = {parameter: name for name, parameter in network.named_parameters()}
-    for parameter, role, _ in list_parameters(network):
-        if role in state["roles"]:
-            name = names[parameter]
-            value = state["model"].get(name)
-            if value is None or value.shape != parameter.shape:
-                raise BadInput(
-                    f"init_from: the checkpoint is of another network, without {name} of the shape "
-                    f"{tuple(parameter.shape)}; use the same model, and a norm with the same "
-                    f"parameters of the roles init_only=[{','.join(state['roles'])}]"
-                )
-            parameter.data.copy_(value)
+    roles, prefix = state["roles"], state["prefix"]
+    chosen: dict[str, Tensor] = {
+        names[parameter]: parameter
+        for parameter, role, _ in list_parameters(network)
+        if roles is None or role in roles
+    }
+    if roles is None:
+        chosen |= dict(network.named_buffers())
+    for name, tensor in chosen.items():
+        if not name.startswith(prefix):
+            continue
+        value = state["model"].get(name.removeprefix(prefix))
+        if value is None or value.shape != tensor.shape:
+            of_roles = "" if roles is None else f" of the roles init_only=[{','.join(roles)}]"
+            raise BadInput(
+                f"init_from: the checkpoint is of another network, without "
+                f"{name.removeprefix(prefix)} of the shape {tuple(tensor.shape)}; use the same "
+                f"model, and a norm with the same parameters{of_roles}"
+            )
+        tensor.data.copy_(value)
 
 
 def require_start(state: State, network: nn.Module, steps: int, steps_per_epoch: int) -> None:
@@ -177,7 +190,7 @@ def require_start(state: State, network: nn.Module, steps: int, steps_per_epoch:
         BadInput: it is of another network, or of another training.
     """
     if "roles" in state:
-        load_roles(network, state)
+        load_part(network, state)
     else:
         require_continuable(state, steps, steps_per_epoch)
         load_weights(network, state)
@@ -273,11 +286,17 @@ def _shapes(tensors: Mapping[str, Any]) -> dict[str, Any]:
     return {name: getattr(tensor, "shape", None) for name, tensor in tensors.items()}
 
 
-def begin_run(state: State, roles: Sequence[str] | None = None) -> State:
+def begin_run(state: State, network: nn.Module, roles: Sequence[str] | None = None) -> State:
     """Return the state from which a new run begins with what another run has trained.
 
     These are its weights, optimizer and step; measurements start over. With `roles` these are only
-    its parameters of those roles, and the new run begins at step 0.
+    its parameters of those roles, and the new run begins at step 0. So does a run of a dense task
+    that begins with a classifier, of which it takes what its backbone has.
+
+    Args:
+        state: of the other run.
+        network: of the new run.
+        roles: of the parameters that it takes; None: everything.
 
     Raises:
         BadInput: it is no state of a run.
@@ -285,8 +304,14 @@ def begin_run(state: State, roles: Sequence[str] | None = None) -> State:
     if problem := _explain_form(state, ("model", "done", "steps_per_epoch")):
         raise BadInput(f"init_from: the checkpoint is of no run: {problem}")
     measured = {"pending": [], "last": [], "training_seconds": 0.0, "resumed": None}
-    if roles is not None:
-        return measured | {"model": state["model"], "roles": list(roles), "done": 0}
+    prefix = ""
+    if isinstance(network, DenseNetwork):
+        prefix = DenseNetwork.OF_CLASSIFIER
+        if any(name.startswith(prefix) for name in state["model"]):
+            prefix = ""  # the other run had the same task
+    if roles is not None or prefix:
+        part = {"roles": None if roles is None else list(roles), "prefix": prefix}
+        return measured | part | {"model": state["model"], "done": 0}
     return state | measured | {"first_step": state["done"]}
 
 

@@ -47,7 +47,7 @@ class GraphedStep:
         self.replay()
         for parameter, gradient in zip(self.network.parameters(), self.gradients, strict=True):
             parameter.grad = gradient
-        return [PassOutput(loss.clone(), logits.clone()) for loss, logits in self.outputs]
+        return [PassOutput(*(tensor.clone() for tensor in output)) for output in self.outputs]
 
     def _capture(self, batch: StepBatch) -> Replay:
         """Capture the passes of `batch`.

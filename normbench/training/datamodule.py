@@ -17,7 +17,7 @@ from torch import Tensor
 from normbench.data.counter_rng import permutation
 from normbench.data.dataset import Dataset, Splits
 from normbench.data.reading import LoaderName, Reader, open_splits
-from normbench.training.batches import Chunk, EvaluationBatch, augment_chunk
+from normbench.training.batches import Chunk, EvaluationBatch, augment_chunk, split_maps
 from normbench.training.experiment import Experiment, count_readers
 from normbench.training.hardware import current_rank
 from normbench.training.regularization import Mix, Regularization
@@ -90,7 +90,8 @@ class DataModule(LightningDataModule):
     def on_after_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:  # noqa: ARG002
         """Convert bytes to floats, on the device."""
         if isinstance(batch, EvaluationBatch):
-            return batch._replace(images=self.data.eval_input(batch.images, batch.indices))
+            images, maps = split_maps(self.data, batch.images)
+            return batch._replace(images=self.data.eval_input(images, batch.indices), maps=maps)
         return augment_chunk(self.data, batch)
 
     def _read_remaining_chunks(self) -> Iterator[Chunk]:
@@ -107,7 +108,8 @@ class DataModule(LightningDataModule):
         # Devices may get unequal numbers: repeating images to even them out would count them twice.
         parts = torch.arange(len(labels))[self.device :: self.sampler.plan.devices].split(size)
         if not len(parts[0]):  # a device without images takes part with an empty batch
-            yield EvaluationBatch(torch.empty(0, *shape), labels[:0], parts[0])
+            channels = shape[0] + self.data.maps
+            yield EvaluationBatch(torch.empty(0, channels, *shape[1:]), labels[:0], parts[0])
             return
         stream = reader.stream(torch.cat(parts), None, [len(part) for part in parts])
         for part, images in zip(parts, stream, strict=True):

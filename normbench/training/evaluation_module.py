@@ -6,6 +6,7 @@ count in their own statistics (`recipe.example_weight`).
 """
 
 from functools import partial
+from typing import Any
 
 import torch
 from pytorch_lightning import LightningModule
@@ -19,14 +20,16 @@ from normbench.training.datamodule import DataModule
 from normbench.training.ema import MovingAverage
 from normbench.training.example_weight import AlphaCurve, lacks_statistics, statistics_steps
 from normbench.training.experiment import Experiment, set_plan
-from normbench.training.metrics import Evaluation, Hits
+from normbench.training.metrics import Hits
 from normbench.training.ranks import Ranks
+
+SHOWN = 4  # test images in the picture of predictions
 
 force_eager = partial(torch.compiler.set_stance, "force_eager")
 
 
 class EvaluationModule(LightningModule):
-    """One network, images (N, C, H, W) -> logits (N, classes), evaluated as its experiment says."""
+    """One network from images (N, C, H, W) to predictions, evaluated as its experiment says."""
 
     def __init__(self, network: nn.Module, experiment: Experiment, datamodule: DataModule) -> None:
         super().__init__()
@@ -42,9 +45,12 @@ class EvaluationModule(LightningModule):
         if self.recipe.ema is not None:
             per_epoch = self.recipe.ema_unit == "epoch"
             self.ema = MovingAverage(network, self.recipe.ema, per_epoch=per_epoch)
-        classes = experiment.data.classes
-        self.validation, self.testing = Evaluation(classes), Evaluation(classes)
-        self.test_hits = Hits(len(datamodule.splits.test.labels))
+        self.task = experiment.task
+        self.validation: Any = self.task.split_metrics(experiment.data)
+        self.testing: Any = self.task.split_metrics(experiment.data)
+        images = len(datamodule.splits.test.labels)
+        self.test_hits = Hits(images) if self.task.by_image else None
+        self.picture: Tensor | None = None  # of predictions of the first test images
         self.example_weight: float | None = None  # None: the layers' usual one
         self.alpha_curve: AlphaCurve | None = None
 
@@ -80,21 +86,26 @@ class EvaluationModule(LightningModule):
 
     def on_test_epoch_start(self) -> None:
         self.testing.reset()
-        self.test_hits.reset()
+        if self.test_hits is not None:
+            self.test_hits.reset()
         if self.example_weight is not None:
             set_example_weight(self.evaluated, self.example_weight)
 
     def validation_step(self, batch: EvaluationBatch, _index: int) -> None:
         if len(batch.labels):  # a device gets none if there are fewer images than devices
-            self.validation.update(self._logits(batch), batch.labels)
+            self.validation.update(self._predict(batch), batch.target)
 
     def test_step(self, batch: EvaluationBatch, _index: int) -> None:
         if len(batch.labels):
-            logits = self._logits(batch)
-            self.testing.update(logits, batch.labels)
-            self.test_hits.update(logits, batch)
+            output = self._predict(batch)
+            self.testing.update(output, batch.target)
+            if self.test_hits is not None:
+                self.test_hits.update(output, batch)
+            if not batch.indices[0]:
+                shown = (batch.images, batch.target, output)
+                self.picture = self.task.draw(*(each[:SHOWN] for each in shown))
 
-    def _logits(self, batch: EvaluationBatch) -> Tensor:
+    def _predict(self, batch: EvaluationBatch) -> Tensor:
         with force_eager():  # a few passes of other sizes are not worth compiling
-            logits: Tensor = self.evaluated(self.cast(batch.images))
-            return logits
+            output: Tensor = self.evaluated(self.cast(batch.images))
+            return output

@@ -27,6 +27,7 @@ from normbench.norms.workers import set_workers
 from normbench.training.hardware import missing_compiler, uses_gpu
 from normbench.training.recipe import Recipe
 from normbench.training.regularization import Regularization
+from normbench.training.tasks.task import Task
 
 #: Least multiply-adds of all forward passes at which compiling, which takes a minute, pays: hours
 #: of training on a CPU, a quarter of an hour on a GPU.
@@ -79,6 +80,11 @@ class Experiment:
         data: Dataset = build("data", self.cell.data.options)
         return data.with_side(self.recipe.crop)
 
+    @cached_property
+    def task(self) -> Task:
+        task: Task = build("task", self.cell.task.options)
+        return task
+
     @property
     def drop_rates(self) -> dict[str, float]:
         """Options of the model that the level of regularization sets.
@@ -118,13 +124,16 @@ class Experiment:
         """Build the network, with weights from torch's global generator.
 
         Raises:
-            Impossible: the level of regularization sets an option that the model does not have.
+            Impossible: the level of regularization sets an option that the model does not have, or
+                the task cannot use the model.
         """
         options = {**self.cell.model.options, **self.drop_rates}
-        network: nn.Module = build(
+        classifier: nn.Module = build(
             "model", options, norm=self.norm, num_classes=self.data.classes,
             in_chans=self.data.image_shape[0],
         )  # fmt: skip
+        norm = self.norm.with_max_groups(options.get("max_groups"))
+        network = self.task.build_network(classifier, norm, self.data)
         if self.reg.norm_dropout is not None:
             layers = [layer for layer in network.modules() if isinstance(layer, NormAct)]
             drop_after(layers, self.reg.norm_dropout)
@@ -153,10 +162,16 @@ class Experiment:
         threshold = COMPILED_MACS["cuda" if uses_gpu(self.cell) else "cpu"]
         return "compile" if self.info.trained_macs * images >= threshold else "eager"
 
+    def network_row_fields(self) -> dict[str, Any]:
+        """Return the fields of the row that follow from the network and its loss."""
+        fields = self.info.row_fields()
+        independent = fields["batch_independent"] and not self.task.loss_by_worker
+        return {**fields, "batch_independent": independent}
+
     def describe(self, loader: str) -> dict[str, Any]:
         """Return the fields of the row that are known without training."""
         return {
-            **(self.network_fields or self.info.row_fields()),
+            **(self.network_fields or self.network_row_fields()),
             "data_limits": self.data.limits,
             "plan": str(self.plan),
             "loader": loader,

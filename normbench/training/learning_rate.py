@@ -23,28 +23,37 @@ class LearningRateSchedule:
             and other global batches are refused.
         schedule: learning rate after the warm-up: a cosine down to 0 (cosine; Loshchilov and
             Hutter 2017), times `drop` at each of `milestones` (multistep), times `drop` after
-            every `period` (exponential), constant, or up and down on cosines (onecycle; Smith and
-            Topin 2018).
+            every `period` (exponential), a `power` of what is left (poly; Chen et al. 2017,
+            DeepLab, section 4.1), constant, or up and down on cosines (onecycle; Smith and Topin
+            2018).
         warmup: fraction of all steps in which the learning rate rises linearly.
         milestones: of multistep, as fractions of all steps.
         drop: factor at each milestone or period.
         period: of exponential, as a fraction of all steps.
+        power: of poly, as 0.9.
     """
 
     lr: PositiveFloat
     lr_batch: PositiveInt
     rates: dict[PositiveInt, PositiveFloat] = field(default_factory=dict)
-    schedule: Literal["cosine", "multistep", "exponential", "constant", "onecycle"] = "cosine"
+    schedule: Literal["cosine", "multistep", "exponential", "poly", "constant", "onecycle"] = (
+        "cosine"
+    )
     warmup: Fraction = 0.0
     milestones: tuple[Fraction, ...] = ()
     drop: float = 0.1
     period: PositiveFloat | None = None
+    power: PositiveFloat | None = None
 
     def __post_init__(self) -> None:
-        if self.schedule == "exponential" and self.period is None:
-            raise ValueError("schedule=exponential: it needs a period, as recipe.period=0.01")
-        if self.schedule != "exponential" and self.period is not None:
-            raise ValueError(f"period={self.period}: schedule={self.schedule} has none; null works")
+        for schedule, option, example in (("exponential", "period", 0.01), ("poly", "power", 0.9)):
+            value = getattr(self, option)
+            if self.schedule == schedule and value is None:
+                raise ValueError(
+                    f"schedule={schedule}: it needs a {option}, as recipe.{option}={example}"
+                )
+            if self.schedule != schedule and value is not None:
+                raise ValueError(f"{option}={value}: schedule={self.schedule} has none; null works")
 
     def peak_lr(self, global_batch: int) -> float:
         """Return the peak learning rate: from `rates`, or lr * global_batch / lr_batch.
@@ -78,6 +87,7 @@ class LearningRateSchedule:
         cosine        (1 + cos(pi * (step - w) / (steps - w))) / 2
         multistep     drop ** (number of milestones passed)
         exponential   drop ** floor(step / (period * steps))
+        poly          (1 - (step - w) / (steps - w)) ** power
         """
         # Step 0 has a rate above 0, and the first step after the warm-up has the peak.
         rise = self.warmup * steps
@@ -90,4 +100,7 @@ class LearningRateSchedule:
             return float(self.drop**passed)
         if self.period is not None:
             return float(self.drop ** (step // (self.period * steps)))
-        return 0.5 * (1 + math.cos(math.pi * (step - rise) / max(1.0, steps - rise)))
+        done = (step - rise) / max(1.0, steps - rise)
+        if self.power is not None:
+            return float(max(0.0, 1 - done) ** self.power)
+        return 0.5 * (1 + math.cos(math.pi * done))

@@ -25,7 +25,7 @@ from normbench.training.checkpoint import (
     State,
     collect_optimizer_state,
     is_new_run,
-    load_roles,
+    load_part,
     load_weights,
     require_continuable,
     restore_optimizer_state,
@@ -48,7 +48,7 @@ class Diverged(Exception):  # noqa: N818 (a result, not an error)
 
 
 class TrainingModule(EvaluationModule):
-    """One network, images (N, C, H, W) -> logits (N, classes), trained as its experiment says."""
+    """One network from images (N, C, H, W) to predictions, trained as its experiment says."""
 
     def __init__(self, network: nn.Module, training: Training, datamodule: DataModule) -> None:
         super().__init__(network, training.experiment, datamodule)
@@ -64,7 +64,9 @@ class TrainingModule(EvaluationModule):
         self.resumed = 0  # number of times that the training has resumed from a checkpoint
         self.lr = 0.0  # of the latest step
         self.divergence = ""  # which loss was not finite
-        self.metrics = StepMetrics(self.steps, self.steps_per_epoch, cell.global_batch)
+        self.metrics = StepMetrics(
+            self.steps, self.steps_per_epoch, cell.global_batch, self.task.score
+        )
         self.scheduled_layers = scheduled_layers(network)
         self.dropping_layers = drop_layers(network)
         self.impl = training.experiment.choose_impl(self.steps)
@@ -134,7 +136,7 @@ class TrainingModule(EvaluationModule):
             if self.stop_signals.received and self.plan.devices == 1:
                 break  # devices agree on a step only between chunks
         due = self.checkpoints is not None and self.checkpoints.due()
-        numbers = reduce_steps(outputs, chunk.labels[: len(outputs)])
+        numbers = reduce_steps(outputs, chunk.labels[: len(outputs)], self.task.scores)
         steps, due, stops = self.ranks.gather_steps(
             numbers, due=due, stops=self.stop_signals.received
         )
@@ -168,16 +170,16 @@ class TrainingModule(EvaluationModule):
         x, passes = batch.images[pass_number], len(batch.images)  # (N, C, H, W)
         if self.dropping_layers:
             set_draws(self.dropping_layers, batch.draws(pass_number))
-        logits = self.model(self.cast(x))
+        output = self.model(self.cast(x))
         # Passes have equally many images, so the mean of their means is the mean over all.
-        targets = (target[pass_number] for target in batch.mix_targets)
-        loss = self.reg.loss(logits, batch.labels[pass_number], *targets) / passes
+        targets = [target[pass_number] for target in batch.targets]
+        loss = self.task.loss(output, targets, self.reg, self.plan.per_forward) / passes
         # Ranks exchange gradients once a step, after the last pass.
         exchange = pass_number == passes - 1 or self.plan.devices == 1
         strategy: Any = self.trainer.strategy
         with nullcontext() if exchange else strategy.block_backward_sync():
             self.backpropagate(loss)
-        return PassOutput(loss.detach(), logits.detach())
+        return PassOutput(loss.detach(), self.task.score_input(output.detach(), targets[0]))
 
     def count_steps(self, steps: list[LossAndHits], due: bool, *, ends_epoch: bool) -> None:
         """Count completed optimizer steps; write a record and a checkpoint if they are due.
@@ -220,7 +222,8 @@ class TrainingModule(EvaluationModule):
         """Write what is due at the end of an epoch, with a checkpoint if the training stops."""
         # Lightning validates before it ends the epoch.
         summary = self.validation.summary("val") if self.datamodule.holds_out else {}
-        validation = {key: summary[key] for key in ("val_loss", "val_top1") if key in summary}
+        shown = ("val_loss", f"val_{self.task.metric}")
+        validation = {key: summary[key] for key in shown if key in summary}
         means = self._run_probes(math.ceil(self.done / self.steps_per_epoch))
         self._report(validation | means)
         if self.checkpoints is None:
@@ -297,7 +300,7 @@ class TrainingModule(EvaluationModule):
             self._load_training_state(state)
             return
         for network in (self.model,) if self.ema is None else (self.model, self.ema.network):
-            load_roles(network, state)
+            load_part(network, state)
         self._state = None
 
     def _load_training_state(self, state: State) -> None:

@@ -1,7 +1,7 @@
-"""Losses and accuracies of the images of a split and of training steps."""
+"""Losses and accuracies of the images of a split, and losses and scores of training steps."""
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from statistics import fmean
 from typing import NamedTuple
 
@@ -14,7 +14,8 @@ from torchmetrics.classification import MulticlassAccuracy
 from normbench.records.history import CurveRecord
 from normbench.training.batches import EvaluationBatch
 
-#: Loss and number of correctly classified images of an optimizer step.
+#: Loss of an optimizer step, and the sum of the scores of its images: of classification the number
+#: of those that are classified correctly.
 LossAndHits = tuple[float, float]
 
 
@@ -76,18 +77,25 @@ class PassOutput(NamedTuple):
     """Result of a forward pass."""
 
     loss: Tensor  # (), its part of the loss of the step
-    logits: Tensor  # (N, classes)
+    score_input: Tensor  # (N, ...), of the task, as the logits
 
 
-def reduce_steps(steps: Sequence[Sequence[PassOutput]], labels: Tensor) -> Tensor:
-    """Return the loss and the number of hits of K steps of A passes each, (K, 2).
+def reduce_steps(
+    steps: Sequence[Sequence[PassOutput]],
+    labels: Tensor,
+    scores: Callable[[Tensor, Tensor], Tensor],
+) -> Tensor:
+    """Return the loss and the sum of the scores of K steps of A passes each, (K, 2).
 
-    The labels are (K, A, N).
+    Args:
+        steps: the outputs of each pass of each step.
+        labels: (K, A, N).
+        scores: of the task.
     """
     outputs = [output for passes in steps for output in passes]
     losses = torch.stack([output.loss for output in outputs]).view(labels.shape[:2])
-    logits = torch.cat([output.logits for output in outputs])  # (K * A * N, classes)
-    hits = (logits.argmax(1) == labels.flatten()).view(len(labels), -1).sum(1)
+    inputs = torch.cat([output.score_input for output in outputs])  # (K * A * N, ...)
+    hits = scores(inputs, labels.flatten()).view(len(labels), -1).sum(1)
     loss = losses[:, 0]
     for others in losses.unbind(1)[1:]:  # one after the other: a sum's order changes its rounding
         loss = loss + others
@@ -95,10 +103,10 @@ def reduce_steps(steps: Sequence[Sequence[PassOutput]], labels: Tensor) -> Tenso
 
 
 class StepMetrics:
-    """Losses and hits of training steps, averaged for the curve and for the row."""
+    """Losses and scores of training steps, averaged for the curve and for the row."""
 
-    def __init__(self, steps: int, steps_per_epoch: int, global_batch: int) -> None:
-        self.global_batch = global_batch
+    def __init__(self, steps: int, steps_per_epoch: int, global_batch: int, score: str) -> None:
+        self.global_batch, self.score = global_batch, score
         #: Of the steps since the latest record of the curve.
         self.pending: list[LossAndHits] = []
         #: Of the end of the training: the last epoch, or the last tenth of all steps if that is
@@ -111,13 +119,13 @@ class StepMetrics:
         self.final.extend(steps)
 
     def take_pending(self) -> CurveRecord:
-        """Return the means since the last call, accuracy in percent."""
-        loss, top1 = self._means(self.pending)
+        """Return the means since the last call, the score in percent."""
+        loss, score = self._means(self.pending)
         self.pending = []
-        return {"train_loss": loss, "train_top1": top1}
+        return {"train_loss": loss, f"train_{self.score}": score}
 
     def final_means(self) -> tuple[float, float]:
-        """Return loss and accuracy in percent at the end of the training."""
+        """Return loss and score in percent at the end of the training."""
         return self._means(self.final)
 
     def _means(self, steps: Iterable[LossAndHits]) -> tuple[float, float]:

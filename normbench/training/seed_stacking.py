@@ -15,6 +15,7 @@ from pytorch_lightning.utilities import CombinedLoader
 from torch import Tensor, nn
 
 from normbench.config.cells import Cell
+from normbench.config.files import default_choices
 from normbench.norms.base.progress import set_progress
 from normbench.training.batches import Chunk, EvaluationBatch
 from normbench.training.checkpoint import Checkpoints
@@ -83,6 +84,7 @@ class StackedTrainingModule(LightningModule):
             reduce_steps(
                 [[PassOutput(losses[seed], logits[seed])] for losses, logits in steps],
                 chunk.labels[: len(steps)],
+                self.seeds[0].task.scores,
             )
             for seed, chunk in enumerate(chunks)
         ]
@@ -230,5 +232,6 @@ def explain_unstackable_cell(cell: Cell) -> str:
         "trainer.channels_last=true": trainer.channels_last,
         f"trainer.impl={trainer.impl}": trainer.impl not in ("auto", "eager"),
         "trainer.cuda_graph=true": trainer.cuda_graph,
+        f"task={cell.task.name}": cell.task.name != default_choices()["task"],
     }
     return next((reason for reason, applies in reasons.items() if applies), "")

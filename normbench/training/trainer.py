@@ -95,8 +95,10 @@ def fit_and_test(
     seconds = time.monotonic() - started
     for seed in seeds:
         _report_alpha_curve(seed)
-        if not seed.divergence:
+        if not seed.divergence and seed.test_hits is not None:
             seed.listener.on_test_hits(seed.test_hits.compute())
+        if not seed.divergence and seed.picture is not None:
+            seed.listener.on_picture(seed.picture)
     return [
         {
             **collect_results(seed),
@@ -157,28 +159,31 @@ def collect_results(module: TrainingModule) -> dict[str, Any]:
     """Return the fields of a row about losses, accuracies and speed."""
     if module.divergence:
         return {"status": "diverged", "reason": module.divergence}
-    loss, top1 = module.metrics.final_means()
+    task = module.task
+    loss, score = module.metrics.final_means()
+    metrics = {f"train_{task.score}": score, **module.testing.summary("test")}
+    test_loss = metrics.pop("test_loss")
     fields: dict[str, Any] = {
         "status": "ok",
         "train_loss": loss,
-        "train_top1": top1,
+        "test_loss": test_loss,
         "images_per_second": module.images_per_second,
         "sn_ratios": mean_ratios(module.evaluated),
-        **module.testing.summary("test"),
-        "test_images": len(module.datamodule.splits.test.labels),
     }
     if (metric := module.recipe.example_weight) and module.alpha_curve:
         fields["example_weighing"] = module.alpha_curve.row_field(metric)
-        fields["val_top1"] = module.alpha_curve.best_point(metric).top1
+        metrics["val_top1"] = module.alpha_curve.best_point(metric).top1
     elif module.datamodule.holds_out:
-        fields["val_top1"] = module.validation.summary("val")["val_top1"]
-    # A dead network still learns the class frequencies, which gives a loss just below ln(classes).
-    classes = module.datamodule.data.classes
-    if loss >= 0.99 * math.log(classes):
-        reason = f"the final training loss of {loss:.3f} is not 1 % below ln({classes})"
+        validation = f"val_{task.metric}"
+        metrics[validation] = module.validation.summary("val")[validation]
+    if task.by_image:
+        fields |= {**metrics, "test_images": len(module.datamodule.splits.test.labels)}
+    else:
+        fields |= {"metric": task.test_metric, "metrics": metrics}
+    if reason := task.explain_failure(loss, module.datamodule.data):
         fields |= {"status": "diverged", "reason": reason}
     # It can be infinite after a finite training loss: running statistics can be broken.
-    if not math.isfinite(test_loss := fields["test_loss"]):
+    if not math.isfinite(test_loss):
         reason = f"the loss on the test images was {test_loss}"
         fields |= {"test_loss": None, "status": "diverged", "reason": reason}
     return fields

@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from torch import Tensor
+
 from normbench.records.history import CurveRecord
 from normbench.records.probes import Record
 from normbench.training.checkpoint import Checkpoints, State
@@ -21,6 +23,9 @@ class Listener:
 
     def on_probe(self, kind: str, records: Sequence[Record], epoch: int) -> None:
         """Receive the records that a probe of `kind` has measured after `epoch`."""
+
+    def on_picture(self, picture: Tensor) -> None:
+        """Receive a picture (3, H, W) uint8 of predictions beside their targets."""
 
     def on_test_hits(self, hits: Sequence[bool]) -> None:
         """Receive for each test image whether the trained network classifies it correctly."""

@@ -253,11 +253,11 @@ def test_a_huge_grid_is_refused_with_its_size_before_it_is_expanded(
 ) -> None:
     if words[0] == "seed=0":  # the grids of a sweep; what is typed would take their place
         words = ["norm=bn", "+grids=[{seed:'range(0,60000)'},{seed:'range(0,50000)'}]"]
-    started = time.monotonic()
+    started = time.process_time()
     says = refusal("-m", *words)
     assert f"the grid has {size} cells" in says
     assert "one command takes 100,000" in says
-    assert time.monotonic() - started < 10
+    assert time.process_time() - started < 10
 
 
 @pytest.mark.parametrize(
@@ -331,12 +331,12 @@ def test_a_number_beyond_its_bounds_is_refused(words: list[str], says: str) -> N
 
 
 def test_divisors_of_large_numbers_are_found_at_once() -> None:
-    started = time.monotonic()
+    started = time.process_time()
     assert plans(10**6, 4096)[0].devices == 4000
     assert plans(999_983)[0].per_forward == 999_983  # a prime
     with pytest.raises(BadInput, match="batch=1 or batch=9999999967 does"):
         derive_workers("fixed_global_batch", 7, None, 9_999_999_967)
-    assert time.monotonic() - started < 2
+    assert time.process_time() - started < 2
 
 
 # Yamls of a user's own
@@ -367,13 +367,13 @@ def bomb(levels: int) -> str:
 @pytest.mark.parametrize("group", ["norm", "sweeps"])
 def test_a_yaml_bomb_is_refused(text: str, says: str, group: str, tmp_path: Path) -> None:
     own = write(tmp_path, f"{group}/own.yaml", text)
-    started = time.monotonic()
+    started = time.process_time()
     assert f"own.yaml {says}" in refusal("--config-dir", str(own), f"{group}=own").replace(
         "yaml is too large: a yaml may have 100,000 values, each alias counted with what it "
         "repeats, and 100 levels",
         f"yaml {says}" if "levels" in says else "yaml is too large: a yaml may have 100,000 values",
     )
-    assert time.monotonic() - started < 5
+    assert time.process_time() - started < 5
 
 
 @pytest.mark.parametrize("levels", [400, SMALL // 2 - 10])
@@ -474,7 +474,7 @@ def test_a_normalizer_of_ones_own_is_found_nearby(
 def test_strange_words_are_short_sentences(
     word: str, says: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    started = time.monotonic()
+    started = time.process_time()
     with pytest.raises(BadInput) as error:
         cell_or_build(word)
     cli.print_error("normbench", error.value)
@@ -484,7 +484,7 @@ def test_strange_words_are_short_sentences(
     assert printed.isascii()
     assert printed[:-1].isprintable()
     assert len(printed) < 1600
-    assert time.monotonic() - started < 5
+    assert time.process_time() - started < 5
 
 
 def cell_or_build(word: str) -> None:

@@ -1,12 +1,17 @@
 """Scenes of scattered digits: what is near hides what is far, and all maps agree."""
 
+from typing import Any
+
 import pytest
 import torch
 
 from normbench.data.counter_rng import Draws
 from normbench.data.dataset import TensorSplit
 from normbench.data.digits import Digits
-from normbench.data.scattered_digits import (
+from normbench.data.maps import INSTANCE, class_map, depth_map
+from normbench.data.reading import read_images
+from normbench.data.scattered_digits import ScatteredDigits, SceneSplit
+from normbench.data.scenes import (
     FARTHEST,
     FEWEST,
     MOST,
@@ -93,8 +98,44 @@ def test_a_scene_without_room_is_refused(digits: TensorSplit) -> None:
         compose_scenes(digits, Draws(0, 0, torch.arange(1)), 32)
 
 
-def test_test_scenes_have_other_digits_than_training_scenes(digits: TensorSplit) -> None:
-    """Each split has digits of its own, in the same places of a scene."""
-    draws = Draws(0, 0, torch.arange(3))
-    train, test = (compose_scenes(split, draws, SIDE) for split in Digits().load())
-    assert not torch.equal(train.classes, test.classes)
+def test_no_digit_is_in_scenes_of_two_splits() -> None:
+    splits: Any = ScatteredDigits(scenes=50, test_scenes=5).splits()
+    found = [{image.tobytes() for image in split.digits.images.numpy()} for split in splits]
+    assert [len(split.labels) for split in splits] == [45, 5, 5]
+    assert [len(split.digits.labels) for split in splits] == [1293, 144, 360]
+    whole = {image.tobytes() for split in Digits().load() for image in split.images.numpy()}
+    assert sum(map(len, found)) == len(whole)
+
+
+def test_scenes_of_an_evaluation_are_always_the_same_and_those_of_training_never() -> None:
+    data = ScatteredDigits(scenes=20, test_scenes=6)
+    indices = torch.arange(2)
+    train, val, test = (
+        [read_images(data, split, indices, draws) for draws in (None, Draws(0, 0, indices))]
+        for split in data.splits()
+    )
+    assert torch.equal(
+        train[1], read_images(data, data.splits().train, indices, Draws(0, 0, indices))
+    )
+    assert not torch.equal(
+        train[1], read_images(data, data.splits().train, indices, Draws(0, 1, indices))
+    )
+    assert torch.equal(test[0], read_images(data, data.splits().test, indices, None))
+    instances = [each[0][:, 1 + INSTANCE] for each in (train, val, test)]
+    assert not torch.equal(instances[1], instances[2])  # also the places of digits are others
+
+
+def test_maps_behind_an_image_are_those_of_its_scene(digits: TensorSplit) -> None:
+    draws = Draws(0, 3, torch.arange(4))
+    read = SceneSplit(digits, torch.arange(4), SIDE).read(draws.images, draws)
+    scenes = compose_scenes(digits, draws, SIDE)
+    assert read.shape == (4, 1 + ScatteredDigits.maps, SIDE, SIDE)
+    assert torch.equal(read[:, :1], scenes.images)
+    assert torch.equal(class_map(read[:, 1:]), scenes.classes.long())
+    assert torch.equal(read[:, 1 + INSTANCE], scenes.instances)
+    torch.testing.assert_close(depth_map(read[:, 1:]), scenes.depth, rtol=0, atol=1e-3)
+
+
+def test_a_scene_that_is_too_small_is_refused() -> None:
+    with pytest.raises(ValueError, match="size=32: the largest digit has 40 pixels; size=64"):
+        ScatteredDigits(size=32)

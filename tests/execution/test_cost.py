@@ -94,6 +94,10 @@ def test_images_that_are_held_out_or_left_out_are_counted_as_they_are(
         ("svhn", {"extra": True}, (604_388, 0, 26_032)),
         ("caltech256", {}, (256 * 40, 256 * 10, 256 * 30)),
         ("fashion_mnist", {}, (54_000, 6_000, 10_000)),
+        ("pascal_voc", {}, (10_582, 0, 1_449)),
+        ("pascal_voc", {"train": "train"}, (1_464, 0, 1_449)),
+        ("ade20k", {}, (20_210, 0, 2_000)),
+        ("cityscapes", {}, (2_975, 0, 500)),
     ],
 )
 def test_official_sizes_are_known_without_the_files(

@@ -9,12 +9,19 @@ import torch
 from torch import Tensor, nn
 
 from normbench.data.counter_rng import Draws
-from normbench.models.dropout import Dropout, StochasticDepth, drop_layers, linear_rates, set_draws
+from normbench.models.dropout import (
+    Dropout,
+    RandomDrop,
+    StochasticDepth,
+    drop_layers,
+    linear_rates,
+    set_draws,
+)
 from normbench.norms.base.layer import NormAct
 from normbench.training.experiment import Experiment
 from support.cells import SHORT, cell, train_cell
 
-KINDS = [Dropout, StochasticDepth]
+KINDS: list[type[RandomDrop]] = [Dropout, StochasticDepth]
 IMAGES = torch.arange(1000)
 
 

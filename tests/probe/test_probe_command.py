@@ -184,3 +184,23 @@ def test_the_row_of_a_probe_names_its_run(probe_command: Probe, command: Command
     assert content["probed_run"] == row.id != content["id"]
     assert content["versions"]["torch"]
     assert "ckpt" not in content["options"]
+
+
+@pytest.mark.slow
+def test_networks_of_dense_tasks_are_probed(probe_command: Probe, command: Command) -> None:
+    small = ("task=segment", "norm=sn", "model.width=4", "data.size=40", "data.scenes=40")
+    words = (*small, "data.test_scenes=4", "recipe.images=160", *SHORT[1:])
+    ended = command(*words, "checkpoint=keep", "probe=ratios")
+    assert ended.code == 0, ended.err
+    (row,) = read_rows("runs")
+    assert row.metrics["test_miou"] > 0
+    assert Path("runs/default", row.id, "predictions.png").read_bytes()[1:4] == b"PNG"
+    for kind, more in {
+        "ratios": (f"ckpt={row.id}",),
+        "spp": ("image=40", "images=2"),
+        "power": ("images=4",),
+        "speed": ("batch=2", "repeats=1", "mode=training"),
+    }.items():
+        found = probe_command(kind, *(small if len(more) > 1 or kind == "power" else ()), *more)
+        assert found.code == 0, found.err
+        assert Path("runs/reports/probes", f"{kind}.csv").exists() or kind == "ratios"

@@ -189,13 +189,13 @@ def test_the_recommendation_has_both_intervals(tmp_path: Path, study: bool) -> N
         results.write_study(root, [(tmp_path, row) for row in rows])
     table = batch_size_table(root, rows)
     (at_4,) = recommendations(table)
-    others = [each for each in (*at_4.good, *at_4.worse) if each.lower]
+    others = [each for each in (*at_4.good, *at_4.worse) if each.distance]
     assert len(others) == 2
     for each in others:
-        assert each.lower is not None
-        assert each.lower_images is not None
-        assert half(each.lower_images) > half(each.lower)
-        assert each.lower_images.value == each.lower.value
+        assert each.distance is not None
+        assert each.distance_images is not None
+        assert half(each.distance_images) > half(each.distance)
+        assert each.distance_images.value == each.distance.value
     said = sentences(table, recommendations(table))
     assert said[0].count("], images [") == 2
     assert not said[-1].startswith("Without an interval")

@@ -25,7 +25,7 @@ from normbench.report.repeats import distinct, repeats
 from normbench.report.table_spec import spec
 from normbench.report.titles import comparison_title, table_title
 from normbench.results import Row
-from support.rows import batch_size_tables, runs
+from support.rows import batch_size_tables, run, runs
 
 RUNS = [
     *runs("bn", 4, [70.0, 70.2, 70.4]),
@@ -233,3 +233,51 @@ def test_a_table_that_shows_nothing_of_its_own_is_left_out() -> None:
     assert shown == {"with_deviations", "others", "other_deviations"}
     ours = {table.spec.name for table, _ in repeats(pivoted, published=False)}
     assert ours == {"batch_size", "without", "others", "other_deviations"}
+
+
+def dense(norm: str, batch: int, numbers: list[float], task: str, metric: str) -> list[Row]:
+    """Rows of a dense task."""
+    return [
+        run(
+            norm, batch, seed, None, status="ok", reason="", task=task, metric=metric,
+            metrics={metric: number}, data="scattered_digits",
+        )
+        for seed, number in enumerate(numbers)
+    ]  # fmt: skip
+
+
+def test_of_an_error_the_lowest_mean_is_the_best() -> None:
+    rows = [
+        *dense("bn", 2, [0.6, 0.61, 0.62], "depth", "test_rms"),
+        *dense("gn", 2, [0.4, 0.41, 0.42], "depth", "test_rms"),
+        *dense("ln", 2, [0.405, 0.415, 0.425], "depth", "test_rms"),
+    ]
+    ((table, columns),) = recommending(batch_size_tables(rows))
+    assert table.spec.title == "Test root mean squared error of depth over images per worker"
+    assert table.setting_text.startswith("task=depth data=scattered_digits")
+    (column,) = columns
+    assert [each.name for each in column.good] == ["gn", "ln"]
+    assert short_sentences(table, columns) == [
+        "With 2 images per worker gn has the lowest mean; not significantly worse: ln (0.005 "
+        "higher [−0.024, 0.034]); significantly worse: bn."
+    ]
+    assert [*standings(columns, 3)] == ["gn", "ln", "bn"]
+    said = sentences(table, columns)[0]
+    assert said.startswith("With 2 images per worker the lowest mean has gn 0.410 ± 0.010 (3).")
+    assert "bn 0.610 ± 0.010 (3), 0.200 higher [0.171, 0.229]" in said
+    assert best_of_ours(table) == {(("gn",), 0), (("ln",), 0)}
+
+
+def test_each_task_has_tables_of_its_own() -> None:
+    rows = [
+        *runs("bn", 2, [70.0, 71.0]), *runs("gn", 2, [60.0, 61.0]),
+        *dense("bn", 2, [50.0, 51.0], "segment", "test_miou"),
+        *dense("gn", 2, [40.0, 41.0], "segment", "test_miou"),
+        *dense("gn", 2, [0.4, 0.5], "depth", "test_rms"),
+    ]  # fmt: skip
+    found = {table.spec.metric.label: table for table in batch_size_tables(rows)}
+    assert {label.partition(" (")[0] for label in found} == {
+        "test top-1 accuracy", "test mean intersection over union",
+        "test root mean squared error of depth",
+    }  # fmt: skip
+    assert all(len({row.task for row in table.runs}) == 1 for table in found.values())

@@ -162,20 +162,94 @@ def caltech256(root: Path) -> Options:
     return {"root": str(root), "size": 16, "train": 2, "test": 2, "verify": False, "val": 0.5}
 
 
+def write_photograph(path: Path, seed: int) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.fromarray(noise(HEIGHT, WIDTH, 3, seed=seed)).save(path, quality=95)
+
+
+def write_map(path: Path, values: NDArray[np.uint8]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    image = Image.fromarray(values)
+    if path.parent.name == "SegmentationClass":  # of VOC: numbers of colors in a palette
+        image.putpalette([*range(256)] * 3)
+    image.save(path)
+
+
+def stripes(values: list[int]) -> NDArray[np.uint8]:
+    """A map with these values from left to right."""
+    row = np.resize(np.repeat(values, -(-WIDTH // len(values))), WIDTH)
+    return np.tile(row.astype(np.uint8), (HEIGHT, 1))
+
+
+def pascal_voc(root: Path) -> Options:
+    """Images to train on and one to test on; SBD adds some, and has one of either."""
+    voc, sbd = root / "VOCdevkit/VOC2012", root / "benchmark_RELEASE/dataset"
+    lists = {"train": TRAINED, "val": ["t"]}
+    for name, members in lists.items():
+        path = voc / f"ImageSets/Segmentation/{name}.txt"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("\n".join(members) + "\n")
+    for seed, name in enumerate(("t", *TRAINED, *ADDED)):
+        write_photograph(voc / f"JPEGImages/{name}.jpg", seed)
+        if name not in ADDED:
+            write_map(voc / f"SegmentationClass/{name}.png", stripes([0, 20, 255]))
+    for name in ("a0", "t", *ADDED):
+        path = sbd / f"cls/{name}.mat"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        savemat(path, {"GTcls": {"Segmentation": stripes([0, 7])}})
+    (sbd / "train.txt").write_text("a0\nt\n")
+    (sbd / "val.txt").write_text("\n".join(ADDED))
+    return {"root": str(root), "verify": False, "size": 24}
+
+
+def ade20k(root: Path) -> Options:
+    """Training images and one to test on."""
+    for part, names in (("training", TRAINED), ("validation", ["t"])):
+        for seed, name in enumerate(names):
+            top = root / "ADEChallengeData2016"
+            write_photograph(top / f"images/{part}/ADE_{name}.jpg", seed)
+            write_map(top / f"annotations/{part}/ADE_{name}.png", stripes([0, 1, 150]))
+    return {"root": str(root), "verify": False, "size": 24}
+
+
+def cityscapes(root: Path) -> Options:
+    """Training images of two cities and one to test on."""
+    cities = [*(("train", city) for city in ("aachen", "ulm") for _ in range(6)), ("val", "lindau")]
+    for seed, (part, city) in enumerate(cities):
+        name = f"{part}/{city}/{city}_{seed}"
+        write_photograph(root / f"leftImg8bit/{name}_leftImg8bit.png", seed)
+        write_map(root / f"gtFine/{name}_gtFine_labelIds.png", stripes([7, 33, 4]))
+    return {"root": str(root), "verify": False, "size": 24}
+
+
+def scattered_digits(_root: Path) -> Options:
+    """Few and small scenes."""
+    return {"scenes": 40, "test_scenes": 10, "size": 40}
+
+
 def digits(_root: Path) -> Options:
     """Nothing: they ship with scikit-learn."""
     return {}
 
 
+#: Images of Pascal VOC and ADE20K to train on, and those that SBD adds.
+TRAINED = [f"a{number}" for number in range(10)]
+ADDED = ["c0", "c1"]
+HEIGHT, WIDTH = 20, 30  # of photographs with maps
+
 MAKERS: Mapping[str, Callable[[Path], Options]] = {
+    "ade20k": ade20k,
     "caltech256": caltech256,
     "cifar10": cifar10,
     "cifar100": cifar100,
+    "cityscapes": cityscapes,
     "digits": digits,
     "digits_contrast": digits,
     "fashion_mnist": fashion_mnist,
     "image_folder": image_folder,
     "imagenet": imagenet,
+    "pascal_voc": pascal_voc,
+    "scattered_digits": scattered_digits,
     "svhn": svhn,
 }
 

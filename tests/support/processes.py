@@ -64,7 +64,7 @@ def run_when(ready: Callable[[], bool], then: Callable[[], None]) -> threading.T
     """Call `then` from a thread as soon as `ready`; for a command that runs meanwhile."""
 
     def watch() -> None:
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 300
         while not ready():
             assert time.monotonic() < deadline
             time.sleep(0.02)

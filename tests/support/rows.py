@@ -36,9 +36,13 @@ def config(values: dict[str, Any]) -> dict[str, Any]:
     """Return the configuration that belongs to the plain values of a row."""
     groups = ("norm", "model", "data", "reg", "recipe")
     plain = ("batch", "workers", "global_batch", "protocol", "seed", "precision")
-    return {group: {"name": values[group]} for group in groups} | {
-        key: values[key] for key in plain
-    }
+    name = values.get("task", "classify")
+    task = {} if name == "classify" else {"task": {"name": name}}
+    return (
+        {group: {"name": values[group]} for group in groups}
+        | task
+        | {key: values[key] for key in plain}
+    )
 
 
 def write_row(root: Path, sweep: str = "default", **changes: Any) -> Path:

@@ -5,13 +5,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from normbench.data.maps import VOID, class_map, depth_map, encode_depth
+from normbench.models.dense_network import upsample
 from normbench.training.tasks.depth import DepthMetrics, reverse_huber
-from normbench.training.tasks.segment import (
-    VOID,
-    SegmentationMetrics,
-    segmentation_loss,
-    upsample,
-)
+from normbench.training.tasks.segment import SegmentationMetrics, segmentation_loss
 
 CLASSES = 5
 
@@ -30,6 +27,11 @@ def classes() -> Tensor:
     drawn[torch.rand(drawn.shape, generator=generator) < 0.25] = VOID
     drawn[0, :5] = VOID
     return drawn
+
+
+def maps_of(classes: Tensor) -> Tensor:
+    """The bytes of a data set with these classes."""
+    return (classes + 1).to(torch.uint8)[:, None]  # VOID wraps to 0
 
 
 def depths(count: int) -> Tensor:
@@ -118,7 +120,7 @@ def test_the_mean_intersection_over_union_is_that_of_all_images_together(classes
     classes[classes == 4] = 3  # and a target nowhere
     metrics = SegmentationMetrics(CLASSES)
     for part in (slice(0, 3), slice(3, 8)):
-        metrics.update(logits[part], classes[part])
+        metrics.update(logits[part], maps_of(classes[part]))
     predicted, known = logits.argmax(1), classes != VOID
     shares = []
     for number in range(4):
@@ -129,18 +131,19 @@ def test_the_mean_intersection_over_union_is_that_of_all_images_together(classes
     right = float(((predicted == classes) & known).sum() / known.sum())
     assert summary["test_pixel_accuracy"] == pytest.approx(100 * right, rel=1e-6)
     metrics.reset()
-    metrics.update(F.one_hot(classes.clamp(max=4), 5).permute(0, 3, 1, 2), classes)
+    metrics.update(F.one_hot(classes.clamp(max=4), 5).permute(0, 3, 1, 2), maps_of(classes))
     assert metrics.summary("val")["val_miou"] == 100
 
 
 def test_the_numbers_of_depth_are_over_all_pixels_with_depth() -> None:
-    depth = depths(5)
+    maps = torch.cat([torch.zeros(5, 2, 6, 7, dtype=torch.uint8), encode_depth(depths(5))], dim=1)
+    depth = depth_map(maps)
     factors = torch.rand(depth.shape, generator=torch.Generator().manual_seed(3)) * 1.5 + 0.4
     predicted = (depth * factors)[:, None]
     predicted[0, 0, 3, 3] = -depth[0, 3, 3]  # beyond every factor
     metrics = DepthMetrics()
     for part in (slice(0, 2), slice(2, 5)):
-        metrics.update(predicted[part], depth[part])
+        metrics.update(predicted[part], maps[part])
     pairs = [
         (p, d)
         for p, d in zip(predicted.flatten().tolist(), depth.flatten().tolist(), strict=True)
@@ -148,17 +151,33 @@ def test_the_numbers_of_depth_are_over_all_pixels_with_depth() -> None:
     ]
     ratios = [max(p / d, d / p) if p > 0 else float("inf") for p, d in pairs]
     expected = {
-        f"delta{power}": 100 * sum(ratio < 1.25**power for ratio in ratios) / len(pairs)
+        f"test_delta{power}": 100 * sum(ratio < 1.25**power for ratio in ratios) / len(pairs)
         for power in (1, 2, 3)
     }
-    expected["rms"] = (sum((p - d) ** 2 for p, d in pairs) / len(pairs)) ** 0.5
-    expected["rel"] = sum(abs(p - d) / d for p, d in pairs) / len(pairs)
-    assert metrics.compute() == pytest.approx(expected)
+    expected["test_rms"] = (sum((p - d) ** 2 for p, d in pairs) / len(pairs)) ** 0.5
+    expected["test_rel"] = sum(abs(p - d) / d for p, d in pairs) / len(pairs)
+    per_image = [reverse_huber(predicted[i : i + 1], depth[i : i + 1]) for i in range(5)]
+    expected["test_loss"] = float(torch.stack(per_image).mean())
+    assert metrics.summary("test") == pytest.approx(expected, rel=1e-5)
+
+
+def test_unknown_pixels_are_those_that_padding_adds() -> None:
+    padding = torch.zeros(1, 4, 2, 2, dtype=torch.uint8)
+    assert (class_map(padding) == VOID).all()
+    assert (depth_map(padding) == 0).all()
+
+
+def test_depth_survives_its_two_bytes() -> None:
+    depth = torch.rand(2, 3, 4, generator=torch.Generator().manual_seed(0)) * 15.9
+    found = depth_map(
+        torch.cat([torch.zeros(2, 2, 3, 4, dtype=torch.uint8), encode_depth(depth)], 1)
+    )
+    torch.testing.assert_close(found, depth, rtol=0, atol=1 / 8192)
 
 
 def test_logits_are_scaled_up_bilinearly() -> None:
     logits = noise(2, 3, 4, 4).detach()
-    assert upsample(logits, (4, 4)) is logits
+    assert torch.equal(upsample(logits, (4, 4)), logits)
     found = upsample(logits, (8, 8))
     # The second pixel of a side is a quarter of the way to the next one of the small map.
     expected = 0.75 * logits[..., 0, 0] + 0.25 * logits[..., 0, 1]

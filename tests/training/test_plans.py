@@ -4,6 +4,8 @@ Trainings of 4 workers with 4 images each in double precision, with momentum, we
 smoothing, stochastic depth, dropout, mixup, cutmix and noise on the images, under every plan, by
 real processes of gloo. Run as a program this prints the table for all of them.
 
+Dense tasks, whose losses are those of the workers, train on scenes.
+
 Each step is compared when it begins where the reference's did. After free steps rounding has grown:
 there the yardstick is what one unit in the last place of the first weights does to the reference.
 """
@@ -33,6 +35,8 @@ NORMS = (
     "bn", "sync_bn", "ghost_bn", "batch_renorm", "gn", "frn", "evonorm_b0", "evonorm_s0", "sn",
     "bgn", "gn_pn", "nf",
 )  # fmt: skip
+#: Normalizers and tasks: their losses are means over workers.
+DENSE = ("bn task=segment", "sn task=segment", "bn task=depth")
 #: Normalizers that are compared every day, under one plan of two devices; the others are slow.
 EVERYDAY = ("bn", "batch_renorm")
 EVERYDAY_PLAN = Plan(2, 1, 2)
@@ -43,7 +47,17 @@ CONTROL = 1e-4
 
 
 def cell_of(norm: str, stem_stride: int) -> Cell:
-    """The cell of one training; maps end at 1x1 with a stem of stride 2, at 2x2 without."""
+    """The cell of one training; maps end at 1x1 with a stem of stride 2, at 2x2 without.
+
+    The name of a normalizer may be followed by a task.
+    """
+    if " " in norm:
+        return cell(
+            *f"norm={norm}".split(), f"model.stem_stride={stem_stride}", "model.width=8",
+            "protocol=fixed_workers", "workers=4", f"batch={BATCH}", "precision=64-true",
+            f"recipe.images={STEPS * 4 * BATCH}", f"recipe.lr={LR}", f"recipe.lr_batch={4 * BATCH}",
+            "data.size=40", "data.val=0", "trainer=cpu", "trainer.chunk=1", "logger=none",
+        )  # fmt: skip
     model = "resnet18_cifar_v2" if norm == "nf" else "resnet18_cifar"
     own = {"ghost_bn": ["norm.ghost=2"], "batch_renorm": ["norm.start=0", "norm.r_open=0.5"]}
     return cell(
@@ -90,7 +104,11 @@ class Trainings:
         if key not in self.distances:
             if mode != "reference":
                 self(norm, "reference", REFERENCE, stem_stride)
-            group = [each for each in NORMS if (each in EVERYDAY) == everyday and able(each, plan)]
+            group = [
+                each
+                for each in (*NORMS, *DENSE)
+                if (each in EVERYDAY) == everyday and able(each, plan)
+            ]
             cells = {each: cell_of(each, stem_stride) for each in group}
             folder = self.folder / str(stem_stride)
             folder.mkdir(exist_ok=True)
@@ -108,11 +126,16 @@ def worst(steps: list[dict[str, float]]) -> float:
 
 
 PAIRS = slow_except(
-    [(norm, plan) for plan in PLANS[1:] for norm in NORMS if able(norm, plan)],
+    [(norm, plan) for plan in PLANS[1:] for norm in (*NORMS, *DENSE) if able(norm, plan)],
     [(norm, EVERYDAY_PLAN) for norm in EVERYDAY],
 )
 DEPENDENT = slow_except(
-    [norm for norm in NORMS if not normalizer(norm).worker_independent], EVERYDAY
+    [
+        norm
+        for norm in (*NORMS, *DENSE)
+        if not normalizer(norm.partition(" ")[0]).worker_independent
+    ],
+    EVERYDAY,
 )
 
 
@@ -144,10 +167,10 @@ def table(trainings: Trainings) -> Iterator[str]:
     yield f"{4} workers x {BATCH} images, peak learning rate {LR}, {STEPS} steps, fp64; by plan"
     yield "the worst of any step, that of the parameters after free steps, and that over the one of"
     yield "ulp: what one unit in the last place of the first weights does; control: no workers"
-    yield f"{'norm':<14}" + "".join(
+    yield f"{'norm':<16}" + "".join(
         f"{p.devices}x{p.per_forward}x{p.accumulation:<19}" for p in PLANS
     )
-    for norm in NORMS:
+    for norm in (*NORMS, *DENSE):
         moved = trainings(norm, "perturbed", REFERENCE, 1)[-1]["parameters"]
         control = worst(trainings(norm, "control", REFERENCE, 2)[:1])
         words = []
@@ -158,7 +181,7 @@ def table(trainings: Trainings) -> Iterator[str]:
             step = worst(trainings(norm, "restarted", plan, 2))
             free = trainings(norm, "free", plan, 1)[-1]["parameters"]
             words.append(f"{step:<8.1e}{free:.1e} {free / moved:<6.2g}")
-        yield f"{norm:<14}{''.join(words)}ulp {moved:.1e}  control {control:.1e}"
+        yield f"{norm:<16}{''.join(words)}ulp {moved:.1e}  control {control:.1e}"
 
 
 if __name__ == "__main__":

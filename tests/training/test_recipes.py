@@ -26,6 +26,7 @@ from support.commands import Command
 from support.slow import slow_except
 
 IMAGENET, CIFAR = 1_281_167, 50_000
+VOC, ADE20K, CITYSCAPES = 10_582, 20_210, 2_975
 ALL: set[str] = set(ROLES)
 
 
@@ -37,7 +38,7 @@ def recipe(name: str, **overrides: Any) -> Recipe:
 Rates = dict[float | None, float]
 
 
-def tenths(lr: float, *epochs: int, start: float = 0.0) -> Rates:
+def tenths(lr: float, *epochs: float, start: float = 0.0) -> Rates:
     """`lr` from `start` on, a tenth of it after the first of `epochs`, and so on to the end."""
     rates: Rates = {start + 0.01: lr, epochs[0] - 0.1: lr, None: lr / 10 ** len(epochs)}
     return rates | {epoch + 0.01: lr / 10**number for number, epoch in enumerate(epochs, 1)}
@@ -73,6 +74,10 @@ PAPERS: dict[str, tuple[int, dict[int, Rates]]] = {
         {768: {0: 0, 5.01: LR * SMALL**2, 7.21: LR * SMALL**3, 24.01: LR * SMALL**10}}),
     "pn_cifar": (CIFAR, {128: {0: 0, **tenths(0.1, 80, 120, start=5)}}),
     "sn_resnet": (IMAGENET, {b: tenths(lr, 30, 60, 90) for b, lr in SWITCHABLE.items()}),
+    # 30,000 steps, 100,000 steps, 700 epochs of (8, 1).
+    "nf_voc": (VOC, {16: tenths(0.003, 31.769, 40.846)}),
+    "sn_ade20k": (ADE20K, {16: {0: 0.02, 39.588: 0.02 * 0.5**0.9, None: 0}}),
+    "sn_cityscapes": (CITYSCAPES, {8: {0: 0.01, 350: 0.01 * 0.5**0.9, None: 0}}),
 }  # fmt: skip
 #: Optimizer, momentum, Nesterov's form, weight decay, and the roles that it pulls on.
 PULLS: dict[str, tuple[str, float, bool, float, set[str]]] = {
@@ -90,12 +95,16 @@ PULLS: dict[str, tuple[str, float, bool, float, set[str]]] = {
     "pn_efficientnet": ("RMSpropTF", 0.9, False, 1e-5, {"weight", "bias", "proxy"}),
     "pn_cifar": ("SGD", 0.9, False, 1e-4, ALL),
     "sn_resnet": ("SGD", 0.9, False, 1e-4, ALL),
+    "nf_voc": ("SGD", 0.9, True, 5e-5, {"weight"}),
+    "sn_ade20k": ("SGD", 0.9, False, 1e-4, {"weight"}),
+    "sn_cityscapes": ("SGD", 0.9, False, 1e-4, {"weight"}),
 }
 
 
 def test_every_recipe_of_a_paper_that_gives_one_is_here() -> None:
     ours = {
         "demo",
+        "dense",
         "onecycle",
         "sn_rmsprop",
         "four_things_caltech",

@@ -284,7 +284,7 @@ def test_without_a_hold_out_there_is_no_validation() -> None:
 )
 def test_the_final_loss_is_that_of_the_end(per_epoch: int, steps: int, last: int) -> None:
     """Of the last epoch, or of a tenth of all steps where an epoch is longer."""
-    metrics = StepMetrics(steps, per_epoch, global_batch=4)
+    metrics = StepMetrics(steps, per_epoch, global_batch=4, score="top1")
     metrics.add([(9.0, 0.0)] * (steps - last) + [(1.0, 2.0)] * last)
     assert metrics.final_means() == (1.0, 50.0)
 
@@ -564,6 +564,6 @@ def test_checkpoints_of_older_versions_are_read(tmp_path: Path) -> None:
     torch.save(older, tmp_path / CHECKPOINT)
     state = checkpoint.load_state(tmp_path / CHECKPOINT)
     assert state == {**same, "pending": [(2.3, 4.0)], "first_step": 3}
-    begun = checkpoint.begin_run(state)
+    begun = checkpoint.begin_run(state, nn.Identity())
     assert (begun["pending"], begun["first_step"]) == ([], 7)
     assert (checkpoint.is_new_run(begun), checkpoint.is_new_run(state)) == (True, False)

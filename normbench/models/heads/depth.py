@@ -1,4 +1,5 @@
-"""Up-projection: maps (N, C, h, w) -> depth (N, 1, 16 h, 16 w) (Laina et al. 2016)."""
+"""Up-projections: maps (N, C, h, w) -> depth, in the paper (N, 1, 16 h, 16 w) (Laina et al.
+2016)."""
 
 from itertools import pairwise
 
@@ -33,11 +34,11 @@ class UpProjection(nn.Module):
 
 
 class DepthHead(nn.Sequential):
-    """A normalized 1x1 convolution to half of the channels, four up-projections that halve them,
-    and a 3x3 to depth."""
+    """A normalized 1x1 convolution to half of the channels, up-projections that halve them, four in
+    the paper, and a 3x3 to depth."""
 
-    def __init__(self, norm: Normalizer, channels: int) -> None:
-        widths = [channels // 2**power for power in range(1, 6)]
+    def __init__(self, norm: Normalizer, channels: int, projections: int = 4) -> None:
+        widths = [channels // 2**power for power in range(1, projections + 2)]
         super().__init__(
             convolution(norm, Conv(channels, widths[0], 1), bias=False),
             norm.layer(widths[0], None),

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from torch import Tensor, nn
 
 from normbench.models.blocks import Conv, convolution
+from normbench.models.dropout import Dropout
 from normbench.norms.base.layer import Normalizer
 
 FCN_WIDTH = 256
@@ -68,6 +69,6 @@ class AuxiliaryHead(nn.Sequential):
         super().__init__(
             convolution(norm, Conv(channels, width), bias=False),
             norm.layer(width, "relu"),
-            nn.Dropout2d(0.1),
+            Dropout(0.1, whole_maps=True),
             nn.Conv2d(width, classes, 1),
         )

@@ -1,5 +1,5 @@
-"""Losses by worker and metrics of tasks other than classification.
+"""What a network predicts: one module for each task of conf/task/.
 
-`segment` is semantic segmentation, `depth` the estimation of depth. Images (N, ...) of a forward
-pass belong to workers as everywhere: image k to worker k mod W (`normbench.norms.workers`).
+`task` says what the others have in common. Losses are those of the workers: image k of a forward
+pass belongs to worker k mod W (`normbench.norms.workers`).
 """

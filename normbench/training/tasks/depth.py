@@ -1,11 +1,74 @@
-"""Estimation of depth: the reverse Huber loss of each worker, and five numbers."""
+"""Estimation of depth: a distance for every pixel."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
-from torch import Tensor
-from torchmetrics import Metric
+from pydantic import PositiveInt
+from torch import Tensor, nn
+from torchmetrics import MeanMetric, Metric
 
-#: Bounds of the ratio of prediction and truth (Eigen et al. 2014).
+from normbench.data.dataset import Dataset
+from normbench.data.maps import DEPTH, depth_map
+from normbench.models.backbone import backbone
+from normbench.models.dense_network import DenseNetwork
+from normbench.models.heads.depth import DepthHead
+from normbench.norms.base.layer import Normalizer
+from normbench.records.history import CurveRecord
+from normbench.training.regularization import Regularization
+from normbench.training.tasks.pictures import shade_depth, side_by_side
+from normbench.training.tasks.task import Task
+
+#: Bound of the ratio of prediction and depth, and its powers (Eigen et al. 2014).
 DELTA = 1.25
+
+
+@dataclass(frozen=True)
+class Depth(Task):
+    """Images (N, C, H, W) -> depth (N, 1, H, W).
+
+    Args:
+        output_stride: side of an image over that of the last maps.
+        projections: up-projections of the head, each of which doubles the side.
+    """
+
+    output_stride: PositiveInt
+    projections: PositiveInt
+
+    metric = "rms"
+    score = "delta1"
+    maps = (DEPTH, DEPTH + 1)
+
+    def build_network(self, classifier: nn.Module, norm: Normalizer, data: Dataset) -> nn.Module:
+        network = backbone(classifier, data.image_shape, self.output_stride)
+        return DenseNetwork(network, DepthHead(norm, network.channels[-1], self.projections))
+
+    def loss(
+        self,
+        output: Tensor,
+        targets: Sequence[Tensor],
+        reg: Regularization,  # noqa: ARG002 (nothing of it concerns depth)
+        workers: int,
+    ) -> Tensor:
+        (maps,) = targets
+        return reverse_huber(output, depth_map(maps), workers)
+
+    def score_input(self, output: Tensor, target: Tensor) -> Tensor:
+        depth = depth_map(target)
+        known = (depth > 0).flatten(1).sum(1)
+        return (_factor(output[:, 0], depth) < DELTA).flatten(1).sum(1) / known.clamp(min=1)
+
+    def scores(self, inputs: Tensor, labels: Tensor) -> Tensor:  # noqa: ARG002 (labels of images)
+        return inputs
+
+    def draw(self, images: Tensor, target: Tensor, output: Tensor) -> Tensor:
+        depth = depth_map(target)
+        farthest = float(depth.max())
+        pair = (depth, output[:, 0])
+        return side_by_side(images, *(shade_depth(each, farthest) for each in pair))
+
+    def split_metrics(self, data: Dataset) -> "DepthMetrics":  # noqa: ARG002 (of any data)
+        return DepthMetrics()
 
 
 def reverse_huber(predicted: Tensor, depth: Tensor, workers: int = 1) -> Tensor:
@@ -34,9 +97,15 @@ def reverse_huber(predicted: Tensor, depth: Tensor, workers: int = 1) -> Tensor:
     return (losses.sum(dim=(0, 2, 3)) / pixels.clamp(min=1)).mean()
 
 
-class DepthMetrics(Metric):
-    """Shares of pixels within factors of 1.25, 1.25^2 and 1.25^3, root mean squared and relative
-    error, over all pixels with depth of a split (Eigen et al. 2014; Brock et al. 2021, table 7)."""
+def _factor(predicted: Tensor, depth: Tensor) -> Tensor:
+    """Return the larger of the ratios of prediction and depth; infinite where depth is unknown."""
+    # A prediction of 0 or below is beyond every factor.
+    ratio = predicted.clamp(min=torch.finfo(predicted.dtype).tiny) / depth
+    return torch.maximum(ratio, 1 / ratio)
+
+
+class PixelSums(Metric):
+    """Sums over the pixels with depth of a split, in double precision."""
 
     sums: Tensor  # of the three shares, of squared and of relative errors
     pixels: Tensor
@@ -47,26 +116,53 @@ class DepthMetrics(Metric):
         self.add_state("pixels", torch.zeros((), dtype=torch.int64), dist_reduce_fx="sum")
 
     def update(self, predicted: Tensor, depth: Tensor) -> None:
-        """Count the pixels of predictions (N, 1, H, W) and depths (N, H, W)."""
+        """Count the pixels of predictions (N, H, W) and depths (N, H, W)."""
         known = depth > 0
-        found, true = predicted[:, 0][known].double(), depth[known].double()
-        # A prediction below 0 is beyond every factor.
-        factor = torch.maximum(found / true, true / found.clamp(min=1e-9))
+        predicted, depth = predicted[known].double(), depth[known].double()
+        factor = _factor(predicted, depth)
         values = [
             *(factor < DELTA**power for power in (1, 2, 3)),
-            (found - true) ** 2,
-            (found - true).abs() / true,
+            (predicted - depth) ** 2,
+            (predicted - depth).abs() / depth,
         ]
         self.sums += torch.stack([each.double().sum() for each in values])
         self.pixels += known.sum()
 
-    def compute(self) -> dict[str, float]:
-        """Return the shares in percent and the errors, without a name of the split."""
-        first, second, third, squared, relative = (self.sums / self.pixels).tolist()
+    def compute(self) -> Tensor:
+        """Return the means."""
+        return self.sums / self.pixels
+
+
+class DepthMetrics(nn.Module):
+    """Shares of pixels within factors of 1.25, 1.25^2 and 1.25^3, root mean squared and relative
+    error, over all pixels with depth of a split (Eigen et al. 2014; Brock et al. 2021, table 7).
+
+    The loss is the mean over images of the reverse Huber loss of each.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.means, self.loss = PixelSums(), MeanMetric()
+
+    def reset(self) -> None:
+        """Forget all images."""
+        self.means.reset()
+        self.loss.reset()
+
+    def update(self, output: Tensor, target: Tensor) -> None:
+        """Count the pixels of predictions (N, 1, H, W) and maps (N, T, H, W)."""
+        predicted, depth = output.float(), depth_map(target)  # half precision under autocast
+        self.means.update(predicted[:, 0], depth)
+        self.loss.update(reverse_huber(predicted, depth, workers=len(depth)), len(depth))
+
+    def summary(self, split: str) -> CurveRecord:
+        """Return the shares in percent, the errors and the loss, named after the `split`."""
+        first, second, third, squared, relative = self.means.compute().tolist()
         return {
-            "delta1": 100 * first,
-            "delta2": 100 * second,
-            "delta3": 100 * third,
-            "rms": squared**0.5,
-            "rel": relative,
+            f"{split}_delta1": 100 * first,
+            f"{split}_delta2": 100 * second,
+            f"{split}_delta3": 100 * third,
+            f"{split}_rms": squared**0.5,
+            f"{split}_rel": relative,
+            f"{split}_loss": float(self.loss.compute()),
         }

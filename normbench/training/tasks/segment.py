@@ -1,11 +1,82 @@
-"""Semantic segmentation: the loss of each worker, and the mean intersection over union."""
+"""Semantic segmentation: a class for every pixel."""
 
-import torch
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from pydantic import PositiveFloat, PositiveInt
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torchmetrics import MeanMetric
 from torchmetrics.classification import MulticlassAccuracy, MulticlassJaccardIndex
 
-VOID = 255  # class of pixels that count nowhere
+from normbench.data.dataset import Dataset
+from normbench.data.maps import CLASS, VOID, class_map
+from normbench.models.backbone import backbone
+from normbench.models.dense_network import DenseNetwork
+from normbench.models.heads.segmentation import AuxiliaryHead, DeepLabV2Head, FcnHead
+from normbench.norms.base.layer import Normalizer
+from normbench.records.history import CurveRecord
+from normbench.training.regularization import Regularization
+from normbench.training.tasks.pictures import color_classes, side_by_side
+from normbench.training.tasks.task import Task
+
+
+@dataclass(frozen=True)
+class Segment(Task):
+    """Images (N, C, H, W) -> logits (N, classes, H, W).
+
+    Args:
+        head: fcn or deeplab_v2 (`normbench.models.heads.segmentation`).
+        width: channels of the head's convolutions; deeplab_v2 has none.
+        dilation: of the 3x3 convolutions of the fcn head.
+        output_stride: side of an image over that of the last maps.
+        auxiliary: weight of the loss of a second head on the last but one stage; null: none.
+    """
+
+    head: Literal["fcn", "deeplab_v2"]
+    width: PositiveInt
+    dilation: PositiveInt
+    output_stride: PositiveInt
+    auxiliary: PositiveFloat | None
+
+    metric = "miou"
+    score = "pixel_accuracy"
+    maps = (CLASS,)
+
+    def build_network(self, classifier: nn.Module, norm: Normalizer, data: Dataset) -> nn.Module:
+        network = backbone(classifier, data.image_shape, self.output_stride)
+        *_, before, channels = network.channels
+        head: nn.Module = DeepLabV2Head(channels, data.classes)
+        if self.head == "fcn":
+            head = FcnHead(norm, channels, data.classes, self.width, self.dilation)
+        second = None if self.auxiliary is None else AuxiliaryHead(norm, before, data.classes)
+        return DenseNetwork(network, head, second)
+
+    def loss(
+        self, output: Tensor, targets: Sequence[Tensor], reg: Regularization, workers: int
+    ) -> Tensor:
+        (maps,) = targets
+        classes, smoothing = class_map(maps), reg.label_smoothing
+        if self.auxiliary is None:
+            return segmentation_loss(output, classes, workers, smoothing)
+        first, second = output.chunk(2, dim=1)
+        of_second = segmentation_loss(second, classes, workers, smoothing)
+        return segmentation_loss(first, classes, workers, smoothing) + self.auxiliary * of_second
+
+    def score_input(self, output: Tensor, target: Tensor) -> Tensor:
+        first = output if self.auxiliary is None else output.chunk(2, dim=1)[0]
+        return share_of_right_pixels(first, class_map(target))
+
+    def scores(self, inputs: Tensor, labels: Tensor) -> Tensor:  # noqa: ARG002 (labels of images)
+        return inputs
+
+    def draw(self, images: Tensor, target: Tensor, output: Tensor) -> Tensor:
+        classes = (class_map(target), output.argmax(1))
+        return side_by_side(images, *map(color_classes, classes))
+
+    def split_metrics(self, data: Dataset) -> "SegmentationMetrics":
+        return SegmentationMetrics(data.classes)
 
 
 def segmentation_loss(
@@ -30,39 +101,47 @@ def segmentation_loss(
     return (sums / pixels.clamp(min=1)).mean()
 
 
+def share_of_right_pixels(logits: Tensor, classes: Tensor) -> Tensor:
+    """Return for each image the share (N,) of its pixels, without void ones, that are right.
+
+    An image of void pixels alone has none.
+    """
+    known = classes != VOID
+    right = (logits.argmax(1) == classes) & known
+    return right.flatten(1).sum(1) / known.flatten(1).sum(1).clamp(min=1)
+
+
 class SegmentationMetrics(nn.Module):
     """Mean intersection over union and accuracy of the pixels of a split, without void ones.
 
     The union and intersection of a class are those of all images together, and classes that occur
-    neither in targets nor in predictions are left out of the mean, as in Pascal VOC.
+    neither in targets nor in predictions are left out of the mean, as in Pascal VOC. The loss is
+    the mean over images of the mean cross-entropy over an image's pixels.
     """
 
     def __init__(self, classes: int) -> None:
         super().__init__()
         self.miou = MulticlassJaccardIndex(classes, ignore_index=VOID)
         self.accuracy = MulticlassAccuracy(classes, average="micro", ignore_index=VOID)
+        self.loss = MeanMetric()
 
     def reset(self) -> None:
         """Forget all images."""
-        self.miou.reset()
-        self.accuracy.reset()
+        for metric in self.children():
+            metric.reset()  # type: ignore[operator]
 
-    def update(self, logits: Tensor, classes: Tensor) -> None:
-        """Count the pixels of logits (N, classes, H, W) and classes (N, H, W)."""
+    def update(self, output: Tensor, target: Tensor) -> None:
+        """Count the pixels of logits (N, classes, H, W) and maps (N, T, H, W)."""
+        logits, classes = output.float(), class_map(target)  # half precision under autocast
         predicted = logits.argmax(1)
         self.miou.update(predicted, classes)
         self.accuracy.update(predicted, classes)
+        self.loss.update(segmentation_loss(logits, classes, workers=len(logits)), len(logits))
 
-    def summary(self, split: str) -> dict[str, float]:
-        """Return both in percent, named after the `split`."""
+    def summary(self, split: str) -> CurveRecord:
+        """Return both in percent and the loss, named after the `split`."""
         return {
             f"{split}_miou": 100 * float(self.miou.compute()),
             f"{split}_pixel_accuracy": 100 * float(self.accuracy.compute()),
+            f"{split}_loss": float(self.loss.compute()),
         }
-
-
-def upsample(logits: Tensor, size: tuple[int, int]) -> Tensor:
-    """Return logits (N, classes, h, w) at `size` (H, W), bilinearly, as FCN and DeepLab do."""
-    if logits.shape[2:] == torch.Size(size):
-        return logits
-    return F.interpolate(logits, size, mode="bilinear", align_corners=False)

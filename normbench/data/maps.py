@@ -1,0 +1,36 @@
+"""Maps of targets: bytes that travel behind the channels of an image.
+
+The images of a dense task have a class, an instance or a depth for every pixel. These are further
+channels of the image, so that whatever crops and flips the image does so with them. In all of them
+0 says that nothing is known, so that the pixels which padding adds count in no loss:
+
+    0       class, plus 1
+    1       instance, as a number
+    2, 3    depth in units of `DEPTH_UNIT`, its higher byte first
+
+A data set has the first of these channels that it needs.
+"""
+
+import torch
+from torch import Tensor
+
+VOID = 255  # class of pixels that count nowhere
+DEPTH_UNIT = 1 / 4096  # exact in fp32; the largest depth is 16
+CLASS, INSTANCE, DEPTH = 0, 1, 2
+
+
+def class_map(maps: Tensor) -> Tensor:
+    """Return the classes (N, H, W) int64 in maps (N, T, H, W) uint8; unknown ones are `VOID`."""
+    return (maps[:, CLASS] - 1).long()  # bytes wrap: 0 becomes 255
+
+
+def depth_map(maps: Tensor) -> Tensor:
+    """Return the depth (N, H, W) fp32 in maps (N, T, H, W) uint8; unknown ones are 0."""
+    high, low = maps[:, DEPTH].float(), maps[:, DEPTH + 1].float()
+    return (256 * high + low) * DEPTH_UNIT
+
+
+def encode_depth(depth: Tensor) -> Tensor:
+    """Return depth (N, H, W) fp32, below 16, as two channels of bytes (N, 2, H, W)."""
+    units = (depth / DEPTH_UNIT).round().long()
+    return torch.stack([units >> 8, units & 255], dim=1).to(torch.uint8)

@@ -1,0 +1,187 @@
+"""Data sets with a class for every pixel, read from small files in their real formats."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from PIL import Image
+
+from normbench.catalog import dataset
+from normbench.data.cityscapes import NUMBERS
+from normbench.data.counter_rng import Draws
+from normbench.data.labelled_photographs import MEAN, LabelledPhotographs
+from normbench.data.maps import VOID, class_map
+from normbench.data.reading import open_splits, read_images
+from normbench.errors import BadInput
+from support.dataset_files import (
+    ADDED,
+    TRAINED,
+    ade20k,
+    cityscapes,
+    pascal_voc,
+    stripes,
+    write_map,
+)
+
+SIDE = 24
+
+
+#: Writer, training and test images, and the classes of the first training image.
+DATA: dict[str, tuple[Callable[[Path], dict[str, Any]], int, int, list[int]]] = {
+    "pascal_voc": (pascal_voc, 12, 1, [0, 20, VOID]),
+    "ade20k": (ade20k, 10, 1, [VOID, 0, 149]),
+    "cityscapes": (cityscapes, 12, 1, [0, 18, VOID]),
+}
+
+
+@pytest.mark.parametrize("name", DATA)
+def test_images_come_with_the_classes_of_their_files(name: str, tmp_path: Path) -> None:
+    write, train, test, classes = DATA[name]
+    data: Any = dataset(name, **write(tmp_path))
+    splits, loader = open_splits(data, "auto")
+    assert loader == "torch"
+    assert [len(split.labels) for split in splits] == [train, 0, test]
+    assert data.sizes == (train, 0, test)
+    read = read_images(data, splits.train, torch.arange(train), None)
+    assert read.shape == (train, 4, SIDE, SIDE)
+    # The window is wider than a map is high: void above and below, and three columns cut off.
+    found = class_map(read[:, 3:])[0]
+    expected = np.array(classes).repeat(10)[3:27]
+    assert found[12].tolist() == expected.tolist()
+    assert (found[:2] == VOID).all()
+    assert (found[-2:] == VOID).all()
+    assert read[0, :3, 0, 0].tolist() == [round(255 * value) for value in MEAN]
+    assert int(class_map(read[:, 3:]).unique()[-2]) < data.classes
+
+
+def test_sbd_adds_what_is_not_tested_and_replaces_no_map(tmp_path: Path) -> None:
+    data: Any = dataset("pascal_voc", **pascal_voc(tmp_path))
+    train, test = data.load()
+    assert [path.stem for path in train.images] == [*TRAINED, *ADDED]
+    assert [path.suffix for path in train.maps] == [".png"] * 10 + [".mat"] * 2
+    assert [path.stem for path in test.images] == ["t"]
+    read = read_images(data, train, torch.tensor([10]), None)
+    assert {*class_map(read[:, 3:]).unique().tolist()} == {0, 7, VOID}
+    alone: Any = dataset("pascal_voc", **pascal_voc(tmp_path), train="train")
+    assert [path.stem for path in alone.load()[0].images] == TRAINED
+
+
+def test_every_class_of_cityscapes_is_read() -> None:
+    assert len(NUMBERS) == 19
+    assert len({*NUMBERS}) == 19
+
+
+class Plain(LabelledPhotographs):
+    """Maps whose bytes are as they are."""
+
+    classes = 250
+
+    def read_classes(self, path: Path) -> NDArray[np.uint8]:
+        return np.array(Image.open(path))
+
+    def load(self) -> Any:
+        raise NotImplementedError
+
+
+def positions(tmp_path: Path, **options: Any) -> Any:
+    """A split of one smooth image, whose map says where each pixel comes from."""
+    from normbench.data.labelled_photographs import LabelledSplit
+
+    rows, columns = np.mgrid[0:100, 0:120].astype(np.uint8)
+    image = np.stack([rows, columns, rows], axis=2)
+    Image.fromarray(image).save(tmp_path / "image.png")
+    Image.fromarray(rows + 1).save(tmp_path / "map.png")
+    data = Plain(**{"size": 40, "flip": False, **options})
+    return LabelledSplit([tmp_path / "image.png"], [tmp_path / "map.png"], data)
+
+
+def test_training_windows_are_scaled_with_their_maps(tmp_path: Path) -> None:
+    split = positions(tmp_path)
+    steps = set()
+    for image in range(40):
+        draws = Draws(0, 0, torch.tensor([image]))
+        (window,) = split.read(torch.tensor([0]), draws)
+        row, classes = window[0, :, 20].int(), window[3, :, 20].int()
+        # Image and map come from the same places, as far as a pixel of the source allows.
+        assert (row - (classes - 1)).abs().max() <= 1
+        steps.add(round(40 / max(1, int(row[-1] - row[0])), 1))
+    assert min(steps) < 0.7
+    assert max(steps) > 1.6  # factors from 0.5 to 2
+
+
+def test_a_window_depends_on_seed_epoch_and_image_alone(tmp_path: Path) -> None:
+    split = positions(tmp_path)
+    index = torch.tensor([0])
+    first = split.read(index, Draws(0, 0, torch.tensor([5])))
+    both = split.read(torch.tensor([0, 0]), Draws(0, 0, torch.tensor([9, 5])))
+    assert torch.equal(first[0], both[1])
+    assert not torch.equal(first, split.read(index, Draws(0, 1, torch.tensor([5]))))
+
+
+def test_small_images_are_padded_by_void(tmp_path: Path) -> None:
+    split = positions(tmp_path, size=150, scales=(0.5, 0.5))
+    places = set()
+    for image in range(20):
+        (window,) = split.read(torch.tensor([0]), Draws(0, 0, torch.tensor([image])))
+        known = window[3] > 0
+        assert int(known.sum()) == 50 * 60
+        assert (window[0][~known] == round(255 * MEAN[0])).all()
+        places.add(int(known.any(1).nonzero()[0, 0]))
+    assert len(places) > 5
+
+
+@pytest.mark.parametrize(
+    ("name", "damage", "says"),
+    [
+        ("pascal_voc", "VOCdevkit/VOC2012/ImageSets/Segmentation/val.txt", "cannot be read"),
+        ("pascal_voc", "benchmark_RELEASE/dataset/train.txt", "get VOCtrainval_11-May-2012.tar"),
+        ("pascal_voc", "benchmark_RELEASE/dataset/cls/c0.mat", "is no map of SBD"),
+        ("pascal_voc", "VOCdevkit/VOC2012/JPEGImages/a0.jpg", r"a0\.jpg is missing"),
+        ("ade20k", "ADEChallengeData2016/annotations/training/ADE_a0.png", "is no map of classes"),
+        ("ade20k", "ADEChallengeData2016/images/validation/ADE_t.jpg", "has no images"),
+        ("cityscapes", "leftImg8bit/val/lindau/lindau_12_leftImg8bit.png", "has no CITY/"),
+        ("cityscapes", "gtFine/train/ulm/ulm_6_gtFine_labelIds.png", "is no map of classes"),
+    ],
+)
+def test_a_missing_file_is_named(name: str, damage: str, says: str, tmp_path: Path) -> None:
+    data: Any = dataset(name, **DATA[name][0](tmp_path))
+    (tmp_path / damage).unlink()
+    with pytest.raises(BadInput, match=says):
+        split = open_splits(data, "torch")[0].train
+        read_images(data, split, torch.arange(len(split.labels)), None)
+
+
+@pytest.mark.parametrize("name", DATA)
+def test_official_numbers_of_images_are_required(name: str, tmp_path: Path) -> None:
+    data: Any = dataset(name, **{**DATA[name][0](tmp_path), "verify": True})
+    with pytest.raises(BadInput, match=r"images, .* \(data.verify=false takes it as it is\)"):
+        data.load()
+    assert data.sizes[2] == {"pascal_voc": 1449, "ade20k": 2000, "cityscapes": 500}[name]
+
+
+def test_a_class_that_the_data_set_lacks_is_refused(tmp_path: Path) -> None:
+    data: Any = dataset("ade20k", **ade20k(tmp_path))
+    path = tmp_path / "ADEChallengeData2016/annotations/training/ADE_a0.png"
+    write_map(path, stripes([0, 151]))
+    with pytest.raises(BadInput, match=r"ADE_a0\.png has a class 150, and the data set has 150"):
+        data.read_classes(path)
+
+
+def test_image_and_map_of_different_sizes_are_refused(tmp_path: Path) -> None:
+    data: Any = dataset("ade20k", **ade20k(tmp_path))
+    path = tmp_path / "ADEChallengeData2016/annotations/training/ADE_a0.png"
+    write_map(path, stripes([0, 1])[:-1])
+    with pytest.raises(BadInput, match=r"ADE_a0\.png has 30x19 pixels and .*ADE_a0\.jpg 30x20"):
+        read_images(data, data.load()[0], torch.tensor([0]), None)
+
+
+def test_files_are_read_in_memory_by_no_loader(tmp_path: Path) -> None:
+    data: Any = dataset("ade20k", **ade20k(tmp_path))
+    with pytest.raises(BadInput, match="loader=memory: images of Ade20k are read from their files"):
+        open_splits(data, "memory")
+    with pytest.raises(BadInput, match="loader=ffcv: Ade20k is read from its own files"):
+        open_splits(data, "ffcv")
