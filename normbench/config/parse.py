@@ -103,7 +103,7 @@ def parse_numbers(protocol: str, numbers: Mapping[str, Any], task: Choice) -> di
     batch = require_whole("batch", numbers["batch"])
     workers, typed = numbers["workers"], numbers["global_batch"]
     if protocol == "fixed_global_batch" and typed is None:
-        typed = require_whole("task.global_batch", task.options["global_batch"])
+        typed = require_whole("task.global_batch", task.options.get("global_batch"))
     workers, global_batch = derive_workers(protocol, batch, workers, typed)
     seed = require_whole("seed", numbers["seed"])
     return {"batch": batch, "workers": workers, "global_batch": global_batch, "seed": seed}

@@ -1,21 +1,21 @@
 """Maps of targets: bytes that travel behind the channels of an image.
 
 The images of a dense task have a class, an instance or a depth for every pixel. These are further
-channels of the image, so that whatever crops and flips the image does so with them. In all of them
-0 says that nothing is known, so that the pixels which padding adds count in no loss:
+channels of the image, so that whatever crops and flips the image does so with them. Padding adds
+zeros, and a class or depth of 0 is unknown, so that these pixels count in no loss:
 
     0       class, plus 1
-    1       instance, as a number
+    1       number of the instance; 0 belongs to none
     2, 3    depth in units of `DEPTH_UNIT`, its higher byte first
 
-A data set has the first of these channels that it needs.
+A data set has the channels up to the last one that it needs: classes alone are one, depth is four.
 """
 
 import torch
 from torch import Tensor
 
 VOID = 255  # class of pixels that count nowhere
-DEPTH_UNIT = 1 / 4096  # exact in fp32; the largest depth is 16
+DEPTH_UNIT = 1 / 4096  # exact in fp32; depth is below 16
 CLASS, INSTANCE, DEPTH = 0, 1, 2
 
 

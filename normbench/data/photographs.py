@@ -88,7 +88,7 @@ def decode(path: str) -> Image.Image:
         with Image.open(path) as image:
             return image.convert("RGB")
     except FileNotFoundError:
-        raise BadInput(f"{path} is missing: it was there when its folder was listed") from None
+        raise BadInput(f"{path} is missing, though its folder or a list has it") from None
     # Pillow's readers raise whatever a damaged file leads them to, struct.error and others.
     except Exception as error:
         raise BadInput(

@@ -7,7 +7,7 @@ is another one in every epoch; the scenes of an evaluation are always the same.
 from dataclasses import dataclass, replace
 
 import torch
-from pydantic import NonNegativeFloat, PositiveInt
+from pydantic import NonNegativeFloat, NonNegativeInt, PositiveInt
 from torch import Tensor
 
 from normbench.data.augment import contrast, crop, noise
@@ -59,6 +59,8 @@ class ScatteredDigits(Dataset):
         noise: standard deviation of Gaussian noise; black is 0, white 1.
         contrast: standard deviation of the logarithm of a factor by which each scene is multiplied;
             null: all scenes have the same contrast.
+        padding: pixels around a training scene, black and void, before a random window of the old
+            size is cut; 0 takes the scene as it is.
     """
 
     scenes: PositiveInt = 4000
@@ -66,6 +68,7 @@ class ScatteredDigits(Dataset):
     size: PositiveInt = 64
     noise: NonNegativeFloat = 0.2
     contrast: NonNegativeFloat | None = None
+    padding: NonNegativeInt = 0
 
     classes = 11  # the background and ten digits
     maps = 4
@@ -105,7 +108,7 @@ class ScatteredDigits(Dataset):
         )
 
     def augment(self, images: Tensor, draws: Draws) -> Tensor:
-        return crop(images, draws, 0, self.side)
+        return crop(images, draws, 0 if self.side else self.padding, self.side)
 
     def train_input(self, images: Tensor, draws: Draws) -> Tensor:
         images = noise(images / 255, draws, self.noise)

@@ -236,7 +236,7 @@ class Costs:
             macs=info.trained_macs,
             dense=dense,
             macs_evaluated=info.macs,
-            worker_independent=info.worker_independent,
+            worker_independent=experiment.is_worker_independent(info),
             rate=self.rates.find(cell, dense),
         )
 
@@ -264,12 +264,13 @@ def _training_length(experiment: Experiment, images: int) -> tuple[int, int]:
     """Return the optimizer steps of a training and its epochs, counting the last one if begun.
 
     Steps that another run has taken, by init_from=RUN@EPOCH, are not taken again, unless this run
-    takes only some parameters from it.
+    takes only some parameters from it, as a dense task may from a classifier.
     """
     cell = experiment.cell
     per_epoch = images // cell.global_batch
     steps = experiment.recipe.count_steps(images, cell.global_batch)
-    epoch = "" if cell.init_only else (cell.init_from or "").rpartition("@")[2]
+    begins_anew = cell.init_only or not experiment.task.by_image
+    epoch = "" if begins_anew else (cell.init_from or "").rpartition("@")[2]
     left = max(0, steps - per_epoch * int(epoch)) if epoch.isdecimal() else steps
     return left, -(-left // per_epoch)
 

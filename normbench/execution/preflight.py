@@ -102,12 +102,12 @@ class _Checks:
         if on_this_machine:
             require_cuda_graph(cell, changes_every_step=info.changes_every_step)
         return CellCheck(
-            worker_independent=info.worker_independent and not experiment.task.loss_by_worker,
+            worker_independent=experiment.is_worker_independent(info),
             # Both compute statistics of whatever images one forward pass has.
             single_pass=info.whole_step or info.has_library_batch_norm,
             unstackable=self._explain_unstackable(experiment, info),
             coverage=f"{describe_pair(cell)}: {info.coverage}" if info.is_library_model else "",
-            network_fields=experiment.network_row_fields(),
+            network_fields=experiment.network_row_fields(info),
         )
 
     def _count_images(self, experiment: Experiment) -> tuple[int, int]:

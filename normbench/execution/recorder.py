@@ -17,7 +17,7 @@ from normbench.records.probes import Record, append_epoch
 from normbench.results import PREDICTIONS
 from normbench.training.training import Listener, Training
 
-ENLARGED = 3  # times the side of a pixel
+WIDTH = 600  # of pictures, about; larger ones keep their size
 
 Report = Callable[[Any], None]  # sends a progress message to the scheduler
 
@@ -77,9 +77,9 @@ class Recorder(Listener):
     def on_picture(self, picture: Tensor) -> None:
         """Write a picture of predictions, enlarged, and send it to W&B."""
         image = Image.fromarray(picture.permute(1, 2, 0).numpy())
-        image = image.resize(
-            (ENLARGED * image.width, ENLARGED * image.height), Image.Resampling.NEAREST
-        )
+        factor = max(1, WIDTH // image.width)
+        size = (factor * image.width, factor * image.height)
+        image = image.resize(size, Image.Resampling.NEAREST)
         image.save(self.folder / PREDICTIONS)
         self.mirror.log_image("predictions", image)
 

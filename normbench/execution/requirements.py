@@ -22,29 +22,41 @@ def require_task(experiment: Experiment) -> None:
         BadInput: no run of this task can use an option.
     """
     cell, task, reg = experiment.cell, experiment.task, experiment.reg
+    fitting = "task=segment" if experiment.data.maps else "task=classify"
     if not set(task.maps) <= set(range(experiment.data.maps)):
         raise BadInput(
             f"task={cell.task.name}: data={cell.data.name} has no such target for every pixel; "
-            "data=scattered_digits has one, as does task=classify with this data set"
+            f"data=scattered_digits has one, and with this data set {fitting} works"
         )
     if task.by_image and experiment.data.maps:
         raise BadInput(
             f"task={cell.task.name}: data={cell.data.name} has targets for pixels and none for an "
-            "image; task=segment or task=depth works"
+            f"image; {fitting} works"
         )
-    reasons = {
-        f"reg={cell.reg.name} mixes images": reg.mixes,
-        f"reg={cell.reg.name} distorts images": bool(reg.policies),
-        f"recipe.example_weight={experiment.recipe.example_weight} weighs images": (
-            experiment.recipe.example_weight is not None
+    if task.by_image:
+        return
+    weight = experiment.recipe.example_weight
+    refused = [
+        (reg.mixes, f"reg={cell.reg.name} mixes images and not targets of pixels", "reg=none"),
+        (
+            bool(reg.policies),
+            f"reg={cell.reg.name} distorts images and not targets of pixels",
+            "reg=none",
         ),
-    }
-    reason = next((reason for reason, applies in reasons.items() if applies), None)
-    if reason is not None and not task.by_image:
-        raise BadInput(
-            f"task={cell.task.name}: {reason} and not their targets, which task=classify alone "
-            "supports; another choice, as reg=none, works"
-        )
+        (
+            weight is not None,
+            f"recipe.example_weight={weight} counts images that are right or wrong",
+            "recipe.example_weight=null",
+        ),
+        (
+            bool(reg.label_smoothing) and not task.has_classes,
+            f"reg={cell.reg.name} smooths labels, and this task has none",
+            "reg.label_smoothing=0",
+        ),
+    ]
+    for applies, reason, remedy in refused:
+        if applies:
+            raise BadInput(f"task={cell.task.name}: {reason}; {remedy} works")
 
 
 def require_plan(cell: Cell, info: NetworkInfo) -> None:

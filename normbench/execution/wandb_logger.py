@@ -104,7 +104,7 @@ class Mirror:
         self.send(lambda run: run.log(dict(record), step=int(record["step"]), commit=True))
 
     def log_image(self, name: str, image: Image) -> None:
-        """Log a picture, with the latest record of the curve."""
+        """Log a picture, behind the records of the curve."""
         self.send(lambda run: run.log({name: wandb.Image(image)}, commit=True))
 
     def finish(

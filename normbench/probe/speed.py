@@ -304,7 +304,8 @@ def _device_name(device: torch.device) -> str:
 def _architecture(cell: Cell) -> str:
     """Return a key of all that a network and its bn have in common."""
     # The trainer is part of the key, so a lean network is compared with a lean bn.
-    return repr((cell.model.identity, cell.precision, cell.trainer, cell.seed))
+    task = cell.task.identity
+    return repr((cell.model.identity, task, cell.precision, cell.trainer, cell.seed))
 
 
 def _entries(record: Record) -> list[str]:

@@ -34,6 +34,8 @@ def network_key(config: Mapping[str, Any]) -> str:
     """
     data = {key: config.get("data", {}).get(key) for key in ("name", "size")}
     parts = [config.get("norm"), config.get("model"), data, config.get("precision")]
+    if "task" in config:  # of another task than classification
+        parts.append(config["task"])
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:12]
 
 

@@ -4,13 +4,14 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import product
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 from normbench.records.json_fields import flatten
-from normbench.report.metrics import METRICS
+from normbench.report.metrics import METRICS, Metric
 from normbench.report.table import Entry, Table, option_key, words
 from normbench.report.table_spec import FULL, Header, Label, Position, TableSpec, fits
 from normbench.results import Row, row_order
@@ -88,9 +89,9 @@ def _group_rows(rows: Iterable[Row]) -> list[RunGroup]:
 
 def _select(spec: TableSpec, groups: Sequence[RunGroup]) -> list[RunGroup]:
     """Return the groups that the table is about, split by seed if seeds are on an axis."""
-    if not spec.axes:  # those of all tasks may be on axes: each has its own tables
-        task = spec.where.get("task", "classify")
-        groups = [group for group in groups if group.row.task == task]
+    # Those of all tasks may be on axes: each has its own tables.
+    if not spec.axes and "task" not in spec.keys | spec.where.keys():
+        groups = [group for group in groups if group.row.task == "classify"]
     # A group has no seed yet, so all other conditions come first: they leave fewer rows to split.
     seedless = {option: value for option, value in spec.where.items() if option != "seed"}
     chosen = [group for group in groups if fits(seedless, group.options)]
@@ -177,10 +178,17 @@ def _of_task(spec: TableSpec, row: Row) -> TableSpec:
     """Return a table of accuracies as one of the main metric of the task of `row`."""
     if spec.metric.value != METRICS["test_top1"].value or row.metric == "test_top1":
         return spec
-    metric = METRICS[row.metric]
+    # A task of a user's own may have a metric that is described nowhere.
+    metric = METRICS.get(row.metric) or Metric(
+        row.metric.replace("_", " "), 3, "higher", partial(_metric_named, row.metric)
+    )
     name = re.sub(r" \(.*\)", "", metric.label)
     title = f"{name[:1].upper()}{name[1:]} over images per worker"
     return replace(spec, title=title, metric=metric, decimals=metric.decimals)
+
+
+def _metric_named(name: str, row: Row) -> float | None:
+    return row.metrics.get(name)
 
 
 def _row_labels(groups: Sequence[RunGroup], axis: str) -> dict[str, str]:

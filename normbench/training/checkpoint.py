@@ -162,7 +162,8 @@ def load_part(network: nn.Module, state: State) -> None:
         if roles is None or role in roles
     }
     if roles is None:
-        chosen |= dict(network.named_buffers())
+        saved = network.state_dict().keys()  # some buffers are computed anew and never saved
+        chosen |= {name: each for name, each in network.named_buffers() if name in saved}
     for name, tensor in chosen.items():
         if not name.startswith(prefix):
             continue
@@ -308,7 +309,7 @@ def begin_run(state: State, network: nn.Module, roles: Sequence[str] | None = No
     if isinstance(network, DenseNetwork):
         prefix = DenseNetwork.OF_CLASSIFIER
         if any(name.startswith(prefix) for name in state["model"]):
-            prefix = ""  # the other run had the same task
+            prefix = ""  # the other network is a dense one, too
     if roles is not None or prefix:
         part = {"roles": None if roles is None else list(roles), "prefix": prefix}
         return measured | part | {"model": state["model"], "done": 0}

@@ -104,7 +104,10 @@ class DataModule(LightningDataModule):
     def _read_evaluation_batches(self, reader: Reader) -> Iterator[EvaluationBatch]:
         """Yield the images of a split; each goes to exactly one device."""
         labels, shape = reader.split.labels, self.data.image_shape
-        size = max(1, min(EVALUATION_BATCH, EVALUATION_VALUES // math.prod(shape)))
+        values = math.prod(shape)
+        if self.data.maps:  # predictions have as many channels as there are classes
+            values *= max(1, self.data.classes // shape[0])
+        size = max(1, min(EVALUATION_BATCH, EVALUATION_VALUES // values))
         # Devices may get unequal numbers: repeating images to even them out would count them twice.
         parts = torch.arange(len(labels))[self.device :: self.sampler.plan.devices].split(size)
         if not len(parts[0]):  # a device without images takes part with an empty batch

@@ -162,16 +162,23 @@ class Experiment:
         threshold = COMPILED_MACS["cuda" if uses_gpu(self.cell) else "cpu"]
         return "compile" if self.info.trained_macs * images >= threshold else "eager"
 
-    def network_row_fields(self) -> dict[str, Any]:
-        """Return the fields of the row that follow from the network and its loss."""
-        fields = self.info.row_fields()
+    def network_row_fields(self, info: NetworkInfo) -> dict[str, Any]:
+        """Return the fields of the row that follow from the network and its loss.
+
+        `info` is that of the network, which several experiments may share.
+        """
+        fields = info.row_fields()
         independent = fields["batch_independent"] and not self.task.loss_by_worker
         return {**fields, "batch_independent": independent}
+
+    def is_worker_independent(self, info: NetworkInfo) -> bool:
+        """Return True if the division of images among workers changes nothing, the loss neither."""
+        return info.worker_independent and not self.task.loss_by_worker
 
     def describe(self, loader: str) -> dict[str, Any]:
         """Return the fields of the row that are known without training."""
         return {
-            **(self.network_fields or self.network_row_fields()),
+            **(self.network_fields or self.network_row_fields(self.info)),
             "data_limits": self.data.limits,
             "plan": str(self.plan),
             "loader": loader,

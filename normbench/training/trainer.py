@@ -182,7 +182,12 @@ def collect_results(module: TrainingModule) -> dict[str, Any]:
         fields |= {"metric": task.test_metric, "metrics": metrics}
     if reason := task.explain_failure(loss, module.datamodule.data):
         fields |= {"status": "diverged", "reason": reason}
-    # It can be infinite after a finite training loss: running statistics can be broken.
+    # They can be infinite after a finite training loss: running statistics can be broken.
+    infinite = [name for name, value in metrics.items() if not math.isfinite(value)]
+    if infinite:
+        reason = f"{infinite[0]} was {metrics[infinite[0]]}"
+        finite = {name: metrics[name] for name in metrics.keys() - infinite}
+        fields |= {"status": "diverged", "reason": reason, "metrics": finite}
     if not math.isfinite(test_loss):
         reason = f"the loss on the test images was {test_loss}"
         fields |= {"test_loss": None, "status": "diverged", "reason": reason}

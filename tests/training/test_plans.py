@@ -4,7 +4,7 @@ Trainings of 4 workers with 4 images each in double precision, with momentum, we
 smoothing, stochastic depth, dropout, mixup, cutmix and noise on the images, under every plan, by
 real processes of gloo. Run as a program this prints the table for all of them.
 
-Dense tasks, whose losses are those of the workers, train on scenes.
+Dense tasks, whose losses are those of the workers, train on scenes with void borders.
 
 Each step is compared when it begins where the reference's did. After free steps rounding has grown:
 there the yardstick is what one unit in the last place of the first weights does to the reference.
@@ -36,7 +36,7 @@ NORMS = (
     "bgn", "gn_pn", "nf",
 )  # fmt: skip
 #: Normalizers and tasks: their losses are means over workers.
-DENSE = ("bn task=segment", "sn task=segment", "bn task=depth")
+DENSE = ("bn task=segment", "gn task=segment", "sn task=segment", "bn task=depth")
 #: Normalizers that are compared every day, under one plan of two devices; the others are slow.
 EVERYDAY = ("bn", "batch_renorm")
 EVERYDAY_PLAN = Plan(2, 1, 2)
@@ -56,7 +56,8 @@ def cell_of(norm: str, stem_stride: int) -> Cell:
             *f"norm={norm}".split(), f"model.stem_stride={stem_stride}", "model.width=8",
             "protocol=fixed_workers", "workers=4", f"batch={BATCH}", "precision=64-true",
             f"recipe.images={STEPS * 4 * BATCH}", f"recipe.lr={LR}", f"recipe.lr_batch={4 * BATCH}",
-            "data.size=40", "data.val=0", "trainer=cpu", "trainer.chunk=1", "logger=none",
+            "data.size=40", "data.padding=12", "data.val=0", "trainer=cpu", "trainer.chunk=1",
+            "logger=none",
         )  # fmt: skip
     model = "resnet18_cifar_v2" if norm == "nf" else "resnet18_cifar"
     own = {"ghost_bn": ["norm.ghost=2"], "batch_renorm": ["norm.start=0", "norm.r_open=0.5"]}

@@ -95,9 +95,11 @@ def test_a_training_of_a_task_resumes_bit_for_bit(task: str, tmp_path: Path) -> 
         (["task=segment", "data=digits"], "task=segment: data=digits has no such target"),
         (["task=depth", "data=digits"], "data=scattered_digits has one"),
         (["data=scattered_digits"], "task=classify: data=scattered_digits has targets for pixels"),
-        (["task=segment", "reg=mixup"], "task=segment: reg=mixup mixes images"),
+        (["task=segment", "reg=mixup"], "task=segment: reg=mixup mixes images .* reg=none works"),
         (["task=depth", "reg=randaug"], "task=depth: reg=randaug distorts images"),
-        (["task=depth", "recipe.example_weight=top1"], "example_weight=top1 weighs images"),
+        (["task=depth", "recipe.example_weight=top1"], "recipe.example_weight=null works"),
+        (["task=depth", "reg=label_smoothing"], "reg=label_smoothing smooths labels, and this"),
+        (["task=depth", "data=pascal_voc"], "and with this data set task=segment works"),
     ],
     ids=str,
 )
@@ -139,8 +141,10 @@ def test_a_task_chooses_what_fits_it_unless_something_else_is_typed() -> None:
 
 def test_a_loss_of_workers_is_no_computation_that_batches_share() -> None:
     for task, shared in (("classify", True), ("segment", False), ("depth", False)):
-        fields = Experiment(cell(f"task={task}", "norm=gn")).network_row_fields()
+        experiment = Experiment(cell(f"task={task}", "norm=gn"))
+        fields = experiment.network_row_fields(experiment.info)
         assert fields["batch_independent"] == shared
+        assert experiment.is_worker_independent(experiment.info) == shared
 
 
 def begun(base: Any, state: Any, roles: list[str] | None = None) -> Any:
@@ -151,7 +155,7 @@ def begun(base: Any, state: Any, roles: list[str] | None = None) -> Any:
     return network
 
 
-@pytest.mark.parametrize("norm", ["bn", "sn"])
+@pytest.mark.parametrize("norm", ["bn", "sn", "batch_renorm"])
 def test_a_dense_network_begins_with_a_classifier(norm: str) -> None:
     classifying = cell(f"norm={norm}", "model=resnet14", "data=digits")
     torch.manual_seed(0)

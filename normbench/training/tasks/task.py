@@ -42,6 +42,7 @@ class Task(ABC):
     score: ClassVar[str]  # metric of training steps, in percent
     maps: ClassVar[Sequence[int]] = ()  # channels of the data set's maps that it predicts
     by_image: ClassVar[bool] = False  # an image is right or wrong
+    has_classes: ClassVar[bool] = True  # False if what is predicted is a number
     loss_by_worker: ClassVar[bool] = True  # the loss depends on which images share a worker
 
     @property
