@@ -238,7 +238,7 @@ class Cell:
 
 def title_of(fields: Mapping[str, Any]) -> str:
     """Return the title of a cell, or of its row, from the `fields` that both have."""
-    usual = {**default_choices(fields["task"]), "task": default_choices()["task"]}
+    usual = default_choices(fields["task"])
     words = [
         as_typed(key, fields[key])
         for key in ("task", *GROUPS[1:-1], "protocol")

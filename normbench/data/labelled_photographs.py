@@ -24,10 +24,10 @@ from torch import Tensor
 from normbench.data.augment import flip
 from normbench.data.counter_rng import Draws
 from normbench.data.dataset import Dataset, HeldOut, standardize
-from normbench.data.photographs import decode
+from normbench.data.photographs import Photographs, decode
 from normbench.errors import BadInput
 
-MEAN, DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # ImageNet's
+MEAN, DEVIATION = Photographs.moments  # ImageNet's
 Factor = Annotated[float, Field(gt=0, le=100)]
 
 

@@ -30,6 +30,7 @@ from normbench.execution.requirements import (
     require_task,
     require_weighable,
 )
+from normbench.models.dense_network import DenseNetwork
 from normbench.models.network_info import NetworkInfo
 from normbench.norms.workers import set_workers
 from normbench.training.checkpoint import begin_run, load_state, require_start
@@ -141,7 +142,8 @@ def _require_start(cell: Cell, recipe: Recipe, network: nn.Module, images: int, 
         return  # the run itself reports it, and other runs are trained
     steps = recipe.count_steps(images, cell.global_batch)
     try:
-        begun = begin_run(state, network, cell.init_only)
+        dense = isinstance(network, DenseNetwork)
+        begun = begin_run(state, cell.init_only, dense=dense)
         require_start(begun, network, steps, images // cell.global_batch)
     except BadInput as misfit:
         start = f" (the run is {cell.start})" if cell.start else ""

@@ -171,7 +171,7 @@ def _initial_state(
     if job.init_checkpoint is None:
         return None
     start = checkpoint.load_state(job.init_checkpoint)
-    return checkpoint.begin_run(start, experiment.info.network, job.cell.init_only)
+    return checkpoint.begin_run(start, job.cell.init_only, dense=not experiment.task.by_image)
 
 
 def _checkpoints(job: Job, *, writes: bool) -> Checkpoints:

@@ -49,6 +49,12 @@ def _metric_of_task(name: str, row: Row) -> float | None:
     return row.metrics.get(name)
 
 
+def metric_of_task(row: Row) -> Metric:
+    """Return the main metric of the task of a row; one of a user's own is described by its name."""
+    known = METRICS.get(row.metric)
+    return known or Metric(row.metric.replace("_", " "), 3, "higher", _of_task(row.metric))
+
+
 def _of_task(name: str) -> Callable[[Row], float | None]:
     return partial(_metric_of_task, name)
 

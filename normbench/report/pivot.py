@@ -4,14 +4,13 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import product
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 from normbench.records.json_fields import flatten
-from normbench.report.metrics import METRICS, Metric
+from normbench.report.metrics import METRICS, metric_of_task
 from normbench.report.table import Entry, Table, option_key, words
 from normbench.report.table_spec import FULL, Header, Label, Position, TableSpec, fits
 from normbench.results import Row, row_order
@@ -178,17 +177,10 @@ def _of_task(spec: TableSpec, row: Row) -> TableSpec:
     """Return a table of accuracies as one of the main metric of the task of `row`."""
     if spec.metric.value != METRICS["test_top1"].value or row.metric == "test_top1":
         return spec
-    # A task of a user's own may have a metric that is described nowhere.
-    metric = METRICS.get(row.metric) or Metric(
-        row.metric.replace("_", " "), 3, "higher", partial(_metric_named, row.metric)
-    )
+    metric = metric_of_task(row)
     name = re.sub(r" \(.*\)", "", metric.label)
     title = f"{name[:1].upper()}{name[1:]} over images per worker"
     return replace(spec, title=title, metric=metric, decimals=metric.decimals)
-
-
-def _metric_named(name: str, row: Row) -> float | None:
-    return row.metrics.get(name)
 
 
 def _row_labels(groups: Sequence[RunGroup], axis: str) -> dict[str, str]:

@@ -145,11 +145,9 @@ def _draw_recommendation(
                 line for text in verdict_texts(column, decimals) for line in _wrap(text, width)
             ]
             lines.append([str(column.batch), best, "\n".join(others)])
-        best, side = (
-            ranked[0].best_mean,
-            ranked[0].candidates[0].side if ranked[0].good else "lower",
-        )
-        _draw_grid(["batch", best, f"others: how much {side} than the best"], lines, console)
+        side = "higher" if ranked[0].lower_is_better else "lower"
+        head = ["batch", ranked[0].best_mean, f"others: how much {side} than the best"]
+        _draw_grid(head, lines, console)
     _draw_notes(notes, console)
 
 

@@ -48,6 +48,7 @@ class Recommendation:
     worse: tuple[Candidate, ...]  # significantly worse than the best
     failed: Mapping[str, str]  # how many runs have no result and why, by normalizer
     untested: tuple[str, ...]  # normalizers of conf/norm/ without a run here
+    lower_is_better: bool = False  # as of an error
 
     @property
     def candidates(self) -> tuple[Candidate, ...]:
@@ -57,8 +58,7 @@ class Recommendation:
     @property
     def best_mean(self) -> str:
         """The best mean in words."""
-        higher = any(each.side == "higher" for each in self.candidates)
-        return "lowest mean" if higher else "highest mean"
+        return "lowest mean" if self.lower_is_better else "highest mean"
 
     @property
     def tested(self) -> list[str]:
@@ -149,6 +149,7 @@ def _recommend(
         tuple(each for each in others if each.worse),
         failed,
         tuple(name for name in names(CONF / "norm") if name not in tested),
+        lower_is_better,
     )
 
 

@@ -177,8 +177,7 @@ def speed_command(table: Table, columns: Sequence[Recommendation]) -> str:
     names = dict.fromkeys(name.split(" ")[0] for column in columns for name in column.tested[:1])
     names |= dict.fromkeys(name.split(" ")[0] for column in columns for name in column.tested)
     words = [f"norm={','.join([*names][:MOST_NORMS])}", f"batch={columns[0].batch}"]
-    task = table.setting.get("task", default_choices()["task"])
-    defaults = {**default_choices(task), "task": default_choices()["task"]}
+    defaults = default_choices(table.setting.get("task"))
     words += [
         as_typed(key, value)
         for key in ("task", "model", "data")
@@ -256,7 +255,7 @@ def standings(columns: Sequence[Recommendation], decimals: int) -> dict[str, lis
     for each in (each for column in columns for each in column.candidates):
         means[each.name].append(each.mean)
 
-    sign = 1 if columns[0].best_mean == "lowest mean" else -1
+    sign = 1 if columns[0].lower_is_better else -1
 
     def rank(name: str) -> tuple[int, float, str]:
         good = sum(of[name].word in ("best", "good") for of in by_column if name in of)

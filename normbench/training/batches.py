@@ -54,7 +54,7 @@ class Chunk(NamedTuple):
 
     @property
     def targets(self) -> tuple[Tensor, ...]:
-        """What a task predicts: the maps of a data set that has them, else labels."""
+        """Targets of a task: the maps of a data set that has them, else labels."""
         return (self.labels, *self.mix_targets) if self.maps is None else (self.maps,)
 
     def draws(self, step: int, pass_number: int) -> Draws:
@@ -77,7 +77,7 @@ class EvaluationBatch(NamedTuple):
 
     @property
     def target(self) -> Tensor:
-        """What a task predicts, as of `Chunk`."""
+        """The first of the targets of `Chunk`."""
         return self.labels if self.maps is None else self.maps
 
 

@@ -287,7 +287,7 @@ def _shapes(tensors: Mapping[str, Any]) -> dict[str, Any]:
     return {name: getattr(tensor, "shape", None) for name, tensor in tensors.items()}
 
 
-def begin_run(state: State, network: nn.Module, roles: Sequence[str] | None = None) -> State:
+def begin_run(state: State, roles: Sequence[str] | None = None, *, dense: bool = False) -> State:
     """Return the state from which a new run begins with what another run has trained.
 
     These are its weights, optimizer and step; measurements start over. With `roles` these are only
@@ -296,8 +296,8 @@ def begin_run(state: State, network: nn.Module, roles: Sequence[str] | None = No
 
     Args:
         state: of the other run.
-        network: of the new run.
-        roles: of the parameters that it takes; None: everything.
+        roles: of the parameters that the new run takes; None: everything.
+        dense: True if the new run is of a dense task.
 
     Raises:
         BadInput: it is no state of a run.
@@ -306,7 +306,7 @@ def begin_run(state: State, network: nn.Module, roles: Sequence[str] | None = No
         raise BadInput(f"init_from: the checkpoint is of no run: {problem}")
     measured = {"pending": [], "last": [], "training_seconds": 0.0, "resumed": None}
     prefix = ""
-    if isinstance(network, DenseNetwork):
+    if dense:
         prefix = DenseNetwork.OF_CLASSIFIER
         if any(name.startswith(prefix) for name in state["model"]):
             prefix = ""  # the other network is a dense one, too

@@ -150,7 +150,7 @@ def test_a_loss_of_workers_is_no_computation_that_batches_share() -> None:
 def begun(base: Any, state: Any, roles: list[str] | None = None) -> Any:
     """The network of a cell that begins with a state."""
     network = Experiment(base).build_network()
-    start = checkpoint.begin_run(state, network, roles)
+    start = checkpoint.begin_run(state, roles, dense=True)
     checkpoint.require_start(start, network, 10, 5)
     return network
 

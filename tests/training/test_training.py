@@ -564,6 +564,6 @@ def test_checkpoints_of_older_versions_are_read(tmp_path: Path) -> None:
     torch.save(older, tmp_path / CHECKPOINT)
     state = checkpoint.load_state(tmp_path / CHECKPOINT)
     assert state == {**same, "pending": [(2.3, 4.0)], "first_step": 3}
-    begun = checkpoint.begin_run(state, nn.Identity())
+    begun = checkpoint.begin_run(state)
     assert (begun["pending"], begun["first_step"]) == ([], 7)
     assert (checkpoint.is_new_run(begun), checkpoint.is_new_run(state)) == (True, False)

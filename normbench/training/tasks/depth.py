@@ -59,9 +59,6 @@ class Depth(Task):
         known = (depth > 0).flatten(1).sum(1)
         return (_factor(output[:, 0], depth) < DELTA).flatten(1).sum(1) / known.clamp(min=1)
 
-    def scores(self, inputs: Tensor, labels: Tensor) -> Tensor:  # noqa: ARG002 (labels of images)
-        return inputs
-
     def draw(self, images: Tensor, target: Tensor, output: Tensor) -> Tensor:
         depth = depth_map(target)
         farthest = float(depth.max())

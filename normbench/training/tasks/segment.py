@@ -68,9 +68,6 @@ class Segment(Task):
         first = output if self.auxiliary is None else output.chunk(2, dim=1)[0]
         return share_of_right_pixels(first, class_map(target))
 
-    def scores(self, inputs: Tensor, labels: Tensor) -> Tensor:  # noqa: ARG002 (labels of images)
-        return inputs
-
     def draw(self, images: Tensor, target: Tensor, output: Tensor) -> Tensor:
         classes = (class_map(target), output.argmax(1))
         return side_by_side(images, *map(color_classes, classes))
