@@ -140,7 +140,8 @@ def _time_bare_loop(cell: Cell, device: torch.device) -> float:
             for images, *targets in zip(*steps, strict=True):
                 optimizer.zero_grad()
                 with autocast_context(cell, device):
-                    loss = module.task.loss(network(images), targets, module.reg, 1)
+                    output = module.task.run_training_pass(network, images, targets)
+                    loss = module.task.loss(output, targets, module.reg, 1)
                 loss.backward()
                 optimizer.step()
                 schedule.step()

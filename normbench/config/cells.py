@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 from normbench.config.files import as_typed, default_choices, default_global_batch, target_of
 from normbench.config.plan import Plan, plans
+from normbench.config.start import Start
 from normbench.errors import BadInput
 
 GROUPS = ("norm", "model", "data", "reg", "recipe", "task")  # whose options are part of the id
@@ -141,7 +142,7 @@ class Cell:
     checkpoint: Checkpointing
     probe: Probing
     logger: Choice
-    start: str = ""  # title of the run in init_from, if the command line describes it
+    start: Start | None = None  # the run in init_from, if the command line describes it
     command_seeds: int = 1  # seeds of this cell in its command line
 
     @property
@@ -214,6 +215,7 @@ class Cell:
             **names, "id": self.id, **{key: getattr(self, key) for key in KEYS},
             "options": self.options, "sweep": sweep, "config": self.identity,
             "unverified": self.unverified, "command_seeds": self.command_seeds,
+            "start": {} if self.start is None else dict(self.start.differs),
         }  # fmt: skip
 
     def with_devices(self, devices: int) -> "Cell":

@@ -43,7 +43,7 @@ from normbench.config.files import (
 from normbench.config.help_text import describe_groups, epilog
 from normbench.config.hydra_errors import hydra_fails, one_sentence
 from normbench.config.parse import parse, parse_numbers
-from normbench.config.start import described_run, is_id, split_start
+from normbench.config.start import Start, described_options, described_run, is_id, split_start
 from normbench.errors import BadInput
 
 #: Interpolations that give every cell of a composition the same value.
@@ -206,12 +206,14 @@ class Composition:
                 require_usable(group, {option: value})
                 config[group] = {**config[group], option: value}
         config.pop("grids", None)  # of a file of sweeps/, which the sweeper reads
-        start = self._compose_start(config.get("init_from"), numbers)
-        if start is not None:
-            config["init_from"] = f"{start.id}@{split_start(config['init_from'])[1]}"
+        described = self._compose_start(config.get("init_from"), numbers)
+        start = None
+        if described is not None:
+            description, epoch = split_start(config["init_from"])
+            start = Start(described.title, described_options(description))
+            config["init_from"] = f"{described.id}@{epoch}"
         cell, settings = parse(config, {**self.choices, **names}, contents, unverified)
-        title = "" if start is None else start.title
-        return replace(cell, start=title), replace(settings, launcher=self._launcher)
+        return replace(cell, start=start), replace(settings, launcher=self._launcher)
 
     def _compose_start(self, init_from: object, numbers: Mapping[str, int]) -> Cell | None:
         """Return the cell that `init_from` describes; None if it describes none.

@@ -84,7 +84,7 @@ def parse(
     cell = Cell(
         **numbers, protocol=protocol, precision=precision, init_from=init_from,
         init_only=init_only, loader=loader, trainer=trainer, checkpoint=checkpoint, probe=probe,
-        start="", command_seeds=1, **groups,
+        command_seeds=1, **groups,
     )  # fmt: skip
     return cell, settings
 

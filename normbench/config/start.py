@@ -11,12 +11,21 @@ that is added to both runs leaves the description as it is.
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from normbench.errors import BadInput
 
 EXAMPLE = "init_from=0123456789ab@30 or init_from=norm.hard:false@30"
 #: Keys of a run's start, which a description leaves out: the described run has none.
 START = ("init_from", "init_only")
+
+
+@dataclass(frozen=True)
+class Start:
+    """A run that another one begins with, as it was described."""
+
+    title: str
+    differs: Mapping[str, str | int]  # options in which it differs; images per worker as a number
 
 
 def split_start(value: object) -> tuple[str, str]:
@@ -55,7 +64,7 @@ def described_run(
         numbers: of its keys that take plain numbers; they replace those in `typed`.
         description: KEY:VALUE, separated by spaces.
     """
-    changes = dict(word.split(":", 1) for word in description.split())
+    changes = described_options(description)
     replaced = {*numbers, *changes, *START}
     unchanged = [
         word for word in typed if not {_key(word), _key(word).partition(".")[0]} & replaced
@@ -63,6 +72,15 @@ def described_run(
     starts = [f"{key}=null" for key in START if key not in changes]
     words = (*unchanged, *(f"{key}={value}" for key, value in changes.items()), *starts)
     return words, {key: number for key, number in numbers.items() if key not in changes}
+
+
+def described_options(description: str) -> dict[str, str | int]:
+    """Return the options in a description, those that are whole numbers as numbers."""
+    options: dict[str, str | int] = {}
+    for word in description.split():
+        key, _, value = word.partition(":")
+        options[key] = int(value) if value.isdecimal() else value
+    return options
 
 
 def _key(word: str) -> str:

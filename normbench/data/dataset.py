@@ -98,6 +98,11 @@ class Dataset(ABC):
         """(C, H, W) of the network's input in an evaluation."""
 
     @property
+    def known_maps(self) -> Sequence[int]:
+        """Channels of `maps` that are more than zeros."""
+        return range(self.maps)
+
+    @property
     def limits(self) -> str:
         """A sentence on what numbers on this data set cannot show, printed below tables."""
         return ""
@@ -188,17 +193,15 @@ class Dataset(ABC):
 
 
 @dataclass(frozen=True)
-class DatasetOnDisk(Dataset):
+class ImagesOnDisk(Dataset):
     """Images in files of a folder.
 
     Args:
         root: folder of the official files.
-        beton: folder of the files of `normbench.prepare`; null: `root`.
         flip: exchange left and right in half of the training images.
     """
 
     root: str = "data"
-    beton: str | None = None
     flip: bool = True
 
     @property
@@ -216,6 +219,17 @@ class DatasetOnDisk(Dataset):
 
     def eval_input(self, images: Tensor, indices: Tensor) -> Tensor:  # noqa: ARG002 (no draws)
         return standardize(images, *self.moments)
+
+
+@dataclass(frozen=True)
+class DatasetOnDisk(ImagesOnDisk):
+    """Images in files of a folder, or in those that `normbench.prepare` writes.
+
+    Args:
+        beton: folder of the files of `normbench.prepare`; null: `root`.
+    """
+
+    beton: str | None = None
 
     def prepared_file(self, split: str) -> Path:
         parts = [type(self).__name__.lower(), split, *self.file_options(split)]

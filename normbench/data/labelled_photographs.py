@@ -1,18 +1,19 @@
-"""Photographs with a class for every pixel, the two in files of their own.
+"""Photographs with a target for every pixel, in the official files of a data set.
 
-    training    the image is resized by a random factor, and a window of S x S pixels is cut at a
-                random place
+    training    the image is resized by a random factor, and a window is cut at a random place
     evaluation  the window in the middle of the image as it is
 
 An image that is smaller than the window is padded, in training at a random place and else on all
-sides, by ImageNet's mean color and by void pixels. Maps are resized to the nearest pixel.
+sides, by ImageNet's mean color and by unknown pixels. Maps are resized to the nearest pixel.
+
+Shape letters: N images, T maps (`normbench.data.maps`), H W positions.
 """
 
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Self
+from typing import Annotated, Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 import torch
@@ -21,9 +22,9 @@ from PIL import Image
 from pydantic import Field, PositiveInt
 from torch import Tensor
 
-from normbench.data.augment import flip
 from normbench.data.counter_rng import Draws
-from normbench.data.dataset import Dataset, HeldOut, standardize
+from normbench.data.dataset import HeldOut, ImagesOnDisk
+from normbench.data.official_files import OfficialFiles
 from normbench.data.photographs import Photographs, decode
 from normbench.errors import BadInput
 
@@ -33,29 +34,26 @@ Factor = Annotated[float, Field(gt=0, le=100)]
 
 @dataclass(frozen=True)
 class LabelledSplit:
-    """Files of images, and of their maps of classes."""
+    """Images and where each is read, as `data` understands it."""
 
-    images: Sequence[Path]
-    maps: Sequence[Path]
+    sources: Sequence[Any]
     data: "LabelledPhotographs"
 
     @property
     def labels(self) -> Tensor:
         """(N,) int64, all 0: an image has no class of its own."""
-        return torch.zeros(len(self.images), dtype=torch.int64)
+        return torch.zeros(len(self.sources), dtype=torch.int64)
 
     def take(self, indices: Tensor) -> Self:
-        chosen = indices.tolist()
-        images, maps = ([each[index] for index in chosen] for each in (self.images, self.maps))
-        return replace(self, images=images, maps=maps)
+        return replace(self, sources=[self.sources[index] for index in indices.tolist()])
 
     def read(self, indices: Tensor, draws: Draws | None) -> Tensor:
-        """Return windows with their maps of classes (N, 3 + 1, S, S) uint8.
+        """Return windows with their maps (N, 3 + T, H, W) uint8.
 
         Without `draws` they are those of an evaluation.
 
         Raises:
-            BadInput: a file is damaged, or image and map are of different sizes; it is named.
+            BadInput: a file is missing or damaged; it is named.
         """
         places = [None] * len(indices) if draws is None else draws.uniform("window", 3).tolist()
         return torch.stack(
@@ -66,33 +64,30 @@ class LabelledSplit:
         )
 
     def _window(self, index: int, numbers: Sequence[float] | None) -> NDArray[np.uint8]:
-        """Return image and map `index` (4, S, S), by three random numbers or as evaluated."""
-        image, classes = decode(str(self.images[index])), self.data.read_classes(self.maps[index])
-        if classes.shape != (image.height, image.width):
-            raise BadInput(
-                f"{self.maps[index]} has {classes.shape[1]}x{classes.shape[0]} pixels and "
-                f"{self.images[index]} {image.width}x{image.height}; replace the wrong one"
-            )
-        side, factor = self.data.train_shape[1], 1.0
+        """Return image and maps `index` (3 + T, H, W), by three random numbers or as evaluated."""
+        data, factor = self.data, 1.0
+        _, height, width = data.image_shape if numbers is None else data.train_shape
+        places: Sequence[float | None] = (None, None)
         if numbers is not None:
-            least, most = self.data.scales
+            least, most = data.scales
             factor = least + (most - least) * numbers[0]
-        else:
-            side = self.data.size
-        rows, columns = (
-            _Cut.of(length, factor, side, None if numbers is None else numbers[place])
-            for place, length in ((1, image.height), (2, image.width))
-        )
+            if not data.centered:
+                places = numbers[1:]
+        image, maps = data.read(self.sources[index], factor)
+        factor *= data.fit(image)
+        rows = _Cut.of(image.height, factor, height, places[0])
+        columns = _Cut.of(image.width, factor, width, places[1])
         box = (columns.start, rows.start, columns.stop, rows.stop)
         size = (columns.length, rows.length)
-        pixels = np.empty((4, side, side), np.uint8)
+        pixels = np.empty((3 + len(maps), height, width), np.uint8)
         pixels[:3] = np.array([round(255 * value) for value in MEAN], np.uint8)[:, None, None]
-        pixels[3] = 0
-        here = (slice(None), *(slice(cut.place, cut.place + cut.length) for cut in (rows, columns)))
+        pixels[3:] = 0
+        here = (rows.target, columns.target)
         window = image.resize(size, Image.Resampling.BILINEAR, box)
-        pixels[:3][here] = np.asarray(window).transpose(2, 0, 1)
-        nearest = Image.fromarray(classes).resize(size, Image.Resampling.NEAREST, box)
-        pixels[3][here[1:]] = np.asarray(nearest)
+        pixels[:3, *here] = np.asarray(window).transpose(2, 0, 1)
+        for place, each in enumerate(maps, 3):
+            nearest = Image.fromarray(each).resize(size, Image.Resampling.NEAREST, box)
+            pixels[place, *here] = np.asarray(nearest)
         return pixels
 
 
@@ -104,6 +99,11 @@ class _Cut:
     stop: float
     place: int
     length: int
+
+    @property
+    def target(self) -> slice:
+        """Pixels of the window."""
+        return slice(self.place, self.place + self.length)
 
     @classmethod
     def of(cls, image: int, factor: float, side: int, number: float | None) -> "_Cut":
@@ -121,28 +121,23 @@ class _Cut:
 
 
 @dataclass(frozen=True)
-class LabelledPhotographs(Dataset):
-    """Photographs with maps of classes.
+class LabelledPhotographs(ImagesOnDisk):
+    """Photographs with maps of targets.
 
     Args:
-        root: folder of the official files.
         verify: count the images.
-        size: S, the side of the windows in an evaluation, and in training unless the recipe asks
-            for another.
         scales: least and largest factor by which a training image is resized.
-        flip: exchange left and right in half of the training images.
+        centered: cut windows from the middle in training, too.
     """
 
     val: HeldOut = 0.0
-    root: str = "data"
     verify: bool = True
-    size: PositiveInt = 513
     scales: tuple[Factor, Factor] = (0.5, 2.0)
-    flip: bool = True
+    centered: bool = False
 
-    maps = 1
     in_memory = False
     resizes = True
+    moments = (MEAN, DEVIATION)
 
     def __post_init__(self) -> None:
         if self.scales[0] > self.scales[1]:
@@ -150,13 +145,50 @@ class LabelledPhotographs(Dataset):
             raise ValueError(f"scales=[{least},{most}]: the smaller one comes first")
 
     @property
-    def image_shape(self) -> tuple[int, int, int]:
-        return (3, self.size, self.size)
+    @abstractmethod
+    def counts(self) -> tuple[int, int]:
+        """Numbers of training and test images in the official files."""
 
     @property
-    def folder(self) -> Path:
-        """`root` as a path, with ~ for the home folder."""
-        return Path(self.root).expanduser()
+    def official_sizes(self) -> tuple[int, int]:
+        return self.counts if self.verify else super().official_sizes
+
+    def fit(self, image: Image.Image) -> float:  # noqa: ARG002 (as it is)
+        """Return the factor by which an image is resized in evaluations, too."""
+        return 1.0
+
+    @abstractmethod
+    def read(self, source: Any, factor: float) -> tuple[Image.Image, NDArray[np.uint8]]:
+        """Return an image and its maps (T, H, W), before it is resized by `factor`.
+
+        Raises:
+            BadInput: a file is missing or damaged; it is named.
+        """
+
+
+class Pair(NamedTuple):
+    """Files of an image and of its map of classes."""
+
+    image: Path
+    classes: Path
+
+
+@dataclass(frozen=True)
+class ClassMaps(LabelledPhotographs):
+    """Photographs with maps of classes in files of their own; a source is a `Pair`.
+
+    Args:
+        size: side of the windows in an evaluation, and in training unless the recipe asks for
+            another.
+    """
+
+    size: PositiveInt = 513
+
+    maps = 1
+
+    @property
+    def image_shape(self) -> tuple[int, int, int]:
+        return (3, self.size, self.size)
 
     @abstractmethod
     def read_classes(self, path: Path) -> NDArray[np.uint8]:
@@ -166,11 +198,46 @@ class LabelledPhotographs(Dataset):
             BadInput: it is damaged; the message names the file.
         """
 
-    def augment(self, images: Tensor, draws: Draws) -> Tensor:
-        return flip(images, draws) if self.flip else images
+    def read(self, source: Pair, factor: float) -> tuple[Image.Image, NDArray[np.uint8]]:  # noqa: ARG002
+        image, classes = decode(str(source.image)), self.read_classes(source.classes)
+        if classes.shape != (image.height, image.width):
+            raise BadInput(
+                f"{source.classes} has {classes.shape[1]}x{classes.shape[0]} pixels and "
+                f"{source.image} {image.width}x{image.height}; replace the wrong one"
+            )
+        return image, classes[None]
 
-    def eval_input(self, images: Tensor, indices: Tensor) -> Tensor:  # noqa: ARG002 (no draws)
-        return standardize(images, MEAN, DEVIATION)
+
+@dataclass(frozen=True)
+class FolderPairs(ClassMaps):
+    """Images in a folder for training and another for tests, each with a map elsewhere."""
+
+    name: ClassVar[str]  # of the data set, in messages
+    folders: ClassVar[dict[str, int]]  # of training and test, with their numbers of images
+    pattern: ClassVar[str]  # of the images in a folder
+    remedy: ClassVar[str]  # how to get the files
+
+    @property
+    def counts(self) -> tuple[int, int]:
+        train, test = self.folders.values()
+        return train, test
+
+    @abstractmethod
+    def map_of(self, image: Path) -> Path:
+        """Return the file of the map of an image."""
+
+    def load(self) -> tuple[LabelledSplit, LabelledSplit]:
+        train, test = map(self._split, self.folders)
+        return train, test
+
+    def _split(self, folder: str) -> LabelledSplit:
+        files = OfficialFiles(type(self).__name__.lower(), self.folder, {}, self.remedy)
+        images = sorted((self.folder / folder).glob(self.pattern))
+        if not images:
+            raise files.unusable(folder, f"has no {self.pattern}")
+        if self.verify:
+            files.require_count(folder, len(images), f"images, {self.name}", self.folders[folder])
+        return LabelledSplit([Pair(image, self.map_of(image)) for image in images], self)
 
 
 def read_bytes(path: Path) -> NDArray[np.uint8]:

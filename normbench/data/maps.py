@@ -11,6 +11,8 @@ zeros, and a class or depth of 0 is unknown, so that these pixels count in no lo
 A data set has the channels up to the last one that it needs: classes alone are one, depth is four.
 """
 
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
 
@@ -34,3 +36,35 @@ def encode_depth(depth: Tensor) -> Tensor:
     """Return depth (N, H, W) fp32, below 16, as two channels of bytes (N, 2, H, W)."""
     units = (depth / DEPTH_UNIT).round().long()
     return torch.stack([units >> 8, units & 255], dim=1).to(torch.uint8)
+
+
+class Objects(NamedTuple):
+    """The objects of one image, under the names that torchvision's detectors use."""
+
+    boxes: Tensor  # (M, 4) fp32: left, top, right, bottom of the visible pixels
+    labels: Tensor  # (M,) int64: classes from 1 on
+    masks: Tensor  # (M, H, W) uint8: 1 where a pixel belongs to the object
+
+
+def list_objects(maps: Tensor) -> list[Objects]:
+    """Return the objects of each image in maps (N, T, H, W) uint8, by ascending number."""
+    classes = class_map(maps)
+    return [_list_objects(*each) for each in zip(classes, maps[:, INSTANCE], strict=True)]
+
+
+def _list_objects(classes: Tensor, instances: Tensor) -> Objects:
+    """Return the objects of the `classes` and `instances` (H, W) of an image."""
+    numbers = instances.unique()
+    masks = instances == numbers[numbers > 0][:, None, None]  # (M, H, W)
+    # An object has one class.
+    labels = classes.masked_fill(~masks, 0).flatten(1).amax(1)
+    rows, columns = masks.any(2), masks.any(1)  # (M, H), (M, W)
+    (left, right), (top, bottom) = _span(columns), _span(rows)
+    boxes = torch.stack([left, top, right, bottom], dim=1).float()
+    return Objects(boxes, labels, masks.to(torch.uint8))
+
+
+def _span(there: Tensor) -> tuple[Tensor, Tensor]:
+    """Return first and last (exclusive) of the true places (M, L) of each row."""
+    places = there.to(torch.uint8)
+    return places.argmax(1), there.shape[1] - places.flip(1).argmax(1)

@@ -14,8 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from normbench.data.labelled_photographs import (
-    LabelledPhotographs,
+    ClassMaps,
     LabelledSplit,
+    Pair,
     read_bytes,
     require_classes,
 )
@@ -32,7 +33,7 @@ REMEDY = (
 
 
 @dataclass(frozen=True)
-class PascalVoc(LabelledPhotographs):
+class PascalVoc(ClassMaps):
     """1,464 or, with SBD, 10,582 training images and 1,449 test images.
 
     Args:
@@ -44,8 +45,8 @@ class PascalVoc(LabelledPhotographs):
     classes = 21
 
     @property
-    def official_sizes(self) -> tuple[int, int]:
-        return (SIZES[self.train], TEST) if self.verify else super().official_sizes
+    def counts(self) -> tuple[int, int]:
+        return SIZES[self.train], TEST
 
     @property
     def _files(self) -> OfficialFiles:
@@ -78,8 +79,9 @@ class PascalVoc(LabelledPhotographs):
             return (self.folder / name).read_text().split()
 
     def _split(self, names: Sequence[str], maps: dict[str, str]) -> LabelledSplit:
-        images = [self.folder / VOC / "JPEGImages" / f"{name}.jpg" for name in names]
-        return LabelledSplit(images, [self.folder / maps[name] for name in names], self)
+        images = self.folder / VOC / "JPEGImages"
+        pairs = [Pair(images / f"{name}.jpg", self.folder / maps[name]) for name in names]
+        return LabelledSplit(pairs, self)
 
     def read_classes(self, path: Path) -> NDArray[np.uint8]:
         values = _read_matlab(path) if path.suffix == ".mat" else read_bytes(path)

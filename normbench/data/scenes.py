@@ -37,14 +37,6 @@ class Scenes(NamedTuple):
     depth: Tensor  # (N, side, side) fp32
 
 
-class Objects(NamedTuple):
-    """The visible digits of one scene, as torchvision's detectors take them."""
-
-    boxes: Tensor  # (M, 4) fp32: left, top, right, bottom of the visible pixels
-    labels: Tensor  # (M,) int64: classes from 1 to 10
-    masks: Tensor  # (M, side, side) uint8
-
-
 def compose_scenes(digits: TensorSplit, draws: Draws, side: int) -> Scenes:
     """Compose a scene for each image of `draws` from `digits` (N, 1, 8, 8), 0 to 16.
 
@@ -81,26 +73,6 @@ def compose_scenes(digits: TensorSplit, draws: Draws, side: int) -> Scenes:
         torch.from_numpy(images)[:, None], torch.from_numpy(classes),
         torch.from_numpy(instances), torch.from_numpy(depth),
     )  # fmt: skip
-
-
-def list_objects(classes: Tensor, instances: Tensor) -> Objects:
-    """Return the visible digits of one scene, from its `classes` and `instances` (side, side)."""
-    numbers = instances.unique()
-    numbers = numbers[numbers > 0]
-    if not len(numbers):
-        return Objects(torch.empty(0, 4), numbers.long(), instances.new_empty(0, *instances.shape))
-    masks = instances == numbers[:, None, None]  # (M, side, side)
-    first = [mask.nonzero()[0] for mask in masks]
-    labels = torch.stack([classes[tuple(place)] for place in first]).long()
-    boxes = torch.stack([_box(mask) for mask in masks])
-    return Objects(boxes, labels, masks.to(torch.uint8))
-
-
-def _box(mask: Tensor) -> Tensor:
-    """Return left, top, right and bottom of the pixels of a mask; the latter two are exclusive."""
-    rows, columns = mask.any(1).nonzero()[:, 0], mask.any(0).nonzero()[:, 0]
-    edges = [columns[0], rows[0], columns[-1] + 1, rows[-1] + 1]
-    return torch.stack(edges).float()
 
 
 def _brightness(rank: int) -> float:

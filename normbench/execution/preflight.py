@@ -30,7 +30,7 @@ from normbench.execution.requirements import (
     require_task,
     require_weighable,
 )
-from normbench.models.dense_network import DenseNetwork
+from normbench.models.backbone import Backbone
 from normbench.models.network_info import NetworkInfo
 from normbench.norms.workers import set_workers
 from normbench.training.checkpoint import begin_run, load_state, require_start
@@ -142,9 +142,9 @@ def _require_start(cell: Cell, recipe: Recipe, network: nn.Module, images: int, 
         return  # the run itself reports it, and other runs are trained
     steps = recipe.count_steps(images, cell.global_batch)
     try:
-        dense = isinstance(network, DenseNetwork)
+        dense = any(isinstance(each, Backbone) for each in network.children())
         begun = begin_run(state, cell.init_only, dense=dense)
         require_start(begun, network, steps, images // cell.global_batch)
     except BadInput as misfit:
-        start = f" (the run is {cell.start})" if cell.start else ""
+        start = f" (the run is {cell.start.title})" if cell.start else ""
         raise BadInput(f"{cell.title}: {misfit}{start}") from None

@@ -5,6 +5,7 @@ or `Impossible` for a cell of a grid that cannot work.
 """
 
 from normbench.config.cells import Cell
+from normbench.data.maps import CLASS
 from normbench.errors import BadInput, Impossible
 from normbench.models.network_info import NetworkInfo
 from normbench.norms import kernels
@@ -22,8 +23,11 @@ def require_task(experiment: Experiment) -> None:
         BadInput: no run of this task can use an option.
     """
     cell, task, reg = experiment.cell, experiment.task, experiment.reg
-    fitting = "task=segment" if experiment.data.maps else "task=classify"
-    if not set(task.maps) <= set(range(experiment.data.maps)):
+    known = experiment.data.known_maps
+    fitting = "task=classify"
+    if known:
+        fitting = "task=segment" if CLASS in known else "task=depth"
+    if not set(task.maps) <= set(known):
         raise BadInput(
             f"task={cell.task.name}: data={cell.data.name} has no such target for every pixel; "
             f"data=scattered_digits has one, and with this data set {fitting} works"
@@ -49,14 +53,41 @@ def require_task(experiment: Experiment) -> None:
             "recipe.example_weight=null",
         ),
         (
-            bool(reg.label_smoothing) and not task.has_classes,
-            f"reg={cell.reg.name} smooths labels, and this task has none",
+            bool(reg.label_smoothing) and not task.smooths_labels,
+            f"reg={cell.reg.name} smooths labels, which this task does not",
             "reg.label_smoothing=0",
         ),
+        *_refusals_of_regions(experiment),
     ]
     for applies, reason, remedy in refused:
         if applies:
             raise BadInput(f"task={cell.task.name}: {reason}; {remedy} works")
+
+
+def _refusals_of_regions(experiment: Experiment) -> list[tuple[bool, str, str]]:
+    """Return whether, why and for what to refuse options where regions differ in number."""
+    trainer, recalibration = experiment.cell.trainer, experiment.recipe.recalibration
+    by_region = experiment.task.by_region
+    return [
+        (
+            by_region and recalibration is not None,
+            f"recipe.recalibration={recalibration} runs the network without objects, and the "
+            "statistics of its heads are those of regions",
+            "recipe.recalibration=null",
+        ),
+        (
+            by_region and trainer.impl == "compile",
+            "trainer.impl=compile compiles steps of equal shapes, and an image has any number of "
+            "regions",
+            "trainer.impl=eager",
+        ),
+        (
+            by_region and trainer.cuda_graph,
+            "trainer.cuda_graph=true repeats a step of equal shapes, and an image has any number "
+            "of regions",
+            "trainer.cuda_graph=false",
+        ),
+    ]
 
 
 def require_plan(cell: Cell, info: NetworkInfo) -> None:

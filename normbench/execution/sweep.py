@@ -283,7 +283,7 @@ def init_checkpoint(cell: Cell, rows: Mapping[str, Row], root: Path) -> Path:
         return path
     existing = ", ".join(sorted(path.name for path in root.glob(f"*/{run}/*.pt")))
     there = f"there is {existing}" if existing else "no run of that id has kept any"
-    there += f" (the run is {cell.start})" if cell.start else ""
+    there += f" (the run is {cell.start.title})" if cell.start else ""
     raise BadInput(
         f"init_from={cell.init_from}: no {run}/{name} below runs={root}, {there}; "
         "checkpoint.epochs=[N] keeps those of epochs, checkpoint=keep the last, and force=true "

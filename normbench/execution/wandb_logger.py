@@ -21,13 +21,10 @@ from normbench.config.wandb_options import OFFLINE, read_timeout
 from normbench.errors import one_line
 from normbench.execution.wandb_service import PATIENCE, connect, time_limit
 from normbench.records.json_fields import flatten
+from normbench.report.metrics import METRICS
 from normbench.results import Row
 
 Mode = Literal["online", "offline", "disabled"]
-#: The best of two values of a metric of the curve, by the end of its name.
-BEST: dict[str, Callable[[float, float], float]] = {
-    "_loss": min, "_top1": max, "_miou": max, "_pixel_accuracy": max, "_rms": min, "_delta1": max,
-}  # fmt: skip
 #: Fields of the row in the summary, and those about code and machine in the config.
 SUMMARY = (
     "train_loss", "train_top1", "val_top1", "test_top1", "test_top5", "test_loss",
@@ -283,9 +280,13 @@ def _offline_folder(run: wandb.Run, folder: Path) -> str:
     return str(offline.relative_to(root))
 
 
-def _best(metric: str) -> Callable[[float, float], float] | None:
-    """Return the function that chooses the better value of a metric; None for other columns."""
-    return next((best for end, best in BEST.items() if metric.endswith(end)), None)
+def _best(name: str) -> Callable[[float, float], float] | None:
+    """Return which of two values of a metric of the curve is better, or None if it is no metric."""
+    split, _, metric = name.partition("_")
+    if split not in ("train", "val"):
+        return None
+    known = METRICS.get(f"test_{metric}")
+    return min if known and known.better == "lower" else max
 
 
 def _save_log(run: wandb.Run, log: Path, error: BaseException | None) -> None:

@@ -18,6 +18,10 @@ from normbench.errors import Impossible
 from normbench.models.fx_graph import CallGraph
 from normbench.models.layer_types import pads_same
 
+#: Begins the names of parameters and buffers that a classifier has, too, in a network with a
+#: `backbone`.
+OF_CLASSIFIER = "backbone.network."
+
 
 class Backbone(nn.Module):
     """(N, C, H, W) -> the maps at the end of each stage.

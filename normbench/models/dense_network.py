@@ -20,9 +20,6 @@ class DenseNetwork(nn.Module):
         auxiliary: a second head for training, on the maps of the last but one stage.
     """
 
-    #: Begins the names of the parameters and buffers that a classifier has, too.
-    OF_CLASSIFIER = "backbone.network."
-
     def __init__(
         self, backbone: Backbone, head: nn.Module, auxiliary: nn.Module | None = None
     ) -> None:

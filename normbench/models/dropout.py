@@ -4,9 +4,9 @@
     StochasticDepth     z = m * x                 m of each image 0 with probability `rate`;
                         z = m * x / (1 - rate)    with `rescale`
 
-in training; in evaluation both are the identity. Once `set_draws` has announced the images of the
-next forward pass, the mask is a hash of (seed, epoch, image, layer); without it, the mask comes
-from torch's generator, as in torch's modules.
+in training; in evaluation both are the identity. Once `normbench.models.random_layers.set_draws`
+has announced the images of the next forward pass, each has a mask of its own; without it, the mask
+comes from torch's generator, as in torch's modules.
 
 Elsewhere: timm's DropPath rescales, as EfficientNet's code does; normalizer-free networks do not
 (Brock, De and Smith 2021, released code), and neither does `rescale=False`.
@@ -19,23 +19,26 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from normbench.data.counter_rng import Draws, uniform
+from normbench.data.counter_rng import uniform
+from normbench.models.random_layers import RandomLayer
 from normbench.norms.base.layer import cast_like
 
 #: A number from 0 to below 1, as the probability of dropping.
 Fraction = Annotated[float, Field(ge=0, lt=1)]
 
 
-class RandomDrop(nn.Module):
+class RandomDrop(RandomLayer):
     """Base of dropout and stochastic depth; `rate` is the probability of dropping."""
-
-    keys: Tensor | None = None  # one per image of the forward pass
 
     def __init__(self, rate: float) -> None:
         super().__init__()
         if not 0 <= rate < 1:
             raise ValueError(f"rate={rate}: a rate is from 0 to below 1")
         self.rate = rate
+
+    @property
+    def draws(self) -> bool:
+        return self.rate > 0
 
     def keep_mask(self, x: Tensor, *shape: int) -> Tensor:
         """Return a mask (N, *shape) of ones and zeros for the images of `x`.
@@ -85,18 +88,6 @@ class StochasticDepth(RandomDrop):
 
     def extra_repr(self) -> str:
         return f"{self.rate}, rescale={self.rescale}"
-
-
-def drop_layers(network: nn.Module) -> list[RandomDrop]:
-    """Return the layers of `network` with a rate above 0, in order of registration."""
-    return [layer for layer in network.modules() if isinstance(layer, RandomDrop) and layer.rate]
-
-
-def set_draws(layers: list[RandomDrop], draws: Draws | None) -> None:
-    """Announce the images of the next forward pass to `layers`, the result of `drop_layers`."""
-    for number, layer in enumerate(layers):
-        # A tensor, because torch.compile would recompile for every new number.
-        layer.keys = None if draws is None else draws.keys(f"dropped {number}")
 
 
 def drop_after(layers: Sequence[nn.Module], rate: float) -> None:

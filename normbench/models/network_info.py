@@ -13,8 +13,8 @@ import torch
 from torch import fx, nn
 
 from normbench.errors import Impossible
-from normbench.models.dropout import drop_layers
 from normbench.models.profile import count_macs, count_operations, dry_run
+from normbench.models.random_layers import random_layers
 from normbench.norms.base.layer import NormAct, Normalizer
 from normbench.norms.base.progress import scheduled_layers
 from normbench.norms.batch import is_batch_norm
@@ -185,4 +185,4 @@ class NetworkInfo:
     @property
     def changes_every_step(self) -> bool:
         """True if Python code sets something anew in every step: dropped paths, bounds."""
-        return bool(scheduled_layers(self.network) or drop_layers(self.network))
+        return bool(scheduled_layers(self.network) or random_layers(self.network))

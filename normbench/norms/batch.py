@@ -10,7 +10,8 @@ paper, algorithm 2 line 10). With several workers they move towards the mean ove
     evaluation  the running statistics replace mean and var: a fixed affine map
 
 Synchronized batch normalization is the same with a single worker that holds all images of the
-optimizer step, on whatever devices they are.
+optimizer step, on whatever devices they are. Frozen batch normalization is the fixed map of an
+evaluation also in training, with the statistics, gains and shifts of another training.
 
 Placement: between a convolution without bias and its activation (v1), or before the convolution,
 with one more layer before the final mean (v2). Before a residual addition: without activation.
@@ -157,6 +158,47 @@ class BatchNormAct(PerWorker, RunningStatistics, Normalizing):
                 self.sets(len(x)),
                 lambda images: reference_ops.standardize(images, reference_ops.BATCH, self.eps),
             )
+        mean, var = (per_channel(each.double()) for each in running_moments(self))
+        return (x - mean) / torch.sqrt(var + self.eps)
+
+
+@dataclass(frozen=True)
+class FrozenBatchNorm(Normalizer):
+    """Batch normalization that another training has finished (He et al. 2017, Mask R-CNN).
+
+    Args:
+        eps: added to the variance, inside the square root.
+    """
+
+    eps: float = positive(1e-5)
+    batch_independent: ClassVar[bool] = True
+
+    def layer(self, channels: int, act: str | None = "relu") -> NormAct:
+        return FrozenBatchNormAct(channels, act, BatchNorm(eps=self.eps))
+
+
+class FrozenBatchNormAct(BatchNormAct):
+    """The layer: running statistics, gain and shift never change."""
+
+    batch_independent = True
+    unfinished = (
+        "norm=frozen_bn: it keeps statistics, gains and shifts of a network that was trained with "
+        "bn, as with init_from=RUN@last; norm=bn works from scratch"
+    )
+
+    def __init__(self, channels: int, act: str | None, options: BatchNorm) -> None:
+        super().__init__(channels, act, options)
+        for parameter in self.parameters():
+            parameter.requires_grad = False
+
+    def _fused(self, x: Tensor, affine: WeightAndBias, *, track: bool) -> Tensor:  # noqa: ARG002
+        mean, var = running_moments(self)
+        return F.batch_norm(x, mean, var, *_repeat(affine, 1), eps=self.eps)
+
+    def refusal(self, shape: torch.Size) -> str:  # noqa: ARG002 (any shape)
+        return ""
+
+    def reference_normalize(self, x: Tensor) -> Tensor:
         mean, var = (per_channel(each.double()) for each in running_moments(self))
         return (x - mean) / torch.sqrt(var + self.eps)
 

@@ -19,7 +19,6 @@ from typing import Literal
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 from torch.optim import SGD
 from torch.utils.benchmark import Timer
 
@@ -54,8 +53,8 @@ class TimedNetwork:
 
     build: Callable[[], nn.Module]  # returns it on the device of the images
     images: Tensor  # (N, C, H, W), those of one worker
+    train_loss: Callable[[nn.Module], Tensor]  # returns the loss of the network on the images
     context: Callable[[], AbstractContextManager[object]] = nullcontext  # of every forward pass
-    loss: Callable[[Tensor], Tensor] | None = None  # of the output; None: cross-entropy of classes
 
 
 @dataclass(frozen=True)
@@ -78,7 +77,6 @@ class Speed:
 
 def measure_speeds(
     networks: Mapping[str, TimedNetwork],
-    classes: int,
     mode: StepMode,
     repeats: int,
     references: Sequence[str] = (),
@@ -92,7 +90,7 @@ def measure_speeds(
     for name, network in networks.items():
         batch = len(network.images)
         try:
-            speeds[name] = replace(_measure_sizes(network, classes, mode), network=name)
+            speeds[name] = replace(_measure_sizes(network, mode), network=name)
         except Impossible as reason:
             speeds[name] = Speed(name, batch, mode, "n/a", str(reason))
         except RuntimeError as error:
@@ -106,7 +104,7 @@ def measure_speeds(
                 continue
             try:
                 built = _build_network(networks[name], mode)
-                step = _make_step(built, networks[name], classes, mode)
+                step = _make_step(built, networks[name], mode)
                 rates[name].append(_steps_per_second(step))
             except RuntimeError as error:  # another process on the device has taken the memory
                 speeds[name] = _out_of_memory(error, name, speeds[name].batch, mode)
@@ -122,13 +120,13 @@ def measure_speeds(
     return [speeds[name] for name in networks]
 
 
-def _measure_sizes(timed: TimedNetwork, classes: int, mode: StepMode) -> Speed:
+def _measure_sizes(timed: TimedNetwork, mode: StepMode) -> Speed:
     """Return peak memory, parameters and operations of a network."""
     network = _build_network(timed, mode)
     on_meta = copy.deepcopy(network).to("meta").eval()
     tensors = [*network.parameters(), *network.buffers()]
     weights = sum(each.numel() * each.element_size() for each in tensors)
-    step = _make_step(network, timed, classes, mode)
+    step = _make_step(network, timed, mode)
 
     def two_steps() -> None:
         step()
@@ -165,7 +163,7 @@ def _build_network(timed: TimedNetwork, mode: StepMode) -> nn.Module:
     return network.train(mode == "training")
 
 
-def _make_step(network: nn.Module, timed: TimedNetwork, classes: int, mode: StepMode) -> Step:
+def _make_step(network: nn.Module, timed: TimedNetwork, mode: StepMode) -> Step:
     images = timed.images
     if mode != "training":
 
@@ -174,14 +172,12 @@ def _make_step(network: nn.Module, timed: TimedNetwork, classes: int, mode: Step
                 network(images)
 
         return infer
-    labels = torch.arange(len(images), device=images.device) % classes
-    loss_of = timed.loss or partial(F.cross_entropy, target=labels)
     optimizer = SGD(network.parameters(), lr=1e-4, momentum=0.9)
 
     def train() -> None:
         optimizer.zero_grad()
         with timed.context():
-            loss = loss_of(network(images))
+            loss = timed.train_loss(network)
         loss.backward()
         optimizer.step()
 
@@ -218,7 +214,7 @@ def run(request: ProbeRequest) -> None:
                 flush=True,
             )
             references = [network.label for network in networks if _is_bn(network.cell)]
-            speeds = measure_speeds(timed, data.classes, mode, request.options.repeats, references)
+            speeds = measure_speeds(timed, mode, request.options.repeats, references)
             records += _compare_with_bn(networks, speeds)
     print_table([[r["network"], r["batch"], r["mode"], *_entries(r)] for r in records], HEAD)
     refusals = {f"{r['network']}: {r['reason']}": None for r in records if r["status"] == "n/a"}
@@ -247,15 +243,14 @@ def _timed_network(network: ProbedNetwork, images: Tensor) -> TimedNetwork:
         return module
 
     experiment = Experiment(cell)
-    targets = [
-        target.to(device)
-        for target in experiment.task.example_targets(len(images), experiment.data)
-    ]
+    task = experiment.task
+    targets = [each.to(device) for each in task.example_targets(len(images), experiment.data)]
 
-    def loss(output: Tensor) -> Tensor:
-        return experiment.task.loss(output, targets, experiment.reg, workers=1)
+    def train_loss(network: nn.Module) -> Tensor:
+        output = task.run_training_pass(network, on_device, targets)
+        return task.loss(output, targets, experiment.reg, workers=1)
 
-    return TimedNetwork(build, on_device, partial(autocast_context, cell, device), loss)
+    return TimedNetwork(build, on_device, train_loss, partial(autocast_context, cell, device))
 
 
 def _with_bn(words: Sequence[str]) -> list[Cell]:

@@ -23,8 +23,6 @@ PROBE_CAPTIONS = {
     "ratios": "Ratios learned by switchable normalization, by receptive field; all seeds.",
     "example_weight": "Weight alpha of an image in its own statistics: validation results.",
 }
-#: Main metrics of tasks other than classification, whose curves are losses.
-OF_TASKS = (METRICS["test_miou"], METRICS["test_rms"])
 MIN_MAP_ROWS = 10  # of a map; fewer normalizers are compared by lines
 PROBE_FIGURES = {f"-{kind}": kind for kind in PROBE_CAPTIONS}
 CAPTIONS = {
@@ -57,7 +55,7 @@ def figure_kinds(table: Table, runs: Path) -> list[str]:
         MAP: many and table.over_batch and table.spec.compares_norms,
         SENSITIVITY: sensitivity,
         EFFECTS: accuracy and not table.spec.paper and _has_effects(table),
-        CURVES: (accuracy or table.spec.metric in OF_TASKS) and curves,
+        CURVES: (accuracy or table.spec.metric.of_task) and curves,
         SIZES: accuracy and sizes,
     }
     probed = [folder for folder in folders if (folder / PROBES).is_dir()]

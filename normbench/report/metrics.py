@@ -32,6 +32,11 @@ class Metric:
         """True of accuracies in percent."""
         return self.label.endswith("accuracy (%)")
 
+    @property
+    def of_task(self) -> bool:
+        """True of metrics of other tasks than classification."""
+        return isinstance(self.value, partial) and self.value.func is _metric_of_task
+
 
 def _steps_per_second(row: Row) -> float | None:
     return None if row.images_per_second is None else row.images_per_second / row.global_batch
@@ -71,7 +76,23 @@ METRICS: Mapping[str, Metric] = {
     "test_miou": Metric(
         "test mean intersection over union (%)", 1, "higher", _of_task("test_miou")
     ),
+    "test_box_map": Metric(
+        "test mean average precision of boxes (%)", 1, "higher", _of_task("test_box_map")
+    ),
+    "test_mask_map": Metric(
+        "test mean average precision of masks (%)", 1, "higher", _of_task("test_mask_map")
+    ),
     "test_rms": Metric("test root mean squared error of depth", 3, "lower", _of_task("test_rms")),
+    "test_rel": Metric("test relative error of depth", 3, "lower", _of_task("test_rel")),
+    **{
+        f"test_delta{power}": Metric(
+            f"pixels with depth within a factor of 1.25^{power} (%)",
+            1,
+            "higher",
+            _of_task(f"test_delta{power}"),
+        )
+        for power in (1, 2, 3)
+    },
     "test_loss": Metric("test loss", 3, "lower", attrgetter("test_loss")),
     "train_loss": Metric("training loss", 3, "lower", attrgetter("train_loss")),
     "params_m": Metric("parameters (millions)", 1, "", attrgetter("params"), 1e6, learned=False),

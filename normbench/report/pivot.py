@@ -78,12 +78,37 @@ def _group_rows(rows: Iterable[Row]) -> list[RunGroup]:
     for row in rows:
         if row.kind == "run":
             # The text of the configuration is its key: it has lists and mappings.
-            config = {part: options for part, options in row.config.items() if part != "seed"}
-            groups[row.options, _hardware(row), repr(config)].append(row)
+            key = " ".join(_typed_options(row)), _hardware(row), repr(_scientific_options(row))
+            groups[key].append(row)
     return [
-        RunGroup(members, {k: v for k, v in flatten(members[0].config).items() if k != "seed"})
-        for members in groups.values()
+        RunGroup(members, flatten(_scientific_options(members[0]))) for members in groups.values()
     ]
+
+
+def _scientific_options(row: Row) -> dict[str, Any]:
+    """Return the configuration of a row without its seed.
+
+    Of a run that begins with a described one, whose id is that of its seed, it has the description
+    as `start`, and the epoch alone as `init_from`.
+    """
+    config = {part: options for part, options in row.config.items() if part != "seed"}
+    if row.start:
+        config |= {"init_from": _epoch(config["init_from"]), "start": row.start}
+    return config
+
+
+def _typed_options(row: Row) -> list[str]:
+    """Return the options of a row that were typed, as words; a described start as `start.KEY`."""
+    words = row.options.split()
+    if not row.start:
+        return words
+    words = [word for word in words if option_key(word) != "init_from"]
+    return words + [f"start.{key}={value}" for key, value in row.start.items()]
+
+
+def _epoch(init_from: Any) -> str:
+    """Return the epoch in RUN@EPOCH as @EPOCH."""
+    return "@" + str(init_from).partition("@")[2]
 
 
 def _select(spec: TableSpec, groups: Sequence[RunGroup]) -> list[RunGroup]:
@@ -218,7 +243,7 @@ def _name(row: Row, axis: str) -> str:
 
 
 def _typed(row: Row, wanted: Callable[[str], bool]) -> str:
-    return " ".join(word for word in row.options.split() if wanted(option_key(word)))
+    return " ".join(word for word in _typed_options(row) if wanted(option_key(word)))
 
 
 def _differing(settings: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -297,7 +322,7 @@ def _variant(group: RunGroup) -> str:
     """Return what all seeds of an entry share; of `init_from=RUN@EPOCH` only the epoch."""
     options = {key: value for key, value in group.options.items() if key != "seed"}
     if "init_from" in options:
-        options["init_from"] = str(options["init_from"]).partition("@")[2]
+        options["init_from"] = _epoch(options["init_from"])
     return str(sorted(options.items()))
 
 

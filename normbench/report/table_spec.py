@@ -23,9 +23,9 @@ FULL, SMALL = 0, 1  # scales: the paper's networks, or small networks in their p
 
 OPTIONS = (
     "norm", "model", "data", "reg", "recipe", "task", "protocol", "batch", "workers",
-    "global_batch", "seed", "precision", "init_from", "init_only",
+    "global_batch", "seed", "precision", "init_from", "init_only", "start",
 )  # fmt: skip
-AXES = OPTIONS[:-2]  # those that a row has; the last two are parts of few
+AXES = OPTIONS[:-3]  # those that a row has; the last three are parts of few
 _NUMBER = re.compile(r"(-?\d+(?:\.\d+)?)(?: ± (\d*\.?\d+))?( unverified)?")
 
 

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from normbench.errors import BadInput, DamagedFile, one_line
-from normbench.models.dense_network import DenseNetwork
+from normbench.models.backbone import OF_CLASSIFIER
 from normbench.results import CHECKPOINT, DAMAGED_CHECKPOINT, EPOCH_CHECKPOINT
 from normbench.run_files import replace_atomically
 from normbench.training.parameter_groups import list_parameters
@@ -307,7 +307,7 @@ def begin_run(state: State, roles: Sequence[str] | None = None, *, dense: bool =
     measured = {"pending": [], "last": [], "training_seconds": 0.0, "resumed": None}
     prefix = ""
     if dense:
-        prefix = DenseNetwork.OF_CLASSIFIER
+        prefix = OF_CLASSIFIER
         if any(name.startswith(prefix) for name in state["model"]):
             prefix = ""  # the other network is a dense one, too
     if roles is not None or prefix:

@@ -157,7 +157,7 @@ class Experiment:
         if self.cell.trainer.impl != "auto":
             return self.cell.trainer.impl
         images = steps * self.cell.global_batch
-        if images < COMPILED_IMAGES or missing_compiler(self.cell):
+        if images < COMPILED_IMAGES or missing_compiler(self.cell) or self.task.by_region:
             return "eager"
         threshold = COMPILED_MACS["cuda" if uses_gpu(self.cell) else "cpu"]
         return "compile" if self.info.trained_macs * images >= threshold else "eager"

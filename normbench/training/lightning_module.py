@@ -15,7 +15,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from normbench.measurements.training_probes import TrainingProbes
-from normbench.models.dropout import drop_layers, set_draws
+from normbench.models.random_layers import random_layers, set_draws
 from normbench.norms.base.progress import scheduled_layers, set_progress
 from normbench.norms.base.running import NetworkStatistics
 from normbench.norms.implementation import set_implementation
@@ -68,7 +68,7 @@ class TrainingModule(EvaluationModule):
             self.steps, self.steps_per_epoch, cell.global_batch, self.task.score
         )
         self.scheduled_layers = scheduled_layers(network)
-        self.dropping_layers = drop_layers(network)
+        self.random_layers = random_layers(network)
         self.impl = training.experiment.choose_impl(self.steps)
         # After the copy of the average, which evaluations run eagerly.
         set_implementation(network, self.impl)
@@ -168,18 +168,20 @@ class TrainingModule(EvaluationModule):
     def _run_pass(self, batch: StepBatch, pass_number: int) -> PassOutput:
         """Run forward and backward pass `pass_number` of a step, adding to the gradients."""
         x, passes = batch.images[pass_number], len(batch.images)  # (N, C, H, W)
-        if self.dropping_layers:
-            set_draws(self.dropping_layers, batch.draws(pass_number))
-        output = self.model(self.cast(x))
-        # Passes have equally many images, so the mean of their means is the mean over all.
+        if self.random_layers:
+            set_draws(self.random_layers, batch.draws(pass_number))
         targets = [target[pass_number] for target in batch.targets]
+        output = self.task.run_training_pass(self.model, self.cast(x), targets)
+        # Passes have equally many images, so the mean of their means is the mean over all.
         loss = self.task.loss(output, targets, self.reg, self.plan.per_forward) / passes
         # Ranks exchange gradients once a step, after the last pass.
         exchange = pass_number == passes - 1 or self.plan.devices == 1
         strategy: Any = self.trainer.strategy
         with nullcontext() if exchange else strategy.block_backward_sync():
             self.backpropagate(loss)
-        return PassOutput(loss.detach(), self.task.score_input(output.detach(), targets[0]))
+        with torch.no_grad():
+            score_input = self.task.score_input(output, targets[0])
+        return PassOutput(loss.detach(), score_input.detach())
 
     def count_steps(self, steps: list[LossAndHits], due: bool, *, ends_epoch: bool) -> None:
         """Count completed optimizer steps; write a record and a checkpoint if they are due.

@@ -16,7 +16,7 @@ from torch.func import functional_call
 from torch.optim import Optimizer
 
 from normbench.errors import one_line
-from normbench.models.dropout import drop_layers
+from normbench.models.random_layers import random_layers
 from normbench.norms.base.running import NetworkStatistics
 
 
@@ -100,7 +100,7 @@ def explain_unstackable_network(
 
     A step has so many `images`, each of the shape (C, H, W) of `image`.
     """
-    if drop_layers(network):
+    if random_layers(network):
         return "paths that are dropped by the seed of each run"
     if NetworkStatistics(network).read_in_training:
         return "running statistics that training reads"

@@ -162,7 +162,7 @@ def collect_results(module: TrainingModule) -> dict[str, Any]:
     task = module.task
     loss, score = module.metrics.final_means()
     metrics = {f"train_{task.score}": score, **module.testing.summary("test")}
-    test_loss = metrics.pop("test_loss")
+    test_loss = metrics.pop("test_loss", None)
     fields: dict[str, Any] = {
         "status": "ok",
         "train_loss": loss,
@@ -188,7 +188,7 @@ def collect_results(module: TrainingModule) -> dict[str, Any]:
         reason = f"{infinite[0]} was {metrics[infinite[0]]}"
         finite = {name: metrics[name] for name in metrics.keys() - infinite}
         fields |= {"status": "diverged", "reason": reason, "metrics": finite}
-    if not math.isfinite(test_loss):
+    if test_loss is not None and not math.isfinite(test_loss):
         reason = f"the loss on the test images was {test_loss}"
         fields |= {"test_loss": None, "status": "diverged", "reason": reason}
     return fields

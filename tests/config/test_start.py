@@ -35,7 +35,9 @@ def test_a_description_is_the_id_of_the_run_that_differs_so(
     expected = [word for word in SN if word.split("=")[0] not in {w.split("=")[0] for w in start}]
     theirs = cell(*expected, *start)
     assert ours.init_from == f"{theirs.id}@30"
-    assert ours.start == theirs.title
+    assert ours.start is not None
+    assert ours.start.title == theirs.title
+    assert [*ours.start.differs] == [word.partition(":")[0] for word in description.split()]
     by_id = cell(*SN, *changed, f"init_from={theirs.id}@30")
     assert (ours.id, ours.identity) == (by_id.id, by_id.identity)
     assert ours.id != cell(*SN, *changed, f"init_from={description}@31").id
@@ -104,7 +106,9 @@ def test_an_option_of_the_whole_command_line_is_part_of_both_runs() -> None:
 
 def test_a_description_composes_the_yamls_of_config_dir() -> None:
     words = ("--config-dir", str(PLUGIN / "conf"))
-    assert composed(*words, "norm=bn", "init_from=norm:broken@1").start.startswith("broken")
+    start = composed(*words, "norm=bn", "init_from=norm:broken@1").start
+    assert start is not None
+    assert start.title.startswith("broken")
 
 
 def test_which_parameters_are_taken_is_part_of_the_id() -> None:

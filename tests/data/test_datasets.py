@@ -43,7 +43,7 @@ def keys(part: Split) -> list[object]:
     if isinstance(part, SceneSplit):
         return part.numbers.tolist()
     if isinstance(part, LabelledSplit):
-        return list(part.images)
+        return [str(source) for source in part.sources]
     assert isinstance(part, FileSplit)
     return list(part.paths)
 

@@ -9,27 +9,30 @@ import pytest
 import torch
 from numpy.typing import NDArray
 from PIL import Image
+from pycocotools import mask
 
 from normbench.catalog import dataset
 from normbench.data.cityscapes import NUMBERS
+from normbench.data.coco import Annotation
 from normbench.data.counter_rng import Draws
-from normbench.data.labelled_photographs import MEAN, LabelledPhotographs
-from normbench.data.maps import VOID, class_map
+from normbench.data.labelled_photographs import DEVIATION, MEAN, ClassMaps, LabelledSplit, Pair
+from normbench.data.maps import VOID, class_map, depth_map, list_objects
 from normbench.data.reading import open_splits, read_images
 from normbench.errors import BadInput
 from support.dataset_files import (
     ADDED,
+    MAKERS,
     TRAINED,
     ade20k,
     cityscapes,
+    coco,
+    nyu_depth,
     pascal_voc,
     stripes,
     write_map,
 )
 
 SIDE = 24
-
-
 #: Writer, training and test images, and the classes of the first training image.
 DATA: dict[str, tuple[Callable[[Path], dict[str, Any]], int, int, list[int]]] = {
     "pascal_voc": (pascal_voc, 12, 1, [0, 20, VOID]),
@@ -61,13 +64,13 @@ def test_images_come_with_the_classes_of_their_files(name: str, tmp_path: Path) 
 def test_sbd_adds_what_is_not_tested_and_replaces_no_map(tmp_path: Path) -> None:
     data: Any = dataset("pascal_voc", **pascal_voc(tmp_path))
     train, test = data.load()
-    assert [path.stem for path in train.images] == [*TRAINED, *ADDED]
-    assert [path.suffix for path in train.maps] == [".png"] * 10 + [".mat"] * 2
-    assert [path.stem for path in test.images] == ["t"]
+    assert [pair.image.stem for pair in train.sources] == [*TRAINED, *ADDED]
+    assert [pair.classes.suffix for pair in train.sources] == [".png"] * 10 + [".mat"] * 2
+    assert [pair.image.stem for pair in test.sources] == ["t"]
     read = read_images(data, train, torch.tensor([10]), None)
     assert {*class_map(read[:, 3:]).unique().tolist()} == {0, 7, VOID}
     alone: Any = dataset("pascal_voc", **pascal_voc(tmp_path), train="train")
-    assert [path.stem for path in alone.load()[0].images] == TRAINED
+    assert [pair.image.stem for pair in alone.load()[0].sources] == TRAINED
 
 
 def test_every_class_of_cityscapes_is_read() -> None:
@@ -75,10 +78,11 @@ def test_every_class_of_cityscapes_is_read() -> None:
     assert len({*NUMBERS}) == 19
 
 
-class Plain(LabelledPhotographs):
+class Plain(ClassMaps):
     """Maps whose bytes are as they are."""
 
     classes = 250
+    counts = (1, 1)
 
     def read_classes(self, path: Path) -> NDArray[np.uint8]:
         return np.array(Image.open(path))
@@ -89,14 +93,12 @@ class Plain(LabelledPhotographs):
 
 def positions(tmp_path: Path, **options: Any) -> Any:
     """A split of one smooth image, whose map says where each pixel comes from."""
-    from normbench.data.labelled_photographs import LabelledSplit
-
     rows, columns = np.mgrid[0:100, 0:120].astype(np.uint8)
     image = np.stack([rows, columns, rows], axis=2)
     Image.fromarray(image).save(tmp_path / "image.png")
     Image.fromarray(rows + 1).save(tmp_path / "map.png")
     data = Plain(**{"size": 40, "flip": False, **options})
-    return LabelledSplit([tmp_path / "image.png"], [tmp_path / "map.png"], data)
+    return LabelledSplit([Pair(tmp_path / "image.png", tmp_path / "map.png")], data)
 
 
 def test_training_windows_are_scaled_with_their_maps(tmp_path: Path) -> None:
@@ -142,17 +144,90 @@ def test_small_images_are_padded_by_void(tmp_path: Path) -> None:
         ("pascal_voc", "benchmark_RELEASE/dataset/cls/c0.mat", "is no map of SBD"),
         ("pascal_voc", "VOCdevkit/VOC2012/JPEGImages/a0.jpg", r"a0\.jpg is missing"),
         ("ade20k", "ADEChallengeData2016/annotations/training/ADE_a0.png", "is no map of classes"),
-        ("ade20k", "ADEChallengeData2016/images/validation/ADE_t.jpg", "has no images"),
-        ("cityscapes", "leftImg8bit/val/lindau/lindau_12_leftImg8bit.png", "has no CITY/"),
+        ("ade20k", "ADEChallengeData2016/images/validation/ADE_t.jpg", r"has no \*\.jpg"),
+        ("cityscapes", "leftImg8bit/val/lindau/lindau_12_leftImg8bit.png", r"has no \*/\*_left"),
         ("cityscapes", "gtFine/train/ulm/ulm_6_gtFine_labelIds.png", "is no map of classes"),
+        ("coco", "annotations/instances_val2017.json", "get train2017.zip"),
+        ("coco", "train2017/a3.jpg", r"a3\.jpg is missing"),
+        ("nyu_depth", "splits.mat", "splits.mat cannot be read"),
+        ("nyu_depth", "nyu_depth_v2_labeled.mat", "and put them in data.root"),
     ],
 )
 def test_a_missing_file_is_named(name: str, damage: str, says: str, tmp_path: Path) -> None:
-    data: Any = dataset(name, **DATA[name][0](tmp_path))
+    data: Any = dataset(name, **MAKERS[name](tmp_path))
     (tmp_path / damage).unlink()
     with pytest.raises(BadInput, match=says):
         split = open_splits(data, "torch")[0].train
         read_images(data, split, torch.arange(len(split.labels)), None)
+
+
+def test_objects_of_coco_are_drawn_from_far_to_near(tmp_path: Path) -> None:
+    data: Any = dataset("coco", **coco(tmp_path), flip=False)
+    train, test = data.load()
+    assert [each.path.stem for each in train.sources] == TRAINED  # without the empty image
+    assert [each.path.stem for each in test.sources] == ["t", "u"]
+    read = read_images(data, train, torch.tensor([3]), None)
+    assert read.shape == (1, 5, SIDE, SIDE)
+    (objects,) = list_objects(read[:, 3:])
+    # Categories 1, 3 and 90 are the classes 1, 2 and 3; 30x20 pixels became 24x16 in the middle.
+    assert objects.labels.tolist() == [2, 3]
+    large, small = objects.boxes
+    expected = torch.tensor([[5, 2, 20, 16], [8, 4, 14, 9]]) * 24 / 30 + torch.tensor([0, 4, 0, 4])
+    assert (large - expected[0]).abs().max() <= 1
+    assert (small - expected[1]).abs().max() <= 1
+    assert not (objects.masks[0] & objects.masks[1]).any()
+    classes = class_map(read[:, 3:])[0]
+    assert (classes[4:20, 23] == VOID).all()  # the crowd
+    assert (classes[:4] == VOID).all()  # the padding
+    assert int(classes[5, 0]) == 0
+
+
+@pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
+def test_outlines_of_coco_are_drawn_as_by_cocos_code(tmp_path: Path) -> None:
+    """As by pycocotools, for a triangle."""
+    data: Any = dataset("coco", **{**coco(tmp_path), "size": 30})
+    source = data.load()[0].sources[0]
+    corners = [2.0, 2.0, 27.5, 9.0, 4.0, 17.2]
+    triangle = Annotation(1, [np.array(corners)], 100.0, crowd=False)
+    _, (_, instances) = data.read(source._replace(objects=(triangle,)), 1.0)
+    expected = mask.decode(mask.frPyObjects([corners], 20, 30))[:, :, 0]
+    assert 100 < expected.sum() < 300
+    assert np.array_equal(instances, expected)
+
+
+def test_depth_is_that_of_the_file_and_divided_by_the_scale(tmp_path: Path) -> None:
+    options = nyu_depth(tmp_path)
+    data: Any = dataset("nyu_depth", **options, flip=False)
+    train, test = data.load()
+    assert [each.place for each in train.sources] == [*range(12)]
+    assert [each.place for each in test.sources] == [12, 13]
+    (window,) = depth_map(read_images(data, test, torch.tensor([0]), None)[:, 3:])
+    columns = torch.linspace(0.5, 9.5, 30)
+    # Halved to 15x10, of which 12x8 stay; a pixel of two columns has one of their depths.
+    assert window.shape == (8, 12)
+    assert ((window[0] - columns[2:26].view(12, 2).mean(1)).abs() < 0.3).all()
+    closer: Any = dataset("nyu_depth", **{**options, "scales": [1.5, 1.5]}, flip=False)
+    draws = Draws(0, 0, torch.tensor([0]))
+    (near,) = depth_map(read_images(closer, closer.load()[0], torch.tensor([0]), draws)[:, 3:])
+    assert float(near.mean()) == pytest.approx(5 / 1.5, abs=0.2)
+    assert float(near.max() - near.min()) < float(window.max() - window.min()) / 1.5
+
+
+def test_colors_of_rooms_change_by_image_in_training_alone(tmp_path: Path) -> None:
+    options = nyu_depth(tmp_path)
+    data: Any = dataset("nyu_depth", **options)
+    images = read_images(data, data.load()[0], torch.arange(12), None)[:, :3]
+    draws = Draws(0, 0, torch.arange(12))
+    changed = data.train_input(images, draws)
+    assert torch.equal(data.train_input(images[4:], draws.of(torch.arange(4, 12))), changed[4:])
+    plain: Any = dataset("nyu_depth", **options, colors=False)
+    untouched = data.eval_input(images, torch.arange(12))
+    assert torch.equal(plain.train_input(images, draws), untouched)
+    assert all(not torch.equal(one, other) for one, other in zip(changed, untouched, strict=True))
+    many = data.train_input(images[:1].expand(400, -1, -1, -1), Draws(0, 0, torch.arange(400)))
+    channels = many * torch.tensor(DEVIATION)[:, None, None] + torch.tensor(MEAN)[:, None, None]
+    grey = ((channels[:, 0] - channels[:, 1]).abs() < 1e-3).flatten(1).all(1)
+    assert float(grey.float().mean()) == pytest.approx(0.3, abs=0.08)
 
 
 @pytest.mark.parametrize("name", DATA)

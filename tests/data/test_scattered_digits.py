@@ -8,7 +8,7 @@ import torch
 from normbench.data.counter_rng import Draws
 from normbench.data.dataset import TensorSplit
 from normbench.data.digits import Digits
-from normbench.data.maps import INSTANCE, class_map, depth_map
+from normbench.data.maps import INSTANCE, class_map, depth_map, list_objects
 from normbench.data.reading import read_images
 from normbench.data.scattered_digits import ScatteredDigits, SceneSplit
 from normbench.data.scenes import (
@@ -18,7 +18,6 @@ from normbench.data.scenes import (
     SIDES,
     Scenes,
     compose_scenes,
-    list_objects,
 )
 
 SIDE = 64
@@ -82,8 +81,11 @@ def test_scenes_have_three_to_eight_digits(scenes: Scenes) -> None:
 
 
 def test_objects_are_the_visible_digits(scenes: Scenes) -> None:
-    for classes, instances in zip(scenes.classes, scenes.instances, strict=True):
-        boxes, labels, masks = list_objects(classes, instances)
+    maps = torch.stack([scenes.classes + 1, scenes.instances], dim=1)
+    for objects, classes, instances in zip(
+        list_objects(maps), scenes.classes, scenes.instances, strict=True
+    ):
+        boxes, labels, masks = objects
         assert torch.equal(masks.sum(0), (instances > 0).to(masks.dtype))
         for box, label, mask in zip(boxes.int().tolist(), labels, masks.bool(), strict=True):
             left, top, right, bottom = box

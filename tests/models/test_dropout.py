@@ -13,10 +13,9 @@ from normbench.models.dropout import (
     Dropout,
     RandomDrop,
     StochasticDepth,
-    drop_layers,
     linear_rates,
-    set_draws,
 )
+from normbench.models.random_layers import random_layers, set_draws
 from normbench.norms.base.layer import NormAct
 from normbench.training.experiment import Experiment
 from support.cells import SHORT, cell, train_cell
@@ -26,7 +25,7 @@ IMAGES = torch.arange(1000)
 
 
 def announced(layer: nn.Module, images: Tensor, seed: int = 0, epoch: int = 0) -> nn.Module:
-    set_draws(drop_layers(layer), Draws(seed, epoch, images))
+    set_draws(random_layers(layer), Draws(seed, epoch, images))
     return layer
 
 
@@ -77,7 +76,7 @@ def test_a_level_of_regularization_drops_behind_every_normalization_layer(norm: 
     plain = Experiment(cell(*words)).build_network()
     network = Experiment(cell(*words, "reg.norm_dropout=0.2")).build_network()
     layers = [layer for layer in network.modules() if isinstance(layer, NormAct)]
-    assert len(drop_layers(network)) == len(layers) > 10
+    assert len(random_layers(network)) == len(layers) > 10
     assert [*network.state_dict()] == [*plain.state_dict()]
     network.load_state_dict(plain.state_dict())
     x = torch.randn(4, 1, 8, 8)
@@ -104,7 +103,7 @@ def test_other_images_than_were_announced_are_an_error(kind: Any) -> None:
     layer = announced(kind(0.5), IMAGES[:4])
     with pytest.raises(ValueError, match="4 images were announced, not 3"):
         layer(torch.ones(3, 2))
-    set_draws(drop_layers(layer), None)
+    set_draws(random_layers(layer), None)
     assert layer(torch.ones(3, 2)).shape == (3, 2)
 
 

@@ -21,7 +21,8 @@ from normbench.config.build import build, options
 from normbench.data.counter_rng import Draws
 from normbench.errors import BadInput, Impossible
 from normbench.models.coverage import coverage
-from normbench.models.dropout import Dropout, StochasticDepth, drop_layers, set_draws
+from normbench.models.dropout import Dropout, StochasticDepth
+from normbench.models.random_layers import random_layers, set_draws
 from normbench.models.swap import swap
 from normbench.norms.base.layer import Activation, Affine, NormAct, Scale
 from normbench.norms.base.standardized_conv import StandardizedConv2d
@@ -523,10 +524,10 @@ def test_drops_in_untraced_modules_are_drawn_by_image(
         if not parameter.any():
             nn.init.ones_(parameter)  # gains that hide branches
     x = torch.randn(3, 3, 64, 64)
-    set_draws(drop_layers(network), Draws(0, 0, torch.arange(3)))
+    set_draws(random_layers(network), Draws(0, 0, torch.arange(3)))
     first = network(x)
     assert torch.equal(network(x), first)
-    set_draws(drop_layers(network), Draws(0, 1, torch.arange(3)))
+    set_draws(random_layers(network), Draws(0, 1, torch.arange(3)))
     assert not torch.equal(network(x), first)
     assert not [layer for layer in network.modules() if type(layer).__name__ == "DropPath"]
 
@@ -718,10 +719,10 @@ def test_drops_of_an_image_do_not_depend_on_its_place_in_the_batch() -> None:
     indices = torch.tensor([4, 8, 15, 16, 23, 42])
     found = []
     for order in (torch.arange(6), torch.tensor([5, 3, 1, 0, 2, 4])):
-        set_draws(drop_layers(network), Draws(0, 1, indices[order]))
+        set_draws(random_layers(network), Draws(0, 1, indices[order]))
         found.append(network(images[order])[order.argsort()])
     torch.testing.assert_close(*found)
-    set_draws(drop_layers(network), Draws(0, 2, indices))
+    set_draws(random_layers(network), Draws(0, 2, indices))
     assert not torch.allclose(network(images), found[0])
 
 

@@ -28,6 +28,7 @@ from timm.models.nfnet import _nonlin_gamma
 from torch import Tensor, distributed, nn
 from torch.multiprocessing.spawn import spawn
 from torch.nn import functional as F
+from torchvision.ops import FrozenBatchNorm2d
 
 from normbench.catalog import normalizer
 from normbench.norms.base import devices
@@ -172,6 +173,20 @@ def _one_of_two(rank: int, folder: Path) -> None:
     results = [output.detach(), *gradients, layer.running_mean, layer.running_var]
     torch.save(results, folder / f"{rank}.pt")
     distributed.destroy_process_group()
+
+
+def test_frozen_bn_is_torchvisions_and_never_changes() -> None:
+    ours = perturbed_layer(normalizer("frozen_bn"), 6, None, torch.float64).train()
+    theirs = FrozenBatchNorm2d(6).double()
+    theirs.load_state_dict(ours.state_dict())
+    before = copy.deepcopy(ours.state_dict())
+    x = images((4, 6, 3, 3))
+    torch.testing.assert_close(ours(x), theirs(x), **FP64)
+    ours(x).square().sum().backward()
+    assert x.grad is not None
+    assert all(each.grad is None for each in ours.parameters())
+    for name, value in ours.state_dict().items():
+        assert torch.equal(value, before[name])
 
 
 def test_ghost_bn_is_torchs_bn_of_every_group() -> None:

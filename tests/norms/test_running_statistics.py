@@ -14,8 +14,9 @@ from support.layers import images, perturbed_layer
 TRACKING = [
     name
     for name in normalizers()
-    if isinstance(normalizer(name).layer(6), RunningStatistics) and name != "sync_bn"
-]  # sync_bn has one worker, in one pass
+    if isinstance(normalizer(name).layer(6), RunningStatistics)
+    and name not in ("sync_bn", "frozen_bn")
+]  # sync_bn has one worker, in one pass; frozen_bn moves nothing
 
 
 def tracking_network(name: str) -> nn.Sequential:

@@ -6,6 +6,7 @@ from functools import partial
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from normbench.catalog import model, normalizer
 from normbench.probe.speed import StepMode, TimedNetwork, measure_speeds, without_exponent
@@ -20,7 +21,10 @@ def _short_measurements(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def entry(build: Callable[[], nn.Module], x: Tensor) -> TimedNetwork:
-    return TimedNetwork(build, x)
+    def train_loss(network: nn.Module) -> Tensor:
+        return F.cross_entropy(network(x), torch.arange(len(x)))
+
+    return TimedNetwork(build, x, train_loss)
 
 
 def test_every_network_has_its_speed_and_memory() -> None:
@@ -30,8 +34,7 @@ def test_every_network_has_its_speed_and_memory() -> None:
         for norm in ("bn", "in", "gn")
     }
     training, inference, folded = (
-        {each.network: each for each in measure_speeds(entries, 10, mode, repeats=2)}
-        for mode in MODES
+        {each.network: each for each in measure_speeds(entries, mode, repeats=2)} for mode in MODES
     )
     assert list(training) == ["bn", "in", "gn"]
     assert training["in"].status == "n/a"
@@ -57,7 +60,7 @@ def test_a_reference_begins_and_ends_every_round(monkeypatch: pytest.MonkeyPatch
     entries = {name: entry(partial(build, name), noise(2, 1, 2, 2)) for name in ("gn", "bn", "ln")}
     rates = iter([10.0, 1.0, 2.0, 12.0, 20.0, 3.0, 4.0, 26.0, 10.0, 5.0, 6.0, 10.0])
     monkeypatch.setattr("normbench.probe.speed._steps_per_second", lambda _: next(rates))
-    speeds = measure_speeds(entries, 10, "folded", repeats=3, references=["bn"])
+    speeds = measure_speeds(entries, "folded", repeats=3, references=["bn"])
     assert built == ["gn", "bn", "ln", *["bn", "gn", "ln", "bn"] * 3]
     gn, bn, ln = speeds
     assert (gn.steps_per_second, ln.steps_per_second) == (3.0, 4.0)
@@ -71,8 +74,8 @@ def test_the_memory_of_training_is_weights_gradients_momentum_and_maps() -> None
         return nn.Sequential(nn.Flatten(), nn.Linear(1000, 1000, bias=False))
 
     x, weights = noise(1, 1, 1, 1000), 4_000_000
-    (training,) = measure_speeds({"it": entry(build, x)}, 1000, "training", repeats=1)
-    (inference,) = measure_speeds({"it": entry(build, x)}, 1000, "inference", repeats=1)
+    (training,) = measure_speeds({"it": entry(build, x)}, "training", repeats=1)
+    (inference,) = measure_speeds({"it": entry(build, x)}, "inference", repeats=1)
     assert training.memory == pytest.approx(3 * weights, rel=0.02)
     assert inference.memory == pytest.approx(weights, rel=0.02)
 
@@ -91,11 +94,11 @@ def test_a_network_that_does_not_fit_is_oom() -> None:
         "full": entry(lambda: Full(4, 10), x),
         "fits": entry(lambda: nn.Sequential(nn.Flatten(), nn.Linear(4, 10)), x),
     }
-    full, fits = measure_speeds(entries, 10, "inference", repeats=1)
+    full, fits = measure_speeds(entries, "inference", repeats=1)
     assert (full.status, full.steps_per_second, full.memory) == ("OOM", None, None)
     assert (fits.status, fits.reason) == ("ok", "")
     with pytest.raises(RuntimeError, match="something else"):
-        measure_speeds({"broken": entry(lambda: Broken(4, 10), x)}, 10, "inference", repeats=1)
+        measure_speeds({"broken": entry(lambda: Broken(4, 10), x)}, "inference", repeats=1)
 
 
 def test_a_fast_speed_is_printed_without_an_exponent() -> None:

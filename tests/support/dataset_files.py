@@ -3,6 +3,7 @@
 import gzip
 import hashlib
 import io
+import json
 import pickle
 import struct
 import tarfile
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 from numpy.typing import NDArray
 from PIL import Image
@@ -222,6 +224,54 @@ def cityscapes(root: Path) -> Options:
     return {"root": str(root), "verify": False, "size": 24}
 
 
+#: Numbers of categories in COCO have gaps.
+CATEGORIES = [1, 3, 90]
+
+
+def box_outline(left: int, top: int, right: int, bottom: int) -> list[list[float]]:
+    """A rectangle as a polygon of COCO."""
+    return [[left, top, right, top, right, bottom, left, bottom]]
+
+
+def coco(root: Path) -> Options:
+    """Images with a large object, a small one in front of it and a crowd; one image has none."""
+    for part, names in (("train2017", ["empty", *TRAINED]), ("val2017", ["t", "u"])):
+        images, annotations = [], []
+        for number, name in enumerate(names, 10):
+            write_photograph(root / part / f"{name}.jpg", number)
+            images.append({"id": number, "file_name": f"{name}.jpg"})
+            crowd = {"counts": [WIDTH * HEIGHT - 2 * HEIGHT, 2 * HEIGHT], "size": [HEIGHT, WIDTH]}
+            objects: list[tuple[int, Any, float, int]] = [
+                (90, box_outline(8, 4, 14, 9), 30.0, 0), (3, box_outline(5, 2, 20, 16), 210.0, 0),
+                (1, crowd, 2.0 * HEIGHT, 1),
+            ]  # fmt: skip
+            for category, outline, area, is_crowd in () if name == "empty" else objects:
+                annotations.append(
+                    {
+                        "image_id": number, "category_id": category, "segmentation": outline,
+                        "area": area, "iscrowd": is_crowd, "bbox": [0, 0, 1, 1],
+                    }
+                )  # fmt: skip
+        categories = [{"id": number} for number in reversed(CATEGORIES)]
+        content = {"images": images[::-1], "annotations": annotations, "categories": categories}
+        path = root / f"annotations/instances_{part}.json"
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(json.dumps(content))
+    return {"root": str(root), "verify": False, "size": 24}
+
+
+def nyu_depth(root: Path) -> Options:
+    """Fourteen shots in a file of HDF5, as MATLAB writes it; depth grows from left to right."""
+    h5py = pytest.importorskip("h5py")
+    with h5py.File(root / "nyu_depth_v2_labeled.mat", "w") as content:
+        content["images"] = noise(14, 3, WIDTH, HEIGHT)
+        columns = np.linspace(0.5, 9.5, WIDTH, dtype=np.float32)[None, :, None]
+        content["depths"] = np.tile(columns, (14, 1, HEIGHT))
+    numbers = {"trainNdxs": np.arange(1, 13)[:, None], "testNdxs": np.array([[13], [14]])}
+    savemat(root / "splits.mat", numbers)
+    return {"root": str(root), "verify": False, "size": [8, 12]}
+
+
 def scattered_digits(_root: Path) -> Options:
     """Few and small scenes."""
     return {"scenes": 40, "test_scenes": 10, "size": 40}
@@ -243,11 +293,13 @@ MAKERS: Mapping[str, Callable[[Path], Options]] = {
     "cifar10": cifar10,
     "cifar100": cifar100,
     "cityscapes": cityscapes,
+    "coco": coco,
     "digits": digits,
     "digits_contrast": digits,
     "fashion_mnist": fashion_mnist,
     "image_folder": image_folder,
     "imagenet": imagenet,
+    "nyu_depth": nyu_depth,
     "pascal_voc": pascal_voc,
     "scattered_digits": scattered_digits,
     "svhn": svhn,

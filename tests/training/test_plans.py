@@ -36,7 +36,7 @@ NORMS = (
     "bgn", "gn_pn", "nf",
 )  # fmt: skip
 #: Normalizers and tasks: their losses are means over workers.
-DENSE = ("bn task=segment", "bn task=depth")
+DENSE = ("bn task=segment", "bn task=depth", "bn task=detect")
 #: Normalizers that are compared every day, under one plan of two devices; the others are slow.
 EVERYDAY = ("bn", "batch_renorm")
 EVERYDAY_PLAN = Plan(2, 1, 2)

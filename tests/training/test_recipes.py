@@ -26,7 +26,7 @@ from support.commands import Command
 from support.slow import slow_except
 
 IMAGENET, CIFAR = 1_281_167, 50_000
-VOC, ADE20K, CITYSCAPES = 10_582, 20_210, 2_975
+VOC, ADE20K, CITYSCAPES, NYU, COCO = 10_582, 20_210, 2_975, 795, 117_266
 ALL: set[str] = set(ROLES)
 
 
@@ -74,10 +74,13 @@ PAPERS: dict[str, tuple[int, dict[int, Rates]]] = {
         {768: {0: 0, 5.01: LR * SMALL**2, 7.21: LR * SMALL**3, 24.01: LR * SMALL**10}}),
     "pn_cifar": (CIFAR, {128: {0: 0, **tenths(0.1, 80, 120, start=5)}}),
     "sn_resnet": (IMAGENET, {b: tenths(lr, 30, 60, 90) for b, lr in SWITCHABLE.items()}),
-    # 30,000 steps, 100,000 steps, 700 epochs of (8, 1).
+    # 30,000 steps, 100,000 steps, 700 epochs of (8, 1); 7,500, 180,000 and 135,000 steps.
     "nf_voc": (VOC, {16: tenths(0.003, 31.769, 40.846)}),
     "sn_ade20k": (ADE20K, {16: {0: 0.02, 39.588: 0.02 * 0.5**0.9, None: 0}}),
     "sn_cityscapes": (CITYSCAPES, {8: {0: 0.01, 350: 0.01 * 0.5**0.9, None: 0}}),
+    "nf_nyu": (NYU, {256: {0: 0.16, 1250: 0.08, None: 0}}),
+    "sn_coco": (COCO, {16: tenths(0.02, 16.373, 21.831, start=0.1)}),
+    "evonorm_coco": (COCO, {64: tenths(0.1, 65.502, 68.231)}),
 }  # fmt: skip
 #: Optimizer, momentum, Nesterov's form, weight decay, and the roles that it pulls on.
 PULLS: dict[str, tuple[str, float, bool, float, set[str]]] = {
@@ -98,6 +101,9 @@ PULLS: dict[str, tuple[str, float, bool, float, set[str]]] = {
     "nf_voc": ("SGD", 0.9, True, 5e-5, {"weight"}),
     "sn_ade20k": ("SGD", 0.9, False, 1e-4, {"weight"}),
     "sn_cityscapes": ("SGD", 0.9, False, 1e-4, {"weight"}),
+    "nf_nyu": ("SGD", 0.9, True, 5e-5, {"weight"}),
+    "sn_coco": ("SGD", 0.9, False, 1e-4, {"weight", "bias"}),
+    "evonorm_coco": ("SGD", 0.9, False, 4e-5, {"weight", "bias"}),
 }
 
 
@@ -105,6 +111,7 @@ def test_every_recipe_of_a_paper_that_gives_one_is_here() -> None:
     ours = {
         "demo",
         "dense",
+        "detection",
         "onecycle",
         "sn_rmsprop",
         "four_things_caltech",

@@ -38,7 +38,7 @@ class Depth(Task):
     metric = "rms"
     score = "delta1"
     maps = (DEPTH, DEPTH + 1)
-    has_classes = False
+    smooths_labels = False
 
     def build_network(self, classifier: nn.Module, norm: Normalizer, data: Dataset) -> nn.Module:
         network = backbone(classifier, data.image_shape, self.output_stride)

@@ -19,7 +19,7 @@ def side_by_side(images: Tensor, targets: Tensor, predictions: Tensor) -> Tensor
         targets: (N, 3, H, W) uint8.
         predictions: (N, 3, H, W) uint8.
     """
-    columns = [_show_input(images), targets, predictions]
+    columns = [show_input(images), targets, predictions]
     padded = [torch.nn.functional.pad(each, (0, GAP, 0, GAP), value=255) for each in columns]
     rows = torch.cat(padded, dim=3)[..., :-GAP]  # (N, 3, H + gap, 3 W + 2 gaps)
     return torch.cat([*rows], dim=1)[:, :-GAP].cpu()
@@ -37,13 +37,18 @@ def color_classes(classes: Tensor) -> Tensor:
     return torch.where((classes == VOID)[:, None].cpu(), colors.new_tensor(255), colors)
 
 
+def class_colors(classes: Tensor) -> list[tuple[int, int, int]]:
+    """Return the colors of classes (M,), as `color_classes`."""
+    return [tuple(color) for color in color_classes(classes[:, None, None]).flatten(1).tolist()]
+
+
 def shade_depth(depth: Tensor, farthest: float) -> Tensor:
     """Return depth (N, H, W) as grey (N, 3, H, W) uint8: near is white, `farthest` black."""
     shade = 1 - (depth.float() / farthest).clamp(0, 1)
     return (255 * shade).round().to(torch.uint8)[:, None].expand(-1, 3, -1, -1).cpu()
 
 
-def _show_input(images: Tensor) -> Tensor:
+def show_input(images: Tensor) -> Tensor:
     """Return inputs with each image between black and white, grey ones as color."""
     flat = images.float().flatten(1)
     low, high = (each[:, None, None, None] for each in (flat.amin(1), flat.amax(1)))

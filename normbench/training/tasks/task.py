@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Protocol
+from typing import Any, ClassVar, Protocol
 
 import torch
 from pydantic import PositiveInt
@@ -21,11 +21,11 @@ class SplitMetrics(Protocol):
     def reset(self) -> None:
         """Forget all images."""
 
-    def update(self, output: Tensor, target: Tensor) -> None:
-        """Count the images of an output (N, ...) and its target (N, ...)."""
+    def update(self, output: Any, target: Tensor) -> None:
+        """Count the images of an output of the network and their target (N, ...)."""
 
     def summary(self, split: str) -> CurveRecord:
-        """Return the metrics and the loss, as `{split}_loss`."""
+        """Return the metrics and, where it is known, the loss as `{split}_loss`."""
 
 
 @dataclass(frozen=True)
@@ -42,8 +42,9 @@ class Task(ABC):
     score: ClassVar[str]  # metric of training steps, in percent
     maps: ClassVar[Sequence[int]] = ()  # channels of the data set's maps that it predicts
     by_image: ClassVar[bool] = False  # an image is right or wrong
-    has_classes: ClassVar[bool] = True  # False if what is predicted is a number
+    smooths_labels: ClassVar[bool] = True  # the loss takes `Regularization.label_smoothing`
     loss_by_worker: ClassVar[bool] = True  # the loss depends on which images share a worker
+    by_region: ClassVar[bool] = False  # parts of the network get any number of regions of an image
 
     @property
     def test_metric(self) -> str:
@@ -64,14 +65,27 @@ class Task(ABC):
         del norm, data
         return classifier
 
+    def run_training_pass(
+        self, network: nn.Module, images: Tensor, targets: Sequence[Tensor]
+    ) -> Any:
+        """Return the output of a forward pass of training; some networks need the targets in it.
+
+        Args:
+            network: of `build_network`.
+            images: (N, C, H, W).
+            targets: `normbench.training.batches.Chunk.targets` of these images.
+        """
+        del targets
+        return network(images)
+
     @abstractmethod
     def loss(
-        self, output: Tensor, targets: Sequence[Tensor], reg: Regularization, workers: int
+        self, output: Any, targets: Sequence[Tensor], reg: Regularization, workers: int
     ) -> Tensor:
         """Return the mean over workers of the loss of a worker's images.
 
         Args:
-            output: of the network (N, ...).
+            output: of `run_training_pass`.
             targets: `normbench.training.batches.Chunk.targets` of these images.
             reg: regularization, which may smooth labels.
             workers: W, which divides N.
@@ -87,21 +101,21 @@ class Task(ABC):
         return (bytes_.expand(-1, data.maps, height, width).contiguous(),)
 
     @abstractmethod
-    def score_input(self, output: Tensor, target: Tensor) -> Tensor:
-        """Return what `scores` needs of a forward pass (N, ...)."""
+    def score_input(self, output: Any, target: Tensor) -> Tensor:
+        """Return what `scores` needs of the output of a forward pass of training (N, ...)."""
 
     def scores(self, inputs: Tensor, labels: Tensor) -> Tensor:
         """Return the score (N,) of each image, between 0 and 1; here `score_input` itself."""
         del labels
         return inputs
 
-    def draw(self, images: Tensor, target: Tensor, output: Tensor) -> Tensor | None:
+    def draw(self, images: Tensor, target: Tensor, output: Any) -> Tensor | None:
         """Return a picture (3, H, W) uint8 of predictions beside their targets; None: of nothing.
 
         Args:
             images: the network's input (N, C, H, W).
             target: (N, ...).
-            output: of the network (N, ...).
+            output: of the network, of these images.
         """
         del images, target, output
         return None

@@ -1,0 +1,275 @@
+"""Mask R-CNN: boxes, classes and masks of the objects in an image (He et al. 2017).
+
+    maps = pyramid(backbone(images))                    of several scales
+    regions = proposals(maps)                           boxes that may hold an object
+    classes, boxes = box_head(maps within a region)
+    masks = mask_head(maps within a detected box)
+
+The parts are torchvision's, and every convolution of pyramid and heads has a normalizer behind it.
+In training, backbone and pyramid see the images of all workers at once. What follows, losses and
+statistics of the heads included, is that of each worker: a head gets any number of regions from a
+worker. A worker without objects draws no masks, which adds 0 to its loss and moves no statistics.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from pydantic import PositiveInt
+from torch import Tensor, nn
+from torchvision.models.detection.anchor_utils import AnchorGenerator
+from torchvision.models.detection.faster_rcnn import FastRCNNPredictor
+from torchvision.models.detection.image_list import ImageList
+from torchvision.models.detection.mask_rcnn import MaskRCNNPredictor
+from torchvision.models.detection.roi_heads import (
+    RoIHeads,
+    fastrcnn_loss,
+    maskrcnn_loss,
+    paste_masks_in_image,
+)
+from torchvision.models.detection.rpn import RegionProposalNetwork, RPNHead
+from torchvision.ops import MultiScaleRoIAlign
+
+from normbench.data.counter_rng import uniform
+from normbench.data.maps import Objects
+from normbench.models.backbone import Backbone
+from normbench.models.heads.detection import box_head, feature_pyramid, mask_head
+from normbench.models.random_layers import RandomLayer
+from normbench.norms.base.layer import NormAct, Normalizer
+from normbench.norms.base.running import NetworkStatistics
+from normbench.norms.workers import PerWorker, set_workers
+
+#: Constants of Faster and Mask R-CNN, as in Detectron and torchvision.
+ANCHORS_PER_IMAGE, ANCHOR_SHARE, REGION_SHARE = 256, 0.5, 0.25
+SHAPES = (0.5, 1.0, 2.0)  # heights of anchors over their widths
+BOX_SIDE, MASK_SIDE = 7, 14  # positions of a region's maps
+CANONICAL_LEVEL = 4
+ANY_NUMBER = 101  # of regions: a prime, which no number of images divides
+
+Maps = dict[str, Tensor]
+
+
+@dataclass(frozen=True, kw_only=True)
+class DetectionSizes:
+    """Sizes of a Mask R-CNN.
+
+    Args:
+        width: channels of the feature pyramid and of the heads' convolutions.
+        anchors: sides of anchors in pixels, one for each of the last stages of the network and one
+            for the pooled map above them.
+        proposal_convolutions: 3x3 convolutions before boxes are proposed.
+        box_convolutions: normalized 3x3 convolutions of the box head.
+        hidden: units of the linear layer of the box head.
+        regions: boxes of an image that the heads get in training.
+        proposals: boxes that are proposed in training and in an evaluation.
+        canonical: side in pixels from which on a box belongs to the map of stride 16.
+        detections: the most of an image.
+    """
+
+    width: PositiveInt
+    anchors: tuple[PositiveInt, ...]
+    proposal_convolutions: PositiveInt
+    box_convolutions: PositiveInt
+    hidden: PositiveInt
+    regions: PositiveInt
+    proposals: tuple[PositiveInt, PositiveInt]
+    canonical: PositiveInt
+    detections: PositiveInt
+
+
+class DetectionLosses(NamedTuple):
+    """Result of a forward pass of training with W workers and N images."""
+
+    losses: Tensor  # (W,)
+    right: Tensor  # (N,) share of an image's regions whose class is the most probable one
+
+
+class Detections(NamedTuple):
+    """What was found in one image, by falling score."""
+
+    boxes: Tensor  # (M, 4): left, top, right, bottom
+    labels: Tensor  # (M,) int64
+    scores: Tensor  # (M,)
+    masks: Tensor  # (M, H, W) bool: pixels that probably belong to the object
+
+
+class RegionSampler(RandomLayer):
+    """Choose boxes of each image at random, at most a share of them with an object.
+
+    It replaces torchvision's sampler, which draws from one generator for all images.
+    """
+
+    def __init__(self, number: int, share: float) -> None:
+        super().__init__()
+        self.number, self.share = number, share
+
+    def forward(self, labels: Sequence[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
+        """Return masks (K,) uint8 of the chosen objects and of the chosen background.
+
+        Args:
+            labels: of the K boxes of each image: above 0 an object, 0 background, below 0 neither.
+        """
+        return tuple(zip(*map(self._choose, range(len(labels)), labels), strict=True))  # type: ignore[return-value]
+
+    def _choose(self, image: int, labels: Tensor) -> tuple[Tensor, Tensor]:
+        if self.keys is None:
+            numbers = torch.rand(len(labels), device=labels.device)
+        else:
+            numbers = uniform(self.keys[image : image + 1], len(labels))[0]
+        objects = _lowest(numbers, labels > 0, int(self.number * self.share))
+        return objects, _lowest(numbers, labels == 0, self.number - int(objects.sum()))
+
+
+def _lowest(numbers: Tensor, candidates: Tensor, most: int) -> Tensor:
+    """Return a mask (K,) uint8 of those `candidates` that have the lowest `numbers`."""
+    places = candidates.nonzero()[:, 0]
+    chosen = places[numbers[places].argsort()[:most]]
+    return torch.zeros_like(candidates, dtype=torch.uint8).index_fill(0, chosen, 1)
+
+
+class MaskRcnn(PerWorker, nn.Module):
+    """Images (N, C, H, W) -> detections, or in training the losses of the workers.
+
+    Args:
+        backbone: whose last maps the pyramid gets, one stage less than there are anchors.
+        norm: the normalizer of pyramid and heads.
+        classes: number of classes, of which 0 is the background.
+        sizes: of the parts.
+    """
+
+    def __init__(
+        self, backbone: Backbone, norm: Normalizer, classes: int, sizes: DetectionSizes
+    ) -> None:
+        super().__init__()
+        self.backbone, self.sizes, self.stages = backbone, sizes, len(sizes.anchors) - 1
+        names = [str(stage) for stage in range(self.stages)]
+        width = sizes.width
+        self.pyramid = feature_pyramid(norm, backbone.channels[-self.stages :], width)
+        sides = tuple((side,) for side in sizes.anchors)
+        most = dict(zip(("training", "testing"), sizes.proposals, strict=True))
+        self.proposals = RegionProposalNetwork(
+            AnchorGenerator(sides, (SHAPES,) * len(sides)),
+            RPNHead(width, len(SHAPES), sizes.proposal_convolutions),
+            fg_iou_thresh=0.7, bg_iou_thresh=0.3, batch_size_per_image=ANCHORS_PER_IMAGE,
+            positive_fraction=ANCHOR_SHARE, pre_nms_top_n=most, post_nms_top_n=most, nms_thresh=0.7,
+        )  # fmt: skip
+        self.proposals.fg_bg_sampler = RegionSampler(ANCHORS_PER_IMAGE, ANCHOR_SHARE)
+        box_pool, mask_pool = (
+            MultiScaleRoIAlign(
+                names, side, sampling_ratio=2, canonical_scale=sizes.canonical,
+                canonical_level=CANONICAL_LEVEL,
+            )
+            for side in (BOX_SIDE, MASK_SIDE)
+        )  # fmt: skip
+        self.heads = RoIHeads(
+            box_pool, box_head(norm, width, BOX_SIDE, sizes.box_convolutions, sizes.hidden),
+            FastRCNNPredictor(sizes.hidden, classes),
+            fg_iou_thresh=0.5, bg_iou_thresh=0.5, batch_size_per_image=sizes.regions,
+            positive_fraction=REGION_SHARE, bbox_reg_weights=None, score_thresh=0.05,
+            nms_thresh=0.5, detections_per_img=sizes.detections, mask_roi_pool=mask_pool,
+            mask_head=mask_head(norm, width),
+            mask_predictor=MaskRCNNPredictor(width, width, classes),
+        )  # fmt: skip
+        self.heads.fg_bg_sampler = RegionSampler(sizes.regions, REGION_SHARE)
+
+    def forward(
+        self, images: Tensor, objects: Sequence[Objects] | None = None
+    ) -> list[Detections] | DetectionLosses | Tensor:
+        """Return detections of each image, or with `objects` losses.
+
+        On the meta device, where there are no values, return classes of as many regions as there
+        can be, (R, classes).
+        """
+        stages = self.backbone(images)[-self.stages :]
+        maps: Maps = self.pyramid({str(number): each for number, each in enumerate(stages)})
+        if images.is_meta:
+            return self._run_on_shapes(maps, len(images))
+        if objects is None:
+            return self._detect(images, maps)
+        return self._train(images, maps, objects)
+
+    def explain_fixed_number(self) -> str:
+        """Return why a normalizer does not take any number of regions, or ""."""
+        shape = torch.Size((ANY_NUMBER, self.sizes.width, MASK_SIDE, MASK_SIDE))
+        for layer in self.heads.modules():
+            if isinstance(layer, NormAct):
+                if layer.whole_step:
+                    return "synchronized statistics need equally many of each"
+                if reason := layer.refusal(shape):
+                    return reason
+        return ""
+
+    def _train(self, images: Tensor, maps: Maps, objects: Sequence[Objects]) -> DetectionLosses:
+        """Compute the losses of each worker, whose images are every W-th one."""
+        set_workers(self.heads, 1)  # they get the regions of one worker at a time
+        samplers = [self.proposals.fg_bg_sampler, self.heads.fg_bg_sampler]
+        keys = [sampler.keys for sampler in samplers]
+        losses, right = [], images.new_empty(len(images))
+        for worker in NetworkStatistics(self.heads).passes(self.workers):
+            own = slice(worker, None, self.workers)
+            for sampler, of_all in zip(samplers, keys, strict=True):
+                sampler.keys = None if of_all is None else of_all[own]
+            of_worker = {name: each[own] for name, each in maps.items()}
+            loss, right[own] = self._losses(images[own], of_worker, objects[own])
+            losses.append(loss)
+        for sampler, of_all in zip(samplers, keys, strict=True):
+            sampler.keys = of_all
+        return DetectionLosses(torch.stack(losses), right)
+
+    def _losses(
+        self, images: Tensor, maps: Maps, objects: Sequence[Objects]
+    ) -> tuple[Tensor, Tensor]:
+        """Return the loss of one worker (), and `DetectionLosses.right` of its images."""
+        heads, (height, width) = self.heads, images.shape[2:]
+        shapes = [(height, width)] * len(images)
+        targets = [{**each._asdict(), "boxes": each.boxes.to(images.dtype)} for each in objects]
+        regions, of_proposals = self.proposals(ImageList(images, shapes), maps, targets)
+        regions, matches, labels, deltas = heads.select_training_samples(regions, targets)
+        counts = [len(each) for each in labels]
+        features = heads.box_head(heads.box_roi_pool(maps, regions, shapes))
+        logits, moves = heads.box_predictor(features)
+        losses = [*of_proposals.values(), *fastrcnn_loss(logits, moves, labels, deltas)]
+        found = [each > 0 for each in labels]
+        with_object = [each[here] for each, here in zip(regions, found, strict=True)]
+        if any(map(len, with_object)):
+            drawn = heads.mask_head(heads.mask_roi_pool(maps, with_object, shapes))
+            losses.append(
+                maskrcnn_loss(
+                    heads.mask_predictor(drawn), with_object,
+                    [each.masks for each in objects], [each.labels for each in objects],
+                    [each[here] for each, here in zip(matches, found, strict=True)],
+                )
+            )  # fmt: skip
+        else:  # devices exchange the gradients of all parameters
+            idle = [*heads.mask_head.parameters(), *heads.mask_predictor.parameters()]
+            losses += [0 * each.sum() for each in idle]
+        right = (logits.detach().argmax(1) == torch.cat(labels)).to(images.dtype).split(counts)
+        return torch.stack(losses).sum(), torch.stack([each.mean() for each in right])
+
+    def _detect(self, images: Tensor, maps: Maps) -> list[Detections]:
+        height, width = images.shape[2:]
+        shapes = [(height, width)] * len(images)
+        regions, _ = self.proposals(ImageList(images, shapes), maps)
+        found, _ = self.heads(maps, regions, shapes)
+        return [
+            Detections(
+                each["boxes"], each["labels"], each["scores"],
+                paste_masks_in_image(each["masks"], each["boxes"], (height, width))[:, 0] > 0.5,
+            )
+            for each in found
+        ]  # fmt: skip
+
+    def _run_on_shapes(self, maps: Maps, images: int) -> Tensor:
+        """Run all parts on shapes: every image has the most regions and objects."""
+        heads, regions = self.heads, self.sizes.regions
+        objects = int(regions * REGION_SHARE)
+        if not self.training:
+            regions, objects = self.sizes.proposals[1], self.sizes.detections
+        self.proposals.head([*maps.values()])
+        some = maps["0"]
+        boxes = some.new_empty(images * regions, self.sizes.width, BOX_SIDE, BOX_SIDE)
+        masks = some.new_empty(images * objects, self.sizes.width, MASK_SIDE, MASK_SIDE)
+        heads.mask_predictor(heads.mask_head(masks))
+        logits: Tensor = heads.box_predictor(heads.box_head(boxes))[0]
+        return logits
