@@ -66,8 +66,8 @@ class ScatteredDigits(Dataset):
     scenes: PositiveInt = 4000
     test_scenes: PositiveInt = 400
     size: PositiveInt = 64
-    noise: NonNegativeFloat = 0.2
-    contrast: NonNegativeFloat | None = None
+    noise: NonNegativeFloat = 0.1
+    contrast: NonNegativeFloat | None = 0.6
     padding: NonNegativeInt = 0
 
     classes = 11  # the background and ten digits
