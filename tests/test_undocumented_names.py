@@ -23,7 +23,7 @@ pytestmark = pytest.mark.skipif(
 )
 
 #: Names with an underscore that are documented: of named tuples, and of the module os.
-DOCUMENTED = {"_replace", "_fields", "_exit"}
+DOCUMENTED = {"_asdict", "_replace", "_fields", "_exit"}
 
 
 def private_names(code: str) -> Iterator[tuple[str, str]]:

@@ -19,8 +19,9 @@ class Ade20k(FolderPairs):
     """20,210 training images and 2,000 test images."""
 
     classes = 150
-    name = "ADE20K"
-    folders = {f"{IMAGES}/training": 20_210, f"{IMAGES}/validation": 2_000}  # noqa: RUF012
+    key = "ade20k"
+    title = "ADE20K"
+    parts = {f"{IMAGES}/training": 20_210, f"{IMAGES}/validation": 2_000}  # noqa: RUF012
     pattern = "*.jpg"
     remedy = (
         "get ADEChallengeData2016.zip from sceneparsing.csail.mit.edu and unpack it in data.root"

@@ -21,8 +21,9 @@ class Cityscapes(FolderPairs):
     """2,975 training images and 500 test images of 2048x1024 pixels."""
 
     classes = len(NUMBERS)
-    name = "Cityscapes"
-    folders = {"leftImg8bit/train": 2_975, "leftImg8bit/val": 500}  # noqa: RUF012
+    key = "cityscapes"
+    title = "Cityscapes"
+    parts = {"leftImg8bit/train": 2_975, "leftImg8bit/val": 500}  # noqa: RUF012
     pattern = f"*/*{IMAGE}"
     remedy = (
         "get leftImg8bit_trainvaltest.zip and gtFine_trainvaltest.zip from cityscapes-dataset.com "

@@ -2,11 +2,12 @@
 
 The test images are the official validation images. Every image is resized until its longer side is
 that of a window. An object's box is that of its visible pixels: where masks overlap, the smaller
-object is in front, so numbers may differ a little from those on the official boxes. The pixels of
-crowds are void.
+object is in front. The pixels of crowds are void in segmentation; in detection they count as
+background, and what is detected there as an error. So numbers differ a little from COCO's.
 """
 
 import json
+import pickle
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -19,18 +20,12 @@ from PIL import Image
 from pydantic import PositiveInt
 
 from normbench.data.labelled_photographs import Factor, LabelledPhotographs, LabelledSplit
-from normbench.data.official_files import OfficialFiles
 from normbench.data.photographs import decode
 from normbench.errors import BadInput
 
-#: Training images with an object, and images to test on.
-COUNTS = {"train2017": 117_266, "val2017": 5_000}
+TEST = "val2017"
 CLASSES = 80
 MOST_OBJECTS = 255  # of an image: the numbers of a byte without 0
-REMEDY = (
-    "get train2017.zip, val2017.zip and annotations_trainval2017.zip from cocodataset.org and "
-    "unpack them in data.root"
-)
 
 
 class Annotation(NamedTuple):
@@ -43,10 +38,10 @@ class Annotation(NamedTuple):
 
 
 class Photograph(NamedTuple):
-    """An image file and its objects."""
+    """An image file and its objects, pickled: reader processes would copy Python's objects."""
 
     path: Path
-    objects: tuple[Annotation, ...]
+    objects: bytes
 
 
 @dataclass(frozen=True)
@@ -54,8 +49,8 @@ class Coco(LabelledPhotographs):
     """117,266 training images with objects of 80 classes, and 5,000 test images.
 
     Args:
-        size: side of the windows in an evaluation, and in training unless the recipe asks for
-            another; the longer side of an image.
+        size: longer side of a resized image, and side of the windows unless the recipe asks for
+            another.
     """
 
     size: PositiveInt = 1024
@@ -64,53 +59,54 @@ class Coco(LabelledPhotographs):
     classes = 1 + CLASSES  # the background is 0
     maps = 2
     limits = (
-        "Boxes are those of the visible pixels of objects in windows, so that numbers differ a "
-        "little from COCO's."
+        "Boxes are those of the visible pixels of objects, and crowds count as background in "
+        "detection, so that numbers differ a little from COCO's."
     )
+    key = "coco"
+    title = "COCO"
+    remedy = (
+        "get train2017.zip, val2017.zip and annotations_trainval2017.zip from cocodataset.org and "
+        "unpack them in data.root"
+    )
+    parts = {"train2017": 117_266, TEST: 5_000}  # noqa: RUF012
 
     @property
     def image_shape(self) -> tuple[int, int, int]:
         return (3, self.size, self.size)
 
-    @property
-    def counts(self) -> tuple[int, int]:
-        train, test = COUNTS.values()
-        return train, test
-
     def load(self) -> tuple[LabelledSplit, LabelledSplit]:
-        train, test = map(self._photographs, COUNTS)
-        # As in Detectron, images without an object are for tests alone.
-        train = [each for each in train if any(not one.crowd for one in each.objects)]
-        if self.verify:
-            for (name, count), found in zip(COUNTS.items(), (train, test), strict=True):
-                self._files.require_count(name, len(found), "images, COCO", count)
+        (train_categories, train), (test_categories, test) = map(self._read_list, self.parts)
+        if train_categories != test_categories:
+            raise self.files.unusable("annotations", "has lists with different categories")
         return LabelledSplit(train, self), LabelledSplit(test, self)
 
-    @property
-    def _files(self) -> OfficialFiles:
-        return OfficialFiles("coco", self.folder, {}, REMEDY)
+    def _read_list(self, part: str) -> tuple[list[int], list[Photograph]]:
+        """Return the categories and the images of a part, both by ascending number.
 
-    def _photographs(self, part: str) -> list[Photograph]:
-        """Return the images of a part by ascending number.
+        As in Detectron, training images have an object.
 
         Raises:
-            BadInput: there is no list of them, or it is damaged.
+            BadInput: there is no list, it is damaged, or it is not the official one.
         """
-        name = f"annotations/instances_{part}.json"
-        with self._files.reading(name):
-            content = json.loads((self.folder / name).read_bytes())
-            categories = [each["id"] for each in content["categories"]]
-            labels = {number: label for label, number in enumerate(sorted(categories), 1)}
-            objects = defaultdict(list)
+        place = f"annotations/instances_{part}.json"
+        objects: dict[int, list[Annotation]] = defaultdict(list)
+        with self.files.reading(place):
+            content = json.loads((self.folder / place).read_bytes())
+            categories = sorted(each["id"] for each in content["categories"])
+            labels = {number: label for label, number in enumerate(categories, 1)}
             for each in content["annotations"]:
                 objects[each["image_id"]].append(_annotation(each, labels))
             photographs = [
-                Photograph(self.folder / part / each["file_name"], tuple(objects[each["id"]]))
+                Photograph(
+                    self.folder / part / each["file_name"], pickle.dumps(objects[each["id"]])
+                )
                 for each in sorted(content["images"], key=lambda image: image["id"])
+                if part == TEST or any(not one.crowd for one in objects[each["id"]])
             ]
-        if len(labels) > CLASSES:
-            raise self._files.unusable(name, f"has {len(labels)} categories, COCO {CLASSES}")
-        return photographs
+        if len(categories) > CLASSES or (self.verify and len(categories) < CLASSES):
+            raise self.files.unusable(place, f"has {len(categories)} categories, COCO {CLASSES}")
+        self.require_count(part, place, len(photographs))
+        return categories, photographs
 
     def fit(self, image: Image.Image) -> float:
         return self.size / max(image.size)
@@ -120,14 +116,16 @@ class Coco(LabelledPhotographs):
         classes = np.ones((image.height, image.width), np.uint8)  # the background
         instances = np.zeros_like(classes)
         number = 0
-        for each in _by_falling_area(source.objects):
+        for each in _by_falling_area(pickle.loads(source.objects)):
             mask = _draw(each.outline, source.path, image)
             if each.crowd:
                 classes[mask] = instances[mask] = 0
                 continue
             number += 1
             if number > MOST_OBJECTS:
-                raise BadInput(f"{source.path} has more than {MOST_OBJECTS} objects")
+                raise BadInput(
+                    f"{source.path} has more than {MOST_OBJECTS} objects; get the official files"
+                )
             classes[mask], instances[mask] = 1 + each.label, number
         return image, np.stack([classes, instances])
 
@@ -148,7 +146,7 @@ def _draw(outline: Any, path: Path, image: Image.Image) -> NDArray[np.bool_]:
     """Return the pixels (H, W) inside of polygons or run lengths, as COCO's own code.
 
     Raises:
-        BadInput: the outline is none, or of an image of another size.
+        BadInput: the outline is damaged, or of an image of another size.
     """
     from faster_coco_eval.core import mask  # other data sets need none of it
 

@@ -1,7 +1,8 @@
 """Photographs with a target for every pixel, in the official files of a data set.
 
-    training    the image is resized by a random factor, and a window is cut at a random place
-    evaluation  the window in the middle of the image as it is
+    training    the image is resized by `fit` and by a random factor from `scales`, and a window is
+                cut at a random place, with `centered` in the middle
+    evaluation  the image is resized by `fit`, and the window in its middle is cut
 
 An image that is smaller than the window is padded, in training at a random place and else on all
 sides, by ImageNet's mean color and by unknown pixels. Maps are resized to the nearest pixel.
@@ -10,7 +11,7 @@ Shape letters: N images, T maps (`normbench.data.maps`), H W positions.
 """
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, NamedTuple, Self
@@ -34,7 +35,7 @@ Factor = Annotated[float, Field(gt=0, le=100)]
 
 @dataclass(frozen=True)
 class LabelledSplit:
-    """Images and where each is read, as `data` understands it."""
+    """Images, each given by a source that `data.read` takes."""
 
     sources: Sequence[Any]
     data: "LabelledPhotographs"
@@ -93,7 +94,7 @@ class LabelledSplit:
 
 @dataclass(frozen=True)
 class _Cut:
-    """Along one axis, from `start` to `stop` of the image becomes `length` pixels at `place`."""
+    """Pixels `start` to `stop` of an image along one axis, which fill `length` ones at `place`."""
 
     start: float
     stop: float
@@ -135,6 +136,10 @@ class LabelledPhotographs(ImagesOnDisk):
     scales: tuple[Factor, Factor] = (0.5, 2.0)
     centered: bool = False
 
+    key: ClassVar[str]  # of the data set in conf/data
+    title: ClassVar[str]
+    remedy: ClassVar[str]  # how to get the files
+
     in_memory = False
     resizes = True
     moments = (MEAN, DEVIATION)
@@ -146,12 +151,28 @@ class LabelledPhotographs(ImagesOnDisk):
 
     @property
     @abstractmethod
-    def counts(self) -> tuple[int, int]:
-        """Numbers of training and test images in the official files."""
+    def parts(self) -> Mapping[str, int]:
+        """Training and test, with their official numbers of images."""
 
     @property
     def official_sizes(self) -> tuple[int, int]:
-        return self.counts if self.verify else super().official_sizes
+        if not self.verify:
+            return super().official_sizes
+        train, test = self.parts.values()
+        return train, test
+
+    @property
+    def files(self) -> OfficialFiles:
+        """The official files, for messages about them."""
+        return OfficialFiles(self.key, self.folder, {}, self.remedy)
+
+    def require_count(self, part: str, place: str, images: int) -> None:
+        """Raise BadInput unless a part has its official number of images, or nothing is verified.
+
+        `place` is the file or folder that lists them.
+        """
+        if self.verify:
+            self.files.require_count(place, images, f"images, {self.title}", self.parts[part])
 
     def fit(self, image: Image.Image) -> float:  # noqa: ARG002 (as it is)
         """Return the factor by which an image is resized in evaluations, too."""
@@ -159,7 +180,9 @@ class LabelledPhotographs(ImagesOnDisk):
 
     @abstractmethod
     def read(self, source: Any, factor: float) -> tuple[Image.Image, NDArray[np.uint8]]:
-        """Return an image and its maps (T, H, W), before it is resized by `factor`.
+        """Return an image and its maps (T, H, W), before it is resized.
+
+        `factor` is the random one from `scales`, without `fit`.
 
         Raises:
             BadInput: a file is missing or damaged; it is named.
@@ -212,31 +235,21 @@ class ClassMaps(LabelledPhotographs):
 class FolderPairs(ClassMaps):
     """Images in a folder for training and another for tests, each with a map elsewhere."""
 
-    name: ClassVar[str]  # of the data set, in messages
-    folders: ClassVar[dict[str, int]]  # of training and test, with their numbers of images
-    pattern: ClassVar[str]  # of the images in a folder
-    remedy: ClassVar[str]  # how to get the files
-
-    @property
-    def counts(self) -> tuple[int, int]:
-        train, test = self.folders.values()
-        return train, test
+    pattern: ClassVar[str]  # of the images in a folder, which is the name of a part
 
     @abstractmethod
     def map_of(self, image: Path) -> Path:
         """Return the file of the map of an image."""
 
     def load(self) -> tuple[LabelledSplit, LabelledSplit]:
-        train, test = map(self._split, self.folders)
+        train, test = map(self._split, self.parts)
         return train, test
 
-    def _split(self, folder: str) -> LabelledSplit:
-        files = OfficialFiles(type(self).__name__.lower(), self.folder, {}, self.remedy)
-        images = sorted((self.folder / folder).glob(self.pattern))
+    def _split(self, part: str) -> LabelledSplit:
+        images = sorted((self.folder / part).glob(self.pattern))
         if not images:
-            raise files.unusable(folder, f"has no {self.pattern}")
-        if self.verify:
-            files.require_count(folder, len(images), f"images, {self.name}", self.folders[folder])
+            raise self.files.unusable(part, f"has no {self.pattern}")
+        self.require_count(part, part, len(images))
         return LabelledSplit([Pair(image, self.map_of(image)) for image in images], self)
 
 

@@ -2,13 +2,15 @@
 
 The images of a dense task have a class, an instance or a depth for every pixel. These are further
 channels of the image, so that whatever crops and flips the image does so with them. Padding adds
-zeros, and a class or depth of 0 is unknown, so that these pixels count in no loss:
+zeros, and a class or depth of 0 is unknown, so that these pixels count in no loss of segmentation
+and depth:
 
     0       class, plus 1
     1       number of the instance; 0 belongs to none
     2, 3    depth in units of `DEPTH_UNIT`, its higher byte first
 
-A data set has the channels up to the last one that it needs: classes alone are one, depth is four.
+A data set has the channels up to the last one that it needs: 1 for classes, 2 with instances, 4
+with depth.
 """
 
 from typing import NamedTuple
@@ -48,16 +50,15 @@ class Objects(NamedTuple):
 
 def list_objects(maps: Tensor) -> list[Objects]:
     """Return the objects of each image in maps (N, T, H, W) uint8, by ascending number."""
-    classes = class_map(maps)
-    return [_list_objects(*each) for each in zip(classes, maps[:, INSTANCE], strict=True)]
+    return [_list_objects(*each) for each in zip(maps[:, CLASS], maps[:, INSTANCE], strict=True)]
 
 
 def _list_objects(classes: Tensor, instances: Tensor) -> Objects:
-    """Return the objects of the `classes` and `instances` (H, W) of an image."""
+    """Return the objects in the maps of classes and instances (H, W) uint8 of an image."""
     numbers = instances.unique()
     masks = instances == numbers[numbers > 0][:, None, None]  # (M, H, W)
-    # An object has one class.
-    labels = classes.masked_fill(~masks, 0).flatten(1).amax(1)
+    # An object has one class; as bytes, because large images have many objects.
+    labels = (classes * masks).flatten(1).amax(1).long() - 1
     rows, columns = masks.any(2), masks.any(1)  # (M, H), (M, W)
     (left, right), (top, bottom) = _span(columns), _span(rows)
     boxes = torch.stack([left, top, right, bottom], dim=1).float()

@@ -22,16 +22,10 @@ from normbench.data.counter_rng import Draws
 from normbench.data.dataset import standardize
 from normbench.data.labelled_photographs import Factor, LabelledPhotographs, LabelledSplit
 from normbench.data.maps import DEPTH, encode_depth
-from normbench.data.official_files import OfficialFiles
 from normbench.errors import BadInput
 
 IMAGES, SPLITS = "nyu_depth_v2_labeled.mat", "splits.mat"
-COUNTS = {"trainNdxs": 795, "testNdxs": 654}
 DEEPEST = 15.9  # meters; maps hold less than 16, and the camera sees 10
-REMEDY = (
-    "get nyu_depth_v2_labeled.mat and splits.mat, which the page of NYU Depth V2 links, and put "
-    "them in data.root"
-)
 #: Colors in training (Brock et al. 2021, appendix H.2).
 GRAY, BRIGHTNESS, SATURATION, HUE = 0.3, 0.1255, (0.5, 1.5), 0.2
 
@@ -67,30 +61,27 @@ class NyuDepth(LabelledPhotographs):
     def image_shape(self) -> tuple[int, int, int]:
         return (3, *self.size)
 
-    @property
-    def counts(self) -> tuple[int, int]:
-        train, test = COUNTS.values()
-        return train, test
-
-    @property
-    def _files(self) -> OfficialFiles:
-        return OfficialFiles("nyu_depth", self.folder, {}, REMEDY)
+    key = "nyu_depth"
+    title = "NYU Depth"
+    remedy = (
+        "get nyu_depth_v2_labeled.mat and splits.mat from cs.nyu.edu/~fergus/datasets/"
+        "nyu_depth_v2.html and put them in data.root"
+    )
+    parts = {"trainNdxs": 795, "testNdxs": 654}  # noqa: RUF012
 
     def load(self) -> tuple[LabelledSplit, LabelledSplit]:
         from scipy.io import loadmat  # half a second
 
-        with self._files.reading(IMAGES), _open(self.folder / IMAGES) as content:
+        with self.files.reading(IMAGES), _open(self.folder / IMAGES) as content:
             images = min(len(content["images"]), len(content["depths"]))
-        with self._files.reading(SPLITS):
+        with self.files.reading(SPLITS):
             content = loadmat(self.folder / SPLITS)
-            numbers = {name: content[name].ravel().astype(int) - 1 for name in COUNTS}
+            numbers = {name: content[name].ravel().astype(int) - 1 for name in self.parts}
         for name, places in numbers.items():
-            if self.verify:
-                counted = f"images of {name}, NYU Depth"
-                self._files.require_count(SPLITS, len(places), counted, COUNTS[name])
+            self.require_count(name, SPLITS, len(places))
             if not 0 <= min(places) <= max(places) < images:
                 problem = f"has {name} beyond the {images} images of {IMAGES}"
-                raise self._files.unusable(SPLITS, problem)
+                raise self.files.unusable(SPLITS, problem)
         train, test = (self._split(places.tolist()) for places in numbers.values())
         return train, test
 
@@ -101,7 +92,7 @@ class NyuDepth(LabelledPhotographs):
         return 0.5
 
     def read(self, source: Shot, factor: float) -> tuple[Image.Image, NDArray[np.uint8]]:
-        with self._files.reading(IMAGES), _open(source.path) as content:
+        with self.files.reading(IMAGES), _open(source.path) as content:
             # MATLAB stores columns first: (3, W, H) and (W, H).
             pixels = np.asarray(content["images"][source.place]).T
             depth = np.asarray(content["depths"][source.place], np.float32).T
@@ -149,6 +140,6 @@ def _open(path: Path) -> Any:
     except ModuleNotFoundError:
         raise BadInput(
             "data=nyu_depth: its file is read by h5py, which is not installed; "
-            "pip install 'normbench[nyu]' works"
+            "pip install h5py works"
         ) from None
     return h5py.File(path)

@@ -20,16 +20,11 @@ from normbench.data.labelled_photographs import (
     read_bytes,
     require_classes,
 )
-from normbench.data.official_files import OfficialFiles
 from normbench.errors import BadInput
 
 VOC, SBD = "VOCdevkit/VOC2012", "benchmark_RELEASE/dataset"
 SIZES = {"train": 1_464, "train_aug": 10_582}
 TEST = 1_449
-REMEDY = (
-    "get VOCtrainval_11-May-2012.tar from host.robots.ox.ac.uk/pascal/VOC, and for "
-    "data.train=train_aug also benchmark.tgz of SBD, and unpack them in data.root"
-)
 
 
 @dataclass(frozen=True)
@@ -44,13 +39,16 @@ class PascalVoc(ClassMaps):
 
     classes = 21
 
-    @property
-    def counts(self) -> tuple[int, int]:
-        return SIZES[self.train], TEST
+    key = "pascal_voc"
+    title = "Pascal VOC"
+    remedy = (
+        "get VOCtrainval_11-May-2012.tar from host.robots.ox.ac.uk/pascal/VOC, and for "
+        "data.train=train_aug also benchmark.tgz of SBD, and unpack them in data.root"
+    )
 
     @property
-    def _files(self) -> OfficialFiles:
-        return OfficialFiles("pascal_voc", self.folder, {}, REMEDY)
+    def parts(self) -> dict[str, int]:
+        return {self.train: SIZES[self.train], "val": TEST}
 
     def load(self) -> tuple[LabelledSplit, LabelledSplit]:
         segmentation = f"{VOC}/ImageSets/Segmentation"
@@ -63,10 +61,8 @@ class PascalVoc(ClassMaps):
             ]
             maps = {name: f"{SBD}/cls/{name}.mat" for name in of_sbd} | maps
             train = sorted({*of_sbd, *train} - {*test})
-        if self.verify:
-            counts = ((self.train, train, SIZES[self.train]), ("val", test, TEST))
-            for name, names, count in counts:
-                self._files.require_count(name, len(names), "images, Pascal VOC", count)
+        for part, names in zip(self.parts, (train, test), strict=True):
+            self.require_count(part, part, len(names))
         return self._split(train, maps), self._split(test, maps)
 
     def _names(self, name: str) -> list[str]:
@@ -75,7 +71,7 @@ class PascalVoc(ClassMaps):
         Raises:
             BadInput: there is no such list.
         """
-        with self._files.reading(name):
+        with self.files.reading(name):
             return (self.folder / name).read_text().split()
 
     def _split(self, names: Sequence[str], maps: dict[str, str]) -> LabelledSplit:

@@ -54,7 +54,7 @@ def require_task(experiment: Experiment) -> None:
         ),
         (
             bool(reg.label_smoothing) and not task.smooths_labels,
-            f"reg={cell.reg.name} smooths labels, which this task does not",
+            f"reg={cell.reg.name} smooths labels, and the loss of this task has no label smoothing",
             "reg.label_smoothing=0",
         ),
         *_refusals_of_regions(experiment),
@@ -65,26 +65,31 @@ def require_task(experiment: Experiment) -> None:
 
 
 def _refusals_of_regions(experiment: Experiment) -> list[tuple[bool, str, str]]:
-    """Return whether, why and for what to refuse options where regions differ in number."""
+    """Return (applies, reason, remedy) for options that a varying number of regions rules out."""
+    if not experiment.task.by_region:
+        return []
     trainer, recalibration = experiment.cell.trainer, experiment.recipe.recalibration
-    by_region = experiment.task.by_region
+    dropout, varies = experiment.reg.norm_dropout, "the number of an image's regions varies"
     return [
         (
-            by_region and recalibration is not None,
-            f"recipe.recalibration={recalibration} runs the network without objects, and the "
-            "statistics of its heads are those of regions",
+            recalibration is not None,
+            f"recipe.recalibration={recalibration} computes running statistics without targets, "
+            "without which the heads get no regions of a training",
             "recipe.recalibration=null",
         ),
         (
-            by_region and trainer.impl == "compile",
-            "trainer.impl=compile compiles steps of equal shapes, and an image has any number of "
-            "regions",
+            dropout is not None,
+            f"reg.norm_dropout={dropout} drops by image, and {varies}",
+            "reg.norm_dropout=null",
+        ),
+        (
+            trainer.impl == "compile",
+            f"trainer.impl=compile compiles steps of equal shapes, and {varies}",
             "trainer.impl=eager",
         ),
         (
-            by_region and trainer.cuda_graph,
-            "trainer.cuda_graph=true repeats a step of equal shapes, and an image has any number "
-            "of regions",
+            trainer.cuda_graph,
+            f"trainer.cuda_graph=true repeats a step of equal shapes, and {varies}",
             "trainer.cuda_graph=false",
         ),
     ]

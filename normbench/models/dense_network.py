@@ -25,6 +25,7 @@ class DenseNetwork(nn.Module):
     ) -> None:
         super().__init__()
         self.backbone, self.head, self.auxiliary = backbone, head, auxiliary
+        self.trains_as_evaluated = auxiliary is None
 
     def forward(self, x: Tensor) -> Tensor:
         *_, before, last = self.backbone(x)

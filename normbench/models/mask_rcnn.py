@@ -5,13 +5,15 @@
     classes, boxes = box_head(maps within a region)
     masks = mask_head(maps within a detected box)
 
-The parts are torchvision's, and every convolution of pyramid and heads has a normalizer behind it.
-In training, backbone and pyramid see the images of all workers at once. What follows, losses and
-statistics of the heads included, is that of each worker: a head gets any number of regions from a
-worker. A worker without objects draws no masks, which adds 0 to its loss and moves no statistics.
+The parts are torchvision's. The convolutions of the pyramid, the 3x3 convolutions of the box head
+and those of the mask head are normalized; proposals and predictions are not. In training, backbone
+and pyramid see the images of all workers at once. What follows, losses and statistics of the heads
+included, is that of each worker, of whose images the heads get a varying number of regions. A
+worker without objects predicts no masks: its loss of masks is 0, and the running statistics of the
+mask head stay. Behind the pyramid all numbers are fp32, as half precision rounds boxes to pixels.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -25,6 +27,7 @@ from torchvision.models.detection.mask_rcnn import MaskRCNNPredictor
 from torchvision.models.detection.roi_heads import (
     RoIHeads,
     fastrcnn_loss,
+    maskrcnn_inference,
     maskrcnn_loss,
     paste_masks_in_image,
 )
@@ -42,10 +45,11 @@ from normbench.norms.workers import PerWorker, set_workers
 
 #: Constants of Faster and Mask R-CNN, as in Detectron and torchvision.
 ANCHORS_PER_IMAGE, ANCHOR_SHARE, REGION_SHARE = 256, 0.5, 0.25
+MOST_DETECTIONS = 100
 SHAPES = (0.5, 1.0, 2.0)  # heights of anchors over their widths
 BOX_SIDE, MASK_SIDE = 7, 14  # positions of a region's maps
 CANONICAL_LEVEL = 4
-ANY_NUMBER = 101  # of regions: a prime, which no number of images divides
+TRIAL_REGIONS = 101  # a prime, so that no set of 2 to 100 regions divides it
 
 Maps = dict[str, Tensor]
 
@@ -56,15 +60,16 @@ class DetectionSizes:
 
     Args:
         width: channels of the feature pyramid and of the heads' convolutions.
-        anchors: sides of anchors in pixels, one for each of the last stages of the network and one
-            for the pooled map above them.
-        proposal_convolutions: 3x3 convolutions before boxes are proposed.
+        anchors: sides of anchors in pixels, the finest map first; K sides are for the last K - 1
+            stages of the network and a pooled map.
+        proposal_convolutions: 3x3 convolutions of the proposal network, without normalization.
         box_convolutions: normalized 3x3 convolutions of the box head.
         hidden: units of the linear layer of the box head.
-        regions: boxes of an image that the heads get in training.
-        proposals: boxes that are proposed in training and in an evaluation.
-        canonical: side in pixels from which on a box belongs to the map of stride 16.
-        detections: the most of an image.
+        regions: most boxes of an image that are sampled for the heads in training, at least 4.
+        proposals: most boxes of an image that are proposed, in training and in an evaluation.
+        canonical: side in pixels of a box whose maps are those of stride 16; half of it and below
+            belong to finer maps, twice of it and above to coarser ones, as far as there are any.
+        detections: most detections of an image, at most 100.
     """
 
     width: PositiveInt
@@ -77,16 +82,27 @@ class DetectionSizes:
     canonical: PositiveInt
     detections: PositiveInt
 
+    def __post_init__(self) -> None:
+        if self.regions * REGION_SHARE < 1:
+            raise ValueError(
+                f"regions={self.regions}: a quarter of them may have an object; regions=32 works"
+            )
+        if self.detections > MOST_DETECTIONS:
+            raise ValueError(
+                f"detections={self.detections}: the metric counts {MOST_DETECTIONS} of an image; "
+                f"detections={MOST_DETECTIONS} works"
+            )
+
 
 class DetectionLosses(NamedTuple):
     """Result of a forward pass of training with W workers and N images."""
 
     losses: Tensor  # (W,)
-    right: Tensor  # (N,) share of an image's regions whose class is the most probable one
+    accuracies: Tensor  # (N,) share of an image's regions whose class is the most probable one
 
 
 class Detections(NamedTuple):
-    """What was found in one image, by falling score."""
+    """Objects that were detected in one image, the highest score first."""
 
     boxes: Tensor  # (M, 4): left, top, right, bottom
     labels: Tensor  # (M,) int64
@@ -135,8 +151,11 @@ class MaskRcnn(PerWorker, nn.Module):
         backbone: whose last maps the pyramid gets, one stage less than there are anchors.
         norm: the normalizer of pyramid and heads.
         classes: number of classes, of which 0 is the background.
-        sizes: of the parts.
+        sizes: sizes of its parts.
     """
+
+    #: An evaluation has other numbers of regions than training.
+    trains_as_evaluated = False
 
     def __init__(
         self, backbone: Backbone, norm: Normalizer, classes: int, sizes: DetectionSizes
@@ -178,24 +197,29 @@ class MaskRcnn(PerWorker, nn.Module):
     ) -> list[Detections] | DetectionLosses | Tensor:
         """Return detections of each image, or with `objects` losses.
 
-        On the meta device, where there are no values, return classes of as many regions as there
-        can be, (R, classes).
+        On the meta device, where there are no values, return class logits (R, classes) of the
+        largest possible number of regions R.
         """
         stages = self.backbone(images)[-self.stages :]
         maps: Maps = self.pyramid({str(number): each for number, each in enumerate(stages)})
         if images.is_meta:
             return self._run_on_shapes(maps, len(images))
-        if objects is None:
-            return self._detect(images, maps)
-        return self._train(images, maps, objects)
+        with torch.autocast(images.device.type, enabled=False):
+            maps = {
+                name: each if each.dtype == torch.float64 else each.float()
+                for name, each in maps.items()
+            }
+            if objects is None:
+                return self._detect(images, maps)
+            return self._train(images, maps, objects)
 
-    def explain_fixed_number(self) -> str:
-        """Return why a normalizer does not take any number of regions, or ""."""
-        shape = torch.Size((ANY_NUMBER, self.sizes.width, MASK_SIDE, MASK_SIDE))
+    def explain_fixed_regions(self) -> str:
+        """Return why a normalizer needs a fixed number of regions, or ""."""
+        shape = torch.Size((TRIAL_REGIONS, self.sizes.width, MASK_SIDE, MASK_SIDE))
         for layer in self.heads.modules():
             if isinstance(layer, NormAct):
                 if layer.whole_step:
-                    return "synchronized statistics need equally many of each"
+                    return "synchronized statistics need equal numbers"
                 if reason := layer.refusal(shape):
                     return reason
         return ""
@@ -205,60 +229,68 @@ class MaskRcnn(PerWorker, nn.Module):
         set_workers(self.heads, 1)  # they get the regions of one worker at a time
         samplers = [self.proposals.fg_bg_sampler, self.heads.fg_bg_sampler]
         keys = [sampler.keys for sampler in samplers]
-        losses, right = [], images.new_empty(len(images))
+        losses, accuracies = [], images.new_empty(len(images))
         for worker in NetworkStatistics(self.heads).passes(self.workers):
-            own = slice(worker, None, self.workers)
-            for sampler, of_all in zip(samplers, keys, strict=True):
-                sampler.keys = None if of_all is None else of_all[own]
-            of_worker = {name: each[own] for name, each in maps.items()}
-            loss, right[own] = self._losses(images[own], of_worker, objects[own])
+            its_images = slice(worker, None, self.workers)
+            for sampler, all_keys in zip(samplers, keys, strict=True):
+                sampler.keys = None if all_keys is None else all_keys[its_images]
+            its_maps = {name: each[its_images] for name, each in maps.items()}
+            loss, accuracies[its_images] = self._losses(
+                images[its_images], its_maps, objects[its_images]
+            )
             losses.append(loss)
-        for sampler, of_all in zip(samplers, keys, strict=True):
-            sampler.keys = of_all
-        return DetectionLosses(torch.stack(losses), right)
+        for sampler, all_keys in zip(samplers, keys, strict=True):
+            sampler.keys = all_keys
+        return DetectionLosses(torch.stack(losses), accuracies)
 
     def _losses(
         self, images: Tensor, maps: Maps, objects: Sequence[Objects]
     ) -> tuple[Tensor, Tensor]:
-        """Return the loss of one worker (), and `DetectionLosses.right` of its images."""
-        heads, (height, width) = self.heads, images.shape[2:]
-        shapes = [(height, width)] * len(images)
-        targets = [{**each._asdict(), "boxes": each.boxes.to(images.dtype)} for each in objects]
-        regions, of_proposals = self.proposals(ImageList(images, shapes), maps, targets)
+        """Return the loss of one worker (), and `DetectionLosses.accuracies` of its images."""
+        heads, shapes = self.heads, _shapes(images)
+        dtype = maps["0"].dtype
+        targets = [{**each._asdict(), "boxes": each.boxes.to(dtype)} for each in objects]
+        regions, proposal_losses = self.proposals(ImageList(images, shapes), maps, targets)
         regions, matches, labels, deltas = heads.select_training_samples(regions, targets)
-        counts = [len(each) for each in labels]
-        features = heads.box_head(heads.box_roi_pool(maps, regions, shapes))
-        logits, moves = heads.box_predictor(features)
-        losses = [*of_proposals.values(), *fastrcnn_loss(logits, moves, labels, deltas)]
-        found = [each > 0 for each in labels]
-        with_object = [each[here] for each, here in zip(regions, found, strict=True)]
-        if any(map(len, with_object)):
-            drawn = heads.mask_head(heads.mask_roi_pool(maps, with_object, shapes))
+        losses = [*proposal_losses.values()]
+        if not any(map(len, regions)):  # after the loss of proposals has become NaN
+            return torch.stack([*losses, *_idle(heads)]).sum(), images.new_zeros(len(images))
+        logits, moves = heads.box_predictor(
+            heads.box_head(heads.box_roi_pool(maps, regions, shapes))
+        )
+        losses += fastrcnn_loss(logits, moves, labels, deltas)
+        positive = [each > 0 for each in labels]
+        positives = [each[chosen] for each, chosen in zip(regions, positive, strict=True)]
+        if any(map(len, positives)):
+            features = heads.mask_head(heads.mask_roi_pool(maps, positives, shapes))
             losses.append(
                 maskrcnn_loss(
-                    heads.mask_predictor(drawn), with_object,
+                    heads.mask_predictor(features), positives,
                     [each.masks for each in objects], [each.labels for each in objects],
-                    [each[here] for each, here in zip(matches, found, strict=True)],
+                    [each[chosen] for each, chosen in zip(matches, positive, strict=True)],
                 )
             )  # fmt: skip
-        else:  # devices exchange the gradients of all parameters
-            idle = [*heads.mask_head.parameters(), *heads.mask_predictor.parameters()]
-            losses += [0 * each.sum() for each in idle]
-        right = (logits.detach().argmax(1) == torch.cat(labels)).to(images.dtype).split(counts)
-        return torch.stack(losses).sum(), torch.stack([each.mean() for each in right])
+        else:
+            losses += [*_idle(heads.mask_head), *_idle(heads.mask_predictor)]
+        hits = (logits.detach().argmax(1) == torch.cat(labels)).to(images.dtype)
+        shares = [each.sum() / max(1, len(each)) for each in hits.split([*map(len, labels)])]
+        return torch.stack(losses).sum(), torch.stack(shares)
 
     def _detect(self, images: Tensor, maps: Maps) -> list[Detections]:
-        height, width = images.shape[2:]
-        shapes = [(height, width)] * len(images)
+        heads, shapes = self.heads, _shapes(images)
         regions, _ = self.proposals(ImageList(images, shapes), maps)
-        found, _ = self.heads(maps, regions, shapes)
+        logits, moves = heads.box_predictor(
+            heads.box_head(heads.box_roi_pool(maps, regions, shapes))
+        )
+        boxes, scores, labels = heads.postprocess_detections(logits, moves, regions, shapes)
+        masks = [images.new_empty(0, 1, 2 * MASK_SIDE, 2 * MASK_SIDE)] * len(images)
+        if any(map(len, boxes)):  # normalizers take no empty batch
+            features = heads.mask_head(heads.mask_roi_pool(maps, boxes, shapes))
+            masks = maskrcnn_inference(heads.mask_predictor(features), labels)
         return [
-            Detections(
-                each["boxes"], each["labels"], each["scores"],
-                paste_masks_in_image(each["masks"], each["boxes"], (height, width))[:, 0] > 0.5,
-            )
-            for each in found
-        ]  # fmt: skip
+            Detections(box, label, score, paste_masks_in_image(mask, box, shapes[0])[:, 0] > 0.5)
+            for box, label, score, mask in zip(boxes, labels, scores, masks, strict=True)
+        ]
 
     def _run_on_shapes(self, maps: Maps, images: int) -> Tensor:
         """Run all parts on shapes: every image has the most regions and objects."""
@@ -273,3 +305,15 @@ class MaskRcnn(PerWorker, nn.Module):
         heads.mask_predictor(heads.mask_head(masks))
         logits: Tensor = heads.box_predictor(heads.box_head(boxes))[0]
         return logits
+
+
+def _idle(module: nn.Module) -> Iterator[Tensor]:
+    """Yield losses of 0 that give parameters a gradient, for which devices would wait."""
+    for parameter in module.parameters():
+        yield 0 * parameter.sum()
+
+
+def _shapes(images: Tensor) -> list[tuple[int, int]]:
+    """Return height and width of each image."""
+    height, width = images.shape[2:]
+    return [(height, width)] * len(images)

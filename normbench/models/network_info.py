@@ -78,7 +78,7 @@ class NetworkInfo:
     @cached_property
     def macs(self) -> int:
         """Multiply-adds of the forward pass of one image of an evaluation."""
-        if self.image_shape == self.train_shape:
+        if self.image_shape == self.train_shape and self._trains_as_evaluated:
             return self.trained_macs
         return count_macs(self.network, self.image_shape)[0]
 
@@ -94,7 +94,13 @@ class NetworkInfo:
 
     @cached_property
     def _training_work(self) -> tuple[int, Counter[int]]:
-        return count_macs(self.network, self.train_shape)
+        training = not self._trains_as_evaluated
+        return count_macs(self.network, self.train_shape, training=training)
+
+    @property
+    def _trains_as_evaluated(self) -> bool:
+        """True if a forward pass of training has the operations of one of an evaluation."""
+        return bool(getattr(self.network, "trains_as_evaluated", True))
 
     @cached_property
     def inference(self) -> tuple[int, int] | tuple[None, None]:

@@ -47,6 +47,7 @@ from normbench.norms.base.layer import (
 from normbench.norms.base.moments import normalize_by, set_moments, split_sets
 from normbench.norms.base.options import positive, share
 from normbench.norms.base.running import RunningStatistics, normalize_weighted, running_moments
+from normbench.norms.normalizer_free import NoNorm
 from normbench.norms.workers import PerWorker
 
 WeightAndBias = tuple[Tensor | None, Tensor | None]
@@ -176,11 +177,23 @@ class FrozenBatchNorm(Normalizer):
     def layer(self, channels: int, act: str | None = "relu") -> NormAct:
         return FrozenBatchNormAct(channels, act, BatchNorm(eps=self.eps))
 
+    @property
+    def for_new_layers(self) -> Normalizer:
+        """No normalization: no other training has finished these layers."""
+        return NoNorm()
+
+    def inherit_options(self, old: nn.Module) -> Self:
+        """Return this normalizer with the eps of a replaced batch normalization, if none is set."""
+        if not isinstance(old, TORCH_BATCH_NORMS) or self.eps != type(self)().eps:
+            return self
+        return replace(self, eps=old.eps)
+
 
 class FrozenBatchNormAct(BatchNormAct):
     """The layer: running statistics, gain and shift never change."""
 
     batch_independent = True
+    keeps_statistics = True
     unfinished = (
         "norm=frozen_bn: it keeps statistics, gains and shifts of a network that was trained with "
         "bn, as with init_from=RUN@last; norm=bn works from scratch"

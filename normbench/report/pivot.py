@@ -158,6 +158,9 @@ def _setting(spec: TableSpec, group: RunGroup) -> dict[str, Any]:
         on_axes |= {"batch", "workers"}
     # In a paper's table, options that no axis names belong to the setting: eps of `norm: gn`.
     on_axes -= spec.options
+    started = "init_from" in spec.keys  # what differs from the run of init_from is on the axis, too
+    if started:
+        on_axes |= {"start"}
     setting = {
         key: value
         for key, value in group.options.items()
@@ -168,7 +171,9 @@ def _setting(spec: TableSpec, group: RunGroup) -> dict[str, Any]:
     if spec.axes:  # the labels of rows and columns have the words typed for them
         typed = _typed(row, lambda key: key.partition(".")[0] not in spec.groups)
     else:
-        typed = _typed(row, lambda key: key not in spec.keys)
+        typed = _typed(
+            row, lambda key: key not in spec.keys and not (started and key.startswith("start."))
+        )
     return {**setting, "options": typed}
 
 
@@ -319,8 +324,15 @@ def _entry(spec: TableSpec, row: Header, column: Header, groups: Sequence[RunGro
 
 
 def _variant(group: RunGroup) -> str:
-    """Return what all seeds of an entry share; of `init_from=RUN@EPOCH` only the epoch."""
-    options = {key: value for key, value in group.options.items() if key != "seed"}
+    """Return what all seeds of an entry share; of `init_from=RUN@EPOCH` only the epoch.
+
+    What differs from that run is on an axis or part of the setting, and older rows lack it.
+    """
+    options = {
+        key: value
+        for key, value in group.options.items()
+        if key != "seed" and key.partition(".")[0] != "start"
+    }
     if "init_from" in options:
         options["init_from"] = _epoch(options["init_from"])
     return str(sorted(options.items()))

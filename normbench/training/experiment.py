@@ -132,7 +132,7 @@ class Experiment:
             "model", options, norm=self.norm, num_classes=self.data.classes,
             in_chans=self.data.image_shape[0],
         )  # fmt: skip
-        norm = self.norm.with_max_groups(options.get("max_groups"))
+        norm = self.norm.for_new_layers.with_max_groups(options.get("max_groups"))
         network = self.task.build_network(classifier, norm, self.data)
         if self.reg.norm_dropout is not None:
             layers = [layer for layer in network.modules() if isinstance(layer, NormAct)]

@@ -1,5 +1,6 @@
 """The run that another one begins with, by its id or by what differs in it."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ from normbench.config.compose import Composition, compose
 from normbench.config.start import described_run, split_start
 from normbench.errors import BadInput
 from support.cells import PLUGIN, cell, composed
-from support.slow import slow_after
+from support.slow import slow_after, slow_except
 
 SN = ("norm=sn", "model=resnet20", "batch=4", "seed=3")
 
@@ -136,3 +137,25 @@ def test_the_words_of_a_start_are_those_typed_with_the_changes() -> None:
     words, numbers = described_run(typed, {"seed": 4}, "norm:bn seed:5")
     assert words == ("+model.x=1", "norm=bn", "seed=5", *start)
     assert not numbers
+
+
+#: Sweeps that begin with the runs of other commands, and the words of these.
+NF = (
+    "data=imagenet", "recipe=nf_resnet", "reg=nf", "batch=128", "global_batch=1024", "norm=nf,bn",
+    "model.padding=same", "model=resnet50_v2,resnet101_v2,resnet152_v2,resnet200_v2",
+)  # fmt: skip
+SWITCHABLE = [("sweeps=sn_1", "norm=bn,gn", "batch=32"), ("sweeps=sn_1", "norm=sn", "batch=32,4,2")]
+DIGITS = ("sweeps=scene_classifiers",)
+BEGUN: dict[str, Sequence[tuple[str, ...]]] = {
+    "nf_6": [NF], "nf_7": [NF], "sn_3": SWITCHABLE, "sn_3_coco": SWITCHABLE, "nf_6_small": [DIGITS],
+    "nf_7_small": [DIGITS], "sn_3_small": [DIGITS], "sn_3_coco_small": [DIGITS],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("sweep", slow_except([*BEGUN], ["sn_3_coco_small"]))
+def test_a_sweep_begins_with_the_runs_that_its_head_names(sweep: str) -> None:
+    trained = {each.id for words in BEGUN[sweep] for each in compose(["-m", *words])[0]}
+    cells, _ = compose([f"sweeps={sweep}"])
+    starts = {str(each.init_from).partition("@")[0] for each in cells}
+    assert starts
+    assert starts <= trained

@@ -22,6 +22,7 @@ from normbench.models.mask_rcnn import (
     MaskRcnn,
     RegionSampler,
 )
+from normbench.models.network_info import NetworkInfo
 from normbench.models.random_layers import random_layers, set_draws
 from normbench.norms.base.running import NetworkStatistics
 from normbench.norms.workers import set_workers
@@ -91,10 +92,10 @@ def test_its_losses_are_those_of_torchvisions(pair: tuple[nn.Module, MaskRcnn]) 
     for network in (theirs, ours):
         set_draws(random_layers(network), Draws(0, 0, torch.arange(2)))
     expected = theirs([*images], [each._asdict() for each in objects])
-    losses, right = ours(images, objects)
+    losses, accuracies = ours(images, objects)
     assert losses.shape == (1,)
     assert losses.item() == pytest.approx(sum(expected.values()).item(), rel=1e-5)
-    assert right.shape == (2,)
+    assert accuracies.shape == (2,)
 
 
 @pytest.mark.slow  # 20 s
@@ -121,40 +122,87 @@ def color_scenes(count: int) -> tuple[Tensor, list[Objects]]:
 
 @pytest.mark.parametrize("norm", ["bn", "gn", "sn", "evonorm_b0", "nf", "gn_ws", "batch_renorm"])
 def test_the_losses_of_workers_are_those_of_each_alone(norm: str) -> None:
+    """Four workers with two images each, of which one has no object in either."""
     images, objects = scenes(8)
+    objects[1::4] = list_objects(empty_maps(2))
     network = detector(norm).double().train()
     before = deepcopy(network.state_dict())
     statistics = NetworkStatistics(network)
-    alone, moved = [], []
+    alone, moved, summed = [], [], [torch.zeros_like(each) for each in network.parameters()]
     for worker in range(4):
         network.load_state_dict(before)
         own = slice(worker, None, 4)
         set_draws(random_layers(network), Draws(0, 0, torch.arange(8)[own]))
         alone.append(network(images[own].double(), objects[own]))
         moved.append(statistics.read() if statistics else torch.zeros(1))
+        for total, gradient in zip(summed, gradients(network, alone[-1].losses), strict=True):
+            total += gradient / 4
     network.load_state_dict(before)
     set_workers(network, 4)
     set_draws(random_layers(network), Draws(0, 0, torch.arange(8)))
     together = network(images.double(), objects)
-    for worker, (losses, right) in enumerate(alone):
+    for worker, (losses, accuracies) in enumerate(alone):
         assert together.losses[worker].item() == pytest.approx(losses.item(), rel=1e-12)
-        assert torch.equal(together.right[worker::4], right)
+        assert torch.equal(together.accuracies[worker::4], accuracies)
     if statistics:
         torch.testing.assert_close(statistics.read(), torch.stack(moved).mean(0))
+    for ours, expected in zip(gradients(network, together.losses), summed, strict=True):
+        torch.testing.assert_close(ours, expected, rtol=1e-9, atol=1e-12)
     assert together.losses.std().item() > 0
+
+
+def gradients(network: nn.Module, losses: Tensor) -> list[Tensor]:
+    """Of the mean of the losses; every parameter has one."""
+    return [*torch.autograd.grad(losses.mean(), [*network.parameters()], retain_graph=True)]
+
+
+def empty_maps(count: int) -> Tensor:
+    """Maps of scenes without a digit."""
+    maps = torch.ones(count, 2, SIDE, SIDE, dtype=torch.uint8)
+    maps[:, 1] = 0
+    return maps
+
+
+def test_nothing_is_detected_where_no_score_is_high_enough() -> None:
+    images, _ = scenes(3)
+    network = detector("bn").eval()
+    network.heads.score_thresh = 1.0
+    for found in network(images):
+        assert len(found.labels) == len(found.scores) == len(found.boxes) == 0
+        assert found.masks.shape == (0, SIDE, SIDE)
+
+
+def test_boxes_are_exact_under_autocast() -> None:
+    images, objects = scenes(2)
+    network = detector("gn").train()
+    seen: list[Tensor] = []
+    network.proposals.anchor_generator.register_forward_hook(
+        lambda _, __, anchors: seen.extend(anchors)
+    )
+    with torch.autocast("cpu", torch.bfloat16):
+        losses, _ = network(images, objects)
+    assert {each.dtype for each in seen} == {torch.float32}
+    assert losses.dtype == torch.float32
+
+
+def test_other_numbers_of_regions_are_counted_in_training() -> None:
+    info = NetworkInfo(
+        detector("bn").to("meta"), normalizer("bn"), (1, SIDE, SIDE), (1, SIDE, SIDE)
+    )
+    assert info.macs > info.trained_macs > 0  # 40 and 20 regions of an image against 16 and 4
+    again = NetworkInfo(info.network, info.norm, info.image_shape, info.train_shape)
+    again.try_training(2, 4)
+    assert (again.macs, again.trained_macs) == (info.macs, info.trained_macs)
 
 
 def test_a_worker_without_objects_draws_no_masks_and_moves_no_statistics_of_them() -> None:
     images, _ = scenes(2)
     network = detector("bn").train()
-    nothing = list_objects(
-        torch.ones(2, 2, SIDE, SIDE, dtype=torch.uint8)
-        * torch.tensor([1, 0], dtype=torch.uint8)[:, None, None]
-    )
-    losses, right = network(images, nothing)
+    nothing = list_objects(empty_maps(2))
+    losses, accuracies = network(images, nothing)
     losses.mean().backward()
     assert torch.isfinite(losses).all()
-    assert ((right >= 0) & (right <= 1)).all()
+    assert ((accuracies >= 0) & (accuracies <= 1)).all()
     head = [*network.heads.mask_head.modules()]
     assert all(
         bool((layer.running_mean == 0).all()) for layer in head if hasattr(layer, "running_mean")
@@ -202,8 +250,8 @@ def test_a_sampler_fills_up_with_background() -> None:
     [("sync_bn", "synchronized statistics"), ("ghost_bn", "norm.ghost=")],
 )
 def test_normalizers_that_need_a_fixed_number_of_regions_are_found(norm: str, says: str) -> None:
-    assert says in detector(norm).explain_fixed_number()
-    assert not detector("bn").explain_fixed_number()
+    assert says in detector(norm).explain_fixed_regions()
+    assert not detector("bn").explain_fixed_regions()
 
 
 def test_shapes_are_known_without_values() -> None:

@@ -221,7 +221,7 @@ def test_what_has_no_runs_is_filtered_by_what_its_paper_says(page: Page) -> None
     assert details["evonorm_10"]["data-data"] == "imagenet"
     assert details["evonorm_10"]["data-model"] == "resnet50_v2"
     assert details["evonorm_10"]["data-reg"] == "randaug"
-    assert "data-data" not in details["nf_7"]  # the file has the numbers alone
+    assert "data-data" not in details["sn_choices"]  # the file has the numbers alone
     assert "resnet288_v2" in str(details["nf_1"]["data-model"]).split()
     untried = [each for each in page.all("li") if each.get("data-part") == "verdict"]
     assert untried

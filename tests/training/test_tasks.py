@@ -104,15 +104,19 @@ def test_a_training_of_a_task_resumes_bit_for_bit(task: str, tmp_path: Path) -> 
         (["task=segment", "reg=mixup"], "task=segment: reg=mixup mixes images .* reg=none works"),
         (["task=depth", "reg=randaug"], "task=depth: reg=randaug distorts images"),
         (["task=depth", "recipe.example_weight=top1"], "recipe.example_weight=null works"),
-        (["task=depth", "reg=label_smoothing"], "reg=label_smoothing smooths labels, which this"),
+        (
+            ["task=depth", "reg=label_smoothing"],
+            "reg=label_smoothing smooths labels, and the loss of this",
+        ),
         (["task=depth", "data=pascal_voc"], "and with this data set task=segment works"),
         (["task=segment", "data=nyu_depth"], "and with this data set task=depth works"),
         (["task=detect", "data=pascal_voc"], "and with this data set task=segment works"),
         (["task=depth", "data=coco"], "and with this data set task=segment works"),
         (["task=detect", "recipe.recalibration=10"], "recipe.recalibration=null works"),
+        (["task=detect", "reg.norm_dropout=0.1"], "reg.norm_dropout=null works"),
         (["task=detect", "trainer.impl=compile"], "trainer.impl=eager works"),
         (["task=detect", "trainer.cuda_graph=true"], "trainer.cuda_graph=false works"),
-        (["task=detect", "reg=label_smoothing"], "smooths labels, which this task does not"),
+        (["task=detect", "reg=label_smoothing"], "the loss of this task has no label smoothing"),
     ],
     ids=str,
 )
@@ -138,15 +142,15 @@ def test_a_task_chooses_what_fits_it_unless_something_else_is_typed() -> None:
     assert base.title == "gn batch=2 seed=0 task=segment"
     assert (base.global_batch, base.data.name) == (16, "scattered_digits")
     typed = cell(
-        "task=segment", "norm=gn", "batch=2", "model=resnet20", "global_batch=8", "task.width=32"
+        "task=segment", "norm=gn", "batch=2", "model=resnet20", "global_batch=8", "task.width=16"
     )
     assert (
-        typed.title == "gn batch=2 seed=0 task=segment model=resnet20 global_batch=8 task.width=32"
+        typed.title == "gn batch=2 seed=0 task=segment model=resnet20 global_batch=8 task.width=16"
     )
     assert "global_batch" not in typed.identity["task"]
-    same = cell("task=segment", "norm=gn", "batch=2", "task.global_batch=8", "task.width=32")
+    same = cell("task=segment", "norm=gn", "batch=2", "task.global_batch=8", "task.width=16")
     assert (
-        same.id == cell("task=segment", "norm=gn", "batch=2", "global_batch=8", "task.width=32").id
+        same.id == cell("task=segment", "norm=gn", "batch=2", "global_batch=8", "task.width=16").id
     )
     workers = cell("task=segment", "protocol=fixed_workers", "workers=2", "batch=3")
     assert workers.global_batch == 6

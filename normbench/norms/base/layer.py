@@ -77,6 +77,11 @@ class Normalizer(ABC):
         """Return this normalizer with at most `max_groups` groups; itself if it has no groups."""
         return self
 
+    @property
+    def for_new_layers(self) -> "Normalizer":
+        """The normalizer of layers that a network gets for a further task."""
+        return self
+
     def inherit_options(self, old: nn.Module) -> Self:  # noqa: ARG002 (BatchNorm reads it)
         """Return this normalizer with the options of the layer of torch or timm it replaces."""
         return self

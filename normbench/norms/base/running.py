@@ -122,7 +122,12 @@ def _linear_statistics(layer: nn.Module) -> list[Tensor]:
 
 
 def _running_buffers(layer: nn.Module) -> list[Tensor]:
-    """Return the running statistics of a layer, ours or a batch norm of torch or timm."""
+    """Return the running statistics of a layer, ours or a batch norm of torch or timm.
+
+    Frozen ones are none that a training moves.
+    """
+    if getattr(layer, "keeps_statistics", False):
+        return []
     buffers = (getattr(layer, name, None) for name in ("running_mean", "running_var"))
     return [buffer for buffer in buffers if isinstance(buffer, Tensor)]
 

@@ -44,16 +44,19 @@ class Detect(DetectionSizes, Task):
         network = backbone(classifier, data.image_shape)
         if (stages := len(self.anchors) - 1) > (most := len(network.channels)) or not stages:
             raise Impossible(
-                f"task.anchors={[*self.anchors]} are for {stages} stages and a pooled map, and the "
-                f"network has {most} stages; two to {most + 1} sides work"
+                f"task.anchors has {stages + 1} sides, for {stages} stages and a pooled map; the "
+                f"network has {most} stages, and 2 to {most + 1} sides work"
             )
         detector = MaskRcnn(network, norm, data.classes, self)
-        if reason := detector.explain_fixed_number():
-            raise Impossible(f"a worker has any number of regions, and {reason}")
+        if reason := detector.explain_fixed_regions():
+            raise Impossible(
+                f"the number of regions differs from worker to worker, and {reason}; norm=bn and "
+                "norm=gn work"
+            )
         return detector
 
     def example_targets(self, images: int, data: Dataset) -> tuple[Tensor, ...]:
-        """Return targets of nine objects an image, of a sixth of its sides."""
+        """Return targets of nine objects an image, each a sixth of its height and width."""
         _, height, width = data.image_shape
         maps = torch.ones(images, data.maps, height, width, dtype=torch.uint8)  # the background
         maps[:, INSTANCE] = 0
@@ -81,7 +84,7 @@ class Detect(DetectionSizes, Task):
         return output.losses.mean()
 
     def score_input(self, output: DetectionLosses, target: Tensor) -> Tensor:  # noqa: ARG002
-        return output.right
+        return output.accuracies
 
     def draw(self, images: Tensor, target: Tensor, output: Sequence[Detections]) -> Tensor:
         shown = show_input(images)
@@ -113,7 +116,7 @@ class DetectionMetrics(nn.Module):
     """Mean average precision of boxes and masks over the images of a split, as COCO defines it.
 
     The mean is over classes and over ten thresholds of the intersection over union, from 0.5 to
-    0.95. Losses exist in training alone.
+    0.95. There is no loss: it is defined for sampled boxes, in training alone.
     """
 
     def __init__(self) -> None:
@@ -164,5 +167,6 @@ class DetectionMetrics(nn.Module):
         whole.reset()
         whole.update([], [])  # there may be no images at all, of which it would warn
         for state in states:
-            whole.merge_state(state)
+            for name, values in state.items():
+                getattr(whole, name).extend(values)
         return whole
