@@ -25,7 +25,7 @@ class Start:
     """A run that another one begins with, as it was described."""
 
     title: str
-    differs: Mapping[str, str | int]  # options in which it differs; images per worker as a number
+    differs: Mapping[str, str | int]  # options in which it differs from the one that begins
 
 
 def split_start(value: object) -> tuple[str, str]:
@@ -75,7 +75,7 @@ def described_run(
 
 
 def described_options(description: str) -> dict[str, str | int]:
-    """Return the options in a description, those that are whole numbers as numbers."""
+    """Return the options in a description; whole numbers as int."""
     options: dict[str, str | int] = {}
     for word in description.split():
         key, _, value = word.partition(":")

@@ -5,7 +5,7 @@ or `Impossible` for a cell of a grid that cannot work.
 """
 
 from normbench.config.cells import Cell
-from normbench.data.maps import CLASS
+from normbench.data.maps import CLASS, INSTANCE
 from normbench.errors import BadInput, Impossible
 from normbench.models.network_info import NetworkInfo
 from normbench.norms import kernels
@@ -27,10 +27,12 @@ def require_task(experiment: Experiment) -> None:
     fitting = "task=classify"
     if known:
         fitting = "task=segment" if CLASS in known else "task=depth"
+        if INSTANCE in known:
+            fitting = "task=detect"
     if not set(task.maps) <= set(known):
         raise BadInput(
-            f"task={cell.task.name}: data={cell.data.name} has no such target for every pixel; "
-            f"data=scattered_digits has one, and with this data set {fitting} works"
+            f"task={cell.task.name}: data={cell.data.name} has not the targets that it predicts; "
+            f"data=scattered_digits has them, and with this data set {fitting} works"
         )
     if task.by_image and experiment.data.maps:
         raise BadInput(

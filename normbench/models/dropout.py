@@ -5,7 +5,7 @@
                         z = m * x / (1 - rate)    with `rescale`
 
 in training; in evaluation both are the identity. Once `normbench.models.random_layers.set_draws`
-has announced the images of the next forward pass, each has a mask of its own; without it, the mask
+has announced the images of the next forward pass, each image has a mask of its own in each layer; without it, the mask
 comes from torch's generator, as in torch's modules.
 
 Elsewhere: timm's DropPath rescales, as EfficientNet's code does; normalizer-free networks do not
@@ -37,7 +37,7 @@ class RandomDrop(RandomLayer):
         self.rate = rate
 
     @property
-    def draws(self) -> bool:
+    def is_random(self) -> bool:
         return self.rate > 0
 
     def keep_mask(self, x: Tensor, *shape: int) -> Tensor:

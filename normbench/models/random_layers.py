@@ -1,4 +1,4 @@
-"""Layers that draw random numbers in training: those of each image, so that no plan changes them.
+"""Layers that draw random numbers in training, for each image its own, whatever the plan.
 
 Once `set_draws` has announced the images of the next forward pass, a layer's numbers are a hash of
 (seed, epoch, image, layer); without it they come from torch's generator.
@@ -15,14 +15,16 @@ class RandomLayer(nn.Module):
     keys: Tensor | None = None  # one per image of the forward pass
 
     @property
-    def draws(self) -> bool:
-        """False if its options leave nothing to chance."""
+    def is_random(self) -> bool:
+        """True if its options let it draw at all."""
         return True
 
 
 def random_layers(network: nn.Module) -> list[RandomLayer]:
     """Return the layers of `network` that draw random numbers, in order of registration."""
-    return [layer for layer in network.modules() if isinstance(layer, RandomLayer) and layer.draws]
+    return [
+        layer for layer in network.modules() if isinstance(layer, RandomLayer) and layer.is_random
+    ]
 
 
 def set_draws(layers: list[RandomLayer], draws: Draws | None) -> None:

@@ -98,8 +98,8 @@ def test_a_training_of_a_task_resumes_bit_for_bit(task: str, tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (["task=segment", "data=digits"], "task=segment: data=digits has no such target"),
-        (["task=depth", "data=digits"], "data=scattered_digits has one"),
+        (["task=segment", "data=digits"], "task=segment: data=digits has not the targets"),
+        (["task=depth", "data=digits"], "data=scattered_digits has them"),
         (["data=scattered_digits"], "task=classify: data=scattered_digits has targets for pixels"),
         (["task=segment", "reg=mixup"], "task=segment: reg=mixup mixes images .* reg=none works"),
         (["task=depth", "reg=randaug"], "task=depth: reg=randaug distorts images"),
@@ -111,7 +111,7 @@ def test_a_training_of_a_task_resumes_bit_for_bit(task: str, tmp_path: Path) -> 
         (["task=depth", "data=pascal_voc"], "and with this data set task=segment works"),
         (["task=segment", "data=nyu_depth"], "and with this data set task=depth works"),
         (["task=detect", "data=pascal_voc"], "and with this data set task=segment works"),
-        (["task=depth", "data=coco"], "and with this data set task=segment works"),
+        (["task=depth", "data=coco"], "and with this data set task=detect works"),
         (["task=detect", "recipe.recalibration=10"], "recipe.recalibration=null works"),
         (["task=detect", "reg.norm_dropout=0.1"], "reg.norm_dropout=null works"),
         (["task=detect", "trainer.impl=compile"], "trainer.impl=eager works"),

@@ -49,7 +49,7 @@ def shade_depth(depth: Tensor, farthest: float) -> Tensor:
 
 
 def show_input(images: Tensor) -> Tensor:
-    """Return inputs with each image between black and white, grey ones as color."""
+    """Stretch each image to 0 to 255 and return it in color."""
     flat = images.float().flatten(1)
     low, high = (each[:, None, None, None] for each in (flat.amin(1), flat.amax(1)))
     shown = (255 * (images.float() - low) / (high - low).clamp(min=1e-6)).round().to(torch.uint8)
