@@ -5,8 +5,8 @@
                         z = m * x / (1 - rate)    with `rescale`
 
 in training; in evaluation both are the identity. Once `normbench.models.random_layers.set_draws`
-has announced the images of the next forward pass, each image has a mask of its own in each layer; without it, the mask
-comes from torch's generator, as in torch's modules.
+has announced the images of the next forward pass, each image has a mask of its own in each layer;
+without it, the mask comes from torch's generator, as in torch's modules.
 
 Elsewhere: timm's DropPath rescales, as EfficientNet's code does; normalizer-free networks do not
 (Brock, De and Smith 2021, released code), and neither does `rescale=False`.

@@ -111,6 +111,7 @@ def test_every_recipe_of_a_paper_that_gives_one_is_here() -> None:
     ours = {
         "demo",
         "dense",
+        "dense_depth",
         "detection",
         "onecycle",
         "sn_rmsprop",
