@@ -56,11 +56,6 @@ class NyuDepth(LabelledPhotographs):
     classes = 1  # depth has none
     maps = 4
     known_maps = (DEPTH, DEPTH + 1)
-
-    @property
-    def image_shape(self) -> tuple[int, int, int]:
-        return (3, *self.size)
-
     key = "nyu_depth"
     title = "NYU Depth"
     remedy = (
@@ -68,6 +63,10 @@ class NyuDepth(LabelledPhotographs):
         "nyu_depth_v2.html and put them in data.root"
     )
     parts = {"trainNdxs": 795, "testNdxs": 654}  # noqa: RUF012
+
+    @property
+    def image_shape(self) -> tuple[int, int, int]:
+        return (3, *self.size)
 
     def load(self) -> tuple[LabelledSplit, LabelledSplit]:
         from scipy.io import loadmat  # half a second

@@ -255,17 +255,14 @@ class MaskRcnn(PerWorker, nn.Module):
         losses = [*proposal_losses.values()]
         if not any(map(len, regions)):  # after the loss of proposals has become NaN
             return torch.stack([*losses, *_idle(heads)]).sum(), images.new_zeros(len(images))
-        logits, moves = heads.box_predictor(
-            heads.box_head(heads.box_roi_pool(maps, regions, shapes))
-        )
+        logits, moves = self._classify(maps, regions, shapes)
         losses += fastrcnn_loss(logits, moves, labels, deltas)
         positive = [each > 0 for each in labels]
         positives = [each[chosen] for each, chosen in zip(regions, positive, strict=True)]
         if any(map(len, positives)):
-            features = heads.mask_head(heads.mask_roi_pool(maps, positives, shapes))
             losses.append(
                 maskrcnn_loss(
-                    heads.mask_predictor(features), positives,
+                    self._predict_masks(maps, positives, shapes), positives,
                     [each.masks for each in objects], [each.labels for each in objects],
                     [each[chosen] for each, chosen in zip(matches, positive, strict=True)],
                 )
@@ -279,18 +276,34 @@ class MaskRcnn(PerWorker, nn.Module):
     def _detect(self, images: Tensor, maps: Maps) -> list[Detections]:
         heads, shapes = self.heads, _shapes(images)
         regions, _ = self.proposals(ImageList(images, shapes), maps)
-        logits, moves = heads.box_predictor(
-            heads.box_head(heads.box_roi_pool(maps, regions, shapes))
-        )
+        logits, moves = self._classify(maps, regions, shapes)
         boxes, scores, labels = heads.postprocess_detections(logits, moves, regions, shapes)
         masks = [images.new_empty(0, 1, 2 * MASK_SIDE, 2 * MASK_SIDE)] * len(images)
         if any(map(len, boxes)):  # normalizers take no empty batch
-            features = heads.mask_head(heads.mask_roi_pool(maps, boxes, shapes))
-            masks = maskrcnn_inference(heads.mask_predictor(features), labels)
+            masks = maskrcnn_inference(self._predict_masks(maps, boxes, shapes), labels)
         return [
             Detections(box, label, score, paste_masks_in_image(mask, box, shapes[0])[:, 0] > 0.5)
             for box, label, score, mask in zip(boxes, labels, scores, masks, strict=True)
         ]
+
+    def _classify(
+        self, maps: Maps, regions: list[Tensor], shapes: list[tuple[int, int]]
+    ) -> tuple[Tensor, Tensor]:
+        """Return class logits (R, classes) and moves of the boxes (R, 4 classes) of all regions."""
+        heads = self.heads
+        features = heads.box_head(heads.box_roi_pool(maps, regions, shapes))
+        logits, moves = heads.box_predictor(features)
+        return logits, moves
+
+    def _predict_masks(
+        self, maps: Maps, boxes: list[Tensor], shapes: list[tuple[int, int]]
+    ) -> Tensor:
+        """Return mask logits (R, classes, 2 MASK_SIDE, 2 MASK_SIDE) of all boxes."""
+        heads = self.heads
+        logits: Tensor = heads.mask_predictor(
+            heads.mask_head(heads.mask_roi_pool(maps, boxes, shapes))
+        )
+        return logits
 
     def _run_on_shapes(self, maps: Maps, images: int) -> Tensor:
         """Run all parts on shapes: every image has the most regions and objects."""

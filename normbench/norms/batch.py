@@ -81,15 +81,7 @@ class BatchNorm(Normalizer):
 
         An option that is not at its default stays.
         """
-        if not isinstance(old, TORCH_BATCH_NORMS):
-            return self
-        default = BatchNorm()
-        inherited = {
-            name: getattr(old, name)
-            for name in ("momentum", "eps")
-            if getattr(old, name) is not None and getattr(self, name) == getattr(default, name)
-        }
-        return replace(self, **inherited)
+        return replace(self, **_inherited(self, old, "momentum", "eps"))
 
 
 class BatchNormAct(PerWorker, RunningStatistics, Normalizing):
@@ -105,12 +97,17 @@ class BatchNormAct(PerWorker, RunningStatistics, Normalizing):
 
     def refusal(self, shape: torch.Size) -> str:
         images, _, height, width = shape
-        if not self.training or images // self.sets(images) * height * width != 1:
+        if not self.reads_batch or images // self.sets(images) * height * width != 1:
             return ""
         return (
             "batch normalization of a single value per channel: a worker has 1 image of a 1x1 map; "
             "use batch=2 or a larger map"
         )
+
+    @property
+    def reads_batch(self) -> bool:
+        """True if the statistics are those of the images at hand."""
+        return self.training and not self.keeps_statistics
 
     @property
     def worth_recomputing(self) -> bool:
@@ -135,7 +132,7 @@ class BatchNormAct(PerWorker, RunningStatistics, Normalizing):
     def _fused(self, x: Tensor, affine: WeightAndBias, *, track: bool) -> Tensor:
         """Normalize `x` and apply gain and shift in one operation of torch."""
         mean, var = self.running_mean, self.running_var
-        if not self.training:
+        if not self.reads_batch:
             return F.batch_norm(x, mean, var, *_repeat(affine, 1), eps=self.eps)
         sets = self.sets(len(x))
         # (C,) -> (S*C,): each set updates its own copy; gain and shift are repeated.
@@ -153,7 +150,7 @@ class BatchNormAct(PerWorker, RunningStatistics, Normalizing):
         return y.reshape(x.shape)
 
     def reference_normalize(self, x: Tensor) -> Tensor:
-        if self.training:
+        if self.reads_batch:
             return reference_ops.by_set(
                 x,
                 self.sets(len(x)),
@@ -184,9 +181,7 @@ class FrozenBatchNorm(Normalizer):
 
     def inherit_options(self, old: nn.Module) -> Self:
         """Return this normalizer with the eps of a replaced batch normalization, if none is set."""
-        if not isinstance(old, TORCH_BATCH_NORMS) or self.eps != type(self)().eps:
-            return self
-        return replace(self, eps=old.eps)
+        return replace(self, **_inherited(self, old, "eps"))
 
 
 class FrozenBatchNormAct(BatchNormAct):
@@ -203,17 +198,6 @@ class FrozenBatchNormAct(BatchNormAct):
         super().__init__(channels, act, options)
         for parameter in self.parameters():
             parameter.requires_grad = False
-
-    def _fused(self, x: Tensor, affine: WeightAndBias, *, track: bool) -> Tensor:  # noqa: ARG002
-        mean, var = running_moments(self)
-        return F.batch_norm(x, mean, var, *_repeat(affine, 1), eps=self.eps)
-
-    def refusal(self, shape: torch.Size) -> str:  # noqa: ARG002 (any shape)
-        return ""
-
-    def reference_normalize(self, x: Tensor) -> Tensor:
-        mean, var = (per_channel(each.double()) for each in running_moments(self))
-        return (x - mean) / torch.sqrt(var + self.eps)
 
 
 @dataclass(frozen=True)
@@ -254,6 +238,18 @@ class SyncBatchNormAct(BatchNormAct):
             self.track(mean=mean, var=var * (values / (values - 1)))  # unbiased, as torch keeps it
         y = normalize_by(y, (mean, var), self.eps)
         return y if affine[0] is None else self.affine(y)
+
+
+def _inherited(norm: Normalizer, old: nn.Module, *names: str) -> dict[str, float]:
+    """Return the options of a replaced batch normalization that are at their defaults in `norm`."""
+    if not isinstance(old, TORCH_BATCH_NORMS):
+        return {}
+    default = BatchNorm()
+    return {
+        name: getattr(old, name)
+        for name in names
+        if getattr(old, name) is not None and getattr(norm, name) == getattr(default, name)
+    }
 
 
 def _repeat(pair: WeightAndBias, times: int) -> WeightAndBias:

@@ -35,6 +35,8 @@ class RunningStatistics(NormAct):
     running_var: Tensor
     momentum: float
     example_weight: float = 0.0
+    #: Training does not move the running statistics.
+    keeps_statistics: bool = False
     #: Training reads the running statistics, so devices average them at every step.
     read_in_training: bool = False
 

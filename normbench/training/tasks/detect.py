@@ -89,11 +89,14 @@ class Detect(DetectionSizes, Task):
     def draw(self, images: Tensor, target: Tensor, output: Sequence[Detections]) -> Tensor:
         shown = show_input(images)
         objects = [(each.boxes, each.labels, each.masks > 0) for each in list_objects(target)]
-        found = []
+        detections = []
         for each in output:
-            sure = each.scores > SHOWN_SCORE
-            found.append((each.boxes[sure], each.labels[sure], each.masks[sure]))
-        return side_by_side(images, *(_draw_objects(shown, each) for each in (objects, found)))
+            confident = each.scores > SHOWN_SCORE
+            detections.append(
+                (each.boxes[confident], each.labels[confident], each.masks[confident])
+            )
+        columns = (_draw_objects(shown, each) for each in (objects, detections))
+        return side_by_side(images, *columns)
 
     def split_metrics(self, data: Dataset) -> "DetectionMetrics":  # noqa: ARG002 (of any data)
         return DetectionMetrics()
@@ -138,11 +141,11 @@ class DetectionMetrics(nn.Module):
 
     def update(self, output: Sequence[Detections], target: Tensor) -> None:
         """Count the images of detections and maps (N, T, H, W)."""
-        found: list[dict[str, Any]] = [
+        detections: list[dict[str, Any]] = [
             {**each._asdict(), "boxes": each.boxes.float()} for each in output
         ]
         objects = [{**each._asdict(), "masks": each.masks > 0} for each in list_objects(target)]
-        self.precision.update(found, objects)
+        self.precision.update(detections, objects)
 
     def summary(self, split: str) -> CurveRecord:
         """Return the mean and those at thresholds of 0.5 and 0.75 in percent."""
@@ -157,16 +160,16 @@ class DetectionMetrics(nn.Module):
         """Return the metric of the images of all devices, in the order of these."""
         if not (distributed.is_initialized() and distributed.get_world_size() > 1):
             return self.precision
-        own = {
+        state = {
             name: [each.cpu() if isinstance(each, Tensor) else each for each in values]
             for name, values in self.precision.metric_state.items()
         }
         states: list[Any] = [None] * distributed.get_world_size()
-        distributed.all_gather_object(states, own)
-        whole = deepcopy(self.precision).cpu()
-        whole.reset()
-        whole.update([], [])  # there may be no images at all, of which it would warn
+        distributed.all_gather_object(states, state)
+        merged = deepcopy(self.precision).cpu()
+        merged.reset()
+        merged.update([], [])  # there may be no images at all, of which it would warn
         for state in states:
             for name, values in state.items():
-                getattr(whole, name).extend(values)
-        return whole
+                getattr(merged, name).extend(values)
+        return merged
