@@ -107,6 +107,8 @@ def _average_inputs(
 
 
 def _takes_statistics(layer: nn.Module) -> bool:
+    if getattr(layer, "keeps_statistics", False):
+        return False
     tracks = isinstance(layer, RunningStatistics | nn.BatchNorm2d | nn.SyncBatchNorm)
     if tracks and getattr(layer, "running_var", None) is not None:
         return True

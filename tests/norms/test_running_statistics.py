@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from normbench.catalog import normalizer, normalizers
 from normbench.norms.base.running import NetworkStatistics, RunningStatistics, blend_moments
+from normbench.norms.recalibration import recalibrate
 from normbench.norms.workers import set_workers
 from support.layers import images, perturbed_layer
 
@@ -119,3 +120,14 @@ def test_blended_moments_are_those_of_the_mixture_of_both_distributions() -> Non
     square = 0.25 * (9 + 4) + 0.75 * (1 + 4)
     assert blended[0].item() == pytest.approx(mean)
     assert blended[1].item() == pytest.approx(square - mean**2)
+
+
+def test_frozen_statistics_are_neither_moved_nor_recomputed() -> None:
+    network = nn.Sequential(*(normalizer(name).layer(6) for name in ("frozen_bn", "bn"))).double()
+    before = copy.deepcopy(network.state_dict())
+    x = 3 + images((8, 6, 3, 3)).detach()
+    assert len(NetworkStatistics(network).layers) == 1
+    assert recalibrate(network, [x]) == 1
+    for name, value in network.state_dict().items():
+        if "running" in name:
+            assert torch.equal(value, before[name]) == name.startswith("0.")
