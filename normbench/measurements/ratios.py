@@ -1,8 +1,9 @@
 """Ratios that switchable normalization has learned (Luo et al. 2019, section 4).
 
 For each layer the ratios of in, ln and bn in its means and in its variances, with the receptive
-field of the layer, by which the paper groups the layers. Two vectors of ratios, those of a layer's
-means and variances or those of one layer in two networks, differ by
+field of the layer. The paper groups the layers of a classifier by receptive fields, and those of
+Mask R-CNN by the parts of this network (figures 8 and 10). Two vectors of ratios, those of a
+layer's means and variances or those of one layer in two networks, differ by
 
     D(p || q) = KL(p || q) + KL(q || p)
 """
@@ -17,6 +18,7 @@ from torch import Tensor, nn
 
 from normbench.measurements.forward_pass import StatisticsSource
 from normbench.measurements.receptive_field import receptive_fields
+from normbench.models.mask_rcnn import MaskRcnn
 from normbench.norms.ratios import switchable_layers
 from normbench.norms.switchable import MEMBERS
 from normbench.records.probes import Record, group_by
@@ -24,7 +26,14 @@ from normbench.records.probes import Record, group_by
 #: Upper ends of the paper's ranges of receptive fields; 427 is that of ResNet-50's last layer.
 EDGES = (49, 99, 199, 299, 427)
 CURVE = tuple(f"ratio_{of}_{member}" for of in ("mean", "var") for member in MEMBERS)
-HEAD = ("network", "of", "receptive field", "layers", *MEMBERS, "D(mean || var)", "seeds")
+#: The paper's names for the parts of Mask R-CNN.
+PARTS = {
+    "backbone": "backbone",
+    "pyramid": "FPN",
+    "heads.box_head": "box stream",
+    "heads.mask_head": "mask stream",
+}
+HEAD = ("network", "of", "group", "layers", *MEMBERS, "D(mean || var)", "seeds")
 
 
 @dataclass(frozen=True)
@@ -33,7 +42,7 @@ class LayerRatios:
 
     name: str
     depth: int
-    field: int  # pixels along a side of the image
+    field: int | None  # pixels along a side of the image; None behind the backbone of Mask R-CNN
     mean: tuple[float, ...]
     var: tuple[float, ...]
 
@@ -46,18 +55,37 @@ def ratios(network: nn.Module, image: tuple[int, int, int]) -> list[LayerRatios]
     Raises:
         ValueError: the network has no switchable layer.
     """
-    fields = receptive_fields(network, image)
-    # Modules are listed as they were assigned, which need not be the order of the calls.
-    order = list(fields)
-    layers = sorted(switchable_layers(network), key=lambda pair: order.index(pair[0]))
+    fields = fields_of_layers(network, image)
+    layers = dict(switchable_layers(network))
     ratios_of_layers = []
-    for depth, (name, layer) in enumerate(layers, 1):
+    for depth, (name, field) in enumerate(fields.items(), 1):
+        layer = layers[name]
         mean, var = (
             dict(zip(layer.options.over, values.tolist(), strict=True)) for values in layer.ratios()
         )
         both = [tuple(each.get(member, 0.0) for member in MEMBERS) for each in (mean, var)]
-        ratios_of_layers.append(LayerRatios(name, depth, fields[name], *both))
+        ratios_of_layers.append(LayerRatios(name, depth, field, *both))
     return ratios_of_layers
+
+
+def fields_of_layers(network: nn.Module, image: tuple[int, int, int]) -> dict[str, int | None]:
+    """Return `LayerRatios.field` of every switchable layer by its name, in order of depth.
+
+    Raises:
+        ValueError: the network has no switchable layer.
+    """
+    switchable = [name for name, _ in switchable_layers(network)]
+    if not isinstance(network, MaskRcnn):
+        fields = receptive_fields(network, image)
+        # Modules are listed as they were assigned, which need not be the order of the calls.
+        return {name: field for name, field in fields.items() if name in switchable}
+    of_backbone = receptive_fields(network.backbone, image)
+    fields = {f"backbone.{name}": field for name, field in of_backbone.items()}
+    return {
+        **{name: field for name, field in fields.items() if name in switchable},
+        # Regions of all sizes are pooled to one size, so that their maps have no receptive field.
+        **dict.fromkeys(name for name in switchable if name not in fields),
+    }
 
 
 def largest_member(record: Record) -> str:
@@ -103,16 +131,30 @@ def measure(
     """
     channels, height, width = images.shape[1:]
     layers = ratios(network, (channels, height, width))
-    groups = field_groups([layer.field for layer in layers])
+    groups = groups_of_layers(network, {layer.name: layer.field for layer in layers})
     return [
         {
             "layer": layer.name, "depth": layer.depth, "field": layer.field,
-            "group": groups[layer.field], "of": of, **dict(zip(MEMBERS, values, strict=True)),
+            "group": groups[layer.name], "of": of, **dict(zip(MEMBERS, values, strict=True)),
             "divergence": divergence(layer.mean, layer.var),
         }
         for layer in layers
         for of, values in (("mean", layer.mean), ("var", layer.var))
     ]  # fmt: skip
+
+
+def groups_of_layers(network: nn.Module, fields: Mapping[str, int | None]) -> dict[str, str]:
+    """Return the group of each layer of `fields` (`fields_of_layers`) by its name."""
+    if isinstance(network, MaskRcnn):
+        return {
+            name: title
+            for name in fields
+            for part, title in PARTS.items()
+            if name.startswith(f"{part}.")
+        }
+    known = {name: field for name, field in fields.items() if field is not None}
+    by_field = field_groups([*known.values()])
+    return {name: by_field[field] for name, field in known.items()}
 
 
 def curve_means(records: Sequence[Record]) -> dict[str, float]:

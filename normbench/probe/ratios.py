@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from statistics import fmean
 
 import torch
@@ -14,6 +15,7 @@ from normbench.probe.output import print_table, write_results, write_run_results
 from normbench.probe.request import ProbeRequest
 from normbench.probe.trained_network import TrainedRun
 from normbench.records.probes import PROBES, Record, group_by, last_epoch, read_records
+from normbench.report.probe_columns import CHANGE
 from normbench.training.experiment import Experiment
 
 
@@ -29,7 +31,7 @@ def run(request: ProbeRequest) -> None:
         write_run_results(request, trained, of_run)
         return of_run
 
-    records = measure_runs(request, measure_run)
+    records = list(with_changes(measure_runs(request, measure_run)))
     final = last_epoch(records, "network", "run")
     print_table(table(final), HEAD)
     pairs = {pair_name(request.networks[0][0], other) for other, _ in request.networks[1:]}
@@ -38,7 +40,7 @@ def run(request: ProbeRequest) -> None:
     write_results(replace(request, claims=of_networks), records)
     if divergences := list(_divergences(final)):
         rows = [[*[*each.values()][:-1], f"{each['divergence']:.3g}"] for each in divergences]
-        print_table(rows, ["networks", "of", "receptive field", "D(one || other)"])
+        print_table(rows, ["networks", "of", "group", "D(one || other)"])
         stem = f"{request.stem}_apart"
         apart = replace(request, stem=stem, kind="ratios_apart", claims=of_pairs)
         write_results(apart, divergences)
@@ -57,6 +59,17 @@ def run_records(trained: TrainedRun, label: str) -> Iterator[Record]:
     for epoch in trained.checkpoints.keys() - {record["epoch"] for record in of_training}:
         for record in measure(trained.network(epoch), image):
             yield {**network, "epoch": epoch, **record}
+
+
+def with_changes(records: Sequence[Record]) -> Iterator[Record]:
+    """Yield the records of runs with the column `CHANGE`, those of a layer by epoch."""
+    for of_layer in group_by(records, "network", "seed", "run", "layer", "of").values():
+        ordered = sorted(of_layer, key=lambda record: record["epoch"])
+        first, total = ordered[0]["epoch"], 0.0
+        yield {**ordered[0], CHANGE: None}
+        for before, record in pairwise(ordered):
+            total += sum(abs(record[member] - before[member]) for member in MEMBERS) / 2
+            yield {**record, CHANGE: total / (record["epoch"] - first)}
 
 
 def _divergences(records: Sequence[Record]) -> Iterator[Record]:

@@ -9,7 +9,7 @@ from normbench.config.files import FIGURES, load, names
 from normbench.errors import BadInput, DamagedFile, choose_from
 from normbench.probe.claims import ProbeClaim, pair_name, parse_claim
 from normbench.probe.options import KINDS, WORDS, ProbeOptions
-from normbench.report.probe_columns import CHOICES, COLUMNS, Columns
+from normbench.report.probe_columns import CHANGE, CHOICES, COLUMNS, Columns
 from normbench.report.yaml_checks import INVALID, reason
 
 VS = "vs"  # starts another network
@@ -108,6 +108,7 @@ def _parse_claims(name: str, figure: Mapping[str, Any]) -> list[ProbeClaim]:
     if kind == "hard_ratios":
         quantities += CHOICES
     if kind == "ratios":
+        quantities.append(CHANGE)
         networks += [pair_name(networks[0], other) for other in networks[1:]]
     conditions = {"epoch": (), **columns.texts}
     try:

@@ -20,7 +20,7 @@ EFFECTS, CURVES, SIZES = "-effects", "-curves", "-sizes"
 PROBE_CAPTIONS = {
     "spp": "Signal propagation over residual blocks after the last epoch; first seed.",
     "power": "Power of the normalized activations over depth after the last epoch; first seed.",
-    "ratios": "Ratios learned by switchable normalization, by receptive field; all seeds.",
+    "ratios": "Ratios learned by switchable normalization, by group of layers; all seeds.",
     "example_weight": "Weight alpha of an image in its own statistics: validation results.",
 }
 MIN_MAP_ROWS = 10  # of a map; fewer normalizers are compared by lines

@@ -37,6 +37,10 @@ COLUMNS: Mapping[str, Columns] = {
 #: variances; its members differ from those of the snapshot before, empty in the first one.
 CHOICES = ("distinct", "changed")
 
+#: Column of ratios in a figure: half the sum of the absolute differences between the ratios of one
+#: measurement and the next, per epoch; the mean since the first measurement, where it is empty.
+CHANGE = "change_per_epoch"
+
 
 def read_probe(path: Path, kind: str) -> list[Record]:
     """Return the records of a probe in the folder of a run.

@@ -127,7 +127,7 @@ def _power(records: Sequence[Record]) -> Figure:
 
 
 def _ratios(records: Sequence[Record]) -> Figure:
-    """Draw ratios over epochs by receptive field, divergences, and each layer's largest ratio."""
+    """Draw ratios over epochs by group of layers, divergences, and each layer's largest ratio."""
     networks = group_by(records, "network")
     across = 1 + max(len(group_by(of_network, "group")) for of_network in networks.values())
     # Networks differ in their number of groups: what is not drawn on stays invisible.
@@ -200,10 +200,13 @@ def _largest(axes: Axes, records: Sequence[Record]) -> None:
                 share = 0.9 * largest.count(member) / len(largest)
                 axes.bar(float(place), share, 0.9, below, color=colour)
                 below += share
-    fields = {record["depth"]: record["field"] for record in records}
-    axes.set_xticks([*fields], [str(field) for field in fields.values()], rotation=90, fontsize=6)
+    places = {record["depth"]: record["field"] or record["group"] for record in records}
+    axes.set_xticks([*places], [str(place) for place in places.values()], rotation=90, fontsize=6)
     axes.set_yticks([0.45, 1.45], ["var", "mean"])
-    axes.set(xlabel="receptive field of the layer", ylabel="share of the seeds")
+    axes.set(
+        xlabel="receptive field of the layer, or its part of the network",
+        ylabel="share of the seeds",
+    )
     axes.set_title(f"member with the largest ratio at epoch {records[0]['epoch']}")
 
 

@@ -5,9 +5,11 @@ import torch
 from torch import Tensor
 
 from normbench.catalog import model, normalizer
-from normbench.measurements.ratios import divergence, field_groups, ratios
+from normbench.measurements.ratios import PARTS, divergence, field_groups, measure, ratios
 from normbench.measurements.receptive_field import receptive_fields
 from normbench.norms.ratios import set_ratios
+from normbench.training.experiment import Experiment
+from support.cells import composed
 from support.networks import network_of, noise
 
 
@@ -61,7 +63,7 @@ def test_ratios_that_were_set_are_read() -> None:
     for layer in layers:
         assert layer.mean == pytest.approx((0.5, 0.3, 0.2), abs=1e-6)
         assert layer.var == pytest.approx((0.1, 0.2, 0.7), abs=1e-6)
-    fields = [layer.field for layer in layers]
+    fields = [layer.field or 0 for layer in layers]
     assert fields[0] == 3
     assert max(fields) == 103
 
@@ -91,3 +93,28 @@ def test_groups_of_receptive_fields_are_the_papers() -> None:
     ]  # fmt: skip
     small = field_groups([3, 5, 7, 9, 11, 13, 15, 17, 19])
     assert list(dict.fromkeys(small.values())) == ["RF 3 to 7", "RF 8 to 13", "RF 14 to 19"]
+
+
+def test_layers_of_mask_rcnn_are_grouped_by_its_parts() -> None:
+    words = ("model.width=8", "task.box_convolutions=2")
+    network = Experiment(composed("task=detect", "norm=sn", *words)).build_network()
+    found = measure(network, torch.empty(1, 1, 40, 40))
+    layers = {record["layer"]: record for record in found}
+    by_part = {
+        title: [n for n in layers if layers[n]["group"] == title] for title in PARTS.values()
+    }
+    backbone = ratios(network.get_submodule("backbone"), (1, 40, 40))
+    assert [name.removeprefix("backbone.") for name in by_part["backbone"]] == [
+        layer.name for layer in backbone
+    ]
+    assert [layers[name]["field"] for name in by_part["backbone"]] == [
+        layer.field for layer in backbone
+    ]
+    assert {part: len(names) for part, names in by_part.items() if part != "backbone"} == {
+        "FPN": 4,  # two maps, each with a convolution of its own and one of the sum
+        "box stream": 2,
+        "mask stream": 4,
+    }
+    assert all(layers[name]["field"] is None for name in (*by_part["FPN"], *by_part["box stream"]))
+    depths = [record["depth"] for record in layers.values()]
+    assert depths == [*range(1, len(layers) + 1)]

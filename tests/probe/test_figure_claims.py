@@ -10,10 +10,9 @@ import pytest
 
 from normbench.config.files import FIGURES, ROOT, load, names
 from normbench.errors import DamagedFile
-from normbench.measurements.ratios import field_groups
-from normbench.measurements.receptive_field import receptive_fields
-from normbench.norms.ratios import switchable_layers
+from normbench.measurements.ratios import fields_of_layers, groups_of_layers
 from normbench.probe.claims import describe_verdicts, judge_claims, parse_claim
+from normbench.probe.ratios import with_changes
 from normbench.probe.request import parse_request
 from normbench.records.probes import Record, read_records
 from normbench.training.experiment import Experiment
@@ -196,12 +195,11 @@ def test_an_invalid_condition_is_named(curve: dict[str, Any], says: str) -> None
 
 @cache
 def groups_of(*words: str) -> frozenset[str]:
-    """The groups of receptive fields of the network that `words` describe."""
+    """The groups of layers of the network that `words` describe."""
     experiment = Experiment(composed(*words))
     network = experiment.info.network
-    fields = receptive_fields(network, experiment.data.image_shape)
-    groups = field_groups([fields[layer] for layer, _ in switchable_layers(network)])
-    return frozenset(groups.values())
+    fields = fields_of_layers(network, experiment.data.image_shape)
+    return frozenset(groups_of_layers(network, fields).values())
 
 
 @pytest.mark.parametrize(
@@ -270,3 +268,20 @@ def test_claims_compare_networks_and_how_far_they_are_apart(
         for name in ("pairs-changed", "pairs-changed_apart")
     ]
     assert [[verdict["says"] for verdict in of_file] for of_file in kept] == [["A."], ["B."]]
+
+
+def test_the_change_of_ratios_per_epoch_is_a_mean_over_epochs() -> None:
+    """Epochs that were not measured count; the order of the records does not."""
+    of_run = {"network": "SN", "seed": 0, "run": "a", "layer": "stem", "of": "mean"}
+    shares = {0: (0.2, 0.3, 0.5), 1: (0.4, 0.3, 0.3), 4: (0.3, 0.3, 0.4)}
+    measured: list[Record] = [
+        {**of_run, "epoch": epoch, "in": of_in, "ln": of_ln, "bn": of_bn}
+        for epoch, (of_in, of_ln, of_bn) in shares.items()
+    ]
+    other: list[Record] = [{**record, "of": "var", "ln": record["epoch"]} for record in measured]
+    found = [*with_changes([*measured[::-1], *other])]
+    changes = {(each["of"], each["epoch"]): each["change_per_epoch"] for each in found}
+    assert changes["mean", 0] is None
+    assert changes["mean", 1] == pytest.approx(0.2)
+    assert changes["mean", 4] == pytest.approx((0.2 + 0.1) / 4)
+    assert changes["var", 4] == pytest.approx(((0.2 + 1 + 0.2) / 2 + (0.1 + 3 + 0.1) / 2) / 4)
