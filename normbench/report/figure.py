@@ -38,6 +38,7 @@ from normbench.report.figure_kinds import (
     SIZES,
     FileFormat,
     by_size,
+    curve_label,
 )
 from normbench.report.heat_map import draw_map, draw_sensitivity
 from normbench.report.metrics import METRICS
@@ -190,7 +191,9 @@ def _draw_points(
 
 
 def _draw_curves(table: Table, runs: Path) -> Figure:
-    """Draw training and validation accuracy over epochs, of other tasks the loss; means over seeds.
+    """Draw training and validation accuracy over epochs, means over seeds.
+
+    Of other tasks it is the main metric of the validation, as their training has none.
 
     Panels are of the fewest images per worker with runs, and of the most. Columns may also be
     several numbers of the same runs, which have one panel.
@@ -210,14 +213,14 @@ def _draw_curves(table: Table, runs: Path) -> Figure:
         for line in lines:
             _draw_curve(axes, line, line.entries[index], runs)
         images = f"{head} images per worker" if head.isdigit() else head
-        _finish(axes, lines, f"{images}: training (dotted), validation")
-        axes.set_ylabel("top-1 accuracy (%)" if table.spec.metric.accuracy else "loss")
+        splits = "training (dotted), validation" if table.spec.metric.accuracy else "validation"
+        _finish(axes, lines, f"{images}: {splits}")
+        axes.set_ylabel(fill(curve_label(table), 28))
     panels[-1].set_xlabel("epoch")
     return figure
 
 
 def _draw_curve(axes: Axes, line: _Line, entry: Entry, runs: Path) -> None:
-    name = "top1" if entry.metric.accuracy else "loss"
     # By epoch.
     trained: dict[float, list[float]] = defaultdict(list)
     validated: dict[float, list[float]] = defaultdict(list)
@@ -229,6 +232,7 @@ def _draw_curve(axes: Axes, line: _Line, entry: Entry, runs: Path) -> None:
             leave_out(damage)
             damaged += 1
             continue
+        name = row.metric.removeprefix("test_")
         for record in records:
             for values, key in ((trained, f"train_{name}"), (validated, f"val_{name}")):
                 if key in record and "epoch" in record:

@@ -7,7 +7,7 @@ from typing import Literal
 
 from normbench.records.probes import PROBES, probe_file
 from normbench.records.studies import study_file
-from normbench.report.metrics import METRICS
+from normbench.report.metrics import METRICS, metric_of_task
 from normbench.report.table import Table
 from normbench.results import read_run_history
 
@@ -31,7 +31,7 @@ CAPTIONS = {
     "images per worker; framed: the highest, and those not significantly lower.",
     SENSITIVITY: "{label} over {over}: how much lower each mean is than the highest of its row.",
     EFFECTS: "Differences of {label}: of means, with Welch's interval over seeds.",
-    CURVES: "{curves} over epochs, mean over seeds: training dotted, validation solid.",
+    CURVES: "{curves} over epochs, mean over seeds: {splits}.",
     SIZES: "{label} over parameters and multiply-adds of the network.",
     **{end: PROBE_CAPTIONS[kind] for end, kind in PROBE_FIGURES.items()},
 }
@@ -62,6 +62,12 @@ def figure_kinds(table: Table, runs: Path) -> list[str]:
     for end, kind in PROBE_FIGURES.items():
         drawn[end] = any(probe_file(folder, kind) for folder in probed)
     return [end for end, has_data in drawn.items() if has_data]
+
+
+def curve_label(table: Table) -> str:
+    """Return what the curves of a table show, the main metric of its runs, with its unit."""
+    of_rows = (metric_of_task(row) for entry in table.entries for row in entry.runs)
+    return next(of_rows, table.spec.metric).label.removeprefix("test ")
 
 
 def _has_effects(table: Table) -> bool:

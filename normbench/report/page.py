@@ -30,7 +30,13 @@ from normbench.report.claim_results import (
     expect_by_chance,
     group_claims,
 )  # fmt: skip
-from normbench.report.figure_kinds import CAPTIONS, CURVES, PROBE_FIGURES, figure_kinds
+from normbench.report.figure_kinds import (
+    CAPTIONS,
+    CURVES,
+    PROBE_FIGURES,
+    curve_label,
+    figure_kinds,
+)
 from normbench.report.footnotes import footnotes, short_commit
 from normbench.report.repeats import covered_by_papers, repeats
 from normbench.report.table import MISSING, Entry, Table
@@ -196,7 +202,8 @@ def _figures(table: Table, figures: Path, runs: Path) -> Iterator[dict[str, Any]
             label=spec.metric.label,
             statistic=spec.statistic,
             over=table.over,
-            curves="Top-1 accuracy" if spec.metric.accuracy else "Loss",
+            curves=curve_label(table).capitalize(),
+            splits="training dotted, validation solid" if spec.metric.accuracy else "validation",
         )
         # A short prefix: a figure has a hundred references.
         prefix = "f" + hashlib.sha256(f"{anchor(table)}{kind}".encode()).hexdigest()[:10]

@@ -25,7 +25,7 @@ from normbench.report.repeats import distinct, repeats
 from normbench.report.table_spec import spec
 from normbench.report.titles import comparison_title, table_title
 from normbench.results import Row
-from support.rows import batch_size_tables, run, runs
+from support.rows import batch_size_tables, dense, runs
 
 RUNS = [
     *runs("bn", 4, [70.0, 70.2, 70.4]),
@@ -233,17 +233,6 @@ def test_a_table_that_shows_nothing_of_its_own_is_left_out() -> None:
     assert shown == {"with_deviations", "others", "other_deviations"}
     ours = {table.spec.name for table, _ in repeats(pivoted, published=False)}
     assert ours == {"batch_size", "without", "others", "other_deviations"}
-
-
-def dense(norm: str, batch: int, numbers: list[float], task: str, metric: str) -> list[Row]:
-    """Rows of a dense task."""
-    return [
-        run(
-            norm, batch, seed, None, status="ok", reason="", task=task, metric=metric,
-            metrics={metric: number}, data="scattered_digits",
-        )
-        for seed, number in enumerate(numbers)
-    ]  # fmt: skip
 
 
 def test_of_an_error_the_lowest_mean_is_the_best() -> None:

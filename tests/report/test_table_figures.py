@@ -11,6 +11,7 @@ from matplotlib.patches import Rectangle
 
 from normbench import results
 from normbench.config.files import CONF, names
+from normbench.records.history import History
 from normbench.report import build
 from normbench.report import figure as figures
 from normbench.report.effects import draw_effects
@@ -31,7 +32,7 @@ from normbench.report.recommendation import recommendations
 from normbench.report.statistics import MINUS
 from normbench.report.table import Table
 from normbench.report.table_spec import spec
-from support.rows import batch_size_tables, runs
+from support.rows import batch_size_tables, dense, runs
 
 NORMS = ["bn", "gn", "ln", "in", "frn", "rms", "dyt", "nf"]
 
@@ -69,6 +70,28 @@ def test_curves_are_of_the_ends_of_a_row_and_drawn_once_for_several_numbers_of_a
     draw(table, CURVES, ["svg"], root)
     assert [axes.get_title(loc="left").partition(":")[0] for axes in drawn[0].axes] == titles
     assert all(axes.lines for axes in drawn[0].axes)
+
+
+def test_curves_of_other_tasks_show_the_main_metric_of_the_validation(
+    drawn: list[Figure], tmp_path: Path
+) -> None:
+    rows = dense("bn", 2, [20.0, 30.0], "detect", "test_box_map")
+    for row, last in zip(rows, (10.0, 30.0), strict=True):
+        results.write(tmp_path / row.sweep / row.id, row)
+        history = History(
+            tmp_path / row.sweep / row.id, scores=("train_region_accuracy", "val_box_map")
+        )
+        history.add({"step": 10, "epoch": 1.0, "train_loss": 2.0, "train_region_accuracy": 50.0})
+        history.add({"step": 10, "epoch": 1.0, "val_box_map": 4.0})
+        history.add({"step": 20, "epoch": 2.0, "val_box_map": last})
+    (table,) = batch_size_tables(rows)
+    assert CURVES in figure_kinds(table, tmp_path)
+    draw(table, CURVES, ["svg"], tmp_path)
+    (axes,) = drawn[0].axes
+    assert axes.get_title(loc="left") == "2 images per worker: validation"
+    assert axes.get_ylabel().replace("\n", " ") == "mean average precision of boxes (%)"
+    (line,) = axes.lines
+    assert np.array_equal(line.get_xydata(), [[1.0, 4.0], [2.0, 20.0]])
 
 
 def test_points_of_one_batch_do_not_hide_each_other(drawn: list[Figure]) -> None:

@@ -67,6 +67,17 @@ def run(norm: str, batch: int, seed: int, top1: float | None, **changes: Any) ->
     return row(**values)
 
 
+def dense(norm: str, batch: int, numbers: list[float], task: str, metric: str) -> list[Row]:
+    """Return a row of a dense task for each of its main numbers."""
+    return [
+        run(
+            norm, batch, seed, None, status="ok", reason="", task=task, metric=metric,
+            metrics={metric: number}, data="scattered_digits",
+        )
+        for seed, number in enumerate(numbers)
+    ]  # fmt: skip
+
+
 def runs(norm: str, batch: int, values: Sequence[float | None], **changes: Any) -> list[Row]:
     """Return a row of 8 workers for each test accuracy; None is one that diverged."""
     workers = {"protocol": "fixed_workers", "workers": 8, "global_batch": 8 * batch}
