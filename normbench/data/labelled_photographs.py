@@ -253,7 +253,7 @@ class FolderPairs(ClassMaps):
         return LabelledSplit([Pair(image, self.map_of(image)) for image in images], self)
 
 
-def read_bytes(path: Path) -> NDArray[np.uint8]:
+def read_bytes(path: Path, remedy: str = "get the official file") -> NDArray[np.uint8]:
     """Return the values of a grey or palette image (H, W).
 
     Raises:
@@ -267,7 +267,7 @@ def read_bytes(path: Path) -> NDArray[np.uint8]:
     # Pillow's readers raise whatever a damaged file leads them to.
     except Exception as error:
         raise BadInput(
-            f"{path} is no map of classes ({type(error).__name__}: {error}); get the official file"
+            f"{path} is no map of classes ({type(error).__name__}: {error}); {remedy}"
         ) from None
 
 

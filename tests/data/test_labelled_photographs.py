@@ -27,6 +27,7 @@ from support.dataset_files import (
     ade20k,
     cityscapes,
     coco,
+    mask_folder,
     nyu_depth,
     pascal_voc,
     stripes,
@@ -39,6 +40,7 @@ DATA: dict[str, tuple[Callable[[Path], dict[str, Any]], int, int, list[int]]] = 
     "pascal_voc": (pascal_voc, 12, 1, [0, 20, VOID]),
     "ade20k": (ade20k, 10, 1, [VOID, 0, 149]),
     "cityscapes": (cityscapes, 12, 1, [0, 18, VOID]),
+    "mask_folder": (mask_folder, 10, 1, [0, 4, VOID]),
 }
 
 
@@ -149,6 +151,8 @@ def test_small_images_are_padded_by_void(tmp_path: Path) -> None:
         ("ade20k", "ADEChallengeData2016/images/validation/ADE_t.jpg", r"has no \*\.jpg"),
         ("cityscapes", "leftImg8bit/val/lindau/lindau_12_leftImg8bit.png", r"has no \*/\*_left"),
         ("cityscapes", "gtFine/train/ulm/ulm_6_gtFine_labelIds.png", "is no map of classes"),
+        ("mask_folder", "train/masks/a0.png", r"a0\.png is missing; data.root=FOLDER"),
+        ("mask_folder", "val/images/t.jpg", "images is missing or has no images"),
         ("coco", "annotations/instances_val2017.json", "get train2017.zip"),
         ("coco", "train2017/a3.jpg", r"a3\.jpg is missing"),
         ("nyu_depth", "splits.mat", "splits.mat cannot be read"),
@@ -232,7 +236,7 @@ def test_colors_of_rooms_change_by_image_in_training_alone(tmp_path: Path) -> No
     assert float(grey.float().mean()) == pytest.approx(0.3, abs=0.08)
 
 
-@pytest.mark.parametrize("name", DATA)
+@pytest.mark.parametrize("name", DATA.keys() - {"mask_folder"})
 def test_official_numbers_of_images_are_required(name: str, tmp_path: Path) -> None:
     data: Any = dataset(name, **{**DATA[name][0](tmp_path), "verify": True})
     with pytest.raises(BadInput, match=r"images, .* \(data.verify=false takes it as it is\)"):
@@ -246,6 +250,17 @@ def test_a_class_that_the_data_set_lacks_is_refused(tmp_path: Path) -> None:
     write_map(path, stripes([0, 151]))
     with pytest.raises(BadInput, match=r"ADE_a0\.png has a class 150, and the data set has 150"):
         data.read_classes(path)
+
+
+def test_a_mask_has_classes_and_void_pixels_alone(tmp_path: Path) -> None:
+    data: Any = dataset("mask_folder", **mask_folder(tmp_path), void=4)
+    path = tmp_path / "train/masks/a0.png"
+    with pytest.raises(BadInput, match=r"a0\.png has a pixel of value 255: with data.classes=5"):
+        data.read_classes(path)
+    write_map(path, stripes([0, 3, 4]))
+    assert class_map(torch.tensor(data.read_classes(path))[None, None]).unique().tolist() == [
+        0, 3, VOID,
+    ]  # fmt: skip
 
 
 def test_image_and_map_of_different_sizes_are_refused(tmp_path: Path) -> None:

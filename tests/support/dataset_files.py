@@ -224,6 +224,15 @@ def cityscapes(root: Path) -> Options:
     return {"root": str(root), "verify": False, "size": 24}
 
 
+def mask_folder(root: Path) -> Options:
+    """Training images and one to test on."""
+    for part, names in (("train", TRAINED), ("val", ["t"])):
+        for seed, name in enumerate(names):
+            write_photograph(root / f"{part}/images/{name}.jpg", seed)
+            write_map(root / f"{part}/masks/{name}.png", stripes([0, 4, 255]))
+    return {"root": str(root), "classes": 5, "size": 24, "val": 0.0}
+
+
 #: Numbers of categories in COCO have gaps.
 CATEGORIES = [1, 3, 90]
 
@@ -299,6 +308,7 @@ MAKERS: Mapping[str, Callable[[Path], Options]] = {
     "fashion_mnist": fashion_mnist,
     "image_folder": image_folder,
     "imagenet": imagenet,
+    "mask_folder": mask_folder,
     "nyu_depth": nyu_depth,
     "pascal_voc": pascal_voc,
     "scattered_digits": scattered_digits,
