@@ -96,7 +96,7 @@ def test_every_normalizer_has_a_backbone_and_heads(norm: str) -> None:
     assert logits.shape == auxiliary.shape == (8, 11, 8, 8)
     assert depth.shape == (8, 1, 128, 128)
     (logits.sum() + auxiliary.sum() + depth.sum()).backward()
-    assert all(parameter.grad is not None for parameter in own.parameters())
+    assert all((each.grad is not None) == each.requires_grad for each in own.parameters())
 
 
 def test_heads_are_those_of_the_papers() -> None:

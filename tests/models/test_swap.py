@@ -748,5 +748,5 @@ def test_a_network_of_timm_takes_a_step_with_any_plain_normalizer(name: str, nor
     F.cross_entropy(logits, torch.arange(8) % 4).backward()
     optimizer.step()
     for key, parameter in network.named_parameters():
-        assert parameter.grad is not None, key
+        assert (parameter.grad is not None) == parameter.requires_grad, key
         assert parameter.isfinite().all(), key

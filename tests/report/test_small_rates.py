@@ -9,7 +9,9 @@ from normbench import results
 from normbench.config.compose import compose
 from normbench.config.files import ROOT, SWEEPS, names
 from normbench.report import build
+from normbench.report.metrics import METRICS
 from normbench.report.pivot import tables
+from normbench.results import Row
 
 PILOTS = ROOT / "reports" / "studies" / "pilots"
 #: These measure speed, and need not learn.
@@ -19,19 +21,31 @@ SMALL = [name for name in names(SWEEPS) if name.endswith("_small") and name not 
 AS = {"evonorm_resnet_180": "evonorm_resnet_90", "nf_resnet_15": "nf_resnet"}
 
 
+def validated(row: Row) -> float | None:
+    """Return the main metric on the held-out images, of an error its negative; None: diverged."""
+    if row.metric == "test_top1":
+        return row.val_top1
+    value = row.metrics.get(row.metric.replace("test_", "val_"))
+    return None if value is None else value * (1 if METRICS[row.metric].better == "higher" else -1)
+
+
 @cache
 def tuned() -> dict[str, float]:
     """Return the rate of each recipe for one image of a step."""
-    cells, _ = compose(["-m", "sweeps=small_pilot"])
+    cells = [
+        cell
+        for pilot in ("small_pilot", "dense_pilot")
+        for cell in compose(["-m", f"sweeps={pilot}"])[0]
+    ]
     rows = {row.id: row for row in results.read(PILOTS)}
     tried: dict[str, dict[float, float]] = defaultdict(dict)
     for cell in cells:
-        recipe = cell.recipe
-        top1 = rows[cell.id].val_top1
-        if top1 is not None:
-            tried[recipe.name][recipe.options["lr"] / recipe.options["lr_batch"]] = top1
+        recipe, score = cell.recipe, validated(rows[cell.id])
+        if score is not None:
+            tried[recipe.name][recipe.options["lr"] / recipe.options["lr_batch"]] = score
+    tolerances = defaultdict(lambda: 0.5, dense_depth=0.02)
     chosen = {
-        name: min(rate for rate in rates if rates[rate] >= max(rates.values()) - 0.5)
+        name: min(rate for rate in rates if rates[rate] >= max(rates.values()) - tolerances[name])
         for name, rates in tried.items()
     }
     for name, rates in tried.items():
