@@ -103,7 +103,7 @@ def _dashboards(
         pages.setdefault(table.spec.name, []).append(table)
     return {
         "workspace": panels.workspace(rows, project, entity),
-        "workspace-diverged": panels.diverged(project, entity),
+        "workspace-diverged": panels.diverged(rows, project, entity),
         **{
             f"report-{name}": panels.report(of_spec, rows, project, entity)
             for name, of_spec in pages.items()

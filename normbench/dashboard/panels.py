@@ -8,7 +8,7 @@ string.
 import json
 import random
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, Literal
 
@@ -20,7 +20,7 @@ from wandb_workspaces.workspaces.internal import get_view_dict
 
 from normbench.config.files import TABLES, comment
 from normbench.report.exports import table_markdown
-from normbench.report.metrics import METRICS
+from normbench.report.metrics import METRICS, metric_of_task
 from normbench.report.table import Table
 from normbench.results import Row
 
@@ -29,16 +29,7 @@ Dashboard = ws.Workspace | wr.Report
 # Options fixed in a comparison of normalizers, and those compared.
 SETTING = ("data", "model", "recipe", "reg", "protocol", "precision")
 COMPARED = ("norm", "batch")
-ACCURACY = ("test_top1", "test accuracy (%)")
-CURVES = {
-    "train_loss": "training loss",
-    "train_top1": "training accuracy (%)",
-    "val_top1": "validation accuracy (%)",
-}
-COLUMNS = (
-    *(f"config:{key}.value" for key in (*COMPARED, "seed", "options", *SETTING)),
-    *(f"summary:{key}" for key in ("status", "reason", "test_top1", "devices", "plan")),
-)
+ACCURACY = {"test_top1": "test accuracy (%)"}
 SUMMARY = "summary"  # job type of the summary of a sweep, which is no training
 SHOWN = 100  # lines or bars in a panel; W&B's default of 10 would drop most of a table
 
@@ -61,26 +52,29 @@ def workspace(rows: Sequence[Row], project: str, entity: str = "") -> ws.Workspa
     The keys by which W&B groups its runs are those in which `rows` differ. `entity`, the owner of
     the project, is needed only to save.
     """
+    metrics = main_metrics(rows)
+    title = "Accuracy over images per worker" if metrics == ACCURACY else "Over images per worker"
     panels = {
-        "Accuracy over images per worker": _over(*ACCURACY),
-        "Training curves": _curves(),
+        title: [panel for metric in metrics.items() for panel in _over(*metric)],
+        "Training curves": _curves(metrics),
         "Throughput and memory": _cost(),
         "Divergences": _divergences(),
     }
     shown = ws.RunsetSettings(
         filters=expr.And(expr.Metric("JobType") != SUMMARY),
         groupby=[ws.Config(key) for key in grouping(rows)],
-        pinned_columns=list(COLUMNS),
+        pinned_columns=_columns(metrics),
     )
     return _workspace("normbench", panels, shown, project, entity)
 
 
 @_steady_ids()
-def diverged(project: str, entity: str = "") -> ws.Workspace:
-    """Return the workspace of all diverged runs."""
+def diverged(rows: Sequence[Row], project: str, entity: str = "") -> ws.Workspace:
+    """Return the workspace of all diverged runs; `rows` are those of all runs."""
+    metrics = main_metrics(rows)
     only = expr.And(ws.Summary("status").isin(["diverged"]))
-    shown = ws.RunsetSettings(filters=only, pinned_columns=list(COLUMNS))
-    panels = {"Training curves": _curves()}
+    shown = ws.RunsetSettings(filters=only, pinned_columns=_columns(metrics))
+    panels = {"Training curves": _curves(metrics)}
     return _workspace("normbench-diverged", panels, shown, project, entity)
 
 
@@ -127,6 +121,12 @@ def replace(dashboard: Dashboard, api: wandb.Api) -> None:
         dashboard._internal_id = view["id"]
 
 
+def main_metrics(rows: Sequence[Row]) -> dict[str, str]:
+    """Return the label of each main metric of the tasks of `rows`; without rows, the accuracy."""
+    labels = {row.metric: ACCURACY.get(row.metric, metric_of_task(row).label) for row in rows}
+    return labels or ACCURACY
+
+
 def grouping(rows: Sequence[Row]) -> list[str]:
     """Return the keys by which runs are grouped: those that differ, then the compared ones."""
     keys = [key for key in (*SETTING, "options") if len({getattr(row, key) for row in rows}) > 1]
@@ -142,17 +142,17 @@ def _blocks(table: Table, rows: Mapping[str, Row]) -> list[Any]:
     ids = {row.shared_with or row.id: row for row in table.runs}
     trained = [rows.get(id_, row) for id_, row in ids.items()]
     shown = [entry.metric for entry in table.entries]
-    # W&B has fields of rows; a table of a derived metric gets panels of the accuracy.
+    # W&B has what rows have; a table of a derived metric gets panels of the main one.
     measured = {
         name: metric.label
         for name, metric in METRICS.items()
-        if metric in shown and name in Row.__dataclass_fields__
-    } or dict([ACCURACY])
+        if metric in shown and (name in Row.__dataclass_fields__ or metric.of_task)
+    } or main_metrics(trained)
     runs = wr.Runset(
         name="trained runs of this table",
         filters=_filter(trained),
         groupby=[f"config.{key}" for key in grouping(trained)],
-        pinned_columns=list(COLUMNS),
+        pinned_columns=_columns(main_metrics(trained)),
     )
     over_batch = [panel for key, label in measured.items() for panel in _over(key, label)]
     count = "the run" if len(trained) == 1 else f"the {len(trained)} runs"
@@ -160,7 +160,7 @@ def _blocks(table: Table, rows: Mapping[str, Row]) -> list[Any]:
         f"Below: {count} behind this table, as far as W&B has them. Entries of one computation "
         "share one run, at the images per worker at which it was trained."
     )
-    panels = [*over_batch, *_curves(), *_cost(), *_divergences()]
+    panels = [*over_batch, *_curves(main_metrics(trained)), *_cost(), *_divergences()]
     grid = wr.PanelGrid(runsets=[runs], panels=panels)
     return [wr.MarkdownBlock(table_markdown(table)), wr.P(below), grid]
 
@@ -188,7 +188,21 @@ def _over(key: str, label: str) -> list[Any]:
     return [wr.ScatterPlot(title=title, x=x, y=y, log_x=True), _bars(key, label)]
 
 
-def _curves() -> list[Any]:
+def _columns(metrics: Iterable[str]) -> list[str]:
+    """Return the columns that stand beside the names of runs."""
+    return [
+        *(f"config:{key}.value" for key in (*COMPARED, "seed", "options", *SETTING)),
+        *(f"summary:{key}" for key in ("status", "reason", *metrics, "devices", "plan")),
+    ]
+
+
+def _curves(metrics: Mapping[str, str]) -> list[Any]:
+    """Return panels of the loss of the training and of the main metrics of the validation."""
+    curves = {"train_loss": "training loss"}
+    for name, label in metrics.items():
+        if name in ACCURACY:  # alone measured in training, too
+            curves[name.replace("test", "train")] = label.replace("test", "training")
+        curves[name.replace("test", "val")] = label.replace("test", "validation")
     means: dict[str, Any] = {
         "groupby_aggfunc": "mean",
         "groupby_rangefunc": "stddev",
@@ -196,7 +210,7 @@ def _curves() -> list[Any]:
     }
     return [
         wr.LinePlot(title=title, x="epoch", y=[key], title_x="epoch", **means)
-        for key, title in CURVES.items()
+        for key, title in curves.items()
     ]
 
 

@@ -22,7 +22,7 @@ from normbench.report import build, exports
 from support.commands import Command, Rows
 from support.fake_wandb import Server, serve
 from support.processes import services, wait_for, wait_until_gone
-from support.rows import batch_size_tables, run
+from support.rows import batch_size_tables, dense, run
 
 (SPEC,) = build.specs(["batch_size"])
 REPORT = f"{SPEC.name}: {SPEC.title}"
@@ -95,6 +95,22 @@ def test_the_workspace_has_its_sections_and_keeps_experiments_apart(folder: Path
     ]  # fmt: skip
 
 
+def test_runs_of_other_tasks_have_panels_of_their_metric(folder: Path) -> None:
+    for row in dense("bn", 2, [20.0, 30.0], "detect", "test_box_map"):
+        results.write(folder / "runs" / "default" / row.id, row)
+    boards = written("reports=out", "batch_size")
+    titles = named(boards["workspace"], "chartTitle")
+    precision = "mean average precision of boxes (%)"
+    for title in (f"test {precision}", "test accuracy (%)"):
+        assert f"{title} over images per worker" in titles
+    assert {f"validation {precision}", "validation accuracy (%)", "training loss"} <= {*titles}
+    columns = {name for names in named(boards, "columnOrder") for name in names}
+    assert {"summary:test_box_map", "summary:test_top1"} <= columns
+    assert f"test {precision} over images per worker" in named(
+        boards["report-batch_size"], "chartTitle"
+    )
+
+
 def test_a_page_has_the_table_and_the_runs_that_were_trained_for_it(folder: Path) -> None:
     page = written("reports=out", "batch_size")["report-batch_size"]
     texts = [text for text in named(page["blocks"], "text") if text]
@@ -141,10 +157,29 @@ def test_what_is_saved_is_what_a_dry_run_writes_and_takes_the_place_of_the_old(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    ("more", "score"),
+    [
+        (("recipe.images=512", "data.val=0.2"), "top1"),
+        (
+            (
+                "task=segment", "data.scenes=60", "data.test_scenes=10", "data.size=40",
+                "model.width=4", "global_batch=8", "recipe.images=64",
+            ),
+            "miou",
+        ),
+    ],
+    ids=["classify", "segment"],
+)  # fmt: skip
 def test_an_uploaded_offline_run_is_the_row_and_has_all_that_dashboards_show(
-    command: Command, rows: Rows, server: Server, monkeypatch: pytest.MonkeyPatch
+    more: tuple[str, ...],
+    score: str,
+    command: Command,
+    rows: Rows,
+    server: Server,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    words = ("norm=bn", "batch=4", "recipe.images=512", "data.val=0.2", "trainer=cpu")
+    words = ("norm=bn", "batch=4", "trainer=cpu", *more)
     end = command(*words)
     assert end.code == 0, end.err
     (upload,) = re.findall(r"upload with `(wandb sync .*)`", end.out)
@@ -159,12 +194,16 @@ def test_an_uploaded_offline_run_is_the_row_and_has_all_that_dashboards_show(
     origin = {name: getattr(row, name) for name in fields}
     assert config == {**flatten(row.config), **origin, "sweep": "default"}
     curve = list(read_history(Path("runs/default") / row.id))
-    history = server.lines("wandb-history.jsonl")
+    lines = server.lines("wandb-history.jsonl")
+    history = [line for line in lines if "predictions" not in line]  # that is a picture
+    assert len(lines) - len(history) == (score != "top1")
     for ours, theirs in zip(curve, history, strict=True):
         assert theirs.items() >= {key: pytest.approx(value) for key, value in ours.items()}.items()
     summary = server.lines("wandb-summary.json")[-1]
-    assert summary["val_top1"]["last"] == row.val_top1
-    for key in ("test_top1", "images_per_second", "peak_memory", "status", "devices"):
+    values = {**vars(row), **row.metrics}
+    assert summary[f"val_{score}"]["last"] == values[f"val_{score}"]
+    assert summary[f"test_{score}"] == values[f"test_{score}"]
+    for key in ("images_per_second", "peak_memory", "status", "devices"):
         assert summary[key] == getattr(row, key)
     assert summary["diverged"] == (row.status == "diverged")
 
