@@ -80,7 +80,8 @@ class Recorder(Listener):
         factor = max(1, WIDTH // image.width)
         size = (factor * image.width, factor * image.height)
         image = image.resize(size, Image.Resampling.NEAREST)
-        image.save(self.folder / PREDICTIONS)
+        with run_files.replace_atomically(self.folder / PREDICTIONS) as temporary:
+            image.save(temporary, "PNG")
         self.mirror.log_image("predictions", image)
 
     def on_test_hits(self, hits: Sequence[bool]) -> None:

@@ -119,6 +119,18 @@ def test_training_windows_are_scaled_with_their_maps(tmp_path: Path) -> None:
     assert max(steps) > 1.6  # factors from 0.5 to 2
 
 
+def test_images_are_mirrored_with_their_maps(tmp_path: Path) -> None:
+    columns = np.mgrid[0:40, 0:40][1].astype(np.uint8)
+    Image.fromarray(np.stack([columns] * 3, axis=2)).save(tmp_path / "image.png")
+    Image.fromarray(columns + 1).save(tmp_path / "map.png")
+    data = Plain(size=40, flip=True, scales=(1.0, 1.0))
+    split = LabelledSplit([Pair(tmp_path / "image.png", tmp_path / "map.png")] * 20, data)
+    draws = Draws(0, 0, torch.arange(20))
+    windows = data.augment(split.read(torch.arange(20), draws), draws)
+    assert torch.equal(windows[:, 0], windows[:, 3] - 1)
+    assert {*windows[:, 0, 0, 0].tolist()} == {0, 39}
+
+
 def test_a_window_depends_on_seed_epoch_and_image_alone(tmp_path: Path) -> None:
     split = positions(tmp_path)
     index = torch.tensor([0])
