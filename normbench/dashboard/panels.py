@@ -141,18 +141,19 @@ def _blocks(table: Table, rows: Mapping[str, Row]) -> list[Any]:
     # Of entries that share a computation, W&B has one run.
     ids = {row.shared_with or row.id: row for row in table.runs}
     trained = [rows.get(id_, row) for id_, row in ids.items()]
+    main = main_metrics(trained)
     shown = [entry.metric for entry in table.entries]
     # W&B has what rows have; a table of a derived metric gets panels of the main one.
     measured = {
         name: metric.label
         for name, metric in METRICS.items()
         if metric in shown and (name in Row.__dataclass_fields__ or metric.of_task)
-    } or main_metrics(trained)
+    } or main
     runs = wr.Runset(
         name="trained runs of this table",
         filters=_filter(trained),
         groupby=[f"config.{key}" for key in grouping(trained)],
-        pinned_columns=_columns(main_metrics(trained)),
+        pinned_columns=_columns(main),
     )
     over_batch = [panel for key, label in measured.items() for panel in _over(key, label)]
     count = "the run" if len(trained) == 1 else f"the {len(trained)} runs"
@@ -160,7 +161,7 @@ def _blocks(table: Table, rows: Mapping[str, Row]) -> list[Any]:
         f"Below: {count} behind this table, as far as W&B has them. Entries of one computation "
         "share one run, at the images per worker at which it was trained."
     )
-    panels = [*over_batch, *_curves(main_metrics(trained)), *_cost(), *_divergences()]
+    panels = [*over_batch, *_curves(main), *_cost(), *_divergences()]
     grid = wr.PanelGrid(runsets=[runs], panels=panels)
     return [wr.MarkdownBlock(table_markdown(table)), wr.P(below), grid]
 
@@ -200,9 +201,10 @@ def _curves(metrics: Mapping[str, str]) -> list[Any]:
     """Return panels of the loss of the training and of the main metrics of the validation."""
     curves = {"train_loss": "training loss"}
     for name, label in metrics.items():
-        if name in ACCURACY:  # alone measured in training, too
-            curves[name.replace("test", "train")] = label.replace("test", "training")
-        curves[name.replace("test", "val")] = label.replace("test", "validation")
+        key, title = name.removeprefix("test_"), label.removeprefix("test ")
+        if name in ACCURACY:  # other tasks measure another score in training
+            curves[f"train_{key}"] = f"training {title}"
+        curves[f"val_{key}"] = f"validation {title}"
     means: dict[str, Any] = {
         "groupby_aggfunc": "mean",
         "groupby_rangefunc": "stddev",

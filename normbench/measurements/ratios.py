@@ -71,21 +71,20 @@ def ratios(network: nn.Module, image: tuple[int, int, int]) -> list[LayerRatios]
 def fields_of_layers(network: nn.Module, image: tuple[int, int, int]) -> dict[str, int | None]:
     """Return `LayerRatios.field` of every switchable layer by its name, in order of depth.
 
+    Those of Mask R-CNN behind its backbone are in the order in which its modules are listed.
+
     Raises:
         ValueError: the network has no switchable layer.
     """
     switchable = [name for name, _ in switchable_layers(network)]
-    if not isinstance(network, MaskRcnn):
+    if isinstance(network, MaskRcnn):
+        of_backbone = receptive_fields(network.backbone, image)
+        fields = {f"backbone.{name}": field for name, field in of_backbone.items()}
+    else:
         fields = receptive_fields(network, image)
-        # Modules are listed as they were assigned, which need not be the order of the calls.
-        return {name: field for name, field in fields.items() if name in switchable}
-    of_backbone = receptive_fields(network.backbone, image)
-    fields = {f"backbone.{name}": field for name, field in of_backbone.items()}
-    return {
-        **{name: field for name, field in fields.items() if name in switchable},
-        # Regions of all sizes are pooled to one size, so that their maps have no receptive field.
-        **dict.fromkeys(name for name in switchable if name not in fields),
-    }
+    # Modules are listed as they were assigned, which need not be the order of the calls.
+    in_order = {name: field for name, field in fields.items() if name in switchable}
+    return {**in_order, **dict.fromkeys(name for name in switchable if name not in in_order)}
 
 
 def largest_member(record: Record) -> str:
@@ -131,7 +130,7 @@ def measure(
     """
     channels, height, width = images.shape[1:]
     layers = ratios(network, (channels, height, width))
-    groups = groups_of_layers(network, {layer.name: layer.field for layer in layers})
+    groups = groups_of_layers({layer.name: layer.field for layer in layers})
     return [
         {
             "layer": layer.name, "depth": layer.depth, "field": layer.field,
@@ -143,18 +142,23 @@ def measure(
     ]  # fmt: skip
 
 
-def groups_of_layers(network: nn.Module, fields: Mapping[str, int | None]) -> dict[str, str]:
-    """Return the group of each layer of `fields` (`fields_of_layers`) by its name."""
-    if isinstance(network, MaskRcnn):
-        return {
-            name: title
-            for name in fields
-            for part, title in PARTS.items()
-            if name.startswith(f"{part}.")
-        }
-    known = {name: field for name, field in fields.items() if field is not None}
-    by_field = field_groups([*known.values()])
-    return {name: by_field[field] for name, field in known.items()}
+def groups_of_layers(fields: Mapping[str, int | None]) -> dict[str, str]:
+    """Return the group of each layer of `fields` (`fields_of_layers`) by its name.
+
+    Where layers without a receptive field are among them, it is the part of Mask R-CNN.
+    """
+    with_field = {name: field for name, field in fields.items() if field is not None}
+    if len(with_field) < len(fields):
+        return {name: _part(name) for name in fields}
+    by_field = field_groups([*with_field.values()])
+    return {name: by_field[field] for name, field in with_field.items()}
+
+
+def _part(layer: str) -> str:
+    for part, title in PARTS.items():
+        if layer.startswith(f"{part}."):
+            return title
+    raise ValueError(f"{layer} has no receptive field and is in no part of Mask R-CNN")
 
 
 def curve_means(records: Sequence[Record]) -> dict[str, float]:

@@ -53,23 +53,23 @@ def run_records(trained: TrainedRun, label: str) -> Iterator[Record]:
     # RUN@EPOCH names one epoch, and this file has all of them.
     of_training = read_records(path) if trained.all_epochs and path.exists() else []
     for record in of_training:
-        yield {**record, **network}
+        yield {**record, **network, "step": trained.step(record["epoch"])}
     # Only its shape is read.
     image = torch.empty(1, *Experiment(trained.cell).data.image_shape)
     for epoch in trained.checkpoints.keys() - {record["epoch"] for record in of_training}:
         for record in measure(trained.network(epoch), image):
-            yield {**network, "epoch": epoch, **record}
+            yield {**network, "epoch": epoch, **record, "step": trained.step(epoch)}
 
 
 def with_changes(records: Sequence[Record]) -> Iterator[Record]:
-    """Yield the records of runs with the column `CHANGE`, those of a layer by epoch."""
+    """Yield the records of runs with the column `CHANGE`, those of a layer in their order."""
     for of_layer in group_by(records, "network", "seed", "run", "layer", "of").values():
         ordered = sorted(of_layer, key=lambda record: record["epoch"])
-        first, total = ordered[0]["epoch"], 0.0
+        first, total = ordered[0]["step"], 0.0
         yield {**ordered[0], CHANGE: None}
         for before, record in pairwise(ordered):
             total += sum(abs(record[member] - before[member]) for member in MEMBERS) / 2
-            yield {**record, CHANGE: total / (record["epoch"] - first)}
+            yield {**record, CHANGE: 1000 * total / (record["step"] - first)}
 
 
 def _divergences(records: Sequence[Record]) -> Iterator[Record]:

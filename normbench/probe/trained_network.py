@@ -34,10 +34,16 @@ class TrainedRun:
     folder: Path  # of this run, though another may have trained for it
     checkpoints: dict[int, Path]
     all_epochs: bool  # False: one was chosen by RUN@EPOCH
+    steps: int  # until the last of the checkpoints
+    steps_per_epoch: int
 
     @property
     def last_epoch(self) -> int:
         return max(self.checkpoints)
+
+    def step(self, epoch: int) -> int:
+        """Return the steps until the end of `epoch`, of which the last one may be a part."""
+        return min(epoch * self.steps_per_epoch, self.steps)
 
     def network(self, epoch: int) -> nn.Module:
         """Return the network that evaluations use after `epoch`: the average, if there is one."""
@@ -74,7 +80,10 @@ def find_run(run: str, root: Path, words: Sequence[str] = ()) -> TrainedRun:
             f"ckpt={run}: {folder} has no such checkpoint; checkpoint=keep keeps the last one, "
             "checkpoint.epochs=[N] those of epochs, and force=true trains a finished run again"
         )
-    return TrainedRun(row, cell, folder, checkpoints, all_epochs=epoch is None)
+    steps, steps_per_epoch = _read_position(checkpoints[max(checkpoints)])
+    return TrainedRun(
+        row, cell, folder, checkpoints, epoch is None, steps=steps, steps_per_epoch=steps_per_epoch
+    )
 
 
 def runs_with_checkpoints(root: Path) -> list[str]:
@@ -141,11 +150,17 @@ def _find_checkpoints(folder: Path) -> dict[int, Path]:
     matches = [(pattern.fullmatch(path.name), path) for path in folder.glob("*.pt")]
     checkpoints = {int(match[1]): path for match, path in matches if match}
     if (path := folder / CHECKPOINT).exists():
-        # For its position alone: on the meta device no weight is read into memory.
-        state = torch.load(path, map_location="meta", weights_only=True)
+        done, steps_per_epoch = _read_position(path)
         # Rounded up: the last epoch may have fewer steps.
-        checkpoints[-(-state["done"] // state["steps_per_epoch"])] = path
+        checkpoints[-(-done // steps_per_epoch)] = path
     return dict(sorted(checkpoints.items()))
+
+
+def _read_position(path: Path) -> tuple[int, int]:
+    """Return the steps until a checkpoint, and those of an epoch."""
+    # On the meta device no weight is read into memory.
+    state = torch.load(path, map_location="meta", weights_only=True)
+    return state["done"], state["steps_per_epoch"]
 
 
 def _evaluated_state(state: dict[str, Any]) -> dict[str, Any]:

@@ -39,6 +39,8 @@ from normbench.report.figure_kinds import (
     FileFormat,
     by_size,
     curve_label,
+    curve_splits,
+    main_metric,
 )
 from normbench.report.heat_map import draw_map, draw_sensitivity
 from normbench.report.metrics import METRICS
@@ -193,7 +195,7 @@ def _draw_points(
 def _draw_curves(table: Table, runs: Path) -> Figure:
     """Draw training and validation accuracy over epochs, means over seeds.
 
-    Of other tasks it is the main metric of the validation, as their training has none.
+    Of other tasks, draw the main metric on the validation images; training steps do not measure it.
 
     Panels are of the fewest images per worker with runs, and of the most. Columns may also be
     several numbers of the same runs, which have one panel.
@@ -213,8 +215,7 @@ def _draw_curves(table: Table, runs: Path) -> Figure:
         for line in lines:
             _draw_curve(axes, line, line.entries[index], runs)
         images = f"{head} images per worker" if head.isdigit() else head
-        splits = "training (dotted), validation" if table.spec.metric.accuracy else "validation"
-        _finish(axes, lines, f"{images}: {splits}")
+        _finish(axes, lines, f"{images}: {curve_splits(table)}")
         axes.set_ylabel(fill(curve_label(table), 28))
     panels[-1].set_xlabel("epoch")
     return figure
@@ -232,7 +233,7 @@ def _draw_curve(axes: Axes, line: _Line, entry: Entry, runs: Path) -> None:
             leave_out(damage)
             damaged += 1
             continue
-        name = row.metric.removeprefix("test_")
+        name = main_metric(row)
         for record in records:
             for values, key in ((trained, f"train_{name}"), (validated, f"val_{name}")):
                 if key in record and "epoch" in record:

@@ -9,7 +9,7 @@ from normbench.records.probes import PROBES, probe_file
 from normbench.records.studies import study_file
 from normbench.report.metrics import METRICS, metric_of_task
 from normbench.report.table import Table
-from normbench.results import read_run_history
+from normbench.results import Row, read_run_history
 
 FileFormat = Literal["png", "pdf", "svg"]
 FORMATS: tuple[FileFormat, ...] = ("png", "pdf", "svg")
@@ -42,7 +42,9 @@ def figure_kinds(table: Table, runs: Path) -> list[str]:
     accuracy = table.spec.metric.accuracy
     rows = [row for entry in table.entries if entry.values for row in entry.runs]
     folders = [runs / row.sweep / row.id for row in rows]
-    if study_file(runs):
+    if not accuracy and not any(f"val_{main_metric(row)}" in row.metrics for row in rows):
+        curves = False  # other tasks have curves of held-out images alone
+    elif study_file(runs):
         curves = any(read_run_history(runs, row) for row in rows)
     else:
         curves = any(os.path.lexists(folder / "history.csv") for folder in folders)
@@ -68,6 +70,17 @@ def curve_label(table: Table) -> str:
     """Return what the curves of a table show, the main metric of its runs, with its unit."""
     of_rows = (metric_of_task(row) for entry in table.entries for row in entry.runs)
     return next(of_rows, table.spec.metric).label.removeprefix("test ")
+
+
+def curve_splits(table: Table) -> str:
+    """Return of which images the curves of a table are; other tasks are measured on some alone."""
+    accuracy = table.spec.metric.accuracy
+    return "training (dotted), validation" if accuracy else "validation"
+
+
+def main_metric(row: Row) -> str:
+    """Return the main metric of the task of a row without the name of the split, as "miou"."""
+    return row.metric.removeprefix("test_")
 
 
 def _has_effects(table: Table) -> bool:

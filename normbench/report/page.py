@@ -35,6 +35,7 @@ from normbench.report.figure_kinds import (
     CURVES,
     PROBE_FIGURES,
     curve_label,
+    curve_splits,
     figure_kinds,
 )
 from normbench.report.footnotes import footnotes, short_commit
@@ -202,8 +203,8 @@ def _figures(table: Table, figures: Path, runs: Path) -> Iterator[dict[str, Any]
             label=spec.metric.label,
             statistic=spec.statistic,
             over=table.over,
-            curves=curve_label(table).capitalize(),
-            splits="training dotted, validation solid" if spec.metric.accuracy else "validation",
+            curves=curve_label(table)[:1].upper() + curve_label(table)[1:],
+            splits=curve_splits(table),
         )
         # A short prefix: a figure has a hundred references.
         prefix = "f" + hashlib.sha256(f"{anchor(table)}{kind}".encode()).hexdigest()[:10]

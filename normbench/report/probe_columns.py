@@ -37,9 +37,10 @@ COLUMNS: Mapping[str, Columns] = {
 #: variances; its members differ from those of the snapshot before, empty in the first one.
 CHOICES = ("distinct", "changed")
 
-#: Column of ratios in a figure: half the sum of the absolute differences between the ratios of one
-#: measurement and the next, per epoch; the mean since the first measurement, where it is empty.
-CHANGE = "change_per_epoch"
+#: Column of ratios: how far those of a layer have moved since the first measurement, per 1,000
+#: steps. It is the sum over measurements of half the absolute differences from the one before;
+#: empty in the first one.
+CHANGE = "change_per_1000_steps"
 
 
 def read_probe(path: Path, kind: str) -> list[Record]:

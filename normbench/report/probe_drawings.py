@@ -203,10 +203,8 @@ def _largest(axes: Axes, records: Sequence[Record]) -> None:
     places = {record["depth"]: record["field"] or record["group"] for record in records}
     axes.set_xticks([*places], [str(place) for place in places.values()], rotation=90, fontsize=6)
     axes.set_yticks([0.45, 1.45], ["var", "mean"])
-    axes.set(
-        xlabel="receptive field of the layer, or its part of the network",
-        ylabel="share of the seeds",
-    )
+    others = "" if all(record["field"] for record in records) else ", or its part of the network"
+    axes.set(xlabel=f"receptive field of the layer{others}", ylabel="share of the seeds")
     axes.set_title(f"member with the largest ratio at epoch {records[0]['epoch']}")
 
 

@@ -111,6 +111,17 @@ def test_runs_of_other_tasks_have_panels_of_their_metric(folder: Path) -> None:
     )
 
 
+def test_without_classifiers_there_is_no_accuracy(tmp_path: Path, folder: Path) -> None:
+    rows = dense("bn", 2, [20.0, 30.0], "segment", "test_miou")
+    for row in rows:
+        results.write(folder / "dense" / "default" / row.id, row)
+    board = written("runs=dense", "reports=out")["workspace"]
+    names = [each["name"] for each in board["section"]["panelBankConfig"]["sections"]]
+    assert names[0] == "Over images per worker"
+    assert not [title for title in named(board, "chartTitle") if "accuracy" in title]
+    assert "summary:test_top1" not in named(board, "columnOrder")[0]
+
+
 def test_a_page_has_the_table_and_the_runs_that_were_trained_for_it(folder: Path) -> None:
     page = written("reports=out", "batch_size")["report-batch_size"]
     texts = [text for text in named(page["blocks"], "text") if text]

@@ -248,7 +248,7 @@ def test_colors_of_rooms_change_by_image_in_training_alone(tmp_path: Path) -> No
     assert float(grey.float().mean()) == pytest.approx(0.3, abs=0.08)
 
 
-@pytest.mark.parametrize("name", DATA.keys() - {"mask_folder"})
+@pytest.mark.parametrize("name", sorted(DATA.keys() - {"mask_folder"}))
 def test_official_numbers_of_images_are_required(name: str, tmp_path: Path) -> None:
     data: Any = dataset(name, **{**DATA[name][0](tmp_path), "verify": True})
     with pytest.raises(BadInput, match=r"images, .* \(data.verify=false takes it as it is\)"):
@@ -267,12 +267,25 @@ def test_a_class_that_the_data_set_lacks_is_refused(tmp_path: Path) -> None:
 def test_a_mask_has_classes_and_void_pixels_alone(tmp_path: Path) -> None:
     data: Any = dataset("mask_folder", **mask_folder(tmp_path), void=4)
     path = tmp_path / "train/masks/a0.png"
-    with pytest.raises(BadInput, match=r"a0\.png has a pixel of value 255: with data.classes=5"):
+    with pytest.raises(BadInput, match=r"data\.classes=5 is 4; data\.void=255 if such"):
+        data.read_classes(path)
+    write_map(path, stripes([0, 7]))
+    with pytest.raises(BadInput, match=r"a0\.png has a pixel of value 7, .*data.classes=8 works"):
+        data.read_classes(path)
+    Image.new("RGB", (30, 20)).save(path)
+    with pytest.raises(BadInput, match=r"its pixels are RGB, .*a mask is a grey or palette PNG"):
         data.read_classes(path)
     write_map(path, stripes([0, 3, 4]))
     assert class_map(torch.tensor(data.read_classes(path))[None, None]).unique().tolist() == [
         0, 3, VOID,
     ]  # fmt: skip
+
+
+def test_images_of_one_name_cannot_share_a_mask(tmp_path: Path) -> None:
+    data: Any = dataset("mask_folder", **mask_folder(tmp_path))
+    (tmp_path / "val/images/t.png").write_bytes((tmp_path / "val/images/t.jpg").read_bytes())
+    with pytest.raises(BadInput, match=r"has t\.jpg and t\.png, which would share t\.png"):
+        data.load()
 
 
 def test_image_and_map_of_different_sizes_are_refused(tmp_path: Path) -> None:

@@ -199,7 +199,7 @@ def groups_of(*words: str) -> frozenset[str]:
     experiment = Experiment(composed(*words))
     network = experiment.info.network
     fields = fields_of_layers(network, experiment.data.image_shape)
-    return frozenset(groups_of_layers(network, fields).values())
+    return frozenset(groups_of_layers(fields).values())
 
 
 @pytest.mark.parametrize(
@@ -270,17 +270,19 @@ def test_claims_compare_networks_and_how_far_they_are_apart(
     assert [[verdict["says"] for verdict in of_file] for of_file in kept] == [["A."], ["B."]]
 
 
-def test_the_change_of_ratios_per_epoch_is_a_mean_over_epochs() -> None:
-    """Epochs that were not measured count; the order of the records does not."""
+def test_the_change_of_ratios_is_the_length_of_their_path_over_the_steps() -> None:
+    """Steps that were not measured count; the order of the records does not."""
     of_run = {"network": "SN", "seed": 0, "run": "a", "layer": "stem", "of": "mean"}
     shares = {0: (0.2, 0.3, 0.5), 1: (0.4, 0.3, 0.3), 4: (0.3, 0.3, 0.4)}
-    measured: list[Record] = [
-        {**of_run, "epoch": epoch, "in": of_in, "ln": of_ln, "bn": of_bn}
-        for epoch, (of_in, of_ln, of_bn) in shares.items()
+    means: list[Record] = [
+        {**of_run, "epoch": epoch, "step": 1000 * epoch, "in": first, "ln": second, "bn": third}
+        for epoch, (first, second, third) in shares.items()
     ]
-    other: list[Record] = [{**record, "of": "var", "ln": record["epoch"]} for record in measured]
-    found = [*with_changes([*measured[::-1], *other])]
-    changes = {(each["of"], each["epoch"]): each["change_per_epoch"] for each in found}
+    variances: list[Record] = [{**record, "of": "var", "ln": record["epoch"]} for record in means]
+    changes = {
+        (record["of"], record["epoch"]): record["change_per_1000_steps"]
+        for record in with_changes([*means[::-1], *variances])
+    }
     assert changes["mean", 0] is None
     assert changes["mean", 1] == pytest.approx(0.2)
     assert changes["mean", 4] == pytest.approx((0.2 + 0.1) / 4)

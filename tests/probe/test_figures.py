@@ -9,6 +9,7 @@ from statistics import fmean
 
 import pytest
 
+from normbench.config.cells import Cell
 from normbench.config.compose import compose
 from normbench.config.files import FIGURES, comment, load, names, training_probes
 from normbench.measurements.ratios import largest_member
@@ -163,10 +164,10 @@ def test_every_figure_is_written_with_its_records(name: str, probe_command: Prob
 
 
 @cache
-def trained_by(sweep: str) -> frozenset[str]:
-    """The ids of the runs of a sweep."""
+def trained_by(sweep: str) -> dict[str, Cell]:
+    """The cells of a sweep by id."""
     cells, _ = compose(["-m", f"sweeps={sweep}"])
-    return frozenset(cell.id for cell in cells)
+    return {cell.id: cell for cell in cells}
 
 
 @pytest.mark.parametrize(
@@ -178,7 +179,12 @@ def test_the_runs_of_a_figure_are_those_of_the_sweeps_in_its_head(name: str) -> 
     assert len(request.networks) == len(load(FIGURES / f"{name}.yaml")["networks"])
     for _, words in request.networks:
         (described,), _ = compose(["-m", *words])
-        assert any(described.id in trained_by(sweep) for sweep in sweeps)
+        # Of several sweeps with the run the first one trains it.
+        trained = next(
+            cells[described.id] for cells in map(trained_by, sweeps) if described.id in cells
+        )
+        assert "ratios" in trained.probe.kinds
+        assert trained.checkpoint.keep
 
 
 def test_folders_are_no_change_of_a_figure() -> None:

@@ -77,6 +77,7 @@ def test_curves_of_other_tasks_show_the_main_metric_of_the_validation(
 ) -> None:
     rows = dense("bn", 2, [20.0, 30.0], "detect", "test_box_map")
     for row, last in zip(rows, (10.0, 30.0), strict=True):
+        row.metrics["val_box_map"] = last
         results.write(tmp_path / row.sweep / row.id, row)
         history = History(
             tmp_path / row.sweep / row.id, scores=("train_region_accuracy", "val_box_map")
@@ -87,6 +88,9 @@ def test_curves_of_other_tasks_show_the_main_metric_of_the_validation(
     (table,) = batch_size_tables(rows)
     assert CURVES in figure_kinds(table, tmp_path)
     draw(table, CURVES, ["svg"], tmp_path)
+    for row in rows:
+        del row.metrics["val_box_map"]  # nothing was held out
+    assert CURVES not in figure_kinds(table, tmp_path)
     (axes,) = drawn[0].axes
     assert axes.get_title(loc="left") == "2 images per worker: validation"
     assert axes.get_ylabel().replace("\n", " ") == "mean average precision of boxes (%)"
