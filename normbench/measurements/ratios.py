@@ -48,7 +48,7 @@ class LayerRatios:
 
 
 def ratios(network: nn.Module, image: tuple[int, int, int]) -> list[LayerRatios]:
-    """Return the ratios of every switchable layer of `network`, in order of depth.
+    """Return the ratios of the switchable layers of `network`, in order of depth.
 
     The receptive fields are those for images of the shape `image` (C, H, W).
 
@@ -69,22 +69,22 @@ def ratios(network: nn.Module, image: tuple[int, int, int]) -> list[LayerRatios]
 
 
 def fields_of_layers(network: nn.Module, image: tuple[int, int, int]) -> dict[str, int | None]:
-    """Return `LayerRatios.field` of every switchable layer by its name, in order of depth.
+    """Return `LayerRatios.field` of the switchable layers by their names, in order of depth.
 
-    Those of Mask R-CNN behind its backbone are in the order in which its modules are listed.
+    They are those that an evaluation calls, without an auxiliary head. Those of Mask R-CNN behind
+    its backbone are in the order in which its modules are listed.
 
     Raises:
         ValueError: the network has no switchable layer.
     """
     switchable = [name for name, _ in switchable_layers(network)]
-    if isinstance(network, MaskRcnn):
-        of_backbone = receptive_fields(network.backbone, image)
-        fields = {f"backbone.{name}": field for name, field in of_backbone.items()}
-    else:
+    if not isinstance(network, MaskRcnn):
         fields = receptive_fields(network, image)
-    # Modules are listed as they were assigned, which need not be the order of the calls.
-    in_order = {name: field for name, field in fields.items() if name in switchable}
-    return {**in_order, **dict.fromkeys(name for name in switchable if name not in in_order)}
+        # Modules are listed as they were assigned, which need not be the order of the calls.
+        return {name: field for name, field in fields.items() if name in switchable}
+    backbone = fields_of_layers(network.backbone, image)
+    named = {f"backbone.{name}": field for name, field in backbone.items()}
+    return {**named, **dict.fromkeys(name for name in switchable if name not in named)}
 
 
 def largest_member(record: Record) -> str:

@@ -286,9 +286,12 @@ def test_the_folder_of_the_data_is_no_part_of_the_id() -> None:
     assert there.options == ""
 
 
-def test_an_image_folder_is_known_by_its_name_or_else_by_its_folder() -> None:
+@pytest.mark.parametrize(
+    "words", [("data=image_folder",), ("task=segment", "data=mask_folder", "data.classes=5")]
+)
+def test_a_folder_of_images_is_known_by_its_name_or_else_by_its_path(words: tuple[str]) -> None:
     def id_of(*more: str) -> str:
-        return cell("data=image_folder", *more).id
+        return cell(*words, *more).id
 
     assert id_of("data.root=/one") != id_of("data.root=/other")
     assert id_of("data.root=/one/../one") == id_of("data.root=/one")

@@ -1,6 +1,7 @@
 """Data sets with a class for every pixel, read from small files in their real formats."""
 
 import pickle
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -165,6 +166,7 @@ def test_small_images_are_padded_by_void(tmp_path: Path) -> None:
         ("cityscapes", "gtFine/train/ulm/ulm_6_gtFine_labelIds.png", "is no map of classes"),
         ("mask_folder", "train/masks/a0.png", r"a0\.png is missing; data.root=FOLDER"),
         ("mask_folder", "val/images/t.jpg", "images is missing or has no images"),
+        ("mask_folder", "val", "has neither test/ nor val/"),
         ("coco", "annotations/instances_val2017.json", "get train2017.zip"),
         ("coco", "train2017/a3.jpg", r"a3\.jpg is missing"),
         ("nyu_depth", "splits.mat", "splits.mat cannot be read"),
@@ -173,7 +175,8 @@ def test_small_images_are_padded_by_void(tmp_path: Path) -> None:
 )
 def test_a_missing_file_is_named(name: str, damage: str, says: str, tmp_path: Path) -> None:
     data: Any = dataset(name, **MAKERS[name](tmp_path))
-    (tmp_path / damage).unlink()
+    path = tmp_path / damage
+    shutil.rmtree(path) if path.is_dir() else path.unlink()
     with pytest.raises(BadInput, match=says):
         split = open_splits(data, "torch")[0].train
         read_images(data, split, torch.arange(len(split.labels)), None)

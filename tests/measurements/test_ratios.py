@@ -7,7 +7,7 @@ from torch import Tensor
 from normbench.catalog import model, normalizer
 from normbench.measurements.ratios import PARTS, divergence, field_groups, measure, ratios
 from normbench.measurements.receptive_field import receptive_fields
-from normbench.norms.ratios import set_ratios
+from normbench.norms.ratios import set_ratios, switchable_layers
 from normbench.training.experiment import Experiment
 from support.cells import composed
 from support.networks import network_of, noise
@@ -119,3 +119,11 @@ def test_layers_of_mask_rcnn_are_grouped_by_its_parts() -> None:
     behind = [name for part in [*PARTS.values()][1:] for name in by_part[part]]
     assert {layers[name]["field"] for name in behind} == {None}
     assert [*dict.fromkeys(record["group"] for record in records)] == [*PARTS.values()]
+
+
+def test_layers_of_training_alone_are_left_out() -> None:
+    network = Experiment(composed("task=segment", "norm=sn", "task.auxiliary=0.4")).build_network()
+    switchable = {name for name, _ in switchable_layers(network)}
+    (auxiliary,) = [name for name in switchable if name.startswith("auxiliary.")]
+    measured = {layer.name for layer in ratios(network, (1, 64, 64))}
+    assert measured == switchable - {auxiliary}
