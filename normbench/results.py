@@ -86,9 +86,7 @@ class Row:
     options: str  # options that differ from their yaml, as typed: "norm.groups=8 recipe.lr=0.1"
     config: dict[str, Any]  # every scientific option with its value
     unverified: list[str] = field(default_factory=list)  # options whose value no source gives
-    start: dict[str, Any] = field(
-        default_factory=dict
-    )  # options in which the run of init_from differs
+    start: dict[str, Any] = field(default_factory=dict)  # how the run of init_from differs
 
     # Outcome.
     status: Status

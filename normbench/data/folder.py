@@ -4,7 +4,13 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from normbench.data.official_files import OfficialFiles
-from normbench.data.photographs import FileSplit, Photographs, class_folders, list_images
+from normbench.data.photographs import (
+    FileSplit,
+    Photographs,
+    class_folders,
+    find_test_folder,
+    list_images,
+)
 
 REMEDY = "data.root=FOLDER names a folder of train/CLASS/* and test/CLASS/* (or val)"
 
@@ -33,11 +39,7 @@ class ImageFolder(Photographs):
         return len(self._classes)
 
     def list_files(self) -> tuple[FileSplit, FileSplit]:
-        if not self.folder.is_dir():
-            raise self._files.unusable("", "is no folder")
-        test = next((name for name in ("test", "val") if (self.folder / name).is_dir()), None)
-        if test is None:
-            raise self._files.unusable("", "has neither test/ nor val/")
+        test = find_test_folder(self._files)
         if unknown := sorted(set(class_folders(self._files, test)) - set(self._classes)):
             raise self._files.unusable(f"{test}/{unknown[0]}", "is a class that train/ lacks")
         train, test_images = (

@@ -4,16 +4,15 @@ The parts are train, and test to test on; val is read where there is no test.
 """
 
 from dataclasses import dataclass, field
-from itertools import pairwise
 from pathlib import Path
 from typing import Annotated
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
-from torchvision.datasets.folder import IMG_EXTENSIONS
 
 from normbench.data.labelled_photographs import ClassMaps, LabelledSplit, Pair, read_bytes
+from normbench.data.photographs import find_test_folder, is_visible_image
 from normbench.errors import BadInput
 
 MOST_CLASSES = 254  # in bytes, with one for void pixels
@@ -44,26 +43,21 @@ class MaskFolder(ClassMaps):
     )
 
     def load(self) -> tuple[LabelledSplit, LabelledSplit]:
-        if not self.folder.is_dir():
-            raise self.files.unusable("", "is no folder")
-        test = next((name for name in ("test", "val") if (self.folder / name).is_dir()), None)
-        if test is None:
-            raise self.files.unusable("", "has neither test/ nor val/")
+        test = find_test_folder(self.files)
         return self._split("train"), self._split(test)
 
     def _split(self, part: str) -> LabelledSplit:
         place = f"{part}/images"
         images = sorted(
-            path
-            for path in (self.folder / place).glob("*")
-            if path.suffix.lower() in IMG_EXTENSIONS and not path.name.startswith(".")
+            path for path in (self.folder / place).glob("*") if is_visible_image(str(path))
         )
         if not images:
             raise self.files.unusable(place, "is missing or has no images")
-        for one, other in pairwise(images):
-            if one.stem == other.stem:
+        first: dict[str, str] = {}
+        for image in images:
+            if (other := first.setdefault(image.stem, image.name)) != image.name:
                 raise self.files.unusable(
-                    place, f"has {one.name} and {other.name}, which would share {one.stem}.png"
+                    place, f"has {other} and {image.name}, which would share {image.stem}.png"
                 )
         masks = [self.folder / part / "masks" / f"{image.stem}.png" for image in images]
         if missing := [mask for mask in masks if not mask.exists()]:

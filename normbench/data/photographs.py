@@ -238,7 +238,7 @@ def list_images(files: OfficialFiles, folder: str, classes: Sequence[str]) -> Fi
     """
     labels = {name: label for label, name in enumerate(classes)}
     root = files.root / folder
-    images = make_dataset(root, labels, is_valid_file=_is_visible_image, allow_empty=True)
+    images = make_dataset(root, labels, is_valid_file=is_visible_image, allow_empty=True)
     if empty := set(labels.values()) - {label for _, label in images}:
         name = f"{folder}/{classes[min(empty)]}".lstrip("/")
         raise files.unusable(name, "is missing or has no images")
@@ -247,5 +247,20 @@ def list_images(files: OfficialFiles, folder: str, classes: Sequence[str]) -> Fi
     return FileSplit([path for path, _ in images], torch.tensor([label for _, label in images]))
 
 
-def _is_visible_image(path: str) -> bool:
+def find_test_folder(files: OfficialFiles) -> str:
+    """Return the folder of a user's test images: test, or val where there is none.
+
+    Raises:
+        BadInput: there is neither, or no folder at all.
+    """
+    if not files.root.is_dir():
+        raise files.unusable("", "is no folder")
+    test = next((name for name in ("test", "val") if (files.root / name).is_dir()), None)
+    if test is None:
+        raise files.unusable("", "has neither test/ nor val/")
+    return test
+
+
+def is_visible_image(path: str) -> bool:
+    """Return True for the name of an image that is no hidden file."""
     return is_image_file(path) and not Path(path).name.startswith(".")  # macOS adds ._NAME.jpg

@@ -7,6 +7,7 @@ is composed from it again. `checkpoint=keep` and `checkpoint.epochs` decide what
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -34,8 +35,6 @@ class TrainedRun:
     folder: Path  # of this run, though another may have trained for it
     checkpoints: dict[int, Path]
     all_epochs: bool  # False: one was chosen by RUN@EPOCH
-    steps: int  # until the last of the checkpoints
-    steps_per_epoch: int
 
     @property
     def last_epoch(self) -> int:
@@ -43,7 +42,13 @@ class TrainedRun:
 
     def step(self, epoch: int) -> int:
         """Return the steps until the end of `epoch`, of which the last one may be a part."""
-        return min(epoch * self.steps_per_epoch, self.steps)
+        steps, steps_per_epoch = self._position
+        return min(epoch * steps_per_epoch, steps)
+
+    @cached_property
+    def _position(self) -> tuple[int, int]:
+        """The steps until the last checkpoint, and those of an epoch."""
+        return _read_position(self.checkpoints[self.last_epoch])
 
     def network(self, epoch: int) -> nn.Module:
         """Return the network that evaluations use after `epoch`: the average, if there is one."""
@@ -80,10 +85,7 @@ def find_run(run: str, root: Path, words: Sequence[str] = ()) -> TrainedRun:
             f"ckpt={run}: {folder} has no such checkpoint; checkpoint=keep keeps the last one, "
             "checkpoint.epochs=[N] those of epochs, and force=true trains a finished run again"
         )
-    steps, steps_per_epoch = _read_position(checkpoints[max(checkpoints)])
-    return TrainedRun(
-        row, cell, folder, checkpoints, epoch is None, steps=steps, steps_per_epoch=steps_per_epoch
-    )
+    return TrainedRun(row, cell, folder, checkpoints, all_epochs=epoch is None)
 
 
 def runs_with_checkpoints(root: Path) -> list[str]:

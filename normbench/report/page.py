@@ -199,11 +199,12 @@ def _figures(table: Table, figures: Path, runs: Path) -> Iterator[dict[str, Any]
             svg = read_file(path).decode(errors="replace")
         except (FileNotFoundError, DamagedFile):
             continue
+        curves = curve_label(table)
         caption = CAPTIONS[kind].format(
             label=spec.metric.label,
             statistic=spec.statistic,
             over=table.over,
-            curves=curve_label(table)[:1].upper() + curve_label(table)[1:],
+            curves=curves[:1].upper() + curves[1:],
             splits=curve_splits(table),
         )
         # A short prefix: a figure has a hundred references.

@@ -286,7 +286,9 @@ def test_a_mask_has_classes_and_void_pixels_alone(tmp_path: Path) -> None:
 
 def test_images_of_one_name_cannot_share_a_mask(tmp_path: Path) -> None:
     data: Any = dataset("mask_folder", **mask_folder(tmp_path))
-    (tmp_path / "val/images/t.png").write_bytes((tmp_path / "val/images/t.jpg").read_bytes())
+    image = (tmp_path / "val/images/t.jpg").read_bytes()
+    (tmp_path / "val/images/t.png").write_bytes(image)
+    (tmp_path / "val/images/t.n.jpg").write_bytes(image)  # between the two
     with pytest.raises(BadInput, match=r"has t\.jpg and t\.png, which would share t\.png"):
         data.load()
 
