@@ -28,6 +28,7 @@ from normbench.execution.requirements import (
     require_plan,
     require_ratios,
     require_task,
+    require_trainable,
     require_weighable,
 )
 from normbench.models.backbone import Backbone
@@ -95,6 +96,7 @@ class _Checks:
             info = self.networks.inspect(experiment)
             require_weighable(cell, recipe, info)
             require_ratios(cell, recipe, info)
+            require_trainable(cell, info)
         except Impossible as reason:
             return CellCheck(impossible=str(reason))
         require_plan(cell, info)

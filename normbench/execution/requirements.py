@@ -98,7 +98,7 @@ def _refusals_of_regions(experiment: Experiment) -> list[tuple[bool, str, str]]:
 
 
 def require_plan(cell: Cell, info: NetworkInfo) -> None:
-    """Refuse a plan, or a training from scratch, that the network does not allow."""
+    """Refuse a plan that the network does not allow, and roles in which it has no parameter."""
     trainer = cell.trainer
     plan = trainer.plans(cell.workers)[0]
     if info.whole_step and plan.accumulation > 1:
@@ -113,9 +113,6 @@ def require_plan(cell: Cell, info: NetworkInfo) -> None:
             f"{cell.title} keeps batch normalizations of the library, which compute statistics of "
             "a whole forward pass; trainer.devices=1 trainer.per_forward=null works"
         )
-    takes_ratios = cell.init_only is None or "ratio" in cell.init_only
-    if info.requires_checkpoint and not (cell.init_from and takes_ratios):
-        raise BadInput(info.requires_checkpoint)  # it cannot be trained from scratch
     roles = sorted({each.role for each in list_parameters(info.network)})
     for role in cell.init_only or ():
         if role not in roles:
@@ -207,6 +204,17 @@ def require_weighable(cell: Cell, recipe: Recipe, info: NetworkInfo) -> None:
             "with running means in which an image could count; bn, bgn or gn works, as does "
             "recipe.example_weight=null"
         )
+
+
+def require_trainable(cell: Cell, info: NetworkInfo) -> None:
+    """Refuse a training from scratch where layers only continue another one.
+
+    Raises:
+        Impossible: the network has layers that need values of a checkpoint.
+    """
+    takes_ratios = cell.init_only is None or "ratio" in cell.init_only
+    if info.requires_checkpoint and not (cell.init_from and takes_ratios):
+        raise Impossible(info.requires_checkpoint)
 
 
 def require_ratios(cell: Cell, recipe: Recipe, info: NetworkInfo) -> None:

@@ -276,6 +276,8 @@ class MaskRcnn(PerWorker, nn.Module):
     def _detect(self, images: Tensor, maps: Maps) -> list[Detections]:
         heads, shapes = self.heads, _shapes(images)
         regions, _ = self.proposals(ImageList(images, shapes), maps)
+        if not any(map(len, regions)):  # weights are NaN: the training has diverged
+            return [_nothing(image) for image in images]
         logits, moves = self._classify(maps, regions, shapes)
         boxes, scores, labels = heads.postprocess_detections(logits, moves, regions, shapes)
         masks = [images.new_empty(0, 1, 2 * MASK_SIDE, 2 * MASK_SIDE)] * len(images)
@@ -324,6 +326,13 @@ def _idle(module: nn.Module) -> Iterator[Tensor]:
     """Yield losses of 0 that give parameters a gradient, for which devices would wait."""
     for parameter in module.parameters():
         yield 0 * parameter.sum()
+
+
+def _nothing(image: Tensor) -> Detections:
+    """Return no detections in an image (C, H, W)."""
+    no_labels = image.new_empty(0, dtype=torch.int64)
+    masks = image.new_empty(0, *image.shape[1:], dtype=torch.bool)
+    return Detections(image.new_empty(0, 4), no_labels, image.new_empty(0), masks)
 
 
 def _shapes(images: Tensor) -> list[tuple[int, int]]:

@@ -7,7 +7,7 @@ from torch import nn
 
 from normbench.errors import Impossible
 from normbench.execution.networks import Networks
-from normbench.execution.requirements import require_ratios
+from normbench.execution.requirements import require_ratios, require_trainable
 from normbench.models import network_info, profile
 from normbench.training.experiment import Experiment
 from support.cells import cell
@@ -85,3 +85,24 @@ def test_gradients_of_ratios_are_clipped_where_there_are_ratios() -> None:
     require_ratios(clipped.cell, experiment().recipe, info)
     switchable = experiment("norm=ssn", "recipe.ratio_clip=1")
     require_ratios(switchable.cell, switchable.recipe, Networks().inspect(switchable))
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("norm=frozen_bn",), "norm=frozen_bn: .* norm=bn works from scratch"),
+        (("norm=sn", "norm.hard=true"), "norm.hard=true: which member counts"),
+        (
+            ("norm=sn", "norm.hard=true", "init_from=norm.hard:false@2", "init_only=[gain]"),
+            "norm.hard=true: which member counts",
+        ),
+    ],
+)
+def test_layers_that_continue_a_training_are_impossible_from_scratch(
+    words: tuple[str, ...], says: str
+) -> None:
+    started = experiment(*words)
+    with pytest.raises(Impossible, match=says):
+        require_trainable(started.cell, Networks().inspect(started))
+    continued = experiment(*words[:2], "init_from=norm:bn@last")
+    require_trainable(continued.cell, Networks().inspect(continued))

@@ -172,6 +172,19 @@ def test_nothing_is_detected_where_no_score_is_high_enough() -> None:
         assert found.masks.shape == (0, SIDE, SIDE)
 
 
+def test_nothing_is_detected_by_a_network_that_has_diverged() -> None:
+    """No region has a NaN box, and heads take no empty batch."""
+    images, _ = scenes(2)
+    network = detector("bn").eval()
+    expected = network(images)
+    for parameter in network.parameters():
+        parameter.data.fill_(torch.nan)
+    for found, usual in zip(network(images), expected, strict=True):
+        assert [len(each) for each in found] == [0, 0, 0, 0]
+        assert [each.dtype for each in found] == [each.dtype for each in usual]
+        assert [each.shape[1:] for each in found] == [each.shape[1:] for each in usual]
+
+
 def test_boxes_are_exact_under_autocast() -> None:
     images, objects = scenes(2)
     network = detector("gn").train()
