@@ -29,7 +29,7 @@ test:
 # Slurm, toy repositories, plans over all normalizers, whole sweeps, FFCV. By file: one process
 # starts Slurm.
 slow:
-	$(PYTEST) --dist=loadfile --no-loadscope-reorder -m "(slow or ffcv) and not large"
+	$(PYTEST) --dist=loadfile --no-loadscope-reorder --durations=50 -m "(slow or ffcv) and not large"
 
 # Mutation testing: which changes of the code no everyday test notices. Hours for all of it;
 # ONLY='normbench.report.verdicts.*' limits it. `mutmut show NAME` prints a surviving change.
