@@ -32,6 +32,27 @@ REFUTED = {
         "variances.",
     ),
     ("nf_2_swish", "With Swish, too, branches have variance 1."),
+    ("sn_7_small", "The share of BN falls during finetuning to segmentation."),
+    (
+        "sn_7_small",
+        "In detection the share of BN is larger in the backbone than in the pyramid.",
+    ),
+    (
+        "sn_7_small",
+        "In detection the share of BN is larger in the backbone than in the mask stream.",
+    ),
+    (
+        "sn_7_small",
+        "In detection the share of BN is larger in the box stream than in the pyramid.",
+    ),
+    (
+        "sn_7_small",
+        "In detection the share of BN is larger in the box stream than in the mask stream.",
+    ),
+    (
+        "sn_7_small",
+        "After pretraining with 32 images per worker the share of BN falls in finetuning with 2.",
+    ),
     ("pn_random", "With LN+PN the means of images have the power that they have with BN."),
 }
 
