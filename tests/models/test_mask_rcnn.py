@@ -173,7 +173,7 @@ def test_nothing_is_detected_where_no_score_is_high_enough() -> None:
 
 
 def test_nothing_is_detected_by_a_network_that_has_diverged() -> None:
-    """No region has a NaN box, and heads take no empty batch."""
+    """Its boxes are NaN, so no region is left, and heads take no empty batch."""
     images, _ = scenes(2)
     network = detector("bn").eval()
     expected = network(images)
