@@ -92,5 +92,9 @@ def test_every_normalizer_has_its_losses() -> None:
 
 
 if __name__ == "__main__":
-    lines = [f'  "{name}": {[round(x, 12) for x in losses(name)]}' for name in TRAINED]
+    found = {name: [round(x, 12) for x in losses(name)] for name in TRAINED}
+    for name, numbers in GOLDEN.items():  # those of another processor stay
+        if found.get(name) == pytest.approx(numbers, rel=TOLERANCE):
+            found[name] = numbers
+    lines = [f'  "{name}": {numbers}' for name, numbers in found.items()]
     PATH.write_text("{\n" + ",\n".join(lines) + "\n}\n")

@@ -15,6 +15,7 @@ from normbench.norms.base.layer import Activation, NormAct, Normalizer, Scale
 from normbench.norms.base.standardized_conv import StandardizedConv2d
 from normbench.norms.batch import BatchNorm, is_batch_norm
 from normbench.norms.frn import ThresholdedLinear
+from normbench.norms.layer_norm_2d import LayerNorm2d
 
 
 @dataclass(frozen=True)
@@ -86,9 +87,9 @@ def coverage(network: nn.Module, norm: Normalizer) -> Coverage:
 
 
 def _inherited_settings(layers: list[NormAct], norm: Normalizer) -> Iterator[str]:
-    """Yield eps and momentum of batch normalizations where they are not the normalizer's."""
-    for name in ("eps", "momentum") if isinstance(norm, BatchNorm) else ():
-        usual = getattr(norm, name)
+    """Yield eps and momentum that layers have inherited, where they are not the normalizer's."""
+    for name in ("eps", "momentum") if isinstance(norm, BatchNorm | LayerNorm2d) else ():
+        usual = getattr(norm, name, None)
         for layer in layers:
             if (setting := getattr(layer, name, usual)) != usual:
                 yield f"{name}={setting:g}"

@@ -21,10 +21,12 @@ from torch.nn import functional as F
 
 from normbench.errors import Impossible
 from normbench.models import layer_types
+from normbench.models.random_layers import RandomLayer
 from normbench.norms.base.activations import GAINS
 from normbench.norms.base.layer import NormAct
 from normbench.norms.base.residual import Join
 from normbench.norms.base.same_padding import SameMaxPool2d
+from normbench.norms.channels_last import ChannelsLast
 
 ADDITIONS = {operator.add, operator.iadd, torch.add, "add", "add_"}
 NORM_FUNCTIONS = (F.batch_norm, F.group_norm, F.instance_norm, torch.batch_norm, torch.group_norm)
@@ -45,12 +47,29 @@ class Tracer(fx.Tracer):
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
         return (
             isinstance(
-                m, (*layer_types.NORMS, *_DROPS, NormAct, Join, nn.Conv2d, nn.Linear, SameMaxPool2d)
+                m,
+                (
+                    *layer_types.NORMS,
+                    *_DROPS,
+                    NormAct,
+                    ChannelsLast,
+                    Join,
+                    nn.Conv2d,
+                    nn.Linear,
+                    SameMaxPool2d,
+                ),
             )
             or layer_types.is_activation_or_gate(m)
             or type(m) in get_notrace_modules()
             or super().is_leaf_module(m, module_qualified_name)
         )
+
+
+class TrainingTracer(Tracer):
+    """Treat layers that draw random numbers as leaves, too, so that they draw in every call."""
+
+    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
+        return isinstance(m, RandomLayer) or super().is_leaf_module(m, module_qualified_name)
 
 
 class CallGraph:
@@ -69,6 +88,8 @@ class CallGraph:
     def __init__(
         self, network: nn.Module, image: tuple[int, int, int], *, evaluation: bool = False
     ) -> None:
+        #: Names of parameters that networks of timm exempt from weight decay, as of embeddings.
+        self.undecayed = frozenset(getattr(network, "no_weight_decay", frozenset)())
         modes = {module: module.training for module in network.modules()}
         try:
             in_evaluation = Tracer().trace(network.eval())
@@ -86,7 +107,7 @@ class CallGraph:
         finally:
             for module, training in modes.items():
                 module.training = training
-        _require_same_calls(calls, in_evaluation)
+        _require_same_calls(network, calls, in_evaluation)
         self.module.training = network.training
 
     def copy(self) -> "CallGraph":
@@ -168,10 +189,7 @@ class CallGraph:
 
     def is_in_place(self, call: fx.Node) -> bool:
         """Return True if an activation overwrites its input."""
-        layer = self.layer(call)
-        if layer is not None:
-            return bool(getattr(layer, "inplace", False))
-        return _function_name(call).endswith("_") or bool(call.kwargs.get("inplace"))
+        return is_in_place(self.module, call)
 
     def is_self_gated(self, call: fx.Node) -> bool:
         """Return True if the result is multiplied by a gate of itself, as in x * sigmoid(x)."""
@@ -255,9 +273,30 @@ class CallGraph:
         return self.module
 
 
+def trace_training(network: nn.Module) -> fx.GraphModule:
+    """Return the calls of `network`, which shares its layers, in its present mode.
+
+    Raises:
+        Impossible: torch.fx cannot trace it.
+    """
+    try:
+        return fx.GraphModule(network, TrainingTracer().trace(network))
+    except Exception as error:  # foreign code can raise anything
+        reason = f"{type(error).__name__}: {error}".partition("\n")[0]
+        raise Impossible(f"the network cannot be traced: {reason}") from error
+
+
 def layer(module: fx.GraphModule, call: fx.Node) -> nn.Module | None:
     """Return the module that `call` calls, or None."""
     return module.get_submodule(str(call.target)) if call.op == "call_module" else None
+
+
+def is_in_place(module: fx.GraphModule, call: fx.Node) -> bool:
+    """Return True if `call` overwrites its first argument."""
+    called = layer(module, call)
+    if called is not None:
+        return bool(getattr(called, "inplace", False))
+    return _function_name(call).endswith("_") or bool(call.kwargs.get("inplace"))
 
 
 def depths(module: fx.GraphModule) -> dict[fx.Node, int]:
@@ -276,9 +315,9 @@ def _function_name(call: fx.Node) -> str:
     return call.target if isinstance(call.target, str) else getattr(call.target, "__name__", "")
 
 
-def _require_same_calls(calls: fx.Graph, in_evaluation: fx.Graph) -> None:
+def _require_same_calls(network: nn.Module, calls: fx.Graph, in_evaluation: fx.Graph) -> None:
     """Raise Impossible if a network computes something else in training than in evaluation."""
-    pairs = zip_longest(_list_calls(calls), _list_calls(in_evaluation))
+    pairs = zip_longest(_list_calls(network, calls), _list_calls(network, in_evaluation))
     if others := [(one, other) for one, other in pairs if one != other]:
         place: Any = next(call[1] for call in others[0] if call is not None)
         place = getattr(place, "__name__", place)
@@ -288,17 +327,30 @@ def _require_same_calls(calls: fx.Graph, in_evaluation: fx.Graph) -> None:
         )
 
 
-def _list_calls(calls: fx.Graph) -> list[tuple[object, ...]]:
+def _list_calls(network: nn.Module, calls: fx.Graph) -> list[tuple[object, ...]]:
     """List all calls with their arguments, except of functions that depend on the mode.
 
-    The swap replaces dropout and refuses normalizations.
+    The swap replaces dropout and refuses normalizations. Attributes that nobody uses are left out:
+    a cache of evaluation is keyed by a device, for example.
     """
-    return [
-        (call.op, call.target)
-        if call.target in (F.dropout, *NORM_FUNCTIONS)
-        else (call.op, call.target, str(call.args), str(call.kwargs))
-        for call in calls.nodes
-    ]
+    used = [call for call in calls.nodes if call.users or call.target is not getattr]
+    places = {call: f"%{place}" for place, call in enumerate(used)}
+    listed: list[tuple[object, ...]] = []
+    for call in used:
+        if call.target in (F.dropout, *NORM_FUNCTIONS):
+            listed.append((call.op, call.target))
+        elif call.op == "get_attr" and str(call.target).startswith("_tensor_constant"):
+            # Each trace numbers the tensors anew that it computes.
+            listed.append((call.op, "a constant", _describe_constant(network, str(call.target))))
+        else:
+            arguments = fx.map_arg((call.args, call.kwargs), places.__getitem__)
+            listed.append((call.op, call.target, str(arguments)))
+    return listed
+
+
+def _describe_constant(network: nn.Module, name: str) -> str:
+    value: Tensor = getattr(network, name)
+    return f"{value.dtype} {'of the shape' if value.is_meta else value.tolist()} {value.shape}"
 
 
 class _ShapeRecorder(fx.Interpreter):

@@ -33,6 +33,8 @@ NORMS = (
     timm.layers.SimpleNorm2d,
     torchvision.ops.FrozenBatchNorm2d,
 )
+#: Normalizations of the last axes.
+LAST_AXIS_NORMS = (nn.LayerNorm, nn.RMSNorm, timm.layers.RmsNorm)
 #: Convolutions of timm with standardized weights.
 SCALED_STANDARDIZED_CONVS = (timm.layers.ScaledStdConv2d, timm.layers.ScaledStdConv2dSame)
 STANDARDIZED_CONVS = (
@@ -77,11 +79,21 @@ def drop_rate(layer: nn.Module | None) -> float | None:
     return None
 
 
-def normalizes_channels(layer: nn.Module, shape: tuple[int, ...]) -> bool:
-    """Return True if `layer` normalizes maps of `shape` with channels second, (N, C, H, W)."""
-    last = isinstance(layer, nn.LayerNorm | nn.RMSNorm | timm.layers.RmsNorm)
+def channel_axis(layer: nn.Module, shape: tuple[int, ...]) -> int | None:
+    """Return the axis of the channels that a normalization has in an input of one image.
+
+    Args:
+        layer: of `NORMS`.
+        shape: (1, C, H, W), or with channels last (1, C), (1, T, C) or (1, H, W, C).
+
+    Returns:
+        1 or -1; None if the layer normalizes other axes, or if the first axis is not the images.
+    """
     # LayerNorm2d of timm and torchvision permute the axes themselves.
-    return len(shape) == 4 and (not last or "2d" in type(layer).__name__)
+    if not isinstance(layer, LAST_AXIS_NORMS) or "2d" in type(layer).__name__:
+        return 1 if len(shape) == 4 else None
+    images_first = 2 <= len(shape) <= 4 and shape[0] == 1
+    return -1 if images_first and tuple(layer.normalized_shape) == shape[-1:] else None
 
 
 def activation_name(layer: nn.Module | None) -> str | None:

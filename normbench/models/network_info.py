@@ -180,8 +180,19 @@ class NetworkInfo:
 
     @property
     def whole_step(self) -> bool:
-        """True if all images of a step must share a forward pass (synchronized statistics)."""
+        """True if batch statistics are those of all images of a step (synchronized)."""
         return any(layer.whole_step for layer in self.layers)
+
+    @cached_property
+    def exact_accumulation_refusal(self) -> str:
+        """Reason why `ExactAccumulation` refuses the network, or ""."""
+        from normbench.models.exact_accumulation import ExactAccumulation
+
+        try:
+            ExactAccumulation(self.network).check(self.train_shape)
+        except Impossible as reason:
+            return str(reason)
+        return ""
 
     @property
     def requires_checkpoint(self) -> str:

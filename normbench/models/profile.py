@@ -22,15 +22,17 @@ from normbench.norms.base.layer import NormAct
 #: Operations of torch that compute each value of their output by one operation, a function such as
 #: a sigmoid being one.
 POINTWISE = (
-    "add", "sub", "mul", "div", "pow", "neg", "abs", "sign", "exp", "sqrt", "rsqrt", "maximum",
-    "minimum", "clamp", "clamp_min", "relu", "hardtanh", "sigmoid", "hardsigmoid", "silu", "gelu",
-    "tanh", "elu", "leaky_relu", "softplus", "log_sigmoid_forward", "hardswish", "mish", "erfinv",
+    "add", "sub", "mul", "div", "pow", "neg", "abs", "sign", "exp", "log", "sqrt", "rsqrt",
+    "reciprocal", "maximum", "minimum", "clamp", "clamp_min", "relu", "hardtanh", "sigmoid",
+    "hardsigmoid", "silu", "gelu", "tanh", "elu", "leaky_relu", "softplus", "log_sigmoid_forward",
+    "hardswish", "mish", "erf", "erfinv",
 )  # fmt: skip
 #: Operations per value of the input: a sum has one, a variance a sum, a difference, a square and a
-#: sum; group normalization computes a variance, multiplies and adds.
+#: sum; group and layer normalization compute a variance, multiply and add.
 PER_INPUT = {
-    "mean": 1, "sum": 1, "var_mean": 4, "native_group_norm": 6, "native_batch_norm": 2,
-    "_native_batch_norm_legit": 6, "_native_batch_norm_legit_no_training": 2, "_softmax": 3,
+    "mean": 1, "sum": 1, "var": 4, "var_mean": 4, "native_group_norm": 6, "native_layer_norm": 6,
+    "native_batch_norm": 2, "_native_batch_norm_legit": 6,
+    "_native_batch_norm_legit_no_training": 2, "_softmax": 3,
 }  # fmt: skip
 #: Messages of torch for maps smaller than a kernel.
 _TOO_SMALL = ("Kernel size can't be greater than actual input size", "Output size is too small")

@@ -15,6 +15,10 @@ become one layer of the normalizer:
     before the final mean           final_layer(channels, act)
     activation alone                activation(channels, act): after the addition of a v1 block
 
+Normalizations of the last axis, as in transformers and ConvNeXt, become layers with channels last
+(`normbench.norms.channels_last`), if the first axis is that of the images. An activation of tokens
+joins the normalization directly before it; other activations of tokens stay.
+
 Gates (sigmoids) stay, and so do the activations and convolutions of squeeze-excite and of other
 attention on pooled maps. All other convolutions but the classifier are converted as the normalizer
 needs. With weight standardization a learned scale per channel follows the last convolution of a
@@ -33,6 +37,8 @@ unsupported activations or ones that overwrite what others read, normalization b
 remaining batch normalizations, other kinds of dropout.
 """
 
+from collections.abc import Collection
+
 import timm.layers
 import torch
 import torchvision
@@ -47,13 +53,14 @@ from normbench.models.layer_types import (
     SCALED_STANDARDIZED_CONVS,
     STANDARDIZED_CONVS,
     activation_name,
+    channel_axis,
     drop_rate,
     is_norm,
-    normalizes_channels,
 )
-from normbench.norms.base.layer import Affine, NormAct, Normalizer, Role, Scale
+from normbench.norms.base.layer import NormAct, Normalizer, Role, Scale
 from normbench.norms.base.residual import NormalizerFree
 from normbench.norms.batch import is_batch_norm
+from normbench.norms.channels_last import ChannelsLast
 
 #: Convolutions that differ in their weights alone, or in how they pad.
 _CONVS = (nn.Conv2d, timm.layers.Conv2dSame, *STANDARDIZED_CONVS)
@@ -108,7 +115,7 @@ def swap_calls(
             graph.replace(call, Dropout(graph.drop_rate(call) or 0.0))
     swapped = graph.rebuild()
     _replace_drops(swapped)  # behind the graph: it also reaches inside leaves
-    _declare_roles(swapped)
+    _declare_roles(swapped, graph.undecayed)
     if not allow_left:
         _require_no_batch_norm(swapped)
     return swapped
@@ -126,20 +133,24 @@ def _require_no_batch_norm(network: nn.Module) -> None:
         )
 
 
-def _declare_roles(network: nn.Module) -> None:
+def _declare_roles(network: nn.Module, undecayed: Collection[str]) -> None:
     """Give the parameters of other modules a role, for weight decay."""
-    for layer in network.modules():
+    for path, layer in network.named_modules():
         if not hasattr(layer, "roles"):  # layers of normbench declare theirs
-            parameters = layer.named_parameters(recurse=False)
-            roles = {name: _role(layer, name, parameter) for name, parameter in parameters}
-            layer.roles = roles  # type: ignore[assignment]
+            prefix = f"{path}." if path else ""
+            roles = {
+                name: "bias" if prefix + name in undecayed else _role(layer, name, parameter)
+                for name, parameter in layer.named_parameters(recurse=False)
+            }
+            layer.roles = roles
 
 
 def _role(layer: nn.Module, name: str, parameter: nn.Parameter) -> Role:
     """Return the role of a parameter.
 
     In unknown modules, one with several axes is a weight; one with a single axis is a bias if it is
-    called so, else a gain, like layer scale.
+    called so, else a gain, like layer scale. Embeddings that the network exempts from weight decay
+    are biases, too.
     """
     if is_norm(layer) or is_batch_norm(layer):
         return "shift" if name == "bias" else "gain"
@@ -173,32 +184,58 @@ def _replace_norms(graph: CallGraph, norm: Normalizer) -> None:
     layers: dict[nn.Module, NormAct] = {}
     for call, old in graph.normalizations():
         shape = graph.shape(call.all_input_nodes[0])
-        if not normalizes_channels(old, shape):
+        axis = channel_axis(old, shape)
+        if axis is None:
             continue
         _require_separable(old, call)
         act = _take_activation(graph, call, old)
+        is_averaged = _is_averaged(graph, call, axis)
         if old not in layers:  # a layer that is called in several places stays one
             similar = norm.inherit_options(old)
-            make = similar.final_layer if _is_last(graph, call) else similar.layer
-            layers[old] = make(shape[1], act)
+            make = similar.final_layer if is_averaged and axis == 1 else similar.layer
+            layers[old] = make(shape[axis], act)
             layers[old].inherit_parameters(old)
+        if act is None and is_averaged:
+            _require_different_means(norm, shape[axis])
         if layers[old].act != act:
             raise Impossible(f"{call.target} is called with an activation behind it and without")
-        graph.replace(call, layers[old])
+        graph.replace(call, layers[old] if axis == 1 else ChannelsLast(layers[old]))
     if not layers:
         raise Impossible(
-            "the network has no normalization of maps (N, C, H, W) that could be replaced"
+            "the network has no normalization of maps (N, C, H, W) or tokens (N, T, C) that could "
+            "be replaced"
         )
     _require_effect(norm, list(layers.values()))
 
 
 def _require_effect(norm: Normalizer, layers: list[NormAct]) -> None:
     """Raise Impossible if the normalizer needs activations and the network offers none."""
-    without_effect = all(type(layer) is Affine for layer in layers)
-    if without_effect and type(norm.layer(layers[0].channels)) is not Affine:
+    with_activation = type(norm.layer(layers[0].channels))
+    if all(layer.act is None and type(layer) is not with_activation for layer in layers):
         raise Impossible(
             "no normalization of the network has an activation behind it, and without one this "
-            "normalizer normalizes nothing"
+            "normalizer normalizes nothing or is another one"
+        )
+
+
+def _is_averaged(graph: CallGraph, call: fx.Node, axis: int) -> bool:
+    """Return True if the mean over all positions follows."""
+    readers = graph.consumers(call)
+    if axis == 1:
+        return _is_last(graph, call)
+    return len(readers) == 1 and readers[0].target == "mean" and len(graph.shape(call)) > 2
+
+
+def _require_different_means(norm: Normalizer, channels: int) -> None:
+    """Raise Impossible if a layer gives each image the same mean over positions."""
+    with torch.device("cpu"), torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        images = torch.randn(4, channels, 5, 5) + torch.randn(4, channels, 1, 1)
+        means = norm.layer(channels, None).eval()(images).mean((2, 3))
+    if torch.allclose(means, means[:1].expand_as(means), atol=1e-4):
+        raise Impossible(
+            "the mean over all positions follows the last normalization, and behind this "
+            "normalizer it is the same for every image"
         )
 
 

@@ -16,4 +16,10 @@ Use in the blocks of the papers' networks:
     MBConv      conv, layer(act), depthwise conv, layer(act), [squeeze-excite,] conv, layer(None)
 
 Convolutions in front of a layer have no bias. Squeeze-excite stays as it is.
+
+Batch-independent layers support gradients of single images (`torch.func.vmap`), as training with
+differential privacy needs them; other layers raise an error. A batch-invariant layer gives an image
+bitwise the same output and gradient at every batch size, on a CPU, except with SiLU, which torch
+rounds differently at the end of a tensor. Other batch-independent layers agree up to rounding,
+because the order of their sums may depend on the batch size.
 """

@@ -10,8 +10,9 @@ paper, algorithm 2 line 10). With several workers they move towards the mean ove
     evaluation  the running statistics replace mean and var: a fixed affine map
 
 Synchronized batch normalization is the same with a single worker that holds all images of the
-optimizer step, on whatever devices they are. Frozen batch normalization is the fixed map of an
-evaluation also in training, with the statistics, gains and shifts of another training.
+optimizer step, on whatever devices and in whatever passes they are. Frozen batch normalization is
+the fixed map of an evaluation also in training, with the statistics, gains and shifts of another
+training.
 
 Placement: between a convolution without bias and its activation (v1), or before the convolution,
 with one more layer before the final mean (v2). Before a residual addition: without activation.
@@ -33,21 +34,20 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from normbench.norms.base import reference_ops
-from normbench.norms.base.devices import count_devices, merge_devices
+from normbench.norms.base.devices import count_devices
 from normbench.norms.base.layer import (
     Activation,
     Constants,
     NormAct,
     Normalizer,
     Normalizing,
-    per_channel,
-    saves_only_output,
-    upcast,
 )
-from normbench.norms.base.moments import normalize_by, set_moments, split_sets
+from normbench.norms.base.moments import Moments, normalize_by, set_moments, split_sets
 from normbench.norms.base.options import positive, share
 from normbench.norms.base.running import RunningStatistics, normalize_weighted, running_moments
+from normbench.norms.base.tensors import per_channel, upcast
 from normbench.norms.normalizer_free import NoNorm
+from normbench.norms.whole_step import WholeStep
 from normbench.norms.workers import PerWorker
 
 WeightAndBias = tuple[Tensor | None, Tensor | None]
@@ -109,10 +109,6 @@ class BatchNormAct(PerWorker, RunningStatistics, Normalizing):
         """True if the statistics are those of the images at hand."""
         return self.training and not self.keeps_statistics
 
-    @property
-    def worth_recomputing(self) -> bool:
-        return not saves_only_output(self.act)
-
     def norm_act(self, x: Tensor) -> Tensor:
         if self.weighs_examples:
             return super().norm_act(x)
@@ -143,7 +139,7 @@ class BatchNormAct(PerWorker, RunningStatistics, Normalizing):
         weight, bias = _repeat(affine, sets)
         y = F.batch_norm(folded, *running, weight, bias, True, self.momentum, self.eps)
         for buffer, copies in zip((mean, var), running, strict=True):
-            if copies is not None and not self.recomputing:
+            if copies is not None:
                 # Each copy has moved towards the statistics of one set. Moves are linear, so the
                 # mean of the copies has moved towards the mean of the sets: (S*C,) -> (C,).
                 buffer.copy_(copies.view(sets, -1).mean(0))
@@ -170,6 +166,7 @@ class FrozenBatchNorm(Normalizer):
 
     eps: float = positive(1e-5)
     batch_independent: ClassVar[bool] = True
+    batch_invariant: ClassVar[bool] = True
 
     def layer(self, channels: int, act: str | None = "relu") -> NormAct:
         return FrozenBatchNormAct(channels, act, BatchNorm(eps=self.eps))
@@ -210,7 +207,7 @@ class SyncBatchNorm(BatchNorm):
         return SyncBatchNormAct(channels, act, self)
 
 
-class SyncBatchNormAct(BatchNormAct):
+class SyncBatchNormAct(WholeStep, BatchNormAct):
     """The layer; devices merge their moments, and gradients flow through the merge."""
 
     whole_step = True
@@ -219,25 +216,30 @@ class SyncBatchNormAct(BatchNormAct):
     def sets(self, images: int) -> int:  # noqa: ARG002 (always one set)
         return 1
 
-    @property
-    def worth_recomputing(self) -> bool:
-        # With several devices the formula of `_fused` runs, not torch's kernel.
-        return count_devices() > 1 or super().worth_recomputing
-
     def refusal(self, shape: torch.Size) -> str:
+        if self.shared_moments is not None:
+            return ""
         return super().refusal(torch.Size((shape[0] * count_devices(), *shape[1:])))
 
-    def _fused(self, x: Tensor, affine: WeightAndBias, *, track: bool) -> Tensor:
-        if not self.training or count_devices() == 1:
-            return super()._fused(x, affine, track=track)
-        y = upcast(x)  # sums of squares overflow in fp16
-        device_mean, device_var = set_moments(y, 1)  # (1, C); all devices have equally many images
-        mean, var = merge_devices(device_mean, device_var)
-        if track:
-            values = x.numel() // self.channels * count_devices()
-            self.track(mean=mean, var=var * (values / (values - 1)))  # unbiased, as torch keeps it
-        y = normalize_by(y, (mean, var), self.eps)
-        return y if affine[0] is None else self.affine(y)
+    def norm_act(self, x: Tensor) -> Tensor:
+        if not self.training or self.holds_whole_step:
+            return super().norm_act(x)
+        mean, var = self.step_moments(x)
+        if self.shared_moments is None:
+            self.track_step((mean, var), x.numel() // self.channels * count_devices())
+        return self.map_standardized(x, mean, torch.rsqrt(var + self.eps))
+
+    def normalize(self, x: Tensor) -> Tensor:
+        if not self.training or self.holds_whole_step:
+            return super().normalize(x)
+        return normalize_by(upcast(x), self.step_moments(x), self.eps)
+
+    def pass_moments(self, x: Tensor) -> Moments:
+        return set_moments(x, 1)
+
+    def track_step(self, moments: Moments, values: int) -> None:
+        mean, var = moments
+        self.track(mean=mean, var=var * (values / (values - 1)))  # unbiased, as torch keeps it
 
 
 def _inherited(norm: Normalizer, old: nn.Module, *names: str) -> dict[str, float]:

@@ -27,14 +27,7 @@ import torch
 from torch import Tensor, nn
 
 from normbench.norms.base import reference_ops
-from normbench.norms.base.layer import (
-    Activation,
-    Constants,
-    Grouped,
-    NormAct,
-    Normalizing,
-    upcast,
-)
+from normbench.norms.base.layer import Activation, Constants, Grouped, NormAct, Normalizing
 from normbench.norms.base.moments import (
     Moments,
     expand_groups,
@@ -46,6 +39,7 @@ from normbench.norms.base.moments import (
 )
 from normbench.norms.base.options import largest_divisor, positive, share
 from normbench.norms.base.running import RunningStatistics, normalize_weighted, running_moments
+from normbench.norms.base.tensors import upcast
 from normbench.norms.workers import PerWorker
 
 
@@ -107,15 +101,17 @@ class BatchGroupNormAct(PerWorker, RunningStatistics, Normalizing):
         return ""
 
     def norm_act(self, x: Tensor) -> Tensor:
-        return self.activation(self.affine(self._normalize(upcast(x), track=True)))
+        if self.weighs_examples:
+            return super().norm_act(x)
+        mean, var = self._moments(x, track=True)
+        moments = (mean, torch.rsqrt(var + self.eps))
+        return self.map_standardized(x, *(expand_groups(each, self.channels) for each in moments))
 
     def normalize(self, x: Tensor) -> Tensor:
-        return self._normalize(upcast(x), track=False)  # a probe must not move statistics
-
-    def _normalize(self, x: Tensor, *, track: bool) -> Tensor:
         if self.weighs_examples:
             return normalize_weighted(self, x, self.groups, self.example_weight)
-        return normalize_by(x, self._moments(x, track=track), self.eps)
+        moments = self._moments(x, track=False)  # a probe must not move statistics
+        return normalize_by(upcast(x), moments, self.eps)
 
     def _moments(self, x: Tensor, *, track: bool) -> Moments:
         """Return mean and variance (N, G) of the groups; (G,) if they are running statistics."""

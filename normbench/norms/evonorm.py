@@ -36,8 +36,8 @@ Elsewhere:
 - Several ports compute the root of torch's unbiased `std` + eps, the fourth root of the variance.
 """
 
-import copy
 from abc import abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -45,6 +45,7 @@ import torch
 from torch import Tensor, nn
 
 from normbench.errors import choose_from
+from normbench.norms.base.closed_form import apply_map
 from normbench.norms.base.layer import (
     Affine,
     GainAndShift,
@@ -52,16 +53,17 @@ from normbench.norms.base.layer import (
     NormAct,
     Normalizer,
     Role,
-    per_channel,
-    upcast,
 )
-from normbench.norms.base.moments import expand_sets, set_moments
+from normbench.norms.base.moments import Moments, expand_sets, merge_images
 from normbench.norms.base.options import largest_divisor, positive, share
 from normbench.norms.base.running import RunningStatistics
+from normbench.norms.base.tensors import upcast
 from normbench.norms.evonorm_expressions import (
     EXPRESSIONS,
+    MAPS,
     REPEATS,
     WITH_V,
+    MapStatistics,
     ReferenceStatistics,
     Statistics,
     uses_batch,
@@ -180,18 +182,15 @@ class EvoNormAct(NormAct):
         self.register_parameter("v", v)
 
     def norm_act(self, x: Tensor) -> Tensor:
-        x = upcast(x)
-        numerator, divisor = EXPRESSIONS[self.which](x, Statistics(self, x))
-        if self.weight is None or self.bias is None:
+        # Without gain, as in a folded network, the expression has one operation less.
+        if self.which not in MAPS or self.weight is None:
+            numerator, divisor = EXPRESSIONS[self.which](upcast(x), MapStatistics(self, x))
             return self.affine(numerator / divisor)
-        # Gain and divisor first: if both have shape (N, C, 1, 1), the map is multiplied once.
-        gain = per_channel(self.weight) / divisor
-        return numerator * gain + per_channel(self.bias)
+        function, factor, offset, gain = MAPS[self.which](Statistics(self, x))
+        return apply_map(function, x, factor, offset, gain * self.weight, self.bias)
 
     def split_back(self) -> tuple[nn.Module, GainAndShift]:
-        rest = copy.deepcopy(self)
-        rest.weight = rest.bias = None
-        return rest, (self.weight, self.bias)
+        return self.split_affine()
 
     def reference(self, x: Tensor) -> Tensor:
         x = x.double()
@@ -217,10 +216,11 @@ class EvoNormBAct(PerWorker, RunningStatistics, EvoNormAct):
         super().__init__(channels, act, options)
         self.register_running(channels, options.momentum, mean=False)
 
-    def batch_var(self, x: Tensor) -> Tensor:
+    def batch_var(self, channel_moments: Callable[[], Moments]) -> Tensor:
         """Return the variance (N, C) of every channel over its worker; update the running one."""
         if not self.training:
             return self.running_var[None]  # (1, C)
-        _, var = set_moments(x, self.workers)
-        self.track(var=var)
-        return expand_sets(var, len(x))
+        mean, var = channel_moments()
+        _, worker_var = merge_images(mean, var, self.workers)
+        self.track(var=worker_var)
+        return expand_sets(worker_var, len(mean))

@@ -12,13 +12,14 @@ import torch
 from torch import Tensor
 
 from normbench.norms.base import reference_ops
-from normbench.norms.base.layer import per_channel
 from normbench.norms.base.moments import (
+    Moments,
     channel_moments,
     expand_groups,
+    group_mean_squares,
     group_moments,
-    root_mean_square,
 )
+from normbench.norms.base.tensors import per_channel
 
 #: The values of a statistic: a channel over the images of a worker (bwh), or of one image a channel
 #: (wh), all channels (whc) or a group of channels (g).
@@ -26,34 +27,57 @@ Scope = Literal["bwh", "wh", "whc", "g"]
 
 
 class Statistics:
-    """Statistics of the input of a layer, which broadcast over (N, C, H, W)."""
+    """Statistics of the input of a layer, which broadcast over (N, C)."""
 
     def __init__(self, layer: Any, x: Tensor) -> None:
         self.layer, self.x, self.eps = layer, x, layer.eps
+        self._of_channels: Moments | None = None
 
     def v(self) -> Tensor:
-        """Return the learned vector."""
-        return per_channel(self.layer.v)
+        """Return the learned vector (C,)."""
+        v: Tensor = self.layer.v
+        return v
 
     def std(self, scope: Scope) -> Tensor:
         """Return the root of the variance plus eps."""
         if scope == "bwh":
-            return per_channel(torch.sqrt(self.layer.batch_var(self.x) + self.eps))
-        if scope == "wh":
-            return per_channel(torch.sqrt(channel_moments(self.x)[1] + self.eps))
-        var = group_moments(self.x, self.layer.groups)[1]
-        return per_channel(expand_groups(torch.sqrt(var + self.eps), self.layer.channels))
+            var = self.layer.batch_var(self.channel_moments)
+        elif scope == "wh":
+            _, var = self.channel_moments()
+        else:
+            _, var = group_moments(self.x, self.layer.groups)
+        return expand_groups(torch.sqrt(var + self.eps), self.layer.channels)
 
     def rms(self, scope: Scope) -> Tensor:
         """Return the root of the mean square plus eps."""
-        if scope != "g":
-            return root_mean_square(self.x, self.eps, (2, 3) if scope == "wh" else (1, 2, 3))
-        groups = self.x.unflatten(1, (self.layer.groups, -1))
-        rms = root_mean_square(groups, self.eps, (2, 3, 4)).flatten(1)
-        return per_channel(expand_groups(rms, self.layer.channels))
+        if scope == "wh":
+            groups = self.layer.channels
+        else:
+            groups = 1 if scope == "whc" else self.layer.groups
+        square = group_mean_squares(self.x, groups)
+        return expand_groups(torch.sqrt(square + self.eps), self.layer.channels)
+
+    def channel_moments(self) -> Moments:
+        """Return mean and variance (N, C) of each channel of each image."""
+        if self._of_channels is None:  # EvoNorm-B0 has two statistics of them
+            self._of_channels = channel_moments(self.x)
+        return self._of_channels
 
 
-class ReferenceStatistics(Statistics):
+class MapStatistics(Statistics):
+    """The statistics in a shape that broadcasts over (N, C, H, W)."""
+
+    def v(self) -> Tensor:
+        return per_channel(super().v())
+
+    def std(self, scope: Scope) -> Tensor:
+        return per_channel(super().std(scope))
+
+    def rms(self, scope: Scope) -> Tensor:
+        return per_channel(super().rms(scope))
+
+
+class ReferenceStatistics(MapStatistics):
     """The statistics as the paper defines them, in double precision, for the reference."""
 
     def v(self) -> Tensor:
@@ -82,8 +106,7 @@ class ReferenceStatistics(Statistics):
         return torch.sqrt(square + self.eps)
 
 
-#: Numerator and divisor of a layer before gain and shift; apart, so that the layer can divide its
-#: gain by a divisor of shape (N, C, 1, 1) instead of dividing the map.
+#: Numerator and divisor of a layer before gain and shift.
 Expression = Callable[[Tensor, Statistics], tuple[Tensor, Tensor]]
 
 
@@ -111,6 +134,35 @@ EXPRESSIONS: dict[str, Expression] = {
     "d2.5": lambda x, s: (x * torch.sigmoid(x), s.std("g")),
     "d2.6": lambda x, s: (x * torch.sigmoid(s.v() * x), s.std("g")),
     "d2.10": _gated_by_maximum,
+}
+
+#: A layer by `apply_map`: the function, its factor, its offset, and its gain without `weight`.
+Map = tuple[str, Tensor | None, Tensor | None, Tensor]
+
+
+def _bounded_by(s: Statistics, factor: Tensor | int, offset: Tensor | None) -> Map:
+    """Return x / max(std_bwh, factor * x + offset) as x / max(1, u) / std_bwh."""
+    inverse = 1 / s.std("bwh")
+    return "bounded", factor * inverse, None if offset is None else offset * inverse, inverse
+
+
+def _bounded_by_rms(s: Statistics) -> Map:
+    rms = s.rms("wh")
+    return _bounded_by(s, rms, rms)  # (x + 1) * rms
+
+
+MAPS: dict[str, Callable[[Statistics], Map]] = {
+    "d1.1": _bounded_by_rms,
+    "d1.2": lambda s: _bounded_by(s, 1, s.rms("whc")),
+    "d1.3": lambda s: ("gated", None, None, -1 / s.std("bwh")),
+    "d1.4": lambda s: _bounded_by(s, s.rms("wh"), None),
+    "d1.5": lambda s: _bounded_by(s, -1, s.rms("whc")),
+    "d1.6": lambda s: _bounded_by(s, s.v(), s.std("wh")),
+    "d1.7": lambda s: _bounded_by(s, -1, s.rms("wh")),
+    "d1.9": lambda s: _bounded_by(s, 1, s.std("wh")),
+    "d2.2": lambda s: ("gated", None, None, 1 / s.rms("g")),
+    "d2.5": lambda s: ("gated", None, None, 1 / s.std("g")),
+    "d2.6": lambda s: ("gated", s.v(), None, 1 / s.std("g")),
 }
 WITH_V = ("d1.6", "d2.6")  # the layers with the learned vector v
 REPEATS = {

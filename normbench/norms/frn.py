@@ -26,9 +26,11 @@ import torch
 from torch import Tensor, nn
 
 from normbench.norms.base import reference_ops
-from normbench.norms.base.layer import NormAct, Normalizer, Normalizing, Role, per_channel, upcast
-from normbench.norms.base.moments import root_mean_square
+from normbench.norms.base.closed_form import apply_map
+from normbench.norms.base.layer import NormAct, Normalizer, Normalizing, Role
+from normbench.norms.base.moments import group_mean_squares
 from normbench.norms.base.options import positive
+from normbench.norms.base.tensors import per_channel, upcast
 
 
 @dataclass(frozen=True)
@@ -57,6 +59,8 @@ class FilterResponseNormAct(Normalizing):
 
     batch_independent = True
     roles: ClassVar[dict[str, Role]] = {**Normalizing.roles, "tau": "shift", "eps": "scalar"}
+    weight: nn.Parameter
+    bias: nn.Parameter
     tau: nn.Parameter | None
     eps: nn.Parameter | None
 
@@ -67,13 +71,24 @@ class FilterResponseNormAct(Normalizing):
         self.register_parameter("tau", tau)
         self.register_parameter("eps", nn.Parameter(torch.full((1,), 1e-4)) if learned else None)
 
+    def norm_act(self, x: Tensor) -> Tensor:
+        weight, bias = upcast(self.weight), upcast(self.bias)
+        factor = self._inverse_rms(x) * weight
+        if self.tau is None:
+            return apply_map(None, x, factor, bias)
+        tau = upcast(self.tau)
+        return apply_map("relu", x, factor, bias - tau, shift=tau)  # max(y, tau)
+
     def normalize(self, x: Tensor) -> Tensor:
+        return x * per_channel(self._inverse_rms(x))
+
+    def _inverse_rms(self, x: Tensor) -> Tensor:
+        """Return the inverse root of the mean square (N, C) plus eps."""
         eps: Tensor | float = self.least if self.eps is None else self.least + self.eps.abs()
-        x = upcast(x)
-        return x / root_mean_square(x, eps, (2, 3))
+        return torch.rsqrt(group_mean_squares(x, self.channels) + eps)
 
     def activation(self, y: Tensor) -> Tensor:
-        return y if self.tau is None else torch.maximum(y, per_channel(self.tau))
+        return y if self.tau is None else threshold(y, self.tau)
 
     def reference(self, x: Tensor) -> Tensor:
         y = self.affine(self.reference_normalize(x.double()))
@@ -97,4 +112,10 @@ class ThresholdedLinear(nn.Module):
         self.tau = nn.Parameter(torch.zeros(channels))
 
     def forward(self, x: Tensor) -> Tensor:
-        return torch.maximum(x, per_channel(self.tau)).to(x.dtype)  # tau may be fp32 under autocast
+        return threshold(x, self.tau)
+
+
+def threshold(x: Tensor, tau: Tensor) -> Tensor:
+    """Return max(x, tau) for tau (C,), which has the gradient where both are equal."""
+    tau = per_channel(tau)
+    return (torch.relu(x - tau) + tau).to(x.dtype)  # tau may be fp32 under autocast

@@ -29,7 +29,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from normbench.norms.base.layer import NormAct, upcast
+from normbench.norms.base.layer import NormAct
 from normbench.norms.base.moments import set_moments
 from normbench.norms.base.options import positive
 from normbench.norms.batch import BatchNorm, BatchNormAct
@@ -70,7 +70,7 @@ class GhostBatchNormAct(BatchNormAct):
 
     def norm_act(self, x: Tensor) -> Tensor:
         if self.training:
-            mean, var = set_moments(upcast(x), self.workers)
+            mean, var = set_moments(x, self.workers)
             self.track(mean=mean, var=var)
             return self.activation(self._fused(x, (self.weight, self.bias), track=False))
         return super().norm_act(x)

@@ -30,8 +30,15 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from normbench.norms.base import reference_ops
-from normbench.norms.base.layer import Grouped, NormAct, Normalizer, Normalizing, saves_only_output
-from normbench.norms.base.moments import order_by_group
+from normbench.norms.base.layer import Grouped, NormAct, Normalizer, Normalizing
+from normbench.norms.base.moments import (
+    Moments,
+    channel_moments,
+    expand_groups,
+    group_moments,
+    merge_channels,
+    order_by_group,
+)
 from normbench.norms.base.options import positive
 from normbench.norms.base.running import normalize_weighted, running_moments
 
@@ -49,6 +56,7 @@ class GroupNorm(Grouped):
 
     grouping: Literal["strided"] | None = None
     batch_independent: ClassVar[bool] = True
+    batch_invariant: ClassVar[bool] = True
 
     def layer(self, channels: int, act: str | None = "relu") -> NormAct:
         return GroupNormAct(channels, act, self)
@@ -64,6 +72,7 @@ class LayerNorm(Normalizer):
 
     eps: float = positive(1e-5)
     batch_independent: ClassVar[bool] = True
+    batch_invariant: ClassVar[bool] = True
 
     def groups_of(self, channels: int) -> int:  # noqa: ARG002 (InstanceNorm reads it)
         """Return the number of groups of a layer of `channels` channels."""
@@ -103,12 +112,6 @@ class GroupNormAct(Normalizing):
             "groups or a larger map"
         )
 
-    @property
-    def worth_recomputing(self) -> bool:
-        # On a GPU, autocast runs group_norm in fp32 and saves fp32 maps.
-        more_maps = self.strided or torch.is_autocast_enabled("cuda")
-        return not saves_only_output(self.act) or more_maps
-
     def norm_act(self, x: Tensor) -> Tensor:
         if self.weighs_examples or self.strided:
             return super().norm_act(x)
@@ -123,6 +126,18 @@ class GroupNormAct(Normalizing):
         else:
             y = F.group_norm(x, self.groups, eps=self.eps)
         return order_by_group(y, self.channels // self.groups, dim=1) if self.strided else y
+
+    def moments(self, x: Tensor) -> Moments:
+        """Return mean and variance (N, C) of the group of each channel."""
+        if not self.strided:
+            mean, var = group_moments(x, self.groups)
+            return expand_groups(mean, self.channels), expand_groups(var, self.channels)
+        mean, var = (order_by_group(each, self.groups, dim=1) for each in channel_moments(x))
+        mean, var = (
+            order_by_group(expand_groups(each, self.channels), self.channels // self.groups, dim=1)
+            for each in merge_channels(mean, var, self.groups)
+        )
+        return mean, var
 
     def _normalize_weighted(self, x: Tensor) -> Tensor:
         mean, var = running_moments(self)

@@ -22,8 +22,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from normbench.norms.base.layer import per_channel
 from normbench.norms.base.running import RunningStatistics, normalize_weighted, running_moments
+from normbench.norms.base.tensors import per_channel
 from normbench.norms.group import GroupNormAct
 
 #: Attribute of layers of torch or timm with the handle that removes the hook.

@@ -63,6 +63,7 @@ class NoNorm(Normalizer):
     """The control: gain, shift and activation without normalization."""
 
     batch_independent: ClassVar[bool] = True
+    batch_invariant: ClassVar[bool] = True
 
     def layer(self, channels: int, act: str | None = "relu") -> NormAct:
         return Affine(channels, act)
@@ -90,6 +91,7 @@ class NF(Normalizer):
     weights: Literal["gaussian", "gaussian_depthwise"] | None = None
     gate: float | None = positive(None)
     batch_independent: ClassVar[bool] = True
+    batch_invariant: ClassVar[bool] = True
 
     @property
     def conv(self) -> Standardization | None:
@@ -151,7 +153,6 @@ class GainedAct(NormAct):
     """The activation times its gain; no parameters, no `normalize`."""
 
     batch_independent = True
-    worth_recomputing = False
 
     def __init__(self, channels: int, act: str | None, factor: float | None = None) -> None:
         super().__init__(channels, act, gain=False, shift=False)
@@ -187,7 +188,6 @@ class ShiftedAct(NormAct):
     """A scalar shift and the activation; the identity without activation (FixUp's last conv)."""
 
     batch_independent = True
-    worth_recomputing = False
     roles: ClassVar[dict[str, Role]] = {"bias": "residual"}
 
     def __init__(self, channels: int, act: str | None, rate: float) -> None:

@@ -33,6 +33,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
+from normbench.norms.base.closed_form import apply_map, pays_for
 from normbench.norms.base.layer import (
     Affine,
     Constants,
@@ -40,10 +41,10 @@ from normbench.norms.base.layer import (
     Normalizer,
     Normalizing,
     Role,
-    per_channel,
-    upcast,
 )
+from normbench.norms.base.moments import channel_moments
 from normbench.norms.base.options import positive
+from normbench.norms.base.tensors import upcast
 from normbench.norms.batch import BatchNorm, BatchNormAct
 from normbench.norms.group import GroupNorm, GroupNormAct, InstanceNorm, LayerNorm
 
@@ -56,7 +57,6 @@ class ProxyAct(Normalizing):
         "proxy_weight": "proxy",
         "proxy_bias": "proxy",
     }
-    worth_recomputing = True  # the activation and its proxy save maps, whatever the layer saves
     weight: nn.Parameter
     bias: nn.Parameter
     proxy_weight: nn.Parameter | None
@@ -70,10 +70,14 @@ class ProxyAct(Normalizing):
             self.register_parameter(name, zeros)
 
     def activation(self, y: Tensor) -> Tensor:
+        return apply_map(self.act, y, None, None, *self.output_affine())
+
+    def output_affine(self) -> tuple[Tensor | None, Tensor]:
         mean, var = self.proxy_moments()
-        # In fp32 before the subtraction, so that the backward pass does not overflow either.
-        z = upcast(super().activation(y)) - per_channel(mean)
-        return z * per_channel(torch.rsqrt(var + self.proxy_eps)) if self.scale else z
+        if not self.scale:
+            return None, -mean
+        gain = torch.rsqrt(var + self.proxy_eps)
+        return gain, -mean * gain
 
     def proxy_moments(self) -> tuple[Tensor, Tensor]:
         """Return mean and (biased) variance (C,) of the activated proxy, in at least fp32."""
@@ -81,9 +85,9 @@ class ProxyAct(Normalizing):
         u = midpoints(self.samples, weight)
         if self.proxy_weight is not None and self.proxy_bias is not None:
             u = upcast(self.proxy_bias)[:, None] + (1 + upcast(self.proxy_weight))[:, None] * u
-        proxy = super().activation(weight[:, None] * u + bias[:, None])  # (C, samples)
-        var, mean = torch.var_mean(proxy, dim=1, correction=0)
-        return mean, var
+        proxy = self.function(weight[:, None] * u + bias[:, None])  # (C, samples)
+        mean, var = channel_moments(proxy[None, :, :, None])
+        return mean[0], var[0]
 
     def without_proxy(self) -> Normalizing:
         """Return the layer that the proxy normalization follows, with its initial parameters."""
@@ -94,12 +98,11 @@ class ProxyAct(Normalizing):
         """Return the layer without its proxy, and gain and shift by the proxy's moments."""
         if self.weighs_examples:
             return [self]
-        mean, var = self.proxy_moments()
-        scale = torch.rsqrt(var + self.proxy_eps) if self.scale else torch.ones_like(mean)
+        gain, shift = self.output_affine()
         core, affine = self.without_proxy().to(self.weight), Affine(self.channels, None)
         core.inherit_parameters(self)
-        affine.weight = nn.Parameter(scale) if self.scale else None
-        affine.bias = nn.Parameter(-mean * scale)
+        affine.weight = None if gain is None else nn.Parameter(gain)
+        affine.bias = nn.Parameter(shift)
         return [core, affine]
 
     def split_front(self) -> tuple[Constants, nn.Module] | None:
@@ -122,6 +125,12 @@ class ProxyAct(Normalizing):
 
 class ProxyGroupNormAct(ProxyAct, GroupNormAct):
     """The layer on group, layer and instance normalization."""
+
+    def norm_act(self, x: Tensor) -> Tensor:
+        if self.weighs_examples or not pays_for(x):
+            return super().norm_act(x)  # torch's own group normalization, and the proxy
+        mean, var = self.moments(x)
+        return self.map_standardized(x, mean, torch.rsqrt(var + self.eps))
 
     def without_proxy(self) -> Normalizing:
         grouping: Literal["strided"] | None = "strided" if self.strided else None
@@ -149,6 +158,7 @@ class Proxied(Normalizer):
     samples: int = positive(256)  # of ports that follow the paper; the authors' code has 200
     proxy_eps: float = positive(0.03)  # the authors' code
     proxied: ClassVar[type[ProxyAct]] = ProxyGroupNormAct
+    batch_invariant: ClassVar[bool] = False
 
     def layer(self, channels: int, act: str | None = "relu") -> NormAct:
         return self._build(channels, act, scale=True)

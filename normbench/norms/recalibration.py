@@ -6,6 +6,9 @@ inputs:
 
     running_mean = E[x],   running_var = E[x^2] - E[x]^2
 
+A formula (`norm=graph`) takes moments of values that it computes; their running statistics become
+the means of those of the batches.
+
     from normbench.norms.recalibration import recalibrate
     recalibrate(network, batches)
 
@@ -23,7 +26,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from normbench.norms.base.layer import upcast
 from normbench.norms.base.moments import channel_moments, merge_moments
 from normbench.norms.base.running import RunningStatistics
 from normbench.norms.group import GroupNormAct
@@ -60,6 +62,10 @@ def recalibrate(
             "the network has no layer with running statistics, nor one that could have them"
         )
     for layer, moments in _average_inputs(model, layers, batches).items():
+        if isinstance(layer, RunningStatistics) and not layer.of_input:
+            for statistic in layer.linear_statistics():
+                statistic.copy_(mean_over_devices(statistic))
+            continue
         mean, square = mean_over_devices(moments)
         _write_statistics(layer, mean, (square - mean.square()).clamp(min=0.0))
     return len(layers)
@@ -68,7 +74,10 @@ def recalibrate(
 def _average_inputs(
     model: nn.Module, layers: Sequence[nn.Module], batches: Iterable[Tensor | Sequence[Tensor]]
 ) -> dict[nn.Module, Tensor]:
-    """Return E[x] and E[x^2] (2, C) of each layer's inputs, in double precision."""
+    """Return E[x] and E[x^2] (2, C) of each layer's inputs, in double precision.
+
+    Layers with statistics of other values have their mean over the batches afterwards.
+    """
     sums: dict[nn.Module, Tensor] = {}
     counts = Counter[nn.Module]()
 
@@ -77,7 +86,7 @@ def _average_inputs(
         if isinstance(layer, RunningStatistics):
             of_images = layer.image_moments(inputs[0])
         else:
-            of_images = channel_moments(upcast(inputs[0]))
+            of_images = channel_moments(inputs[0])
         mean, var = merge_moments(*of_images, dim=0)
         moments = torch.stack([mean, var + mean.square()]).double()
         sums[layer] = sums.get(layer, 0) + moments
@@ -94,7 +103,10 @@ def _average_inputs(
         for layer in tracking:
             layer.train()
             layer.momentum = 0.0  # the statistics are written at the end
-        for batch in batches:
+        of_values = [layer for layer in tracking if not getattr(layer, "of_input", True)]
+        for number, batch in enumerate(batches, 1):
+            for layer in of_values:
+                layer.momentum = 1 / number  # so the running statistic is the mean
             model(batch if isinstance(batch, Tensor) else batch[0])
     finally:
         for hook in hooks:
@@ -109,6 +121,8 @@ def _average_inputs(
 def _takes_statistics(layer: nn.Module) -> bool:
     if getattr(layer, "keeps_statistics", False):
         return False
+    if isinstance(layer, RunningStatistics) and not layer.of_input:
+        return True
     tracks = isinstance(layer, RunningStatistics | nn.BatchNorm2d | nn.SyncBatchNorm)
     if tracks and getattr(layer, "running_var", None) is not None:
         return True

@@ -28,9 +28,10 @@ import torch
 from torch import Tensor
 
 from normbench.norms.base import reference_ops
-from normbench.norms.base.layer import NormAct, per_channel, upcast
+from normbench.norms.base.layer import NormAct
 from normbench.norms.base.moments import Moments, expand_sets, set_moments
 from normbench.norms.base.options import positive, share
+from normbench.norms.base.tensors import per_channel, upcast
 from normbench.norms.batch import BatchNorm, BatchNormAct
 
 
@@ -75,7 +76,6 @@ class BatchRenormAct(BatchNormAct):
 
     progress: Tensor
     read_in_training = True
-    worth_recomputing = False  # a second pass would read running statistics that the first moved
 
     def __init__(self, channels: int, act: str | None, options: BatchRenorm) -> None:
         super().__init__(channels, act, options)
@@ -86,7 +86,7 @@ class BatchRenormAct(BatchNormAct):
     def norm_act(self, x: Tensor) -> Tensor:
         if not self.training:
             return super().norm_act(x)
-        y, (mean, var) = self._corrected(x)
+        scale, shift, (mean, var) = self._scale_and_shift(x)
         # The standard deviation moves, not the variance.
         sigma, sigma_b = (torch.sqrt(v + self.eps) for v in (self.running_var, var.detach()))
         sigma = torch.lerp(sigma, sigma_b.mean(0).to(sigma.dtype), self.momentum)
@@ -94,10 +94,13 @@ class BatchRenormAct(BatchNormAct):
         # the updated values in r.
         self.running_var = sigma.square() - self.eps
         self.track(mean=mean)
-        return self.activation(self.affine(y))
+        return self.map_scaled(x, scale, shift)
 
     def normalize(self, x: Tensor) -> Tensor:
-        return self._corrected(x)[0] if self.training else super().normalize(x)
+        if not self.training:
+            return super().normalize(x)
+        scale, shift, _ = self._scale_and_shift(x)
+        return upcast(x) * per_channel(scale) + per_channel(shift)
 
     def linear_statistics(self) -> list[Tensor]:
         # The standard deviation moves linearly, its square does not.
@@ -108,15 +111,14 @@ class BatchRenormAct(BatchNormAct):
         self.running_mean.copy_(mean)
         self.running_var = sigma.square() - self.eps
 
-    def _corrected(self, x: Tensor) -> tuple[Tensor, Moments]:
-        """Return the normalized input, and the moments (W, C) of the workers."""
-        x = upcast(x)
+    def _scale_and_shift(self, x: Tensor) -> tuple[Tensor, Tensor, Moments]:
+        """Return scale and shift (N, C) of the maps, and the moments (W, C) of the workers."""
         mean, var = set_moments(x, self.workers)
         r, d = self.corrections(mean.detach(), var.detach())  # constants to the gradient
         # (x - mean) / sigma_b * r + d as one multiplication and one addition on the map.
         scale = torch.rsqrt(var + self.eps) * r
         scale, shift = (expand_sets(each, len(x)) for each in (scale, d - mean * scale))
-        return x * per_channel(scale) + per_channel(shift), (mean, var)
+        return scale, shift, (mean, var)
 
     def corrections(self, mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
         """Return r and d (W, C) for the moments of the workers."""

@@ -41,9 +41,10 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from normbench.norms.base.layer import NormAct, upcast
+from normbench.norms.base.layer import NormAct
 from normbench.norms.base.options import positive
 from normbench.norms.base.sparsestmax import reference_sparsestmax, sparsestmax
+from normbench.norms.base.tensors import upcast
 from normbench.norms.switchable import SwitchableNorm, SwitchableNormAct
 
 

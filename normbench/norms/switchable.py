@@ -43,7 +43,7 @@ from torch.nn import functional as F
 
 from normbench.norms.base import reference_ops
 from normbench.norms.base.devices import count_devices, merge_devices
-from normbench.norms.base.layer import NormAct, Normalizer, Normalizing, Role, per_channel, upcast
+from normbench.norms.base.layer import NormAct, Normalizer, Normalizing, Role
 from normbench.norms.base.moments import (
     Moments,
     channel_moments,
@@ -53,6 +53,8 @@ from normbench.norms.base.moments import (
 )
 from normbench.norms.base.options import positive, share
 from normbench.norms.base.running import RunningStatistics, blend_moments, running_moments
+from normbench.norms.base.tensors import per_channel, upcast
+from normbench.norms.whole_step import WholeStep
 from normbench.norms.workers import PerWorker
 
 Member = Literal["in", "ln", "bn"]
@@ -125,7 +127,7 @@ class SwitchableNorm(Normalizer):
         return SwitchableNormAct(channels, act, self)
 
 
-class SwitchableNormAct(PerWorker, RunningStatistics, Normalizing):
+class SwitchableNormAct(WholeStep, PerWorker, RunningStatistics, Normalizing):
     roles: ClassVar[dict[str, Role]] = {
         **Normalizing.roles,
         "mean_logits": "ratio",
@@ -169,8 +171,9 @@ class SwitchableNormAct(PerWorker, RunningStatistics, Normalizing):
             return (
                 "norm.unbiased=true: a 1x1 map has no unbiased variance; norm.unbiased=false works"
             )
-        # Running statistics are of many images, so any number above 1.
-        batch = images // self.sets(images) * self._devices() if self.training else 2
+        # Running and shared statistics are of many images, for which 2 stands.
+        of_pass = self.training and self.shared_moments is None
+        batch = images // self.sets(images) * self._devices() if of_pass else 2
         values = {"in": positions, "ln": channels * positions, "bn": batch * positions}
         if all(values[member] == 1 for member in self.over):
             return (
@@ -186,6 +189,13 @@ class SwitchableNormAct(PerWorker, RunningStatistics, Normalizing):
 
     def sets(self, images: int) -> int:
         return 1 if self.options.sync else super().sets(images)
+
+    def pass_moments(self, x: Tensor) -> Moments:
+        return merge_images(*self.image_moments(x), 1)
+
+    def track_step(self, moments: Moments, values: int) -> None:  # noqa: ARG002 (the running variance is the batch's)
+        mean, var = moments
+        self.track(mean=mean, var=var)
 
     def _devices(self) -> int:
         """Return the number of devices whose images share bn's statistics."""
@@ -207,10 +217,11 @@ class SwitchableNormAct(PerWorker, RunningStatistics, Normalizing):
         self.hard = hard
 
     def norm_act(self, x: Tensor) -> Tensor:
-        return self.activation(self.affine(self._normalize(x, track=True)))
+        return self.map_standardized(x, *self._moments(x, track=True))
 
     def normalize(self, x: Tensor) -> Tensor:
-        return self._normalize(x, track=False)  # a probe must not move statistics
+        mean, scale = self._moments(x, track=False)  # a probe must not move statistics
+        return upcast(x) * per_channel(scale) - per_channel(mean * scale)
 
     def image_moments(self, x: Tensor) -> Moments:
         return self._correct_bias(super().image_moments(x), x.shape[2] * x.shape[3])
@@ -221,12 +232,10 @@ class SwitchableNormAct(PerWorker, RunningStatistics, Normalizing):
         # The moments of ln and bn follow from them, as in the authors' code.
         return mean, var * (positions / (positions - 1)) if self.options.unbiased else var
 
-    def _normalize(self, x: Tensor, *, track: bool) -> Tensor:
-        x = upcast(x)
+    def _moments(self, x: Tensor, *, track: bool) -> Moments:
+        """Return mean and inverse standard deviation, which broadcast over (N, C)."""
         positions = x.shape[2] * x.shape[3]
-        mean, scale = self.mix_moments(channel_moments(x), positions, self.ratios(), track=track)
-        # One multiplication and one addition on the map, for any mixture.
-        return x * per_channel(scale) - per_channel(mean * scale)
+        return self.mix_moments(channel_moments(x), positions, self.ratios(), track=track)
 
     def mix_moments(
         self, moments: Moments, positions: int, ratios: tuple[Tensor, Tensor], *, track: bool
@@ -261,11 +270,14 @@ class SwitchableNormAct(PerWorker, RunningStatistics, Normalizing):
             weight = self.example_weight
             return blend_moments(moments, running, weight) if weight else running
         images = len(mean)
-        mean, var = merge_images(mean, var, self.sets(images))
-        if self.options.sync:
-            mean, var = merge_devices(mean, var)
-        if track:
-            self.track(mean=mean, var=var)
+        if self.shared_moments is not None:
+            mean, var = self.shared_moments
+        else:
+            mean, var = merge_images(mean, var, self.sets(images))
+            if self.options.sync:
+                mean, var = merge_devices(mean, var)
+            if track:
+                self.track(mean=mean, var=var)
         return expand_sets(mean, images), expand_sets(var, images)
 
     def reference_normalize(self, x: Tensor) -> Tensor:

@@ -13,7 +13,7 @@ from support.slow import EVERYDAY_NORMS, slow_except
 
 #: Normalizers whose networks cannot be exported in evaluation, with the message of torch. None.
 IMAGE = (1, 9, 9)
-IMAGES = ({0: torch.export.Dim("images", min=2, max=64)},)
+IMAGES = ({0: torch.export.Dim("images", min=2, max=4096)},)
 
 
 def export(network: torch.nn.Module) -> torch.export.ExportedProgram:

@@ -19,17 +19,24 @@ from normbench.models.profile import (
     dry_run,
 )
 from normbench.norms.base.layer import NormAct
+from normbench.norms.formulas import AGGREGATIONS, BINARY, UNARY
 from support.cells import network_for
 from support.slow import slow_except
 
 #: What computes no floating-point number: views, copies, constants, choices.
 FREE = {
     "arange", "cat", "clone", "constant_pad_nd", "copy_", "detach", "empty", "expand", "full",
-    "index", "lift_fresh", "ones", "ones_like", "permute", "repeat", "select", "slice", "stack",
-    "t", "unbind", "unsqueeze", "view", "zeros", "_to_copy", "alias", "_unsafe_view", "squeeze",
+    "index", "lift_fresh", "new_zeros", "ones", "ones_like", "permute", "repeat", "select", "slice",
+    "stack", "t", "unbind", "unsqueeze", "view", "zeros", "_to_copy", "alias", "_unsafe_view",
+    "squeeze",
 }  # fmt: skip
 #: Operations of sparse switchable normalization on the three ratios of a layer: too few to count.
 OF_RATIOS = {"any", "bitwise_and", "cumsum", "gather", "gt", "lt", "scalar_tensor", "sort", "where"}
+#: Formulas of norm=graph with one operation.
+FORMULAS = {
+    "neg": "-x", "add": "x+v0", "mul": "x*v0", "div": "x/v1", "max": "max(x,v0)",
+    **{op: f"{op}(x)" for op in (*UNARY[1:], *AGGREGATIONS)},
+}  # fmt: skip
 COUNTED = {*POINTWISE, *PER_INPUT, "convolution", "addmm", "avg_pool2d", "max_pool2d_with_indices"}
 
 
@@ -65,6 +72,18 @@ def test_every_operation_of_a_network_is_counted_or_free(norm: str) -> None:
     assert names <= FREE | COUNTED | (OF_RATIOS if norm == "ssn" else set())
 
 
+@pytest.mark.parametrize("op", [*UNARY, *BINARY, *AGGREGATIONS])
+def test_every_operation_of_a_formula_is_counted_or_free(op: str) -> None:
+    with torch.device("meta"):
+        layer = normalizer("graph", formula=FORMULAS[op]).layer(8).eval()
+    recorder = Recorder()
+    with recorder:
+        counted = count_operations(layer, (8, 4, 4))
+    per_value = 2 if op.endswith("bwh") else 3  # the operation, if it is not read; gain and shift
+    assert counted >= per_value * 8 * 4 * 4
+    assert {name.removesuffix("_") for name in recorder.names - FREE} <= COUNTED
+
+
 @pytest.mark.parametrize(
     ("norm", "per_value"),
     [
@@ -80,7 +99,7 @@ def test_the_operations_of_a_layer(norm: str, per_value: int) -> None:
     with torch.device("meta"):
         layer = normalizer(norm).layer(8).eval()
     values = 8 * 40 * 40
-    few = 8 * 8  # on channels alone
+    few = 9 * 8  # on channels alone
     assert 0 <= count_operations(layer, (8, 40, 40)) - per_value * values <= few
 
 

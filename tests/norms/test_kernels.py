@@ -178,8 +178,8 @@ def test_gradients_may_be_taken_twice_of_one_map() -> None:
         assert torch.equal(once, again)
 
 
-def test_equal_sides_of_a_maximum_share_the_gradient() -> None:
-    """As in torch.maximum: values are often 0, the initial threshold."""
+def test_at_the_threshold_the_threshold_has_the_gradient() -> None:
+    """Values are often 0, the initial threshold."""
     layer, fused = (normalizer("frn").layer(4).double() for _ in range(2))
     set_triton(fused)
     x = torch.zeros(2, 4, 3, 3, dtype=torch.float64, requires_grad=True)

@@ -122,7 +122,7 @@ def test_blended_moments_are_those_of_the_mixture_of_both_distributions() -> Non
     assert blended[1].item() == pytest.approx(square - mean**2)
 
 
-def test_frozen_statistics_are_neither_moved_nor_recomputed() -> None:
+def test_frozen_statistics_are_neither_moved_nor_recalibrated() -> None:
     network = nn.Sequential(*(normalizer(name).layer(6) for name in ("frozen_bn", "bn"))).double()
     before = copy.deepcopy(network.state_dict())
     x = 3 + images((8, 6, 3, 3)).detach()

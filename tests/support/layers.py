@@ -30,7 +30,7 @@ def perturbed_layer(
         for name, buffer in layer.named_buffers():
             if name.startswith("running"):
                 noise = torch.rand(buffer.shape, generator=generator, dtype=torch.float64)
-                buffer.copy_(noise + (0.5 if "var" in name else -0.5))
+                buffer.copy_(noise + (-0.5 if "mean" in name else 0.5))
     return layer
 
 
@@ -41,11 +41,16 @@ def images(shape: Sequence[int], dtype: torch.dtype = torch.float64) -> Tensor:
     return x.to(dtype).requires_grad_()
 
 
+def trained_parameters(layer: nn.Module) -> list[nn.Parameter]:
+    """Return the parameters that have gradients; gains of frozen BN have none."""
+    return [parameter for parameter in layer.parameters() if parameter.requires_grad]
+
+
 def values_and_gradients(layer: nn.Module, x: Tensor, output: Tensor) -> list[Tensor]:
     """Return `output` and the gradients of a weighted sum of it at `x` and the parameters."""
     weights = torch.linspace(-1, 1, output.numel(), dtype=output.dtype, device=output.device)
     weights = weights.view_as(output)
-    inputs = [x, *(parameter for parameter in layer.parameters() if parameter.requires_grad)]
+    inputs = [x, *trained_parameters(layer)]
     gradients = torch.autograd.grad((output * weights).sum(), inputs, allow_unused=True)
     return [output, *(torch.zeros_like(x[:1]) if each is None else each for each in gradients)]
 

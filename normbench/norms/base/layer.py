@@ -4,6 +4,7 @@ Shape letters in this package: N images of a forward pass, C channels, H W posit
 W workers (N / W images per worker).
 """
 
+import copy
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -14,10 +15,11 @@ from torch import Tensor, nn
 
 from normbench.errors import Impossible
 from normbench.norms.base.activations import activation, save_input_only
+from normbench.norms.base.closed_form import apply_map
 from normbench.norms.base.options import check_options, largest_divisor, positive, require_positive
-from normbench.norms.base.recompute import recomputed
 from normbench.norms.base.residual import Residual
 from normbench.norms.base.standardized_conv import Standardization
+from normbench.norms.base.tensors import per_channel, upcast
 
 #: A batch normalization by constants: mean, variance (C,), eps, gain, shift (C,).
 Constants = tuple[Tensor, Tensor, float, Tensor | None, Tensor | None]
@@ -32,6 +34,10 @@ class Normalizer(ABC):
     def __post_init__(self) -> None:
         """Check the options; data classes call this."""
         check_options(self)
+
+    #: True if an image's output and gradient have the same bits in batches of every size, on a CPU
+    #: and with another activation than SiLU.
+    batch_invariant: ClassVar[bool] = False
 
     @property
     @abstractmethod
@@ -130,16 +136,11 @@ class NormAct(nn.Module):
     """
 
     batch_independent: bool
-    #: Statistics cover all images of an optimizer step, so one forward pass must hold them all.
+    #: Statistics cover all images of an optimizer step, of all devices and passes.
     whole_step: bool = False
     #: Another implementation, which returns None for an input that it does not support
     #: (`normbench.norms.kernels.dispatch`).
     kernel: "Callable[[NormAct, Tensor], Tensor | None] | None" = None
-    #: Save the input alone for the backward pass and recompute the rest, where that saves memory
-    #: (`normbench.norms.base.recompute`).
-    recompute: bool = False
-    #: True during the second forward pass, when running statistics have moved already.
-    recomputing: bool = False
     #: Why the layer can only be trained from a checkpoint, or "".
     unfinished: str = ""
     #: Role of each parameter, for weight decay and learning rates.
@@ -178,14 +179,7 @@ class NormAct(nn.Module):
             raise Impossible(reason)
         if self.kernel is not None and (output := self.kernel(self, x)) is not None:
             return output
-        if self.recompute and self.worth_recomputing and torch.is_grad_enabled():
-            return recomputed(self, x)
         return self.compute(x)
-
-    @property
-    def worth_recomputing(self) -> bool:
-        """True if the formula saves more than one map for the backward pass."""
-        return True
 
     def compute(self, x: Tensor) -> Tensor:
         """Return the formula's output in the dtype and memory format of `x`."""
@@ -233,6 +227,12 @@ class NormAct(nn.Module):
         """Return all but the last gain and shift, and these, if evaluation ends with them."""
         return None
 
+    def split_affine(self) -> tuple[nn.Module, GainAndShift]:
+        """Return a copy without gain and shift, and these: `split_back` where they come last."""
+        rest = copy.deepcopy(self)
+        rest.weight = rest.bias = None
+        return rest, (self.weight, self.bias)
+
     @torch.no_grad()
     def inherit_parameters(self, old: nn.Module) -> None:
         """Copy what the layer inherits from the replaced layer `old`, where shapes are equal."""
@@ -270,6 +270,29 @@ class Normalizing(NormAct):
     def norm_act(self, x: Tensor) -> Tensor:
         return self.activation(self.affine(self.normalize(x)))
 
+    def map_standardized(self, x: Tensor, mean: Tensor, scale: Tensor) -> Tensor:
+        """Return activation(affine((x - mean) * scale)); both broadcast to (N, C).
+
+        As x * a + b, so values lose digits where |mean| is thousands of deviations.
+        """
+        return self.map_scaled(x, scale, -mean * scale)
+
+    def map_scaled(self, x: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
+        """Return activation(affine(x * scale + shift)); both broadcast to (N, C).
+
+        The activation is `act` with `output_affine`; a layer with another one overrides this.
+        """
+        if self.weight is not None:
+            weight = upcast(self.weight)
+            scale, shift = scale * weight, shift * weight
+        if self.bias is not None:
+            shift = shift + self.bias
+        return apply_map(self.act, x, scale, shift, *self.output_affine())
+
+    def output_affine(self) -> GainAndShift:
+        """Return a gain and a shift (C,) that follow the activation, or None."""
+        return None, None
+
     def normalize(self, x: Tensor) -> Tensor:
         """Return the input normalized, before gain, shift and activation; update no statistics."""
         raise NotImplementedError
@@ -288,10 +311,6 @@ class Affine(NormAct):
     """Gain, shift and activation without normalization."""
 
     batch_independent = True
-
-    @property
-    def worth_recomputing(self) -> bool:
-        return self.weight is not None and not saves_only_output(self.act)
 
     def norm_act(self, x: Tensor) -> Tensor:
         if self.weight is None and self.bias is None:
@@ -320,33 +339,23 @@ class Scale(Affine):
         super().__init__(channels, None, shift=False)
 
 
-def per_channel(parameter: Tensor) -> Tensor:
-    """View (C,) as (C, 1, 1), or (N, C) as (N, C, 1, 1), to broadcast over (N, C, H, W)."""
-    return parameter[..., None, None]
-
-
-def upcast(x: Tensor) -> Tensor:
-    """Return `x` in a dtype for statistics: half precision becomes fp32, fp64 stays."""
-    return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
-
-
 def cast_like(y: Tensor, x: Tensor) -> Tensor:
     """Return `y` in the dtype and memory format of `x`."""
     y = y.to(x.dtype)
-    return y.contiguous(memory_format=torch.channels_last) if is_channels_last(x) else y
+    # As a view of contiguous (N, H, W, C), since vmap knows no memory format.
+    return y.movedim(1, -1).contiguous().movedim(-1, 1) if is_channels_last(x) else y
 
 
 def is_channels_last(x: Tensor) -> bool:
     """Return True if the channels of a position are adjacent, not the positions of a channel."""
-    # In this order: under vmap (stacked seeds) strides are known, but not the memory format.
+    if x.dim() != 4:
+        return False
+    # By strides, which are known under vmap (stacked seeds), as the memory format is not.
+    _, channels, height, width = x.shape
     return (
         not x.is_contiguous()
         and x.stride(1) == 1
-        and x.shape[2:].numel() > 1
-        and x.is_contiguous(memory_format=torch.channels_last)
+        and height * width > 1
+        and (width == 1 or x.stride(3) == channels)
+        and (height == 1 or x.stride(2) == width * channels)
     )
-
-
-def saves_only_output(act: str | None) -> bool:
-    """Return True if the backward pass of `act` needs only its output; the next layer saves it."""
-    return act in (None, "relu", "identity")

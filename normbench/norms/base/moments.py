@@ -1,33 +1,46 @@
 """Means and (biased) variances of maps, over channels, groups of channels and sets of images.
 
 Image k belongs to set k mod S; a set is a worker or a part of one. Moments are differentiable and
-have the dtype of the maps, so pass `layer.upcast(x)`.
+are in fp32 for maps of half precision, else in their dtype.
 """
+
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
+
+from normbench.norms.base.closed_form import CLOSED_FORMS, ClosedForm, evaluate
+from normbench.norms.base.tensors import upcast
 
 Moments = tuple[Tensor, Tensor]
 
 
 def channel_moments(x: Tensor) -> Moments:
     """Return mean and variance (N, C) of each channel of each image of (N, C, H, W)."""
-    var, mean = torch.var_mean(x, dim=(2, 3), correction=0)
+    return group_moments(x, x.shape[1])
+
+
+def group_moments(x: Tensor, groups: int) -> tuple[Tensor, Tensor]:
+    """Return mean and (biased) variance (N, G) of each group of channels of each image.
+
+    In fp32 if `x` is of half precision, else in the dtype of `x`.
+    """
+    mean, var = evaluate("moments", groups, x)
     return mean, var
 
 
-def group_moments(x: Tensor, groups: int) -> Moments:
-    """Return mean and variance (N, G) of each group of channels of each image."""
-    # (N, C, H, W) -> (N, G, C/G, H, W): a view in NCHW and in channels_last.
-    var, mean = torch.var_mean(x.unflatten(1, (groups, -1)), dim=(2, 3, 4), correction=0)
-    return mean, var
+def group_mean_squares(x: Tensor, groups: int) -> Tensor:
+    """Return the mean square (N, G) of each group of channels of each image.
+
+    In fp32 if `x` is of half precision, else in the dtype of `x`.
+    """
+    mean: Tensor = evaluate("mean_squares", groups, x)
+    return mean
 
 
 def set_moments(x: Tensor, sets: int) -> Moments:
     """Return mean and variance (S, C) of each channel over the images of each set."""
-    # (N/S, S, C, H, W) -> (S, C)
-    var, mean = torch.var_mean(split_sets(x, sets), dim=(0, 3, 4), correction=0)
-    return mean, var
+    return merge_images(*channel_moments(x), sets)
 
 
 def split_sets(x: Tensor, sets: int) -> Tensor:
@@ -87,6 +100,43 @@ def expand_sets(statistic: Tensor, images: int) -> Tensor:
     return statistic.repeat(images // len(statistic), 1)
 
 
-def root_mean_square(x: Tensor, eps: Tensor | float, dim: int | tuple[int, ...]) -> Tensor:
-    """Return sqrt(mean(x^2) + eps) over `dim`, whose sizes become 1."""
-    return torch.sqrt(x.square().mean(dim, keepdim=True) + eps)
+def _moments(groups: int, x: Tensor) -> tuple[Tensor, Tensor]:
+    mean, deviations = _deviations(groups, x)
+    return mean.flatten(1), deviations.square_().mean((2, 3, 4))
+
+
+def _moments_formula(groups: int, x: Tensor) -> tuple[Tensor, Tensor]:
+    var, mean = torch.var_mean(upcast(x).unflatten(1, (groups, -1)), (2, 3, 4), correction=0)
+    return mean, var
+
+
+def _deviations(groups: int, x: Tensor) -> tuple[Tensor, Tensor]:
+    """Return means (N, G, 1, 1, 1) and what remains of (N, G, C/G, H, W) without them."""
+    values = x.unflatten(1, (groups, -1))
+    wide = torch.float64 if x.dtype == torch.float64 else torch.float32
+    mean = values.mean((2, 3, 4), keepdim=True, dtype=wide)
+    return mean, values - mean
+
+
+def _moments_backward(groups: int, gradients: Sequence[Tensor], x: Tensor) -> list[Tensor]:
+    _, deviations = _deviations(groups, x)
+    count = deviations.shape[2:].numel()
+    to_mean, to_var = (each[..., None, None, None] / count for each in gradients)
+    dx = deviations.mul_(2 * to_var).add_(to_mean)
+    return [dx.flatten(1, 2).to(x.dtype)]
+
+
+def _mean_squares(groups: int, x: Tensor) -> Tensor:
+    values = upcast(x).unflatten(1, (groups, -1))
+    mean: Tensor = (values * values).mean((2, 3, 4))
+    return mean
+
+
+def _mean_squares_backward(groups: int, gradients: Sequence[Tensor], x: Tensor) -> list[Tensor]:
+    values = x.unflatten(1, (groups, -1))
+    factor = gradients[0] * (2 / values.shape[2:].numel())
+    return [(values * factor[..., None, None, None]).flatten(1, 2).to(x.dtype)]
+
+
+CLOSED_FORMS["moments"] = ClosedForm(_moments, _moments_backward, _moments_formula)
+CLOSED_FORMS["mean_squares"] = ClosedForm(_mean_squares, _mean_squares_backward, _mean_squares)

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from normbench.norms.base.layer import NormAct, upcast
+from normbench.norms.base.layer import NormAct
 from normbench.norms.base.moments import (
     Moments,
     channel_moments,
@@ -26,6 +26,7 @@ from normbench.norms.base.moments import (
     merge_channels,
     normalize_by,
 )
+from normbench.norms.base.tensors import upcast
 
 
 class RunningStatistics(NormAct):
@@ -37,6 +38,8 @@ class RunningStatistics(NormAct):
     example_weight: float = 0.0
     #: Training does not move the running statistics.
     keeps_statistics: bool = False
+    #: The statistics are those of the layer's input; if not, of values that it computes from it.
+    of_input: bool = True
     #: Training reads the running statistics, so devices average them at every step.
     read_in_training: bool = False
 
@@ -49,12 +52,10 @@ class RunningStatistics(NormAct):
 
     def image_moments(self, x: Tensor) -> Moments:
         """Return mean and variance (N, C) of each channel of each image, for running statistics."""
-        return channel_moments(upcast(x))
+        return channel_moments(x)
 
     def track(self, **statistics: Tensor) -> None:
-        """Move the running `mean` or `var` towards the statistics (W, C) of a step's workers."""
-        if self.recomputing:  # the first forward pass has moved them
-            return
+        """Move running statistics, by name, towards those (W, C) of a step's workers."""
         with torch.no_grad():
             for name, statistic in statistics.items():
                 buffer = self.get_buffer(f"running_{name}")
@@ -130,8 +131,8 @@ def _running_buffers(layer: nn.Module) -> list[Tensor]:
     """
     if getattr(layer, "keeps_statistics", False):
         return []
-    buffers = (getattr(layer, name, None) for name in ("running_mean", "running_var"))
-    return [buffer for buffer in buffers if isinstance(buffer, Tensor)]
+    buffers = layer.named_buffers(recurse=False)
+    return [buffer for name, buffer in buffers if name.startswith("running_")]
 
 
 def _copy_into(buffers: Sequence[Tensor], values: Sequence[Tensor]) -> None:

@@ -25,6 +25,7 @@ from normbench.norms.kernels.per_worker import WorkerOptions, per_worker
 from normbench.norms.kernels.tiles import ACTIVATIONS, Parameters
 from normbench.norms.proxy import ProxyAct, ProxyBatchNormAct, ProxyGroupNormAct
 from normbench.norms.switchable import SwitchableNormAct
+from normbench.norms.whole_step import is_synchronized
 
 #: S series: True if statistics are variances, False if they are mean squares.
 _CENTERED = {"d2.6": True, "d2.5": True, "d2.2": False}
@@ -99,7 +100,7 @@ def _one_image(x: Tensor, options: SampleOptions, parameters: Parameters) -> Ten
 def _batch_norm(layer: BatchNormAct, x: Tensor) -> Tensor | None:
     if not layer.training or layer.act not in ACTIVATIONS:
         return None  # in evaluation a fixed affine map: torch's kernel is as fast
-    if layer.whole_step and torch.distributed.is_initialized():
+    if is_synchronized(layer) and not layer.holds_whole_step:
         return None
     sets = layer.sets(len(x))
     values = len(x) // sets * x.shape[2] * x.shape[3]
@@ -141,7 +142,7 @@ def _batch_var(layer: EvoNormBAct, mean: Tensor, var: Tensor) -> Tensor:
 def _switchable_norm(layer: SwitchableNormAct, x: Tensor) -> Tensor | None:
     if layer.act not in ACTIVATIONS:
         return None
-    if layer.whole_step and torch.distributed.is_initialized():
+    if is_synchronized(layer) and not layer.holds_whole_step:
         return None
     positions = x.shape[2] * x.shape[3]
 

@@ -73,8 +73,8 @@ def backward_activation(g, y, tau, ACT: tl.constexpr):
 
 @triton.jit
 def backward_threshold(g, y, tau):
-    """Return the part of a gradient that goes to the threshold; half where both are equal."""
-    return tl.where(y < tau, g, tl.where(y == tau, g * 0.5, 0.0))
+    """Return the part of a gradient that goes to the threshold, also where both are equal."""
+    return tl.where(y <= tau, g, 0.0)
 
 
 @triton.jit

@@ -45,8 +45,8 @@ def _bound(x, second, v, BOUND: tl.constexpr):
 
 @triton.jit
 def _share(a, b):
-    """Return the part of the gradient of max(a, b) that goes to `b`; half where they are equal."""
-    return tl.where(b > a, 1.0, tl.where(b == a, 0.5, 0.0))
+    """Return the part of the gradient of max(a, b) that goes to `b`: none where they are equal."""
+    return tl.where(b > a, 1.0, 0.0)
 
 
 @triton.jit
