@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Annotated, ClassVar, NamedTuple, Protocol, Self
 
 import torch
-from pydantic import Field, NonNegativeFloat, NonNegativeInt
+from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat
 from torch import Tensor
 
 from normbench.data.augment import contrast, crop, flip
@@ -78,10 +78,14 @@ class Dataset(ABC):
     Args:
         val: fraction of the training images that is held out for validation; 0 holds out none.
         fraction: fraction of the training images of each class that is used; null: all.
+        skew: alpha of the Dirichlet distribution by which classes are divided among workers, so
+            that workers see unequal images (`normbench.data.skew`); the smaller, the more unequal.
+            null: every worker draws from all images.
     """
 
     val: HeldOut = 0.1
     fraction: Share | None = None
+    skew: PositiveFloat | None = None
     side: int | None = field(default=None, init=False)  # of training images, from the recipe
     maps: ClassVar[int] = 0  # channels of targets behind those of an image (`normbench.data.maps`)
     in_memory: ClassVar[bool] = True  # False if images are in files and decoded when they are read

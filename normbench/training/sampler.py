@@ -4,13 +4,15 @@ Shape letters: K steps of a chunk, A forward passes of a step, N images of a pas
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
 
 import torch
 from torch import Tensor
 
 from normbench.config.plan import Plan
 from normbench.data.counter_rng import permutation
+from normbench.data.skew import divide
 
 
 @dataclass(frozen=True)
@@ -18,13 +20,16 @@ class WorkerSampler:
     """The images of every step: one permutation an epoch, drawn from (seed, epoch).
 
     Image k of a global batch belongs to worker k mod W. Images that do not fill a global batch are
-    left out of that epoch.
+    left out of that epoch. With `skew` each worker has images of its own
+    (`normbench.data.skew.divide`), which it sees in another order in every epoch.
     """
 
     images: int  # of the training split
     global_batch: int  # images of an optimizer step
     plan: Plan
     seed: int
+    labels: Tensor | None = field(default=None, compare=False)  # (images,), needed for `skew`
+    skew: float | None = None
 
     @property
     def steps_per_epoch(self) -> int:
@@ -33,7 +38,20 @@ class WorkerSampler:
     def global_batches(self, epoch: int) -> Tensor:
         """Return the indices (steps, global batch) of the images of `epoch`."""
         order = permutation(self.seed, epoch, self.images)
+        if self.skew is not None:
+            order = self._order_by_worker(order)
         return order[: self.steps_per_epoch * self.global_batch].view(-1, self.global_batch)
+
+    def _order_by_worker(self, order: Tensor) -> Tensor:
+        """Return the indices that `order` has, element k of worker k mod W, N // W of each."""
+        places = order.argsort()[self._of_workers]  # (W, images of a worker)
+        by_worker = self._of_workers.gather(1, places.argsort(1))
+        return by_worker.T.flatten()
+
+    @cached_property
+    def _of_workers(self) -> Tensor:
+        assert self.labels is not None and self.skew is not None
+        return divide(self.labels, self.plan.workers, self.skew, self.seed)
 
     def select_device(self, steps: Tensor, device: int) -> Tensor:
         """Select what `device` takes of each step: (K, global batch, ...) -> (K, A, N, ...)."""

@@ -23,6 +23,7 @@ from torchvision.datasets.imagenet import ARCHIVE_META
 
 from normbench.catalog import dataset
 from normbench.data.dataset import hold_out
+from normbench.data.fashion_mnist import FashionMNIST
 from normbench.data.photographs import FileSplit, decode
 from normbench.errors import BadInput
 from support import dataset_files
@@ -436,3 +437,16 @@ def test_a_download_that_fails_says_so(
     (tmp_path / "file").touch()
     with pytest.raises(BadInput, match=r"data\.download=true: .* cannot be written"):
         load("cifar10", {"root": str(tmp_path / "file/below"), "download": True})
+
+
+def test_chosen_classes_of_fashion_mnist_have_new_numbers(tmp_path: Path) -> None:
+    options = dataset_files.fashion_mnist(tmp_path)
+    every, chosen = FashionMNIST(**options), FashionMNIST(**options, labels=(7, 2))
+    for all_images, some in zip(every.load(), chosen.load(), strict=True):
+        for number, label in enumerate((7, 2)):
+            images = all_images.images[all_images.labels == label]
+            assert torch.equal(some.images[some.labels == number], images)
+        assert len(some.labels) == int(((all_images.labels == 7) | (all_images.labels == 2)).sum())
+    assert chosen.classes == 2
+    assert chosen.official_sizes == (12_000, 2_000)
+    assert chosen.prepared_file("train") != every.prepared_file("train")

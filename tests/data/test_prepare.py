@@ -360,7 +360,7 @@ def test_an_image_larger_than_a_page_names_what_would_work(
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (["data=digits"], "data=digits: its images are always in memory"),
+        (["data=digits"], "data=digits of task=classify: its images are always in memory"),
         (["data=cifar10", "readers=many"], "readers=many: it is a whole number above 0"),
         (["data=cifar10", "readers=0"], "readers=0: it is a whole number above 0, as readers=8"),
         (["data=cifar11"], "data=cifar11 is unknown"),

@@ -8,7 +8,10 @@ from normbench.config.plan import Plan, plans
 from normbench.data.counter_rng import Draws, permutation
 from normbench.data.digits import Digits
 from normbench.training.batches import Chunk, augment_chunk
+from normbench.training.datamodule import PROBE_EPOCH, open_datamodule
+from normbench.training.experiment import Experiment
 from normbench.training.sampler import Chunking, WorkerSampler
+from support.cells import cell
 
 PLANS = [Plan(1, 8, 1), Plan(8, 1, 1), Plan(1, 1, 8), Plan(2, 2, 2), Plan(4, 2, 1), Plan(2, 1, 4)]
 
@@ -132,3 +135,27 @@ def test_augmentation_is_the_same_in_chunks_of_any_size() -> None:
         one = slice(step, step + 1)
         part = chunk(indices[one])
         assert torch.equal(augment_chunk(data, part).images[0], together[step])
+
+
+def test_held_out_batches_are_shuffled_validation_images_with_their_labels() -> None:
+    words = (
+        "norm=bn",
+        "model=resnet8",
+        "data=digits",
+        "data.val=0.2",
+        "batch=4",
+        "global_batch=16",
+    )
+    data = open_datamodule(Experiment(cell(*words)))
+    (whole,) = (data.on_after_batch_transfer(batch, 0) for batch in data.val_dataloader())
+    batches = [*data.sample_held_out_batches(3, 16)]
+    order = permutation(data.sampler.seed, PROBE_EPOCH, len(whole.labels))[:48]
+    assert order.tolist() != sorted(order.tolist())
+    images, labels = (torch.cat(parts) for parts in zip(*batches, strict=True))
+    assert torch.equal(images, whole.images[order])
+    assert torch.equal(labels, whole.labels[order])
+    assert [len(labels) for _, labels in batches] == [16, 16, 16]
+    other = open_datamodule(Experiment(cell(*words, "trainer.per_forward=1")))
+    for (x, y), (same_x, same_y) in zip(batches, other.sample_held_out_batches(3, 16), strict=True):
+        assert torch.equal(x, same_x)
+        assert torch.equal(y, same_y)
