@@ -24,7 +24,7 @@ from normbench.errors import BadInput, DamagedFile, one_line
 from normbench.models.backbone import OF_CLASSIFIER
 from normbench.results import CHECKPOINT, DAMAGED_CHECKPOINT, EPOCH_CHECKPOINT
 from normbench.run_files import replace_atomically
-from normbench.training.parameter_groups import list_parameters
+from normbench.training.parameter_groups import FEATURES, classifier_layers, list_parameters
 
 State = dict[str, Any]
 
@@ -96,11 +96,20 @@ def _compact(state: Any) -> Any:
     return state
 
 
+#: Entry of a parameter's state: steps that some optimizers, as lamb, count by group.
+GROUP_STEP = "step of the group"
+
+
 def collect_optimizer_state(optimizer: Optimizer, network: nn.Module) -> State:
     """Return the state that `optimizer` has for each parameter, such as momentum, by name."""
     # Not by index as in torch, which follows from the parameter groups of one recipe.
     names: dict[Any, str] = {parameter: name for name, parameter in network.named_parameters()}
-    return {names[parameter]: dict(state) for parameter, state in optimizer.state.items()}
+    collected = {names[parameter]: dict(state) for parameter, state in optimizer.state.items()}
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            if "step" in group and parameter in optimizer.state:
+                collected[names[parameter]][GROUP_STEP] = group["step"]
+    return collected
 
 
 def restore_optimizer_state(optimizer: Optimizer, network: nn.Module, by_name: State) -> None:
@@ -110,6 +119,11 @@ def restore_optimizer_state(optimizer: Optimizer, network: nn.Module, by_name: S
     state = {index: by_name[name] for index, name in enumerate(ordered) if name in by_name}
     groups = optimizer.state_dict()["param_groups"]
     optimizer.load_state_dict({"state": state, "param_groups": groups})
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            step = optimizer.state.get(parameter, {}).pop(GROUP_STEP, None)
+            if step is not None:
+                group["step"] = step
 
 
 def require_continuable(state: State, steps: int, steps_per_epoch: int) -> None:
@@ -149,33 +163,60 @@ def load_part(network: nn.Module, state: State) -> None:
     """Copy the part of `network` that `state`, of `begin_run`, names.
 
     These are its parameters of certain roles, or all its parameters and buffers; of a network of
-    another task than classification those of the backbone, if the state is a classifier's.
+    another task than classification those of the backbone, if the state is a classifier's. With
+    `features` they are all parameters and buffers but those of the classifier, the last linear
+    layer; tensors of normalizations that the state lacks, or has in another shape, stay.
 
     Raises:
         BadInput: the state has no such tensor.
     """
     names = {parameter: name for name, parameter in network.named_parameters()}
     roles, prefix = state["roles"], state["prefix"]
+    of_features = roles is not None and FEATURES in roles
+    role_of = {names[parameter]: role for parameter, role, _ in list_parameters(network)}
     chosen: dict[str, Tensor] = {
-        names[parameter]: parameter
-        for parameter, role, _ in list_parameters(network)
-        if roles is None or role in roles
+        name: parameter
+        for name, parameter in network.named_parameters()
+        if roles is None or of_features or role_of[name] in roles
     }
-    if roles is None:
+    if roles is None or of_features:
         saved = network.state_dict().keys()  # some buffers are computed anew and never saved
         chosen |= {name: each for name, each in network.named_buffers() if name in saved}
+    if of_features:
+        for name in _classifier_parameters(network):
+            del chosen[name]
     for name, tensor in chosen.items():
         if not name.startswith(prefix):
             continue
         value = state["model"].get(name.removeprefix(prefix))
-        if value is None or value.shape != tensor.shape:
-            of_roles = "" if roles is None else f" of the roles init_only=[{','.join(roles)}]"
+        fits = value is not None and value.shape == tensor.shape
+        if not fits and of_features and role_of.get(name) != "weight":
+            layer = network.get_submodule(name.rpartition(".")[0])
+            if reason := getattr(layer, "unfinished", ""):
+                raise BadInput(f"init_from: the checkpoint has no {name}; {reason}")
+            continue  # another normalizer has other parameters and statistics
+        if not fits:
+            works = "the same model"
+            if not of_features:
+                works += ", and a norm with the same parameters"
+                works += "" if roles is None else f" of the roles init_only=[{','.join(roles)}]"
             raise BadInput(
                 f"init_from: the checkpoint is of another network, without "
-                f"{name.removeprefix(prefix)} of the shape {tuple(tensor.shape)}; use the same "
-                f"model, and a norm with the same parameters{of_roles}"
+                f"{name.removeprefix(prefix)} of the shape {tuple(tensor.shape)}; use {works}"
             )
         tensor.data.copy_(value)
+
+
+def _classifier_parameters(network: nn.Module) -> list[str]:
+    layers = classifier_layers(network)
+    if not layers:
+        raise BadInput(
+            f"init_only=[{FEATURES}]: the network has no linear layer, which the classifier would "
+            "be; name roles, as init_only=[weight,gain,shift]"
+        )
+    return [
+        f"{name}.{each}" for name, layer in layers.items() for each, _ in layer.named_parameters()
+    ]
 
 
 def require_start(state: State, network: nn.Module, steps: int, steps_per_epoch: int) -> None:
@@ -291,8 +332,9 @@ def begin_run(state: State, roles: Sequence[str] | None = None, *, dense: bool =
     """Return the state from which a new run begins with what another run has trained.
 
     These are its weights, optimizer and step; measurements start over. With `roles` these are only
-    its parameters of those roles, and the new run begins at step 0. So does a run of a dense task
-    that begins with a classifier, of which it takes what its backbone has.
+    its parameters of those roles, or all but the classifier's, and the new run begins at step 0.
+    So does a run of a dense task that begins with a classifier, of which it takes what its backbone
+    has.
 
     Args:
         state: of the other run.
@@ -304,6 +346,11 @@ def begin_run(state: State, roles: Sequence[str] | None = None, *, dense: bool =
     """
     if problem := _explain_form(state, ("model", "done", "steps_per_epoch")):
         raise BadInput(f"init_from: the checkpoint is of no run: {problem}")
+    if dense and roles is not None and FEATURES in roles:
+        raise BadInput(
+            f"init_only=[{FEATURES}]: a dense task takes the backbone of a classifier by itself; "
+            "init_only=null works"
+        )
     measured = {"pending": [], "last": [], "training_seconds": 0.0, "resumed": None}
     prefix = ""
     if dense:

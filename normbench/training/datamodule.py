@@ -175,10 +175,11 @@ class DataModule(LightningDataModule):
         labels = self.splits.train.labels[mix.partners]
         return chunk._replace(mix=mix, mix_targets=(labels, mix.label_share))
 
-    def batches_after_training(self, steps: int) -> Iterator[Tensor]:
+    def batches_after_training(self, steps: int, *, joined: bool = False) -> Iterator[Tensor]:
         """Yield augmented images (N, C, H, W) of the passes of the `steps` after the training.
 
-        As in an evaluation, images are not mixed.
+        As in an evaluation, images are not mixed. With `joined`, all images of a step on
+        this device are one pass.
         """
         epoch = math.ceil(self.chunking.steps / self.sampler.steps_per_epoch)
         while steps > 0:
@@ -186,7 +187,8 @@ class DataModule(LightningDataModule):
             sizes = [batches[0].numel()] * len(batches)
             stream = self.train.stream(batches.flatten(), epoch, sizes)
             for indices, images in zip(batches, stream, strict=True):
-                yield from self._augment(images, indices[None], epoch)[0]
+                passes = self._augment(images, indices[None], epoch)[0]  # (A, N, C, H, W)
+                yield from passes.flatten(0, 1)[None] if joined else passes
             steps -= len(batches)
             epoch += 1
 
@@ -197,6 +199,17 @@ class DataModule(LightningDataModule):
         (pixels,) = self.train.stream(indices.flatten(), PROBE_EPOCH, [indices.numel()])
         augmented: Tensor = self._augment(pixels, indices, PROBE_EPOCH)
         return augmented[0, 0]
+
+    def sample_held_out_batches(self, number: int, size: int) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield images (N, C, H, W) and labels (N,) of `number` batches of `size` held-out images.
+
+        The images are shuffled, the same under every plan, and not augmented.
+        """
+        labels = self.splits.val.labels
+        order = permutation(self.sampler.seed, PROBE_EPOCH, len(labels))[: number * size]
+        batches = self.val.stream(order, None, [size] * number)
+        for indices, pixels in zip(order.split(size), batches, strict=True):
+            yield self.data.eval_input(pixels, indices), labels[indices]
 
     def _augment(self, pixels: Tensor, indices: Tensor, epoch: int) -> Tensor:
         """Augment the images of `indices` (K, A, N) without mixing them: (K, A, N, C, H, W)."""
@@ -225,7 +238,7 @@ def open_datamodule(experiment: Experiment) -> DataModule:
     return DataModule(
         data,
         splits,
-        WorkerSampler(images, cell.global_batch, plan, cell.seed),
+        WorkerSampler(images, cell.global_batch, plan, cell.seed, splits.train.labels, data.skew),
         Chunking(steps, chunk, cell.trainer.log_every),
         reg,
         device=current_rank() if plan.devices > 1 else 0,

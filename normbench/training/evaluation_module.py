@@ -15,11 +15,13 @@ from torch import Tensor, nn
 from normbench.norms.base.running import NetworkStatistics
 from normbench.norms.inference import set_example_weight
 from normbench.norms.recalibration import recalibrate
+from normbench.norms.whole_step import has_synchronized_statistics
+from normbench.norms.workers import set_workers
 from normbench.training.batches import EvaluationBatch
 from normbench.training.datamodule import DataModule
 from normbench.training.ema import MovingAverage
 from normbench.training.example_weight import AlphaCurve, lacks_statistics, statistics_steps
-from normbench.training.experiment import Experiment, set_plan
+from normbench.training.experiment import Experiment
 from normbench.training.metrics import Hits
 from normbench.training.ranks import Ranks
 
@@ -38,7 +40,9 @@ class EvaluationModule(LightningModule):
         channels_last = self.cell.trainer.channels_last
         self.format = torch.channels_last if channels_last else torch.contiguous_format
         self.model = network.to(memory_format=self.format)
-        set_plan(network, self.plan)
+        set_workers(network, self.plan.per_forward)
+        #: Batch statistics are of all passes of a step, when they are computed anew, too.
+        self.joins_passes = self.plan.accumulation > 1 and has_synchronized_statistics(network)
         self.statistics = NetworkStatistics(network)
         self.ranks = Ranks(self, self.plan.devices)
         self.ema: MovingAverage | None = None
@@ -67,7 +71,7 @@ class EvaluationModule(LightningModule):
 
     def recalibrate(self, steps: int) -> None:
         """Compute running statistics from `steps` global batches under the final weights."""
-        images = self.datamodule.batches_after_training(steps)
+        images = self.datamodule.batches_after_training(steps, joined=self.joins_passes)
         batches = (batch.to(self.device).to(self.dtype) for batch in images)
         with self.trainer.precision_plugin.forward_context(), force_eager():
             recalibrate(self.evaluated, batches, self.ranks.reduce)

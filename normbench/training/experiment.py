@@ -23,8 +23,7 @@ from normbench.models.dropout import drop_after, set_rescale
 from normbench.models.network_info import NetworkInfo
 from normbench.norms.base.layer import NormAct, Normalizer
 from normbench.norms.implementation import Implementation
-from normbench.norms.workers import set_workers
-from normbench.training.hardware import missing_compiler, uses_gpu
+from normbench.training.hardware import device_type, missing_compiler
 from normbench.training.recipe import Recipe
 from normbench.training.regularization import Regularization
 from normbench.training.tasks.task import Task
@@ -152,15 +151,40 @@ class Experiment:
         """Return how layers are computed in a training of `steps`.
 
         `trainer.impl=auto` depends on the size of the training and the kind of device, not on a
-        clock, and never chooses Triton kernels or recomputation.
+        clock, and never chooses Triton kernels.
         """
         if self.cell.trainer.impl != "auto":
             return self.cell.trainer.impl
         images = steps * self.cell.global_batch
         if images < COMPILED_IMAGES or missing_compiler(self.cell) or self.task.by_region:
             return "eager"
-        threshold = COMPILED_MACS["cuda" if uses_gpu(self.cell) else "cpu"]
+        if self.info.whole_step and self.plan.accumulation > 1:
+            return "eager"  # exact accumulation runs the network call by call
+        threshold = COMPILED_MACS[device_type(self.cell)]
         return "compile" if self.info.trained_macs * images >= threshold else "eager"
+
+    def explain_single_pass(self, info: NetworkInfo) -> str:
+        """Return why synchronized statistics need all images of a step in one pass, or "".
+
+        `info` is that of the network, which several experiments may share.
+        """
+        if not info.whole_step:
+            return ""
+        return self.single_pass_option or info.exact_accumulation_refusal
+
+    @property
+    def single_pass_option(self) -> str:
+        """Why an option allows no several passes with synchronized statistics, or ""."""
+        trainer = self.cell.trainer
+        if self.cell.precision == "16-mixed":
+            return "several passes cannot scale their loss; precision=bf16-mixed works"
+        if trainer.impl == "compile":
+            return "several passes run the network call by call; trainer.impl=eager works"
+        if trainer.cuda_graph:
+            return (
+                "a CUDA graph cannot capture copies to main memory; trainer.cuda_graph=false works"
+            )
+        return ""
 
     def network_row_fields(self, info: NetworkInfo) -> dict[str, Any]:
         """Return the fields of the row that follow from the network and its loss.
@@ -168,12 +192,17 @@ class Experiment:
         `info` is that of the network, which several experiments may share.
         """
         fields = info.row_fields()
-        independent = fields["batch_independent"] and not self.task.loss_by_worker
+        independent = fields["batch_independent"] and not self.depends_on_workers
         return {**fields, "batch_independent": independent}
 
     def is_worker_independent(self, info: NetworkInfo) -> bool:
         """Return True if the division of images among workers changes nothing, the loss neither."""
-        return info.worker_independent and not self.task.loss_by_worker
+        return info.worker_independent and not self.depends_on_workers
+
+    @property
+    def depends_on_workers(self) -> bool:
+        """True if the loss, or which images a step has, depends on the division among workers."""
+        return self.task.loss_by_worker or self.data.skew is not None
 
     def describe(self, loader: str) -> dict[str, Any]:
         """Return the fields of the row that are known without training."""
@@ -190,18 +219,3 @@ def count_readers(cell: Cell) -> int:
     # The scheduler gives each of several simultaneous runs its share; null means that a run is
     # alone on the machine.
     return own_cores() if cell.trainer.readers is None else cell.trainer.readers
-
-
-def set_plan(network: nn.Module, plan: Plan) -> None:
-    """Set how many workers share a forward pass of `network`.
-
-    Raises:
-        Impossible: synchronized statistics and a plan of several passes.
-    """
-    whole_step = any(getattr(module, "whole_step", False) for module in network.modules())
-    if plan.accumulation > 1 and whole_step:
-        raise Impossible(
-            f"{plan}: synchronized statistics need all images of an optimizer step in one forward "
-            "pass; use trainer.per_forward=null"
-        )
-    set_workers(network, plan.per_forward)

@@ -5,7 +5,7 @@ import platform
 import resource
 import shutil
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
@@ -16,6 +16,11 @@ def uses_gpu(cell: Cell) -> bool:
     """Return True if `cell` is trained on a GPU; `accelerator=auto` takes one if visible."""
     accelerator = cell.trainer.accelerator
     return accelerator == "gpu" or (accelerator == "auto" and torch.cuda.is_available())
+
+
+def device_type(cell: Cell) -> Literal["cuda", "cpu"]:
+    """Return the kind of device on which `cell` is trained."""
+    return "cuda" if uses_gpu(cell) else "cpu"
 
 
 def current_rank() -> int:

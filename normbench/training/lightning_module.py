@@ -7,6 +7,7 @@ device once. The number of steps in a chunk changes no result.
 import math
 import time
 from contextlib import nullcontext
+from functools import partial
 from typing import Any
 
 import torch
@@ -14,6 +15,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
+from normbench.errors import Impossible
 from normbench.measurements.training_probes import TrainingProbes
 from normbench.models.random_layers import random_layers, set_draws
 from normbench.norms.base.progress import scheduled_layers, set_progress
@@ -73,6 +75,11 @@ class TrainingModule(EvaluationModule):
         # After the copy of the average, which evaluations run eagerly.
         set_implementation(network, self.impl)
         self.compute_gradients: ComputeGradients = self._compute_gradients
+        if self.joins_passes:
+            # The network itself is refused by `ExactAccumulation`.
+            if reason := training.experiment.single_pass_option:
+                raise Impossible(f"several passes with synchronized statistics: {reason}")
+            self.compute_gradients = self._accumulate_exactly
         if cell.trainer.cuda_graph:
             self.compute_gradients = GraphedStep(self._compute_gradients, network)
         probe = cell.probe
@@ -104,6 +111,11 @@ class TrainingModule(EvaluationModule):
         self.optimizer: Any = self.optimizers(use_pl_optimizer=not bypass)
         self.lr_scheduler: Any = self.lr_schedulers()
         self.backpropagate = Tensor.backward if bypass else self.manual_backward
+        if self.joins_passes:
+            # It imports timm, which takes a second.
+            from normbench.models.exact_accumulation import ExactAccumulation
+
+            self.exact_accumulation = ExactAccumulation(self.model)
         self.begin_training()
 
     def begin_training(self) -> None:
@@ -168,17 +180,53 @@ class TrainingModule(EvaluationModule):
     def _run_pass(self, batch: StepBatch, pass_number: int) -> PassOutput:
         """Run forward and backward pass `pass_number` of a step, adding to the gradients."""
         x, passes = batch.images[pass_number], len(batch.images)  # (N, C, H, W)
-        if self.random_layers:
-            set_draws(self.random_layers, batch.draws(pass_number))
+        self._set_draws(batch, pass_number)
         targets = [target[pass_number] for target in batch.targets]
         output = self.task.run_training_pass(self.model, self.cast(x), targets)
-        # Passes have equally many images, so the mean of their means is the mean over all.
-        loss = self.task.loss(output, targets, self.reg, self.plan.per_forward) / passes
+        loss = self._loss(output, targets, passes)
         # Ranks exchange gradients once a step, after the last pass.
         exchange = pass_number == passes - 1 or self.plan.devices == 1
         strategy: Any = self.trainer.strategy
         with nullcontext() if exchange else strategy.block_backward_sync():
             self.backpropagate(loss)
+        return self._pass_output(output, loss, targets)
+
+    def _accumulate_exactly(self, batch: StepBatch) -> list[PassOutput]:
+        """Compute the gradients of a step whose passes share batch statistics."""
+        self.optimizer.zero_grad()
+        outputs = []
+
+        def loss(output: Any, number: int) -> Tensor:
+            targets = [target[number] for target in batch.targets]
+            share = self._loss(output, targets, len(batch.images))
+            outputs.append(self._pass_output(output, share, targets))
+            return share
+
+        strategy: Any = self.trainer.strategy
+        single_device = self.plan.devices == 1
+        with nullcontext() if single_device else strategy.block_backward_sync():
+            self.exact_accumulation.backward(
+                [self.cast(images) for images in batch.images],
+                loss,
+                before_segment=partial(self._set_draws, batch),
+            )
+        if not single_device:
+            # Ranks exchange gradients in a backward pass alone, so here is one that adds nothing.
+            zeros = [each.flatten()[:0].sum() for each in self.model.parameters()]
+            self.backpropagate(torch.stack(zeros).sum())
+        return outputs
+
+    def _set_draws(self, batch: StepBatch, pass_number: int) -> None:
+        """Announce the images of the next forward pass to layers that draw random numbers."""
+        if self.random_layers:
+            set_draws(self.random_layers, batch.draws(pass_number))
+
+    def _loss(self, output: Any, targets: list[Tensor], passes: int) -> Tensor:
+        """Return the share of a pass in the loss of its step."""
+        # Passes have equally many images, so the mean of their means is the mean over all.
+        return self.task.loss(output, targets, self.reg, self.plan.per_forward) / passes
+
+    def _pass_output(self, output: Any, loss: Tensor, targets: list[Tensor]) -> PassOutput:
         with torch.no_grad():
             score_input = self.task.score_input(output, targets[0])
         return PassOutput(loss.detach(), score_input.detach())

@@ -4,7 +4,7 @@ Modules declare the roles of their parameters in `roles`; those of convolutions 
 are built in.
 
 weight      of convolutions and linear layers
-bias        of convolutions and linear layers
+bias        of convolutions and linear layers; embeddings that a network exempts from decay
 gain        multiplies a normalized channel (also EvoNorm's v)
 shift       is added to it, or is a threshold of it (FRN's tau)
 scalar      one of a whole layer (DyT's alpha, FRN's learned eps)
@@ -24,6 +24,8 @@ from torch.optim import Optimizer
 from normbench.norms.base.layer import Role
 
 ROLES: tuple[Role, ...] = get_args(Role)
+#: In place of roles: all parameters and buffers but those of the classifier.
+FEATURES = "features"
 _BUILT_IN: dict[str, Role] = {"weight": "weight", "bias": "bias"}
 
 
@@ -55,6 +57,15 @@ def list_parameters(model: nn.Module) -> Iterator[TrainedParameter]:
             if id(parameter) not in listed:  # shared parameters belong to their first module
                 listed.add(id(parameter))
                 yield TrainedParameter(parameter, roles[name], rates.get(name, 1.0))
+
+
+def classifier_layers(model: nn.Module) -> dict[str, nn.Linear]:
+    """Return the last linear layer by its name, and others of its shape, as a second head."""
+    linear = {name: each for name, each in model.named_modules() if isinstance(each, nn.Linear)}
+    if not linear:
+        return {}
+    shape = [*linear.values()][-1].weight.shape
+    return {name: each for name, each in linear.items() if each.weight.shape == shape}
 
 
 def build_groups(
@@ -90,17 +101,3 @@ def subtract_from_gain_gradients(model: nn.Module, optimizer: Optimizer, offset:
                 gain.grad.sub_(offset)
 
     optimizer.register_step_pre_hook(before_step)
-
-
-def clip_ratio_gradients(model: nn.Module, optimizer: Optimizer, norm: float) -> None:
-    """Scale the gradients of all ratios to at most `norm` before each step of `optimizer`.
-
-    It is the norm of these gradients together (Shao et al. 2019, the authors' code).
-    """
-    ratios = [each.parameter for each in list_parameters(model) if each.role == "ratio"]
-
-    def before_step(*_: object) -> None:
-        nn.utils.clip_grad_norm_(ratios, norm)
-
-    if ratios:
-        optimizer.register_step_pre_hook(before_step)

@@ -11,6 +11,7 @@ from normbench.errors import choose_from
 from normbench.models.dropout import Fraction
 from normbench.training import parameter_groups
 from normbench.training.example_weight import Metric
+from normbench.training.gradient_clipping import clip_gradients
 from normbench.training.learning_rate import LearningRateSchedule
 
 
@@ -23,13 +24,19 @@ class Recipe(LearningRateSchedule):
         images: training images seen in total, whatever the size of the data set.
         momentum: of SGD.
         nesterov: Nesterov momentum.
-        weight_decay: factor of the parameter that is added to its gradient.
+        weight_decay: factor of the parameter that is added to its gradient; optimizers such as
+            AdamW subtract it, times the learning rate, apart from the gradient.
         decayed: roles of the parameters with weight decay
             (`normbench.training.parameter_groups`).
         gain_target: value towards which weight decay pulls gains; null is 0, as for all other
             parameters, and 1 is their initial value (Summers and Dinneen 2020, section 3.3).
         ratio_clip: largest norm of the gradient of all logits of ratios together, before weight
             decay (1 in the code of sparse switchable normalization); null: any.
+        value_clip: largest absolute value of a gradient, before weight decay; null: any.
+        norm_clip: largest norm of all gradients together, before weight decay; null: any.
+        adaptive_clip: largest norm of the gradient of a row or filter, as a fraction of its own
+            norm, in all layers but the classifier (Brock et al. 2021, eq. 3; 0.01 in NFNets); null:
+            any.
         recalibration: global batches of training images from which running statistics are computed
             after the training, under its final weights (the "batch average" of switchable
             normalization); null: they stay moving averages.
@@ -54,6 +61,9 @@ class Recipe(LearningRateSchedule):
     decayed: tuple[str, ...] = ("weight", "bias")
     gain_target: float | None = None
     ratio_clip: PositiveFloat | None = None
+    value_clip: PositiveFloat | None = None
+    norm_clip: PositiveFloat | None = None
+    adaptive_clip: PositiveFloat | None = None
     recalibration: PositiveInt | None = None
     example_weight: Metric | None = None
     ema: Fraction | None = None
@@ -94,12 +104,14 @@ class Recipe(LearningRateSchedule):
         lr = self.peak_lr(global_batch)
         groups = parameter_groups.build_groups(model, lr, self.weight_decay, self.decayed)
         optimizer = self._create_optimizer(groups, lr)
+        clip_gradients(
+            model, optimizer, value=self.value_clip, norm=self.norm_clip,
+            adaptive=self.adaptive_clip, ratios=self.ratio_clip,
+        )  # fmt: skip
         # Weight decay by itself pulls towards 0.
         if self.gain_target:
             offset = self.weight_decay * self.gain_target
             parameter_groups.subtract_from_gain_gradients(model, optimizer, offset)
-        if self.ratio_clip is not None:
-            parameter_groups.clip_ratio_gradients(model, optimizer, self.ratio_clip)
         return optimizer
 
     def _create_optimizer(self, groups: list[dict[str, Any]], lr: float) -> Optimizer:
@@ -136,3 +148,38 @@ class RMSPropRecipe(Recipe):
             groups, lr=lr, alpha=self.alpha, eps=self.eps, momentum=self.momentum
         )
         return optimizer
+
+
+@dataclass(frozen=True, kw_only=True)
+class TimmRecipe(Recipe):
+    """An optimizer of timm, under the same schedules and roles of weight decay.
+
+    Args:
+        optimizer: its name (`timm.optim.list_optimizers()`), as adamw, lamb, lion or muon.
+        momentum: its momentum, or its first beta if it has betas.
+        nesterov: Nesterov momentum, of the optimizers sgd, sgdw and sgdp.
+        betas: the betas after the first, as [0.999] of adamw; null: timm's defaults.
+    """
+
+    nesterov: bool = False
+    optimizer: str
+    betas: tuple[Fraction, ...] | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        from normbench.training import timm_optimizers  # timm takes a second to import
+
+        timm_optimizers.require(self.optimizer, self.momentum, self.nesterov, self.betas)
+        if self.gain_target:
+            raise ValueError(
+                f"gain_target={self.gain_target}: timm's optimizers may decouple weight decay from "
+                "the gradient, so a target has no effect of known size; gain_target=null works, or "
+                "a recipe of SGD"
+            )
+
+    def _create_optimizer(self, groups: list[dict[str, Any]], lr: float) -> Optimizer:
+        from normbench.training import timm_optimizers
+
+        return timm_optimizers.create(
+            self.optimizer, groups, lr, self.momentum, self.nesterov, self.betas
+        )

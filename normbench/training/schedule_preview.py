@@ -9,7 +9,7 @@ from torch import nn
 from torch.optim import SGD, Optimizer
 
 from normbench.training.parameter_groups import ROLES
-from normbench.training.recipe import Recipe, RMSPropRecipe
+from normbench.training.recipe import Recipe, RMSPropRecipe, TimmRecipe
 
 
 class ScheduleEvent(NamedTuple):
@@ -76,6 +76,9 @@ def describe_optimizer(recipe: Recipe) -> str:
     kind = "SGD"
     if isinstance(recipe, RMSPropRecipe):
         kind = f"RMSProp, decay {recipe.alpha:g}, epsilon {recipe.eps:g}"
+    elif isinstance(recipe, TimmRecipe):
+        betas = f", further betas {', '.join(map(str, recipe.betas))}" if recipe.betas else ""
+        kind = f"{recipe.optimizer} of timm{betas}"
     momentum = f"{'Nesterov ' if recipe.nesterov else ''}momentum {recipe.momentum:g}"
     decayed = ", ".join(role for role in ROLES if role in recipe.decayed)
     others = ", ".join(role for role in ROLES if role not in recipe.decayed)
@@ -87,6 +90,15 @@ def describe_options(recipe: Recipe) -> Iterator[str]:
     """Yield what the recipe sets for images and evaluations, in words."""
     if recipe.crop is not None:
         yield f"training images of {recipe.crop} x {recipe.crop} pixels"
+    if recipe.value_clip is not None:
+        yield f"gradients: each value clipped to ±{recipe.value_clip:g}"
+    if recipe.norm_clip is not None:
+        yield f"gradients: clipped together to norm {recipe.norm_clip:g}"
+    if recipe.adaptive_clip is not None:
+        yield (
+            f"gradients of rows and filters: clipped to {recipe.adaptive_clip:g} of their norms, "
+            "except in the classifier"
+        )
     if recipe.ratio_clip is not None:
         yield f"gradients of ratios: clipped together to norm {recipe.ratio_clip:g}"
     if recipe.ema is not None:

@@ -223,12 +223,16 @@ def _without_compilation(training: Training) -> Training:
 def explain_unstackable_cell(cell: Cell) -> str:
     """Return why seeds of `cell` cannot be stacked, whatever its network, or ""."""
     plan, trainer = cell.trainer.plans(cell.workers)[0], cell.trainer
-    clip = cell.recipe.options.get("ratio_clip")  # a recipe of the user's own may not have it
+    recipe = cell.recipe.options  # that of a user's own may lack some
+    clips = ("norm_clip", "adaptive_clip", "ratio_clip")
+    clip = next((f"{key}={value}" for key in clips if (value := recipe.get(key))), "")
+    optimizer = recipe.get("optimizer")
     reasons = {
         f"trainer.devices={plan.devices}": plan.devices > 1,
         f"{plan.accumulation} forward passes a step": plan.accumulation > 1,
         "precision=16-mixed": cell.precision == "16-mixed",
-        f"recipe.ratio_clip={clip}, a norm over all layers of a run": clip is not None,
+        f"recipe.{clip}, a norm of the gradients of one run": bool(clip),
+        f"recipe.optimizer={optimizer}, as several of timm's use norms of layers": bool(optimizer),
         "trainer.channels_last=true": trainer.channels_last,
         f"trainer.impl={trainer.impl}": trainer.impl not in ("auto", "eager"),
         "trainer.cuda_graph=true": trainer.cuda_graph,

@@ -94,8 +94,8 @@ def test_as_many_images_are_seen_as_the_estimate_of_the_cost_has(
     counts = {"statistics": 0, "evaluated": 0}
     read, update = DataModule.batches_after_training, Evaluation.update
 
-    def count_read(self: DataModule, steps: int) -> Iterator[Tensor]:
-        for images in read(self, steps):
+    def count_read(self: DataModule, steps: int, *, joined: bool = False) -> Iterator[Tensor]:
+        for images in read(self, steps, joined=joined):
             counts["statistics"] += len(images)
             yield images
 

@@ -36,7 +36,7 @@ NORMS = (
     "bgn", "gn_pn", "nf",
 )  # fmt: skip
 #: Normalizers and tasks: their losses are means over workers.
-DENSE = ("bn task=segment", "bn task=depth", "bn task=detect")
+DENSE = ("bn task=segment", "sync_bn task=segment", "bn task=depth", "bn task=detect")
 #: Normalizers that are compared every day, under one plan of two devices; the others are slow.
 EVERYDAY = ("bn", "batch_renorm")
 EVERYDAY_PLAN = Plan(2, 1, 2)
@@ -72,11 +72,6 @@ def cell_of(norm: str, stem_stride: int) -> Cell:
     )  # fmt: skip
 
 
-def able(norm: str, plan: Plan) -> bool:
-    """Synchronized statistics need the whole step in one pass."""
-    return plan.accumulation == 1 or norm != "sync_bn"
-
-
 def distances(mode: Mode, plan: Plan, cells: Mapping[str, Cell], folder: Path) -> Distances:
     """What the ranks of a plan have found: by normalizer and step."""
     worker_process.start_server(PRELOAD)
@@ -108,7 +103,7 @@ class Trainings:
             group = [
                 each
                 for each in (*NORMS, *(DENSE if stem_stride == 2 else ()))
-                if (each in EVERYDAY) == everyday and able(each, plan)
+                if (each in EVERYDAY) == everyday
             ]
             cells = {each: cell_of(each, stem_stride) for each in group}
             folder = self.folder / str(stem_stride)
@@ -127,7 +122,7 @@ def worst(steps: list[dict[str, float]]) -> float:
 
 
 PAIRS = slow_except(
-    [(norm, plan) for plan in PLANS[1:] for norm in (*NORMS, *DENSE) if able(norm, plan)],
+    [(norm, plan) for plan in PLANS[1:] for norm in (*NORMS, *DENSE)],
     [(norm, EVERYDAY_PLAN) for norm in EVERYDAY],
 )
 DEPENDENT = slow_except(
@@ -147,7 +142,7 @@ def test_a_step_is_the_same_under_every_plan(norm: str, plan: Plan, trainings: T
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("norm", "plan"), [(n, plan) for plan in PLANS[1:] for n in NORMS if able(n, plan)], ids=str
+    ("norm", "plan"), [(norm, plan) for plan in PLANS[1:] for norm in NORMS], ids=str
 )
 def test_free_steps_part_no_further_than_rounding_does(
     norm: str, plan: Plan, trainings: Trainings
@@ -182,9 +177,6 @@ def table(trainings: Trainings) -> Iterator[str]:
         for plan in PLANS:
             if norm in DENSE:
                 words.append(f"{worst(trainings(norm, 'restarted', plan, 2)):<23.1e}")
-                continue
-            if not able(norm, plan):
-                words.append(f"{'refused':<23}")
                 continue
             step = worst(trainings(norm, "restarted", plan, 2))
             free = trainings(norm, "free", plan, 1)[-1]["parameters"]

@@ -81,6 +81,10 @@ PAPERS: dict[str, tuple[int, dict[int, Rates]]] = {
     "nf_nyu": (NYU, {256: {0: 0.16, 1250: 0.08, None: 0}}),
     "sn_coco": (COCO, {16: tenths(0.02, 16.373, 21.831, start=0.1)}),
     "evonorm_coco": (COCO, {64: tenths(0.1, 65.502, 68.231)}),
+    "nfnet_f0": (IMAGENET, {4096: {0: 0, 5.01: 1.6, 182.5: 0.8, None: 0}, 256: {5.01: 0.1}}),
+    "convnext_tiny": (IMAGENET, {4096: {0: 0, 20.01: 4e-3, 160: 2e-3, None: 0}}),
+    "deit_small": (
+        IMAGENET, {1024: {0: 0, 5.01: 1e-3, 152.5: 5e-4, None: 0}, 512: {5.01: 5e-4}}),
 }  # fmt: skip
 #: Optimizer, momentum, Nesterov's form, weight decay, and the roles that it pulls on.
 PULLS: dict[str, tuple[str, float, bool, float, set[str]]] = {
@@ -104,11 +108,15 @@ PULLS: dict[str, tuple[str, float, bool, float, set[str]]] = {
     "nf_nyu": ("SGD", 0.9, True, 5e-5, {"weight"}),
     "sn_coco": ("SGD", 0.9, False, 1e-4, {"weight", "bias"}),
     "evonorm_coco": ("SGD", 0.9, False, 4e-5, {"weight", "bias"}),
+    "nfnet_f0": ("SGD", 0.9, True, 2e-5, {"weight"}),
+    "convnext_tiny": ("AdamW", 0.9, False, 0.05, {"weight"}),
+    "deit_small": ("AdamW", 0.9, False, 0.05, {"weight"}),
 }
 
 
 def test_every_recipe_of_a_paper_that_gives_one_is_here() -> None:
     ours = {
+        "adamw",
         "demo",
         "dense",
         "dense_depth",
@@ -165,7 +173,7 @@ def test_optimizer_and_decay_are_the_papers(name: str, norm: str) -> None:
     assert type(optimizer).__name__ == kind
     roles = {id(each.parameter): each.role for each in list_parameters(network)}
     for group in optimizer.param_groups:
-        assert group["momentum"] == momentum
+        assert group.get("momentum", group.get("betas", [None])[0]) == momentum
         assert group.get("nesterov", False) == nesterov
         roles_of_group = {roles[id(parameter)] for parameter in group["params"]}
         assert roles_of_group <= decayed if group["weight_decay"] else not roles_of_group & decayed
@@ -290,6 +298,16 @@ def test_a_level_reaches_the_network(name: str, network: str) -> None:
         steps = {round(b - a, 9) for a, b in pairwise(rates)}
         assert len(steps) == 1  # linear in depth
         assert {layer.rescale for layer in depths} == {reg.rescale}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "parameters"), [("f0", 71_489_284), ("f1", 132_634_256)])
+def test_nfnets_have_the_papers_parameters_and_drop_their_paths(name: str, parameters: int) -> None:
+    words = ("model=timm", f"model.name=dm_nfnet_{name}", "norm=nf", "data=imagenet")
+    network = Experiment(cell(*words, "recipe=nfnet_f0", "reg=nfnet_f0")).info.network
+    assert sum(each.parameter.numel() for each in list_parameters(network)) == parameters
+    rates = [each.rate for each in network.modules() if isinstance(each, StochasticDepth)]
+    assert max(rates) == 0.25
 
 
 def test_a_level_that_a_network_has_no_place_for_is_impossible() -> None:
