@@ -3,6 +3,7 @@
     signal_propagation  signal propagation plots, spp (Brock, De and Smith 2021, section 3)
     power               power decomposition and linearity (Labatie et al. 2021, eq. 5, 8 and 9)
     ratios              ratios of switchable normalization (Luo et al. 2019, section 4)
+    gradient_noise      bias and variance of the gradient with statistics of fewer images
 
 They know torch, normalizers and networks, no training; they do not change the network and draw no
 random number. `training_probes` runs them during a training, `python -m normbench.probe` on

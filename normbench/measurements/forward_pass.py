@@ -1,10 +1,7 @@
-"""Forward passes for measurements: restore the network afterwards, and trace its calls."""
+"""Forward passes for measurements: trace the calls of a network, and find its branches."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any, Literal, TypeGuard
+from typing import Any, TypeGuard
 
-import torch
 from torch import Tensor, fx, nn
 
 from normbench.errors import Impossible, one_line
@@ -12,41 +9,7 @@ from normbench.models.fx_graph import ADDITIONS, Tracer, layer
 from normbench.models.layer_types import is_activation
 from normbench.norms.base.layer import Activation, NormAct
 from normbench.norms.base.residual import Join
-from normbench.norms.batch import is_batch_norm
 from normbench.norms.frn import ThresholdedLinear
-from normbench.norms.workers import PerWorker
-
-StatisticsSource = Literal["batch", "running"]
-
-
-@contextmanager
-def measuring(network: nn.Module, statistics: StatisticsSource = "batch") -> Iterator[None]:
-    """Run `network` without gradients and dropout; restore modes, buffers and workers at the end.
-
-    Statistics are of the "batch" at hand, as one worker, as in training, or the "running" ones of
-    evaluation. Batch-independent normalizers compute the same with both.
-    """
-    modes = {module: module.training for module in network.modules()}
-    workers = {m: m.workers for m in network.modules() if isinstance(m, PerWorker)}
-    buffers = {name: buffer.clone() for name, buffer in network.named_buffers()}
-    try:
-        network.eval()
-        for module in network.modules():
-            if isinstance(module, NormAct) or is_batch_norm(module):
-                # Statistics are those of training, but dropout and stochastic depth stay off.
-                module.training = statistics == "batch"
-            if isinstance(module, PerWorker):
-                module.workers = 1
-        with torch.no_grad():
-            yield
-    finally:
-        for module, training in modes.items():
-            module.training = training
-        for per_worker, number in workers.items():
-            per_worker.workers = number
-        with torch.no_grad():
-            for name, buffer in network.named_buffers():
-                buffer.copy_(buffers[name])
 
 
 class _Tracer(Tracer):

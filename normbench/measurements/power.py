@@ -31,9 +31,10 @@ import torch
 from torch import Tensor, nn
 
 from normbench.errors import Impossible
-from normbench.measurements.forward_pass import StatisticsSource, measuring
 from normbench.models.random_net import RandomNet
-from normbench.norms.base.layer import NormAct, Normalizing, upcast
+from normbench.norms.base.layer import NormAct, Normalizing
+from normbench.norms.base.tensors import upcast
+from normbench.norms.measuring import StatisticsSource, measuring
 from normbench.records.probes import Record, group_by, network_label
 
 CURVE = ("power_p1", "power_p2", "power_p3", "power_p4")

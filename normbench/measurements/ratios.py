@@ -16,9 +16,9 @@ from statistics import fmean
 
 from torch import Tensor, nn
 
-from normbench.measurements.forward_pass import StatisticsSource
 from normbench.measurements.receptive_field import receptive_fields
 from normbench.models.mask_rcnn import MaskRcnn
+from normbench.norms.measuring import StatisticsSource
 from normbench.norms.ratios import switchable_layers
 from normbench.norms.switchable import MEMBERS
 from normbench.records.probes import Record, group_by

@@ -15,8 +15,9 @@ import torch
 from torch import Tensor, fx, nn
 from torch.nn import functional as F
 
-from normbench.measurements.forward_pass import is_map, measuring, trace
+from normbench.measurements.forward_pass import is_map, trace
 from normbench.models.fx_graph import layer
+from normbench.norms.measuring import measuring
 
 _POOLS = (nn.MaxPool2d, nn.AvgPool2d)
 _POOL_FUNCTIONS = (F.max_pool2d, F.avg_pool2d, torch.max_pool2d)

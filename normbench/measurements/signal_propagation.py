@@ -23,15 +23,14 @@ from torch import Tensor, fx, nn
 
 from normbench.errors import Impossible
 from normbench.measurements.forward_pass import (
-    StatisticsSource,
     block_output,
     branch_argument,
     is_map,
-    measuring,
     trace,
 )
 from normbench.models.fx_graph import depths
-from normbench.norms.base.layer import upcast
+from normbench.norms.base.tensors import upcast
+from normbench.norms.measuring import StatisticsSource, measuring
 from normbench.records.probes import Record, group_by, network_label
 
 CURVE = ("spp_squared_mean", "spp_variance", "spp_branch_variance")

@@ -4,6 +4,7 @@ __main__         help and entry; `options` of each kind; `request` parses the wo
 networks         networks at initialization; `trained_network` those of runs and files
 forward_pass     spp and power: kinds of `normbench.measurements`, any network
 ratios           the ratios of runs with switchable normalization
+noise            `normbench.measurements.gradient_noise` in runs, and predicted test losses
 example_weight, speed, gains
                  kinds of their own, measurement and command in one module
 claims           claims of papers about the curves of a figure

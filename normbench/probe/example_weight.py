@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from torch import Tensor, nn
 
-from normbench.measurements.forward_pass import measuring
 from normbench.norms.inference import set_example_weight
+from normbench.norms.measuring import measuring
 from normbench.norms.recalibration import recalibrate
 from normbench.probe.networks import device_of, measure_runs, use_all_cores
 from normbench.probe.output import print_table, write_results, write_run_results

@@ -34,6 +34,14 @@ def _parse_epochs(text: str) -> tuple[int, ...]:
     raise ValueError("whole numbers of at least 0, as epochs=30,60,90")
 
 
+def _parse_per_worker(text: str) -> tuple[int, ...]:
+    with suppress(ValueError):
+        numbers = tuple(map(int, text.split(",")))
+        if min(numbers) > 0 and not any(max(numbers) % number for number in numbers):
+            return tuple(sorted({*numbers}))
+    raise ValueError("whole numbers above 0 that divide the largest of them, as per_worker=2,8,32")
+
+
 def _parse_stem(text: str) -> str:
     return require_file_name("name", text)
 
@@ -132,6 +140,25 @@ class ExampleWeightOptions(TrainedNetworkOptions):
 
 
 @dataclass(frozen=True)
+class NoiseOptions(TrainedNetworkOptions):
+    """Held-out loss and gradient of a run with other numbers of images per worker, and a predicted
+    test loss of runs that are trained with them. Needs ckpt=."""
+
+    per_worker: tuple[int, ...] = option(
+        (),
+        "numbers of images that share statistics; each divides the largest (2, 4 ... 128, if twice "
+        "as many are held out)",
+        "N,N,...",
+        _parse_per_worker,
+    )
+    images: int = option(2048, "largest number of held-out images")
+    compare: Path | None = option(
+        None,
+        "folder of runs or of a study whose test losses are shown beside the prediction (runs=)",
+    )
+
+
+@dataclass(frozen=True)
 class SpeedOptions(ProbeOptions):
     """Steps per second and memory of normalizers, compared with bn. Folded: as deployed, with what
     is constant folded into convolutions."""
@@ -157,6 +184,7 @@ KINDS: dict[str, type[ProbeOptions]] = {
     "ratios": RatiosOptions,
     "hard_ratios": HardRatiosOptions,
     "example_weight": ExampleWeightOptions,
+    "noise": NoiseOptions,
     "speed": SpeedOptions,
     "gains": GainsOptions,
 }

@@ -229,7 +229,7 @@ def _timed_network(network: ProbedNetwork, images: Tensor) -> TimedNetwork:
     if impl == "compile" or cell.precision == "16-mixed" or cell.trainer.cuda_graph:
         raise BadInput(
             f"trainer.impl={impl} precision={cell.precision} trainer.cuda_graph={graphs}: speeds "
-            "are of eager, lean or triton networks, in 32-true, 64-true or bf16-mixed"
+            "are of eager or triton networks, in 32-true, 64-true or bf16-mixed"
         )
     require_compiler(cell)
     channels_last = cell.trainer.channels_last
@@ -298,7 +298,7 @@ def _device_name(device: torch.device) -> str:
 
 def _architecture(cell: Cell) -> str:
     """Return a key of all that a network and its bn have in common."""
-    # The trainer is part of the key, so a lean network is compared with a lean bn.
+    # The trainer is part of the key, so networks are compared with bn on the same hardware.
     task = cell.task.identity
     return repr((cell.model.identity, task, cell.precision, cell.trainer, cell.seed))
 

@@ -6,11 +6,12 @@ from statistics import fmean
 from normbench.report.statistics import signed, welch_contrast
 from normbench.report.table import DAGGER, DOUBLE_DAGGER, Table
 from normbench.report.table_spec import TableSpec
+from normbench.report.tuning import tuning_notes
 
 
 def footnotes(table: Table) -> list[str]:
     """Return the footnotes of `table`, the most important first."""
-    notes = [_metric(table), *_paper(table)]
+    notes = [_metric(table), *_paper(table), *table.spec.notes]
     statuses = {row.status for row in table.runs}
     if "diverged" in statuses:
         notes.append(
@@ -37,6 +38,7 @@ def footnotes(table: Table) -> list[str]:
         notes.append(f"{older} runs with older values of options are left out.")
     if groups := groups_in_use(table):
         notes.append(f"Group counts in the layers of this network: {groups}.")
+    notes += tuning_notes(table)
     notes += example_weighing(table)
     if options := sorted({value for row in table.runs for value in row.unverified}):
         notes.append(
@@ -72,7 +74,6 @@ def _paper(table: Table) -> Iterator[str]:
         yield f"{source}; after each, our number minus the paper's."
     if any(number.unverified for number in spec.published.values()):
         yield "?: we could not verify this number in the text of the paper."
-    yield from spec.notes
 
 
 def _runs_behind(spec: TableSpec) -> str:

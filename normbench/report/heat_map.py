@@ -25,7 +25,8 @@ from normbench.report.statistics import signed
 from normbench.report.table import DAGGER, WORDS, Entry, Table
 from normbench.report.titles import setting_title
 
-WORST = 10.0  # points below the best at which colours end
+WORST = 10.0  # points below the best that a field without a result counts as
+_DARKEST_GAP = 5.0  # points below the best at which colours end
 _COLOURS = "YlOrRd"  # pale for the best; distinct for colour-blind readers, and in grey
 _DARKEST = 0.6  # of the scale of colours, so that black can be read on it
 _FAILED = "#d9d9d9"
@@ -48,18 +49,18 @@ def draw_map(table: Table) -> Figure:
     label = table.spec.metric.label
     framed = [each for column in columns for each in (*column.good, *column.unsure)]
     failures = {_short(failure) for column in columns for failure in column.failed.values()}
+    grey = f"; grey counts as {WORST:.0f} points" if failures else ""
     _explain(
         figure,
         {
             f"bold: {label} of the best of a column; others: points below it": True,
             "framed: not significantly below the best": True,
-            "dashed: not either, but its seeds differ far more": any(
-                each.unstable for each in framed
-            ),
+            "dashed: undecided, as its seeds vary far more": any(each.unstable for each in framed),
             "dotted: one seed, which tells nothing": any(column.unsure for column in columns),
             f"{DAGGER} does not depend on images per worker": bool(single),
             f"{_NOT_POSSIBLE}: cannot work": _NOT_POSSIBLE in failures,
             "grey: runs without a result (div.: diverged)": bool(failures - {_NOT_POSSIBLE}),
+            f"rows: by their mean distance from the best{grey}": True,
         },
     )
     return figure
@@ -173,7 +174,7 @@ def _draw_mean(
     """Draw a field: of the best its mean, of another one its distance from the best."""
     gap = round(best - mean, 1)
     text = f"{best:.1f}" if is_best else signed(-gap, 1) if gap else "0.0"
-    colour = mpl.colormaps[_COLOURS](_DARKEST * min(1.0, (best - mean) / WORST))
+    colour = mpl.colormaps[_COLOURS](_DARKEST * min(1.0, (best - mean) / _DARKEST_GAP))
     weight = "bold" if is_best else "normal"
     _draw_field(axes, x, y, text, weight=weight, facecolor=colour, **frame)
 

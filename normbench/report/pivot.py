@@ -13,6 +13,7 @@ from normbench.records.json_fields import flatten
 from normbench.report.metrics import METRICS, metric_of_task
 from normbench.report.table import Entry, Table, option_key, words
 from normbench.report.table_spec import FULL, Header, Label, Position, TableSpec, fits
+from normbench.report.tuning import Runs, choose_value, is_tuned, option_of
 from normbench.results import Row, row_order
 
 
@@ -47,7 +48,9 @@ def tables(
     """
     groups = _group_rows(rows)
     pivoted = {
-        spec.name: [*_listed_tables(spec, _select(spec, groups))] for spec in specs if not spec.axes
+        spec.name: [*_with_choice(spec, _listed_tables(spec, _select(spec, groups)))]
+        for spec in specs
+        if not spec.axes
     }
     elsewhere = {
         row.id
@@ -55,21 +58,32 @@ def tables(
         if not spec.axes and not spec.paper
         for table in pivoted[spec.name]
         if not table.sparse
-        for row in table.runs
+        for entry in table.entries
+        for row in (*entry.runs, *entry.tried)
     }
     for spec in specs:
         if spec.axes:
             chosen = [group for group in _select(spec, groups) if group.row.id not in elsewhere]
-            pivoted[spec.name] = [*_tables_of_axes(spec, chosen)]
+            pivoted[spec.name] = [*_with_choice(spec, _tables_of_axes(spec, chosen))]
     shown: list[Table] = []
     for spec in specs:
         of_spec = pivoted[spec.name]
         if touched is not None:
-            of_spec = [table for table in of_spec if any(row.id in touched for row in table.runs)]
+            of_spec = [table for table in of_spec if _has_run(table, touched)]
         if not of_spec and empty and spec.paper:
             of_spec = [_fill(spec, {}, [], FULL, {})]
         shown += of_spec
     return [replace(table, root=root) for table in shown]
+
+
+def _with_choice(spec: TableSpec, made: Iterable[Table]) -> Iterator[Table]:
+    """Yield the tables; of tuned ones those with an entry that has runs with several values."""
+    yield from (table for table in made if not spec.tune or is_tuned(table))
+
+
+def _has_run(table: Table, ids: Collection[str]) -> bool:
+    rows = (row for entry in table.entries for row in (*entry.runs, *entry.tried))
+    return any(row.id in ids for row in rows)
 
 
 def _group_rows(rows: Iterable[Row]) -> list[RunGroup]:
@@ -78,14 +92,14 @@ def _group_rows(rows: Iterable[Row]) -> list[RunGroup]:
     for row in rows:
         if row.kind == "run":
             # The text of the configuration is its key: it has lists and mappings.
-            key = " ".join(_typed_options(row)), _hardware(row), repr(_scientific_options(row))
+            key = " ".join(_typed_options(row)), _hardware(row), repr(scientific_options(row))
             groups[key].append(row)
     return [
-        RunGroup(members, flatten(_scientific_options(members[0]))) for members in groups.values()
+        RunGroup(members, flatten(scientific_options(members[0]))) for members in groups.values()
     ]
 
 
-def _scientific_options(row: Row) -> dict[str, Any]:
+def scientific_options(row: Row) -> dict[str, Any]:
     """Return the configuration of a row without its seed.
 
     Of a run that begins with a described one, whose id is that of its seed, it has the description
@@ -132,12 +146,19 @@ def _select(spec: TableSpec, groups: Sequence[RunGroup]) -> list[RunGroup]:
 def _by_setting(
     spec: TableSpec, groups: Iterable[RunGroup]
 ) -> list[tuple[dict[str, Any], list[str], list[RunGroup]]]:
-    """Return the settings of `groups`, the options that distinguish each, and its groups."""
+    """Return the settings of `groups`, the options that distinguish each, and its groups.
+
+    Of otherwise equal settings, the one without regularization is first.
+    """
     members: dict[str, tuple[dict[str, Any], list[RunGroup]]] = {}
     for group in groups:
         setting = _setting(spec, group)
         # As text: values may be lists, which are no keys.
-        members.setdefault(str(sorted(setting.items())), (setting, []))[1].append(group)
+        described = {
+            key: "" if (key, value) == ("reg", "none") else value
+            for key, value in sorted(setting.items())
+        }
+        members.setdefault(str(described), (setting, []))[1].append(group)
     settings = [members[key] for key in sorted(members)]
     settings_by_words: dict[str, list[dict[str, Any]]] = defaultdict(list)
     for setting, _ in settings:
@@ -164,15 +185,21 @@ def _setting(spec: TableSpec, group: RunGroup) -> dict[str, Any]:
     setting = {
         key: value
         for key, value in group.options.items()
-        if key not in spec.keys and (key.partition(".")[0] not in on_axes or key in spec.setting)
+        if key not in (*spec.keys, spec.tune)
+        and (key.partition(".")[0] not in on_axes or key in spec.setting)
     }
     if spec.metric.hardware:
         setting["devices"] = _hardware(row)
     if spec.axes:  # the labels of rows and columns have the words typed for them
-        typed = _typed(row, lambda key: key.partition(".")[0] not in spec.groups)
+        typed = _typed(
+            row, lambda key: key.partition(".")[0] not in spec.groups and key != spec.tune
+        )
     else:
         typed = _typed(
-            row, lambda key: key not in spec.keys and not (started and key.startswith("start."))
+            row,
+            lambda key: (
+                key not in (*spec.keys, spec.tune) and not (started and key.startswith("start."))
+            ),
         )
     return {**setting, "options": typed}
 
@@ -309,7 +336,7 @@ def _fill(
 
 
 def _entry(spec: TableSpec, row: Header, column: Header, groups: Sequence[RunGroup]) -> Entry:
-    """Return an entry of the latest variant of its runs, if a yaml was changed between them."""
+    """Return an entry: of the tuned value, or of the latest variant if a yaml was changed."""
     variants: dict[str, list[RunGroup]] = defaultdict(list)
     for group in groups:
         variants[_variant(group)].append(group)
@@ -317,10 +344,23 @@ def _entry(spec: TableSpec, row: Header, column: Header, groups: Sequence[RunGro
         tuple(sorted((row for group in variant for row in group.rows), key=row_order))
         for variant in variants.values()
     ]
-    latest = max(candidates, key=lambda rows: max(row.finished for row in rows), default=())
     published = spec.published.get((row.label, column.label))
+    if spec.tune:
+        by_value: dict[str, list[Runs]] = defaultdict(list)
+        for rows in candidates:
+            by_value[str(option_of(rows[0], spec.tune))].append(rows)
+        values = [_latest(variants) for variants in by_value.values()]
+        tried = tuple(row for rows in values for row in rows)
+        metric, older = spec.metric_of(row, column), sum(map(len, candidates)) - len(tried)
+        chosen = choose_value(values)
+        return Entry(chosen, metric, spec.statistic, published, older, tried=tried)
+    latest = _latest(candidates)
     older = sum(map(len, candidates)) - len(latest)
     return Entry(latest, spec.metric_of(row, column), spec.statistic, published, older)
+
+
+def _latest(variants: Sequence[Runs]) -> Runs:
+    return max(variants, key=lambda rows: max(row.finished for row in rows), default=())
 
 
 def _variant(group: RunGroup) -> str:

@@ -314,6 +314,41 @@ def _gains(records: Sequence[Record]) -> Figure:
     return figure
 
 
+def _noise(records: Sequence[Record]) -> Figure:
+    """Draw loss, bias and variance of the gradient over the images per worker, by network.
+
+    Of the last epoch, means over seeds; dots in the last panel are finished runs.
+    """
+    figure, ((*panels,),) = _panels(1, 4)
+    titles = ("loss of the network as trained", "bias of the gradient", "variance of the gradient",
+              "test loss: predicted, dots measured")  # fmt: skip
+    networks = [each for each in records if each["layer"] == "all"]
+    has_bias = False
+    for place, (network, of_network) in enumerate(group_by(networks, "network").items()):
+        sizes = group_by(last_epoch(of_network, "seed"), "per_worker")
+        x = [*sizes]
+        for axes, key in zip(panels, ("loss", "bias", "variance", "predicted"), strict=True):
+            y = [fmean(_numbers(of, key)) for of in sizes.values()]
+            if key == "bias":  # none with the most images, and by chance below 0
+                y = [value if value > 0 else float("nan") for value in y]
+                has_bias = has_bias or any(value > 0 for value in y)
+            axes.plot(x, y, label=str(network), linewidth=1, **_line_style(place))
+        measured = [_numbers(of, "measured")[0] for of in sizes.values()]
+        panels[-1].plot(x, measured, ".", color=_line_style(place)["color"])
+    for axes, title in zip(panels, titles, strict=True):
+        axes.set_xscale("log", base=2)
+        axes.set(title=title, xlabel="images that share statistics")
+        axes.set_xticks(
+            [*group_by(networks, "per_worker")], map(str, group_by(networks, "per_worker"))
+        )
+        axes.grid(alpha=0.3)
+    if has_bias:
+        use_log_scale(panels[1])
+    _start_at_zero(panels[2], panels[2].get_ylim()[1])
+    _legend(figure, panels[0])
+    return figure
+
+
 def _ratios_apart(records: Sequence[Record]) -> Figure:
     """Draw the divergence of the ratios of two networks (Luo et al. 2019, figure 5)."""
     networks = group_by(records, "network")
@@ -336,6 +371,7 @@ DRAW: Mapping[str, Callable[[Sequence[Record]], Figure]] = {
     "ratios_apart": _ratios_apart,
     "hard_ratios": _hard_ratios,
     "example_weight": _example_weight,
+    "noise": _noise,
     "speed": _speed,
     "gains": _gains,
 }

@@ -38,6 +38,7 @@ class Entry:
     statistic: str = "mean"
     published: PublishedNumber | None = None
     older: int = 0  # runs left out because a default has changed since
+    tried: tuple[Row, ...] = ()  # of all values of a tuned option, `runs` among them
     differences: Mapping[int, float] | None = None
     sources: tuple["Entry", ...] = ()
     among: int = 1

@@ -103,8 +103,9 @@ class TableSpec:
     the ending _small those of small networks. `sizes` are the metrics on the x-axes of the figure
     over sizes. `over` says what the numbers are by which columns are labelled, as "learning rate",
     which is the x-axis of a figure of a table whose columns do not differ in images per worker.
-    `deviations` is the table of the paper that prints standard deviations of such runs, if it is
-    another one.
+    `tune` is an option whose value each entry chooses on held-out images
+    (`normbench.report.tuning`). `deviations` is the table of the paper that prints standard
+    deviations of such runs, if it is another one.
     """
 
     name: str
@@ -126,6 +127,7 @@ class TableSpec:
     sizes: tuple[str, str] = ("params_m", "macs_g")
     over: str = ""
     deviations: str | None = None
+    tune: str = ""
 
     @property
     def source(self) -> str:
@@ -178,7 +180,7 @@ _TYPES: Types = {
     "title": str, "metric": str, "label": str, "decimals": int, "paper": str, "place": str,
     "sweep": (str, type(None)), "statistic": str, "seeds": (int, str, type(None)), "where": dict,
     "setting": dict, "published": dict, "notes": list, "sizes": list,
-    "over": str, "deviations": str,
+    "over": str, "deviations": str, "tune": str,
 }  # fmt: skip
 _OPTIONAL = {"label", *TableSpec.__dataclass_fields__} - {"name", "axes", *_REQUIRED}
 
@@ -206,7 +208,10 @@ def spec(name: str, raw: Mapping[str, Any]) -> TableSpec:
     """
     try:
         table = _table(name, raw)
-        for key in sorted({*table.keys, *table.where, *table.setting}):
+        if table.tune and "." not in table.tune:
+            raise ValueError(f"tune={table.tune} is no option within a group, as recipe.lr")
+        tuned = [table.tune] if table.tune else []
+        for key in sorted({*table.keys, *table.where, *table.setting, *tuned}):
             if key.partition(".")[0] not in OPTIONS:
                 raise ValueError(f"{key} is no option of a run; {choose_from(key, OPTIONS)}")
     except INVALID as error:

@@ -65,7 +65,7 @@ REFUSED: list[tuple[list[str], str]] = [
     (["example_weight", "ckpt=all", "alphas=0,2"], "alphas=0,2: weights from 0 to 1"),
     (["speed", "mode=both"], "mode=both"),
     (["speed", "image=64"], "image=64 is unknown to speed; known: mode, name, repeats, reports"),
-    (["speed", "trainer.impl=compile"], "speeds are of eager, lean or triton networks"),
+    (["speed", "trainer.impl=compile"], "speeds are of eager or triton networks"),
     (
         ["power", "norm=bn", "model=resnet8", "images=1", "input=normal", "image=8"],
         "bn is n/a: ",

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from normbench.measurements.ratios import divergence
+from normbench.probe.noise import SHARE
 from normbench.probe.trained_network import find_run
 from normbench.records.probes import group_by, read_records
 from normbench.results import read as read_rows
@@ -48,6 +49,72 @@ def test_example_weight_of_runs(
         assert read_records(folder / "example_weight.csv") == own
     report = report_page()
     assert "Weight alpha of an image in its own statistics" in report
+
+
+@pytest.mark.slow
+def test_noise_of_runs(probe_command: Probe, command: Command) -> None:
+    """Predictions begin at the run's own test loss; measured are those of finished runs."""
+    words = (*KEPT, "checkpoint.epochs=[1]")
+    assert command("-m", "norm=bn", "batch=2,8", "seed=0,1", *words).code == 0
+    assert command("norm=bn", "batch=2", "recipe.lr=0.01", *words, "checkpoint=last").code == 0
+    assert command("norm=gn", "batch=2", *words).code == 0
+    rows = {row.id: row for row in read_rows("runs")}
+    probed = [id_ for id_, row in rows.items() if "recipe.lr" not in row.options]
+    found = probe_command("noise", f"ckpt={','.join(probed)}", "per_worker=2,8,4")
+    assert found.code == 0, found.err
+    networks = [each for each in lines("noise") if each["layer"] == "all"]
+    assert len(networks) == 5 * 2 * 3  # runs, epochs, numbers of images
+    biases = [each["bias"] for each in networks]
+    assert all(
+        (bias == 0) == (each["per_worker"] == 8 or each["network"].startswith("gn"))
+        for bias, each in zip(biases, networks, strict=True)
+    )
+    for id_, of_run in group_by(networks, "run").items():
+        first, last = group_by(of_run, "epoch").values()
+        assert all(each["predicted"] is None for each in first)
+        by_number = {each["per_worker"]: each for each in last}
+        row = rows[id_]
+        assert row.test_loss is not None
+        for n, each in by_number.items():
+            rise = each["loss"] - by_number[row.batch]["loss"]
+            assert each["predicted"] == pytest.approx(row.test_loss + SHARE * rise, rel=1e-6)
+            alike = [rows[i] for i in probed if rows[i].norm == row.norm and rows[i].batch == n]
+            losses = [other.test_loss or 0.0 for other in alike]
+            assert each["runs"] == len(losses)
+            assert each["measured"] == (pytest.approx(fmean(losses)) if losses else None)
+    assert found.out.count("From 8 to 2 images per worker the test loss rises by") == 2
+    assert Path("runs/reports/probes/noise.png").exists()
+    # The test loss of the run is not that of its first epoch.
+    assert probe_command("noise", f"ckpt={probed[0]}@1", "per_worker=2,8", "name=first").code == 0
+    assert all(each["predicted"] is None for each in lines("first"))
+    # Without one that differs in its workers alone there is nothing to compare with.
+    assert command("norm=bn", "batch=4", *KEPT, "seed=7", "runs=alone").code == 0
+    found = probe_command("noise", "ckpt=all", "runs=alone", "per_worker=4,8", "reports=here")
+    assert "Fewer than two columns have finished runs" in found.out
+    found = probe_command(
+        "noise", "ckpt=all", "runs=alone", "per_worker=2,4,8", "reports=here", "compare=runs"
+    )
+    assert "From 8 to 2 images per worker the test loss rises by" in found.out
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("per_worker=2,256",), "it needs 2 batches of 256 held-out images"),
+        (
+            ("per_worker=2,3",),
+            "per_worker=2,3: whole numbers above 0 that divide the largest of them",
+        ),
+    ],
+)
+def test_noise_refuses(
+    words: tuple[str, ...], message: str, probe_command: Probe, command: Command
+) -> None:
+    assert command("norm=bn", "batch=4", *KEPT, "recipe.images=256").code == 0
+    found = probe_command("noise", "ckpt=all", *words)
+    assert found.code == 2
+    assert message in found.err
 
 
 @pytest.mark.slow

@@ -80,6 +80,12 @@ def test_runs_of_another_setting_are_another_table(change: dict[str, Any]) -> No
     )
 
 
+def test_the_setting_without_regularization_is_first() -> None:
+    rows = [run("bn", 4, 0, 50.0, reg=reg) for reg in ("mixup", "none", "extra")]
+    regs = [table.setting.get("reg", "none") for table in batch_size_tables(rows)]
+    assert regs == ["none", "extra", "mixup"]
+
+
 @pytest.mark.parametrize(
     ("held", "follows"), [("workers", "global_batch"), ("global_batch", "workers")]
 )
