@@ -1,8 +1,9 @@
-"""Write docs/reference/ from docstrings, conf/ and reports/bench/.
+"""Write docs/reference/ from docstrings, conf/, sweeps/, reports/bench/ and a study.
 
     python docs/build.py             # all pages but coverage.md
     python docs/build.py readme      # table and recommendation of the README, from its study
-    python docs/build.py coverage    # coverage.md: every normalizer in 24 networks of timm; minutes
+    python docs/build.py coverage    # coverage.md: every normalizer in 42 networks of timm; this
+                                     # takes a quarter of an hour
 
 Parameter counts on the pages are measured on the layers and networks themselves.
 """
@@ -15,7 +16,9 @@ from collections.abc import Callable, Sequence
 from importlib import import_module
 from pathlib import Path
 
+from markdown_table import markdown_table
 from performance_tables import performance
+from small_sweeps import small_sweeps
 
 from normbench import catalog, norms, results
 from normbench.config.build import build, options
@@ -34,7 +37,7 @@ REFERENCE = ROOT / "docs" / "reference"
 #: Modules on the normalizers' page that are no family of layers.
 BESIDE_LAYERS = (
     "base.standardized_conv", "base.residual", "base.activations",
-    "inference", "recalibration", "ratios",
+    "channels_last", "inference", "recalibration", "ratios",
 )  # fmt: skip
 #: Modules on the page of data sets that are no data set; some import what need not be installed.
 BESIDE_DATA_SETS = (
@@ -49,7 +52,11 @@ COVERED = [
     "efficientnet_b2", "mnasnet_100", "inception_v3", "densenet121", "regnety_004", "resnet18",
     "skresnet18", "dla34", "mobilenetv3_small_100", "convnext_atto", "vgg11_bn", "xception41",
     "hrnet_w18_small", "res2net50_26w_4s", "ghostnet_100", "tf_efficientnet_b0", "repvgg_a0",
-    "dpn68", "cspresnet50",
+    "dpn68", "cspresnet50", "convnext_tiny", "vit_tiny_patch16_224", "deit_tiny_patch16_224",
+    "swin_tiny_patch4_window7_224", "beit_base_patch16_224", "eva02_tiny_patch14_224",
+    "mixer_s32_224", "poolformer_s12", "caformer_s18", "maxvit_tiny_rw_224", "coatnet_nano_rw_224",
+    "efficientformer_l1", "edgenext_xx_small", "pvt_v2_b0", "fastvit_t8", "xcit_nano_12_p16_224",
+    "levit_128s", "mobilevit_s",
 ]  # fmt: skip
 WIDEST = 8  # options in which yamls of one class differ and that still fit one table
 
@@ -84,7 +91,7 @@ def architectures() -> str:
         _written_from("normbench/models", "conf/model"),
         "`python -m normbench.catalog models NAME norm=...` prints which layers of a network a "
         "normalizer replaces; [coverage.md](coverage.md) lists that for networks of timm.",
-        _table(["model", "", "parameters"], rows),
+        markdown_table(["model", "", "parameters"], rows),
         _family("normbench.models.swap", "model"),
         *(_family(module, "model", families[module]) for module in sorted(families)),
         *(_family(f"normbench.models.{name}", "model") for name in ("blocks", "dropout")),
@@ -127,7 +134,7 @@ def recipes() -> str:
         "[conf/reg](../../conf/reg) and the classes that they name. A value that no source gives "
         "is marked `unverified` here, in the row of a run and below the tables.",
         "Peak learning rate by global batch:",
-        _table(["recipe", *map(str, GLOBAL_BATCHES)], rows),
+        markdown_table(["recipe", *map(str, GLOBAL_BATCHES)], rows),
         "`python -m normbench.catalog recipes NAME global_batch=256` prints the schedule step by "
         "step.",
         _family("normbench.training.recipe", "recipe", list(every)),
@@ -137,7 +144,7 @@ def recipes() -> str:
 
 
 def coverage() -> str:
-    """Return docs/reference/coverage.md, by a forward pass of every normalizer in 24 networks."""
+    """Return docs/reference/coverage.md, by a forward pass of every normalizer in 42 networks."""
     reasons: list[str] = []
     rows = [coverage_row(name, reasons) for name in COVERED]
     head = [
@@ -149,10 +156,11 @@ def coverage() -> str:
         f"How many layers of a network of timm each of the {len(catalog.normalizers())} "
         "normalizers replaces: pairs of normalization and activation, normalizations and "
         "activations that stand alone. `n/a` names the normalizers that do not fit the network, "
-        "with the number of the reason below. No normalization of timm's is left in any of them. "
+        "with the number of the reason below. In all other pairs no normalization of timm's is "
+        "left. "
         "Written by `python docs/build.py coverage`, by a forward pass of every pair at 224x224 in "
         "training mode.",
-        _table(head, rows),
+        markdown_table(head, rows),
         "\n".join(f"{number}. {reason}" for number, reason in enumerate(reasons, 1)),
     )
 
@@ -173,6 +181,9 @@ def coverage_row(name: str, reasons: list[str]) -> list[str]:
             if str(error) not in reasons:
                 reasons.append(str(error))
             refused.setdefault(reasons.index(str(error)) + 1, []).append(norm)
+    if not counts:
+        numbers = ", ".join(str(number) for number in refused)
+        return [name, *["n/a"] * 5, f"all ({numbers})"]
     kinds = {(each.pairs, each.alone, each.activations, each.convs) for each in counts.values()}
     assert len(kinds) == 1, f"{name}: normalizers replace different layers: {counts}"
     assert not any(each.left for each in counts.values()), f"{name}: something is left: {counts}"
@@ -210,16 +221,20 @@ def _peak_rates(recipe: Recipe) -> list[str]:
 
 
 def _normalizer_table(norms_by_name: dict[str, Normalizer]) -> str:
-    head = ["norm", "", "parameters per channel", "batch-independent", "convolutions", "residual"]
+    head = [
+        "norm", "", "parameters per channel", "batch-independent", "batch-invariant",
+        "convolutions", "residual",
+    ]  # fmt: skip
     rows = [
         [
             f"[{name}](#{name})", headline(CONF / "norm" / f"{name}.yaml"),
             catalog.count_parameters(norm), "yes" if norm.batch_independent else "no",
+            "yes" if norm.batch_invariant else "no",
             str(norm.conv or "-"), str(norm.residual),
         ]
         for name, norm in norms_by_name.items()
     ]  # fmt: skip
-    return _table(head, rows)
+    return markdown_table(head, rows)
 
 
 def _family(module: str, group: str, members: Sequence[str] = ()) -> str:
@@ -257,10 +272,10 @@ def _options(group: str, target: str, members: Sequence[str]) -> str:
     for key in keys:
         value = "see below" if key in different else values[members[0]][key]
         rows.append([f"`{key}`", value.replace("|", "\\|"), meanings[key].replace("|", "\\|")])
-    parts = [_table([f"option of `{group}`", "value", ""], rows)] if rows else []
+    parts = [markdown_table([f"option of `{group}`", "value", ""], rows)] if rows else []
     if 0 < len(different) <= WIDEST:
         lines = [[name, *(values[name].get(key, "") for key in different)] for name in members]
-        parts.append(_table([group, *(f"`{key}`" for key in different)], lines))
+        parts.append(markdown_table([group, *(f"`{key}`" for key in different)], lines))
     for name in members:
         parts += [f"### {name}", comment(CONF / group / f"{name}.yaml")]
         if len(different) > WIDEST:
@@ -303,13 +318,8 @@ def _markdown(doc: str) -> str:
     return re.sub(r"(?<!\n)\n(    )", r"\n\1", doc.strip())
 
 
-def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    lines = [head, [":--"] * len(head), *rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
-
-
 PAGES: list[Callable[[], str]] = [
-    normalizers, architectures, data, tasks, recipes, performance,
+    normalizers, architectures, data, tasks, recipes, performance, small_sweeps,
 ]  # fmt: skip
 
 

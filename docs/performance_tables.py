@@ -3,6 +3,8 @@
 import csv
 from collections.abc import Sequence
 
+from markdown_table import markdown_table
+
 from normbench.bench.layers import IMPLS
 from normbench.config.files import ROOT
 
@@ -20,7 +22,7 @@ turn. Ratios are medians, with quartiles in brackets. They differ from machine t
 _LAYERS = """\
 ## Layers
 
-`eager`, `lean` and `compile`: processor time of a forward and a backward pass of a layer with its
+`eager` and `compile`: processor time of a forward and a backward pass of a layer with its
 activation, divided by that of torch's `F.batch_norm` and `relu`. The names are values of
 `trainer.impl`; layers of torch and timm are eager.
 
@@ -113,8 +115,9 @@ def _table_of_layers(lines: Sequence[Line]) -> str:
         rows.append([name, *(ratio for ratio, _ in entries), *(kept for _, kept in entries)])
     ours = {f"{name} {impl}" for name in names for impl in IMPLS}
     others = ((name, *cell) for name, cell in cells.items() if name not in ours)
-    rows += [[name, ratio, "", "", kept, "", ""] for name, ratio, kept in others]
-    return _markdown(head, rows)
+    unmeasured = [""] * (len(IMPLS) - 1)
+    rows += [[name, ratio, *unmeasured, kept, *unmeasured] for name, ratio, kept in others]
+    return markdown_table(head, rows, len(head) - 1) + "\n"
 
 
 def _table_of_steps(lines: Sequence[Line]) -> str:
@@ -124,14 +127,15 @@ def _table_of_steps(lines: Sequence[Line]) -> str:
         for line in lines
     ]  # fmt: skip
     head = ["network", "loop", "ratio", "microseconds a step", "more than the loop"]
-    return _markdown(head, rows)
+    return markdown_table(head, rows, len(head) - 1) + "\n"
 
 
 def _table(lines: Sequence[Line]) -> str:
     """Return a table: the columns that identify a line, the ratio, and the measured number."""
     *words, _, _, _, unit = [key for key in lines[0] if key not in MACHINE]
     rows = [[*(line[word] for word in words), _ratio(line), _number(line[unit])] for line in lines]
-    return _markdown([*words, "ratio", unit.replace("_", " ")], rows)
+    head = [*words, "ratio", unit.replace("_", " ")]
+    return markdown_table(head, rows, len(head) - 1) + "\n"
 
 
 def _number(text: str) -> str:
@@ -143,11 +147,6 @@ def _number(text: str) -> str:
 def _ratio(line: Line) -> str:
     ratio, lower, upper = (f"{float(line[key]):.2f}" for key in ("ratio", "lower", "upper"))
     return f"{ratio} [{lower}, {upper}]"
-
-
-def _markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    lines = [head, [":--", *("--:" for _ in head[1:])], *rows]
-    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
 def _where(lines: Sequence[Line]) -> str:

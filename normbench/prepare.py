@@ -66,8 +66,8 @@ def _prepare(cell: Cell, readers: int) -> None:
     data: Dataset = build("data", cell.data.options)
     if not isinstance(data, DatasetOnDisk):
         raise BadInput(
-            f"data={cell.data.name}: its images are always in memory, so that there is nothing to "
-            "prepare; loader=auto trains on them"
+            f"data={cell.data.name} of task={cell.task.name}: its images are always in memory, so "
+            "that there is nothing to prepare; loader=auto trains on them"
         )
     path = data.prepared_file("train")
     # Before anything is loaded; a data set that is not there is reported with its own sentence.

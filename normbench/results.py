@@ -127,7 +127,7 @@ class Row:
     plan: str = ""
     threads: int = 0
     channels_last: bool = False
-    impl: str = ""  # eager, lean, compile or triton
+    impl: str = ""  # eager, compile or triton
     cuda_graphs: bool = False  # each step was replayed as a CUDA graph
     loader: str = ""  # memory, torch or ffcv
     stacked_seeds: int = 1  # seeds of the cell trained as one vmapped network

@@ -10,19 +10,22 @@ from pathlib import Path
 import build as docs
 import pytest
 from performance_tables import performance
+from small_sweeps import small_sweeps
 
 from normbench import catalog
 from normbench.config.build import options
 from normbench.config.files import CONF, ROOT, names
+from support.slow import slow_except
 
 pytestmark = pytest.mark.skipif(
     not (ROOT / "pyproject.toml").exists(), reason="not a checkout, so there are no pages"
 )
 
 
-@pytest.mark.parametrize(
-    "page", [docs.normalizers, docs.architectures, docs.data, docs.recipes, performance]
-)
+PAGES = [docs.normalizers, docs.architectures, docs.data, docs.recipes, performance, small_sweeps]
+
+
+@pytest.mark.parametrize("page", slow_except(PAGES, PAGES[:-1]))
 def test_a_page_is_current(page: Callable[[], str]) -> None:
     written = (docs.REFERENCE / f"{page.__name__}.md").read_text()
     assert written == page(), "run python docs/build.py"

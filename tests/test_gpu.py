@@ -14,7 +14,13 @@ from normbench.records import probes
 from normbench.results import read
 from support.cells import BROKEN, SHORT, cell, train_cell
 from support.commands import Command, Probe, Rows
-from support.layers import TOLERANCE, images, perturbed_layer, values_and_gradients
+from support.layers import (
+    TOLERANCE,
+    images,
+    perturbed_layer,
+    trained_parameters,
+    values_and_gradients,
+)
 
 if not torch.cuda.is_available():  # one skip, not one for each of a thousand tests
     pytest.skip("no CUDA device is visible", allow_module_level=True)
@@ -41,8 +47,8 @@ def test_values_and_gradients_are_those_of_the_reference(
     x = images((32, 8, 5, 3), dtype).detach().cuda().to(memory_format=layout).requires_grad_()
     output, expected = layer(x), reference.reference(x)
     assert output.is_contiguous(memory_format=layout)
-    found = torch.autograd.grad(output.double().sin().sum(), [x, *layer.parameters()])
-    wanted = torch.autograd.grad(expected.sin().sum(), [x, *reference.parameters()])
+    found = torch.autograd.grad(output.double().sin().sum(), [x, *trained_parameters(layer)])
+    wanted = torch.autograd.grad(expected.sin().sum(), [x, *trained_parameters(reference)])
     worst = 4 * TOLERANCE[dtype]
     torch.testing.assert_close(output.double(), expected, rtol=worst, atol=worst)
     for ours, theirs in zip(found, wanted, strict=True):

@@ -235,7 +235,8 @@ def test_the_python_of_dense_prediction(capsys: pytest.CaptureFixture[str]) -> N
 @pytest.mark.slow
 def test_the_python_of_the_guide(command: Command, capsys: pytest.CaptureFixture[str]) -> None:
     command("norm=gn", "batch=4", "recipe.images=5120", *SHORT[1:])  # long enough not to diverge
-    layers, networks, deployment, _ = executed("python.md")
+    layers, networks, _ = executed("python.md")
+    conversion, deployment = executed("deploy.md")
     (ratios,) = layers["ratios"](layers["network"]).values()
     assert sum(ratios["mean"]) == pytest.approx(1)
     sizes = [sum(p.numel() for p in networks[name].parameters()) for name in ("network", "same")]
@@ -244,6 +245,7 @@ def test_the_python_of_the_guide(command: Command, capsys: pytest.CaptureFixture
         sum(p.numel() for p in deployment[name].parameters()) for name in ("deployed", "network")
     ]
     assert sizes[0] < sizes[1]
+    assert conversion["network"](conversion["images"]).isfinite().all()
     assert "gn 1 " in capsys.readouterr().out
 
 

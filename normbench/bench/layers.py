@@ -28,7 +28,7 @@ from normbench.norms.base.options import largest_divisor
 from normbench.norms.implementation import set_implementation
 
 BASE = "F.batch_norm + relu"
-IMPLS = ("eager", "lean", "compile")
+IMPLS = ("eager", "compile")
 FORMATS = {"contiguous": torch.contiguous_format, "channels_last": torch.channels_last}
 #: Fewest maps read or written, by `batch_independent`: within an image forward 1 read and 1 write,
 #: backward 2 and 1; over images forward 2 and 1, backward 4 and 1.
@@ -62,10 +62,13 @@ def bench_layers(options: BenchLayersOptions, _: Sequence[str]) -> None:
     def draw(shape: tuple[int, ...]) -> Tensor:
         return torch.randn(shape, dtype=dtype).to(device, memory_format=FORMATS[options.format])
 
+    names, shapes = options.norm or normalizers(), [*map(_parse_shape, options.shape)]
+    # All layers are one function to torch.compile, which otherwise compiles it 8 times at most.
+    torch.compiler.config.recompile_limit = len(names) * len(shapes)
     lines: list[dict[str, object]] = []
-    for shape in [*map(_parse_shape, options.shape)]:  # all are parsed before the first is measured
+    for shape in shapes:
         entries = dict(_peer_layers(shape[1], options.act)) if options.peers else {}
-        for name in options.norm or normalizers():
+        for name in names:
             for impl in impls:
                 entries[f"{name} {impl}"] = partial(_build_layer, name, shape[1], options.act, impl)
         lines += _time_layers(entries, draw(shape), draw(shape), options.rounds)

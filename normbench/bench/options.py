@@ -24,7 +24,7 @@ class BenchLayersOptions(BenchOptions):
     size."""
 
     norm: tuple[str, ...] = option((), "normalizers (all)")
-    impl: tuple[Literal["eager", "lean", "compile", "triton"], ...] = option(
+    impl: tuple[Literal["eager", "compile", "triton"], ...] = option(
         (), "implementations (all that work on the device; triton needs CUDA)", "IMPL,..."
     )
     peers: bool = option(True, "time layers of torch and timm, too")

@@ -26,7 +26,7 @@ OLD_NAMES = {"mixup_and_cutmix": "together"}
 
 Accelerator = Literal["auto", "cpu", "gpu"]
 Loader = Literal["auto", "memory", "ffcv", "torch"]
-Impl = Literal["auto", "eager", "lean", "compile", "triton"]
+Impl = Literal["auto", "eager", "compile", "triton"]
 PRECISIONS = ("32-true", "bf16-mixed", "16-mixed", "64-true")
 
 
@@ -39,6 +39,11 @@ class Choice:
     changed: Mapping[str, Any]  # those that differ from the yaml
     unverified: tuple[str, ...] = ()  # those whose value no source gives
     code: str = ""  # of a yaml of the user's own: `user_code`
+
+    def with_options(self, **options: Any) -> "Choice":
+        """Return this choice with other values of some options."""
+        changed = {**self.changed, **options}
+        return replace(self, options={**self.options, **options}, changed=changed)
 
     @cached_property
     def identity(self) -> dict[str, Any]:
@@ -300,4 +305,6 @@ def format_value(value: Any) -> str:
         return f"[{','.join(map(format_value, value))}]"  # no space: options are separated by one
     if value is None:
         return "null"
+    if isinstance(value, str) and "(" in value:  # a formula, which Hydra reads in quotes alone
+        return f'"{value}"'
     return str(value).lower() if isinstance(value, bool) else str(value)

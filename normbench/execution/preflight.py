@@ -99,15 +99,14 @@ class _Checks:
             require_trainable(cell, info)
         except Impossible as reason:
             return CellCheck(impossible=str(reason))
-        require_plan(cell, info)
+        require_plan(experiment, info)
         if cell.id in request.checkpoints:
             _require_start(cell, recipe, info.network, images, request.checkpoints[cell.id])
         if on_this_machine:
             require_cuda_graph(cell, changes_every_step=info.changes_every_step)
         return CellCheck(
             worker_independent=experiment.is_worker_independent(info),
-            # Both compute statistics of whatever images one forward pass has.
-            single_pass=info.whole_step or info.has_library_batch_norm,
+            single_pass=info.has_library_batch_norm or bool(experiment.explain_single_pass(info)),
             unstackable=self._explain_unstackable(experiment, info),
             coverage=f"{describe_pair(cell)}: {info.coverage}" if info.is_library_model else "",
             network_fields=experiment.network_row_fields(info),

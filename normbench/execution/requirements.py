@@ -12,7 +12,7 @@ from normbench.norms import kernels
 from normbench.norms.inference import weighable_layers
 from normbench.training.experiment import Experiment
 from normbench.training.hardware import missing_compiler, uses_gpu
-from normbench.training.parameter_groups import list_parameters
+from normbench.training.parameter_groups import FEATURES, list_parameters
 from normbench.training.recipe import Recipe
 
 
@@ -39,6 +39,8 @@ def require_task(experiment: Experiment) -> None:
             f"task={cell.task.name}: data={cell.data.name} has targets for pixels and none for an "
             f"image; {fitting} works"
         )
+    if experiment.data.skew is not None:
+        _require_divisible(experiment)
     if task.by_image:
         return
     weight = experiment.recipe.example_weight
@@ -59,11 +61,32 @@ def require_task(experiment: Experiment) -> None:
             f"reg={cell.reg.name} smooths labels, and the loss of this task has no label smoothing",
             "reg.label_smoothing=0",
         ),
+        (
+            experiment.recipe.adaptive_clip is not None,
+            f"recipe.adaptive_clip={experiment.recipe.adaptive_clip} leaves out the classifier, "
+            "which this network lacks",
+            "recipe.adaptive_clip=null",
+        ),
         *_refusals_of_regions(experiment),
     ]
     for applies, reason, remedy in refused:
         if applies:
             raise BadInput(f"task={cell.task.name}: {reason}; {remedy} works")
+
+
+def _require_divisible(experiment: Experiment) -> None:
+    """Refuse to divide classes among workers where images are mixed or have no class."""
+    cell, skew = experiment.cell, experiment.data.skew
+    if experiment.reg.mixes:
+        raise BadInput(
+            f"data.skew={skew}: every worker has images of its own, and reg={cell.reg.name} mixes "
+            "them with those of others; reg=none works"
+        )
+    if not experiment.task.by_image:
+        raise BadInput(
+            f"task={cell.task.name}: data.skew={skew} divides the classes of images, and scenes "
+            "have none; data.skew=null works"
+        )
 
 
 def _refusals_of_regions(experiment: Experiment) -> list[tuple[bool, str, str]]:
@@ -97,15 +120,14 @@ def _refusals_of_regions(experiment: Experiment) -> list[tuple[bool, str, str]]:
     ]
 
 
-def require_plan(cell: Cell, info: NetworkInfo) -> None:
+def require_plan(experiment: Experiment, info: NetworkInfo) -> None:
     """Refuse a plan that the network does not allow, and roles in which it has no parameter."""
-    trainer = cell.trainer
+    cell, trainer = experiment.cell, experiment.cell.trainer
     plan = trainer.plans(cell.workers)[0]
-    if info.whole_step and plan.accumulation > 1:
+    if plan.accumulation > 1 and (reason := experiment.explain_single_pass(info)):
         raise BadInput(
             f"trainer.per_forward={trainer.per_forward}: {cell.title} has synchronized statistics, "
-            "which need all images of an optimizer step in one forward pass; "
-            "trainer.per_forward=null and more trainer.devices work"
+            f"and {reason}; trainer.per_forward=null works, perhaps with more trainer.devices"
         )
     if info.has_library_batch_norm and (plan.devices > 1 or plan.accumulation > 1):
         raise BadInput(
@@ -115,10 +137,10 @@ def require_plan(cell: Cell, info: NetworkInfo) -> None:
         )
     roles = sorted({each.role for each in list_parameters(info.network)})
     for role in cell.init_only or ():
-        if role not in roles:
+        if role not in (*roles, FEATURES):
             raise BadInput(
                 f"init_only=[{role}]: {cell.title} has no parameter of that role; it has "
-                f"{', '.join(roles)}"
+                f"{', '.join(roles)}; {FEATURES} takes everything but the classifier"
             )
 
 
@@ -212,8 +234,8 @@ def require_trainable(cell: Cell, info: NetworkInfo) -> None:
     Raises:
         Impossible: the network has layers that need values of a checkpoint.
     """
-    takes_ratios = cell.init_only is None or "ratio" in cell.init_only
-    if info.requires_checkpoint and not (cell.init_from and takes_ratios):
+    takes_values = cell.init_only is None or not {"ratio", FEATURES}.isdisjoint(cell.init_only)
+    if info.requires_checkpoint and not (cell.init_from and takes_values):
         raise Impossible(info.requires_checkpoint)
 
 

@@ -9,8 +9,9 @@ import json
 import math
 import subprocess
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 from normbench import results, run_files
@@ -52,14 +53,11 @@ class SlurmScheduler(Scheduler):
     ) -> None:
         super().__init__(entries, settings, summary, titles)
         self.tasks = tasks
-        self.options: dict[str, Any] = json.loads(settings.launcher)
-        self.cluster = "slurm" if "Slurm" in self.options.pop("_target_") else "local"
-        # Hydra's own default is in its scratch folder, which is gone when the jobs start.
-        self.logs = self.root.resolve() / ".submitit"
+        self.cluster = Cluster(settings.launcher, self.root)
+        self.logs = self.cluster.logs
         self.watched: dict[str, QueueEntry] = {}  # by job id
         self.active: set[str] = set()  # ids of jobs that wait or run
         self.ended_at: dict[str, float] = {}  # by job id, when its end was noticed
-        self.local_jobs: dict[str, Any] = {}  # submitit's jobs on this machine, for launcher tests
 
     def run(self) -> None:
         """Submit the jobs, and watch until each has its row or has failed."""
@@ -69,7 +67,7 @@ class SlurmScheduler(Scheduler):
                 if self.queue:
                     self.submit()
                 if time.monotonic() - queried > QUERY:
-                    self.active, queried = self._active_jobs(), time.monotonic()
+                    self.active, queried = self.cluster.active(self.watched), time.monotonic()
                 for job_id, entry in list(self.watched.items()):
                     self.update(job_id, entry)
                 time.sleep(POLL)
@@ -96,10 +94,9 @@ class SlurmScheduler(Scheduler):
                 entries.append(entry)
         if not entries:
             return
-        jobs = self._submit_tasks([self.tasks[entry.cell.id] for entry in entries])
+        jobs = self.cluster.submit([self.tasks[entry.cell.id] for entry in entries])
         for entry, job in zip(entries, jobs, strict=True):
             self.watched[job.job_id] = entry
-            self.local_jobs[job.job_id] = job
             entry.started = time.monotonic()
             with suppress(OSError):  # on a full disk the job says itself what it lacks
                 run_files.write_state(
@@ -114,48 +111,8 @@ class SlurmScheduler(Scheduler):
         earlier = {str(state["job"]): entry for entry, state in states if state.get("job")}
         self.watched |= earlier
         if earlier:
-            self.active |= self._active_jobs()
+            self.active |= self.cluster.active(self.watched)
         self.watched = {id_: entry for id_, entry in self.watched.items() if id_ in self.active}
-
-    def _submit_tasks(self, tasks: Sequence[Callable[[], object]]) -> list[Any]:
-        from submitit.core.utils import FailedJobError, FailedSubmissionError
-
-        executor, jobs = self._executor(), []
-        try:
-            for first in range(0, len(tasks), MAX_ARRAY):
-                with executor.batch():  # an array
-                    jobs += [executor.submit(task) for task in tasks[first : first + MAX_ARRAY]]
-        except (FailedJobError, FailedSubmissionError, RuntimeError) as error:
-            message = " ".join(str(error).split())
-            raise BadInput(
-                f"hydra/launcher: the cluster rejected the jobs: {message}; set "
-                "hydra.launcher.partition, account, timeout_min and the like"
-            ) from error
-        return jobs
-
-    def _executor(self) -> Any:
-        """Return submitit's executor with the options of Hydra's launcher."""
-        import submitit
-        from hydra_plugins.hydra_submitit_launcher.config import BaseQueueConf
-
-        # A preempted job is queued again, whatever the default of the cluster is.
-        additional = {"requeue": True, **(self.options.get("additional_parameters") or {})}
-        options = {**self.options, "additional_parameters": additional}
-        options.pop("submitit_folder", None)
-        executor = submitit.AutoExecutor(
-            folder=self.logs / "%j",
-            cluster=self.cluster,
-            slurm_max_num_timeout=options.pop("max_num_timeout", 0),
-        )
-        common = vars(BaseQueueConf())
-        executor.update_parameters(
-            **{
-                name if name in common else f"slurm_{name}": value
-                for name, value in options.items()
-                if value is not None
-            }
-        )
-        return executor
 
     def update(self, job_id: str, entry: QueueEntry) -> None:
         """Show the progress of a run, and handle its end."""
@@ -188,11 +145,77 @@ class SlurmScheduler(Scheduler):
                     run_files.write_state(folder, "failed", reason, title=entry.cell.title)
             self.fail(entry, reason, self.logs / job_id)
 
-    def _active_jobs(self) -> set[str]:
-        """Return the ids of our jobs that wait or run."""
-        if self.cluster == "local":
-            return {job_id for job_id, job in self.local_jobs.items() if not job.done()}
-        return active_jobs(set(self.watched))
+
+class Cluster:
+    """A cluster as the options of Hydra's launcher describe it.
+
+    Args:
+        launcher: these options, as JSON.
+        runs: root of the runs; the logs of all jobs are below it.
+    """
+
+    def __init__(self, launcher: str, runs: Path) -> None:
+        self.options: dict[str, Any] = json.loads(launcher)
+        self.is_local = "Slurm" not in self.options.pop("_target_")
+        # Hydra's own default is in its scratch folder, which is gone when the jobs start.
+        self.logs = runs.resolve() / ".submitit"
+        self._submitted: dict[str, Any] = {}  # submitit's objects by job id
+
+    def submit(self, tasks: Sequence[Callable[[], object]]) -> list[Any]:
+        """Submit jobs in arrays; return submitit's objects of them.
+
+        Raises:
+            BadInput: the cluster rejects them.
+        """
+        from submitit.core.utils import FailedJobError, FailedSubmissionError
+
+        executor, jobs = self._executor(), []
+        try:
+            for first in range(0, len(tasks), MAX_ARRAY):
+                with executor.batch():  # an array
+                    jobs += [executor.submit(task) for task in tasks[first : first + MAX_ARRAY]]
+        except (FailedJobError, FailedSubmissionError, RuntimeError) as error:
+            message = " ".join(str(error).split())
+            raise BadInput(
+                f"hydra/launcher: the cluster rejected the jobs: {message}; set "
+                "hydra.launcher.partition, account, timeout_min and the like"
+            ) from error
+        self._submitted |= {job.job_id: job for job in jobs}
+        return jobs
+
+    def active(self, job_ids: Iterable[str]) -> set[str]:
+        """Return those of the jobs that wait or run.
+
+        With the launcher `submitit_local`, only those that this object has submitted are known.
+        """
+        ids = set(job_ids)
+        if self.is_local:
+            return {id_ for id_ in ids & self._submitted.keys() if not self._submitted[id_].done()}
+        return active_jobs(ids) if ids else set()
+
+    def _executor(self) -> Any:
+        """Return submitit's executor with the options of Hydra's launcher."""
+        import submitit
+        from hydra_plugins.hydra_submitit_launcher.config import BaseQueueConf
+
+        # A preempted job is queued again, whatever the default of the cluster is.
+        additional = {"requeue": True, **(self.options.get("additional_parameters") or {})}
+        options = {**self.options, "additional_parameters": additional}
+        options.pop("submitit_folder", None)
+        executor = submitit.AutoExecutor(
+            folder=self.logs / "%j",
+            cluster="local" if self.is_local else "slurm",
+            slurm_max_num_timeout=options.pop("max_num_timeout", 0),
+        )
+        common = vars(BaseQueueConf())
+        executor.update_parameters(
+            **{
+                name if name in common else f"slurm_{name}": value
+                for name, value in options.items()
+                if value is not None
+            }
+        )
+        return executor
 
 
 def active_jobs(job_ids: set[str]) -> set[str]:

@@ -95,7 +95,7 @@ def dismiss_ranks(_argument: Any, _report: Report) -> str:
 def _train_as_follower(job: Job) -> list[str]:
     if job.external_ranks and not rendezvous.await_decision():
         return ["dismissed"]
-    with _exceptions_of_training():
+    with exceptions_of_training():
         experiment = Experiment(job.cell, job.plan)
         checkpoints, state = _checkpoints(job, writes=False), _initial_state(job, experiment)
         train(Training(experiment, checkpoints=checkpoints, state=state, stop_signals=stop_signals))
@@ -252,7 +252,7 @@ def _recorded(job: Job, index: int, report: Report, wandb_runs: ExitStack) -> It
             experiment, checkpoints=checkpoints, state=state, stop_signals=stop_signals
         )
         recorder = Recorder(job, index, report, mirror, training, past)
-        with _exceptions_of_training():
+        with exceptions_of_training():
             yield recorder
         row = Row(
             **cell.description(job.sweep), **recorder.result, **origin,
@@ -295,7 +295,7 @@ def _finish_mirror(mirror: Mirror, job: Job, row: Row) -> None:
 
 
 @contextmanager
-def _exceptions_of_training() -> Iterator[None]:
+def exceptions_of_training() -> Iterator[None]:
     """Turn errors of several libraries about a lack of memory into `OutOfMemory`.
 
     A training that was stopped, perhaps by a signal to another rank, is interrupted.

@@ -11,6 +11,7 @@ from normbench.config.plan import Plan, plans
 from normbench.execution import process_group, worker_process
 from normbench.execution.sweep import PRELOAD
 from normbench.records.history import read_history
+from normbench.training.experiment import Experiment
 from support.cells import BROKEN, LONG, SHORT, cell, run_folder
 from support.commands import Command, Rows
 from support.processes import is_training, rank_of, run_when, wait_until_gone
@@ -123,11 +124,44 @@ def test_a_worker_that_does_not_fit_is_a_result(command: Command, rows: Rows) ->
     assert "| OOM " in end.out
 
 
-def test_synchronized_statistics_refuse_accumulation(command: Command) -> None:
-    end = command("-m", "norm=bn,sync_bn", "batch=4", "trainer.per_forward=8", *SHORT)
+def test_synchronized_statistics_in_several_passes_refuse_compilation(command: Command) -> None:
+    words = ("batch=4", "trainer.per_forward=8", "trainer.impl=compile")
+    end = command("-m", "norm=bn,sync_bn", *words, *SHORT)
     assert end.code == 2
     assert "normbench: trainer.per_forward=8: sync_bn batch=4 seed=0" in end.err
-    assert end.err.endswith("trainer.per_forward=null and more trainer.devices work\n")
+    assert end.err.endswith("trainer.per_forward=null works, perhaps with more trainer.devices\n")
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["norm=bn", "precision=16-mixed"], ""),
+        (["norm=sync_bn"], ""),
+        (["norm=sync_bn", "precision=16-mixed"], "precision=bf16-mixed works"),
+        (["norm=sn", "norm.sync=true", "trainer.cuda_graph=true"], "copies to main memory"),
+        (["norm=sync_bn", "model=timm", "model.name=vit_tiny_patch16_224"], "inside of Channel"),
+    ],
+)
+def test_refusals_of_synchronized_statistics_in_several_passes(words: list[str], says: str) -> None:
+    experiment = Experiment(cell(*words))
+    reason = experiment.explain_single_pass(experiment.info)
+    assert says in reason
+    assert bool(says) == bool(reason)
+
+
+@pytest.mark.parametrize("norm", slow_after(1, [["norm=sync_bn"], ["norm=sn", "norm.sync=true"]]))
+def test_synchronized_passes_train_as_one_pass(norm: list[str], command: Command) -> None:
+    """With statistics computed anew at the end, too."""
+    trained = []
+    for per_forward in (8, 1):
+        words = (f"trainer.per_forward={per_forward}", f"runs=of{per_forward}", "batch=4")
+        more = ("global_batch=32", "precision=64-true", "recipe.recalibration=2")
+        assert command(*norm, *words, *more, *SHORT, "recipe.images=192").code == 0
+        trained += results.read(f"of{per_forward}")
+    one_pass, eight_passes = trained
+    assert eight_passes.plan == "8 workers: devices=1 per_forward=1 accumulation=8"
+    assert eight_passes.train_loss == pytest.approx(one_pass.train_loss, rel=1e-12)
+    assert eight_passes.test_loss == pytest.approx(one_pass.test_loss, rel=1e-12)
 
 
 @pytest.mark.parametrize(
@@ -136,17 +170,15 @@ def test_synchronized_statistics_refuse_accumulation(command: Command) -> None:
 def test_synchronized_statistics_on_two_devices_are_those_of_one(
     norm: list[str], command: Command, rows: Rows
 ) -> None:
-    """Also with recomputation, which synchronizes again in the backward pass."""
     rows_read = []
-    for devices, impl in ((1, "eager"), (2, "eager"), (2, "lean")):
+    for devices in (1, 2):
         arguments = (*norm, "model.stem_stride=1", f"trainer.devices={devices}")
-        more = ("precision=64-true", f"trainer.impl={impl}", f"runs={impl}{devices}")
+        more = ("precision=64-true", f"runs=on{devices}")
         assert command(*arguments, *more, *SHORT, "recipe.images=384").code == 0
-        rows_read += results.read(f"{impl}{devices}")
-    one, two, lean = rows_read
-    assert one.id == two.id == lean.id
+        rows_read += results.read(f"on{devices}")
+    one, two = rows_read
+    assert one.id == two.id
     assert one.train_loss == pytest.approx(two.train_loss, rel=1e-12)
-    assert (lean.impl, lean.train_loss, lean.test_loss) == ("lean", two.train_loss, two.test_loss)
 
 
 @pytest.mark.parametrize(

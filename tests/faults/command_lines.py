@@ -281,6 +281,12 @@ _BENCH = (
     "seeds=2,3", "against=.", "rows=10", "plans=1x1x32", "cores=1", "loaders=memory",
     "device=cuda", "impl=triton",
 )  # fmt: skip
+_SEARCH = (
+    "first", "x*sigmoid(x)/std_g(x)", "relu(x)", "candidates=2", "strategy=random", "seed=0",
+    "batch_statistics=false", "cost=reads", "min_accuracy=0", "max_gradient=1e8", "population=5",
+    "tournament_share=0.5", "random_probability=1", "in_flight=2", "top=1", "baselines=gn",
+    "out=report", "populaton=5", "search_seed=1",
+)  # fmt: skip
 _SMALL = ("data=digits", "model=resnet8", "model=resnet14", "norm=gn", "norm=bn", "batch=4")
 _small = st.one_of(st.sampled_from(_SMALL), good_words)
 
@@ -338,6 +344,12 @@ WORDS: dict[str, st.SearchStrategy[list[str]]] = {
     "normbench.dashboard": st.lists(
         _of(*_RUNS, *_tables, "reports=boards", "project=p", "entity=e"), max_size=3
     ).map(lambda words: ["--dry-run", *words]),
+    "normbench.search": _after(
+        ["run", "show", "rerank", "evaluate"],
+        _sprinkle(
+            st.one_of(_of(*_SEARCH), _small), st.one_of(bad_words, _of("norm=gn", "sweeps=demo"))
+        ),
+    ),
     "normbench.studies": _after(
         ["add", "merge", "restore", "verify"],
         st.lists(

@@ -36,7 +36,7 @@ TESTS = Path(__file__).parents[1]
 WITHOUT_TORCH = ("normbench", "normbench.status", "normbench.report", "normbench.studies")
 WITH_TORCH = (
     "normbench.cost", "normbench.decide", "normbench.prepare", "normbench.catalog",
-    "normbench.probe", "normbench.bench", "normbench.dashboard",
+    "normbench.probe", "normbench.bench", "normbench.dashboard", "normbench.search",
 )  # fmt: skip
 #: Modules that the commands import late.
 LATE = {
