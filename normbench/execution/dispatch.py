@@ -103,14 +103,24 @@ def _start_rank(cells: Sequence[Cell], settings: Settings, env: DistributedEnv) 
 
 def _lead(cell: Cell, settings: Settings, env: DistributedEnv) -> Summary:
     """Train as rank 0; if there is nothing to train, dismiss the other ranks."""
+    failure = ""
     try:
-        return Sweep([cell], settings, env).run()
+        summary = Sweep([cell], settings, env).run()
     finally:
         if not ProcessGroup.rank_started:  # they wait for a decision that training would bring
-            worker_process.start_server(PRELOAD)
-            log = Path(settings.runs) / "check.log"
-            target = "normbench.execution.worker:dismiss_ranks"
-            process_group.wait_for_exit(process_group.start(target, None, env=env, log=log))
+            failure = _dismiss_ranks(settings, env)
+    if failure:  # this process must fail, so that the launcher ends those that still wait
+        summary.failed.append(f"{cell.title}: {failure}")
+    return summary
+
+
+def _dismiss_ranks(settings: Settings, env: DistributedEnv) -> str:
+    """Let the other ranks exit; return why they could not be told to, or an empty text."""
+    worker_process.start_server(PRELOAD)
+    log = Path(settings.runs) / "check.log"
+    target = "normbench.execution.worker:dismiss_ranks"
+    end = process_group.wait_for_exit(process_group.start(target, None, env=env, log=log))
+    return "" if end.succeeded else f"no rank could be told to exit: {end.reason} ({log})"
 
 
 def _follow(cell: Cell, settings: Settings, env: DistributedEnv) -> Summary:

@@ -87,8 +87,8 @@ def _from_slurm(environment: Mapping[str, str]) -> DistributedEnv:
             f"{tasks} tasks on {nodes} nodes: every node needs the same number of tasks, as in "
             "srun -N2 -n8"
         )
-    # Two steps of a job may run at the same time, and each needs two ports.
-    port = _PORTS[(2 * job + 14 * step) % len(_PORTS)]
+    # Steps of a job may run at the same time.
+    port = _PORTS[(job + 7 * step) % len(_PORTS)]
     return DistributedEnv(
         {
             "RANK": environment["SLURM_PROCID"],

@@ -59,7 +59,7 @@ def train_jobs(jobs: Sequence[Job], report: Report) -> list[str]:
     """
     first = jobs[0]
     if first.plan.devices > 1:
-        rendezvous.stay_on_loopback()
+        rendezvous.open_store()
         if current_rank() > 0:
             return _train_as_follower(first)
     with ExitStack() as locks:
@@ -88,6 +88,7 @@ def train_jobs(jobs: Sequence[Job], report: Report) -> list[str]:
 
 def dismiss_ranks(_argument: Any, _report: Report) -> str:
     """Tell the other ranks of a run, from rank 0, that there is nothing to train."""
+    rendezvous.open_store()
     rendezvous.announce(train=False)
     return "dismissed"
 

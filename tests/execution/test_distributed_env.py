@@ -90,7 +90,7 @@ def test_a_rank_of_srun(monkeypatch: pytest.MonkeyPatch) -> None:
     assert env.variables == {
         "RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2",
         "GROUP_RANK": "1", "GROUP_WORLD_SIZE": "2", "MASTER_ADDR": "node07",
-        "MASTER_PORT": str(20_000 + (2 * 20_007 + 14 * 3) % 10_000),
+        "MASTER_PORT": str(20_000 + (20_007 + 7 * 3) % 10_000),
         "TORCHELASTIC_RUN_ID": "20007.3", "TORCHELASTIC_USE_AGENT_STORE": "False",
     }  # fmt: skip
     assert commands == [["scontrol", "show", "hostnames", "node[07-08]"]]

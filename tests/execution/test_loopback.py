@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from normbench.execution.process_group import ProcessGroup
-from normbench.execution.rendezvous import stay_on_loopback
+from normbench.execution.rendezvous import open_store
 from support.cells import LONG, run_folder
 from support.commands import Command
 from support.processes import is_training, run_when
@@ -47,7 +47,7 @@ def test_interfaces_of_gloo_and_nccl(
         monkeypatch.delenv(name)
     for backend, interface in chosen.items():
         monkeypatch.setenv(f"{backend}_SOCKET_IFNAME", interface)
-    stay_on_loopback()
+    open_store()
     assert tuple(map(os.environ.get, names)) == interfaces
 
 

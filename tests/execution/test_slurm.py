@@ -1,6 +1,7 @@
 """Runs as jobs of a real Slurm on this machine, and as processes of torchrun and srun."""
 
 import os
+import socket
 import subprocess
 import sys
 import time
@@ -142,6 +143,10 @@ def test_a_job_that_is_cancelled_has_failed_and_can_be_resumed(
 
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "-m"]
 SRUN = ["srun", "--ntasks=2", sys.executable, "-m"]
+TWO_RANKS = {
+    "TORCHELASTIC_RUN_ID": "x", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "GROUP_RANK": "0",
+    "GROUP_WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1",
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -209,6 +214,22 @@ def test_rank_0_decides_for_all_ranks(command: Command, tmp_path: Path) -> None:
     assert "batch normalization of a single value" in refused.stdout + refused.stderr
 
 
+def test_ranks_that_cannot_be_told_to_exit_are_a_failure(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rank 0 must not succeed then: the launcher would wait for the others."""
+    words = ("norm=bn", "batch=4", *SHORT)
+    assert command(*words).code == 0
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = str(other.getsockname()[1])
+        variables = TWO_RANKS | {"RANK": "0", "LOCAL_RANK": "0", "MASTER_PORT": port}
+        for name, value in variables.items():
+            monkeypatch.setenv(name, value)
+        end = command(*words)
+    assert end.code == 1
+    assert "no rank could be told to exit: Address already in use" in end.out
+
+
 def test_rank_0_reports_the_failure_of_another_rank(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -225,11 +246,7 @@ def test_the_failure_of_a_rank_is_reported_although_rank_0_is_terminated(
     of_the_end: bool, tmp_path: Path
 ) -> None:
     """Launchers end all ranks once one has failed. A failure after that is a consequence."""
-    variables = {
-        "TORCHELASTIC_RUN_ID": "x", "WORLD_SIZE": "2", "RANK": "0", "LOCAL_RANK": "0",
-        "LOCAL_WORLD_SIZE": "2", "GROUP_RANK": "0", "GROUP_WORLD_SIZE": "1",
-        "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29713",
-    }  # fmt: skip
+    variables = TWO_RANKS | {"RANK": "0", "LOCAL_RANK": "0", "MASTER_PORT": "29713"}
     with subprocess.Popen(
         [sys.executable, "-m", "normbench", "norm=bn", "batch=4", *SHORT],
         cwd=tmp_path, env=os.environ | variables, stdout=subprocess.PIPE, text=True,
@@ -259,7 +276,7 @@ def test_the_environment_of_srun_on_several_nodes() -> None:
     assert env.variables | {"TORCHELASTIC_RUN_ID": ""} == {
         "RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2",
         "GROUP_RANK": "1", "GROUP_WORLD_SIZE": "2", "MASTER_ADDR": "node07",
-        "MASTER_PORT": "20014", "TORCHELASTIC_RUN_ID": "", "TORCHELASTIC_USE_AGENT_STORE": "False",
+        "MASTER_PORT": "20007", "TORCHELASTIC_RUN_ID": "", "TORCHELASTIC_USE_AGENT_STORE": "False",
     }  # fmt: skip
     assert distributed_env({"SLURM_STEP_ID": "0", "SLURM_STEP_NUM_TASKS": "1"}) is None
     assert distributed_env({}) is None
@@ -268,11 +285,9 @@ def test_the_environment_of_srun_on_several_nodes() -> None:
 
 
 def test_processes_of_one_run_refuse_a_grid(command: Command) -> None:
-    variables = {"TORCHELASTIC_RUN_ID": "x", "WORLD_SIZE": "2", "RANK": "0", "LOCAL_RANK": "0"}
-    more = {"LOCAL_WORLD_SIZE": "2", "GROUP_RANK": "0", "GROUP_WORLD_SIZE": "1"}
-    meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
+    variables = TWO_RANKS | {"RANK": "0", "LOCAL_RANK": "0", "MASTER_PORT": "1"}
     with pytest.MonkeyPatch.context() as patch:
-        for name, value in {**variables, **more, **meeting}.items():
+        for name, value in variables.items():
             patch.setenv(name, value)
         grid = command("-m", "norm=bn,gn", *SHORT)
         odd = command("norm=bn", "batch=128", *SHORT)
