@@ -5,6 +5,8 @@ networks         networks at initialization; `trained_network` those of runs and
 forward_pass     spp and power: kinds of `normbench.measurements`, any network
 ratios           the ratios of runs with switchable normalization
 noise            `normbench.measurements.gradient_noise` in runs, and predicted test losses
+corruptions      accuracies of runs on test images with noise, blur and less contrast
+conversion       accuracies of runs whose normalizer is replaced
 example_weight, speed, gains
                  kinds of their own, measurement and command in one module
 claims           claims of papers about the curves of a figure

@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Literal
 
 from normbench.config.cli import option
-from normbench.config.files import training_probes
+from normbench.config.files import CONF, names, training_probes
+from normbench.errors import choose_from
 from normbench.records.probes import PROBES
 from normbench.results import REPORTS
 from normbench.run_files import require_file_name
@@ -40,6 +41,22 @@ def _parse_per_worker(text: str) -> tuple[int, ...]:
         if min(numbers) > 0 and not any(max(numbers) % number for number in numbers):
             return tuple(sorted({*numbers}))
     raise ValueError("whole numbers above 0 that divide the largest of them, as per_worker=2,8,32")
+
+
+def _parse_norms(text: str) -> tuple[str, ...]:
+    norms = tuple(text.split(","))
+    for norm in norms:
+        if norm not in (known := names(CONF / "norm")):
+            raise ValueError(f"names of conf/norm; {choose_from(norm, known)}")
+    return norms
+
+
+def _parse_steps(text: str) -> tuple[int, ...]:
+    with suppress(ValueError):
+        steps = tuple(map(int, text.split(",")))
+        if min(steps) >= 0:
+            return tuple(sorted({*steps}))
+    raise ValueError("whole numbers of at least 0, as steps=0,20,200")
 
 
 def _parse_stem(text: str) -> str:
@@ -159,6 +176,38 @@ class NoiseOptions(TrainedNetworkOptions):
 
 
 @dataclass(frozen=True)
+class CorruptionsOptions(TrainedNetworkOptions):
+    """Test accuracy under noise, blur and less contrast, with running statistics and with those of
+    the test images at hand. Needs ckpt=."""
+
+    per_worker: tuple[int, ...] = option(
+        (8, 128),
+        "numbers of test images that share statistics, for normalizers that have statistics of a "
+        "batch; each divides the largest",
+        "N,N,...",
+        _parse_per_worker,
+    )
+
+
+@dataclass(frozen=True)
+class ConversionOptions(TrainedNetworkOptions):
+    """Test accuracy of a finished run whose normalizer is replaced: gains and shifts copied or
+    fitted, then distilled from the run. Writes the networks beside the run. Needs ckpt= and to=."""
+
+    to: tuple[str, ...] = option(
+        (), "normalizers that replace that of the run", "NORM,...", _parse_norms
+    )
+    images: int = option(256, "training images to which gains and shifts are fitted")
+    steps: tuple[int, ...] = option(
+        (0, 20, 200),
+        "steps of distillation, of 64 training images each, after which it is tested",
+        "N,N,...",
+        _parse_steps,
+    )
+    lr: float = option(0.02, "learning rate of the distillation, by SGD with momentum 0.9")
+
+
+@dataclass(frozen=True)
 class SpeedOptions(ProbeOptions):
     """Steps per second and memory of normalizers, compared with bn. Folded: as deployed, with what
     is constant folded into convolutions."""
@@ -185,6 +234,8 @@ KINDS: dict[str, type[ProbeOptions]] = {
     "hard_ratios": HardRatiosOptions,
     "example_weight": ExampleWeightOptions,
     "noise": NoiseOptions,
+    "corruptions": CorruptionsOptions,
+    "conversion": ConversionOptions,
     "speed": SpeedOptions,
     "gains": GainsOptions,
 }

@@ -1,7 +1,7 @@
 """Drawings of the records of probes, a function a kind, in the style of the papers."""
 
 from collections.abc import Callable, Mapping, Sequence
-from statistics import fmean, stdev
+from statistics import fmean
 from typing import Any
 
 from matplotlib.axes import Axes
@@ -9,32 +9,29 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from normbench.records.probes import Record, group_by, last_epoch, network_label
+from normbench.report.evaluation_drawings import (
+    draw_conversion,
+    draw_corruptions,
+    draw_example_weights,
+    draw_noise,
+)
 from normbench.report.figure_files import COLOURS, use_log_scale
+from normbench.report.probe_axes import (
+    PANEL_WIDTH,
+    add_legend,
+    line_style,
+    make_panels,
+    numbers_of,
+    start_at_zero,
+)
 
-#: Size of a panel in inches, and the most panels in a row.
-_WIDTH, _HEIGHT, _ACROSS = 3.4, 2.8, 4
-_DASHES: tuple[Any, ...] = ("-", "--", "-.", ":")
+_ACROSS = 4  # panels in a row at most
 _POWER = {"p1": "P₁ constant", "p2": "P₂ means of images", "p3": "P₃ positions",
           "p4": "P₄ deviations of images"}  # fmt: skip
 _POWER_COLOURS = ("#882255", "#CC79A7", "#009E73", "#0072B2")
 _MEMBERS = {"in": "#009E73", "ln": "#0072B2", "bn": "#D55E00"}
 _SPP = {"squared_mean": "average channel squared mean", "variance": "average channel variance",
         "branch_variance": "residual average channel variance"}  # fmt: skip
-_MEASURES = {"top1": "top-1 (%)", "top5": "top-5 (%)", "loss": "loss"}
-
-
-def _panels(rows: int, columns: int, **options: Any) -> tuple[Figure, Any]:
-    figure = Figure(figsize=(_WIDTH * columns, _HEIGHT * rows + 0.4), layout="constrained")
-    return figure, figure.subplots(rows, columns, squeeze=False, **options)
-
-
-def _numbers(records: Sequence[Record], key: str) -> list[float]:
-    """Return the numbers in a column; missing ones are nan, a gap in a curve."""
-    return [float("nan") if (v := record.get(key)) is None else float(v) for record in records]
-
-
-def _line_style(place: int) -> dict[str, Any]:
-    return {"color": COLOURS[place % len(COLOURS)], "linestyle": _DASHES[place % len(_DASHES)]}
 
 
 def _some_epochs(records: Sequence[Record]) -> list[Record]:
@@ -53,25 +50,19 @@ def _spp(records: Sequence[Record]) -> Figure:
 
     A panel for each measure, with dots at the ends of stages.
     """
-    figure, ((*panels,),) = _panels(1, 3)
+    figure, ((*panels,),) = make_panels(1, 3)
     networks = group_by(_some_epochs(records), "network", "epoch")
     for axes, (measure, label) in zip(panels, _SPP.items(), strict=True):
         for place, (key, blocks) in enumerate(networks.items()):
-            x, y = _numbers(blocks, "block"), _numbers(blocks, measure)
-            axes.plot(x, y, label=network_label(key), linewidth=1, **_line_style(place))
+            x, y = numbers_of(blocks, "block"), numbers_of(blocks, measure)
+            axes.plot(x, y, label=network_label(key), linewidth=1, **line_style(place))
             ends = [n for n, block in enumerate(blocks) if block["ends_stage"]]
             axes.plot([x[n] for n in ends], [y[n] for n in ends], "k.", markersize=5)
-        _scale(axes, _numbers(records, measure))
+        _scale(axes, numbers_of(records, measure))
         axes.set(xlabel="residual block", title=label)
         axes.grid(alpha=0.3)
-    _legend(figure, panels[0])
+    add_legend(figure, panels[0])
     return figure
-
-
-def _legend(figure: Figure, axes: Axes) -> None:
-    """Put the legend of one panel below all of them."""
-    handles, names = axes.get_legend_handles_labels()
-    figure.legend(handles, names, loc="outside lower center", ncols=4)
 
 
 def _scale(axes: Axes, values: Sequence[float]) -> None:
@@ -81,44 +72,39 @@ def _scale(axes: Axes, values: Sequence[float]) -> None:
     if positive and positive[-1] > 1e3 and positive[-1] > 1e2 * positive[len(positive) // 2]:
         use_log_scale(axes)
     else:
-        _start_at_zero(axes, axes.get_ylim()[1] if positive else 1.0)
-
-
-def _start_at_zero(axes: Axes, top: float) -> None:
-    """Let the y-axis begin a little below 0, where the frame would hide a line."""
-    axes.set_ylim(-0.04 * top, top)
+        start_at_zero(axes, axes.get_ylim()[1] if positive else 1.0)
 
 
 def _power(records: Sequence[Record]) -> Figure:
     """Draw the power terms of each network over depth, the power left of all, and linearity."""
     networks = group_by(_some_epochs(records), "network", "epoch")
     across = min(_ACROSS, len(networks) + 2)
-    figure, panels = _panels(-(-(len(networks) + 2) // across), across)
+    figure, panels = make_panels(-(-(len(networks) + 2) // across), across)
     *stacks, left, linear = panels.flat[: len(networks) + 2]
     for axes in panels.flat[len(networks) + 2 :]:
         axes.set_visible(False)
     for place, (axes, (key, layers)) in enumerate(zip(stacks, networks.items(), strict=True)):
-        depth = _numbers(layers, "depth")
+        depth = numbers_of(layers, "depth")
         axes.stackplot(
-            depth, *(_numbers(layers, term) for term in _POWER), labels=_POWER.values(),
+            depth, *(numbers_of(layers, term) for term in _POWER), labels=_POWER.values(),
             colors=_POWER_COLOURS, linewidth=0,
         )  # fmt: skip
         # A network of a single layer has a depth of no extent.
         axes.set(xlim=(min(depth), max(max(depth), min(depth) + 1)), ylim=(0, 1.02))
         axes.set(title=network_label(key), xlabel="layer")
         varies = [layer["p2"] + layer["p3"] + layer["p4"] for layer in layers]
-        left.plot(depth, varies, label=network_label(key), linewidth=1, **_line_style(place))
+        left.plot(depth, varies, label=network_label(key), linewidth=1, **line_style(place))
         active = [layer for layer in layers if layer["linearity"] is not None]
-        places, shares = _numbers(active, "depth"), _numbers(active, "linearity")
-        linear.plot(places, shares, linewidth=1, marker=".", markersize=3, **_line_style(place))
-    _legend(figure, stacks[0])
+        places, shares = numbers_of(active, "depth"), numbers_of(active, "linearity")
+        linear.plot(places, shares, linewidth=1, marker=".", markersize=3, **line_style(place))
+    add_legend(figure, stacks[0])
     if bounded := [layer for layer in records if layer.get("bound") is not None]:
         layers = next(iter(group_by(bounded, "network", "epoch").values()))
-        bound = _numbers(layers, "bound")
-        left.plot(_numbers(layers, "depth"), bound, "k:", label="bound of theorem 1 (LN)")
+        bound = numbers_of(layers, "bound")
+        left.plot(numbers_of(layers, "depth"), bound, "k:", label="bound of theorem 1 (LN)")
     use_log_scale(left)
     left.set_ylim(min(0.5, left.get_ylim()[0]), 1.3)  # so that a constant 1 looks constant
-    _start_at_zero(linear, 1.04)
+    start_at_zero(linear, 1.04)
     for axes, label in ((left, "P₂ + P₃ + P₄"), (linear, "channel-wise linearity")):
         axes.set(title=label, xlabel="layer")
         axes.grid(alpha=0.3)
@@ -131,7 +117,7 @@ def _ratios(records: Sequence[Record]) -> Figure:
     networks = group_by(records, "network")
     across = 1 + max(len(group_by(of_network, "group")) for of_network in networks.values())
     # Networks differ in their number of groups: what is not drawn on stays invisible.
-    figure, panels = _panels(4 * len(networks), across)
+    figure, panels = make_panels(4 * len(networks), across)
     for axes in panels.flat:
         axes.set_visible(False)
     shares: list[Axes] = []
@@ -158,7 +144,7 @@ def _ratios(records: Sequence[Record]) -> Figure:
         top = max(axes.get_ylim()[1] for axes in panels_of_one_scale)
         for axes in panels_of_one_scale:
             axes.set_visible(True)
-            _start_at_zero(axes, top)
+            start_at_zero(axes, top)
             axes.grid(alpha=0.3)
     _member_legend(figure)
     return figure
@@ -167,8 +153,8 @@ def _ratios(records: Sequence[Record]) -> Figure:
 def _hard_ratios(records: Sequence[Record]) -> Figure:
     """Draw the member with the largest ratio in every layer, a panel for each snapshot."""
     networks = group_by(records, "network", "epoch")
-    figure, panels = _panels(len(networks), 1)
-    figure.set_figwidth(2.5 * _WIDTH)
+    figure, panels = make_panels(len(networks), 1)
+    figure.set_figwidth(2.5 * PANEL_WIDTH)
     for axes, ((network, _), snapshot) in zip(panels.flat, networks.items(), strict=True):
         _largest(axes, snapshot)
         axes.set_title(f"{network}: {axes.get_title()}")
@@ -184,7 +170,7 @@ def _member_legend(figure: Figure) -> None:
 
 def _over_epochs(axes: Axes, records: Sequence[Record], key: str, **line_style: Any) -> None:
     """Draw the mean of a column over layers and seeds."""
-    means = {epoch: fmean(_numbers(of, key)) for epoch, of in group_by(records, "epoch").items()}
+    means = {epoch: fmean(numbers_of(of, key)) for epoch, of in group_by(records, "epoch").items()}
     marker = "o" if len(means) == 1 else None
     axes.plot([*means], [*means.values()], marker=marker, **line_style)
 
@@ -208,42 +194,6 @@ def _largest(axes: Axes, records: Sequence[Record]) -> None:
     axes.set_title(f"member with the largest ratio at epoch {records[0]['epoch']}")
 
 
-def _example_weight(records: Sequence[Record]) -> Figure:
-    """Draw accuracies and loss on the validation images over alpha, with the best marked.
-
-    Networks of one data set, if the rows of a table name it, have a row of panels.
-    """
-    # The test split has the chosen alphas alone, which are no curve.
-    rows = group_by([record for record in records if record["split"] == "val"], "panel")
-    figure, panels = _panels(len(rows), len(_MEASURES))
-    for line, of_row in zip(panels, rows.values(), strict=True):
-        _weight_curves(line, group_by(of_row, "network"))
-        if len(rows) > 1:
-            line[-1].legend(fontsize=6)
-    if len(rows) == 1:
-        _legend(figure, panels[0][0])
-    return figure
-
-
-def _weight_curves(panels: Sequence[Axes], curves: Mapping[str, Sequence[Record]]) -> None:
-    """Draw accuracies and loss over alpha, means over seeds, a curve for each network."""
-    for axes, (measure, label) in zip(panels, _MEASURES.items(), strict=True):
-        for place, (network, points) in enumerate(curves.items()):
-            by_alpha = {
-                a: _numbers(of, measure) for a, of in sorted(group_by(points, "alpha").items())
-            }
-            x, y = [*by_alpha], [fmean(values) for values in by_alpha.values()]
-            spread = [stdev(v) if len(v) > 1 else 0.0 for v in by_alpha.values()]
-            style = _line_style(place)
-            axes.plot(x, y, label=str(network), **style)
-            low, high = ([m + s * sign for m, s in zip(y, spread, strict=True)] for sign in (-1, 1))
-            axes.fill_between(x, low, high, color=style["color"], alpha=0.15, linewidth=0)
-            best = y.index((min if measure == "loss" else max)(y))
-            axes.plot(x[best], y[best], "o", color=style["color"])
-        axes.set(xlabel="α", title=f"{label} on the validation images")
-        axes.grid(alpha=0.3)
-
-
 def _speed(records: Sequence[Record]) -> Figure:
     """Draw steps per second and memory relative to bn: rows are networks, markers batches.
 
@@ -253,7 +203,9 @@ def _speed(records: Sequence[Record]) -> Figure:
     columns = [(mode, "ratio", "steps a second") for mode in map(str, modes)]
     columns += [("training", "memory_ratio", "memory")] if "training" in modes else []
     names = _fastest_first(records)
-    figure = Figure(figsize=(len(columns) * _WIDTH, 1 + 0.22 * len(names)), layout="constrained")
+    figure = Figure(
+        figsize=(len(columns) * PANEL_WIDTH, 1 + 0.22 * len(names)), layout="constrained"
+    )
     panels = figure.subplots(1, len(columns), sharey=True, squeeze=False)[0]
     batches = [*group_by(records, "batch")]
     for axes, (mode, key, label) in zip(panels, columns, strict=True):
@@ -269,7 +221,7 @@ def _speed(records: Sequence[Record]) -> Figure:
             marker = {"marker": "osD^vP"[place % 6], "color": COLOURS[place % len(COLOURS)]}
             bars = [_ratio_bar(each) if key == "ratio" else (0.0, 0.0) for each in shown]
             axes.errorbar(
-                _numbers(shown, key), at, xerr=[*zip(*bars, strict=True)] or None, linestyle="",
+                numbers_of(shown, key), at, xerr=[*zip(*bars, strict=True)] or None, linestyle="",
                 label=f"batch {batch}", markersize=4, elinewidth=0.8, **marker,
             )  # fmt: skip
         axes.axvline(1.0, color="black", linewidth=0.6)
@@ -277,7 +229,7 @@ def _speed(records: Sequence[Record]) -> Figure:
         axes.set_yticks([len(names) - n for n in range(len(names))], [str(name) for name in names])
         axes.set(xlim=(0, None), ylim=(0.3, len(names) + 0.7))  # no marker on the frame
         axes.grid(alpha=0.3)
-    _legend(figure, panels[0])
+    add_legend(figure, panels[0])
     return figure
 
 
@@ -302,7 +254,7 @@ def _ratio_bar(record: Record) -> tuple[float, float]:
 
 def _gains(records: Sequence[Record]) -> Figure:
     """Draw the gain of every activation, by sampling where there is none by quadrature."""
-    figure, ((axes,),) = _panels(1, 1)
+    figure, ((axes,),) = make_panels(1, 1)
     # Bars are counted from the bottom, and the first record is to be at the top.
     for place, record in enumerate(reversed(records)):
         exact, sampled = record["exact"], record["sampled"]
@@ -314,50 +266,15 @@ def _gains(records: Sequence[Record]) -> Figure:
     return figure
 
 
-def _noise(records: Sequence[Record]) -> Figure:
-    """Draw loss, bias and variance of the gradient over the images per worker, by network.
-
-    Of the last epoch, means over seeds; dots in the last panel are finished runs.
-    """
-    figure, ((*panels,),) = _panels(1, 4)
-    titles = ("loss of the network as trained", "bias of the gradient", "variance of the gradient",
-              "test loss: predicted, dots measured")  # fmt: skip
-    networks = [each for each in records if each["layer"] == "all"]
-    has_bias = False
-    for place, (network, of_network) in enumerate(group_by(networks, "network").items()):
-        sizes = group_by(last_epoch(of_network, "seed"), "per_worker")
-        x = [*sizes]
-        for axes, key in zip(panels, ("loss", "bias", "variance", "predicted"), strict=True):
-            y = [fmean(_numbers(of, key)) for of in sizes.values()]
-            if key == "bias":  # none with the most images, and by chance below 0
-                y = [value if value > 0 else float("nan") for value in y]
-                has_bias = has_bias or any(value > 0 for value in y)
-            axes.plot(x, y, label=str(network), linewidth=1, **_line_style(place))
-        measured = [_numbers(of, "measured")[0] for of in sizes.values()]
-        panels[-1].plot(x, measured, ".", color=_line_style(place)["color"])
-    for axes, title in zip(panels, titles, strict=True):
-        axes.set_xscale("log", base=2)
-        axes.set(title=title, xlabel="images that share statistics")
-        axes.set_xticks(
-            [*group_by(networks, "per_worker")], map(str, group_by(networks, "per_worker"))
-        )
-        axes.grid(alpha=0.3)
-    if has_bias:
-        use_log_scale(panels[1])
-    _start_at_zero(panels[2], panels[2].get_ylim()[1])
-    _legend(figure, panels[0])
-    return figure
-
-
 def _ratios_apart(records: Sequence[Record]) -> Figure:
     """Draw the divergence of the ratios of two networks (Luo et al. 2019, figure 5)."""
     networks = group_by(records, "network")
-    figure, ((*panels,),) = _panels(1, len(networks), sharey=True)
+    figure, ((*panels,),) = make_panels(1, len(networks), sharey=True)
     for axes, (network, of_network) in zip(panels, networks.items(), strict=True):
         groups = list(group_by(of_network, "group"))
         for place, (of, bars) in enumerate(group_by(of_network, "of").items()):
             at = [groups.index(bar["group"]) + 0.4 * place - 0.2 for bar in bars]
-            axes.bar(at, _numbers(bars, "divergence"), 0.4, label=of, color=COLOURS[place])
+            axes.bar(at, numbers_of(bars, "divergence"), 0.4, label=of, color=COLOURS[place])
         axes.set_xticks(range(len(groups)), groups, rotation=20, fontsize=6)
         axes.set_title(f"D({network})")
         axes.legend()
@@ -370,8 +287,10 @@ DRAW: Mapping[str, Callable[[Sequence[Record]], Figure]] = {
     "ratios": _ratios,
     "ratios_apart": _ratios_apart,
     "hard_ratios": _hard_ratios,
-    "example_weight": _example_weight,
-    "noise": _noise,
+    "example_weight": draw_example_weights,
+    "noise": draw_noise,
+    "corruptions": draw_corruptions,
+    "conversion": draw_conversion,
     "speed": _speed,
     "gains": _gains,
 }

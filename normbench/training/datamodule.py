@@ -205,11 +205,23 @@ class DataModule(LightningDataModule):
 
         The images are shuffled, the same under every plan, and not augmented.
         """
-        labels = self.splits.val.labels
+        for pixels, labels, indices, _ in self._shuffle(self.val, number, size):
+            yield self.data.eval_input(pixels, indices), labels
+
+    def shuffled_test_batches(self, size: int) -> Iterator[EvaluationBatch]:
+        """Yield all test images as bytes, in batches of `size` and a smaller last one.
+
+        Their order is the same under every plan.
+        """
+        return self._shuffle(self.test, math.ceil(len(self.splits.test.labels) / size), size)
+
+    def _shuffle(self, reader: Reader, number: int, size: int) -> Iterator[EvaluationBatch]:
+        labels = reader.split.labels
         order = permutation(self.sampler.seed, PROBE_EPOCH, len(labels))[: number * size]
-        batches = self.val.stream(order, None, [size] * number)
-        for indices, pixels in zip(order.split(size), batches, strict=True):
-            yield self.data.eval_input(pixels, indices), labels[indices]
+        parts = order.split(size)
+        batches = reader.stream(order, None, [len(part) for part in parts])
+        for indices, pixels in zip(parts, batches, strict=True):
+            yield EvaluationBatch(pixels, labels[indices], indices)
 
     def _augment(self, pixels: Tensor, indices: Tensor, epoch: int) -> Tensor:
         """Augment the images of `indices` (K, A, N) without mixing them: (K, A, N, C, H, W)."""

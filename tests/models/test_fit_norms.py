@@ -1,33 +1,18 @@
-"""Gains and shifts of new normalizers, fitted to the layers that they replaced.
-
-Run as a program with the folder of the runs of sweeps=fine_tuning_starts, this prints the table of
-docs/guide/deploy.md: the accuracy of converted networks before and after distillation.
-"""
+"""Gains and shifts of new normalizers, fitted to the layers that they replaced."""
 
 import copy
-import sys
-from collections.abc import Iterator
-from pathlib import Path
-from statistics import fmean, stdev
 from typing import Any
 
 import pytest
 import timm
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from normbench.catalog import swap
-from normbench.config.compose import compose
-from normbench.config.row_words import words_of
 from normbench.errors import Impossible
 from normbench.models.fit_norms import fit_norms
 from normbench.norms.base.layer import Affine, NormAct, Normalizing
 from normbench.norms.recalibration import recalibrate
-from normbench.probe.trained_network import find_run
-from normbench.results import read
-from normbench.training.datamodule import open_datamodule
-from normbench.training.experiment import Experiment
 from support.networks import network_of, noise, unchanged
 
 
@@ -173,45 +158,3 @@ def test_what_cannot_be_fitted_is_named() -> None:
     shared: Any = network_of("bn", stem_stride=1).norm
     with pytest.raises(Impossible, match="0 is called more than once"):
         fit_norms(nn.Sequential(shared, shared), nn.Sequential(shared, shared), noise(4, 16, 4, 4))
-
-
-def converted(root: Path, norm: str) -> Iterator[list[float]]:
-    """Yield test accuracies (%) of each bn run: copied, fitted, and both after 20 and 200 steps."""
-    for row in read(root, sweep="fine_tuning_starts"):
-        if row.norm != "bn":
-            continue
-        run = find_run(row.id, root)
-        data = open_datamodule(Experiment(run.cell))
-        test = [data.on_after_batch_transfer(batch, 0) for batch in data.test_dataloader()]
-        x, labels = (torch.cat([getattr(b, key) for b in test]) for key in ("images", "labels"))
-        original = run.network(run.last_epoch).eval()
-        words = [word for word in words_of(row) if not word.startswith("norm=")]
-        (cell,), _ = compose([f"norm={norm}", *words])
-        training = data.sample_training_images(256 + 200 * 64)
-        accuracies = []
-        for fitted in (False, True):
-            network = Experiment(cell).build_network()
-            network.load_state_dict(original.state_dict(), strict=False)
-            if fitted:
-                fit_norms(network, original, training[:256])
-            optimizer = torch.optim.SGD(network.parameters(), lr=0.02, momentum=0.9)
-            for step in range(201):
-                if step in (0, 20, 200):
-                    with torch.no_grad():
-                        right = network.eval()(x).argmax(1) == labels
-                    accuracies.append(100 * right.double().mean().item())
-                    network.train()
-                batch = training[256:].split(64)[min(step, 199)]
-                with torch.no_grad():
-                    targets = original(batch).softmax(1)
-                optimizer.zero_grad()
-                F.cross_entropy(network(batch), targets).backward()
-                optimizer.step()
-        yield accuracies
-
-
-if __name__ == "__main__":
-    print("norm: copied and after 20 and 200 steps, fitted and after 20 and 200 steps")
-    for norm in ("gn", "ln", "evonorm_s0", "frn", "gn_ws", "rms"):
-        columns = zip(*converted(Path(sys.argv[1]), norm), strict=True)
-        print(norm, *(f"{fmean(c):.1f} ± {stdev(c):.1f}" for c in columns), sep=" | ", flush=True)

@@ -118,6 +118,51 @@ def test_noise_refuses(
 
 
 @pytest.mark.slow
+def test_corruptions_of_runs(probe_command: Probe, command: Command) -> None:
+    """Clean images with running statistics give the accuracies of the runs."""
+    assert command("-m", "norm=bn,gn", "batch=16", "seed=0,1", *KEPT).code == 0
+    rows = {row.id: row for row in read_rows("runs")}
+    assert probe_command("corruptions", "ckpt=all", "per_worker=8,32").code == 0
+    records = lines("corruptions")
+    assert len(records) == (3 + 1) * 2 * 16  # statistics of bn and gn, seeds, conditions
+    for each in records:
+        if each["corruption"] == "clean" and each["statistics"] == "running":
+            assert each["top1"] == pytest.approx(rows[str(each["run"])].test_top1, abs=1e-4)
+    by_run = group_by([x for x in records if x["corruption"] == "noise"], "run", "statistics")
+    for of_run in by_run.values():
+        strengths = [int(each["strength"]) for each in of_run]
+        assert strengths == [1, 2, 3, 4, 5]
+    # Statistics of other images than those of the training change the outputs.
+    clean = group_by([x for x in records if x["corruption"] == "clean"], "network", "run")
+    bn = [of_run for (network, _), of_run in clean.items() if network == "bn"]
+    assert any(len({each["top1"] for each in of_run}) > 1 for of_run in bn)
+    assert Path("runs/reports/probes/corruptions.png").exists()
+    found = probe_command("corruptions", "ckpt=all", "per_worker=400")
+    assert "per_worker=400 needs as many test images, and there are 360" in found.out
+
+
+@pytest.mark.slow
+def test_conversion_of_runs(probe_command: Probe, command: Command) -> None:
+    """A fit restores the same normalizer; distillation recovers; what is written can be read."""
+    assert command("norm=bn", "batch=16", *KEPT, "recipe.images=6400").code == 0
+    (row,) = read_rows("runs")
+    found = probe_command("conversion", "ckpt=all", "to=bn,gn,gn_pn,nf", "steps=0,30")
+    assert found.code == 0, found.err
+    assert "to=gn_pn is not fitted: " in found.out
+    assert "to=nf: the normalizer asks for residual branches of kind nf" in found.out
+    by_start = group_by(lines("conversion"), "norm", "start", "step")
+    top1 = {key: each[0]["top1"] for key, each in by_start.items()}
+    assert all(each[0]["before"] == pytest.approx(row.test_top1) for each in by_start.values())
+    assert ("gn_pn", "fitted", 0) not in top1
+    assert top1["bn", "copied", 0] == pytest.approx(row.test_top1, abs=3)  # other statistics
+    assert top1["gn", "copied", 0] < top1["gn", "fitted", 0]
+    assert top1["gn", "copied", 0] < top1["gn", "copied", 30]
+    file = next(Path("runs/default").glob(f"{row.id}/probes/conversion-gn-fitted.pt"))
+    assert probe_command("spp", f"ckpt={file}", "norm=gn").code == 0
+    assert probe_command("conversion", "ckpt=all").code == 2
+
+
+@pytest.mark.slow
 def test_a_run_that_a_probe_refuses_is_named_and_others_are_measured(
     probe_command: Probe, command: Command
 ) -> None:

@@ -178,7 +178,10 @@ def test_no_text_of_a_figure_is_markup(kind: str, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(probe_figures, "save_figure", save)
     noise = {"layer": "all", "per_worker": 4, "loss": 1.0, "bias": 0.1, "variance": 1.0}
     noise |= {"predicted": 1.0, "measured": None}
+    corruptions = {"statistics": "running", "corruption": "noise", "strength": 0, "top1": 1.0}
+    conversion = {"norm": "gn", "start": "copied", "step": 0, "top1": 1.0}
     records = RECORDS | {"hard_ratios": RECORDS["ratios"], "noise": noise}
+    records |= {"corruptions": corruptions, "conversion": conversion}
     record = records.get(kind, {"batch": 4, "mode": "training", "ratio": 1.0, "memory_ratio": 1.0})
     record = {"exact": 1.0, "sampled": 1.0, "act": "$x", "group": "$x", "of": "mean"} | record
     record = record | {"block": 1, "epoch": 1, "network": "$x", "seed": 0, "divergence": 1e9}
