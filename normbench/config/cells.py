@@ -303,6 +303,8 @@ def format_value(value: Any) -> str:
     """Return a value as it is typed on the command line."""
     if isinstance(value, list):
         return f"[{','.join(map(format_value, value))}]"  # no space: options are separated by one
+    if isinstance(value, Mapping):
+        return f"{{{','.join(f'{key}:{format_value(each)}' for key, each in value.items())}}}"
     if value is None:
         return "null"
     if isinstance(value, str) and "(" in value:  # a formula, which Hydra reads in quotes alone

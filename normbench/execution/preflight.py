@@ -18,6 +18,7 @@ from normbench.errors import BadInput, DamagedFile, Impossible
 from normbench.execution.job import CellCheck, PreflightRequest, PreflightResults
 from normbench.execution.networks import Networks, describe_pair, step_key
 from normbench.execution.requirements import (
+    require_blocks,
     require_compiler,
     require_cuda_graph,
     require_device,
@@ -96,6 +97,7 @@ class _Checks:
             info = self.networks.inspect(experiment)
             require_weighable(cell, recipe, info)
             require_ratios(cell, recipe, info)
+            require_blocks(recipe, info)
             require_trainable(cell, info)
         except Impossible as reason:
             return CellCheck(impossible=str(reason))

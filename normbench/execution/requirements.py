@@ -12,7 +12,7 @@ from normbench.norms import kernels
 from normbench.norms.inference import weighable_layers
 from normbench.training.experiment import Experiment
 from normbench.training.hardware import missing_compiler, uses_gpu
-from normbench.training.parameter_groups import FEATURES, list_parameters
+from normbench.training.parameter_groups import FEATURES, list_parameters, number_blocks
 from normbench.training.recipe import Recipe
 
 
@@ -235,7 +235,8 @@ def require_trainable(cell: Cell, info: NetworkInfo) -> None:
         Impossible: the network has layers that need values of a checkpoint.
     """
     takes_values = cell.init_only is None or not {"ratio", FEATURES}.isdisjoint(cell.init_only)
-    if info.requires_checkpoint and not (cell.init_from and takes_values):
+    pretrained = cell.model.options.get("arguments", {}).get("pretrained")
+    if info.requires_checkpoint and not (pretrained or (cell.init_from and takes_values)):
         raise Impossible(info.requires_checkpoint)
 
 
@@ -250,6 +251,23 @@ def require_ratios(cell: Cell, recipe: Recipe, info: NetworkInfo) -> None:
             f"recipe.ratio_clip={recipe.ratio_clip:g}: {cell.title} has no ratios, whose gradients "
             "it clips; norm=sn or ssn works, as does recipe.ratio_clip=null"
         )
+
+
+def require_blocks(recipe: Recipe, info: NetworkInfo) -> None:
+    """Refuse learning rates by block in a network that does not tell its blocks.
+
+    Raises:
+        Impossible: it does not.
+    """
+    if recipe.layer_decay is None:
+        return
+    try:
+        number_blocks(info.network)
+    except ValueError as reason:
+        raise Impossible(
+            f"recipe.layer_decay={recipe.layer_decay:g}: {reason}; networks for classification do, "
+            "but for random_net and some of timm, and recipe.layer_decay=null works"
+        ) from None
 
 
 def require_epochs(cell: Cell, recipe: Recipe, images: int) -> None:

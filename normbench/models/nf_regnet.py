@@ -11,7 +11,7 @@ scalar, and rescale branches that stochastic depth keeps.
 """
 
 from dataclasses import replace
-from typing import Annotated, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, PositiveInt
 from torch import Tensor, nn
@@ -55,6 +55,12 @@ class NFRegNet(nn.Module):
         ValueError: widths and depths differ in number.
         Impossible: the normalizer needs residual branches that these blocks do not have.
     """
+
+    #: For `normbench.training.parameter_groups.number_blocks`.
+    block_patterns: ClassVar[dict[str, Any]] = {
+        "stem": r"^stem\b",
+        "blocks": [(r"^blocks\.(\d+)", None), (r"^(?:conv|norm)\b", (99999,))],
+    }
 
     def __init__(
         self,

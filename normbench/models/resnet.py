@@ -16,7 +16,7 @@ from dataclasses import replace
 from functools import partial
 from itertools import chain
 from math import sqrt
-from typing import Annotated, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, PositiveFloat, PositiveInt
 from torch import Tensor, nn
@@ -90,6 +90,12 @@ class ResNet(nn.Module):
         Impossible: the normalizer needs residual branches that these blocks do not have, or
             cannot normalize without an activation.
     """
+
+    #: For `normbench.training.parameter_groups.number_blocks`.
+    block_patterns: ClassVar[dict[str, Any]] = {
+        "stem": r"^(?:stem|norm)\b",
+        "blocks": [(r"^blocks\.(\d+)", None), (r"^last\b", (99999,))],
+    }
 
     def __init__(
         self,

@@ -28,6 +28,11 @@ from normbench.norms.base.residual import Residual
 
 _ACTS = {"relu": nn.ReLU, "relu6": nn.ReLU6, "silu": nn.SiLU, "hardswish": nn.Hardswish}
 Multiplier = Annotated[float, Field(ge=0.05)]
+#: As of timm's EfficientNet, for `normbench.training.parameter_groups.number_blocks`.
+_MOBILE_BLOCKS = {
+    "stem": r"^conv_stem|^bn1",
+    "blocks": [(r"^blocks\.(\d+)\.(\d+)", None), (r"^conv_head|^bn2", (99999,))],
+}
 IMAGE = (224, 224)  # of the trace; images of other sizes work too
 
 
@@ -82,7 +87,12 @@ def timm_model(
     if "img_size" in arguments:
         size = [arguments["img_size"]] * 2
     norm = norm.with_max_groups(max_groups)
-    return swap(network, norm, image=(in_chans, *size), allow_left=allow_left)
+    # A traced network has other methods.
+    matcher: Any = getattr(network, "group_matcher", None)
+    patterns = None if matcher is None else matcher()
+    swapped = swap(network, norm, image=(in_chans, *size), allow_left=allow_left)
+    swapped.block_patterns = patterns  # type: ignore[assignment]
+    return swapped
 
 
 def _require_model(name: str | None) -> str:
@@ -149,7 +159,9 @@ def mbconv_net(
         if type(norm.residual) is not Residual:
             join_blocks(network, norm)
         graph = CallGraph(network, (in_chans, *IMAGE))
-    return swap_calls(graph, norm.with_max_groups(max_groups), residual=V2)
+    swapped = swap_calls(graph, norm.with_max_groups(max_groups), residual=V2)
+    swapped.block_patterns = _MOBILE_BLOCKS  # type: ignore[assignment]
+    return swapped
 
 
 @lru_cache(maxsize=32)

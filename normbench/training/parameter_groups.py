@@ -68,18 +68,49 @@ def classifier_layers(model: nn.Module) -> dict[str, nn.Linear]:
     return {name: each for name, each in linear.items() if each.weight.shape == shape}
 
 
+def number_blocks(model: nn.Module) -> dict[str, int]:
+    """Return for each parameter, by name, the number of its residual block.
+
+    Those of the stem have 0, those behind the last block the largest number. `model` tells its
+    blocks by `block_patterns`, in the form of `timm.models.group_parameters`.
+
+    Raises:
+        ValueError: it does not.
+    """
+    patterns = getattr(model, "block_patterns", None)
+    if patterns is None:
+        raise ValueError("this network does not tell which parameters belong to which block")
+    from timm.models import group_parameters  # here, as timm takes a second to import
+
+    numbers: dict[str, int] = group_parameters(model, patterns, reverse=True)
+    return numbers
+
+
 def build_groups(
-    model: nn.Module, lr: float, weight_decay: float, decayed: Collection[str]
+    model: nn.Module,
+    lr: float,
+    weight_decay: float,
+    decayed: Collection[str],
+    layer_decay: float | None = None,
 ) -> list[dict[str, Any]]:
     """Build parameter groups: the `decayed` roles with weight decay, the others without.
 
     The first two groups have the learning rate `lr`; parameters with a factor of it have groups of
-    their own.
+    their own. With `layer_decay` the factor of each block is that of the next one times
+    `layer_decay`.
     """
+    depth_rates: dict[nn.Parameter, float] = {}
+    if layer_decay is not None:
+        numbers = number_blocks(model)
+        last = max(numbers.values())
+        depth_rates = {
+            parameter: layer_decay ** (last - numbers[name])
+            for name, parameter in model.named_parameters()
+        }
     # By factor of the learning rate and weight decay.
     members: dict[tuple[float, float], list[nn.Parameter]] = {(1, weight_decay): [], (1, 0): []}
     for parameter, role, rate in list_parameters(model):
-        key = (rate, weight_decay if role in decayed else 0.0)
+        key = (rate * depth_rates.get(parameter, 1), weight_decay if role in decayed else 0.0)
         members.setdefault(key, []).append(parameter)
     return [
         {"params": parameters, "lr": lr * rate, "weight_decay": decay}

@@ -28,6 +28,9 @@ class Recipe(LearningRateSchedule):
             AdamW subtract it, times the learning rate, apart from the gradient.
         decayed: roles of the parameters with weight decay
             (`normbench.training.parameter_groups`).
+        layer_decay: factor of the learning rate of each residual block, over that of the next one
+            (layer-wise decay, in fine-tuning transformers; 0.65 to 0.9); the classifier has the
+            full rate; null: one rate for all.
         gain_target: value towards which weight decay pulls gains; null is 0, as for all other
             parameters, and 1 is their initial value (Summers and Dinneen 2020, section 3.3).
         ratio_clip: largest norm of the gradient of all logits of ratios together, before weight
@@ -59,6 +62,7 @@ class Recipe(LearningRateSchedule):
     nesterov: bool = True
     weight_decay: NonNegativeFloat = 0.0
     decayed: tuple[str, ...] = ("weight", "bias")
+    layer_decay: PositiveFloat | None = None
     gain_target: float | None = None
     ratio_clip: PositiveFloat | None = None
     value_clip: PositiveFloat | None = None
@@ -81,6 +85,11 @@ class Recipe(LearningRateSchedule):
         for role in self.decayed:
             if role not in parameter_groups.ROLES:
                 raise ValueError(f"decayed={role}: {choose_from(role, parameter_groups.ROLES)}")
+        if self.layer_decay is not None and self.layer_decay > 1:
+            raise ValueError(
+                f"layer_decay={self.layer_decay}: it must be at most 1, as 0.75, so that no block "
+                "has a larger rate than the classifier"
+            )
         if self.ema_unit is not None and self.ema is None:
             raise ValueError(f"ema_unit={self.ema_unit}: it needs recipe.ema, or choose null")
         if self.gain_target and "gain" not in self.decayed:
@@ -102,7 +111,9 @@ class Recipe(LearningRateSchedule):
     def build_optimizer(self, model: nn.Module, global_batch: int) -> Optimizer:
         """Build the optimizer of `model`, with weight decay by the roles of its parameters."""
         lr = self.peak_lr(global_batch)
-        groups = parameter_groups.build_groups(model, lr, self.weight_decay, self.decayed)
+        groups = parameter_groups.build_groups(
+            model, lr, self.weight_decay, self.decayed, self.layer_decay
+        )
         optimizer = self._create_optimizer(groups, lr)
         clip_gradients(
             model, optimizer, value=self.value_clip, norm=self.norm_clip,

@@ -90,6 +90,8 @@ def describe_options(recipe: Recipe) -> Iterator[str]:
     """Yield what the recipe sets for images and evaluations, in words."""
     if recipe.crop is not None:
         yield f"training images of {recipe.crop} x {recipe.crop} pixels"
+    if recipe.layer_decay is not None:
+        yield f"learning rate of each block: {recipe.layer_decay:g} times that of the next one"
     if recipe.value_clip is not None:
         yield f"gradients: each value clipped to ±{recipe.value_clip:g}"
     if recipe.norm_clip is not None:

@@ -375,6 +375,14 @@ def test_a_model_of_timm_has_its_own_name() -> None:
     }  # fmt: skip
 
 
+def test_an_option_that_is_a_mapping_is_typed_again() -> None:
+    file = "+model.arguments.pretrained_cfg_overlay={file:some/weights-2.safetensors}"
+    found = cell("model=timm", "model.name=resnet50", file)
+    assert found.options == file
+    again = cell("model=timm", "model.name=resnet50", *found.options.split())
+    assert again.id == found.id
+
+
 def test_a_yamls_own_name_is_an_option_of_it(tmp_path: Path) -> None:
     (tmp_path / "model").mkdir()
     text = (CONF / "model" / "timm.yaml").read_text()

@@ -7,7 +7,7 @@ from torch import nn
 
 from normbench.errors import Impossible
 from normbench.execution.networks import Networks
-from normbench.execution.requirements import require_ratios, require_trainable
+from normbench.execution.requirements import require_blocks, require_ratios, require_trainable
 from normbench.models import network_info, profile
 from normbench.training.experiment import Experiment
 from support.cells import cell
@@ -87,6 +87,14 @@ def test_gradients_of_ratios_are_clipped_where_there_are_ratios() -> None:
     require_ratios(switchable.cell, switchable.recipe, Networks().inspect(switchable))
 
 
+def test_rates_by_block_need_blocks() -> None:
+    decayed = experiment("recipe.layer_decay=0.7")
+    require_blocks(decayed.recipe, Networks().inspect(decayed))
+    nameless = experiment("model=random_net", "recipe.layer_decay=0.7")
+    with pytest.raises(Impossible, match=r"recipe.layer_decay=0.7: this network does not tell"):
+        require_blocks(nameless.recipe, Networks().inspect(nameless))
+
+
 @pytest.mark.parametrize(
     ("words", "says"),
     [
@@ -106,3 +114,9 @@ def test_layers_that_continue_a_training_are_impossible_from_scratch(
         require_trainable(started.cell, Networks().inspect(started))
     continued = experiment(*words[:2], "init_from=norm:bn@last")
     require_trainable(continued.cell, Networks().inspect(continued))
+
+
+def test_frozen_statistics_may_be_those_of_a_file() -> None:
+    network = ("norm=frozen_bn", "model=timm", "model.name=resnet10t")
+    loaded = experiment(*network, "+model.arguments.pretrained=true")
+    require_trainable(loaded.cell, Networks().inspect(loaded))

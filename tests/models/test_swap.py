@@ -4,6 +4,7 @@ import re
 import socket
 from collections.abc import Callable, Iterator
 from copy import deepcopy
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ import timm
 import torch
 import torchvision
 from build import COVERED
+from safetensors.torch import save_file
 from timm.layers.activations import QuickGELU
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -853,3 +855,30 @@ def test_a_network_of_timm_takes_a_step_with_any_plain_normalizer(name: str, nor
     for key, parameter in network.named_parameters():
         assert (parameter.grad is not None) == parameter.requires_grad, key
         assert parameter.isfinite().all(), key
+
+
+@pytest.mark.parametrize("norm", ["bn", "frozen_bn", "gn"])
+def test_weights_of_a_file_are_loaded(norm: str, tmp_path: Path) -> None:
+    """As timm's own, by its overlay: from another number of classes, whose classifier stays new."""
+    trained = timm.create_model("resnet18", num_classes=1000)
+    for tensor in trained.state_dict().values():
+        if tensor.is_floating_point():
+            tensor.uniform_(0.5, 1)
+    save_file(trained.state_dict(), tmp_path / "weights.safetensors")
+    overlay = {"file": str(tmp_path / "weights.safetensors")}
+    arguments = {"pretrained": True, "pretrained_cfg_overlay": overlay}
+    network = model("timm/resnet18", norm=norm, num_classes=10, arguments=arguments)
+    loaded, expected = network.state_dict(), trained.state_dict()
+    assert loaded["fc.weight"].shape == (10, 512)
+    shared = {name for name in loaded if name in expected and not name.startswith("fc.")}
+    assert len(shared) >= 20 + 2 * 20
+    assert all(torch.equal(loaded[name], expected[name]) for name in shared)
+    if norm != "gn":
+        assert "bn1.running_mean" in shared
+
+
+def test_global_response_normalization_stays() -> None:
+    """An option of ConvNeXt's blocks, no normalizer (Woo et al. 2023)."""
+    network = swap_timm("convnext_atto", "gn", use_grn=True)
+    assert sum(".grn." in name for name, _ in network.named_parameters()) == 2 * 12  # blocks
+    network(torch.randn(2, 3, 64, 64)).sum().backward()

@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import timm
 import torch
+from timm.optim import param_groups_layer_decay
 from torch import nn
 
 from normbench.catalog import model, normalizer, normalizers
@@ -141,6 +143,50 @@ def test_fixups_scalars_and_the_classifiers_bias_learn_at_a_tenth_of_the_rate() 
         assert slow == (parameter.dim() == 0 or name == "head.bias")
     others = model("resnet20", norm=normalizer("fixup", rate=1), num_classes=10)
     assert {group["lr"] for group in build_groups(others, 0.5, 1e-4, ["weight"])} == {0.5}
+
+
+@pytest.mark.parametrize("name", ["vit_tiny_patch16_224", "convnext_atto", "resnet18"])
+def test_rates_by_block_are_those_of_timm(name: str) -> None:
+    network = timm.create_model(name, num_classes=10)
+    names = {id(p): each for each, p in network.named_parameters()}
+    expected = {
+        names[id(p)]: 0.5 * group["lr_scale"]
+        for group in param_groups_layer_decay(network, layer_decay=0.7)
+        for p in group["params"]
+    }
+    ours = model(f"timm/{name}", norm="gn", num_classes=10)
+    found = {each.replace(".layer.", "."): rate for each, rate in rates_by_name(ours, 0.7).items()}
+    assert found == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    "name", ["resnet20", "resnet20_v2", "resnet50", "nf_regnet_b0", "mobilenetv2_cifar"]
+)
+def test_rates_grow_from_the_stem_to_the_classifier(name: str) -> None:
+    with torch.device("meta"):
+        network = model(name, norm="gn", num_classes=10)
+    found = rates_by_name(network, 0.5)
+    stem, *_, head = found
+    blocks = {each.rpartition("convs")[0] or each for each in found if "blocks" in each}
+    assert found[head] == 0.5
+    assert found[stem] == min(found.values())
+    last = [rate for each, rate in found.items() if each.startswith(("last", "conv_head", "conv."))]
+    assert all(rate == 0.25 for rate in last)
+    assert len({*found.values()}) > 4
+    assert len(blocks) > 1
+    in_order = [rate for each, rate in found.items() if each.startswith("blocks")]
+    assert in_order == sorted(in_order)
+
+
+def rates_by_name(network: nn.Module, layer_decay: float) -> dict[str, float]:
+    """The learning rate of each parameter, the largest being 0.5."""
+    names = {id(p): each for each, p in network.named_parameters()}
+    rates = {
+        names[id(p)]: group["lr"]
+        for group in build_groups(network, 0.5, 1e-4, ["weight"], layer_decay)
+        for p in group["params"]
+    }
+    return {each: rates[each] for each in names.values()}
 
 
 @pytest.mark.parametrize("schedule", ["cosine", "onecycle"])
