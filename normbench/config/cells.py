@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -299,12 +300,19 @@ def _words(key: str, value: Any) -> list[str]:
     return [f"{key}={format_value(value)}"]
 
 
+def _quoted(value: Any) -> str:
+    """Return an entry of a mapping as it is typed: in quotes if Hydra would read its characters."""
+    text = format_value(value)
+    special = isinstance(value, str) and re.search(r"[=,:{}\[\]]", value)
+    return f'"{text}"' if special else text
+
+
 def format_value(value: Any) -> str:
     """Return a value as it is typed on the command line."""
     if isinstance(value, list):
         return f"[{','.join(map(format_value, value))}]"  # no space: options are separated by one
     if isinstance(value, Mapping):
-        return f"{{{','.join(f'{key}:{format_value(each)}' for key, each in value.items())}}}"
+        return f"{{{','.join(f'{key}:{_quoted(each)}' for key, each in value.items())}}}"
     if value is None:
         return "null"
     if isinstance(value, str) and "(" in value:  # a formula, which Hydra reads in quotes alone

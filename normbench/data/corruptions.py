@@ -1,8 +1,9 @@
 """Corruptions of test images: noise, blur and less contrast, each at five strengths.
 
-Formulas and strengths are those of CIFAR-10-C (Hendrycks and Dietterich 2019, Benchmarking Neural
-Network Robustness to Common Corruptions and Perturbations, and the authors' code). They are for
-images of 32 pixels: a blur of one pixel destroys more of smaller images.
+Strengths are those of CIFAR-10-C (Hendrycks and Dietterich 2019, Benchmarking Neural Network
+Robustness to Common Corruptions and Perturbations, and the authors' code). They are for images of
+32 pixels: a blur of one pixel destroys more of smaller images. Blurred images are mirrored at their
+borders.
 """
 
 from collections.abc import Callable
@@ -39,7 +40,7 @@ def _add_noise(values: Tensor, place: int, draws: Draws) -> Tensor:
 
 def _blur(values: Tensor, place: int, _draws: Draws) -> Tensor:
     sigma = _BLUR[place]
-    radius = min(round(4 * sigma), min(values.shape[2:]) - 1)  # what it mirrors at the borders
+    radius = min(round(4 * sigma), min(values.shape[2:]) - 1)  # at most what can be mirrored
     blurred: Tensor = TF.gaussian_blur(values, [2 * radius + 1] * 2, [sigma] * 2)
     return blurred
 

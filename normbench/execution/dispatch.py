@@ -109,7 +109,7 @@ def _lead(cell: Cell, settings: Settings, env: DistributedEnv) -> Summary:
     finally:
         if not ProcessGroup.rank_started:  # they wait for a decision that training would bring
             failure = _dismiss_ranks(settings, env)
-    if failure:  # this process must fail, so that the launcher ends those that still wait
+    if failure:  # this process must fail: torchrun and `srun -K` then end those that still wait
         summary.failed.append(f"{cell.title}: {failure}")
     return summary
 
@@ -120,7 +120,10 @@ def _dismiss_ranks(settings: Settings, env: DistributedEnv) -> str:
     log = Path(settings.runs) / "check.log"
     target = "normbench.execution.worker:dismiss_ranks"
     end = process_group.wait_for_exit(process_group.start(target, None, env=env, log=log))
-    return "" if end.succeeded else f"no rank could be told to exit: {end.reason} ({log})"
+    if end.succeeded:
+        return ""
+    port = env.variables["MASTER_PORT"]
+    return f"not all ranks were told to exit (MASTER_PORT={port}): {end.reason} ({log})"
 
 
 def _follow(cell: Cell, settings: Settings, env: DistributedEnv) -> Summary:

@@ -87,7 +87,7 @@ def _from_slurm(environment: Mapping[str, str]) -> DistributedEnv:
             f"{tasks} tasks on {nodes} nodes: every node needs the same number of tasks, as in "
             "srun -N2 -n8"
         )
-    # Steps of a job may run at the same time.
+    # Steps of a job may run at the same time, and jobs with neighbouring numbers, too.
     port = _PORTS[(job + 7 * step) % len(_PORTS)]
     return DistributedEnv(
         {

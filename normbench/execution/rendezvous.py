@@ -61,9 +61,12 @@ def await_decision() -> bool:
 
 
 def _serve(host: str) -> Any:
-    """Return a store that listens at the addresses of `host`, at all of this machine if empty."""
-    port = int(os.environ["MASTER_PORT"])
-    listener = socket.create_server((host, port))
+    """Return a store that listens at the address `host`, at all of this machine if empty."""
+    address = host, int(os.environ["MASTER_PORT"])
+    if not host and socket.has_dualstack_ipv6():
+        listener = socket.create_server(address, family=socket.AF_INET6, dualstack_ipv6=True)
+    else:
+        listener = socket.create_server(address)
     return _connect(is_master=True, master_listen_fd=listener.detach())  # the store closes it
 
 

@@ -235,7 +235,9 @@ def require_trainable(cell: Cell, info: NetworkInfo) -> None:
         Impossible: the network has layers that need values of a checkpoint.
     """
     takes_values = cell.init_only is None or not {"ratio", FEATURES}.isdisjoint(cell.init_only)
-    pretrained = cell.model.options.get("arguments", {}).get("pretrained")
+    # Weights of timm have running statistics, but no ratios.
+    keeps = all(each.keeps_statistics for each in info.layers if each.unfinished)
+    pretrained = keeps and cell.model.options.get("arguments", {}).get("pretrained")
     if info.requires_checkpoint and not (pretrained or (cell.init_from and takes_values)):
         raise Impossible(info.requires_checkpoint)
 
@@ -265,8 +267,8 @@ def require_blocks(recipe: Recipe, info: NetworkInfo) -> None:
         number_blocks(info.network)
     except ValueError as reason:
         raise Impossible(
-            f"recipe.layer_decay={recipe.layer_decay:g}: {reason}; networks for classification do, "
-            "but for random_net and some of timm, and recipe.layer_decay=null works"
+            f"recipe.layer_decay={recipe.layer_decay:g}: {reason}; a ResNet, a mobile network or "
+            "most models of timm do, and recipe.layer_decay=null works with all"
         ) from None
 
 

@@ -10,6 +10,7 @@ MnasNet and EfficientNet with timm's builder and in its notation:
 
 from difflib import get_close_matches
 from functools import lru_cache, partial
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import timm
@@ -18,6 +19,7 @@ from pydantic import Field, PositiveInt
 from timm.models.efficientnet import EfficientNet, decode_arch_def, round_channels
 from torch import nn
 
+from normbench.errors import one_line
 from normbench.models.blocks import V2, require_residual
 from normbench.models.dropout import Fraction
 from normbench.models.fx_graph import CallGraph
@@ -33,6 +35,7 @@ _MOBILE_BLOCKS = {
     "stem": r"^conv_stem|^bn1",
     "blocks": [(r"^blocks\.(\d+)\.(\d+)", None), (r"^conv_head|^bn2", (99999,))],
 }
+_FILE = "arguments.pretrained_cfg_overlay.file"
 IMAGE = (224, 224)  # of the trace; images of other sizes work too
 
 
@@ -69,6 +72,9 @@ def timm_model(
             "data, the others are model.dropout and model.stochastic_depth"
         )
     options = dict(arguments)
+    file = (options.get("pretrained_cfg_overlay") or {}).get("file")
+    if file is not None:
+        _require_weights(file, pretrained=bool(options.get("pretrained")))
     if torch.get_default_device().type == "meta":  # the check looks at shapes, without a download
         options.pop("pretrained", None)
     if stochastic_depth:  # not every model of timm takes it
@@ -77,8 +83,12 @@ def timm_model(
         network = timm.create_model(
             name, num_classes=num_classes, in_chans=in_chans, drop_rate=dropout, **options
         )
-    except RuntimeError as error:  # an unknown tag, as in resnet18.nowhere
-        raise ValueError(f"name={name}: {error}") from error
+    except RuntimeError as error:
+        if file is not None:
+            # The first line names the class of the network alone.
+            mismatch = str(error).partition("\n")[2].strip().partition("\n")[0]
+            raise ValueError(f"{_FILE}={file}: {mismatch or one_line(error)}") from error
+        raise ValueError(f"name={name}: {error}") from error  # an unknown tag: resnet18.nowhere
     except TypeError as error:
         raise ValueError(
             f"arguments={options}: timm's {name} does not take them ({error})"
@@ -93,6 +103,18 @@ def timm_model(
     swapped = swap(network, norm, image=(in_chans, *size), allow_left=allow_left)
     swapped.block_patterns = patterns  # type: ignore[assignment]
     return swapped
+
+
+def _require_weights(file: str, *, pretrained: bool) -> None:
+    """Refuse a file of weights that timm would not read.
+
+    Raises:
+        ValueError: it is missing, or `pretrained` is false.
+    """
+    if not pretrained:
+        raise ValueError(f"{_FILE}={file}: it is read with +model.arguments.pretrained=true alone")
+    if not Path(file).is_file():
+        raise ValueError(f"{_FILE}={file}: there is no such file")
 
 
 def _require_model(name: str | None) -> str:

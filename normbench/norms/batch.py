@@ -188,7 +188,8 @@ class FrozenBatchNormAct(BatchNormAct):
     keeps_statistics = True
     unfinished = (
         "norm=frozen_bn: it keeps statistics, gains and shifts of a network that was trained with "
-        "bn, as with init_from=RUN@last; norm=bn works from scratch"
+        "bn, as with init_from=RUN@last or weights of timm (+model.arguments.pretrained=true); "
+        "norm=bn works from scratch"
     )
 
     def __init__(self, channels: int, act: str | None, options: BatchNorm) -> None:

@@ -2,22 +2,23 @@
 
 Weights are those of the run. Gains and shifts of the new normalizer are copied from the old one, or
 fitted to it (`normbench.models.fit_norms`). Then the network learns the probabilities that the run
-gives training images, without their labels (distillation). A new normalizer with running statistics
-takes them from the images of the fit before each test.
+gives to training images, without their labels (distillation). A new normalizer with running
+statistics is tested with those of the images of the fit.
 
-The network after the most steps is written to `probes/conversion-NORM-START.pt` in the run's
+The network after the most steps is written to `probes/conversion-NORM-START-EPOCH.pt` in the run's
 folder: a state_dict, which `ckpt=FILE` and `load_state_dict` read.
 """
 
+import math
 from collections.abc import Iterator
-from statistics import fmean, stdev
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from normbench.config.cells import Cell
 from normbench.config.compose import compose
-from normbench.config.row_words import words_of
 from normbench.errors import BadInput, Impossible
 from normbench.models.fit_norms import fit_norms
 from normbench.norms.base.running import NetworkStatistics
@@ -26,19 +27,24 @@ from normbench.norms.measuring import measuring
 from normbench.norms.recalibration import recalibrate
 from normbench.probe.networks import device_of, measure_runs, use_all_cores
 from normbench.probe.options import ConversionOptions
-from normbench.probe.output import print_table, write_results, write_run_results
+from normbench.probe.output import (
+    describe_accuracies,
+    named_if_unwritten,
+    print_table,
+    write_results,
+    write_run_results,
+)
 from normbench.probe.request import ProbeRequest
 from normbench.probe.trained_network import TrainedRun
 from normbench.records.probes import PROBES, Record, group_by
-from normbench.run_files import replace_atomically
-from normbench.training.checkpoint import load_part
+from normbench.training.checkpoint import save_state
 from normbench.training.datamodule import DataModule, open_datamodule
 from normbench.training.experiment import Experiment
-from normbench.training.hardware import weight_dtype
+from normbench.training.hardware import autocast_context, weight_dtype
 from normbench.training.metrics import Evaluation
-from normbench.training.parameter_groups import FEATURES, classifier_layers
+from normbench.training.parameter_groups import list_parameters
 
-BATCH = 64  # images of a step of distillation
+BATCH = 64  # images of a step of distillation, at most
 MOMENTUM = 0.9
 STARTS = ("copied", "fitted")
 
@@ -55,12 +61,13 @@ def run(request: ProbeRequest) -> None:
         raise BadInput("to is missing: the normalizers that replace that of the run, as to=gn,ln")
 
     def measure_run(label: str, trained: TrainedRun) -> list[Record]:
+        conversion = _open(label, trained)
         records: list[Record] = []
         refusals = []
         for norm in options.to:
             try:
-                records += _records(label, trained, norm, options)
-            except (BadInput, Impossible) as reason:
+                records += conversion.measure(norm, options)
+            except (BadInput, Impossible, ValueError) as reason:
                 refusals.append(f"to={norm}: {reason}")
         if not records:
             raise ValueError("; ".join(refusals))
@@ -72,111 +79,140 @@ def run(request: ProbeRequest) -> None:
     records = measure_runs(request, measure_run)
     rows: list[list[object]] = []
     for (label, norm), of_norm in group_by(records, "network", "norm").items():
-        before = [each[0]["before"] for each in group_by(of_norm, "run").values()]
+        before = [each[0]["before"] for each in group_by(of_norm, "run", "epoch").values()]
         columns = group_by(of_norm, "start", "step")
         tested = [columns.get((start, n), []) for start in STARTS for n in options.steps]
         accuracies = [[each["top1"] for each in column] for column in tested]
-        rows.append([label, norm, *map(_describe, [before, *accuracies]), len(before)])
+        rows.append([label, norm, *map(describe_accuracies, [before, *accuracies]), len(before)])
     steps = [f"{start} + {n} steps" if n else start for start in STARTS for n in options.steps]
     print_table(rows, ("network", "converted to", "before", *steps, "runs"))
     print("\nTest top-1 accuracy (%).")
     write_results(request, records)
 
 
-def _describe(accuracies: list[float]) -> str:
-    """Return mean and standard deviation over runs as text."""
-    if not accuracies:
-        return "n/a"
-    spread = f" ± {stdev(accuracies):.1f}" if len(accuracies) > 1 else ""
-    return f"{fmean(accuracies):.1f}{spread}"
+@dataclass(frozen=True)
+class _Conversion:
+    """A run whose normalizer is replaced."""
+
+    label: str
+    trained: TrainedRun
+    data: DataModule
+    original: nn.Module
+    before: float  # test accuracy (%) of the run
+
+    @property
+    def cell(self) -> Cell:
+        return self.trained.cell
+
+    @property
+    def device(self) -> torch.device:
+        return device_of(self.cell)
+
+    def measure(self, norm: str, options: ConversionOptions) -> Iterator[Record]:
+        """Yield the accuracy with `norm` for each start and number of steps.
+
+        Raises:
+            BadInput: the normalizer cannot be composed.
+            Impossible: the network cannot use it, or has weights that the run lacks.
+        """
+        (with_norm, *_), _ = compose([f"norm={norm}"])
+        cell = replace(self.cell, norm=with_norm.norm, init_from=None, init_only=None, start=None)
+        epoch = self.trained.last_epoch
+        images = self.data.sample_training_images(options.images)
+        fit_images = images.to(self.device, weight_dtype(cell))
+        for start in STARTS:
+            torch.manual_seed(cell.seed)  # of new layers and dropout
+            network = Experiment(cell).build_network().to(fit_images)
+            _copy_weights(network, self.original)
+            if start == "fitted":
+                try:
+                    fit_norms(network, self.original, fit_images)
+                except Impossible as reason:
+                    print(f"{self.label} ({self.trained.row.id}) to={norm} is not fitted: {reason}")
+                    continue
+            distillation = self._distil(network, options)
+            for step in range(max(options.steps) + 1):
+                if step in options.steps:
+                    yield {
+                        "network": self.label, "run": self.trained.row.id, "seed": cell.seed,
+                        "epoch": epoch, "norm": norm, "start": start, "step": step,
+                        "before": self.before, "top1": self._test_with(network, fit_images),
+                    }  # fmt: skip
+                if step < max(options.steps):
+                    next(distillation)
+            path = self.trained.folder / PROBES / f"conversion-{norm}-{start}-{epoch}.pt"
+            with named_if_unwritten(path):
+                save_state(path, network.state_dict())
+
+    def _distil(self, network: nn.Module, options: ConversionOptions) -> Iterator[None]:
+        """Take a step of SGD towards the run's probabilities for each item that is taken."""
+        optimizer = torch.optim.SGD(network.parameters(), lr=options.lr, momentum=MOMENTUM)
+        batches = math.ceil(self.data.sampler.global_batch / BATCH)  # of a step of the training
+        steps = math.ceil(max(options.steps) / batches)
+        for images in self.data.batches_after_training(steps, joined=True):
+            for batch in images.split(BATCH):
+                x = batch.to(self.device, weight_dtype(self.cell))
+                with autocast_context(self.cell, self.device):
+                    with torch.no_grad():
+                        targets = upcast(self.original(x)).softmax(1)
+                    loss = F.cross_entropy(upcast(network.train()(x)), targets)
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+                yield
+
+    def _test_with(self, network: nn.Module, images: Tensor) -> float:
+        """Return the accuracy (%) with running statistics of `images`; the network stays."""
+        statistics = NetworkStatistics(network)
+        if not statistics:
+            return _test(network, self.data, self.cell)
+        before = statistics.read()
+        with autocast_context(self.cell, self.device):
+            recalibrate(network, [images])
+        accuracy = _test(network, self.data, self.cell)
+        statistics.write(before)
+        return accuracy
 
 
-def _records(
-    label: str, trained: TrainedRun, norm: str, options: ConversionOptions
-) -> Iterator[Record]:
-    """Yield the accuracy of a run with `norm` for each start and number of steps.
+def _open(label: str, trained: TrainedRun) -> _Conversion:
+    """Load a run and test it.
 
     Raises:
-        ValueError: the run is of another task than classification.
-        BadInput: the network with that normalizer has other weights than the run.
-        Impossible: the network cannot use it.
+        ValueError: it is of another task than classification.
     """
     cell = trained.cell
     if cell.task.name != "classify":
         raise ValueError(f"task={cell.task.name}: the probe conversion needs task=classify")
-    own = ("norm=", "norm.", "init_from=", "init_only=")
-    words = [word for word in words_of(trained.row) if not word.startswith(own)]
-    (other,), _ = compose([*words, f"norm={norm}"])
-    device, dtype = device_of(cell), weight_dtype(cell)
     data = open_datamodule(Experiment(cell))
-    images = data.sample_training_images(options.images + BATCH * max(options.steps))
-    images = images.to(device, dtype)
-    fit_images, others = images[: options.images], images[options.images :]
-    batches = [each for each in others.split(BATCH) if len(each) == BATCH] or [images]
-    original = trained.network(trained.last_epoch).to(device).eval()
-    before = _test(original, data)
-    for start in STARTS:
-        network = Experiment(other).build_network().to(device, dtype)
-        _copy_weights(network, original)
-        if start == "fitted":
-            try:
-                fit_norms(network, original, fit_images)
-            except Impossible as reason:
-                print(f"{label} ({trained.row.id}) to={norm} is not fitted: {reason}")
-                continue
-        distillation = _distil(network, original, batches, options.lr)
-        for step in range(max(options.steps) + 1):
-            if step in options.steps:
-                if NetworkStatistics(network):
-                    recalibrate(network, [fit_images])
-                yield {
-                    "network": label, "run": trained.row.id, "seed": trained.row.seed,
-                    "norm": norm, "start": start, "step": step, "before": before,
-                    "top1": _test(network, data),
-                }  # fmt: skip
-            if step < max(options.steps):
-                next(distillation)
-        folder = trained.folder / PROBES
-        with replace_atomically(folder / f"conversion-{norm}-{start}.pt") as temporary:
-            torch.save(network.state_dict(), temporary)
+    original = trained.network(trained.last_epoch).to(device_of(cell)).eval()
+    return _Conversion(label, trained, data, original, _test(original, data, cell))
 
 
 def _copy_weights(network: nn.Module, original: nn.Module) -> None:
     """Copy all parameters and statistics that both networks have.
 
     Raises:
-        BadInput: `network` has other weights.
+        Impossible: `network` has convolutions or linear layers that `original` has not, or keeps
+            statistics that it has not.
     """
-    load_part(network, {"model": original.state_dict(), "roles": [FEATURES], "prefix": ""})
-    for name, layer in classifier_layers(network).items():
-        layer.load_state_dict(original.get_submodule(name).state_dict())
+    present, weights = network.state_dict(), original.state_dict()
+    shared = {k: v for k, v in weights.items() if k in present and v.shape == present[k].shape}
+    roles = {id(parameter): role for parameter, role, _ in list_parameters(network)}
+    for name, parameter in network.named_parameters():
+        if name not in shared and roles[id(parameter)] == "weight":
+            raise Impossible(f"the run has no weights {name} of the shape {tuple(parameter.shape)}")
+    for name, module in network.named_modules():
+        if getattr(module, "unfinished", "") and f"{name}.running_mean" not in shared:
+            raise Impossible(f"the run has no running statistics {name}, which this norm keeps")
+    network.load_state_dict(present | shared)
 
 
-def _distil(
-    network: nn.Module, original: nn.Module, batches: list[Tensor], lr: float
-) -> Iterator[None]:
-    """Take a step of SGD towards the probabilities of `original` for each item that is taken.
-
-    The batches are repeated if there are more steps.
-    """
-    optimizer = torch.optim.SGD(network.parameters(), lr=lr, momentum=MOMENTUM)
-    while True:
-        for batch in batches:
-            with torch.no_grad():
-                targets = upcast(original(batch)).softmax(1)
-            network.train()
-            optimizer.zero_grad()
-            F.cross_entropy(upcast(network(batch)), targets).backward()
-            optimizer.step()
-            yield
-
-
-def _test(network: nn.Module, data: DataModule) -> float:
+def _test(network: nn.Module, data: DataModule, cell: Cell) -> float:
     """Return the accuracy (%) on the test images."""
-    parameter = next(network.parameters())
-    evaluation = Evaluation(data.data.classes).to(parameter.device)
-    with measuring(network, "running"):
+    device, dtype = device_of(cell), weight_dtype(cell)
+    evaluation = Evaluation(data.data.classes).to(device)
+    with measuring(network, "running"), autocast_context(cell, device):
         for batch in data.test_dataloader():
             images, labels, *_ = data.on_after_batch_transfer(batch, 0)
-            evaluation.update(network(images.to(parameter)), labels.to(parameter.device))
+            evaluation.update(network(images.to(device, dtype)), labels.to(device))
     return float(evaluation.summary("test")["test_top1"])

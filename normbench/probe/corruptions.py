@@ -8,22 +8,26 @@ several classes; up to n - 1 images at the end are left out.
 """
 
 from collections.abc import Iterator, Sequence
-from statistics import fmean, stdev
-from typing import Any
+from statistics import fmean
 
 from torch import nn
 
 from normbench.data.corruptions import CORRUPTIONS, STRENGTHS, corrupt
 from normbench.data.counter_rng import Draws
+from normbench.errors import Impossible
 from normbench.norms.base.running import NetworkStatistics
 from normbench.norms.measuring import measuring
-from normbench.norms.workers import set_workers
 from normbench.probe.networks import device_of, measure_runs, use_all_cores
-from normbench.probe.output import print_table, write_results, write_run_results
+from normbench.probe.output import (
+    describe_accuracies,
+    print_table,
+    write_results,
+    write_run_results,
+)
 from normbench.probe.request import ProbeRequest
 from normbench.probe.trained_network import TrainedRun
 from normbench.records.probes import Record, group_by
-from normbench.training.datamodule import EVALUATION_BATCH, PROBE_EPOCH, DataModule, open_datamodule
+from normbench.training.datamodule import PROBE_EPOCH, DataModule, open_datamodule
 from normbench.training.experiment import Experiment
 from normbench.training.hardware import autocast_context, weight_dtype
 from normbench.training.metrics import Evaluation
@@ -45,52 +49,47 @@ def run(request: ProbeRequest) -> None:
 
     records = measure_runs(request, measure_run)
     rows = []
-    for label, of_network in group_by(records, "network").items():
-        for statistics, alike in group_by(of_network, "statistics").items():
-            by_corruption = group_by(alike, "corruption").values()
-            runs = [group_by(each, "run").values() for each in by_corruption]
-            means = [[fmean(x["top1"] for x in of_run) for of_run in each] for each in runs]
-            source = f"{statistics} images" if statistics != RUNNING else "training (running)"
-            rows.append([label, source, *map(_describe, means), len(means[0])])
+    for (label, statistics), tested in group_by(records, "network", "statistics").items():
+        by_corruption = group_by(tested, "corruption").values()
+        runs = [group_by(each, "run", "epoch").values() for each in by_corruption]
+        means = [[fmean(x["top1"] for x in of_run) for of_run in each] for each in runs]
+        source = f"{statistics} images" if statistics != RUNNING else "training (running)"
+        rows.append([label, source, *map(describe_accuracies, means), len(means[0])])
     print_table(rows, HEAD)
     print(f"\nTest top-1 accuracy (%), mean over {len(STRENGTHS)} strengths of each corruption.")
     write_results(request, records)
 
 
-def _describe(accuracies: Sequence[float]) -> str:
-    """Return mean and standard deviation over runs as text."""
-    spread = f" ± {stdev(accuracies):.1f}" if len(accuracies) > 1 else ""
-    return f"{fmean(accuracies):.1f}{spread}"
-
-
 def _records(label: str, trained: TrainedRun, per_worker: Sequence[int]) -> Iterator[Record]:
     """Yield a record for each source of statistics, corruption and strength.
 
+    Numbers of images that the run cannot use are printed and left out.
+
     Raises:
-        ValueError: the run is of another task than classification, or has fewer test images than
-            are to share statistics.
+        ValueError: the run is of another task than classification.
     """
     cell = trained.cell
     if cell.task.name != "classify":
         raise ValueError(f"task={cell.task.name}: the probe corruptions needs task=classify")
     data = open_datamodule(Experiment(cell))
     network = trained.network(trained.last_epoch).to(device_of(cell))
-    numbers = per_worker if NetworkStatistics(network) else ()
-    if numbers and max(numbers) > (images := len(data.splits.test.labels)):
-        raise ValueError(
-            f"per_worker={max(numbers)} needs as many test images, and there are {images}; use a "
-            "smaller one"
-        )
+    images = len(data.splits.test.labels)
     conditions = [(CLEAN, 0), *((name, s) for name in CORRUPTIONS for s in STRENGTHS)]
-    with autocast_context(cell, device_of(cell)):
-        for number in (None, *numbers):
-            for corruption, strength in conditions:
-                yield {
-                    "network": label, "run": trained.row.id, "seed": trained.row.seed,
-                    "statistics": number or RUNNING, "corruption": corruption,
-                    "strength": strength,
-                    "top1": _test(trained, network, data, number, corruption, strength),
-                }  # fmt: skip
+    for number in (None, *(per_worker if NetworkStatistics(network) else ())):
+        if number is not None and number > images:
+            print(f"{label} ({trained.row.id}) per_worker={number}: it has {images} test images")
+            continue
+        try:
+            accuracies = [_test(trained, network, data, number, *each) for each in conditions]
+        except (Impossible, ValueError) as reason:
+            print(f"{label} ({trained.row.id}) per_worker={number}: {reason}")
+            continue
+        for (corruption, strength), top1 in zip(conditions, accuracies, strict=True):
+            yield {
+                "network": label, "run": trained.row.id, "seed": trained.row.seed,
+                "epoch": trained.last_epoch, "statistics": number or RUNNING,
+                "corruption": corruption, "strength": strength, "top1": top1,
+            }  # fmt: skip
 
 
 def _test(
@@ -103,18 +102,22 @@ def _test(
 ) -> float:
     """Return the accuracy (%) with statistics of `number` images, or running ones if None."""
     device, dtype = device_of(trained.cell), weight_dtype(trained.cell)
-    size = EVALUATION_BATCH if number is None else number * max(1, EVALUATION_BATCH // number)
     evaluation = Evaluation(data.data.classes).to(device)
-    with measuring(network, "running" if number is None else "batch"):
-        for pixels, labels, indices, _ in data.shuffled_test_batches(size):
+    statistics = NetworkStatistics(network)
+    before = statistics.read() if statistics else None
+    batches = data.shuffled_test_batches(number or data.evaluation_batch)
+    with (
+        measuring(network, "running" if number is None else "batch"),
+        autocast_context(trained.cell, device),
+    ):
+        for pixels, labels, indices, _ in batches:
+            if number is not None and len(labels) < number:
+                break
+            if before is not None:  # layers such as batch_renorm read them with a batch, too
+                statistics.write(before)
             if corruption != CLEAN:
                 draws = Draws(0, PROBE_EPOCH, indices)  # the same for all runs and strengths
                 pixels = corrupt(pixels, corruption, strength, draws)
-            images: Any = data.data.eval_input(pixels, indices)
-            if number is not None:
-                if not (workers := len(labels) // number):
-                    break
-                images, labels = images[: workers * number], labels[: workers * number]
-                set_workers(network, workers)
-            evaluation.update(network(images.to(device, dtype)), labels.to(device))
+            images = data.data.eval_input(pixels, indices).to(device, dtype)
+            evaluation.update(network(images), labels.to(device))
     return float(evaluation.summary("test")["test_top1"])

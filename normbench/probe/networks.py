@@ -198,7 +198,7 @@ def measure_runs(
 ) -> list[Record]:
     """Return the records that `measure` yields for the label and run of each requested run.
 
-    Runs that it refuses by a ValueError or Impossible are printed.
+    Runs that it refuses by a ValueError, Impossible or BadInput are printed.
 
     Raises:
         BadInput: it refuses all runs.
@@ -211,7 +211,7 @@ def measure_runs(
             print(f"{label} seed={run.cell.seed} ({run.row.id})", file=sys.stderr, flush=True)
             try:
                 records += measure(label, run)
-            except (ValueError, Impossible) as reason:
+            except (ValueError, Impossible, BadInput) as reason:
                 refusals.append(f"{label} ({run.row.id}) is n/a: {reason}")
     if not records:
         raise BadInput(f"ckpt={request.options.ckpt}: {'; '.join(refusals)}")

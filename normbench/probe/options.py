@@ -1,5 +1,6 @@
 """Options of every kind of probe. Imports no torch, so that --help is quick."""
 
+import math
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -44,10 +45,10 @@ def _parse_per_worker(text: str) -> tuple[int, ...]:
 
 
 def _parse_norms(text: str) -> tuple[str, ...]:
-    norms = tuple(text.split(","))
+    norms = tuple(dict.fromkeys(text.split(",")))
     for norm in norms:
-        if norm not in (known := names(CONF / "norm")):
-            raise ValueError(f"names of conf/norm; {choose_from(norm, known)}")
+        if norm not in (normalizers := names(CONF / "norm")):
+            raise ValueError(f"names of conf/norm; {choose_from(norm, normalizers)}")
     return norms
 
 
@@ -57,6 +58,21 @@ def _parse_steps(text: str) -> tuple[int, ...]:
         if min(steps) >= 0:
             return tuple(sorted({*steps}))
     raise ValueError("whole numbers of at least 0, as steps=0,20,200")
+
+
+def _parse_numbers(text: str) -> tuple[int, ...]:
+    with suppress(ValueError):
+        numbers = tuple(map(int, text.split(",")))
+        if min(numbers) > 0:
+            return tuple(sorted({*numbers}))
+    raise ValueError("whole numbers above 0, as per_worker=8,128")
+
+
+def _parse_rate(text: str) -> float:
+    with suppress(ValueError):
+        if 0 < float(text) < math.inf:
+            return float(text)
+    raise ValueError("a number above 0, as lr=0.02")
 
 
 def _parse_stem(text: str) -> str:
@@ -178,21 +194,20 @@ class NoiseOptions(TrainedNetworkOptions):
 @dataclass(frozen=True)
 class CorruptionsOptions(TrainedNetworkOptions):
     """Test accuracy under noise, blur and less contrast, with running statistics and with those of
-    the test images at hand. Needs ckpt=."""
+    n test images. Needs ckpt=."""
 
     per_worker: tuple[int, ...] = option(
         (8, 128),
-        "numbers of test images that share statistics, for normalizers that have statistics of a "
-        "batch; each divides the largest",
+        "numbers of test images that are tested at a time, with their own statistics",
         "N,N,...",
-        _parse_per_worker,
+        _parse_numbers,
     )
 
 
 @dataclass(frozen=True)
 class ConversionOptions(TrainedNetworkOptions):
     """Test accuracy of a finished run whose normalizer is replaced: gains and shifts copied or
-    fitted, then distilled from the run. Writes the networks beside the run. Needs ckpt= and to=."""
+    fitted, then distilled from the run. The networks are written, too. Needs ckpt= and to=."""
 
     to: tuple[str, ...] = option(
         (), "normalizers that replace that of the run", "NORM,...", _parse_norms
@@ -200,11 +215,13 @@ class ConversionOptions(TrainedNetworkOptions):
     images: int = option(256, "training images to which gains and shifts are fitted")
     steps: tuple[int, ...] = option(
         (0, 20, 200),
-        "steps of distillation, of 64 training images each, after which it is tested",
+        "steps of distillation, of at most 64 training images each, after which it is tested",
         "N,N,...",
         _parse_steps,
     )
-    lr: float = option(0.02, "learning rate of the distillation, by SGD with momentum 0.9")
+    lr: float = option(
+        0.02, "learning rate of the distillation, by SGD with momentum 0.9", "X", _parse_rate
+    )
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
+from statistics import fmean, stdev
 from typing import Any
 
 from tabulate import tabulate
@@ -35,7 +36,7 @@ def write_results(request: ProbeRequest, records: Sequence[Record]) -> None:
         "commit": commit(), "claims": verdicts,
     }  # fmt: skip
     paths.append(folder / f"{name}.json")
-    with _named_if_unwritten(paths[-1]):
+    with named_if_unwritten(paths[-1]):
         write_file(paths[-1], (json.dumps(provenance, indent=1) + "\n").encode())
     if verdicts:
         print(f"\n{describe_verdicts(verdicts)}")
@@ -46,19 +47,19 @@ def _write_records_and_figure(
     folder: Path, name: str, request: ProbeRequest, records: Sequence[Record]
 ) -> list[Path]:
     numbers = folder / f"{name}.csv"
-    with _named_if_unwritten(numbers):
+    with named_if_unwritten(numbers):
         write_records(numbers, records)
     paths = [numbers]
     # From the file, so that the file alone gives the same figure.
     for form, content in draw(request.kind, read_records(numbers), request.title).items():
         paths.append(folder / f"{name}.{form}")
-        with _named_if_unwritten(paths[-1]):
+        with named_if_unwritten(paths[-1]):
             write_file(paths[-1], content)
     return paths
 
 
 @contextmanager
-def _named_if_unwritten(path: Path) -> Iterator[None]:
+def named_if_unwritten(path: Path) -> Iterator[None]:
     """Raise `BadInput` if a file cannot be written in this block."""
     try:
         yield
@@ -98,8 +99,16 @@ def write_run_results(
         options=" ".join([run.row.options, *(f"{k}={v}" for k, v in typed.items())]).strip(),
         wandb="", shared_with=None, **(metrics or {}),
     )  # fmt: skip
-    with _named_if_unwritten(folder / f"{name}.json"):
+    with named_if_unwritten(folder / f"{name}.json"):
         write_json(folder / f"{name}.json", asdict(row))
+
+
+def describe_accuracies(accuracies: Sequence[float]) -> str:
+    """Return mean and standard deviation over runs as text."""
+    if not accuracies:
+        return "n/a"
+    spread = f" ± {stdev(accuracies):.1f}" if len(accuracies) > 1 else ""
+    return f"{fmean(accuracies):.1f}{spread}"
 
 
 def print_table(rows: Sequence[Sequence[object]], head: Sequence[str]) -> None:

@@ -112,15 +112,15 @@ def draw_corruptions(records: Sequence[Record]) -> Figure:
 def draw_conversion(records: Sequence[Record]) -> Figure:
     """Draw the accuracy over the steps of distillation, after copying and after fitting."""
     starts = group_by(records, "start")
+    places = {curve: place for place, curve in enumerate(group_by(records, "network", "norm"))}
     figure, ((*panels,),) = make_panels(1, len(starts), sharey=True)
     for axes, (start, of_start) in zip(panels, starts.items(), strict=True):
         curves = group_by(of_start, "network", "norm")
-        for place, ((network, norm), points) in enumerate(curves.items()):
+        for (network, norm), points in curves.items():
             by_step = dict(sorted(group_by(points, "step").items()))
             y = [fmean(numbers_of(each, "top1")) for each in by_step.values()]
-            axes.plot(
-                [*by_step], y, ".-", label=f"{network} to {norm}", color=line_style(place)["color"]
-            )
+            style = line_style(places[network, norm])
+            axes.plot([*by_step], y, marker=".", label=f"{network} to {norm}", **style)
         axes.set_xscale("symlog", linthresh=10)
         axes.set(xlabel="steps of distillation", title=f"gains and shifts {start}")
         axes.grid(alpha=0.3)

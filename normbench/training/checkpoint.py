@@ -78,13 +78,22 @@ class Checkpoints:
     def _save_file(self, name: str, state: State) -> None:
         if not self.writes:
             return
-        with replace_atomically(self.folder / name) as temporary, temporary.open("wb") as file:
-            try:
-                torch.save(_compact(state), file)
-            except RuntimeError as error:
-                if isinstance(error.__context__, OSError):  # such as a full disk, hidden by torch
-                    raise error.__context__ from None
-                raise
+        save_state(self.folder / name, state)
+
+
+def save_state(path: Path, state: State) -> None:
+    """Write `state` atomically.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    with replace_atomically(path) as temporary, temporary.open("wb") as file:
+        try:
+            torch.save(_compact(state), file)
+        except RuntimeError as error:
+            if isinstance(error.__context__, OSError):  # such as a full disk, hidden by torch
+                raise error.__context__ from None
+            raise
 
 
 def _compact(state: Any) -> Any:

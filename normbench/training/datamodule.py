@@ -73,6 +73,15 @@ class DataModule(LightningDataModule):
         """True if there are validation images."""
         return len(self.splits.val.labels) > 0
 
+    @property
+    def evaluation_batch(self) -> int:
+        """Images of a batch of an evaluation."""
+        shape = self.data.image_shape
+        values = math.prod(shape)
+        if self.data.maps:  # predictions have as many channels as there are classes
+            values *= max(1, self.data.classes // shape[0])
+        return max(1, min(EVALUATION_BATCH, EVALUATION_VALUES // values))
+
     def warm_up(self) -> None:
         """Do what is done once and belongs to no step, such as compiling FFCV's pipelines."""
         for reader, epoch in ((self.train, 0), (self.val, None), (self.test, None)):
@@ -103,11 +112,7 @@ class DataModule(LightningDataModule):
 
     def _read_evaluation_batches(self, reader: Reader) -> Iterator[EvaluationBatch]:
         """Yield the images of a split; each goes to exactly one device."""
-        labels, shape = reader.split.labels, self.data.image_shape
-        values = math.prod(shape)
-        if self.data.maps:  # predictions have as many channels as there are classes
-            values *= max(1, self.data.classes // shape[0])
-        size = max(1, min(EVALUATION_BATCH, EVALUATION_VALUES // values))
+        labels, shape, size = reader.split.labels, self.data.image_shape, self.evaluation_batch
         # Devices may get unequal numbers: repeating images to even them out would count them twice.
         parts = torch.arange(len(labels))[self.device :: self.sampler.plan.devices].split(size)
         if not len(parts[0]):  # a device without images takes part with an empty batch

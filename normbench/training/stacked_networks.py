@@ -43,6 +43,8 @@ class StackedNetworks:
         #: Structure and parameter roles of the networks, with stacked parameters; it has no forward
         #: of its own, only `__call__` can compute it.
         self.model = deepcopy(networks[0])
+        # A graph of torch.fx drops it.
+        self.model.block_patterns = getattr(networks[0], "block_patterns", None)  # type: ignore[assignment]
         names = {parameter: name for name, parameter in self.model.named_parameters()}
         for module in self.model.modules():
             for leaf, parameter in list(module.named_parameters(recurse=False)):

@@ -375,8 +375,9 @@ def test_a_model_of_timm_has_its_own_name() -> None:
     }  # fmt: skip
 
 
-def test_an_option_that_is_a_mapping_is_typed_again() -> None:
-    file = "+model.arguments.pretrained_cfg_overlay={file:some/weights-2.safetensors}"
+@pytest.mark.parametrize("name", ["some/weights-2.safetensors", '"epoch=3.pt"', '"a,b.pt"'])
+def test_an_option_that_is_a_mapping_is_typed_again(name: str) -> None:
+    file = f"+model.arguments.pretrained_cfg_overlay={{file:{name}}}"
     found = cell("model=timm", "model.name=resnet50", file)
     assert found.options == file
     again = cell("model=timm", "model.name=resnet50", *found.options.split())

@@ -120,3 +120,6 @@ def test_frozen_statistics_may_be_those_of_a_file() -> None:
     network = ("norm=frozen_bn", "model=timm", "model.name=resnet10t")
     loaded = experiment(*network, "+model.arguments.pretrained=true")
     require_trainable(loaded.cell, Networks().inspect(loaded))
+    hard = experiment("norm=sn", "norm.hard=true", *network[1:], "+model.arguments.pretrained=true")
+    with pytest.raises(Impossible, match="hard"):
+        require_trainable(hard.cell, Networks().inspect(hard))

@@ -14,6 +14,7 @@ from normbench import results, run_files
 from normbench.errors import BadInput
 from normbench.execution import slurm
 from normbench.execution.distributed_env import distributed_env
+from normbench.execution.process_group import ProcessGroup
 from normbench.execution.slurm import active_jobs
 from normbench.results import CHECKPOINT
 from support.cells import BROKEN, PLUGIN, RESUMABLE, SHORT, run_folder
@@ -220,6 +221,7 @@ def test_ranks_that_cannot_be_told_to_exit_are_a_failure(
     """Rank 0 must not succeed then: the launcher would wait for the others."""
     words = ("norm=bn", "batch=4", *SHORT)
     assert command(*words).code == 0
+    monkeypatch.setattr(ProcessGroup, "rank_started", False)
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = str(other.getsockname()[1])
         variables = TWO_RANKS | {"RANK": "0", "LOCAL_RANK": "0", "MASTER_PORT": port}
@@ -227,7 +229,7 @@ def test_ranks_that_cannot_be_told_to_exit_are_a_failure(
             monkeypatch.setenv(name, value)
         end = command(*words)
     assert end.code == 1
-    assert "no rank could be told to exit: Address already in use" in end.out
+    assert f"not all ranks were told to exit (MASTER_PORT={port}): Address already in" in end.out
 
 
 def test_rank_0_reports_the_failure_of_another_rank(

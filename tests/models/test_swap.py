@@ -680,6 +680,16 @@ def test_any_model_of_timm_by_its_name() -> None:
         ("timm/resnet18", {"dropout": 2.0}, r"model.dropout=2.0: it must be less than 1"),
         ("timm/resnet18", {"max_groups": 0}, "model.max_groups=0: it must be greater than 0"),
         ("tim/resnet18", {}, "model=tim is unknown; did you mean timm"),
+        (
+            "timm/resnet18",
+            {"arguments": {"pretrained_cfg_overlay": {"file": "weights.pt"}}},
+            "file=weights.pt: it is read with .model.arguments.pretrained=true alone",
+        ),
+        (
+            "timm/resnet18",
+            {"arguments": {"pretrained": True, "pretrained_cfg_overlay": {"file": "nowhere.pt"}}},
+            "arguments.pretrained_cfg_overlay.file=nowhere.pt: there is no such file",
+        ),
     ],
 )
 def test_a_bad_name_or_argument_is_one_sentence(
@@ -875,6 +885,10 @@ def test_weights_of_a_file_are_loaded(norm: str, tmp_path: Path) -> None:
     assert all(torch.equal(loaded[name], expected[name]) for name in shared)
     if norm != "gn":
         assert "bn1.running_mean" in shared
+    with pytest.raises(
+        BadInput, match=r"overlay.file=.*weights.safetensors: size mismatch for layer1"
+    ):
+        model("timm/resnet50", norm=norm, num_classes=10, arguments=arguments)
 
 
 def test_global_response_normalization_stays() -> None:

@@ -138,7 +138,27 @@ def test_corruptions_of_runs(probe_command: Probe, command: Command) -> None:
     assert any(len({each["top1"] for each in of_run}) > 1 for of_run in bn)
     assert Path("runs/reports/probes/corruptions.png").exists()
     found = probe_command("corruptions", "ckpt=all", "per_worker=400")
-    assert "per_worker=400 needs as many test images, and there are 360" in found.out
+    assert "per_worker=400: it has 360 test images" in found.out
+    assert {each["statistics"] for each in lines("corruptions")} == {"running"}
+
+
+@pytest.mark.slow
+def test_corruptions_with_statistics_of_a_whole_step(
+    probe_command: Probe, command: Command
+) -> None:
+    """Synchronized statistics are those of the images at hand, and too few make it worse."""
+    assert (
+        command("-m", "norm=bn,sync_bn,ghost_bn", "batch=16", *KEPT, "recipe.images=6400").code == 0
+    )
+    found = probe_command("corruptions", "ckpt=all", "per_worker=2,120")
+    assert "per_worker=2: norm.ghost=4" in found.out
+    clean = [each for each in lines("corruptions") if each["corruption"] == "clean"]
+    top1 = {(x["network"], str(x["statistics"])): x["top1"] for x in clean}
+    assert ("ghost_bn", "120") in top1
+    assert ("ghost_bn", "2") not in top1
+    for network in ("bn", "sync_bn"):
+        assert top1[network, "2"] < top1[network, "120"] - 10
+        assert top1[network, "120"] == pytest.approx(top1[network, "running"], abs=5)
 
 
 @pytest.mark.slow
@@ -157,7 +177,7 @@ def test_conversion_of_runs(probe_command: Probe, command: Command) -> None:
     assert top1["bn", "copied", 0] == pytest.approx(row.test_top1, abs=3)  # other statistics
     assert top1["gn", "copied", 0] < top1["gn", "fitted", 0]
     assert top1["gn", "copied", 0] < top1["gn", "copied", 30]
-    file = next(Path("runs/default").glob(f"{row.id}/probes/conversion-gn-fitted.pt"))
+    file = next(Path("runs/default").glob(f"{row.id}/probes/conversion-gn-fitted-*.pt"))
     assert probe_command("spp", f"ckpt={file}", "norm=gn").code == 0
     assert probe_command("conversion", "ckpt=all").code == 2
 
