@@ -16,7 +16,10 @@ from normbench.data.corruptions import CORRUPTIONS, STRENGTHS, corrupt
 from normbench.data.counter_rng import Draws
 from normbench.errors import Impossible
 from normbench.norms.base.running import NetworkStatistics
+from normbench.norms.batch import is_batch_norm
 from normbench.norms.measuring import measuring
+from normbench.norms.whole_step import has_synchronized_statistics
+from normbench.norms.workers import PerWorker, set_workers
 from normbench.probe.networks import device_of, measure_runs, use_all_cores
 from normbench.probe.output import (
     describe_accuracies,
@@ -105,14 +108,20 @@ def _test(
     evaluation = Evaluation(data.data.classes).to(device)
     statistics = NetworkStatistics(network)
     before = statistics.read() if statistics else None
-    batches = data.shuffled_test_batches(number or data.evaluation_batch)
+    size = data.evaluation_batch
+    if number is not None:
+        size = number * (max(1, size // number) if _divides_among_workers(network) else 1)
     with (
         measuring(network, "running" if number is None else "batch"),
         autocast_context(trained.cell, device),
     ):
-        for pixels, labels, indices, _ in batches:
-            if number is not None and len(labels) < number:
-                break
+        for pixels, labels, indices, _ in data.shuffled_test_batches(size):
+            if number is not None:
+                if not (workers := len(labels) // number):
+                    break
+                set_workers(network, workers)
+                complete = workers * number
+                pixels, labels, indices = (x[:complete] for x in (pixels, labels, indices))
             if before is not None:  # layers such as batch_renorm read them with a batch, too
                 statistics.write(before)
             if corruption != CLEAN:
@@ -121,3 +130,9 @@ def _test(
             images = data.data.eval_input(pixels, indices).to(device, dtype)
             evaluation.update(network(images), labels.to(device))
     return float(evaluation.summary("test")["test_top1"])
+
+
+def _divides_among_workers(network: nn.Module) -> bool:
+    """Return True if all statistics are those of a worker, in a forward pass of several."""
+    left = any(is_batch_norm(m) and not isinstance(m, PerWorker) for m in network.modules())
+    return not left and not has_synchronized_statistics(network)
