@@ -61,7 +61,7 @@ def run(request: ProbeRequest) -> None:
         raise BadInput("to is missing: the normalizers that replace that of the run, as to=gn,ln")
 
     def measure_run(label: str, trained: TrainedRun) -> list[Record]:
-        conversion = _open(label, trained)
+        conversion = _open(label, trained, options.images)
         records: list[Record] = []
         refusals = []
         for norm in options.to:
@@ -98,6 +98,7 @@ class _Conversion:
     trained: TrainedRun
     data: DataModule
     original: nn.Module
+    fit_images: Tensor  # to which gains and shifts are fitted
     before: float  # test accuracy (%) of the run
 
     @property
@@ -118,15 +119,13 @@ class _Conversion:
         (with_norm, *_), _ = compose([f"norm={norm}"])
         cell = replace(self.cell, norm=with_norm.norm, init_from=None, init_only=None, start=None)
         epoch = self.trained.last_epoch
-        images = self.data.sample_training_images(options.images)
-        fit_images = images.to(self.device, weight_dtype(cell))
         for start in STARTS:
             torch.manual_seed(cell.seed)  # of new layers and dropout
-            network = Experiment(cell).build_network().to(fit_images)
+            network = Experiment(cell).build_network().to(self.fit_images)
             _copy_weights(network, self.original)
             if start == "fitted":
                 try:
-                    fit_norms(network, self.original, fit_images)
+                    fit_norms(network, self.original, self.fit_images)
                 except Impossible as reason:
                     print(f"{self.label} ({self.trained.row.id}) to={norm} is not fitted: {reason}")
                     continue
@@ -136,7 +135,7 @@ class _Conversion:
                     yield {
                         "network": self.label, "run": self.trained.row.id, "seed": cell.seed,
                         "epoch": epoch, "norm": norm, "start": start, "step": step,
-                        "before": self.before, "top1": self._test_with(network, fit_images),
+                        "before": self.before, "top1": self._test(network),
                     }  # fmt: skip
                 if step < max(options.steps):
                     next(distillation)
@@ -161,21 +160,21 @@ class _Conversion:
                 optimizer.step()
                 yield
 
-    def _test_with(self, network: nn.Module, images: Tensor) -> float:
-        """Return the accuracy (%) with running statistics of `images`; the network stays."""
+    def _test(self, network: nn.Module) -> float:
+        """Return the accuracy (%), with running statistics of the images of the fit."""
         statistics = NetworkStatistics(network)
         if not statistics:
             return _test(network, self.data, self.cell)
         before = statistics.read()
         with autocast_context(self.cell, self.device):
-            recalibrate(network, [images])
+            recalibrate(network, [self.fit_images])
         accuracy = _test(network, self.data, self.cell)
         statistics.write(before)
         return accuracy
 
 
-def _open(label: str, trained: TrainedRun) -> _Conversion:
-    """Load a run and test it.
+def _open(label: str, trained: TrainedRun, images: int) -> _Conversion:
+    """Load a run and so many training images, and test the run.
 
     Raises:
         ValueError: it is of another task than classification.
@@ -185,7 +184,8 @@ def _open(label: str, trained: TrainedRun) -> _Conversion:
         raise ValueError(f"task={cell.task.name}: the probe conversion needs task=classify")
     data = open_datamodule(Experiment(cell))
     original = trained.network(trained.last_epoch).to(device_of(cell)).eval()
-    return _Conversion(label, trained, data, original, _test(original, data, cell))
+    fit_images = data.sample_training_images(images).to(device_of(cell), weight_dtype(cell))
+    return _Conversion(label, trained, data, original, fit_images, _test(original, data, cell))
 
 
 def _copy_weights(network: nn.Module, original: nn.Module) -> None:

@@ -37,6 +37,7 @@ from normbench.training.metrics import Evaluation
 
 #: In place of a corruption, with strength 0; in place of a number of images.
 CLEAN, RUNNING = "clean", "running"
+CONDITIONS = [(CLEAN, 0), *((name, s) for name in CORRUPTIONS for s in STRENGTHS)]
 
 HEAD = ("network", "statistics of", CLEAN, *CORRUPTIONS, "runs")
 
@@ -77,17 +78,16 @@ def _records(label: str, trained: TrainedRun, per_worker: Sequence[int]) -> Iter
     data = open_datamodule(Experiment(cell))
     network = trained.network(trained.last_epoch).to(device_of(cell))
     images = len(data.splits.test.labels)
-    conditions = [(CLEAN, 0), *((name, s) for name in CORRUPTIONS for s in STRENGTHS)]
     for number in (None, *(per_worker if NetworkStatistics(network) else ())):
         if number is not None and number > images:
             print(f"{label} ({trained.row.id}) per_worker={number}: it has {images} test images")
             continue
         try:
-            accuracies = [_test(trained, network, data, number, *each) for each in conditions]
+            accuracies = _test(trained, network, data, number)
         except (Impossible, ValueError) as reason:
             print(f"{label} ({trained.row.id}) per_worker={number}: {reason}")
             continue
-        for (corruption, strength), top1 in zip(conditions, accuracies, strict=True):
+        for (corruption, strength), top1 in accuracies.items():
             yield {
                 "network": label, "run": trained.row.id, "seed": trained.row.seed,
                 "epoch": trained.last_epoch, "statistics": number or RUNNING,
@@ -96,16 +96,14 @@ def _records(label: str, trained: TrainedRun, per_worker: Sequence[int]) -> Iter
 
 
 def _test(
-    trained: TrainedRun,
-    network: nn.Module,
-    data: DataModule,
-    number: int | None,
-    corruption: str,
-    strength: int,
-) -> float:
-    """Return the accuracy (%) with statistics of `number` images, or running ones if None."""
+    trained: TrainedRun, network: nn.Module, data: DataModule, number: int | None
+) -> dict[tuple[str, int], float]:
+    """Return the accuracy (%) for each of `CONDITIONS`.
+
+    Statistics are those of `number` images, or running ones if None.
+    """
     device, dtype = device_of(trained.cell), weight_dtype(trained.cell)
-    evaluation = Evaluation(data.data.classes).to(device)
+    evaluations = {each: Evaluation(data.data.classes).to(device) for each in CONDITIONS}
     statistics = NetworkStatistics(network)
     before = statistics.read() if statistics else None
     size = data.evaluation_batch
@@ -122,14 +120,15 @@ def _test(
                 set_workers(network, workers)
                 complete = workers * number
                 pixels, labels, indices = (x[:complete] for x in (pixels, labels, indices))
-            if before is not None:  # layers such as batch_renorm read them with a batch, too
-                statistics.write(before)
-            if corruption != CLEAN:
-                draws = Draws(0, PROBE_EPOCH, indices)  # the same for all runs and strengths
-                pixels = corrupt(pixels, corruption, strength, draws)
-            images = data.data.eval_input(pixels, indices).to(device, dtype)
-            evaluation.update(network(images), labels.to(device))
-    return float(evaluation.summary("test")["test_top1"])
+            draws = Draws(0, PROBE_EPOCH, indices)  # the same for all runs and strengths
+            for (corruption, strength), evaluation in evaluations.items():
+                if before is not None:  # layers such as batch_renorm read them with a batch, too
+                    statistics.write(before)
+                clean = corruption == CLEAN
+                changed = pixels if clean else corrupt(pixels, corruption, strength, draws)
+                images = data.data.eval_input(changed, indices).to(device, dtype)
+                evaluation.update(network(images), labels.to(device))
+    return {key: float(each.summary("test")["test_top1"]) for key, each in evaluations.items()}
 
 
 def _divides_among_workers(network: nn.Module) -> bool:

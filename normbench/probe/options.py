@@ -1,6 +1,7 @@
 """Options of every kind of probe. Imports no torch, so that --help is quick."""
 
 import math
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -52,20 +53,17 @@ def _parse_norms(text: str) -> tuple[str, ...]:
     return norms
 
 
-def _parse_steps(text: str) -> tuple[int, ...]:
-    with suppress(ValueError):
-        steps = tuple(map(int, text.split(",")))
-        if min(steps) >= 0:
-            return tuple(sorted({*steps}))
-    raise ValueError("whole numbers of at least 0, as steps=0,20,200")
+def _numbers_from(least: int, example: str) -> Callable[[str], tuple[int, ...]]:
+    """Return a parser of different whole numbers of at least `least`, in ascending order."""
 
+    def parse(text: str) -> tuple[int, ...]:
+        with suppress(ValueError):
+            numbers = sorted({*map(int, text.split(","))})
+            if numbers[0] >= least:
+                return tuple(numbers)
+        raise ValueError(f"whole numbers of at least {least}, as {example}")
 
-def _parse_numbers(text: str) -> tuple[int, ...]:
-    with suppress(ValueError):
-        numbers = tuple(map(int, text.split(",")))
-        if min(numbers) > 0:
-            return tuple(sorted({*numbers}))
-    raise ValueError("whole numbers above 0, as per_worker=8,128")
+    return parse
 
 
 def _parse_rate(text: str) -> float:
@@ -200,7 +198,7 @@ class CorruptionsOptions(TrainedNetworkOptions):
         (8, 128),
         "numbers of test images that are tested at a time, with their own statistics",
         "N,N,...",
-        _parse_numbers,
+        _numbers_from(1, "per_worker=8,128"),
     )
 
 
@@ -217,7 +215,7 @@ class ConversionOptions(TrainedNetworkOptions):
         (0, 20, 200),
         "steps of distillation, of at most 64 training images each, after which it is tested",
         "N,N,...",
-        _parse_steps,
+        _numbers_from(0, "steps=0,20,200"),
     )
     lr: float = option(
         0.02, "learning rate of the distillation, by SGD with momentum 0.9", "X", _parse_rate
