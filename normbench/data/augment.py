@@ -1,5 +1,7 @@
 """Augmentation of many images (N, C, H, W) at once, each by its own random numbers."""
 
+import math
+
 import torch
 from torch import Tensor
 from torch.nn import functional as F
@@ -14,6 +16,11 @@ COLOR_COMPONENTS = (
     (0.4009, -0.8140, 0.4203),
 )
 COLOR_DEVIATIONS = (0.2175, 0.0188, 0.0045)
+
+#: Random erasing as in timm: area of the box over that of the image, and height over width.
+ERASED_AREA = 0.02, 1 / 3
+ERASED_ASPECT = 0.3, 1 / 0.3
+ERASING_TRIALS = 10  # boxes that are drawn for an image, until one fits into it
 
 
 def noise(images: Tensor, draws: Draws, std: float) -> Tensor:
@@ -64,3 +71,38 @@ def crop(images: Tensor, draws: Draws, padding: int, side: int | None = None) ->
     # A view of all windows, of which each image gives one: rows of pixels are copied as they lie.
     windows = padded.unfold(2, height, 1).unfold(3, width, 1)  # (N, C, rows, columns, H, W)
     return windows[torch.arange(count, device=images.device), :, down, right]
+
+
+def erase(images: Tensor, draws: Draws, share: float) -> Tensor:
+    """Replace a box of so large a `share` of the images by standard normal noise.
+
+    Area and aspect ratio of a box are those of timm, the ratio log-uniform; the place is uniform.
+    Random erasing is by Zhong et al. 2020, who fill a box with uniform noise.
+
+    Args:
+        images: (N, C, H, W) standardized images.
+    """
+    chosen = (draws.uniform("erasing") < share).nonzero()[:, 0]
+    if not len(chosen):
+        return images
+    channels, height, width = images.shape[1:]
+    draws = draws.of(chosen)
+    area = _between(*ERASED_AREA, draws.uniform("erased area", ERASING_TRIALS))
+    log_aspect = _between(*map(math.log, ERASED_ASPECT), draws.uniform("aspect", ERASING_TRIALS))
+    sides = height * width * area * torch.stack([log_aspect.exp(), (-log_aspect).exp()])
+    rows, columns = sides.sqrt().round().long()  # each (n, trials)
+    fits = (rows < height) & (columns < width)
+    first = fits.int().argmax(1, keepdim=True)  # 0 if none fits, of which nothing is erased
+    rows, columns, fits = (each.gather(1, first) for each in (rows, columns, fits))  # each (n, 1)
+    top = (draws.uniform("erased row", 1) * (height - rows + 1)).long()
+    left = (draws.uniform("erased column", 1) * (width - columns + 1)).long()
+    down, right = (torch.arange(side, device=images.device) for side in (height, width))
+    in_rows = fits & (down >= top) & (down < top + rows)  # (n, H)
+    in_columns = (right >= left) & (right < left + columns)  # (n, W)
+    inside = in_rows[:, None, :, None] & in_columns[:, None, None, :]
+    filling = draws.normal("erased pixels", channels, height, width)
+    return images.index_copy(0, chosen, torch.where(inside, filling, images[chosen]))
+
+
+def _between(low: float, high: float, uniform: Tensor) -> Tensor:
+    return low + (high - low) * uniform

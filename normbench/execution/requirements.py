@@ -52,6 +52,11 @@ def require_task(experiment: Experiment) -> None:
             "reg=none",
         ),
         (
+            reg.erasing is not None,
+            f"reg.erasing={reg.erasing} erases parts of images and not targets of pixels",
+            "reg.erasing=null",
+        ),
+        (
             weight is not None,
             f"recipe.example_weight={weight} counts images that are right or wrong",
             "recipe.example_weight=null",

@@ -14,6 +14,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from normbench.data.augment import erase
 from normbench.data.counter_rng import Draws
 from normbench.data.dataset import Dataset
 from normbench.training.regularization import Mix, mix_images
@@ -88,8 +89,10 @@ def split_maps(data: Dataset, pixels: Tensor) -> tuple[Tensor, Tensor | None]:
     return pixels[:, : -data.maps], pixels[:, -data.maps :]
 
 
-def augment_chunk(data: Dataset, chunk: Chunk) -> Chunk:
+def augment_chunk(data: Dataset, chunk: Chunk, erasing: float | None = None) -> Chunk:
     """Augment each image by its own random numbers of this epoch, then mix the images.
+
+    A box of so large a share of them as `erasing` is replaced by noise (`normbench.data.augment`).
 
     Returns:
         The chunk with `images` (K, A, N, C, H, W) in fp32, and with `maps` if there are any.
@@ -100,6 +103,8 @@ def augment_chunk(data: Dataset, chunk: Chunk) -> Chunk:
     if maps is not None:
         chunk = chunk._replace(maps=maps.unflatten(0, chunk.indices.shape))
     pixels = data.train_input(pixels, draws)  # (U, C, H, W)
+    if erasing is not None:
+        pixels = erase(pixels, draws, erasing)
     if (mix := chunk.mix) is None:
         return chunk._replace(images=pixels.unflatten(0, chunk.indices.shape))
     # An image that is partner of another is read and augmented once.

@@ -101,7 +101,7 @@ class DataModule(LightningDataModule):
         if isinstance(batch, EvaluationBatch):
             images, maps = split_maps(self.data, batch.images)
             return batch._replace(images=self.data.eval_input(images, batch.indices), maps=maps)
-        return augment_chunk(self.data, batch)
+        return augment_chunk(self.data, batch, self.reg.erasing)
 
     def _read_remaining_chunks(self) -> Iterator[Chunk]:
         """Read the chunks that are left of the epoch in which the training is."""
@@ -231,7 +231,7 @@ class DataModule(LightningDataModule):
     def _augment(self, pixels: Tensor, indices: Tensor, epoch: int) -> Tensor:
         """Augment the images of `indices` (K, A, N) without mixing them: (K, A, N, C, H, W)."""
         chunk = self._chunk(pixels, indices, epoch, indices.flatten())
-        return augment_chunk(self.data, chunk).images
+        return augment_chunk(self.data, chunk, self.reg.erasing).images
 
 
 class Restartable(Generic[T]):

@@ -64,6 +64,8 @@ class Regularization:
             of magnitude 9) or original (AutoAugment); null: none.
         color_jitter: brightness, contrast and saturation change by factors from 1 - s to 1 + s;
             null: none.
+        erasing: share of the images of which a box is replaced by noise (Zhong et al. 2020); null:
+            none.
     """
 
     label_smoothing: Fraction = 0.0
@@ -77,6 +79,7 @@ class Regularization:
     rescale: bool | None = None
     policy: str | None = None
     color_jitter: float | None = None
+    erasing: Fraction | None = None
 
     def __post_init__(self) -> None:
         if self.cutmix_target is not None:

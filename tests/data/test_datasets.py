@@ -1,13 +1,15 @@
 """Every data set of conf/data on what it promises: splits, augmentation, what the network sees."""
 
+import random
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
+from timm.data.random_erasing import RandomErasing
 
 from normbench.catalog import dataset, datasets
-from normbench.data.augment import crop, flip, noise
+from normbench.data.augment import crop, erase, flip, noise
 from normbench.data.counter_rng import Draws
 from normbench.data.dataset import Dataset, SmallImages, Split, TensorSplit, hold_out
 from normbench.data.digits import Digits
@@ -243,3 +245,39 @@ def test_a_flip_mirrors_about_half_of_the_images() -> None:
 def test_no_noise_changes_nothing() -> None:
     images = torch.rand(4, 1, 3, 4)
     assert noise(images, draws(4), 0.0) is images
+
+
+def test_erasing_replaces_a_box_of_a_quarter_of_the_images_by_noise() -> None:
+    images = torch.full((4000, 3, 24, 20), 7.0)
+    draws = Draws(seed=1, epoch=0, images=torch.arange(4000))
+    erased = erase(images, draws, 0.25)
+    changed = erased != images
+    inside = changed.any(1)  # (N, H, W)
+    assert torch.equal(changed.all(1), inside)
+    chosen = inside.any((1, 2))
+    assert abs(chosen.float().mean() - 0.25) < 0.02
+    rows, columns = inside.any(2).sum(1), inside.any(1).sum(1)
+    assert torch.equal(inside.sum((1, 2)), rows * columns)  # one box each
+    values = erased[changed]
+    assert abs(values.mean()) < 0.01
+    assert abs(values.std() - 1) < 0.01
+    # Every image has numbers of its own, and its place among others does not matter.
+    assert erased[chosen].unique(dim=0).shape[0] == chosen.sum()
+    part = torch.tensor([17, 3999, 5])
+    assert torch.equal(erase(images[part], draws.of(part), 0.25), erased[part])
+    assert torch.equal(erase(images, draws, 0.0), images)
+
+
+def test_erased_boxes_have_the_distribution_of_timm() -> None:
+    images = torch.full((6000, 1, 24, 20), 7.0)
+    ours = erase(images, Draws(seed=2, epoch=0, images=torch.arange(6000)), 1 - 1e-7) != 7
+    timm = RandomErasing(probability=1.0, mode="pixel", device="cpu")
+    random.seed(3)  # timm draws from Python's generator
+    theirs = torch.stack([timm(image.clone()) for image in images]) != 7
+    for axis in (2, 3):  # the mask's mean over all images along one axis of the image
+        frequency, reference = (mask.float().mean((0, 1, axis)) for mask in (ours, theirs))
+        assert (frequency - reference).abs().max() < 0.015
+    sides = [mask.any(axis).sum(-1).float() for mask in (ours, theirs) for axis in (2, 3)]
+    for side, reference in zip(sides[:2], sides[2:], strict=True):
+        assert abs(side.mean() - reference.mean()) < 0.15
+        assert abs(side.std() - reference.std()) < 0.15

@@ -204,12 +204,14 @@ def test_a_partner_is_augmented_as_at_its_own_place() -> None:
 
 
 @pytest.mark.parametrize(
-    "words", slow_except(["reg=mixup", "reg=cutmix", "reg.mixup=0.4"], ["reg=cutmix"])
+    "words",
+    slow_except(["reg=mixup", "reg=cutmix", "reg.mixup=0.4", "reg.erasing=0.9"], ["reg=cutmix"]),
 )
-def test_a_training_is_mixed(words: str) -> None:
+def test_a_training_sees_mixed_and_erased_images(words: str) -> None:
     losses = []
     for more in ([], [words], [words, "trainer.chunk=3"]):
         fields, _ = train_cell(cell("norm=gn", *more, *SHORT, "recipe.images=1280"))
         losses.append(fields["train_loss"])
     assert losses[0] != losses[1] == losses[2]
-    assert losses[1] > losses[0]  # labels of two classes cannot be met by any network
+    # Labels of two classes cannot be met by any network, and what was erased cannot be seen.
+    assert losses[1] > losses[0]

@@ -130,11 +130,11 @@ def test_augmentation_is_the_same_in_chunks_of_any_size() -> None:
         return Chunk(images[seen], labels[steps], steps, 1, 3, ends_epoch=False, read_indices=seen)
 
     whole = chunk(indices)
-    together = augment_chunk(data, whole).images
+    together = augment_chunk(data, whole, erasing=0.5).images
     for step in range(6):
         one = slice(step, step + 1)
         part = chunk(indices[one])
-        assert torch.equal(augment_chunk(data, part).images[0], together[step])
+        assert torch.equal(augment_chunk(data, part, erasing=0.5).images[0], together[step])
 
 
 def test_held_out_batches_are_shuffled_validation_images_with_their_labels() -> None:

@@ -109,6 +109,7 @@ def test_a_training_of_a_task_resumes_bit_for_bit(task: str, tmp_path: Path) -> 
         (["data=scattered_digits"], "task=classify: data=scattered_digits has targets for pixels"),
         (["task=segment", "reg=mixup"], "task=segment: reg=mixup mixes images .* reg=none works"),
         (["task=depth", "reg=randaug"], "task=depth: reg=randaug distorts images"),
+        (["task=segment", "reg.erasing=0.1"], "task=segment: reg.erasing=0.1 erases parts"),
         (["task=depth", "recipe.example_weight=top1"], "recipe.example_weight=null works"),
         (
             ["task=depth", "reg=label_smoothing"],
