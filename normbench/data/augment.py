@@ -88,7 +88,8 @@ def erase(images: Tensor, draws: Draws, share: float) -> Tensor:
     channels, height, width = images.shape[1:]
     draws = draws.of(chosen)
     area = _between(*ERASED_AREA, draws.uniform("erased area", ERASING_TRIALS))
-    log_aspect = _between(*map(math.log, ERASED_ASPECT), draws.uniform("aspect", ERASING_TRIALS))
+    low, high = map(math.log, ERASED_ASPECT)
+    log_aspect = _between(low, high, draws.uniform("erased aspect", ERASING_TRIALS))
     sides = height * width * area * torch.stack([log_aspect.exp(), (-log_aspect).exp()])
     rows, columns = sides.sqrt().round().long()  # each (n, trials)
     fits = (rows < height) & (columns < width)

@@ -62,11 +62,15 @@ OWN = [name for name in names(SWEEPS) if name.removesuffix("_small") not in name
 
 
 @pytest.mark.parametrize("name", slow_except(OWN, ["demo", "demo_fixed_workers"]))
-def test_every_sweep_is_a_grid_of_its_own_name_that_the_command_line_can_change(name: str) -> None:
+def test_every_sweep_is_a_grid_of_its_own_name(name: str) -> None:
     cells, settings = compose([f"sweeps={name}"])
     assert len(cells) > 1
     assert settings is not None
     assert settings.sweep == name
+
+
+@pytest.mark.parametrize("name", ["demo", "small_pilot"])
+def test_the_command_line_can_change_a_sweep(name: str) -> None:
     fewer, _ = compose(["-m", f"sweeps={name}", "seed=7", "norm=ln"])
     assert {(each.seed, each.norm.name) for each in fewer} == {(7, "ln")}
 

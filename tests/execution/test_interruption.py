@@ -31,7 +31,7 @@ from support.cells import BROKEN, RESUMABLE, Curve, Interrupted, cell, run_folde
 from support.commands import Command, Rows
 from support.processes import is_training, pid_of, rank_of, run_when
 from support.rows import numbers
-from support.slow import slow_after, slow_except
+from support.slow import slow_after
 
 #: A training of some seconds whose only checkpoints are those of interruptions.
 STOPPABLE = (*RESUMABLE[:-1], "checkpoint.every=3600", "recipe.images=25600")
@@ -215,10 +215,8 @@ def test_stacked_seeds_stop_at_the_same_step(looks: int, tmp_path: Path) -> None
     ("number", "words"),
     [
         (signal.SIGINT, ()),
-        (signal.SIGTERM, ()),
         (signal.SIGUSR1, ()),
-        (signal.SIGUSR2, ()),
-        (signal.SIGINT, ("trainer.devices=2",)),
+        (signal.SIGUSR2, ("trainer.devices=2",)),
         (signal.SIGTERM, ("stack_seeds=true", "seed=0,1")),
     ],
     ids=str,
@@ -257,17 +255,10 @@ def test_a_command_that_is_stopped_saves_and_says_where_it_goes_on(
         assert list(curves[0]) == list(curves[1])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("number", "words"),
-    slow_except(
-        [
-            (signal.SIGINT, ()),
-            (signal.SIGTERM, ()),
-            (signal.SIGINT, ("trainer.devices=2",)),
-            (signal.SIGTERM, ("trainer.devices=2",)),
-        ],
-        [],
-    ),
+    [(signal.SIGINT, ()), (signal.SIGTERM, ("trainer.devices=2",))],
     ids=str,
 )
 def test_a_run_that_is_stopped_is_named_and_the_others_finish(

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -14,6 +15,7 @@ import pytest
 
 from normbench import results
 from normbench.execution.wandb_service import started_service, time_limit
+from normbench.results import Row
 from support.cells import SHORT, cell
 from support.commands import Command, Rows
 from support.fake_wandb import serve
@@ -39,11 +41,19 @@ def warnings(error: str) -> list[str]:
     return [line for line in error.splitlines() if line.startswith("warning: W&B")]
 
 
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Sequence[Row]:
+    """The rows of the grid without W&B."""
+    folder = tmp_path_factory.mktemp("grid") / "undisturbed"
+    assert start(folder, *GRID, "logger=none").communicate(timeout=600)[1] == ""
+    return results.read(folder / "runs")
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "stopped"])
-def test_a_service_that_is_lost_in_the_middle_of_a_grid(tmp_path: Path, number: int) -> None:
-    undisturbed = start(tmp_path / "undisturbed", *GRID, "logger=none")
-    assert undisturbed.communicate(timeout=120)[1] == ""
+def test_a_service_that_is_lost_in_the_middle_of_a_grid(
+    tmp_path: Path, number: int, undisturbed: Sequence[Row]
+) -> None:
     folder = tmp_path / "disturbed"
     timeouts = {"WANDB_INIT_TIMEOUT": "1", "WANDB_FINISH_TIMEOUT": "1"}
     command = start(folder, *GRID, **timeouts)
@@ -52,7 +62,7 @@ def test_a_service_that_is_lost_in_the_middle_of_a_grid(tmp_path: Path, number: 
     (service,) = services(folder)
     try:
         os.kill(service, number)
-        out, error = command.communicate(timeout=120)
+        out, error = command.communicate(timeout=600)
     finally:
         command.kill()
         with suppress(ProcessLookupError):
@@ -60,8 +70,7 @@ def test_a_service_that_is_lost_in_the_middle_of_a_grid(tmp_path: Path, number: 
     assert command.returncode == 0, error
     assert "| gn " in out
     rows = results.read(folder / "runs")
-    expected = results.read(tmp_path / "undisturbed/runs")
-    assert list(map(numbers, rows)) == list(map(numbers, expected))
+    assert list(map(numbers, rows)) == list(map(numbers, undisturbed))
     failures = {row.norm: row.wandb_failure for row in rows}
     reason = "Connection lost" if number == signal.SIGKILL else "no answer within 10 s"
     assert reason in failures["bn"]

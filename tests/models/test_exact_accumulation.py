@@ -221,7 +221,7 @@ def test_optional_inputs_have_their_defaults() -> None:
 
 def test_mixed_precision_gives_every_parameter_a_gradient() -> None:
     torch.manual_seed(0)
-    network = model("resnet18_cifar", norm=SYNC, num_classes=10)
+    network = model("resnet18_cifar", norm=SYNC, num_classes=10, width=8)
     x, y = noise(IMAGES, 3, SIDE, SIDE), torch.arange(IMAGES)
     with torch.autocast("cpu", torch.bfloat16):
         run_in_passes(network, x, y, 4)
@@ -237,8 +237,9 @@ def test_mixed_precision_gives_every_parameter_a_gradient() -> None:
 def test_networks_of_timm_with_lists_and_branches(name: str) -> None:
     torch.manual_seed(0)
     network = model(f"timm/{name}", norm=SYNC, num_classes=10).double().train()
-    side = 256 if name.startswith("lambda") else 64
-    compare(network, (2, 3, side, side), 2)
+    # skresnet18 normalizes maps of 1x1, and the statistics of two values enlarge rounding errors.
+    images, side = (2, 256) if name.startswith("lambda") else (6, 64)
+    compare(network, (images, 3, side, side), 2)
 
 
 def test_dropout_of_torch_draws_the_same_mask_in_both_computations() -> None:

@@ -185,7 +185,11 @@ def smallest_info(norm: str) -> NetworkInfo:
     return NetworkInfo(network, layers, image, image)
 
 
-@pytest.mark.parametrize("norm", slow_except(normalizers(), ["bn", "ghost_bn"]))
+#: What depends on no batch has a number of images that it cannot take as little as GN.
+REFUSING = ["gn", *(norm for norm in normalizers() if not normalizer(norm).worker_independent)]
+
+
+@pytest.mark.parametrize("norm", slow_except(REFUSING, ["bn", "ghost_bn"]))
 def test_a_network_refuses_the_same_numbers_of_images_whatever_it_was_asked_before(
     norm: str,
 ) -> None:
