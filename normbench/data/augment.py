@@ -74,7 +74,7 @@ def crop(images: Tensor, draws: Draws, padding: int, side: int | None = None) ->
 
 
 def erase(images: Tensor, draws: Draws, share: float) -> Tensor:
-    """Replace a box of so large a `share` of the images by standard normal noise.
+    """Replace a box in a random `share` of the images by standard normal noise.
 
     Area and aspect ratio of a box are those of timm, the ratio log-uniform; the place is uniform.
     Random erasing is by Zhong et al. 2020, who fill a box with uniform noise.

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Annotated, ClassVar, NamedTuple, Protocol, Self
 
 import torch
-from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat
+from pydantic import Field, NonNegativeFloat, NonNegativeInt
 from torch import Tensor
 
 from normbench.data.augment import contrast, crop, flip
@@ -85,7 +85,7 @@ class Dataset(ABC):
 
     val: HeldOut = 0.1
     fraction: Share | None = None
-    skew: PositiveFloat | None = None
+    skew: Annotated[float, Field(gt=0, le=1e6)] | None = None
     side: int | None = field(default=None, init=False)  # of training images, from the recipe
     maps: ClassVar[int] = 0  # channels of targets behind those of an image (`normbench.data.maps`)
     in_memory: ClassVar[bool] = True  # False if images are in files and decoded when they are read

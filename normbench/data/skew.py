@@ -45,7 +45,7 @@ def divide(labels: Tensor, workers: int, alpha: float, seed: int) -> Tensor:
         if not chances.any():  # its classes have run out
             shares[worker, left > 0] = draw.dirichlet(concentration[left > 0])
             chances = shares[worker] * (left > 0)
-        bounds = chances.cumsum()
+        bounds = (chances / chances.max()).cumsum()  # tiny shares would be rounded to 0
         drawn = int(np.searchsorted(bounds, uniform * bounds[-1], side="right"))
         images[turn, worker] = by_class[ends[drawn] - left[drawn]]
         left[drawn] -= 1

@@ -23,8 +23,8 @@ _stores: list[Any] = []  # a store stops listening when it is deleted
 def open_store() -> None:
     """Serve the store in rank 0, and let all ranks use it; call it before torch connects them.
 
-    The ranks of a run on one machine stay on loopback, except where torchrun serves the store or
-    the user has chosen interfaces.
+    The ranks of a run on one machine exchange tensors on loopback, unless the user has chosen
+    interfaces. The store listens there, too, unless torchrun serves it.
 
     Raises:
         OSError: another process listens at `MASTER_PORT`.

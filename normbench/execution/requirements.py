@@ -52,7 +52,7 @@ def require_task(experiment: Experiment) -> None:
             "reg=none",
         ),
         (
-            reg.erasing is not None,
+            bool(reg.erasing),
             f"reg.erasing={reg.erasing} erases parts of images and not targets of pixels",
             "reg.erasing=null",
         ),

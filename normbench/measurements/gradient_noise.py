@@ -23,8 +23,9 @@ from torch.nn import functional as F
 
 from normbench.norms.base.running import NetworkStatistics
 from normbench.norms.base.tensors import upcast
+from normbench.norms.batch import is_batch_norm
 from normbench.norms.measuring import measuring
-from normbench.norms.workers import set_workers
+from normbench.norms.workers import PerWorker, set_workers
 
 #: In place of the name of a layer: all layers together; parameters that belong to none.
 NETWORK, NO_LAYER = "all", "none"
@@ -51,12 +52,18 @@ def gradient_noise(
     divide B. Dropout is off; the network does not change.
 
     Raises:
-        ValueError: there are fewer than two batches, or one of `per_worker` does not divide B.
+        ValueError: there are fewer than two batches, one of `per_worker` does not divide B, or a
+            layer never has the statistics of a worker.
     """
     sizes = sorted({*per_worker})
     names = {name: name.rpartition(".")[0] or NO_LAYER for name, p in network.named_parameters()
              if p.requires_grad}  # fmt: skip
     parameters = [network.get_parameter(name) for name in names]
+    if any(is_batch_norm(m) and not isinstance(m, PerWorker) for m in network.modules()):
+        raise ValueError(
+            "a batch normalization of torch or timm takes the statistics of all images, not of a "
+            "worker's"
+        )
     layers = [*names.values()]
     loss: dict[int, float] = defaultdict(float)
     gradients = {n: _Moments(parameters) for n in sizes}

@@ -254,9 +254,13 @@ def _split(module: fx.GraphModule, calls: Sequence[fx.Node]) -> list[Segment]:
                 f"several passes, in training, not those inside of {type(called).__name__}"
             )
         if call.op != "get_attr":  # parameters are looked up where they are used
-            # An element belongs to its list, as single tensors alone are stored.
-            element = call.target is operator.getitem and call.args[0] in home
-            home[call] = home[call.all_input_nodes[0]] if element else segments[-1]
+            # An element belongs to its list, as single tensors alone are stored; but not a part
+            # whose place is computed in a later segment.
+            home[call] = segments[-1]
+            if call.target is operator.getitem and call.args[0] in home:
+                source, *place = call.all_input_nodes
+                if all(home.get(each) is home[source] for each in place):
+                    home[call] = home[source]
             home[call].calls.append(call)
     for index, segment in enumerate(segments):
         sources = [source for call in segment.calls for source in call.all_input_nodes]

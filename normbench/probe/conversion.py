@@ -139,6 +139,7 @@ class _Conversion:
                     }  # fmt: skip
                 if step < max(options.steps):
                     next(distillation)
+            self._recalibrate(network)
             path = self.trained.folder / PROBES / f"conversion-{norm}-{start}-{epoch}.pt"
             with named_if_unwritten(path):
                 save_state(path, network.state_dict())
@@ -149,7 +150,7 @@ class _Conversion:
         batches = math.ceil(self.data.sampler.global_batch / BATCH)  # of a step of the training
         steps = math.ceil(max(options.steps) / batches)
         for images in self.data.batches_after_training(steps, joined=True):
-            for batch in images.split(BATCH):
+            for batch in images.tensor_split(batches):
                 x = batch.to(self.device, weight_dtype(self.cell))
                 with autocast_context(self.cell, self.device):
                     with torch.no_grad():
@@ -163,14 +164,18 @@ class _Conversion:
     def _test(self, network: nn.Module) -> float:
         """Return the accuracy (%), with running statistics of the images of the fit."""
         statistics = NetworkStatistics(network)
-        if not statistics:
-            return _test(network, self.data, self.cell)
-        before = statistics.read()
-        with autocast_context(self.cell, self.device):
-            recalibrate(network, [self.fit_images])
+        before = statistics.read() if statistics else None
+        self._recalibrate(network)
         accuracy = _test(network, self.data, self.cell)
-        statistics.write(before)
+        if before is not None:  # layers such as batch_renorm read them in training
+            statistics.write(before)
         return accuracy
+
+    def _recalibrate(self, network: nn.Module) -> None:
+        """Give layers that have running statistics those of the images of the fit."""
+        if NetworkStatistics(network):
+            with autocast_context(self.cell, self.device):
+                recalibrate(network, [self.fit_images])
 
 
 def _open(label: str, trained: TrainedRun, images: int) -> _Conversion:

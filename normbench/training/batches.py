@@ -92,7 +92,7 @@ def split_maps(data: Dataset, pixels: Tensor) -> tuple[Tensor, Tensor | None]:
 def augment_chunk(data: Dataset, chunk: Chunk, erasing: float | None = None) -> Chunk:
     """Augment each image by its own random numbers of this epoch, then mix the images.
 
-    A box of so large a share of them as `erasing` is replaced by noise (`normbench.data.augment`).
+    A box in the share `erasing` of them is replaced by noise (`normbench.data.augment`).
 
     Returns:
         The chunk with `images` (K, A, N, C, H, W) in fp32, and with `maps` if there are any.
@@ -103,7 +103,7 @@ def augment_chunk(data: Dataset, chunk: Chunk, erasing: float | None = None) -> 
     if maps is not None:
         chunk = chunk._replace(maps=maps.unflatten(0, chunk.indices.shape))
     pixels = data.train_input(pixels, draws)  # (U, C, H, W)
-    if erasing is not None:
+    if erasing:
         pixels = erase(pixels, draws, erasing)
     if (mix := chunk.mix) is None:
         return chunk._replace(images=pixels.unflatten(0, chunk.indices.shape))

@@ -20,16 +20,19 @@ r = 1 + ln(b) / 4 with b uniform from exp(-4) to 1.
 import math
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal, NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
 import torch
-from pydantic import PositiveFloat
+from pydantic import Field, PositiveFloat
 from torch import Tensor
 from torch.nn import functional as F
 
 from normbench.data.augmentation_policies import AugmentationPolicies
 from normbench.data.counter_rng import of_step, permutation
 from normbench.models.dropout import Fraction
+
+#: A number from 0 to 1.
+Probability = Annotated[float, Field(ge=0, le=1)]
 
 
 class Mix(NamedTuple):
@@ -64,7 +67,7 @@ class Regularization:
             of magnitude 9) or original (AutoAugment); null: none.
         color_jitter: brightness, contrast and saturation change by factors from 1 - s to 1 + s;
             null: none.
-        erasing: share of the images of which a box is replaced by noise (Zhong et al. 2020); null:
+        erasing: share of the images in which a box is replaced by noise (Zhong et al. 2020); null:
             none.
     """
 
@@ -79,7 +82,7 @@ class Regularization:
     rescale: bool | None = None
     policy: str | None = None
     color_jitter: float | None = None
-    erasing: Fraction | None = None
+    erasing: Probability | None = None
 
     def __post_init__(self) -> None:
         if self.cutmix_target is not None:

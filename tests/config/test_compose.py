@@ -69,7 +69,7 @@ def test_every_sweep_is_a_grid_of_its_own_name(name: str) -> None:
     assert settings.sweep == name
 
 
-@pytest.mark.parametrize("name", ["demo", "small_pilot"])
+@pytest.mark.parametrize("name", slow_except(OWN, ["demo"]))
 def test_the_command_line_can_change_a_sweep(name: str) -> None:
     fewer, _ = compose(["-m", f"sweeps={name}", "seed=7", "norm=ln"])
     assert {(each.seed, each.norm.name) for each in fewer} == {(7, "ln")}

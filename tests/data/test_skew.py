@@ -33,6 +33,11 @@ def test_every_worker_has_equally_many_images_of_its_own(alpha: float, workers: 
     assert workers == 1 or not torch.equal(images, divide(LABELS, workers, alpha, seed=4))
 
 
+def test_tiny_shares_can_be_drawn() -> None:
+    for seed in range(150):
+        assert len(divide(LABELS[:600], 16, 1e-3, seed).unique()) == 592
+
+
 def test_the_smaller_alpha_is_the_more_unequal_are_workers() -> None:
     largest = [shares(divide(LABELS, 60, alpha, 0)).amax(1).mean() for alpha in (0.01, 0.1, 1, 100)]
     assert largest[0] > 0.7

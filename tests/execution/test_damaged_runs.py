@@ -103,6 +103,8 @@ DAMAGES: dict[str, tuple[bool, Damage]] = {
     "pipe checkpoint": (False, pipe_instead_of(CHECKPOINT)),
     "folder checkpoint": (False, folder_instead_of(CHECKPOINT)),
     "list": (False, saved([1, 2])),
+    "empty checkpoint": (False, text(CHECKPOINT, "")),
+    "negative step": (False, changed(done=-1)),
     "step": (False, changed(done="five")),
     "too many steps": (False, changed(done=1000)),
     "epochs": (False, changed(steps_per_epoch=7)),
@@ -120,6 +122,8 @@ DAMAGES: dict[str, tuple[bool, Damage]] = {
             "state.json", '{"phase": "running", "pid": [], "steps": {}, "mirror": 5, "saved": []}'
         ),
     ),
+    "half a state": (True, half("state.json")),
+    "failure": (True, text("failed.1.json", '{"at": "now"}')),
     "folder of failures": (True, folder_instead_of("failed.1.json")),
     "previous row": (True, folder_instead_of("previous.json")),
     "damaged row": (True, text("row.json", "{")),

@@ -39,7 +39,7 @@ from support.slow import slow_after, slow_except
             ["norm=batch_renorm", "recipe.recalibration=3"],
             ["norm=evonorm_s0", "recipe.ema=0.9", "reg=mixup", "recipe.schedule=cosine"],
             ["norm=sn", "recipe.ema=0.99", "trainer.per_forward=8"],
-            ["norm=fixup", "precision=bf16-mixed"],
+            ["norm=fixup", "precision=bf16-mixed", "model.width=8"],
             [
                 "norm=bn",
                 "recipe=pn_efficientnet",

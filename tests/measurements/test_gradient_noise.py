@@ -131,3 +131,9 @@ def test_a_number_that_does_not_divide_the_batch_is_refused() -> None:
 def test_one_batch_tells_no_variance() -> None:
     with pytest.raises(ValueError, match="a variance needs at least 2 batches, and there are 1"):
         gradient_noise(network_of("bn", stem_stride=1).double(), draws()[:1], [4])
+
+
+def test_a_layer_of_torch_that_knows_no_workers_is_refused() -> None:
+    network = nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(144, 10))
+    with pytest.raises(ValueError, match="of torch or timm takes the statistics of all images"):
+        gradient_noise(network.double(), draws(), [4])

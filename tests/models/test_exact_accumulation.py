@@ -150,6 +150,8 @@ class Branched(nn.Module):
             y = y + torch.cat([parts[1], parts[0]], 1)
         if self.kind == "a whole list":
             y = y + torch.cat(parts, 1)
+        if self.kind == "cropped as a later map":
+            y = y + x[:, :, : y.shape[2]]
         if self.kind == "changed in place and used":
             x.mul_(2.0)
         z = self.other(self.branch(x))
@@ -165,8 +167,12 @@ class Branched(nn.Module):
 
 
 @pytest.mark.parametrize(
-    "kind", ["in place", "a list", "both convolutions first", "begins with a normalization"]
-)
+    "kind",
+    [
+        "in place", "a list", "both convolutions first", "begins with a normalization",
+        "cropped as a later map",
+    ],
+)  # fmt: skip
 def test_passes_of_branches_compute_what_one_pass_does(kind: str) -> None:
     torch.manual_seed(0)
     network = Branched(kind).double()

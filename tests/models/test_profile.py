@@ -185,7 +185,7 @@ def smallest_info(norm: str) -> NetworkInfo:
     return NetworkInfo(network, layers, image, image)
 
 
-#: What depends on no batch has a number of images that it cannot take as little as GN.
+#: Batch-independent normalizers refuse no number of images; GN stands for all.
 REFUSING = ["gn", *(norm for norm in normalizers() if not normalizer(norm).worker_independent)]
 
 

@@ -722,7 +722,7 @@ def test_a_run_of_a_timm_model_prints_and_records_its_coverage(
     command: Command, rows: Callable[[], list[Row]]
 ) -> None:
     words = ("model=timm", "model.name=resnet18,inception_v3", "norm=evonorm_s0", "batch=4", *SHORT)
-    end = command("-m", *words, "recipe.images=640")
+    end = command("-m", *words, "recipe.images=256")
     assert end.code == 0
     line = "evonorm_s0 in timm/resnet18: 9 norm + activation; 11 norm alone; 9 of 17 activations"
     assert line in end.out
@@ -731,7 +731,7 @@ def test_a_run_of_a_timm_model_prints_and_records_its_coverage(
     assert found["timm/resnet18"].coverage.endswith("left: nothing")
     assert found["timm/inception_v3"].status == "impossible"
     assert "model=timm/resnet18" in end.out  # the title of its table
-    again = command("-m", *words, "recipe.images=640")
+    again = command("-m", *words, "recipe.images=256")
     assert "2 cells, 2 finished before, 0 to do" in again.out
 
 

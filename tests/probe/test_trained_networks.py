@@ -12,7 +12,10 @@ from normbench.probe.trained_network import find_run
 from normbench.records.probes import group_by, read_records
 from normbench.results import read as read_rows
 from normbench.results import read_row
-from support.cells import SHORT
+from normbench.training.datamodule import open_datamodule
+from normbench.training.experiment import Experiment
+from normbench.training.metrics import Evaluation
+from support.cells import SHORT, cell
 from support.commands import Command, Probe
 from support.probes import KEPT, lines, report_page, values
 
@@ -179,6 +182,18 @@ def test_conversion_of_runs(probe_command: Probe, command: Command) -> None:
     assert top1["gn", "copied", 0] < top1["gn", "copied", 30]
     file = next(Path("runs/default").glob(f"{row.id}/probes/conversion-gn-fitted-*.pt"))
     assert probe_command("spp", f"ckpt={file}", "norm=gn").code == 0
+    # The network is written with the statistics that it was tested with.
+    copied = next(Path("runs/default").glob(f"{row.id}/probes/conversion-bn-copied-*.pt"))
+    network = Experiment(cell("norm=bn", "batch=16", *KEPT, "recipe.images=6400")).build_network()
+    network.load_state_dict(torch.load(copied))
+    data = open_datamodule(Experiment(cell("norm=bn", "batch=16", *KEPT)))
+    evaluation = Evaluation(10)
+    with torch.no_grad():
+        for batch in data.shuffled_test_batches(120):
+            images = data.data.eval_input(batch.images, batch.indices)
+            evaluation.update(network.eval()(images), batch.labels)
+    tested = float(evaluation.summary("test")["test_top1"])
+    assert tested == pytest.approx(top1["bn", "copied", 30], abs=1e-4)
     assert probe_command("conversion", "ckpt=all").code == 2
 
 
