@@ -1,6 +1,7 @@
 """Optimizers of timm by name, and the clipping of gradients."""
 
 import math
+import re
 from typing import Any
 
 import pytest
@@ -194,13 +195,27 @@ def test_a_resumed_optimizer_goes_on_as_if_nothing_had_happened(name: str) -> No
         assert torch.equal(one, other)
 
 
+#: What an optimizer of timm may lack here. The last one is a warning, and so an error in tests.
+REASONS = (
+    "it has no momentum|it needs second derivatives|AssertionError: CUDA required for |"
+    "UserWarning: It is highly recommended to have 'opt_einsum'"
+)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [str(name) for name in list_optimizers()])
-def test_every_optimizer_of_timm_is_made_or_refused_in_one_sentence(name: str) -> None:
+def test_every_optimizer_of_timm_takes_a_step_or_is_refused_for_a_reason(name: str) -> None:
     try:
         found = recipe(optimizer=name)
     except BadInput as error:
-        assert str(error).startswith(f"recipe.optimizer={name}: ")
+        assert re.match(f"recipe.optimizer={name}: ({REASONS})", str(error))
         return
-    optimizer = found.build_optimizer(network(), 128)
-    assert collect_optimizer_state(optimizer, network()) == {}
+    module = network()
+    optimizer = found.build_optimizer(module, 128)
+    set_gradients(module)
+    before = [parameter.clone() for parameter in module.parameters()]
+    for _ in range(2):  # some begin with a step of 0
+        optimizer.step()
+    after = [*module.parameters()]
+    assert not all(map(torch.equal, before, after))
+    assert all(each.isfinite().all() for each in after)
