@@ -110,13 +110,13 @@ def _records(
             losses = {each.per_worker: each.loss for each in measurements}
             predictions = predict(row.test_loss, losses, row.batch)
         for each in measurements:
-            is_predicted = predictions and each.layer == NETWORK
-            test_losses = [*_test_losses(finished, row, each.per_worker)] if is_predicted else []
+            predicted = predictions.get(each.per_worker) if each.layer == NETWORK else None
+            compares = predicted is not None
+            test_losses = [*_test_losses(finished, row, each.per_worker)] if compares else []
             yield {
                 "network": label, "run": row.id, "seed": row.seed, "epoch": epoch, **vars(each),
-                "predicted": predictions[each.per_worker] if is_predicted else None,
-                "measured": fmean(test_losses) if test_losses else None,
-                "runs": len(test_losses) if is_predicted else None,
+                "predicted": predicted, "measured": fmean(test_losses) if test_losses else None,
+                "runs": len(test_losses) if compares else None,
             }  # fmt: skip
 
 
@@ -137,10 +137,10 @@ def _other_options(row: Row) -> dict[str, Any]:
 
 def _mean_over_seeds(records: Sequence[Record]) -> Record:
     """Return the means of the records of several seeds; the finished runs are the same for all."""
-    means = ["loss", "bias", "variance"]
-    if all(each["predicted"] is not None for each in records):
-        means.append("predicted")
-    return {**records[0], **{key: fmean(each[key] for each in records) for key in means}}
+    means = {key: fmean(each[key] for each in records) for key in ("loss", "bias", "variance")}
+    predicted = [each["predicted"] for each in records]
+    complete = None not in predicted  # of some seeds alone it would be beside the loss of others
+    return {**records[0], **means, "predicted": fmean(predicted) if complete else None}
 
 
 def _line(label: str, column: Record) -> list[object]:
