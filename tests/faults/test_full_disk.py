@@ -42,7 +42,7 @@ def run_on_small_disk(folder: Path, full: str, limit: str, *words: str) -> None:
 def expected(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, object]]:
     """The numbers of the rows of a sweep whose disk has room, by their ids."""
     folder = tmp_path_factory.mktemp("undisturbed")
-    mount = ["unshare", "--map-root-user", "--mount", "mount", "-t", "tmpfs", "tmpfs", folder]
+    mount = ["unshare", "--map-root-user", "--mount", "mount", "-t", "tmpfs", "tmpfs", str(folder)]
     if subprocess.run(mount, capture_output=True, check=False).returncode:
         pytest.skip("no disk can be mounted here")
     undisturbed = [sys.executable, "-m", "normbench", *GRID]
