@@ -68,10 +68,11 @@ def test_losses_are_the_golden_ones(norm: str) -> None:
 @pytest.mark.parametrize(("capability", "threads"), [("default", 1), ("avx2", 2)])
 def test_losses_do_not_depend_on_the_processor(capability: str, threads: int) -> None:
     """Same losses with other instruction sets, which torch chooses at its import, and threads."""
-    environment = {**os.environ, "OMP_NUM_THREADS": str(threads)}
-    environment["ATEN_CPU_CAPABILITY"] = capability
-    # Beside other processes a thread that spins takes the core that the others wait for.
-    environment["OMP_WAIT_POLICY"] = "passive"
+    environment = {
+        **os.environ, "OMP_NUM_THREADS": str(threads), "ATEN_CPU_CAPABILITY": capability,
+        # Beside other processes a thread that spins takes the core that the others wait for.
+        "OMP_WAIT_POLICY": "passive",
+    }  # fmt: skip
     code = (
         "import json, test_golden as g;"
         f"print(json.dumps({{norm: g.losses(norm, {threads}) for norm in g.GOLDEN}}))"

@@ -23,9 +23,9 @@ from torch.nn import functional as F
 
 from normbench.norms.base.running import NetworkStatistics
 from normbench.norms.base.tensors import upcast
-from normbench.norms.batch import is_batch_norm
+from normbench.norms.batch import has_undivided_batch_norm
 from normbench.norms.measuring import measuring
-from normbench.norms.workers import PerWorker, set_workers
+from normbench.norms.workers import set_workers
 
 #: In place of the name of a layer: all layers together; parameters that belong to none.
 NETWORK, NO_LAYER = "all", "none"
@@ -59,7 +59,7 @@ def gradient_noise(
     names = {name: name.rpartition(".")[0] or NO_LAYER for name, p in network.named_parameters()
              if p.requires_grad}  # fmt: skip
     parameters = [network.get_parameter(name) for name in names]
-    if any(is_batch_norm(m) and not isinstance(m, PerWorker) for m in network.modules()):
+    if has_undivided_batch_norm(network):
         raise ValueError(
             "a batch normalization of torch or timm takes the statistics of all images, not of a "
             "worker's"

@@ -60,6 +60,11 @@ def is_batch_norm(layer: nn.Module) -> bool:
     return hasattr(layer, "running_var") and not isinstance(layer, (NormAct, *TORCH_INSTANCE_NORMS))
 
 
+def has_undivided_batch_norm(network: nn.Module) -> bool:
+    """Return True if a batch normalization never has the statistics of a worker, as torch's."""
+    return any(is_batch_norm(m) and not isinstance(m, PerWorker) for m in network.modules())
+
+
 @dataclass(frozen=True)
 class BatchNorm(Normalizer):
     """Batch normalization with statistics over the images of a worker.

@@ -16,10 +16,10 @@ from normbench.data.corruptions import CORRUPTIONS, STRENGTHS, corrupt
 from normbench.data.counter_rng import Draws
 from normbench.errors import Impossible
 from normbench.norms.base.running import NetworkStatistics
-from normbench.norms.batch import is_batch_norm
+from normbench.norms.batch import has_undivided_batch_norm
 from normbench.norms.measuring import measuring
 from normbench.norms.whole_step import has_synchronized_statistics
-from normbench.norms.workers import PerWorker, set_workers
+from normbench.norms.workers import set_workers
 from normbench.probe.networks import device_of, measure_runs, use_all_cores
 from normbench.probe.output import (
     describe_accuracies,
@@ -133,5 +133,4 @@ def _test(
 
 def _divides_among_workers(network: nn.Module) -> bool:
     """Return True if all statistics are those of a worker, in a forward pass of several."""
-    left = any(is_batch_norm(m) and not isinstance(m, PerWorker) for m in network.modules())
-    return not left and not has_synchronized_statistics(network)
+    return not has_undivided_batch_norm(network) and not has_synchronized_statistics(network)

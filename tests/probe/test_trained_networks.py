@@ -184,14 +184,15 @@ def test_conversion_of_runs(probe_command: Probe, command: Command) -> None:
     assert probe_command("spp", f"ckpt={file}", "norm=gn").code == 0
     # The network is written with the statistics that it was tested with.
     copied = next(Path("runs/default").glob(f"{row.id}/probes/conversion-bn-copied-*.pt"))
-    network = Experiment(cell("norm=bn", "batch=16", *KEPT, "recipe.images=6400")).build_network()
+    experiment = Experiment(cell("norm=bn", "batch=16", *KEPT, "recipe.images=6400"))
+    network = experiment.build_network().eval()
     network.load_state_dict(torch.load(copied))
-    data = open_datamodule(Experiment(cell("norm=bn", "batch=16", *KEPT)))
-    evaluation = Evaluation(10)
+    data = open_datamodule(experiment)
+    evaluation = Evaluation(data.data.classes)
     with torch.no_grad():
         for batch in data.shuffled_test_batches(120):
             images = data.data.eval_input(batch.images, batch.indices)
-            evaluation.update(network.eval()(images), batch.labels)
+            evaluation.update(network(images), batch.labels)
     tested = float(evaluation.summary("test")["test_top1"])
     assert tested == pytest.approx(top1["bn", "copied", 30], abs=1e-4)
     assert probe_command("conversion", "ckpt=all").code == 2
