@@ -38,6 +38,7 @@ from normbench.records.history import last_record
 from normbench.records.hits import TEST_HITS
 from normbench.records.studies import study_file
 from normbench.results import REPORTS, Row
+from normbench.run_files import SEARCH
 
 FINISHED = ("ok", "diverged", "impossible", "oom")
 STATES = ("running", "queued", "interrupted", "failed", "lost", "damaged", "finished", *FINISHED)
@@ -70,6 +71,7 @@ def runs(root: Path) -> list[Run]:
     """
     # Not by row.json: an unfinished run has only its state.
     folders = {path.parent for path in root.glob("*/*/*.json")}
+    folders = {folder for folder in folders if not (folder.parent / SEARCH).exists()}
     folders = {folder for folder in folders if folder.parent.name != REPORTS}
     places = {sweep: _places(sweep) for sweep in {folder.parent for folder in folders}}
 

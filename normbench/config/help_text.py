@@ -18,10 +18,12 @@ Other commands (each has --help):
   python -m normbench.decide     seeds that decide most undecided claims in some hours
   python -m normbench.status     runs by state: finished, running, failed ...
   python -m normbench.report     tables, figures and claims from finished runs, without torch
+  python -m normbench.studies    keep rows as a study that others can join and check
   python -m normbench.dashboard  W&B workspaces and report pages from finished runs
   python -m normbench.probe      measurements inside networks, and the papers' figures of them
   python -m normbench.bench      time and memory of layers, steps, plans and data loaders
   python -m normbench.prepare    FFCV files of a data set, for loader=ffcv
+  python -m normbench.search     new layers by evolution, as EvoNorm was found
 
 `python -m normbench --cfg job` prints every key with its value, for the words beside it."""
 

@@ -25,7 +25,7 @@ from normbench.norms.base.running import NetworkStatistics
 from normbench.norms.base.tensors import upcast
 from normbench.norms.measuring import measuring
 from normbench.norms.recalibration import recalibrate
-from normbench.probe.networks import device_of, measure_runs, use_all_cores
+from normbench.probe.networks import device_of, measure_runs, require_classifier, use_all_cores
 from normbench.probe.options import ConversionOptions
 from normbench.probe.output import (
     describe_accuracies,
@@ -182,11 +182,10 @@ def _open(label: str, trained: TrainedRun, images: int) -> _Conversion:
     """Load a run and so many training images, and test the run.
 
     Raises:
-        ValueError: it is of another task than classification.
+        ValueError: it is of another task than classification, or in 16-mixed.
     """
     cell = trained.cell
-    if cell.task.name != "classify":
-        raise ValueError(f"task={cell.task.name}: the probe conversion needs task=classify")
+    require_classifier(cell, "conversion", gradients=True)
     data = open_datamodule(Experiment(cell))
     original = trained.network(trained.last_epoch).to(device_of(cell)).eval()
     fit_images = data.sample_training_images(images).to(device_of(cell), weight_dtype(cell))

@@ -20,7 +20,7 @@ from normbench.norms.batch import has_undivided_batch_norm
 from normbench.norms.measuring import measuring
 from normbench.norms.whole_step import has_synchronized_statistics
 from normbench.norms.workers import set_workers
-from normbench.probe.networks import device_of, measure_runs, use_all_cores
+from normbench.probe.networks import device_of, measure_runs, require_classifier, use_all_cores
 from normbench.probe.output import (
     describe_accuracies,
     print_table,
@@ -73,8 +73,7 @@ def _records(label: str, trained: TrainedRun, per_worker: Sequence[int]) -> Iter
         ValueError: the run is of another task than classification.
     """
     cell = trained.cell
-    if cell.task.name != "classify":
-        raise ValueError(f"task={cell.task.name}: the probe corruptions needs task=classify")
+    require_classifier(cell, "corruptions")
     data = open_datamodule(Experiment(cell))
     network = trained.network(trained.last_epoch).to(device_of(cell))
     images = len(data.splits.test.labels)

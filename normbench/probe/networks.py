@@ -80,6 +80,26 @@ def device_of(cell: Cell) -> torch.device:
     return torch.device("cuda")
 
 
+def require_classifier(cell: Cell, kind: str, *, gradients: bool = False) -> None:
+    """Refuse the network of another task, and one whose gradients need a loss scale.
+
+    Args:
+        cell: of the run to measure.
+        kind: of the probe, for the message.
+        gradients: the probe takes gradients.
+
+    Raises:
+        ValueError: it is refused.
+    """
+    if cell.task.name != "classify":
+        raise ValueError(f"task={cell.task.name}: the probe {kind} needs task=classify")
+    if gradients and cell.precision == "16-mixed":
+        raise ValueError(
+            f"precision={cell.precision}: small gradients are 0 in it without a loss scale, which "
+            f"the probe {kind} has not; it takes runs in 32-true, bf16-mixed or 64-true"
+        )
+
+
 def use_all_cores() -> None:
     """Use all CPU cores and full precision, which the probe of speed does not."""
     torch.set_num_threads(share_of_cores(1))

@@ -12,7 +12,7 @@ from statistics import fmean
 from typing import Any
 
 from normbench.measurements.gradient_noise import NETWORK, gradient_noise
-from normbench.probe.networks import device_of, measure_runs, use_all_cores
+from normbench.probe.networks import device_of, measure_runs, require_classifier, use_all_cores
 from normbench.probe.output import print_table, write_results, write_run_results
 from normbench.probe.request import ProbeRequest
 from normbench.probe.trained_network import TrainedRun
@@ -76,12 +76,11 @@ def _records(
     loss of the finished runs with so many images per worker.
 
     Raises:
-        ValueError: the run is of another task than classification, or holds out too few images, or
-            its images per worker do not divide the largest of `per_worker`.
+        ValueError: the run is of another task than classification or in 16-mixed, or holds out too
+            few images, or its images per worker do not divide the largest of `per_worker`.
     """
     row, cell = trained.row, trained.cell
-    if cell.task.name != "classify":
-        raise ValueError(f"task={cell.task.name}: the probe noise needs task=classify")
+    require_classifier(cell, "noise", gradients=True)
     data = open_datamodule(Experiment(cell))
     available = min(images, len(data.splits.val.labels))
     per_worker = per_worker or [n for n in PER_WORKER if 2 * n <= available] or [row.batch]

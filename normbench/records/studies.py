@@ -17,7 +17,7 @@ def study_file(root: Path | str) -> Path | None:
     path = Path(root)
     if path.name.endswith(".jsonl.gz"):
         if not os.path.isfile(path):  # noqa: PTH113 (Path.is_file raises for too long a link)
-            raise BadInput(f"runs={path} does not exist")
+            raise BadInput(f"{path} does not exist")
         return path
     return path / STUDY if os.path.isfile(path / STUDY) else None  # noqa: PTH113
 

@@ -43,10 +43,12 @@ METHOD_TABLE: Sequence[tuple[str, str, str, str]] = (
     ),
     ("results vary little", "standard deviation over seeds", "chi-square", "none"),
     (
-        "the best of several entries is above B",
-        "difference of the means",
-        "Welch's",
-        "Bonferroni's for the number of entries",
+        "about the best of several entries",
+        "difference of the best mean",
+        "lower end: that of the best entry; upper end: the highest of all entries, because the "
+        "best is not above a bound only if none is",
+        "lower end: Bonferroni's for the number of entries; upper end: none (intersection-union "
+        "test)",
     ),
     (
         "about a row or column that is itself a difference",

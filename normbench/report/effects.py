@@ -40,7 +40,7 @@ def _draw_row(axes: Axes, entries: Sequence[Entry]) -> None:
             first, second = (
                 [source.values[seed] for seed in entry.values] for source in entry.sources
             )
-            level = bonferroni(entry.among, confidence(entry.sources))
+            level = bonferroni(1 + len(entry.rivals), confidence(entry.sources))
             effect = welch_contrast([(1.0, first), (-1.0, second)], level)
             axes.plot(x, effect.value, "o", color=_OURS)
             if effect.low is not None and effect.high is not None:

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from statistics import fmean
 
+from normbench.report.planned_seeds import confidence
 from normbench.report.statistics import signed, welch_contrast
 from normbench.report.table import DAGGER, DOUBLE_DAGGER, Table
 from normbench.report.table_spec import TableSpec
@@ -56,7 +57,10 @@ def _metric(table: Table) -> str:
     when = " after the last epoch" if metric.accuracy else ""
     # Not by str.capitalize, which would write "bn" for BN.
     label = metric.label[0].upper() + metric.label[1:]
-    return f"{label}{when}: {table.spec.statistic} ± sample standard deviation (number of seeds)."
+    note = f"{label}{when}: {table.spec.statistic} ± sample standard deviation (number of seeds)."
+    if table.spec.statistic == "mean":
+        return note
+    return f"{note} Claims, and intervals below, are about means."
 
 
 def _paper(table: Table) -> Iterator[str]:
@@ -144,27 +148,31 @@ def short_commit(commit: str) -> str:
 def differences(table: Table) -> list[str]:
     """Return footnotes on the largest batch minus the smallest, by Welch.
 
-    Rows that are one computation have none.
+    Rows that are one computation have none, and rows in which one of the two has failed runs.
     """
     if not table.over_batch:
         return []
     notes = []
     for label, entries in table.lines.items():
         by_batch = {
-            column.batch: entry.values
+            column.batch: entry
             for column, entry in zip(table.columns, entries, strict=True)
-            if column.batch and entry.values
+            if column.batch and (entry.values or entry.failed)
         }
         # Equal by construction: an interval of no width would pass for evidence.
         if len(by_batch) < 2 or label in table.single_computations:
             continue
         few, many = min(by_batch), max(by_batch)
-        samples = [[*by_batch[batch].values()] for batch in (many, few)]
-        estimate = welch_contrast([(1.0, samples[0]), (-1.0, samples[1])])
+        compared = [by_batch[many], by_batch[few]]
+        if any(entry.failed for entry in compared):  # the others alone would flatter
+            continue
+        level = confidence(compared)
+        parts = [(w, [*e.values.values()]) for w, e in zip((1.0, -1.0), compared, strict=True)]
+        estimate = welch_contrast(parts, level)
         if estimate.low is not None:
             notes.append(
                 f"{' '.join(label)}: batch={many} minus batch={few} is "
                 f"{estimate.text(table.spec.decimals)} "
-                f"(Welch's 95 % confidence interval, {estimate.seeds} seeds)."
+                f"(Welch's {100 * level:g} % confidence interval, {estimate.seeds} seeds)."
             )
     return notes

@@ -394,7 +394,13 @@ def _difference(entries: Mapping[Position, Entry], row: Header, column: Header) 
     if not candidates or not second.values:
         return replace(entry, sources=(*tried, second))
     sign = -1 if entry.metric.better == "lower" else 1
-    first = max(candidates, key=lambda each: sign * fmean(each.values.values()))
+    candidates.sort(key=lambda each: sign * fmean(each.values.values()), reverse=True)
+    best, *rivals = [_subtract(entry, first, second) for first in candidates]
+    return replace(best, rivals=tuple(each for each in rivals if each.values))
+
+
+def _subtract(entry: Entry, first: Entry, second: Entry) -> Entry:
+    """Return `entry` as the differences of two others by seed."""
     seeds = sorted(first.values.keys() & second.values.keys())
     differences = {seed: first.values[seed] - second.values[seed] for seed in seeds}
-    return replace(entry, differences=differences, sources=(first, second), among=len(candidates))
+    return replace(entry, differences=differences, sources=(first, second))

@@ -55,11 +55,14 @@ def next_planned(entry: Entry) -> tuple[int, int] | None:
 
 
 def _planned_numbers(rows: Sequence[Row]) -> frozenset[int]:
-    """Return the planned numbers of seeds; none if commands that named several disagree."""
+    """Return the planned numbers of seeds; none if commands that named several disagree.
+
+    Of a file whose parts have different numbers, that which the command had for these runs.
+    """
     named = frozenset().union(*(named_seeds(row.sweep) for row in rows))
-    if named:
-        return named
     typed = _typed(rows)
+    if named:
+        return frozenset({max(named & typed)}) if named & typed else named
     if not typed:
         return frozenset({WITHOUT_PLAN})
     return typed if len(typed) == 1 else frozenset()

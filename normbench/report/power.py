@@ -3,7 +3,8 @@
 The judge of `normbench.report.verdicts` is simulated on normal results. Its intervals depend on the
 mean and the variance of each entry alone, so these two are drawn instead of single results, and all
 repetitions are judged at once. A claim is confirmed if every comparison is, so its chance is not
-that of its weakest comparison, but less.
+that of its weakest comparison, but less. Of the best of several entries the best alone is drawn;
+the judge's interval may end higher, where another of them varies more.
 """
 
 from collections.abc import Collection, Iterable, Mapping

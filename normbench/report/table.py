@@ -30,7 +30,8 @@ class Entry:
     """An entry of a table: runs of one configuration, one for each seed, and the paper's number.
 
     An entry may instead be the difference of two others, its `sources`. It has no runs of its own,
-    but `differences` by seed. `among` is the number of entries of which the first is the best.
+    but `differences` by seed. If the first is the best of several entries, `rivals` are the
+    differences of the others.
     """
 
     runs: tuple[Row, ...]
@@ -41,7 +42,7 @@ class Entry:
     tried: tuple[Row, ...] = ()  # of all values of a tuned option, `runs` among them
     differences: Mapping[int, float] | None = None
     sources: tuple["Entry", ...] = ()
-    among: int = 1
+    rivals: tuple["Entry", ...] = ()
 
     @cached_property
     def source_runs(self) -> tuple[Row, ...]:

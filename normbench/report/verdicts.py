@@ -5,8 +5,9 @@ whole interval lies on one side of the claim's bound, undecided if it contains t
 no interval, untested where rows are missing. The paper's own numbers are compared by sign only.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 from pathlib import Path
 from statistics import fmean, stdev
 
@@ -167,16 +168,14 @@ def _compare(
     root: Path | None,
 ) -> Verdict:
     values = [list(entry.values.values()) for entry in entries.values()]
-    # The best of several was chosen by these same numbers, so its interval covers all of them.
-    level = bonferroni(max(entry.among for entry in entries.values()), level)
     over_images: Effect | None = None
+    for_all = bonferroni(1 + max(len(entry.rivals) for entry in entries.values()), level)
     if claim.kind == "spread":
-        effect = statistics.spread(values, level)
+        effect = statistics.spread(values, for_all)
     elif claim.kind == "deviation":
-        effect = statistics.std_interval(values[0], level)
+        effect = statistics.std_interval(values[0], for_all)
     else:
-        parts = list(zip(weights.values(), values, strict=True))
-        effect = statistics.welch_contrast(parts, level)
+        effect = _contrast(entries, weights, level)
         weighted = [*zip(weights.values(), entries.values(), strict=True)]
         over_images = widen_over_images(effect, weighted, root, level)
     learned = any(entry.metric.learned for entry in entries.values())
@@ -184,6 +183,56 @@ def _compare(
         # Seeds that agree to the last digit have collapsed, or the test set is tiny.
         return Verdict("undecided", effect, "all seeds gave the same number")
     return replace(_decide(claim, effect), over_images=over_images)
+
+
+def _contrast(
+    entries: Mapping[Position, Entry], weights: Mapping[Position, float], level: float
+) -> Effect:
+    """Return a weighted sum of entries with its interval, also where some are the best of several.
+
+    The best was chosen by these same numbers. So the end of the interval at which it would be less
+    good is Bonferroni-corrected for the number of entries. The other end is the farthest of the
+    intervals of all of them, each at the full level: the best does not exceed a bound if none of
+    them does (an intersection-union test, Berger 1982).
+    """
+    chosen = _welch(weights, [*entries.values()], level)
+    lows = [each.low for each in _alternatives(entries, weights, level, -1)]
+    highs = [each.high for each in _alternatives(entries, weights, level, 1)]
+    return replace(chosen, low=_extreme(min, lows), high=_extreme(max, highs))
+
+
+def _alternatives(
+    entries: Mapping[Position, Entry], weights: Mapping[Position, float], level: float, side: int
+) -> list[Effect]:
+    """Return the effects of which the farthest bounds the best of several entries at one side.
+
+    Args:
+        entries: what is compared.
+        weights: of the entries in the effect.
+        level: confidence of the interval.
+        side: 1 for its upper end, -1 for its lower one.
+    """
+    choices, corrected = list[list[Entry]](), 1
+    for pick, entry in entries.items():
+        better = -1 if entry.metric.better == "lower" else 1
+        if side * better * weights[pick] > 0:
+            choices.append([entry, *entry.rivals])
+        else:
+            choices.append([entry])
+            corrected *= 1 + len(entry.rivals)
+    level = bonferroni(corrected, level)
+    return [_welch(weights, choice, level) for choice in product(*choices)]
+
+
+def _welch(weights: Mapping[Position, float], entries: Sequence[Entry], level: float) -> Effect:
+    values = [[*entry.values.values()] for entry in entries]
+    return statistics.welch_contrast([*zip(weights.values(), values, strict=True)], level)
+
+
+def _extreme(choose: Callable[..., float], ends: Sequence[float | None]) -> float | None:
+    """Return the smallest or largest end; None if a sample of one seed has none."""
+    known = [end for end in ends if end is not None]
+    return choose(known) if len(known) == len(ends) else None
 
 
 def judge_published(claim: Claim, spec: TableSpec) -> PublishedEffect | None:

@@ -93,9 +93,13 @@ def read_candidate(path: Path) -> Candidate:
         FileNotFoundError: there is none.
         DamagedFile: it is no record.
     """
-    raw = read_json(path)
+    remedy = "remove it, and the command of the search evaluates this layer again"
+    try:
+        raw = read_json(path)
+    except DamagedFile as damage:
+        raise DamagedFile(f"{damage}; {remedy}") from None
     if problem := _FIELDS.problem(raw):
-        raise DamagedFile(f"{path} {problem}")
+        raise DamagedFile(f"{path} {problem}; {remedy}")
     return Candidate(**raw)
 
 

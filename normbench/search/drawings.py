@@ -14,7 +14,7 @@ from normbench.report.figure_files import COLOURS, RC_PARAMS, Files, save_figure
 from normbench.search.candidates import Candidate
 from normbench.search.results import Search
 
-BEST = 10  # layers whose mean is the progress, as in the paper's figure 7
+BEST = 10  # layers whose mean is the progress, as many as in the paper's figure 7
 _NAMED = 6  # layers of the front with their formulas
 _LINES = ((0, (5, 2)), (0, (1, 1)), (0, (3, 1, 1, 1)), (0, (5, 1, 1, 1, 1, 1)))
 
@@ -26,9 +26,11 @@ def save(figure: Figure) -> Files:
 
 
 def progress(searches: Sequence[Search]) -> Figure:
-    """Draw mean and deviation of the ten best layers, as in the paper's figures 7 and 11.
+    """Draw mean and deviation of the ten best layers so far, much as the paper's figures 7 and 11.
 
-    Over candidates, and over the hours of one worker: a criterion that rejects early saves time.
+    Theirs are the ten best of the population, over valid candidates; these are the ten best
+    layers of all candidates until then, and rejected candidates count. Over candidates, and over
+    the hours of one worker: a criterion that rejects early saves time.
     """
     figure = Figure(figsize=(9, 3.6), layout="constrained")
     panels = figure.subplots(1, 2, sharey=True)

@@ -13,7 +13,7 @@ from normbench.config.compose import compose
 from normbench.errors import BadInput, DamagedFile
 from normbench.execution.provenance import commit, processor, versions
 from normbench.records.json_fields import JsonFields
-from normbench.run_files import open_locked, read_json, require_file_name, write_json
+from normbench.run_files import SEARCH, open_locked, read_json, require_file_name, write_json
 from normbench.search.options import SearchOptions
 
 _OPTIONS = [each.name for each in fields(SearchOptions)]
@@ -135,6 +135,7 @@ class SearchFile:
 
 
 _FIELDS = JsonFields(SearchFile)
+_REPAIR = "remove this file alone, and repeat the command that began the search: candidates stay"
 
 
 def read_search_file(folder: Path) -> SearchFile:
@@ -144,14 +145,14 @@ def read_search_file(folder: Path) -> SearchFile:
         FileNotFoundError: there is no search.
         BadInput: its file is damaged.
     """
-    path = folder / "search.json"
+    path = folder / SEARCH
     try:
         raw = read_json(path)
         if not (problem := _FIELDS.problem(raw)):
             return SearchFile(**raw)
     except DamagedFile as damage:
-        problem = str(damage)
-    raise BadInput(f"{path} {problem}; remove the folder, or choose another NAME")
+        raise BadInput(f"{damage}; {_REPAIR}") from None
+    raise BadInput(f"{path} {problem}; {_REPAIR}")
 
 
 def write_search_file(request: SearchRequest) -> None:
@@ -174,7 +175,7 @@ def _write(request: SearchRequest) -> None:
         options, _identities(request.cells), [cell.title for cell in request.cells],
         list(request.words), {"commit": commit(), "cpu": processor(), **versions()},
     )  # fmt: skip
-    write_json(request.folder / "search.json", asdict(content))
+    write_json(request.folder / SEARCH, asdict(content))
 
 
 def _identities(cells: Sequence[Cell]) -> list[str]:
@@ -199,8 +200,7 @@ def _require_same(request: SearchRequest) -> None:
         return
     if began.options.keys() != options.keys():
         raise BadInput(
-            f"{request.folder} has a search of another version of normbench; remove the folder, or "
-            "choose another NAME"
+            f"{request.folder} has a search of another version of normbench; choose another NAME"
         )
     for key, value in began.options.items():
         if key != "candidates" and value != options.get(key):

@@ -4,6 +4,7 @@ The best of many noisy scores is biased upwards. These trainings have other seed
 and report accuracies on the test images.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,6 +13,7 @@ from statistics import fmean
 from normbench import results
 from normbench.config import cli
 from normbench.config.cells import Cell
+from normbench.errors import count
 from normbench.execution.conclusion import stop_by_signals, train
 from normbench.execution.progress import print_line
 from normbench.execution.sweep import Interrupted
@@ -77,20 +79,29 @@ def print_comparison(cells: Sequence[Cell], rows: Sequence[Row]) -> None:
     by_id = {row.id: row for row in rows}
     table: dict[str, dict[str, list[float]]] = {}  # test accuracies by training and layer
     held_out: dict[str, list[float]] = {}  # accuracies by layer, over all trainings
+    without: Counter[str] = Counter()  # trainings that failed, by layer
     for cell in cells:
         values = table.setdefault(_training(cell), {}).setdefault(_layer(cell), [])
+        of_layer = held_out.setdefault(_layer(cell), [])
         row = by_id.get(cell.id)
-        if row is not None and row.test_top1 is not None:
+        # A network that diverged may still have an accuracy, that of chance.
+        if row is None or row.status != "ok" or row.test_top1 is None or row.val_top1 is None:
+            without[_layer(cell)] += 1
+        else:
             values.append(row.test_top1)
-            if row.val_top1 is not None:
-                held_out.setdefault(_layer(cell), []).append(row.val_top1)
+            of_layer.append(row.val_top1)
     baselines = {_layer(cell) for cell in cells if cell.norm.name != "graph"}
-    ranked = sorted(held_out, key=lambda layer: -fmean(held_out[layer]))
-    if ranked:
-        print_line("")
-        print_line("held-out accuracy in percent, mean of all trainings; layers are ranked by it")
-        for place, layer in enumerate(ranked, 1):
-            print_line(f"{place:>3}  {layer:<40} {fmean(held_out[layer]):.1f}")
+    ranked = sorted(
+        (layer for layer in held_out if not without[layer]),
+        key=lambda layer: -fmean(held_out[layer]),
+    )
+    print_line("")
+    print_line("held-out accuracy in percent, mean of all trainings; layers are ranked by it")
+    for place, layer in enumerate(ranked, 1):
+        print_line(f"{place:>3}  {layer:<40} {fmean(held_out[layer]):.1f}")
+    for layer, failed in without.items():
+        total = failed + len(held_out[layer])
+        print_line(f"  -  {layer:<40} {failed} of {count(total, 'training')} without a result")
     print_line("")
     print_line("test accuracy in percent, mean ± standard deviation (number of seeds);")
     print_line("differences to baselines with 95 % intervals for other seeds (Welch), each alone")

@@ -19,7 +19,7 @@ from normbench.execution.process_group import ProcessGroup
 from normbench.execution.progress import print_line, waiting
 from normbench.execution.slurm import Cluster
 from normbench.execution.sweep import PRELOAD, Interrupted
-from normbench.run_files import read_json, require_writable, write_json
+from normbench.run_files import open_locked, read_json, require_writable, write_json
 from normbench.search.candidates import Candidate, Records, read_baselines
 from normbench.search.request import SearchRequest, parse_request, write_search_file
 from normbench.search.results import print_best
@@ -197,14 +197,15 @@ def _search_on_cluster(request: SearchRequest, settings: Settings) -> list[str]:
     """Submit workers as jobs of a cluster, and watch until all candidates are evaluated."""
     cluster = Cluster(settings.launcher, Path(settings.runs))
     request = replace(request, folder=request.folder.resolve())
-    watch, ids = Watch(request), _read_jobs(request.folder)
+    watch = Watch(request)
     if watch.done:
         return []
-    active = cluster.active(ids)
-    missing = max(0, (settings.jobs or 1) - len(active))
-    submitted = cluster.submit([SearchJob(request)] * missing)
-    ids = active | {job.job_id for job in submitted}
-    write_json(request.folder / JOBS, {"jobs": sorted(ids)})
+    with open_locked(request.folder / "lock", wait=True):  # two commands would both submit
+        active = cluster.active(_read_jobs(request.folder))
+        missing = max(0, (settings.jobs or 1) - len(active))
+        submitted = cluster.submit([SearchJob(request)] * missing)
+        ids = active | {job.job_id for job in submitted}
+        write_json(request.folder / JOBS, {"jobs": sorted(ids)})
     print_line(
         f"{count(missing, 'job')} submitted, {len(active)} active before; logs: {cluster.logs}"
     )

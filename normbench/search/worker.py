@@ -27,7 +27,7 @@ from normbench.search.cost import cost_of
 from normbench.search.evolution import propose
 from normbench.search.fingerprint import fingerprint
 from normbench.search.options import EvaluationOptions, SearchOptions
-from normbench.search.request import SearchRequest
+from normbench.search.request import SearchRequest, read_search_file
 from normbench.search.scoring import Scorer, with_formula
 from normbench.search.space import BASELINES
 from normbench.training.experiment import Experiment
@@ -122,7 +122,8 @@ class Worker:
         for name, formula in BASELINES.items():
             if not (path := baseline_file(self.folder, name)).exists():
                 yield path, partial(self.evaluate_baseline, formula)
-        total = self.options.candidates
+        # A later command may have raised it.
+        total = read_search_file(self.folder).options["candidates"]
         first = len(self.records.completed_prefix(total))
         for number in range(first, min(total, first + self.options.in_flight)):
             if self.records.find(number) is None:

@@ -11,7 +11,7 @@ from normbench.records.history import History
 from normbench.records.hits import write_hits
 from normbench.records.studies import STUDY, study_file
 from normbench.results import Row, find_test_hits
-from normbench.run_files import require_writable
+from normbench.run_files import is_locked, open_locked, require_writable
 
 Prefer = Literal["first", "last"] | None
 Source = tuple[Path, Row]  # a row, and the root below which it was read
@@ -22,6 +22,7 @@ RESULTS = (
     "metrics", "example_weighing", "sn_ratios",
 )  # fmt: skip
 MAX_CONFLICT_LINES = 20
+ALL = "*"  # in the place of the name of a sweep
 
 
 def add(sweeps: Sequence[str], runs: Path, study: Path, prefer: Prefer) -> str:
@@ -31,6 +32,8 @@ def add(sweeps: Sequence[str], runs: Path, study: Path, prefer: Prefer) -> str:
         BadInput: a sweep has no rows, or a run has two results and `prefer` is None.
     """
     sources: list[Source] = []
+    if ALL in sweeps:  # one by one, as `results.read` returns the latest of two results of a run
+        sweeps = sorted({Path(path).parts[-3] for path in results.row_files(runs)}) or sweeps
     for sweep in sweeps:
         rows = results.read(runs, sweep=sweep)
         if not rows:
@@ -52,7 +55,8 @@ def merge(files: Sequence[Path], study: Path, prefer: Prefer) -> str:
 def restore(study: Path, runs: Path) -> str:
     """Write the runs of a study as folders below `runs`; return what was done, in one line.
 
-    Folders that are there already are left as they are, finished or not.
+    Runs that are there already are left as they are, finished or not. A folder without a record,
+    which a killed command left behind, is written again.
 
     Raises:
         BadInput: `study` is not one, or `runs` cannot be written.
@@ -63,9 +67,9 @@ def restore(study: Path, runs: Path) -> str:
     try:
         for row in rows:
             folder = runs / row.sweep / row.id
-            if folder.exists():
+            if any(folder.glob("*.json")) or is_locked(folder):
                 continue
-            folder.mkdir(parents=True)
+            folder.mkdir(parents=True, exist_ok=True)
             if history := results.read_run_history(study, row):
                 History(folder, history)
             if (hits := find_test_hits(study, row)) is not None:
@@ -89,7 +93,16 @@ def read_study(study: Path) -> list[Row]:
 
 
 def _extend(study: Path, sources: Iterable[Source], prefer: Prefer) -> str:
-    """Add rows to a study, which may not exist yet; return what was done, in one line."""
+    """Add rows to a study, which may not exist yet; return what was done, in one line.
+
+    Another command that extends the study at the same time waits until this one has written it.
+    """
+    require_writable(study, f"study={study}", "use a writable folder")
+    with open_locked(study / ".lock", wait=True):
+        return _extend_locked(study, sources, prefer)
+
+
+def _extend_locked(study: Path, sources: Iterable[Source], prefer: Prefer) -> str:
     chosen = {row.id: (study, row) for row in _rows_of_old(study)}
     before, conflicts = len(chosen), dict[str, list[str]]()
     for root, row in sources:
@@ -118,7 +131,6 @@ def _extend(study: Path, sources: Iterable[Source], prefer: Prefer) -> str:
             f"{count(len(conflicts), 'run')} with two results, and nothing is written; "
             "prefer=first keeps the first result of each line above, prefer=last the last one"
         )
-    require_writable(study, f"study={study}", "use a writable folder")
     try:
         results.write_study(study / STUDY, chosen.values())
     except OSError as error:

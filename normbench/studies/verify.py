@@ -14,7 +14,7 @@ from normbench.config.row_words import compose_again
 from normbench.errors import BadInput, count, join_words
 from normbench.execution import dispatch
 from normbench.execution.conclusion import stop_by_signals
-from normbench.execution.provenance import commit
+from normbench.execution.provenance import commit, versions
 from normbench.execution.sweep import Interrupted
 from normbench.report.footnotes import short_commit
 from normbench.report.planned_seeds import configuration
@@ -54,7 +54,7 @@ def verify(study: Path, share: float, draw: int, runs: Path, words: Sequence[str
         study: its folder or file.
         share: fraction of the runs to train; at least one.
         draw: seed of the random choice.
-        runs: folder of the repetitions; those by the present commit are not trained again.
+        runs: folder of the repetitions; those by the present code are not trained again.
         words: of the command line, as jobs=2.
 
     Raises:
@@ -65,7 +65,7 @@ def verify(study: Path, share: float, draw: int, runs: Path, words: Sequence[str
     chosen = choose(rows, share, draw)
     total = sum(map(_can_be_repeated, rows))
     print(f"{study}: training {len(chosen)} of {count(total, 'computed run')} again")
-    _set_older_aside(chosen, runs)
+    set_older_aside(chosen, runs)
     cells, settings, failures = _compose(chosen, [f"runs={runs}", *words])
     if settings is None:
         raise BadInput(failures[0])
@@ -114,21 +114,24 @@ def _can_be_repeated(row: Row) -> bool:
     return trained and not row.config.get("init_from")
 
 
-def _set_older_aside(chosen: Sequence[Row], runs: Path) -> None:
-    """Set aside repetitions of other commits, so that the present code trains these runs again.
+def set_older_aside(chosen: Sequence[Row], runs: Path) -> None:
+    """Set aside repetitions by other code, so that the present code trains these runs again.
+
+    Of a checkout with changed files no commit tells the code, so all its repetitions are older.
 
     Raises:
         BadInput: `runs` has the runs of the study themselves.
     """
     ids = {row.id: row for row in chosen}
-    present = commit()
+    present, packages = commit(), versions()
     for row in results.read(runs):
         if row.id in ids and row.finished == ids[row.id].finished:
             raise BadInput(
                 f"runs={runs} has the runs of the study themselves; name another folder, in which "
                 "they are trained again"
             )
-        if row.id in ids and row.commit != present:
+        same_code = row.commit == present and row.versions == packages
+        if row.id in ids and (present.endswith("+") or not same_code):
             results.set_aside(runs / row.sweep / row.id)
 
 

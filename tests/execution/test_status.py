@@ -44,8 +44,12 @@ def test_runs_by_their_state(command: Command, capsys: pytest.CaptureFixture[str
     stopper.join()
     lost = run_folder("norm=bn", "batch=4", *LONG)
     run_files.write_state(lost, "running", pid=1, title="bn batch=4", host=os.uname().nodename)
-    for report in ("probes/spp.json", "probes/row.json", "dashboard/workspace.json"):  # no runs
-        run_files.write_file(Path("runs/reports", report), b"{}")
+    others = (  # reports and a search, which are no runs
+        "reports/probes/spp.json", "reports/probes/row.json", "reports/dashboard/workspace.json",
+        "first/search.json", "first/candidates/000000.json", "first/baselines/bn.json",
+    )  # fmt: skip
+    for other in others:
+        run_files.write_file(Path("runs", other), b"{}")
     assert len(results.read("runs")) == 4
     assert status.main([]) == 0
     out = capsys.readouterr().out

@@ -6,8 +6,10 @@ import pytest
 
 from normbench.config.compose import compose
 from normbench.execution.provenance import processor
+from normbench.probe.networks import require_classifier
 from normbench.records.probes import group_by
 from normbench.report.measured_times import network_key
+from support.cells import cell
 from support.commands import Probe
 from support.probes import lines, values
 
@@ -137,3 +139,13 @@ def test_gains_of_chosen_activations(probe_command: Probe) -> None:
     assert glu["exact"] is None
     assert glu["sampled"] == pytest.approx(1.848, rel=0.01)
     assert own["normbench"] is None
+
+
+def test_probes_of_classifiers_refuse_other_runs() -> None:
+    """Dense tasks; and, where gradients are taken, runs whose gradients needed a loss scale."""
+    with pytest.raises(ValueError, match="task=segment: the probe noise needs task=classify"):
+        require_classifier(cell("task=segment"), "noise")
+    half = cell("precision=16-mixed", "trainer=gpu")
+    require_classifier(half, "corruptions")
+    with pytest.raises(ValueError, match="precision=16-mixed: small gradients are 0"):
+        require_classifier(half, "noise", gradients=True)

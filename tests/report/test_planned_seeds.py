@@ -105,6 +105,8 @@ def test_a_claim_has_its_full_level_with_the_planned_number_of_seeds(
         ([1], 5, "default", 0.999), ([None], 3, "default", 0.95),
         ([None, 5], 5, "default", 0.999), ([5], 5, "evonorm_9_small", 0.999),
         ([5], 3, "evonorm_9_small", 0.95),
+        # Parts of this file have 10 and 3 seeds: the command tells of which part the runs are.
+        ([10], 3, "four_things_decay", 0.999), ([3], 3, "four_things_decay", 0.95),
     ],
 )  # fmt: skip
 def test_a_plan_without_a_file_is_the_number_of_seeds_in_the_command_of_all(

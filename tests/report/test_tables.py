@@ -225,6 +225,16 @@ def test_the_widest_column_is_compared_with_the_narrowest() -> None:
     ]
 
 
+def test_the_widest_column_is_compared_at_the_level_of_the_verdicts() -> None:
+    accuracies = (80.0, 81.0, 82.0, 83.0)
+    bn = [run("bn", b, seed, top1 + b) for b in (4, 8) for seed, top1 in enumerate(accuracies)]
+    (table,) = batch_size_tables(bn)  # three seeds are planned
+    (note,) = differences(table)
+    assert note.endswith("(Welch's 99.9 % confidence interval, 4 seeds).")
+    failed = [replace(bn[0], status="diverged"), *bn[1:]]
+    assert differences(batch_size_tables(failed)[0]) == []
+
+
 def test_limits_and_provenance_are_said() -> None:
     commit = "0123456789abcdef0123456789abcdef01234567"
     runs = [run("bn", 4, 0, 90.0, data_limits="Small images.", commit=commit + "+", sweep="demo")]

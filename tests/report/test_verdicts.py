@@ -1,6 +1,7 @@
 """Verdicts at their bounds: what exactly is confirmed, refuted and undecided, and by how much."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -130,6 +131,28 @@ def test_the_spread_of_the_best_of_several_has_an_interval_for_all_of_them() -> 
     samples = [list(cell.values.values()) for cell in table.lines["gain",]]
     result = judge(claim(known, spread=[["gain", "*"]], bound=50.0), table)
     assert result.effect == statistics.spread(samples, 1 - 0.05 / 3)
+
+
+@pytest.mark.parametrize("better", ["higher", "lower"])
+def test_the_best_of_several_is_as_good_as_another_only_if_all_are(better: str) -> None:
+    """The one that varies most may be the best of other seeds."""
+    sign = 1 if better == "higher" else -1
+    lines: dict[str, Any] = {"BN": {"norm": "bn"}, "GN": {"norm": "gn"}, "LN": {"norm": "ln"}}
+    lines["gain"] = {"minus": [["GN", "LN"], "BN"]}
+    metric = "test_top1" if better == "higher" else "test_loss"
+    known = spec("made", TABLE | {"rows": lines, "published": {}, "metric": metric})
+    bn, gn, ln = [70.0, 70.0, 70.0], [70.2, 70.21, 70.22], [67.0, 71.0, 72.0]
+    if better == "lower":
+        bn, gn, ln = [[140 - each for each in values] for values in (bn, gn, ln)]
+    rows = [*runs("bn", 4, bn), *runs("gn", 4, gn), *runs("ln", 4, ln)]
+    rows = [replace(row, test_loss=row.test_top1) for row in rows]
+    (table,) = tables([known], rows, None)
+    result = judge(claim(known, alike=[["gain", 4]], bound=0.5), table).effect
+    assert result is not None
+    best = statistics.welch_contrast([(1.0, [a - b for a, b in zip(gn, bn, strict=True)])], 0.975)
+    rival = statistics.welch_contrast([(1.0, [a - b for a, b in zip(ln, bn, strict=True)])])
+    ends = (best.low, rival.high) if sign > 0 else (rival.low, best.high)
+    assert (result.value, result.low, result.high) == (best.value, *ends)
 
 
 # The paper's own numbers

@@ -1,6 +1,8 @@
 """`normbench.studies`: rows added, merged, restored and verified."""
 
 import json
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -8,8 +10,11 @@ from pathlib import Path
 import pytest
 
 from normbench import results
+from normbench.execution.provenance import versions
 from normbench.records.hits import TEST_HITS
 from normbench.records.studies import STUDY, read_study_lines, write_study_lines
+from normbench.run_files import open_locked
+from normbench.studies import verify
 from normbench.studies.__main__ import main
 from normbench.studies.verify import choose
 from support.commands import Command, Finished, in_process
@@ -74,6 +79,29 @@ def test_two_results_of_one_run_are_shown_and_not_chosen(studies: Studies) -> No
     assert "1 conflict (prefer=last)" in studies("merge", "b", "study=a", "prefer=last").out
     tops = {row.id: row.test_top1 for row in results.read("a")}
     assert (tops[other.id], len(tops)) == (80.5, len(RUNS))
+
+
+def test_all_sweeps_are_added_as_if_each_was_named(studies: Studies) -> None:
+    write(Path("runs"), RUNS[0], replace(RUNS[0], sweep="other", test_top1=80.5))
+    for names in (["default", "other"], ["*"]):
+        refused = studies("add", *names, "study=mine")
+        assert refused.code == 2
+        assert "1 run with two results, and nothing is written" in refused.err
+    write(Path("runs"), replace(RUNS[0], sweep="other"))
+    assert studies("add", "*", "study=mine").out.startswith(f"mine/{STUDY}: 1 run, 1 new\n")
+
+
+def test_two_commands_at_once_lose_no_row(studies: Studies, tmp_path: Path) -> None:
+    """While one holds the lock of a study, the other has not even read it."""
+    write(Path("runs"), *RUNS[:3])
+    words = [sys.executable, "-m", "normbench.studies", "add", "default", "study=mine"]
+    with open_locked(Path("mine/.lock")):
+        other = subprocess.Popen(words, cwd=tmp_path)
+        with pytest.raises(subprocess.TimeoutExpired):
+            other.wait(5)
+        results.write_study(Path("mine", STUDY), [(Path(), row) for row in RUNS[3:]])
+    assert other.wait(600) == 0
+    assert len(results.read("mine")) == len(RUNS)
 
 
 def test_a_row_that_says_more_takes_the_place_of_another(studies: Studies) -> None:
@@ -155,6 +183,8 @@ def test_restored_runs_are_not_trained_again(command: Command, studies: Studies)
         histories = [results.read_run_history(Path(root), row) for root in ("runs", "again")]
         assert histories[0] == histories[1] != []
     assert "2 finished before, 0 to do" in command(*words, "runs=again").out
+    Path("again/default", results.read("runs")[0].id, "row.json").unlink()  # killed before the row
+    assert studies("restore", "mine", "runs=again").out == "again: 1 run written, 1 there already\n"
 
 
 @pytest.mark.slow
@@ -207,6 +237,22 @@ def test_repetitions_of_an_older_commit_are_trained_again(
     write(Path("runs/verification"), replace(row, commit="older", train_loss=9.0))
     again = studies(*words)
     assert (again.code, again.out.count("same bits")) == (0, 2)
+
+
+@pytest.mark.parametrize(
+    ("present", "of_row", "kept"),
+    [("abc", "abc", True), ("abc", "older", False), ("abc+", "abc+", False), ("", "", False)],
+)
+def test_only_repetitions_by_the_present_code_are_kept(
+    studies: Studies, monkeypatch: pytest.MonkeyPatch, present: str, of_row: str, kept: bool
+) -> None:
+    """A changed checkout has no commit; an installed package has its version alone."""
+    monkeypatch.setattr(verify, "commit", lambda: present)
+    packages = versions() if of_row else versions() | {"normbench": "0.0"}
+    row = replace(RUNS[0], finished="then", commit=of_row, versions=packages)
+    write(Path("again"), row)
+    verify.set_older_aside([RUNS[0]], Path("again"))
+    assert (len(results.read("again")) == 1) == kept
 
 
 def test_a_sample_is_drawn_from_runs_that_were_trained() -> None:
