@@ -61,14 +61,20 @@ class AugmentationPolicies:
     def __bool__(self) -> bool:
         return self.policy is not None or self.color_jitter is not None
 
-    def __call__(self, images: Tensor, draws: Draws) -> Tensor:
-        """Return `images` augmented by their `draws`, of the same shape."""
+    def __call__(self, images: Tensor, draws: Draws, white: int = 255) -> Tensor:
+        """Return `images` augmented by their `draws`, of the same shape.
+
+        Operations are of pixels up to 255, so images in which another value is `white` are scaled
+        to that and back.
+        """
         if not self or not len(images):
             return images
+        images = _scale(images, 255 / white)
         seeds = (draws.uniform("distort", 2) * 2**24).long().tolist()  # all bits of an fp32 draw
-        return torch.stack(
+        augmented = torch.stack(
             [self._augment(image, *pair) for image, pair in zip(images.cpu(), seeds, strict=True)]
         ).to(images.device)
+        return _scale(augmented, white / 255)
 
     def _augment(self, image: Tensor, *seeds: int) -> Tensor:
         # A grey image stays grey; the libraries' operations need three channels.
@@ -97,6 +103,11 @@ class AugmentationPolicies:
             if operation.aug_fn is auto_augment.posterize:
                 operation.aug_fn = _posterize
         return transform
+
+
+def _scale(images: Tensor, factor: float) -> Tensor:
+    """Return uint8 images times a factor, rounded."""
+    return images if factor == 1 else (factor * images.float()).round().to(torch.uint8)
 
 
 def _posterize(picture: Image.Image, bits: int, **_: object) -> Image.Image:

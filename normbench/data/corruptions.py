@@ -21,7 +21,9 @@ _BLUR = (0.4, 0.6, 0.7, 0.8, 1.0)  # standard deviations of a Gaussian, in pixel
 _CONTRAST = (0.75, 0.5, 0.4, 0.3, 0.15)  # factors
 
 
-def corrupt(images: Tensor, corruption: str, strength: int, draws: Draws) -> Tensor:
+def corrupt(
+    images: Tensor, corruption: str, strength: int, draws: Draws, white: int = 255
+) -> Tensor:
     """Return corrupted images (N, C, H, W), uint8 as `images`.
 
     Args:
@@ -29,9 +31,10 @@ def corrupt(images: Tensor, corruption: str, strength: int, draws: Draws) -> Ten
         corruption: one of `CORRUPTIONS`.
         strength: one of `STRENGTHS`.
         draws: random numbers of these images.
+        white: value of a white pixel.
     """
-    values = CORRUPTIONS[corruption](images.float() / 255, strength - 1, draws)
-    return (255 * values).round().clamp(0, 255).to(torch.uint8)
+    values = CORRUPTIONS[corruption](images.float() / white, strength - 1, draws)
+    return (white * values).round().clamp(0, white).to(torch.uint8)
 
 
 def _add_noise(values: Tensor, place: int, draws: Draws) -> Tensor:

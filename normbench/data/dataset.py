@@ -87,6 +87,7 @@ class Dataset(ABC):
     fraction: Share | None = None
     skew: Annotated[float, Field(gt=0, le=1e6)] | None = None
     side: int | None = field(default=None, init=False)  # of training images, from the recipe
+    white: ClassVar[int] = 255  # byte of a white pixel
     maps: ClassVar[int] = 0  # channels of targets behind those of an image (`normbench.data.maps`)
     in_memory: ClassVar[bool] = True  # False if images are in files and decoded when they are read
     resizes: ClassVar[bool] = False  # True if images of any size are resized to the network's input

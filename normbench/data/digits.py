@@ -25,6 +25,7 @@ class Digits(Dataset):
             after the noise; null: all images have the same contrast.
     """
 
+    white = 16
     noise: NonNegativeFloat = 0.3
     contrast: NonNegativeFloat | None = None
 
@@ -53,7 +54,7 @@ class Digits(Dataset):
         return crop(images, draws, 0, self.side)
 
     def train_input(self, images: Tensor, draws: Draws) -> Tensor:
-        images = noise(images / 16, draws, self.noise)  # pixels are 0 to 16
+        images = noise(images / self.white, draws, self.noise)
         return contrast(images, draws, self.contrast)
 
     def eval_input(self, images: Tensor, indices: Tensor) -> Tensor:

@@ -116,7 +116,7 @@ class Reader:
         if images is None:
             images = read_images(self.data, self.split, request.indices, draws)
         if draws is not None and self.policies:
-            images = self.policies(self.data.augment(images, draws), draws)
+            images = self.policies(self.data.augment(images, draws), draws, self.data.white)
         return images
 
     def _read_ahead(

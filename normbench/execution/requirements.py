@@ -240,8 +240,9 @@ def require_trainable(cell: Cell, info: NetworkInfo) -> None:
         Impossible: the network has layers that need values of a checkpoint.
     """
     takes_values = cell.init_only is None or not {"ratio", FEATURES}.isdisjoint(cell.init_only)
-    # Weights of timm have running statistics, but no ratios.
-    keeps = all(each.keeps_statistics for each in info.layers if each.unfinished)
+    # Weights of timm have the running statistics of batch normalizations, but no ratios.
+    unfinished = [each for each in info.layers if each.unfinished]
+    keeps = all(getattr(each, "has_inherited_statistics", False) for each in unfinished)
     pretrained = keeps and cell.model.options.get("arguments", {}).get("pretrained")
     if info.requires_checkpoint and not (pretrained or (cell.init_from and takes_values)):
         raise Impossible(info.requires_checkpoint)

@@ -34,6 +34,7 @@ from normbench.errors import Impossible
 from normbench.models.random_net import RandomNet
 from normbench.norms.base.layer import NormAct, Normalizing
 from normbench.norms.base.tensors import upcast
+from normbench.norms.frn import FilterResponseNormAct
 from normbench.norms.measuring import StatisticsSource, measuring
 from normbench.records.probes import Record, group_by, network_label
 
@@ -135,7 +136,9 @@ def set_eps(network: nn.Module, eps: float) -> int:
     value, layers = eps or sys.float_info.min, 0
     for layer in network.modules():
         options: Any = getattr(layer, "options", None)  # of switchable normalization
-        if isinstance(layer, NormAct) and hasattr(layer, "eps"):
+        if isinstance(layer, FilterResponseNormAct):  # its `eps` is learned, or none
+            layer.least, layers = value, layers + 1
+        elif isinstance(layer, NormAct) and hasattr(layer, "eps"):
             layer.eps, layers = value, layers + 1  # type: ignore[assignment]
         elif isinstance(layer, NormAct) and hasattr(options, "eps"):
             layer.options, layers = replace(options, eps=value), layers + 1

@@ -43,14 +43,17 @@ class RandomDrop(RandomLayer):
     def keep_mask(self, x: Tensor, *shape: int) -> Tensor:
         """Return a mask (N, *shape) of ones and zeros for the images of `x`.
 
+        N may be a multiple of the number of images, as where attention divides each into windows.
+
         Raises:
-            ValueError: the number of announced images differs.
+            ValueError: it is none of the announced images.
         """
         if self.keys is None:
             return (torch.rand(len(x), *shape, device=x.device) >= self.rate).to(x.dtype)
-        if len(self.keys) != len(x):
+        parts, rest = divmod(len(x), len(self.keys))
+        if rest:
             raise ValueError(f"{len(self.keys)} images were announced, not {len(x)}")
-        return (uniform(self.keys, *shape).view(len(x), *shape) >= self.rate).to(x.dtype)
+        return (uniform(self.keys, parts, *shape).view(len(x), *shape) >= self.rate).to(x.dtype)
 
     def extra_repr(self) -> str:
         return f"{self.rate}"

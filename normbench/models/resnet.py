@@ -72,7 +72,8 @@ class ResNet(nn.Module):
             the classifier's bias at 0 (EvoNorm's code; Labatie et al. 2021, appendix A); null:
             N(0, 2 / fan-out), the classifier as torch does.
         head_std: starts the classifier as N(0, head_std^2), its bias at 0 (EvoNorm's code: 0.01);
-            null: as `init` says.
+            null: as `init` says. nf, skipinit and fixup have a start of their own, which takes the
+            place of `init` and `head_std` wherever it sets a weight.
         stem_size: kernel of the first convolution.
         stem_stride: stride of the first convolution.
         stem_pool: 3x3 max pooling of stride 2 after the stem.

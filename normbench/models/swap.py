@@ -194,6 +194,7 @@ def _replace_norms(graph: CallGraph, norm: Normalizer) -> None:
             similar = norm.inherit_options(old)
             make = similar.final_layer if is_averaged and axis == 1 else similar.layer
             layers[old] = make(shape[axis], act)
+            _fit_in(graph.module, layers[old])
             layers[old].inherit_parameters(old)
         if act is None and is_averaged:
             _require_different_means(norm, shape[axis])
@@ -206,6 +207,12 @@ def _replace_norms(graph: CallGraph, norm: Normalizer) -> None:
             "be replaced"
         )
     _require_effect(norm, list(layers.values()))
+
+
+def _fit_in(network: nn.Module, layer: nn.Module) -> nn.Module:
+    """Move a new layer to the device and the precision of a network, and return it."""
+    known = next((each for each in network.parameters() if each.is_floating_point()), None)
+    return layer if known is None else layer.to(known.device, known.dtype)
 
 
 def _require_effect(norm: Normalizer, layers: list[NormAct]) -> None:
@@ -304,7 +311,8 @@ def _replace_activations(graph: CallGraph, norm: Normalizer) -> None:
             and not isinstance(graph.layer(graph.producer(call)), nn.Linear)
         ):
             _require_sole_reader(graph, call)
-            graph.replace(call, norm.activation(graph.shape(call)[1], act))
+            activation = norm.activation(graph.shape(call)[1], act)
+            graph.replace(call, _fit_in(graph.module, activation))
 
 
 def _standardize(graph: CallGraph, norm: Normalizer) -> None:
@@ -313,16 +321,19 @@ def _standardize(graph: CallGraph, norm: Normalizer) -> None:
         return
     if norm.conv.kind == "ws":  # nf scales its branches itself
         for call in _ends_of_branches(graph):
-            graph.insert_after(call, Scale(graph.shape(call)[1]), "scale")
+            graph.insert_after(call, _fit_in(graph.module, Scale(graph.shape(call)[1])), "scale")
     for call in graph.calls:
         conv = graph.layer(call)
         if isinstance(conv, nn.Conv2d) and _on_maps(graph, call):
             if type(conv) not in _CONVS:  # a subclass may use its weights in another way
                 kind = f"{type(conv).__name__} at {call.target}"
                 raise Impossible(f"{kind} is no convolution whose weights can be standardized")
+            standardized = norm.conv.apply(conv)
+            if standardized is conv:  # depthwise, which some normalizers leave as they are
+                continue
             if isinstance(conv, timm.layers.Conv2dSame) or getattr(conv, "same_pad", False):
                 graph.pad_before(call, conv)
-            graph.replace(call, norm.conv.apply(conv))
+            graph.replace(call, standardized)
 
 
 def _on_maps(graph: CallGraph, call: fx.Node) -> bool:

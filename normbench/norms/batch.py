@@ -201,6 +201,12 @@ class FrozenBatchNormAct(BatchNormAct):
         super().__init__(channels, act, options)
         for parameter in self.parameters():
             parameter.requires_grad = False
+        self.has_inherited_statistics = False
+
+    def inherit_parameters(self, old: nn.Module) -> None:
+        """Copy gain, shift and statistics, and note whether `old` had statistics."""
+        super().inherit_parameters(old)
+        self.has_inherited_statistics = getattr(old, "running_var", None) is not None
 
 
 @dataclass(frozen=True)

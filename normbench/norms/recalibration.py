@@ -61,14 +61,15 @@ def recalibrate(
         raise ValueError(
             "the network has no layer with running statistics, nor one that could have them"
         )
-    for layer, moments in _average_inputs(model, layers, batches).items():
+    reached = _average_inputs(model, layers, batches)
+    for layer, moments in reached.items():
         if isinstance(layer, RunningStatistics) and not layer.of_input:
             for statistic in layer.linear_statistics():
                 statistic.copy_(mean_over_devices(statistic))
             continue
         mean, square = mean_over_devices(moments)
         _write_statistics(layer, mean, (square - mean.square()).clamp(min=0.0))
-    return len(layers)
+    return len(reached)
 
 
 def _average_inputs(
@@ -76,7 +77,8 @@ def _average_inputs(
 ) -> dict[nn.Module, Tensor]:
     """Return E[x] and E[x^2] (2, C) of each layer's inputs, in double precision.
 
-    Layers with statistics of other values have their mean over the batches afterwards.
+    Layers with statistics of other values have their mean over the batches afterwards. Layers that
+    an evaluation does not call, as those of an auxiliary head, are left out.
     """
     sums: dict[nn.Module, Tensor] = {}
     counts = Counter[nn.Module]()
@@ -113,9 +115,9 @@ def _average_inputs(
             hook.remove()
         for module, name, value in before:
             setattr(module, name, value)
-    if len(sums) < len(layers):
+    if not sums:
         raise ValueError("there is no batch, or no batch reaches a layer")
-    return {layer: sums[layer] / counts[layer] for layer in layers}
+    return {layer: moments / counts[layer] for layer, moments in sums.items()}
 
 
 def _takes_statistics(layer: nn.Module) -> bool:

@@ -124,7 +124,11 @@ def _test(
                 if before is not None:  # layers such as batch_renorm read them with a batch, too
                     statistics.write(before)
                 clean = corruption == CLEAN
-                changed = pixels if clean else corrupt(pixels, corruption, strength, draws)
+                changed = (
+                    pixels
+                    if clean
+                    else corrupt(pixels, corruption, strength, draws, data.data.white)
+                )
                 images = data.data.eval_input(changed, indices).to(device, dtype)
                 evaluation.update(network(images), labels.to(device))
     return {key: float(each.summary("test")["test_top1"]) for key, each in evaluations.items()}

@@ -59,7 +59,7 @@ def alpha_curve(
 
     def evaluate(split: str, images: Images, alpha: float) -> AlphaPoint:
         set_example_weight(network, alpha)
-        evaluation = Evaluation(classes)
+        evaluation = Evaluation(classes).to(next(network.parameters()).device)
         for x, y in images():
             evaluation.update(network(x), y)
         return point_of(split, alpha, evaluation.summary(split))

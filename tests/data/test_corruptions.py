@@ -64,3 +64,10 @@ def test_blur_is_a_gaussian() -> None:
 
 def test_small_images_are_blurred() -> None:
     assert corrupt(images(side=4), "blur", 5, draws()).shape == (6, 3, 4, 4)
+
+
+def test_noise_is_a_share_of_white() -> None:
+    """Of digits white is 16."""
+    grey = torch.full((4, 1, 60, 60), 8, dtype=torch.uint8)
+    noise = (corrupt(grey, "noise", 5, draws(4), white=16).double() - 8) / 16
+    assert noise.std() == pytest.approx(0.10, rel=0.05)

@@ -35,7 +35,7 @@ from normbench.results import CHECKPOINT
 from normbench.training import checkpoint
 from normbench.training.batches import Chunk, EvaluationBatch
 from normbench.training.checkpoint import Checkpoints
-from normbench.training.datamodule import DataModule
+from normbench.training.datamodule import DataModule, open_datamodule
 from normbench.training.experiment import Experiment
 from normbench.training.regularization import Regularization
 from normbench.training.sampler import Chunking, WorkerSampler
@@ -172,6 +172,18 @@ def test_a_policy_augments_grey_images_too(policy: str) -> None:
     augmented = Regularization(policy=policy).policies(images, Draws(0, 0, torch.arange(6)))
     assert augmented.shape == images.shape
     assert augmented.dtype == torch.uint8
+
+
+def test_a_policy_changes_digits_as_other_images() -> None:
+    """Their white is 16, and that of the operations 255."""
+    words = ("data=digits", "data.noise=0", "trainer.readers=0")
+    plain, changed = (
+        open_datamodule(Experiment(cell(*words, f"reg={reg}"))).sample_training_images(256)
+        for reg in ("none", "randaug")
+    )
+    assert plain.max() == changed.max() == 1
+    assert 0.5 < changed.mean() / plain.mean() < 2
+    assert not torch.equal(plain, changed)
 
 
 @pytest.mark.parametrize(

@@ -120,6 +120,9 @@ def test_frozen_statistics_may_be_those_of_a_file() -> None:
     network = ("norm=frozen_bn", "model=timm", "model.name=resnet10t")
     loaded = experiment(*network, "+model.arguments.pretrained=true")
     require_trainable(loaded.cell, Networks().inspect(loaded))
+    other = experiment(*network[:2], "model.name=resnet50_gn", "+model.arguments.pretrained=true")
+    with pytest.raises(Impossible, match="norm=frozen_bn: it keeps statistics"):
+        require_trainable(other.cell, Networks().inspect(other))  # it has no batch normalization
     hard = experiment("norm=sn", "norm.hard=true", *network[1:], "+model.arguments.pretrained=true")
     with pytest.raises(Impossible, match="hard"):
         require_trainable(hard.cell, Networks().inspect(hard))

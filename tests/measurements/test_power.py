@@ -39,6 +39,15 @@ def test_power_terms_sum_to_one(norm: str, eps: float | None) -> None:
         assert layer.total < 1 or eps == 0
 
 
+@pytest.mark.parametrize("learned", [False, True])
+def test_the_eps_of_frn_is_set_beside_a_learned_one(learned: bool) -> None:
+    layer = normalizer("frn", learned_eps=learned).layer(4)
+    x = noise(2, 4, 3, 3)
+    before = layer(x)
+    assert set_eps(layer, 0.5) == 1
+    assert not torch.allclose(layer(x), before)
+
+
 def share(layer: Any, x: Tensor) -> float:
     """mean of var / (var + eps) over what the layer normalizes together."""
     if isinstance(layer, BatchNormAct):

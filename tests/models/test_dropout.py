@@ -107,6 +107,15 @@ def test_other_images_than_were_announced_are_an_error(kind: Any) -> None:
     assert layer(torch.ones(3, 2)).shape == (3, 2)
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_parts_of_an_image_are_dropped_with_it(kind: Any) -> None:
+    """Attention in windows divides every image into several, one after the other."""
+    windows = torch.ones(40, 5)  # four of each image
+    of_all = announced(kind(0.5), IMAGES[:10])(windows)
+    assert torch.equal(announced(kind(0.5), IMAGES[4:6])(windows[:8]), of_all[16:24])
+    assert len(of_all.unique(dim=0)) > 1
+
+
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_dtype_stays(kind: Any, dtype: torch.dtype) -> None:

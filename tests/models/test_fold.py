@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from normbench.catalog import model, normalizer, normalizers
 from normbench.catalog import swap as swap_by_name
 from normbench.errors import Impossible
+from normbench.models.backbone import backbone
 from normbench.models.fold import fold
 from normbench.norms.base.layer import Activation, Affine, NormAct
 from normbench.norms.base.running import RunningStatistics
@@ -115,6 +116,19 @@ def test_a_folded_network_equals_the_network_in_evaluation(norm: str, name: str)
     assert not folded.training
     assert difference(network, folded, image) <= 1e-12
     assert not any(isinstance(each, StandardizedConv2d | ProxyAct) for each in folded.modules())
+
+
+@pytest.mark.parametrize("norm", ["gn_ws", "nf"])
+def test_dilated_convolutions_stay_dilated(norm: str) -> None:
+    """Those of a backbone, where they pad by themselves and their weights are standardized."""
+    torch.manual_seed(0)
+    network = model("resnet50_v2", norm=norm, padding="same", width=16, num_classes=3)
+    image = (3, 64, 64)
+    dilated = backbone(network, image, 8).double().eval()
+    folded = fold(dilated, image)
+    x = torch.randn(2, *image).double()
+    for expected, computed in zip(dilated(x), folded(x), strict=True):
+        torch.testing.assert_close(computed, expected, rtol=1e-9, atol=1e-9)
 
 
 @pytest.mark.parametrize("norm", ["bn", "evonorm_b0", "gn_pn"])

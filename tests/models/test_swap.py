@@ -364,6 +364,36 @@ def test_same_padding_survives_standardization() -> None:
         torch.testing.assert_close(seen[0], same(x))
 
 
+def test_convolutions_that_stay_pad_once() -> None:
+    """Plain depthwise convolutions of a normalizer-free network pad by themselves."""
+    nf = normalizer("nf", weights="gaussian_depthwise")
+    network = model("efficientnet_b0", norm=nf, padding="same", num_classes=3)
+    shapes: dict[int, int] = {}
+    for layer in network.modules():
+        if isinstance(layer, nn.Conv2d) and layer.groups > 1 and layer.stride[0] > 1:
+            layer.register_forward_hook(
+                lambda _, given, y: shapes.update({given[0].shape[2]: y.shape[2]})
+            )
+    network(torch.randn(2, 3, 64, 64))
+    assert shapes == {32: 16, 16: 8, 8: 4, 4: 2}
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("norm", ["bn", "gn_ws", "gn_pn", "frn", "ln2d"])
+def test_new_layers_have_the_precision_of_the_network(norm: str, dtype: torch.dtype) -> None:
+    network = timm.create_model("resnet10t").to(dtype)
+    swapped = swap_by_name(network, norm, image=(3, 64, 64))
+    assert swapped(torch.randn(2, 3, 64, 64, dtype=dtype)).dtype == dtype
+    assert {each.dtype for each in swapped.parameters()} == {dtype}
+
+
+def test_new_layers_of_a_network_without_memory_have_none() -> None:
+    with torch.device("meta"):
+        network = timm.create_model("resnet10t")
+    swapped = swap_by_name(network, "gn", image=(3, 64, 64))
+    assert {each.device.type for each in swapped.parameters()} == {"meta"}
+
+
 def test_gates_are_no_activations() -> None:
     gated = sequence(nn.BatchNorm2d(8), nn.Sigmoid(), nn.BatchNorm2d(8), nn.ReLU())
     network = swap(gated, normalizer("evonorm_s0"), image=(3, 8, 8))

@@ -131,3 +131,30 @@ def test_frozen_statistics_are_neither_moved_nor_recalibrated() -> None:
     for name, value in network.state_dict().items():
         if "running" in name:
             assert torch.equal(value, before[name]) == name.startswith("0.")
+
+
+def test_layers_that_an_evaluation_does_not_call_are_not_recalibrated() -> None:
+    """Those of an auxiliary head."""
+
+    class WithAuxiliary(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.used, self.auxiliary = normalizer("bn").layer(6), normalizer("bn").layer(6)
+
+        def forward(self, x: Tensor) -> Tensor:
+            y: Tensor = self.used(x)
+            return torch.cat([y, self.auxiliary(x)]) if self.training else y
+
+    network = WithAuxiliary()
+    assert recalibrate(network, [3 + images((8, 6, 3, 3)).detach().float()]) == 1
+    assert network.get_buffer("used.running_mean").mean() > 2
+    assert not network.get_buffer("auxiliary.running_mean").any()
+    with pytest.raises(ValueError, match="there is no batch"):
+        recalibrate(network, [])
+
+
+@pytest.mark.parametrize("name", ["bn", "bn_ws", "batch_renorm", "sync_bn"])
+def test_statistics_stay_in_single_precision_from_double_to_half(name: str) -> None:
+    layer = normalizer(name).layer(6).double().half()
+    assert {each.dtype for each in layer.buffers() if each.is_floating_point()} == {torch.float32}
+    assert layer(images((8, 6, 3, 3)).detach().half()).dtype == torch.float16

@@ -247,7 +247,8 @@ class NormAct(nn.Module):
         for name, before in buffers.items():
             after = self.get_buffer(name)
             if after.dtype.itemsize < 4:  # .half() and .bfloat16() must not round statistics
-                setattr(self, name, before.to(after.device))
+                dtype = torch.float32 if before.is_floating_point() else before.dtype
+                setattr(self, name, before.to(after.device, dtype))
         return self
 
     def extra_repr(self) -> str:

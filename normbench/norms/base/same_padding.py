@@ -20,7 +20,8 @@ class SameConv2d(nn.Conv2d):
     def __init__(self, conv: nn.Conv2d) -> None:
         super().__init__(
             conv.in_channels, conv.out_channels, conv.kernel_size,  # type: ignore[arg-type]
-            conv.stride, groups=conv.groups, bias=conv.bias is not None,  # type: ignore[arg-type]
+            conv.stride, dilation=conv.dilation,  # type: ignore[arg-type]
+            groups=conv.groups, bias=conv.bias is not None,
             device="meta",  # no memory: the parameters of `conv` come next
         )  # fmt: skip
         self.weight, self.bias = conv.weight, conv.bias

@@ -8,8 +8,9 @@
 
 The layers are defined in `normbench.norms`; here are only elementwise maps, sums and derivatives.
 Maps (N, C, H, W) have either memory format; sums are in fp32, of fp64 maps in fp64. The backward
-pass saves only the input and statistics. Where the two sides of a maximum are equal, each gets half
-of the gradient, as in `torch.maximum`. There are no second derivatives.
+pass saves only the input and statistics. Where the two sides of a maximum are equal, a constant
+bound gets no gradient and a learned threshold all of it, as without kernels. There are no second
+derivatives.
 """
 
 import os
