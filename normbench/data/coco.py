@@ -42,6 +42,7 @@ class Photograph(NamedTuple):
 
     path: Path
     objects: bytes
+    size: tuple[int, int] | None  # width and height of its outlines, if the list has them
 
 
 @dataclass(frozen=True)
@@ -95,24 +96,56 @@ class Coco(LabelledPhotographs):
             categories = sorted(each["id"] for each in content["categories"])
             labels = {number: label for label, number in enumerate(categories, 1)}
             for each in content["annotations"]:
-                objects[each["image_id"]].append(_annotation(each, labels))
+                objects[each["image_id"]].append(self._annotation(each, labels, place))
             photographs = [
                 Photograph(
-                    self.folder / part / each["file_name"], pickle.dumps(objects[each["id"]])
+                    self.folder / part / each["file_name"],
+                    pickle.dumps(objects[each["id"]]),
+                    (each["width"], each["height"]) if "width" in each else None,
                 )
                 for each in sorted(content["images"], key=lambda image: image["id"])
                 if part == TEST or any(not one.crowd for one in objects[each["id"]])
             ]
         if len(categories) > CLASSES or (self.verify and len(categories) < CLASSES):
             raise self.files.unusable(place, f"has {len(categories)} categories, COCO {CLASSES}")
+        if all(one.crowd for each in objects.values() for one in each):
+            raise self.files.unusable(place, "has no object that is none of a crowd")
         self.require_count(part, place, len(photographs))
         return categories, photographs
+
+    def _annotation(self, raw: dict[str, Any], labels: dict[int, int], place: str) -> Annotation:
+        """Return an object of a list.
+
+        Raises:
+            BadInput: it has no outline, or a category that the list lacks.
+        """
+        name = f"annotation {raw.get('id')} of image {raw['image_id']}"
+        outline = raw.get("segmentation")
+        if raw["category_id"] not in labels:
+            problem = f"has {name} with category {raw['category_id']}, which it does not list"
+            raise self.files.unusable(place, problem)
+        if isinstance(outline, list):  # numbers of Python take four times the memory
+            outline = [np.asarray(polygon, np.float64) for polygon in outline]
+            if outline and min(map(len, outline)) < 6:
+                outline = None
+        if not outline:
+            problem = f"has {name} without an outline of three points, and a box gives no mask"
+            raise self.files.unusable(place, problem)
+        area = raw.get("area", raw["bbox"][2] * raw["bbox"][3])
+        crowd = bool(raw.get("iscrowd", False))
+        return Annotation(labels[raw["category_id"]], outline, area, crowd)
 
     def fit(self, image: Image.Image) -> float:
         return self.size / max(image.size)
 
     def read(self, source: Photograph, factor: float) -> tuple[Image.Image, NDArray[np.uint8]]:  # noqa: ARG002
         image = decode(str(source.path))
+        if source.size is not None and image.size != source.size:
+            listed, found = (f"{width}x{height}" for width, height in (source.size, image.size))
+            raise BadInput(
+                f"{source.path} has {found} pixels, and its list says {listed}, for which the "
+                "outlines of its objects are; use the file of that size"
+            )
         classes = np.ones((image.height, image.width), np.uint8)  # the background
         instances = np.zeros_like(classes)
         number = 0
@@ -124,17 +157,10 @@ class Coco(LabelledPhotographs):
             number += 1
             if number > MOST_OBJECTS:
                 raise BadInput(
-                    f"{source.path} has more than {MOST_OBJECTS} objects; get the official files"
+                    f"{source.path} has more than {MOST_OBJECTS} objects; shorten its list"
                 )
             classes[mask], instances[mask] = 1 + each.label, number
         return image, np.stack([classes, instances])
-
-
-def _annotation(raw: dict[str, Any], labels: dict[int, int]) -> Annotation:
-    outline = raw["segmentation"]
-    if isinstance(outline, list):  # numbers of Python take four times the memory
-        outline = [np.asarray(polygon, np.float64) for polygon in outline]
-    return Annotation(labels[raw["category_id"]], outline, raw["area"], bool(raw["iscrowd"]))
 
 
 def _by_falling_area(objects: Iterable[Annotation]) -> list[Annotation]:
@@ -158,6 +184,6 @@ def _draw(outline: Any, path: Path, image: Image.Image) -> NDArray[np.bool_]:
     except Exception as error:  # its C++ raises several kinds
         raise BadInput(
             f"{path} has {image.width}x{image.height} pixels and an outline that does not fit "
-            f"({type(error).__name__}: {error}); get the official files"
+            f"({type(error).__name__}: {error}); mend its annotation"
         ) from None
     return np.asarray(pixels, bool)

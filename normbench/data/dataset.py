@@ -292,7 +292,7 @@ def hold_out(labels: Tensor, fraction: float) -> tuple[Tensor, Tensor]:
         BadInput: either would have fewer images than there are classes.
     """
     indices = torch.arange(len(labels))
-    if fraction == 0:
+    if fraction == 0 or not len(labels):
         return indices, indices[:0]
     counts = labels.unique(return_counts=True)[1]
     classes, number = len(counts), math.ceil(fraction * len(labels))

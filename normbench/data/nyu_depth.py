@@ -97,8 +97,9 @@ class NyuDepth(LabelledPhotographs):
             depth = np.asarray(content["depths"][source.place], np.float32).T
             image = Image.fromarray(np.ascontiguousarray(pixels))
         maps = torch.zeros(self.maps, *depth.shape, dtype=torch.uint8)
-        nearer = torch.tensor(depth / factor).clamp(0, DEEPEST)
-        maps[DEPTH:] = encode_depth(nearer[None])[0]
+        scaled = torch.tensor(depth / factor).clamp(min=0)
+        scaled[scaled > DEEPEST] = 0  # unknown: maps hold no larger depth
+        maps[DEPTH:] = encode_depth(scaled[None])[0]
         return image, maps.numpy()
 
     def train_input(self, images: Tensor, draws: Draws) -> Tensor:

@@ -52,8 +52,8 @@ class PascalVoc(ClassMaps):
 
     def load(self) -> tuple[LabelledSplit, LabelledSplit]:
         segmentation = f"{VOC}/ImageSets/Segmentation"
-        test = self._names(f"{segmentation}/val.txt")
-        train = self._names(f"{segmentation}/train.txt")
+        lists = [f"{segmentation}/{part}.txt" for part in ("train", "val")]
+        train, test = map(self._names, lists)
         maps = {name: f"{VOC}/SegmentationClass/{name}.png" for name in (*train, *test)}
         if self.train == "train_aug":
             of_sbd = [
@@ -61,8 +61,8 @@ class PascalVoc(ClassMaps):
             ]
             maps = {name: f"{SBD}/cls/{name}.mat" for name in of_sbd} | maps
             train = sorted({*of_sbd, *train} - {*test})
-        for part, names in zip(self.parts, (train, test), strict=True):
-            self.require_count(part, part, len(names))
+        for part, place, names in zip(self.parts, lists, (train, test), strict=True):
+            self.require_count(part, place, len(names))
         return self._split(train, maps), self._split(test, maps)
 
     def _names(self, name: str) -> list[str]:

@@ -78,14 +78,20 @@ class DecodedSplit:
         return Image.fromarray(self.images[index])
 
 
+DEEP_MODES = ("I", "F")  # of Pillow, which cuts their values off at 255
+
+
 def decode(path: str) -> Image.Image:
     """Decode the image in the file `path` as RGB.
 
     Raises:
-        BadInput: it is missing or damaged; the message names the file.
+        BadInput: it is missing or damaged, or has more than 8 bits for a color; the message names
+            the file.
     """
     try:
         with Image.open(path) as image:
+            if image.mode in DEEP_MODES or image.mode.startswith("I;"):
+                raise ValueError(f"{image.mode} has more than 8 bits for a color; convert it to 8")
             return image.convert("RGB")
     except FileNotFoundError:
         raise BadInput(f"{path} is missing, though its folder or a list has it") from None

@@ -76,14 +76,12 @@ def backbone(
 
 def _calls_before_mean(graph: CallGraph) -> list[fx.Node]:
     """Return the calls on whose results the mean over all positions depends, in their order."""
-    means = [
-        call
-        for call in graph.calls
-        if graph.is_average(call) and graph.is_map(call.all_input_nodes[0])
-    ]
+    means = [call for call in graph.calls if graph.takes_mean(call)]
     # Squeeze-excite takes means, too; the classifier's is the last.
     if not means:
         raise Impossible("the network takes no mean over all positions before its classifier")
+    if not graph.is_map(means[-1].all_input_nodes[0]):
+        raise Impossible("the images are too small: the network's last maps have one position")
     needed = {means[-1].all_input_nodes[0]}
     for call in reversed(graph.calls):
         if call in needed:

@@ -213,6 +213,11 @@ class CallGraph:
             return isinstance(layer, nn.AdaptiveAvgPool2d | nn.Flatten)
         return _function_name(call) in ("mean", "flatten", "adaptive_avg_pool2d")
 
+    def takes_mean(self, call: fx.Node) -> bool:
+        """Return True if `call` averages each channel over its positions, be it only one."""
+        flattens = isinstance(self.layer(call), nn.Flatten) or _function_name(call) == "flatten"
+        return self.is_average(call) and not flattens
+
     def downstream(self, call: fx.Node) -> set[fx.Node]:
         """Return all calls that depend on the result of `call`."""
         dependent = {call}

@@ -14,6 +14,7 @@ mask head stay. Behind the pyramid all numbers are fp32, as half precision round
 """
 
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -144,6 +145,43 @@ def _lowest(numbers: Tensor, candidates: Tensor, most: int) -> Tensor:
     return torch.zeros_like(candidates, dtype=torch.uint8).index_fill(0, chosen, 1)
 
 
+@contextmanager
+def any_algorithm() -> Iterator[None]:
+    """Lift `torch.use_deterministic_algorithms`, where nothing is propagated back to maps.
+
+    It makes torchvision's pooling of regions a function in Python, which samples every position of
+    a mask for each region. The kernel's results are deterministic; only its gradients are not.
+    """
+    before = torch.get_deterministic_debug_mode()
+    torch.set_deterministic_debug_mode("default")
+    try:
+        yield
+    finally:
+        torch.set_deterministic_debug_mode(before)
+
+
+class Anchors(AnchorGenerator):  # type: ignore[misc]
+    """Anchors of maps whose positions are `strides` pixels apart.
+
+    torchvision divides the sides of image and map, which rounds down where an image is no multiple
+    of all strides.
+    """
+
+    def __init__(self, sides: Sequence[int], strides: Sequence[int]) -> None:
+        super().__init__(tuple((side,) for side in sides), (SHAPES,) * len(sides))
+        self.strides = strides
+
+    def forward(self, image_list: ImageList, feature_maps: list[Tensor]) -> list[Tensor]:
+        """Return the anchors (A, 4) of each image."""
+        first = feature_maps[0]
+        self.set_cell_anchors(first.dtype, first.device)
+        strides = [[torch.tensor(each, device=first.device)] * 2 for each in self.strides]
+        anchors = torch.cat(
+            self.grid_anchors([[*each.shape[2:]] for each in feature_maps], strides)
+        )
+        return [anchors] * len(image_list.image_sizes)
+
+
 class MaskRcnn(PerWorker, nn.Module):
     """Images (N, C, H, W) -> detections, or in training the losses of the workers.
 
@@ -165,10 +203,10 @@ class MaskRcnn(PerWorker, nn.Module):
         names = [str(stage) for stage in range(self.stages)]
         width = sizes.width
         self.pyramid = feature_pyramid(norm, backbone.channels[-self.stages :], width)
-        sides = tuple((side,) for side in sizes.anchors)
+        strides = backbone.reductions[-self.stages :]
         most = dict(zip(("training", "testing"), sizes.proposals, strict=True))
         self.proposals = RegionProposalNetwork(
-            AnchorGenerator(sides, (SHAPES,) * len(sides)),
+            Anchors(sizes.anchors, [*strides, 2 * strides[-1]]),  # the last maps are pooled
             RPNHead(width, len(SHAPES), sizes.proposal_convolutions),
             fg_iou_thresh=0.7, bg_iou_thresh=0.3, batch_size_per_image=ANCHORS_PER_IMAGE,
             positive_fraction=ANCHOR_SHARE, pre_nms_top_n=most, post_nms_top_n=most, nms_thresh=0.7,
@@ -210,7 +248,8 @@ class MaskRcnn(PerWorker, nn.Module):
                 for name, each in maps.items()
             }
             if objects is None:
-                return self._detect(images, maps)
+                with any_algorithm():
+                    return self._detect(images, maps)
             return self._train(images, maps, objects)
 
     def explain_fixed_regions(self) -> str:
@@ -260,13 +299,15 @@ class MaskRcnn(PerWorker, nn.Module):
         positive = [each > 0 for each in labels]
         positives = [each[chosen] for each, chosen in zip(regions, positive, strict=True)]
         if any(map(len, positives)):
-            losses.append(
-                maskrcnn_loss(
-                    self._predict_masks(maps, positives, shapes), positives,
-                    [each.masks for each in objects], [each.labels for each in objects],
-                    [each[chosen] for each, chosen in zip(matches, positive, strict=True)],
-                )
-            )  # fmt: skip
+            predicted = self._predict_masks(maps, positives, shapes)
+            with any_algorithm():
+                losses.append(
+                    maskrcnn_loss(
+                        predicted, positives,
+                        [each.masks for each in objects], [each.labels for each in objects],
+                        [each[chosen] for each, chosen in zip(matches, positive, strict=True)],
+                    )
+                )  # fmt: skip
         else:
             losses += [*_idle(heads.mask_head), *_idle(heads.mask_predictor)]
         hits = (logits.detach().argmax(1) == torch.cat(labels)).to(images.dtype)

@@ -5,7 +5,9 @@ all devices; after the training they may be computed anew (`recipe.recalibration
 count in their own statistics (`recipe.example_weight`).
 """
 
+from collections.abc import Sequence
 from functools import partial
+from itertools import chain
 from typing import Any
 
 import torch
@@ -55,6 +57,7 @@ class EvaluationModule(LightningModule):
         images = len(datamodule.splits.test.labels)
         self.test_hits = Hits(images) if self.task.by_image else None
         self.picture: Tensor | None = None  # of predictions of the first test images
+        self.shown: list[tuple[Any, ...]] = []  # images, targets and predictions of that picture
         self.example_weight: float | None = None  # None: the layers' usual one
         self.alpha_curve: AlphaCurve | None = None
 
@@ -90,6 +93,7 @@ class EvaluationModule(LightningModule):
 
     def on_test_epoch_start(self) -> None:
         self.testing.reset()
+        self.shown = []
         if self.test_hits is not None:
             self.test_hits.reset()
         if self.example_weight is not None:
@@ -105,10 +109,21 @@ class EvaluationModule(LightningModule):
             self.testing.update(output, batch.target)
             if self.test_hits is not None:
                 self.test_hits.update(output, batch)
-            if not batch.indices[0]:
-                shown = (batch.images, batch.target, output)
-                self.picture = self.task.draw(*(each[:SHOWN] for each in shown))
+            missing = SHOWN - sum(len(images) for images, *_ in self.shown)
+            if missing > 0:
+                of_batch = (batch.images, batch.target, output)
+                self.shown.append(tuple(each[:missing] for each in of_batch))
+
+    def on_test_epoch_end(self) -> None:
+        if self.shown:
+            self.picture = self.task.draw(*map(_join, zip(*self.shown, strict=True)))
+            self.shown = []
 
     def _predict(self, batch: EvaluationBatch) -> Any:
         with force_eager():  # a few passes of other sizes are not worth compiling
             return self.evaluated(self.cast(batch.images))
+
+
+def _join(parts: Sequence[Any]) -> Any:
+    """Return tensors, or lists of detections, of several batches as one."""
+    return torch.cat([*parts]) if isinstance(parts[0], Tensor) else [*chain(*parts)]

@@ -1,5 +1,6 @@
 """Losses and accuracies of the images of a split, and losses and scores of training steps."""
 
+import math
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from statistics import fmean
@@ -19,6 +20,11 @@ from normbench.training.batches import EvaluationBatch
 LossAndHits = tuple[float, float]
 
 
+def mean_metric() -> MeanMetric:
+    """Return the mean of losses, NaN if one of them is: torchmetrics leaves such out by default."""
+    return MeanMetric(nan_strategy=math.nan)
+
+
 class Evaluation(nn.Module):
     """Accuracy and loss over the images of one split, by torchmetrics."""
 
@@ -27,7 +33,7 @@ class Evaluation(nn.Module):
         self.top1 = MulticlassAccuracy(classes, average="micro")
         # With fewer than five classes every image is a hit of the top 5.
         self.top5 = MulticlassAccuracy(classes, top_k=min(5, classes), average="micro")
-        self.loss = MeanMetric()
+        self.loss = mean_metric()
 
     def reset(self) -> None:
         """Forget all images."""

@@ -1,5 +1,6 @@
 """Data sets with a class for every pixel, read from small files in their real formats."""
 
+import json
 import pickle
 import shutil
 from collections.abc import Callable
@@ -19,6 +20,7 @@ from normbench.data.coco import Annotation
 from normbench.data.counter_rng import Draws
 from normbench.data.labelled_photographs import DEVIATION, MEAN, ClassMaps, LabelledSplit, Pair
 from normbench.data.maps import VOID, class_map, depth_map, list_objects
+from normbench.data.photographs import decode
 from normbench.data.reading import open_splits, read_images
 from normbench.errors import BadInput
 from support.dataset_files import (
@@ -214,6 +216,83 @@ def test_outlines_of_coco_are_drawn_as_by_cocos_code(tmp_path: Path) -> None:
     expected = mask.decode(mask.frPyObjects([corners], 20, 30))[:, :, 0]
     assert 100 < expected.sum() < 300
     assert np.array_equal(instances, expected)
+
+
+def change_list(root: Path, part: str, **changes: Any) -> None:
+    """Change the first image or annotation of a list of COCO."""
+    path = root / "annotations/instances_train2017.json"
+    content = json.loads(path.read_text())
+    for key, value in changes.items():
+        if value is None:
+            del content[part][0][key]
+        else:
+            content[part][0][key] = value
+    path.write_text(json.dumps(content))
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"segmentation": []}, r"has annotation None of image 11 without an outline of three"),
+        ({"segmentation": None}, r"without an outline of three points"),
+        ({"segmentation": [[1, 2, 3, 4]]}, r"without an outline of three points"),
+        ({"category_id": 7}, r"of image 11 with category 7, which it does not list"),
+    ],
+)
+def test_objects_that_have_no_mask_or_class_are_named(
+    changes: dict[str, Any], says: str, tmp_path: Path
+) -> None:
+    options = coco(tmp_path)
+    change_list(tmp_path, "annotations", **changes)
+    data: Any = dataset("coco", **options)
+    with pytest.raises(BadInput, match=says):
+        data.load()
+
+
+def test_area_and_crowd_may_be_missing(tmp_path: Path) -> None:
+    options = coco(tmp_path)
+    before = dataset("coco", **options).load()[0]
+    change_list(tmp_path, "annotations", iscrowd=None, area=None, bbox=[8, 4, 6, 5])
+    after = dataset("coco", **options).load()[0]
+    places = torch.arange(len(TRAINED))
+    data: Any = dataset("coco", **options)
+    assert torch.equal(*(read_images(data, split, places, None) for split in (before, after)))
+
+
+def test_an_image_of_another_size_than_its_list_says_is_refused(tmp_path: Path) -> None:
+    options = coco(tmp_path)
+    change_list(tmp_path, "images", width=640, height=480)
+    data: Any = dataset("coco", **options)
+    train = data.load()[0]
+    with pytest.raises(BadInput, match=r"has 30x20 pixels, and its list says 640x480"):
+        read_images(data, train, torch.arange(len(TRAINED)), None)
+
+
+def test_lists_without_objects_are_refused(tmp_path: Path) -> None:
+    options = coco(tmp_path)
+    path = tmp_path / "annotations/instances_val2017.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "annotations": []}))
+    data: Any = dataset("coco", **options)
+    with pytest.raises(BadInput, match="has no object that is none of a crowd"):
+        data.load()
+
+
+@pytest.mark.parametrize("kind", [np.uint16, np.int32, np.float32])
+def test_photographs_of_more_than_8_bits_are_refused(kind: Any, tmp_path: Path) -> None:
+    """Pillow cuts their values off at 255."""
+    path = tmp_path / "deep.tiff"
+    Image.fromarray(np.linspace(0, 60000, 48).reshape(6, 8).astype(kind)).save(path)
+    with pytest.raises(BadInput, match=r"more than 8 bits for a color; convert it to 8"):
+        decode(str(path))
+
+
+def test_depth_beyond_what_maps_hold_is_unknown(tmp_path: Path) -> None:
+    options = {**nyu_depth(tmp_path), "scales": [0.5, 0.5]}
+    data: Any = dataset("nyu_depth", **options, flip=False)
+    draws = Draws(0, 0, torch.tensor([0]))
+    (depth,) = depth_map(read_images(data, data.load()[0], torch.tensor([0]), draws)[:, 3:])
+    assert float(depth.max()) < 15.9  # 9.5 m become 19
+    assert (depth == 0).any()
 
 
 def test_depth_is_that_of_the_file_and_divided_by_the_scale(tmp_path: Path) -> None:

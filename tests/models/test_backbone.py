@@ -13,6 +13,7 @@ from normbench.catalog import swap as swap_by_name
 from normbench.errors import Impossible
 from normbench.models.backbone import backbone
 from normbench.models.heads.depth import DepthHead, unpool
+from normbench.models.heads.detection import box_head, feature_pyramid, mask_head
 from normbench.models.heads.segmentation import AuxiliaryHead, DeepLabV2Head, FcnHead
 from support.cells import network_for
 from support.slow import slow_except
@@ -163,6 +164,33 @@ def test_unpooling_puts_zeros_between() -> None:
 def test_what_has_no_such_maps_is_impossible(build: "type[nn.Module]", says: str) -> None:
     with pytest.raises(Impossible, match=says):
         backbone(build(), IMAGE, 2)
+
+
+@pytest.mark.parametrize("name", ["efficientnet_b0", "resnet50"])
+def test_images_whose_last_maps_have_one_position_are_too_small(name: str) -> None:
+    """The means of squeeze-excite before it are not the classifier's."""
+    network = timm.create_model(name, num_classes=2)
+    with pytest.raises(Impossible, match="the images are too small"):
+        backbone(network, (3, 32, 32))
+    assert backbone(network, (3, 64, 64)).reductions[-1] == 32
+
+
+def test_convolutions_without_normalization_have_biases_in_heads_too() -> None:
+    norm = normalizer("skipinit")
+    heads = (
+        FcnHead(norm, 8, 3, 4), AuxiliaryHead(norm, 8, 3), DepthHead(norm, 64),
+        feature_pyramid(norm, [8, 16], 4), box_head(norm, 4, 7, 2, 8), mask_head(norm, 4, 2),
+    )  # fmt: skip
+    for head in heads:
+        convs = [each for each in head.modules() if isinstance(each, nn.Conv2d)]
+        assert convs
+        assert all(each.bias is not None for each in convs)
+
+
+def test_channels_of_depth_can_be_halved_so_often() -> None:
+    assert DepthHead(normalizer("bn"), 64, 5)[-1].in_channels == 1
+    with pytest.raises(Impossible, match=r"task.projections=6: .* 64 channels, .*; 5 work"):
+        DepthHead(normalizer("bn"), 64, 6)
 
 
 @pytest.mark.parametrize("side", [65, 72, 100, 513])

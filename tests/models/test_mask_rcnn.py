@@ -1,6 +1,7 @@
 """Mask R-CNN against torchvision's, and its losses of several workers against those of each."""
 
 from copy import deepcopy
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -8,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torchvision.models import resnet50
 from torchvision.models.detection import maskrcnn_resnet50_fpn_v2
+from torchvision.models.detection.image_list import ImageList
 
 from normbench.catalog import model, normalizer
 from normbench.data.counter_rng import Draws
@@ -18,6 +20,7 @@ from normbench.models.backbone import backbone
 from normbench.models.mask_rcnn import (
     ANCHOR_SHARE,
     ANCHORS_PER_IMAGE,
+    SHAPES,
     DetectionSizes,
     MaskRcnn,
     RegionSampler,
@@ -113,6 +116,22 @@ def test_its_detections_are_those_of_torchvisions(pair: tuple[nn.Module, MaskRcn
         torch.testing.assert_close(other.boxes, one["boxes"])
         torch.testing.assert_close(other.scores, one["scores"])
         assert torch.equal(other.masks, one["masks"][:, 0] > 0.5)
+
+
+@pytest.mark.parametrize("side", [96, 100, 133])
+def test_anchors_lie_where_the_maps_do(side: int) -> None:
+    """Also where an image is no multiple of all strides."""
+    network = MaskRcnn(backbone(resnet50(weights=None), (3, 224, 224)), normalizer("gn"), 3,
+                       replace(OFFICIAL, width=8, hidden=8))  # fmt: skip
+    maps = [torch.zeros(1, 8, *[-(-side // stride)] * 2) for stride in (4, 8, 16, 32, 64)]
+    images = ImageList(torch.zeros(1, 3, side, side), [(side, side)])
+    (anchors,) = network.proposals.anchor_generator(images, maps)
+    centers = (anchors[:, :2] + anchors[:, 2:]) / 2
+    for stride, of_map in zip((4, 8, 16, 32, 64), maps, strict=True):
+        number = of_map[0, 0].numel() * len(SHAPES)
+        places = torch.arange(of_map.shape[3]) * stride
+        assert centers[:number, 0].unique().tolist() == pytest.approx(places.tolist(), abs=0.5)
+        centers = centers[number:]
 
 
 def color_scenes(count: int) -> tuple[Tensor, list[Objects]]:

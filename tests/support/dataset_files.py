@@ -248,7 +248,9 @@ def coco(root: Path) -> Options:
         images, annotations = [], []
         for number, name in enumerate(names, 10):
             write_photograph(root / part / f"{name}.jpg", number)
-            images.append({"id": number, "file_name": f"{name}.jpg"})
+            images.append(
+                {"id": number, "file_name": f"{name}.jpg", "width": WIDTH, "height": HEIGHT}
+            )
             crowd = {"counts": [WIDTH * HEIGHT - 2 * HEIGHT, 2 * HEIGHT], "size": [HEIGHT, WIDTH]}
             objects: list[tuple[int, Any, float, int]] = [
                 (90, box_outline(8, 4, 14, 9), 30.0, 0), (3, box_outline(5, 2, 20, 16), 210.0, 0),

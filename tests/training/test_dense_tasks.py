@@ -1,5 +1,7 @@
 """Losses by worker and metrics of segmentation and depth, against their definitions."""
 
+import math
+
 import pytest
 import torch
 from torch import Tensor
@@ -7,6 +9,7 @@ from torch.nn import functional as F
 
 from normbench.data.maps import VOID, class_map, depth_map, encode_depth
 from normbench.models.dense_network import upsample
+from normbench.training.metrics import Evaluation
 from normbench.training.tasks.depth import DepthMetrics, reverse_huber
 from normbench.training.tasks.segment import SegmentationMetrics, segmentation_loss
 
@@ -112,6 +115,16 @@ def test_reverse_huber_without_depth_or_error_is_zero() -> None:
     (gradient,) = torch.autograd.grad(loss, exact)
     assert float(loss.detach()) == 0
     assert gradient.isfinite().all()
+
+
+def test_an_image_without_finite_predictions_has_no_finite_loss(classes: Tensor) -> None:
+    logits = noise(8, CLASSES, 6, 7).detach()
+    logits[3] = torch.nan
+    metrics, of_images = SegmentationMetrics(CLASSES), Evaluation(CLASSES)
+    metrics.update(logits, maps_of(classes))
+    of_images.update(logits[..., 0, 0], classes[:, 0, 0] % CLASSES)
+    assert math.isnan(metrics.summary("test")["test_loss"])
+    assert math.isnan(of_images.summary("test")["test_loss"])
 
 
 def test_the_mean_intersection_over_union_is_that_of_all_images_together(classes: Tensor) -> None:

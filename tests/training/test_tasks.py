@@ -15,6 +15,7 @@ from normbench.models.backbone import OF_CLASSIFIER
 from normbench.results import CHECKPOINT
 from normbench.training import checkpoint
 from normbench.training.checkpoint import Checkpoints
+from normbench.training.datamodule import DataModule
 from normbench.training.experiment import Experiment
 from normbench.training.seed_stacking import explain_unstackable_cell
 from normbench.training.tasks.pictures import color_classes, shade_depth, side_by_side
@@ -66,6 +67,19 @@ def test_a_task_has_metrics_of_its_own_in_row_and_curve(task: str) -> None:
     assert fields["metrics"][validated] == ends[-1][validated]
     assert listener.picture is not None
     assert listener.picture.shape == (3, 4 * 40 + 3 * 2, 3 * 40 + 2 * 2)
+
+
+def test_the_picture_shows_images_of_several_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Photographs of scenes are evaluated one by one."""
+    for task in ("segment", "detect"):
+        shown = list[Tensor]()
+        for size in (64, 3):
+            monkeypatch.setattr(DataModule, "evaluation_batch", size)
+            listener = Pictures()
+            train(Training(Experiment(cell(f"task={task}", "norm=gn", *TINY)), listener))
+            assert listener.picture is not None
+            shown.append(listener.picture)
+        assert torch.equal(*shown)
 
 
 @pytest.mark.slow
@@ -239,8 +253,8 @@ def test_pictures_show_classes_in_colors_and_depth_in_grey() -> None:
     assert colors[0, :, 0].T.tolist() == [
         [0, 0, 0], [128, 0, 0], [0, 128, 0], [128, 128, 0], [64, 0, 0], [255, 255, 255],
     ]  # fmt: skip
-    shades = shade_depth(torch.tensor([[[0.0, 2.0, 4.0, 9.0]]]), 4.0)
-    assert shades[0, :, 0].T.tolist() == [[value] * 3 for value in (255, 128, 0, 0)]
+    shades = shade_depth(torch.tensor([[[0.0, 0.01, 2.0, 4.0, 9.0]]]), 4.0)
+    assert shades[0, :, 0].T.tolist() == [[0, 0, 255], *([each] * 3 for each in (254, 128, 0, 0))]
     picture = side_by_side(torch.rand(2, 1, 5, 5), torch.zeros(2, 3, 5, 5, dtype=torch.uint8),
                            torch.full((2, 3, 5, 5), 9, dtype=torch.uint8))  # fmt: skip
     assert picture.shape == (3, 12, 19)

@@ -24,6 +24,10 @@ def feature_pyramid(norm: Normalizer, channels: Sequence[int], width: int) -> Fe
         for name, layer in [*pyramid.named_modules()]:
             if isinstance(layer, nn.Conv2d):
                 pyramid.set_submodule(name, norm.conv.apply(layer))
+    if norm.conv_bias:
+        for layer in pyramid.modules():
+            if isinstance(layer, nn.Conv2d):
+                layer.bias = nn.Parameter(layer.weight.new_zeros(layer.out_channels))
     return pyramid
 
 
@@ -57,7 +61,7 @@ def mask_head(norm: Normalizer, width: int, convolutions: int = 4) -> nn.Sequent
 def _convolutions(norm: Normalizer, width: int, number: int) -> list[nn.Module]:
     layers: list[nn.Module] = []
     for _ in range(number):
-        conv = convolution(norm, Conv(width, width), bias=False)
+        conv = convolution(norm, Conv(width, width))
         nn.init.kaiming_normal_(conv.weight, mode="fan_out", nonlinearity="relu")
         layers += [conv, norm.layer(width, "relu")]
     return layers

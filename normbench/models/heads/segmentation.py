@@ -34,9 +34,9 @@ class FcnHead(nn.Sequential):
         dilation: int = FCN_DILATION,
     ) -> None:
         super().__init__(
-            convolution(norm, Conv(channels, width, dilation=dilation), bias=False),
+            convolution(norm, Conv(channels, width, dilation=dilation)),
             norm.layer(width, "relu"),
-            convolution(norm, Conv(width, width, dilation=dilation), bias=False),
+            convolution(norm, Conv(width, width, dilation=dilation)),
             norm.layer(width, "relu"),
             nn.Conv2d(width, classes, 1),
         )
@@ -67,7 +67,7 @@ class AuxiliaryHead(nn.Sequential):
     def __init__(self, norm: Normalizer, channels: int, classes: int) -> None:
         width = channels // 4
         super().__init__(
-            convolution(norm, Conv(channels, width), bias=False),
+            convolution(norm, Conv(channels, width)),
             norm.layer(width, "relu"),
             Dropout(0.1, whole_maps=True),
             nn.Conv2d(width, classes, 1),

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from pydantic import PositiveInt
 from torch import Tensor, nn
-from torchmetrics import MeanMetric, Metric
+from torchmetrics import Metric
 
 from normbench.data.dataset import Dataset
 from normbench.data.maps import DEPTH, depth_map
@@ -15,6 +15,7 @@ from normbench.models.dense_network import DenseNetwork
 from normbench.models.heads.depth import DepthHead
 from normbench.norms.base.layer import Normalizer
 from normbench.records.history import CurveRecord
+from normbench.training.metrics import mean_metric
 from normbench.training.regularization import Regularization
 from normbench.training.tasks.pictures import shade_depth, side_by_side
 from normbench.training.tasks.task import Task
@@ -28,7 +29,7 @@ class Depth(Task):
     """Images (N, C, H, W) -> depth (N, 1, H, W).
 
     Args:
-        output_stride: side of an image over that of the last maps.
+        output_stride: largest side of an image over that of the last maps.
         projections: up-projections of the head, each of which doubles the side.
     """
 
@@ -140,7 +141,7 @@ class DepthMetrics(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.means, self.loss = PixelSums(), MeanMetric()
+        self.means, self.loss = PixelSums(), mean_metric()
 
     def reset(self) -> None:
         """Forget all images."""

@@ -42,7 +42,7 @@ class Detect(DetectionSizes, Task):
 
     def build_network(self, classifier: nn.Module, norm: Normalizer, data: Dataset) -> nn.Module:
         network = backbone(classifier, data.image_shape)
-        if (stages := len(self.anchors) - 1) > (most := len(network.channels)) or not stages:
+        if (stages := len(self.anchors) - 1) > (most := len(network.channels)) or stages < 1:
             raise Impossible(
                 f"task.anchors has {stages + 1} sides, for {stages} stages and a pooled map; the "
                 f"network has {most} stages, and 2 to {most + 1} sides work"

@@ -43,9 +43,14 @@ def class_colors(classes: Tensor) -> list[tuple[int, int, int]]:
 
 
 def shade_depth(depth: Tensor, farthest: float) -> Tensor:
-    """Return depth (N, H, W) as grey (N, 3, H, W) uint8: near is white, `farthest` black."""
-    shade = 1 - (depth.float() / farthest).clamp(0, 1)
-    return (255 * shade).round().to(torch.uint8)[:, None].expand(-1, 3, -1, -1).cpu()
+    """Return depth (N, H, W) as grey (N, 3, H, W) uint8: near is white, `farthest` black.
+
+    Unknown depth, 0, is blue.
+    """
+    shade = 1 - (depth.float() / max(farthest, 1e-6)).clamp(0, 1)
+    grey = (255 * shade).round().to(torch.uint8)[:, None]
+    blue = grey.new_tensor([0, 0, 255])[:, None, None]
+    return torch.where(depth[:, None] == 0, blue, grey).cpu()
 
 
 def show_input(images: Tensor) -> Tensor:

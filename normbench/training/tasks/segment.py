@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+import torch
 from pydantic import PositiveFloat, PositiveInt
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torchmetrics import MeanMetric
 from torchmetrics.classification import MulticlassAccuracy, MulticlassJaccardIndex
 
 from normbench.data.dataset import Dataset
@@ -17,6 +17,7 @@ from normbench.models.dense_network import DenseNetwork
 from normbench.models.heads.segmentation import AuxiliaryHead, DeepLabV2Head, FcnHead
 from normbench.norms.base.layer import Normalizer
 from normbench.records.history import CurveRecord
+from normbench.training.metrics import mean_metric
 from normbench.training.regularization import Regularization
 from normbench.training.tasks.pictures import color_classes, side_by_side
 from normbench.training.tasks.task import Task
@@ -30,7 +31,7 @@ class Segment(Task):
         head: fcn or deeplab_v2 (`normbench.models.heads.segmentation`).
         width: channels of the head's convolutions; deeplab_v2 has none.
         dilation: of the 3x3 convolutions of the fcn head.
-        output_stride: side of an image over that of the last maps.
+        output_stride: largest side of an image over that of the last maps.
         auxiliary: weight of the loss of a second head on the last but one stage; null: none.
     """
 
@@ -108,6 +109,22 @@ def share_of_right_pixels(logits: Tensor, classes: Tensor) -> Tensor:
     return right.flatten(1).sum(1) / known.flatten(1).sum(1).clamp(min=1)
 
 
+class IntersectionOverUnion(MulticlassJaccardIndex):
+    """Mean intersection over union of classes (N, H, W), without void pixels.
+
+    Counted by torch's own `bincount`: with deterministic algorithms torchmetrics compares every
+    pixel with every pair of classes instead, which for 150 classes takes 41 GB.
+    """
+
+    confmat: Tensor  # (classes, classes) pixels by target and prediction
+
+    def update(self, preds: Tensor, target: Tensor) -> None:
+        """Count the pixels of predictions and targets."""
+        number, known = len(self.confmat), target != self.ignore_index
+        pairs = target[known] * number + preds[known]
+        self.confmat += torch.bincount(pairs, minlength=number**2).view(number, number)
+
+
 class SegmentationMetrics(nn.Module):
     """Mean intersection over union and accuracy of the pixels of a split, without void ones.
 
@@ -118,9 +135,9 @@ class SegmentationMetrics(nn.Module):
 
     def __init__(self, classes: int) -> None:
         super().__init__()
-        self.miou = MulticlassJaccardIndex(classes, ignore_index=VOID)
+        self.miou = IntersectionOverUnion(classes, ignore_index=VOID)
         self.accuracy = MulticlassAccuracy(classes, average="micro", ignore_index=VOID)
-        self.loss = MeanMetric()
+        self.loss = mean_metric()
 
     def reset(self) -> None:
         """Forget all images."""
