@@ -5,7 +5,7 @@ from statistics import fmean
 
 from normbench.report.planned_seeds import confidence
 from normbench.report.statistics import signed, welch_contrast
-from normbench.report.table import DAGGER, DOUBLE_DAGGER, Table
+from normbench.report.table import DAGGER, DOUBLE_DAGGER, WORDS, Entry, Table
 from normbench.report.table_spec import TableSpec
 from normbench.report.tuning import tuning_notes
 
@@ -157,14 +157,14 @@ def differences(table: Table) -> list[str]:
         by_batch = {
             column.batch: entry
             for column, entry in zip(table.columns, entries, strict=True)
-            if column.batch and (entry.values or entry.failed)
+            if column.batch and (entry.values or _has_failed(entry))
         }
         # Equal by construction: an interval of no width would pass for evidence.
         if len(by_batch) < 2 or label in table.single_computations:
             continue
         few, many = min(by_batch), max(by_batch)
         compared = [by_batch[many], by_batch[few]]
-        if any(entry.failed for entry in compared):  # the others alone would flatter
+        if any(map(_has_failed, compared)):  # the other runs alone would flatter
             continue
         level = confidence(compared)
         parts = [(w, [*e.values.values()]) for w, e in zip((1.0, -1.0), compared, strict=True)]
@@ -176,3 +176,8 @@ def differences(table: Table) -> list[str]:
                 f"(Welch's {100 * level:g} % confidence interval, {estimate.seeds} seeds)."
             )
     return notes
+
+
+def _has_failed(entry: Entry) -> bool:
+    """Return True if a run of an entry diverged or ran out of memory."""
+    return bool(entry.failures.keys() - {WORDS["impossible"]})
