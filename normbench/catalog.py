@@ -97,10 +97,21 @@ def swap(network: nn.Module, norm: Normalizer | str, **options: Any) -> nn.Modul
     Args:
         network: a network of timm or torchvision, or any that torch.fx can trace.
         norm: a normalizer, or its name.
-        options: `image` and `allow_left` of `normbench.models.swap.swap`.
+        options: `image=(C, H, W)`, (3, 224, 224) unless given, of an image on which the network
+            runs, and `allow_left`, of `normbench.models.swap.swap`.
+
+    Raises:
+        TypeError: `network` is no module.
+        Impossible: the network cannot be traced or cannot use the normalizer.
     """
+    from torch import nn as torch_nn
+
     from normbench.models import swap as models_swap
 
+    if not isinstance(network, torch_nn.Module):
+        raise TypeError(
+            f"network={network!r} is no module of torch; timm.create_model makes one from its name"
+        )
     return models_swap.swap(network, _resolve(norm), **options)
 
 

@@ -84,6 +84,16 @@ def test_the_console_script_trains(tmp_path: Path) -> None:
     assert list(tmp_path.glob("runs/default/*/row.json"))
 
 
+def test_the_console_script_finds_modules_of_the_folder(tmp_path: Path) -> None:
+    """As `python -m` does: a normalizer of a user's own."""
+    (tmp_path / "my_norm.py").write_text("raise SystemExit('found')")
+    (tmp_path / "conf/norm").mkdir(parents=True)
+    (tmp_path / "conf/norm/mine.yaml").write_text("_target_: my_norm.Mine")
+    for command in ("normbench", "python -m normbench"):
+        found = shell(f"{command} --config-dir conf norm=mine logger=none", tmp_path)
+        assert "No module named" not in found.stderr + found.stdout, command
+
+
 def test_the_console_script_is_the_command_line(tmp_path: Path) -> None:
     found = shell("normbench norm=bm", tmp_path)
     assert found.returncode == 2

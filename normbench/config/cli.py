@@ -43,10 +43,12 @@ def run(main: Main) -> NoReturn:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     output = protect_output()
     try:
-        Path.cwd()
+        folder = str(Path.cwd())
     except FileNotFoundError:
         print_error("normbench", "the working directory is gone; call it from another folder")
         sys.exit(2)
+    if not sys.flags.safe_path and sys.path[0] not in ("", folder):
+        sys.path.insert(0, folder)  # as `python -m` does, for normalizers of a user's own
     try:
         try:
             code = main(sys.argv[1:])

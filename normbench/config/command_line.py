@@ -52,6 +52,10 @@ class CommandLine:
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
+        unknown = "unrecognized arguments: "
+        if message.startswith(unknown):  # argparse names all words from the first unknown one on
+            options = [word for word in message.split() if word.startswith("-")]
+            message = unknown + " ".join(options)
         raise BadInput(f"{message}; `python -m normbench --help` shows what works")
 
 
@@ -88,6 +92,11 @@ def read(words: Sequence[str]) -> CommandLine:
     for name, reason in REFUSED.items():
         if given[name]:  # also an empty one would be none
             raise BadInput(f"--{name.replace('_', '-')} is not available here: {reason}")
+    if given["multirun"] and given["cfg"]:
+        raise BadInput(
+            f"--cfg={given['cfg']} prints one cell, without -m; `python -m normbench.cost WORDS` "
+            "lists the cells of a grid"
+        )
     folder = given["config_dir"]
     if folder is not None and not (folder and Path(folder).is_dir()):
         raise BadInput(f"--config-dir={folder}: there is no such folder")

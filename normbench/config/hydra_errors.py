@@ -23,6 +23,11 @@ from normbench.config.files import (
 )
 from normbench.errors import BadInput, DamagedFile, choose_from, one_line
 
+#: Options under the names that they have elsewhere.
+USUAL_NAMES = {
+    "learning_rate": "lr", "accumulation": "per_forward", "accumulate_grad_batches": "per_forward",
+}  # fmt: skip
+
 #: Keys of conf/config.yaml that are no groups, as a hint for a misspelt one.
 PLAIN_KEYS = (
     "batch", "workers", "global_batch", "seed", "precision", "init_from", "init_only",
@@ -210,10 +215,17 @@ def _describe_unknown_key(key: str, words: Sequence[str], config_dirs: Sequence[
             if "." in option and option.partition(".")[0] in options:
                 return f"{key} is not there yet; to add it write +{key}=VALUE"
             if option not in options:
-                return f"{key} is unknown to {group}={name}; {choose_from(option, options)}"
+                having = [each for each in names(CONF / group) if _has_option(group, each, option)]
+                others = f"; {group}={having[0]} has it" if having else ""
+                hint = choose_from(USUAL_NAMES.get(option, option), options)
+                return f"{key} is unknown to {group}={name}; {hint}{others}"
     if option in options:
         return f"{key} has no such entries yet; to add one write +{key}.NAME=VALUE"
     return f"{key} is unknown to one of {group}={choice}"
+
+
+def _has_option(group: str, name: str, option: str) -> bool:
+    return option in load_options(CONF / group / f"{name}.yaml")
 
 
 def _first_line(error: BaseException) -> str:

@@ -135,7 +135,7 @@ def derive_workers(protocol: str, batch: int, workers: Any, global_batch: Any) -
         working = " or ".join(f"batch={d}" for d in near[:2])
         raise BadInput(
             f"batch={batch} does not divide the global batch of {total} images; {working} does, or "
-            f"choose global_batch={batch * 8} or protocol=fixed_workers"
+            f"choose global_batch={max(1, round(total / batch)) * batch} or protocol=fixed_workers"
         )
     return total // batch, total
 

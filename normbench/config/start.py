@@ -12,6 +12,7 @@ that is added to both runs leaves the description as it is.
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from normbench.errors import BadInput
 
@@ -36,6 +37,12 @@ def split_start(value: object) -> tuple[str, str]:
     """
     run, _, epoch = str(value).rpartition("@")
     described = all(":" in word and "=" not in word for word in run.split()) and run.split()
+    if Path(str(value)).suffix in (".pt", ".pth", ".safetensors"):
+        raise BadInput(
+            f"init_from={value}: it takes runs of normbench; a network of timm takes weights of a "
+            "file by +model.arguments.pretrained=true and "
+            f'"+model.arguments.pretrained_cfg_overlay={{file:{value}}}"'
+        )
     if not (is_id(run) or described) or not re.fullmatch("[1-9][0-9]*|last", epoch):
         raise BadInput(
             f"init_from={value} is not RUN@EPOCH: RUN is a run's id (12 hex digits) or the options "

@@ -260,7 +260,7 @@ def find_test_folder(files: OfficialFiles) -> str:
         BadInput: there is neither, or no folder at all.
     """
     if not files.root.is_dir():
-        raise files.unusable("", "is no folder")
+        raise BadInput(f"data={files.data}: data.root={files.root} is no folder; {files.remedy}")
     test = next((name for name in ("test", "val") if (files.root / name).is_dir()), None)
     if test is None:
         raise files.unusable("", "has neither test/ nor val/")

@@ -221,7 +221,7 @@ def _require_effect(norm: Normalizer, layers: list[NormAct]) -> None:
     if all(layer.act is None and type(layer) is not with_activation for layer in layers):
         raise Impossible(
             "no normalization of the network has an activation behind it, and without one this "
-            "normalizer normalizes nothing or is another one"
+            "normalizer normalizes nothing or is another one; norm=ln2d, rms, gn and bn need none"
         )
 
 

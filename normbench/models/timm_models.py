@@ -74,7 +74,8 @@ def timm_model(
     options = dict(arguments)
     file = (options.get("pretrained_cfg_overlay") or {}).get("file")
     if file is not None:
-        _require_weights(file, pretrained=bool(options.get("pretrained")))
+        create = partial(timm.create_model, name, num_classes=num_classes, in_chans=in_chans)
+        _require_weights(file, partial(create, **options))
     if torch.get_default_device().type == "meta":  # the check looks at shapes, without a download
         options.pop("pretrained", None)
     if stochastic_depth:  # not every model of timm takes it
@@ -84,10 +85,6 @@ def timm_model(
             name, num_classes=num_classes, in_chans=in_chans, drop_rate=dropout, **options
         )
     except RuntimeError as error:
-        if file is not None:
-            # The first line names the class of the network alone.
-            mismatch = str(error).partition("\n")[2].strip().partition("\n")[0]
-            raise ValueError(f"{_FILE}={file}: {mismatch or one_line(error)}") from error
         raise ValueError(f"name={name}: {error}") from error  # an unknown tag: resnet18.nowhere
     except TypeError as error:
         raise ValueError(
@@ -105,16 +102,48 @@ def timm_model(
     return swapped
 
 
-def _require_weights(file: str, *, pretrained: bool) -> None:
-    """Refuse a file of weights that timm would not read.
+def _require_weights(file: str, create: "partial[nn.Module]") -> None:
+    """Refuse a file of weights that timm would not read, or not for every layer of the network.
+
+    timm itself loads what fits if the number of classes is another one.
+
+    Args:
+        file: with the weights.
+        create: creates the network with them.
 
     Raises:
-        ValueError: it is missing, or `pretrained` is false.
+        ValueError: it is missing or damaged, of another network, or not asked for.
     """
-    if not pretrained:
+    if not create.keywords.get("pretrained"):
         raise ValueError(f"{_FILE}={file}: it is read with +model.arguments.pretrained=true alone")
     if not Path(file).is_file():
         raise ValueError(f"{_FILE}={file}: there is no such file")
+    with torch.device("cpu"), torch.random.fork_rng(devices=[]):
+        seed = torch.initial_seed()
+        torch.manual_seed(seed)
+        try:
+            loaded: Any = create()
+        except RuntimeError as error:
+            # The first line names the class of the network alone.
+            mismatch = str(error).partition("\n")[2].strip().partition("\n")[0]
+            raise ValueError(f"{_FILE}={file}: {mismatch or one_line(error)}") from error
+        except Exception as error:  # readers of weights raise many kinds
+            raise ValueError(f"{_FILE}={file} cannot be read ({one_line(error)})") from error
+        torch.manual_seed(seed)
+        fresh = dict(create(pretrained=False).named_parameters())
+    classifiers = loaded.pretrained_cfg.get("classifier") or ()
+    classifiers = (classifiers,) if isinstance(classifiers, str) else tuple(classifiers)
+    weights = {
+        name: weight
+        for name, weight in loaded.named_parameters()
+        if weight.dim() > 1 and not name.startswith(classifiers)
+    }
+    new = [name for name, weight in weights.items() if torch.equal(weight, fresh[name])]
+    if new:
+        raise ValueError(
+            f"{_FILE}={file}: it is of another network; of {len(weights)} weights it has not "
+            f"{len(new)}, as {new[0]}"
+        )
 
 
 def _require_model(name: str | None) -> str:

@@ -86,7 +86,8 @@ def run(request: ProbeRequest) -> None:
         rows.append([label, norm, *map(describe_accuracies, [before, *accuracies]), len(before)])
     steps = [f"{start} + {n} steps" if n else start for start in STARTS for n in options.steps]
     print_table(rows, ("network", "converted to", "before", *steps, "runs"))
-    print("\nTest top-1 accuracy (%).")
+    print("\nTest top-1 accuracy (%). Networks after the last step, as state_dict:")
+    print(f"{options.runs}/*/RUN/{PROBES}/conversion-NORM-START-EPOCH.pt")
     write_results(request, records)
 
 

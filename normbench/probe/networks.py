@@ -164,7 +164,12 @@ def requested_runs(request: ProbeRequest) -> dict[str, list[TrainedRun]]:
     (_, words), *others = request.networks
     if others:
         raise BadInput("vs cannot be used with ckpt=RUN; a run knows its own norm= and model=")
-    if word.endswith((".pt", ".pth", ".ckpt")):
+    if word.endswith((".pt", ".pth", ".ckpt", ".safetensors")):
+        if Path(word).is_file():
+            raise BadInput(
+                f"ckpt={word}: {request.kind} needs a finished run, with its images and options; "
+                "use ckpt=RUN, the id of a run with checkpoint=keep"
+            )
         raise BadInput(f"ckpt={word}: there is no such file")
     ids = runs_with_checkpoints(root) if word == "all" else word.split(",")
     if not ids:

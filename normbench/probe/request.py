@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from normbench.config import cli
-from normbench.config.files import FIGURES, load, names
+from normbench.config.files import FIGURES, groups, load, names
+from normbench.config.hydra_errors import PLAIN_KEYS
 from normbench.errors import BadInput, DamagedFile, choose_from
 from normbench.probe.claims import ProbeClaim, pair_name, parse_claim
 from normbench.probe.options import KINDS, WORDS, ProbeOptions
@@ -45,6 +46,11 @@ def parse_request(kind_or_figure: str, words: Sequence[str]) -> ProbeRequest:
 
 def _kind_request(kind: str, words: Sequence[str], others: Sequence[str]) -> ProbeRequest:
     options, typed = _parse_options(kind, words)
+    for word in others:
+        key = _key(word)
+        if "=" in word and key.isidentifier() and key not in {*PLAIN_KEYS, *groups(), "sweeps"}:
+            of_kind = KINDS[kind].__dataclass_fields__
+            raise BadInput(f"{key} is unknown to {kind}; {choose_from(key, of_kind)}")
     first, *more = _split(others)
     networks = [("", first), *(("", _override(first, other)) for other in more)]
     return ProbeRequest(kind, networks, options, typed, options.name or kind)

@@ -11,6 +11,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import safetensors.torch
 import torch
 from torch import nn
 
@@ -100,11 +101,14 @@ def load_file(cell: Cell, path: Path) -> nn.Module:
         BadInput: the file cannot be read, or is of another network.
     """
     try:
-        state = checkpoint.load_state(path)
+        if path.suffix == ".safetensors":
+            state: Any = safetensors.torch.load_file(path)
+        else:
+            state = checkpoint.load_state(path)
     except Exception as error:  # torch raises many types for a file that is no checkpoint
         raise BadInput(
             f"ckpt={path} cannot be read ({type(error).__name__}); it must be a checkpoint of a "
-            "run, or written by torch.save(network.state_dict(), FILE)"
+            "run, or a state_dict by torch.save or safetensors.torch.save_file"
         ) from None
     if not isinstance(state, dict):
         raise BadInput(f"ckpt={path}: it holds a {type(state).__name__} and no state_dict")

@@ -926,6 +926,32 @@ def test_weights_of_a_file_are_loaded(norm: str, tmp_path: Path) -> None:
         model("timm/resnet50", norm=norm, num_classes=10, arguments=arguments)
 
 
+@pytest.mark.parametrize("meta", [False, True])
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        ("convnext_atto", r"it is of another network; of 20 weights it has not 20, as conv1"),
+        ("resnet10t", r"size mismatch for layer2.0"),
+        ("text", r"weights.safetensors cannot be read \("),
+    ],
+)
+def test_weights_of_another_network_are_refused(
+    content: str, says: str, meta: bool, tmp_path: Path
+) -> None:
+    """timm takes what fits, if the number of classes is another one."""
+    path = tmp_path / "weights.safetensors"
+    if content == "text":
+        path.write_text("no weights")
+    else:
+        save_file(timm.create_model(content, num_classes=7).state_dict(), path)
+    arguments = {"pretrained": True, "pretrained_cfg_overlay": {"file": str(path)}}
+    with (
+        torch.device("meta" if meta else "cpu"),
+        pytest.raises(BadInput, match=says),
+    ):
+        model("timm/resnet18", norm="gn", num_classes=10, arguments=arguments)
+
+
 def test_global_response_normalization_stays() -> None:
     """An option of ConvNeXt's blocks, no normalizer (Woo et al. 2023)."""
     network = swap_timm("convnext_atto", "gn", use_grn=True)

@@ -44,4 +44,7 @@ class Classify(Task):
         # A dead network still learns class frequencies, which gives a loss just below ln(classes).
         if train_loss < 0.99 * math.log(data.classes):
             return ""
-        return f"the final training loss of {train_loss:.3f} is not 1 % below ln({data.classes})"
+        return (
+            f"the final training loss of {train_loss:.3f} is not 1 % below ln({data.classes}), "
+            "that of guessing; the learning rate is too high or the training too short"
+        )
