@@ -154,6 +154,17 @@ def test_what_is_too_large_for_the_device_is_tried_in_smaller_portions(command: 
     assert row.plan == "32 workers: devices=1 per_forward=8 accumulation=4"
 
 
+@pytest.mark.parametrize("task", ["segment", "depth", "detect"])
+def test_dense_tasks_train_as_on_the_cpu(task: str) -> None:
+    words = (
+        f"task={task}", "norm=gn", "model.width=4", "data.size=64", "data.scenes=60",
+        "data.test_scenes=10", "global_batch=8", "batch=4", "recipe.images=96", "logger=none",
+    )  # fmt: skip
+    on_cpu, on_gpu = (train_cell(cell(*words, f"trainer={each}")) for each in ("cpu", "gpu"))
+    assert on_gpu["status"] == on_cpu["status"] == "ok"
+    assert on_gpu["train_loss"] == pytest.approx(on_cpu["train_loss"], rel=1e-2)
+
+
 def test_probes_look_at_the_device(probe_command: Probe) -> None:
     words = ("norm=bn,gn", "model=resnet14_v2", "images=32", "trainer=gpu", "precision=64-true")
     for kind in ("spp", "power"):
