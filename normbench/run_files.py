@@ -28,7 +28,6 @@ from normbench.errors import BadInput, DamagedFile
 Phase = Literal["queued", "running", "failed", "interrupted"]
 
 ORDER = "order.txt"  # in the folder of a sweep
-SEARCH = "search.json"  # in the folder of a search, which has candidates in the place of runs
 _LONGEST = 200  # bytes of a name, which gets an ending; file systems allow 255
 LARGEST = 1 << 30  # bytes of a file that is read as a whole
 

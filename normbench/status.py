@@ -33,12 +33,12 @@ from pathlib import Path
 from normbench import results, run_files
 from normbench.config import cli
 from normbench.config.cells import title_of
+from normbench.config.start import is_id
 from normbench.errors import BadInput, DamagedFile, choose_from, count, printable
 from normbench.records.history import last_record
 from normbench.records.hits import TEST_HITS
 from normbench.records.studies import study_file
-from normbench.results import REPORTS, Row
-from normbench.run_files import SEARCH
+from normbench.results import Row
 
 FINISHED = ("ok", "diverged", "impossible", "oom")
 STATES = ("running", "queued", "interrupted", "failed", "lost", "damaged", "finished", *FINISHED)
@@ -71,8 +71,7 @@ def runs(root: Path) -> list[Run]:
     """
     # Not by row.json: an unfinished run has only its state.
     folders = {path.parent for path in root.glob("*/*/*.json")}
-    folders = {folder for folder in folders if not (folder.parent / SEARCH).exists()}
-    folders = {folder for folder in folders if folder.parent.name != REPORTS}
+    folders = {folder for folder in folders if is_id(folder.name)}  # not of reports or a search
     places = {sweep: _places(sweep) for sweep in {folder.parent for folder in folders}}
 
     def place(run: Run) -> tuple[str, float, list[str | int], str]:

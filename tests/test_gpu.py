@@ -160,7 +160,9 @@ def test_dense_tasks_train_as_on_the_cpu(task: str) -> None:
         f"task={task}", "norm=gn", "model.width=4", "data.size=64", "data.scenes=60",
         "data.test_scenes=10", "global_batch=8", "batch=4", "recipe.images=96", "logger=none",
     )  # fmt: skip
-    on_cpu, on_gpu = (train_cell(cell(*words, f"trainer={each}")) for each in ("cpu", "gpu"))
+    (on_cpu, _), (on_gpu, _) = (
+        train_cell(cell(*words, f"trainer={each}")) for each in ("cpu", "gpu")
+    )
     assert on_gpu["status"] == on_cpu["status"] == "ok"
     assert on_gpu["train_loss"] == pytest.approx(on_cpu["train_loss"], rel=1e-2)
 

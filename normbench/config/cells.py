@@ -2,10 +2,11 @@
 
 import hashlib
 import json
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cache, cached_property
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
@@ -56,6 +57,10 @@ class Choice:
             for key, value in self.options.items()
             if key not in LEFT_OUT and value is not None and value != {}
         }
+        arguments = options.get("arguments") or {}
+        if file := (arguments.get("pretrained_cfg_overlay") or {}).get("file"):
+            weights = {"file": _describe_file(str(file))}
+            options["arguments"] = {**arguments, "pretrained_cfg_overlay": weights}
         if self._is_known_by_folder:
             options["root"] = str(Path(str(self.options["root"])).expanduser().resolve())
         name = options.pop("name", None)
@@ -266,6 +271,21 @@ def _digest(description: Mapping[str, Any]) -> str:
     # Sorted keys and no spaces, so that the order of words does not matter.
     canonical = json.dumps(description, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(canonical.encode()).hexdigest()[:12]
+
+
+def _describe_file(name: str) -> str:
+    """Return a hash of a file of weights, which identifies it anywhere; its name if missing."""
+    try:
+        status = os.stat(name)  # noqa: PTH116 (Path.stat raises for a name with a null byte)
+        return _hash_file(name, status.st_size, status.st_mtime_ns)
+    except (OSError, ValueError):
+        return name
+
+
+@cache
+def _hash_file(name: str, _size: int, _changed: int) -> str:
+    with open(name, "rb") as file:  # noqa: PTH123
+        return f"sha256 {hashlib.file_digest(file, 'sha256').hexdigest()[:12]}"
 
 
 def user_code(group: str, name: str, target: Any) -> str:

@@ -94,8 +94,7 @@ def read(words: Sequence[str]) -> CommandLine:
             raise BadInput(f"--{name.replace('_', '-')} is not available here: {reason}")
     if given["multirun"] and given["cfg"]:
         raise BadInput(
-            f"--cfg={given['cfg']} prints one cell, without -m; `python -m normbench.cost WORDS` "
-            "lists the cells of a grid"
+            f"--cfg={given['cfg']} prints one cell: leave -m out, with one value for each key"
         )
     folder = given["config_dir"]
     if folder is not None and not (folder and Path(folder).is_dir()):

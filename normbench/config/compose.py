@@ -115,6 +115,12 @@ def _unique(cells: Sequence[Cell]) -> list[Cell]:
             f"{repeated} cells differ from another in hardware alone, which changes no result: "
             "each run is trained once, as first typed (to time hardware use normbench.bench)"
         )
+    for group in ("checkpoint", "probe", "loader", "logger"):
+        if any(getattr(cell, group) != getattr(by_id[cell.id], group) for cell in cells):
+            print(
+                f"{group}= has several values, which change no result: each run is trained once, "
+                "with the first of them (several probes are probe.kinds=[power,ratios])"
+            )
     return list(by_id.values())
 
 

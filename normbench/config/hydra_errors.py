@@ -23,6 +23,7 @@ from normbench.config.files import (
 )
 from normbench.errors import BadInput, DamagedFile, choose_from, one_line
 
+MOST_NAMED = 5  # choices that have an option
 #: Options under the names that they have elsewhere.
 USUAL_NAMES = {
     "learning_rate": "lr", "accumulation": "per_forward", "accumulate_grad_batches": "per_forward",
@@ -216,7 +217,9 @@ def _describe_unknown_key(key: str, words: Sequence[str], config_dirs: Sequence[
                 return f"{key} is not there yet; to add it write +{key}=VALUE"
             if option not in options:
                 having = [each for each in names(CONF / group) if _has_option(group, each, option)]
-                others = f"; {group}={having[0]} has it" if having else ""
+                if having[MOST_NAMED:]:
+                    having[MOST_NAMED:] = ["..."]
+                others = f"; {group}={', '.join(having)} has it" if having else ""
                 hint = choose_from(USUAL_NAMES.get(option, option), options)
                 return f"{key} is unknown to {group}={name}; {hint}{others}"
     if option in options:
@@ -225,7 +228,9 @@ def _describe_unknown_key(key: str, words: Sequence[str], config_dirs: Sequence[
 
 
 def _has_option(group: str, name: str, option: str) -> bool:
-    return option in load_options(CONF / group / f"{name}.yaml")
+    with suppress(DamagedFile):
+        return option in load_options(CONF / group / f"{name}.yaml")
+    return False
 
 
 def _first_line(error: BaseException) -> str:

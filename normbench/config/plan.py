@@ -11,7 +11,8 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from math import isqrt
+from math import ceil, isqrt
+from pathlib import Path
 
 from normbench.errors import BadInput
 
@@ -63,9 +64,25 @@ def divisors(number: int) -> list[int]:
     return sorted({*small, *(number // size for size in small)}, reverse=True)
 
 
+CPU_LIMIT = Path("/sys/fs/cgroup/cpu.max")
+
+
+def usable_cores() -> int:
+    """Return the CPU cores of this process: those it may run on, or fewer if a container has less.
+
+    A limit as of `docker --cpus=2` is a share of the time of all cores (cgroups, version 2).
+    """
+    cores = len(os.sched_getaffinity(0))
+    try:
+        quota, period = CPU_LIMIT.read_text().split()
+        return max(1, min(cores, ceil(int(quota) / int(period))))
+    except (OSError, ValueError, ZeroDivisionError):  # none, or "max"
+        return cores
+
+
 def share_of_cores(processes: int) -> int:
     """Return the CPU cores for each of `processes` parallel processes, at least 1."""
-    return max(1, len(os.sched_getaffinity(0)) // processes)
+    return max(1, usable_cores() // processes)
 
 
 def read_number(environment: Mapping[str, str], name: str, default: int | None = None) -> int:
@@ -92,6 +109,6 @@ def own_cores(environment: Mapping[str, str] = os.environ) -> int:
         nodes = read_number(environment, "SLURM_STEP_NUM_NODES", 1)
         tasks = max(1, read_number(environment, "SLURM_STEP_NUM_TASKS") // max(1, nodes))
         of_task = read_number(environment, "SLURM_CPUS_PER_TASK")
-        cores = min(len(os.sched_getaffinity(0)), of_task)
+        cores = min(usable_cores(), of_task)
         return max(1, cores // max(1, local_ranks // tasks))
     return share_of_cores(max(1, local_ranks))

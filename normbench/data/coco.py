@@ -109,7 +109,7 @@ class Coco(LabelledPhotographs):
         if len(categories) > CLASSES or (self.verify and len(categories) < CLASSES):
             raise self.files.unusable(place, f"has {len(categories)} categories, COCO {CLASSES}")
         if all(one.crowd for each in objects.values() for one in each):
-            raise self.files.unusable(place, "has no object that is none of a crowd")
+            raise self.files.unusable(place, "has no single object, only crowds or none")
         self.require_count(part, place, len(photographs))
         return categories, photographs
 
@@ -131,7 +131,7 @@ class Coco(LabelledPhotographs):
         if not outline:
             problem = f"has {name} without an outline of three points, and a box gives no mask"
             raise self.files.unusable(place, problem)
-        area = raw.get("area", raw["bbox"][2] * raw["bbox"][3])
+        area = raw["area"] if "area" in raw else raw["bbox"][2] * raw["bbox"][3]
         crowd = bool(raw.get("iscrowd", False))
         return Annotation(labels[raw["category_id"]], outline, area, crowd)
 

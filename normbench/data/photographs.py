@@ -91,8 +91,12 @@ def decode(path: str) -> Image.Image:
     try:
         with Image.open(path) as image:
             if image.mode in DEEP_MODES or image.mode.startswith("I;"):
-                raise ValueError(f"{image.mode} has more than 8 bits for a color; convert it to 8")
+                raise BadInput(
+                    f"{path} has more than 8 bits for a color (mode {image.mode}); convert it to 8"
+                )
             return image.convert("RGB")
+    except BadInput:
+        raise
     except FileNotFoundError:
         raise BadInput(f"{path} is missing, though its folder or a list has it") from None
     # Pillow's readers raise whatever a damaged file leads them to, struct.error and others.

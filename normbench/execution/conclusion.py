@@ -5,6 +5,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from shlex import quote
 from types import FrameType
 
 from normbench import results
@@ -83,7 +84,7 @@ def _conclude(
     if address and address not in offline:
         print(f"W&B: tables, figures and rows: {address}")
     if offline and summary.trained:
-        folders = root / settings.sweep / "*" / "wandb" / "offline-run-*"
+        folders = f"{quote(str(root / settings.sweep))}/*/wandb/offline-run-*"
         print(f"W&B: {count(len(offline), 'offline run')}; upload with `wandb sync {folders}`")
     if failures := summary.wandb_failures:
         others = f" ({len(failures) - 1} more; see wandb_failure in the rows)"

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from normbench import results, run_files
 from normbench.config.cells import Settings
-from normbench.config.plan import share_of_cores
+from normbench.config.plan import share_of_cores, usable_cores
 from normbench.errors import count, one_line
 from normbench.execution import process_group
 from normbench.execution.distributed_env import DistributedEnv
@@ -73,7 +73,7 @@ class LocalScheduler(Scheduler):
         on_gpu = any(entry.cell.trainer.accelerator == "gpu" for entry in self.queue)
         threads = max((entry.cell.trainer.threads for entry in self.queue), default=1)
         devices = max((entry.job.plan.devices for entry in self.queue), default=1)
-        cores = len(os.sched_getaffinity(0)) // threads
+        cores = usable_cores() // threads
         slots = self.settings.jobs or max(1, (len(self.gpus) if on_gpu else cores) // devices)
         slots = min(slots, len(self.queue))
         if slots:
@@ -133,6 +133,10 @@ class LocalScheduler(Scheduler):
             self.show_end(entry.cell, line, written=written)
             return False
         if run_files.is_locked(entry.job.folder):
+            if self.env is not None:  # the other ranks would wait, and then fail without a reason
+                self.screen.add(entry.cell.id, self.title(entry.cell))
+                self.fail(entry, "another process is training it", entry.job.log)
+                return False
             self.queue.append(entry)
             if entry.cell.id not in self.busy:
                 self.busy.add(entry.cell.id)
@@ -326,6 +330,8 @@ def _resumption(entry: QueueEntry) -> str:
     """Return what the same command does with an interrupted run."""
     state = run_files.read_state(entry.job.folder)
     resumption = run_files.describe_resumption(state) or "starts it over"
+    if not entry.job.resume:
+        resumption = f"starts it over; without force=true and resume=false it {resumption}"
     error = f" (stopping failed: {state['error']})" if state.get("error") else ""
     return f"the same command {resumption}{error}"
 

@@ -189,7 +189,7 @@ def require_cuda_graph(cell: Cell, *, changes_every_step: bool) -> None:
 def require_images(cell: Cell, images: int) -> None:
     """Refuse a global batch that is larger than the training split of `images`."""
     if not images:
-        raise BadInput(f"data={cell.data.name} has no training image")
+        raise BadInput(f"data={cell.data.name} has no training image; name one with images")
     if cell.global_batch > images:
         workers = images // cell.batch
         largest = f"workers={workers}"

@@ -99,16 +99,22 @@ class SlurmScheduler(Scheduler):
             self.watched[job.job_id] = entry
             entry.started = time.monotonic()
             with suppress(OSError):  # on a full disk the job says itself what it lacks
-                run_files.write_state(
-                    entry.job.folder, "queued", job=job.job_id, title=entry.cell.title
-                )
+                run_files.update_state(  # it keeps the W&B run that the job continues
+                    entry.job.folder, phase="queued", error="", job=job.job_id,
+                    title=entry.cell.title,
+                )  # fmt: skip
         self.active |= {job.job_id for job in jobs}
         print_line(f"{count(len(entries), 'job')} submitted; logs are in {self.logs}")
 
     def _watch_submitted_jobs(self) -> None:
         """Watch the active jobs that an earlier command submitted for queued cells."""
         states = [(entry, run_files.read_state(entry.job.folder)) for entry in self.queue]
-        earlier = {str(state["job"]): entry for entry, state in states if state.get("job")}
+        # A run that was interrupted in an allocation of its user has that job, which lives on.
+        earlier = {
+            str(state["job"]): entry
+            for entry, state in states
+            if state.get("job") and state.get("phase") in ("queued", "running")
+        }
         self.watched |= earlier
         if earlier:
             self.active |= self.cluster.active(self.watched)
@@ -142,7 +148,9 @@ class SlurmScheduler(Scheduler):
                 reason += f"; the same command {resumption}"
             if state.get("phase") in ("queued", "running"):
                 with suppress(OSError):
-                    run_files.write_state(folder, "failed", reason, title=entry.cell.title)
+                    run_files.update_state(
+                        folder, phase="failed", error=reason, title=entry.cell.title
+                    )
             self.fail(entry, reason, self.logs / job_id)
 
 

@@ -68,7 +68,7 @@ class Sweep:
                 "stack_seeds=true trains several seeds in one process of this machine, and jobs of "
                 "a cluster and processes of torchrun train one run each; stack_seeds=false works"
             )
-        remedy = "use a writable folder, as runs=~/normbench-runs"
+        remedy = "use a writable folder, as runs=$HOME/normbench-runs"
         self.root = require_writable(Path(settings.runs), f"runs={settings.runs}", remedy)
         # The rows of all sweeps. A run whose row is damaged counts as not trained.
         self.rows = {row.id: row for row in results.read(self.root)}
@@ -273,14 +273,24 @@ def init_checkpoint(cell: Cell, rows: Mapping[str, Row], root: Path) -> Path:
     """Return the checkpoint that `cell.init_from` names.
 
     Raises:
-        BadInput: the run has none of that epoch.
+        BadInput: the run has none of that epoch, or has not finished.
     """
     run, _, epoch = str(cell.init_from).partition("@")
-    if run in rows:
-        run = rows[run].shared_with or run
+    row = rows.get(run)
+    if epoch == "last" and (row is None or row.status != "ok"):
+        state = "has not finished" if row is None else f"ended as {row.status}"
+        described = f" ({cell.start.title})" if cell.start else ""
+        raise BadInput(
+            f"init_from={cell.init_from}: the run {run}{described} {state} below runs={root}; "
+            "@last is the end of a run with checkpoint=keep, which must be trained before"
+        )
+    if row is not None:
+        run = row.shared_with or run
     name = results.CHECKPOINT if epoch == "last" else results.EPOCH_CHECKPOINT.format(epoch)
     for path in root.glob(f"*/{run}/{name}"):
-        return path
+        # Every run writes checkpoints while it trains: the last one is beside its row.
+        if epoch != "last" or (path.parent / "row.json").exists():
+            return path
     existing = ", ".join(sorted(path.name for path in root.glob(f"*/{run}/*.pt")))
     there = f"there is {existing}" if existing else "no run of that id has kept any"
     there += f" (the run is {cell.start.title})" if cell.start else ""

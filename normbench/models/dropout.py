@@ -46,7 +46,7 @@ class RandomDrop(RandomLayer):
         N may be a multiple of the number of images, as where attention divides each into windows.
 
         Raises:
-            ValueError: it is none of the announced images.
+            ValueError: N is no multiple of the number of announced images.
         """
         if self.keys is None:
             return (torch.rand(len(x), *shape, device=x.device) >= self.rate).to(x.dtype)

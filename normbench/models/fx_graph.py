@@ -102,8 +102,8 @@ class CallGraph:
         except Exception as error:  # foreign code can raise anything
             reason = f"{type(error).__name__}: {error}".partition("\n")[0]
             raise Impossible(
-                f"the network cannot be traced for images {image}: {reason} (images of another "
-                "size: `image=` of `swap`, or +model.arguments.img_size of model=timm)"
+                f"the network cannot be traced for images {image}: {reason}; if it takes images of "
+                "another size, give image= to swap or +model.arguments.img_size=N to model=timm"
             ) from error
         finally:
             for module, training in modes.items():

@@ -175,7 +175,7 @@ class Anchors(AnchorGenerator):  # type: ignore[misc]
         """Return the anchors (A, 4) of each image."""
         first = feature_maps[0]
         self.set_cell_anchors(first.dtype, first.device)
-        strides = [[torch.tensor(each, device=first.device)] * 2 for each in self.strides]
+        strides = [[each, each] for each in self.strides]
         anchors = torch.cat(
             self.grid_anchors([[*each.shape[2:]] for each in feature_maps], strides)
         )

@@ -73,14 +73,14 @@ def timm_model(
         )
     options = dict(arguments)
     file = (options.get("pretrained_cfg_overlay") or {}).get("file")
-    if file is not None:
-        create = partial(timm.create_model, name, num_classes=num_classes, in_chans=in_chans)
-        _require_weights(file, partial(create, **options))
     if torch.get_default_device().type == "meta":  # the check looks at shapes, without a download
         options.pop("pretrained", None)
     if stochastic_depth:  # not every model of timm takes it
         options["drop_path_rate"] = stochastic_depth
     try:
+        if file is not None:
+            create = partial(timm.create_model, name, num_classes=num_classes, in_chans=in_chans)
+            _require_weights(file, name, partial(create, **arguments))
         network = timm.create_model(
             name, num_classes=num_classes, in_chans=in_chans, drop_rate=dropout, **options
         )
@@ -102,47 +102,47 @@ def timm_model(
     return swapped
 
 
-def _require_weights(file: str, create: "partial[nn.Module]") -> None:
+def _require_weights(file: str, name: str, create: "partial[nn.Module]") -> None:
     """Refuse a file of weights that timm would not read, or not for every layer of the network.
 
     timm itself loads what fits if the number of classes is another one.
 
     Args:
         file: with the weights.
-        create: creates the network with them.
+        name: of the network.
+        create: creates it with them.
 
     Raises:
-        ValueError: it is missing or damaged, of another network, or not asked for.
+        ValueError: the file is missing or damaged, of another network, or not asked for.
     """
     if not create.keywords.get("pretrained"):
-        raise ValueError(f"{_FILE}={file}: it is read with +model.arguments.pretrained=true alone")
+        raise ValueError(f"{_FILE}={file}: only +model.arguments.pretrained=true reads it")
     if not Path(file).is_file():
         raise ValueError(f"{_FILE}={file}: there is no such file")
     with torch.device("cpu"), torch.random.fork_rng(devices=[]):
-        seed = torch.initial_seed()
-        torch.manual_seed(seed)
+        create(pretrained=False)  # other arguments may be at fault
         try:
-            loaded: Any = create()
+            loaded = []
+            for seed in range(2):
+                torch.default_generator.manual_seed(seed)
+                loaded.append(create())
         except RuntimeError as error:
             # The first line names the class of the network alone.
             mismatch = str(error).partition("\n")[2].strip().partition("\n")[0]
             raise ValueError(f"{_FILE}={file}: {mismatch or one_line(error)}") from error
         except Exception as error:  # readers of weights raise many kinds
             raise ValueError(f"{_FILE}={file} cannot be read ({one_line(error)})") from error
-        torch.manual_seed(seed)
-        fresh = dict(create(pretrained=False).named_parameters())
-    classifiers = loaded.pretrained_cfg.get("classifier") or ()
+    network: Any = loaded[0]
+    classifiers = network.pretrained_cfg.get("classifier") or ()
     classifiers = (classifiers,) if isinstance(classifiers, str) else tuple(classifiers)
-    weights = {
-        name: weight
-        for name, weight in loaded.named_parameters()
-        if weight.dim() > 1 and not name.startswith(classifiers)
-    }
-    new = [name for name, weight in weights.items() if torch.equal(weight, fresh[name])]
-    if new:
+    first, second = (dict(each.named_parameters()) for each in loaded)
+    weights = [key for key in first if not key.startswith(classifiers)]
+    # What the file has not is drawn at random.
+    drawn = [key for key in weights if not torch.equal(first[key], second[key])]
+    if drawn:
         raise ValueError(
-            f"{_FILE}={file}: it is of another network; of {len(weights)} weights it has not "
-            f"{len(new)}, as {new[0]}"
+            f"{_FILE}={file}: it is of another network, without {len(drawn)} of the parameters, "
+            f"such as {drawn[0]}; use a file of {name}"
         )
 
 

@@ -95,8 +95,8 @@ def require_classifier(cell: Cell, kind: str, *, gradients: bool = False) -> Non
         raise ValueError(f"task={cell.task.name}: the probe {kind} needs task=classify")
     if gradients and cell.precision == "16-mixed":
         raise ValueError(
-            f"precision={cell.precision}: small gradients are 0 in it without a loss scale, which "
-            f"the probe {kind} has not; it takes runs in 32-true, bf16-mixed or 64-true"
+            f"precision={cell.precision}: without a loss scale small gradients are 0, and {kind} "
+            "has none; it takes runs in 32-true, bf16-mixed or 64-true"
         )
 
 

@@ -49,8 +49,8 @@ def _kind_request(kind: str, words: Sequence[str], others: Sequence[str]) -> Pro
     for word in others:
         key = _key(word)
         if "=" in word and key.isidentifier() and key not in {*PLAIN_KEYS, *groups(), "sweeps"}:
-            of_kind = KINDS[kind].__dataclass_fields__
-            raise BadInput(f"{key} is unknown to {kind}; {choose_from(key, of_kind)}")
+            known = [*KINDS[kind].__dataclass_fields__, *PLAIN_KEYS, *groups()]
+            raise BadInput(f"{key} is unknown to {kind}; {choose_from(key, known)}")
     first, *more = _split(others)
     networks = [("", first), *(("", _override(first, other)) for other in more)]
     return ProbeRequest(kind, networks, options, typed, options.name or kind)

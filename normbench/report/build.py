@@ -16,6 +16,7 @@ from typing import Any
 from normbench import results
 from normbench.config import cli
 from normbench.config.files import CLAIMS, TABLES, load, names
+from normbench.config.plan import usable_cores
 from normbench.errors import (
     BadInput,
     DamagedFile,
@@ -347,7 +348,7 @@ def _draw_figure(table: Table, kind: str, paths: Mapping[FileFormat, Path], runs
 
 def _draw_all(drawings: Sequence[Drawing]) -> list[Drawn]:
     # Starting a process takes as long as two figures.
-    processes = min(len(os.sched_getaffinity(0)), len(drawings) // 4)
+    processes = min(usable_cores(), len(drawings) // 4)
     if processes < 2:
         return list(map(call, drawings))
     try:

@@ -45,10 +45,9 @@ METHOD_TABLE: Sequence[tuple[str, str, str, str]] = (
     (
         "about the best of several entries",
         "difference of the best mean",
-        "lower end: that of the best entry; upper end: the highest of all entries, because the "
-        "best is not above a bound only if none is",
-        "lower end: Bonferroni's for the number of entries; upper end: none (intersection-union "
-        "test)",
+        "the end at which the best is less good is its own; the other end is the farthest of all "
+        "entries, because the best is not better than a bound only if none is",
+        "less good: Bonferroni's for the number of entries; better: none (intersection-union test)",
     ),
     (
         "about a row or column that is itself a difference",

@@ -1,7 +1,8 @@
 """The figure of effects: rows of a table that are differences, over its columns.
 
 Each row has a panel. A point is the difference of our means with Welch's interval over seeds, a
-hollow one the paper's number, if the table has one in that column.
+hollow one the paper's number, if the table has one in that column. The interval of the best of
+several entries is its own, Bonferroni-corrected at both ends; a verdict takes that of all of them.
 """
 
 from collections.abc import Sequence

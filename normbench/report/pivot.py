@@ -1,5 +1,6 @@
 """Pivot rows into tables, one for each setting in which they were obtained."""
 
+import math
 import re
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -390,13 +391,16 @@ def _difference(entries: Mapping[Position, Entry], row: Header, column: Header) 
 
     entry = entries[row.label, column.label]
     tried, second = [at(label) for label in minus.first], at(minus.second, minus.at)
-    candidates = [each for each in tried if each.values]
-    if not candidates or not second.values:
+    if not any(each.values for each in tried) or not second.values:
         return replace(entry, sources=(*tried, second))
     sign = -1 if entry.metric.better == "lower" else 1
-    candidates.sort(key=lambda each: sign * fmean(each.values.values()), reverse=True)
-    best, *rivals = [_subtract(entry, first, second) for first in candidates]
-    return replace(best, rivals=tuple(each for each in rivals if each.values))
+
+    def goodness(each: Entry) -> float:
+        return sign * fmean(each.values.values()) if each.values else -math.inf
+
+    first, *others = sorted(tried, key=goodness, reverse=True)
+    rivals = tuple(_subtract(entry, each, second) for each in others)
+    return replace(_subtract(entry, first, second), rivals=rivals)
 
 
 def _subtract(entry: Entry, first: Entry, second: Entry) -> Entry:

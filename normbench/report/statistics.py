@@ -33,7 +33,7 @@ class Effect:
 
 def signed(number: float, decimals: int) -> str:
     """Return a number with its sign, and the minus character of typography."""
-    return f"{number:+.{decimals}f}".replace("-", MINUS)
+    return f"{number:+.{decimals}f}".replace("-", MINUS).replace("inf", "∞")
 
 
 def summary(values: Sequence[float], statistic: str = "mean") -> tuple[float, float | None]:

@@ -5,7 +5,8 @@ whole interval lies on one side of the claim's bound, undecided if it contains t
 no interval, untested where rows are missing. The paper's own numbers are compared by sign only.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
@@ -150,7 +151,8 @@ def _judge_one(
     at the full level. It is refuted by any of them, which needs Bonferroni's correction. Holm's
     would refute the same claims, as its first step is Bonferroni's.
     """
-    level = confidence(entries.values())
+    rivals = (each for entry in entries.values() for each in entry.rivals if each.values)
+    level = confidence([*entries.values(), *rivals])
     verdict = _compare(claim, entries, weights, level, root)
     if verdict.outcome == "refuted":
         verdict = _compare(claim, entries, weights, bonferroni(comparisons, level), root)
@@ -190,21 +192,24 @@ def _contrast(
 ) -> Effect:
     """Return a weighted sum of entries with its interval, also where some are the best of several.
 
-    The best was chosen by these same numbers. So the end of the interval at which it would be less
-    good is Bonferroni-corrected for the number of entries. The other end is the farthest of the
-    intervals of all of them, each at the full level: the best does not exceed a bound if none of
-    them does (an intersection-union test, Berger 1982).
+    The best was chosen by these same numbers. So the end of the interval at which it is less good
+    is Bonferroni-corrected for the number of entries. The end at which it is better is the farthest
+    of the intervals of all of them, each at the full level: the best does not exceed a bound if
+    none of them does (an intersection-union test, Berger 1982).
     """
     chosen = _welch(weights, [*entries.values()], level)
-    lows = [each.low for each in _alternatives(entries, weights, level, -1)]
-    highs = [each.high for each in _alternatives(entries, weights, level, 1)]
-    return replace(chosen, low=_extreme(min, lows), high=_extreme(max, highs))
+    if chosen.low is None or not any(entry.rivals for entry in entries.values()):
+        return chosen
+    low = min(_ends(entries, weights, level, -1))
+    return replace(chosen, low=low, high=max(_ends(entries, weights, level, 1)))
 
 
-def _alternatives(
+def _ends(
     entries: Mapping[Position, Entry], weights: Mapping[Position, float], level: float, side: int
-) -> list[Effect]:
-    """Return the effects of which the farthest bounds the best of several entries at one side.
+) -> Iterator[float]:
+    """Yield the ends of which the farthest bounds the best of several entries at one side.
+
+    An entry that lacks runs may be the best without bound.
 
     Args:
         entries: what is compared.
@@ -219,20 +224,18 @@ def _alternatives(
             choices.append([entry, *entry.rivals])
         else:
             choices.append([entry])
-            corrected *= 1 + len(entry.rivals)
-    level = bonferroni(corrected, level)
-    return [_welch(weights, choice, level) for choice in product(*choices)]
+            corrected *= 1 + sum(bool(rival.values) for rival in entry.rivals)
+    for choice in product(*choices):
+        end = None
+        if all(entry.values and not entry.failed for entry in choice):
+            effect = _welch(weights, choice, bonferroni(corrected, level))
+            end = effect.high if side > 0 else effect.low
+        yield side * math.inf if end is None else end
 
 
 def _welch(weights: Mapping[Position, float], entries: Sequence[Entry], level: float) -> Effect:
     values = [[*entry.values.values()] for entry in entries]
     return statistics.welch_contrast([*zip(weights.values(), values, strict=True)], level)
-
-
-def _extreme(choose: Callable[..., float], ends: Sequence[float | None]) -> float | None:
-    """Return the smallest or largest end; None if a sample of one seed has none."""
-    known = [end for end in ends if end is not None]
-    return choose(known) if len(known) == len(ends) else None
 
 
 def judge_published(claim: Claim, spec: TableSpec) -> PublishedEffect | None:

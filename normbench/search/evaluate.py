@@ -31,7 +31,7 @@ def evaluate(target: str, words: Sequence[str]) -> int:
     cells, settings = compose_trainings(others, norm)
     if len({cell.norm.name for cell in cells}) > 1:
         raise BadInput(f"{target}: evaluate scores one layer at a time")
-    remedy = "use a writable folder, as runs=~/normbench-runs"
+    remedy = "use a writable folder, as runs=$HOME/normbench-runs"
     require_writable(Path(settings.runs), f"runs={settings.runs}", remedy)
     check_trainings(cells, settings, show=False)  # only JSON is printed
     log = Path(settings.runs) / "evaluate.log"

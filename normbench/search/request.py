@@ -13,7 +13,7 @@ from normbench.config.compose import compose
 from normbench.errors import BadInput, DamagedFile
 from normbench.execution.provenance import commit, processor, versions
 from normbench.records.json_fields import JsonFields
-from normbench.run_files import SEARCH, open_locked, read_json, require_file_name, write_json
+from normbench.run_files import open_locked, read_json, require_file_name, write_json
 from normbench.search.options import SearchOptions
 
 _OPTIONS = [each.name for each in fields(SearchOptions)]
@@ -83,8 +83,7 @@ def compose_trainings(
             )
         if word == "--cfg" or word.startswith("--cfg="):
             raise BadInput(
-                f"{word} prints no search; `python -m normbench -m sweeps={SWEEP} --cfg job` "
-                "prints its trainings"
+                f"{word} prints no search; the file sweeps/{SWEEP}.yaml has its trainings"
             )
     named = any(word.startswith("sweeps=") for word in words)
     cells, settings = compose(["-m", *([] if named else [f"sweeps={SWEEP}"]), *words, *norm])
@@ -145,7 +144,7 @@ def read_search_file(folder: Path) -> SearchFile:
         FileNotFoundError: there is no search.
         BadInput: its file is damaged.
     """
-    path = folder / SEARCH
+    path = folder / "search.json"
     try:
         raw = read_json(path)
         if not (problem := _FIELDS.problem(raw)):
@@ -175,7 +174,7 @@ def _write(request: SearchRequest) -> None:
         options, _identities(request.cells), [cell.title for cell in request.cells],
         list(request.words), {"commit": commit(), "cpu": processor(), **versions()},
     )  # fmt: skip
-    write_json(request.folder / SEARCH, asdict(content))
+    write_json(request.folder / "search.json", asdict(content))
 
 
 def _identities(cells: Sequence[Cell]) -> list[str]:

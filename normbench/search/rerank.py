@@ -13,7 +13,6 @@ from statistics import fmean
 from normbench import results
 from normbench.config import cli
 from normbench.config.cells import Cell
-from normbench.errors import count
 from normbench.execution.conclusion import stop_by_signals, train
 from normbench.execution.progress import print_line
 from normbench.execution.sweep import Interrupted
@@ -85,23 +84,25 @@ def print_comparison(cells: Sequence[Cell], rows: Sequence[Row]) -> None:
         of_layer = held_out.setdefault(_layer(cell), [])
         row = by_id.get(cell.id)
         # A network that diverged may still have an accuracy, that of chance.
-        if row is None or row.status != "ok" or row.test_top1 is None or row.val_top1 is None:
+        if row is None or row.status != "ok" or row.test_top1 is None:
             without[_layer(cell)] += 1
-        else:
-            values.append(row.test_top1)
+            continue
+        values.append(row.test_top1)
+        if row.val_top1 is not None:
             of_layer.append(row.val_top1)
     baselines = {_layer(cell) for cell in cells if cell.norm.name != "graph"}
     ranked = sorted(
-        (layer for layer in held_out if not without[layer]),
+        (layer for layer, accuracies in held_out.items() if accuracies and not without[layer]),
         key=lambda layer: -fmean(held_out[layer]),
     )
-    print_line("")
-    print_line("held-out accuracy in percent, mean of all trainings; layers are ranked by it")
+    if ranked:
+        print_line("")
+        print_line("held-out accuracy in percent, mean of all trainings; layers are ranked by it")
     for place, layer in enumerate(ranked, 1):
         print_line(f"{place:>3}  {layer:<40} {fmean(held_out[layer]):.1f}")
+    total = Counter(map(_layer, cells))
     for layer, failed in without.items():
-        total = failed + len(held_out[layer])
-        print_line(f"  -  {layer:<40} {failed} of {count(total, 'training')} without a result")
+        print_line(f"  -  {layer:<40} {failed} of {total[layer]} trainings without a result")
     print_line("")
     print_line("test accuracy in percent, mean ± standard deviation (number of seeds);")
     print_line("differences to baselines with 95 % intervals for other seeds (Welch), each alone")

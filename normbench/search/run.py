@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from normbench.config.cells import Cell, Settings
-from normbench.config.plan import share_of_cores
+from normbench.config.plan import share_of_cores, usable_cores
 from normbench.errors import BadInput, DamagedFile, count
 from normbench.execution import process_group, worker_process
 from normbench.execution.conclusion import stop_by_signals
@@ -39,7 +39,9 @@ def run(name: str, words: Sequence[str]) -> int:
     """
     request, settings = parse_request(name, words)
     require_writable(
-        request.folder, f"runs={settings.runs}", "use a writable folder, as runs=~/normbench-runs"
+        request.folder,
+        f"runs={settings.runs}",
+        "use a writable folder, as runs=$HOME/normbench-runs",
     )
     try:
         with stop_by_signals():
@@ -94,7 +96,7 @@ def search_here(
         show: print the candidates.
     """
     threads = max(cell.trainer.threads for cell in request.cells)
-    cores = max(1, len(os.sched_getaffinity(0)) // threads)
+    cores = max(1, usable_cores() // threads)
     jobs = jobs or min(gpus or cores, request.options.in_flight)
     if show:
         place = count(gpus, "GPU") if gpus else f"threads={threads}"

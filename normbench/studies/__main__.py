@@ -18,8 +18,9 @@ prefer=last says which one counts. `python -m normbench.report study=DIR` makes 
 implementation, versions of packages. On another kind, the two test accuracies of a run must not lie
 further apart than two seeds of its configuration do (Student's t from the other seeds of the study,
 joint confidence 95 %). The exit code is 1 if a comparison or a training fails. Repetitions by the
-present commit are kept in runs=DIR, so a verification that was stopped continues. All other words
-go to `python -m normbench`, as jobs=2 or trainer=cpu; they must not change numbers.
+present code (the same commit without changed files, the same versions of packages) are kept in
+runs=DIR, so a verification that was stopped continues with its next run. All other words go to
+`python -m normbench`, as jobs=2 or trainer=cpu; they must not change numbers.
 """
 
 from collections.abc import Sequence

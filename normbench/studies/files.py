@@ -32,11 +32,12 @@ def add(sweeps: Sequence[str], runs: Path, study: Path, prefer: Prefer) -> str:
         BadInput: a sweep has no rows, or a run has two results and `prefer` is None.
     """
     sources: list[Source] = []
-    if ALL in sweeps:  # one by one, as `results.read` returns the latest of two results of a run
+    named = set(sweeps)
+    if ALL in named:  # one by one, as `results.read` returns the latest of two results of a run
         sweeps = sorted({Path(path).parts[-3] for path in results.row_files(runs)}) or sweeps
     for sweep in sweeps:
         rows = results.read(runs, sweep=sweep)
-        if not rows:
+        if not rows and sweep in named:
             known = sorted({row.sweep for row in results.read(runs)})
             raise BadInput(f"{sweep} has no rows below {runs}; {choose_from(sweep, known)}")
         sources += [(runs, row) for row in rows]

@@ -66,7 +66,7 @@ def verify(study: Path, share: float, draw: int, runs: Path, words: Sequence[str
     total = sum(map(_can_be_repeated, rows))
     print(f"{study}: training {len(chosen)} of {count(total, 'computed run')} again")
     set_older_aside(chosen, runs)
-    cells, settings, failures = _compose(chosen, [f"runs={runs}", *words])
+    cells, settings, failures = _compose(chosen, [f"runs={runs}", "resume=false", *words])
     if settings is None:
         raise BadInput(failures[0])
     try:

@@ -58,6 +58,7 @@ class EvaluationModule(LightningModule):
         self.test_hits = Hits(images) if self.task.by_image else None
         self.picture: Tensor | None = None  # of predictions of the first test images
         self.shown: list[tuple[Any, ...]] = []  # images, targets and predictions of that picture
+        self.missing = SHOWN  # images of it
         self.example_weight: float | None = None  # None: the layers' usual one
         self.alpha_curve: AlphaCurve | None = None
 
@@ -93,7 +94,7 @@ class EvaluationModule(LightningModule):
 
     def on_test_epoch_start(self) -> None:
         self.testing.reset()
-        self.shown = []
+        self.shown, self.missing = [], SHOWN
         if self.test_hits is not None:
             self.test_hits.reset()
         if self.example_weight is not None:
@@ -109,15 +110,13 @@ class EvaluationModule(LightningModule):
             self.testing.update(output, batch.target)
             if self.test_hits is not None:
                 self.test_hits.update(output, batch)
-            missing = SHOWN - sum(len(images) for images, *_ in self.shown)
-            if missing > 0:
+            if self.missing > 0:
                 of_batch = (batch.images, batch.target, output)
-                self.shown.append(tuple(each[:missing] for each in of_batch))
-
-    def on_test_epoch_end(self) -> None:
-        if self.shown:
-            self.picture = self.task.draw(*map(_join, zip(*self.shown, strict=True)))
-            self.shown = []
+                self.shown.append(tuple(each[: self.missing] for each in of_batch))
+                self.missing -= len(batch.labels)
+                self.picture = self.task.draw(*map(_join, zip(*self.shown, strict=True)))
+                if self.missing <= 0:
+                    self.shown = []  # parts keep whole batches
 
     def _predict(self, batch: EvaluationBatch) -> Any:
         with force_eager():  # a few passes of other sizes are not worth compiling

@@ -55,10 +55,10 @@ def require(name: str, momentum: float, nesterov: bool, betas: Sequence[float] |
         )
     further = len(_default_betas(name)) - 1 if info.has_betas else 0
     if betas is not None and len(betas) != further:
-        raise ValueError(
-            f"betas={list(betas)}: the first one of {name} is recipe.momentum, and it has "
-            f"{further} more; null leaves its own"
-        )
+        has = f"the first one of {name} is recipe.momentum, and it has {further} more"
+        if not further:
+            has = f"{name} has none besides recipe.momentum"
+        raise ValueError(f"betas={list(betas)}: {has}; null leaves its own")
     if not momentum < 1:
         raise ValueError(f"momentum={momentum}: it must be below 1")
 

@@ -155,7 +155,7 @@ COMPLETION = "--shell-completion takes one word, as in --shell-completion instal
         (["--cfg", "foo"], "argument --cfg/-c: invalid choice: 'foo'"),
         (["--info", "norm=gn"], "argument --info/-i: invalid choice: 'norm=gn'"),
         (["--cfg", "job", "--package", "nowhere"], "--package names a part of the configuration"),
-        (["-m", "--cfg", "job"], "Only one of --run, --multirun, --cfg"),
+        (["-m", "--cfg", "job"], "--cfg=job prints one cell: leave -m out"),
         (["--resolve"], "The --resolve flag can only be used"),
         (["--foo"], "unrecognized arguments: --foo"),
         (["--co", "x"], "ambiguous option: --co could match"),

@@ -252,7 +252,9 @@ def test_objects_that_have_no_mask_or_class_are_named(
 def test_area_and_crowd_may_be_missing(tmp_path: Path) -> None:
     options = coco(tmp_path)
     before = dataset("coco", **options).load()[0]
-    change_list(tmp_path, "annotations", iscrowd=None, area=None, bbox=[8, 4, 6, 5])
+    change_list(tmp_path, "annotations", iscrowd=None, bbox=None)
+    dataset("coco", **options).load()
+    change_list(tmp_path, "annotations", area=None, bbox=[8, 4, 6, 5])
     after = dataset("coco", **options).load()[0]
     places = torch.arange(len(TRAINED))
     data: Any = dataset("coco", **options)
@@ -273,7 +275,7 @@ def test_lists_without_objects_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "annotations/instances_val2017.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), "annotations": []}))
     data: Any = dataset("coco", **options)
-    with pytest.raises(BadInput, match="has no object that is none of a crowd"):
+    with pytest.raises(BadInput, match="has no single object, only crowds"):
         data.load()
 
 
@@ -282,7 +284,7 @@ def test_photographs_of_more_than_8_bits_are_refused(kind: Any, tmp_path: Path) 
     """Pillow cuts their values off at 255."""
     path = tmp_path / "deep.tiff"
     Image.fromarray(np.linspace(0, 60000, 48).reshape(6, 8).astype(kind)).save(path)
-    with pytest.raises(BadInput, match=r"more than 8 bits for a color; convert it to 8"):
+    with pytest.raises(BadInput, match=r"more than 8 bits for a color .*; convert it to 8"):
         decode(str(path))
 
 

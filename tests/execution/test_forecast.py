@@ -66,7 +66,8 @@ def entry(typed: Sequence[int | None], sweep: str = "default") -> Entry:
         ([5, 5, 5], "default", (5, 5)), ([1, 4, 4], "default", (4, 4)),
         ([3, 3, 3], "default", None), ([3, 3, 3, 8], "default", None),
         ([None, 5], "default", None), ([1, 1], "evonorm_9_small", (3, 3)),
-        ([3] * 3, "evonorm_9_small", None), ([3] * 3, "four_things_decay", (10, 10)),
+        ([3] * 3, "evonorm_9_small", None), ([3] * 3, "four_things_decay", None),
+        ([10] * 3, "four_things_decay", (10, 10)),
         ([3] * 4, "evonorm_9_small", None),
     ],
 )  # fmt: skip

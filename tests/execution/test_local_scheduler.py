@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from normbench import results, run_files
+from normbench.config import plan
 from normbench.config.cells import Settings
 from normbench.execution import local_scheduler, process_group
 from normbench.execution.distributed_env import DistributedEnv
@@ -368,6 +369,32 @@ def test_a_run_of_another_command_is_waited_for_or_reused(
     assert local.is_open(only)
 
 
+def test_ranks_of_a_launcher_do_not_wait_for_another_command(settings: Settings) -> None:
+    """The other ranks would wait in vain for a decision."""
+    only = entry(settings)
+    local = scheduler([only], settings, env=RANK_0)
+    with run_files.lock(only.job.folder):
+        assert not local.is_open(only)
+    assert local.summary.failed == [f"{only.cell.title}: another process is training it"]
+
+
+@pytest.mark.parametrize(
+    ("content", "cores"),
+    [
+        ("200000 100000\n", 2), ("150000 100000\n", 2), ("50000 100000\n", 1), ("max 100000\n", 8),
+        ("1600000 100000\n", 8), (None, 8),
+    ],
+)  # fmt: skip
+def test_cores_are_those_that_a_container_may_use(
+    content: str | None, cores: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(8))
+    monkeypatch.setattr(plan, "CPU_LIMIT", tmp_path / "cpu.max")
+    if content is not None:
+        (tmp_path / "cpu.max").write_text(content)
+    assert plan.usable_cores() == cores
+
+
 def shared(settings: Settings, *others: QueueEntry) -> QueueEntry:
     """Return a job whose computation is that of `others`."""
     first = entry(settings, "batch=4")
@@ -600,6 +627,22 @@ def test_runs_that_are_stopped_were_interrupted(
     state = run_files.read_state(other.job.folder)
     assert (state["phase"], state["error"]) == ("failed", "their fault")
     assert local.summary.failed == [f"{other.cell.title}: their fault (there.txt)"]
+
+
+@pytest.mark.parametrize("resume", [True, False])
+def test_what_is_said_of_a_stopped_run_holds(
+    resume: bool, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A command with force=true starts it over again."""
+    only = entry(replace(settings, force=not resume))
+    local = scheduler([only], settings, started=[only])
+    run_files.write_state(only.job.folder, "running", pid=7, saved=40, steps=100)
+    monkeypatch.setattr(process_group, "stop", lambda _: None)
+    running(local, Group(), only)
+    local.stop()
+    (said,) = local.summary.stopped
+    assert ("the same command resumes from step 40 of 100" in said) == resume
+    assert ("starts it over; without force=true and resume=false" in said) == (not resume)
 
 
 @pytest.mark.parametrize("shown", [False, True], ids=["while_it_waits", "after"])

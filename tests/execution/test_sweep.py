@@ -184,7 +184,7 @@ def test_a_runs_folder_that_cannot_be_written_is_refused(command: Command, tmp_p
     assert end.code == 2
     assert end.err == (
         f"normbench: runs=file/inside cannot be written ({tmp_path}/file is no folder); "
-        "use a writable folder, as runs=~/normbench-runs\n"
+        "use a writable folder, as runs=$HOME/normbench-runs\n"
     )
 
 

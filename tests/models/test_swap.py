@@ -718,7 +718,7 @@ def test_any_model_of_timm_by_its_name() -> None:
         (
             "timm/resnet18",
             {"arguments": {"pretrained_cfg_overlay": {"file": "weights.pt"}}},
-            "file=weights.pt: it is read with .model.arguments.pretrained=true alone",
+            "file=weights.pt: only .model.arguments.pretrained=true reads it",
         ),
         (
             "timm/resnet18",
@@ -930,7 +930,7 @@ def test_weights_of_a_file_are_loaded(norm: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "says"),
     [
-        ("convnext_atto", r"it is of another network; of 20 weights it has not 20, as conv1"),
+        ("convnext_atto", r"it is of another network, without 20 of the parameters, such as conv1"),
         ("resnet10t", r"size mismatch for layer2.0"),
         ("text", r"weights.safetensors cannot be read \("),
     ],

@@ -155,6 +155,28 @@ def test_the_best_of_several_is_as_good_as_another_only_if_all_are(better: str) 
     assert (result.value, result.low, result.high) == (best.value, *ends)
 
 
+@pytest.mark.parametrize("lost", ["untrained", "diverged"])
+def test_an_entry_without_runs_may_be_the_best(lost: str) -> None:
+    """So nothing says that the best is not better, but what is above a bound stays above."""
+    lines: dict[str, Any] = {"BN": {"norm": "bn"}, "GN": {"norm": "gn"}, "LN": {"norm": "ln"}}
+    lines["gain"] = {"minus": [["GN", "LN"], "BN"]}
+    known = spec("made", TABLE | {"rows": lines, "published": {}})
+    rows = [*runs("bn", 4, [70.0, 70.1, 70.2]), *runs("gn", 4, [70.2, 70.3, 70.4])]
+    if lost == "diverged":
+        first, *others = runs("ln", 4, [69.0, 69.1, 69.2])
+        rows += [replace(first, status="diverged"), *others]
+    (table,) = tables([known], rows, None)
+    outcomes = {
+        kind: judge(claim(known, bound=bound, **{kind: [["gain", 4]]}), table)
+        for kind, bound in (("alike", 1.0), ("higher", 0.1))
+    }
+    effect = outcomes["alike"].effect
+    assert effect is not None
+    assert effect.text(1).endswith("+∞]")
+    assert outcomes["alike"].outcome == "undecided"
+    assert outcomes["higher"].outcome == "confirmed"
+
+
 # The paper's own numbers
 
 

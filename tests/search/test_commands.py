@@ -209,7 +209,7 @@ def test_another_normalizer_is_scored_as_json(command: Command) -> None:
         (("run", "new", "search_seed=1,2"), "use one whole number, 0 or larger"),
         (("run", "new", "max_gradient=nan"), "max_gradient=nan: use 0 or more"),
         (("run", "new", "jobs=64"), "jobs=64 exceeds in_flight=8; use jobs=8, or begin a new"),
-        (("run", "new", "--cfg", "job"), "python -m normbench -m sweeps=search --cfg job"),
+        (("run", "new", "--cfg", "job"), "the file sweeps/search.yaml has its trainings"),
         (("run", "new", "populaton=3"), "populaton=3 is unknown; did you mean population?"),
         (("show",), "show needs the name of a search"),
         (("show", "none"), "runs/none has no search"),

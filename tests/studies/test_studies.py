@@ -1,11 +1,10 @@
 """`normbench.studies`: rows added, merged, restored and verified."""
 
 import json
-import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from threading import Thread
 
 import pytest
 
@@ -16,6 +15,7 @@ from normbench.records.studies import STUDY, read_study_lines, write_study_lines
 from normbench.run_files import open_locked
 from normbench.studies import verify
 from normbench.studies.__main__ import main
+from normbench.studies.files import add
 from normbench.studies.verify import choose
 from support.commands import Command, Finished, in_process
 from support.rows import RUNS, run, runs
@@ -91,16 +91,17 @@ def test_all_sweeps_are_added_as_if_each_was_named(studies: Studies) -> None:
     assert studies("add", "*", "study=mine").out.startswith(f"mine/{STUDY}: 1 run, 1 new\n")
 
 
-def test_two_commands_at_once_lose_no_row(studies: Studies, tmp_path: Path) -> None:
+@pytest.mark.usefixtures("studies")
+def test_two_commands_at_once_lose_no_row() -> None:
     """While one holds the lock of a study, the other has not even read it."""
     write(Path("runs"), *RUNS[:3])
-    words = [sys.executable, "-m", "normbench.studies", "add", "default", "study=mine"]
+    other = Thread(target=add, args=(["default"], Path("runs"), Path("mine"), None))
     with open_locked(Path("mine/.lock")):
-        other = subprocess.Popen(words, cwd=tmp_path)
-        with pytest.raises(subprocess.TimeoutExpired):
-            other.wait(5)
+        other.start()
+        other.join(0.5)  # it would take some milliseconds
+        assert other.is_alive()
         results.write_study(Path("mine", STUDY), [(Path(), row) for row in RUNS[3:]])
-    assert other.wait(600) == 0
+    other.join()
     assert len(results.read("mine")) == len(RUNS)
 
 
@@ -241,15 +242,22 @@ def test_repetitions_of_an_older_commit_are_trained_again(
 
 @pytest.mark.parametrize(
     ("present", "of_row", "kept"),
-    [("abc", "abc", True), ("abc", "older", False), ("abc+", "abc+", False), ("", "", False)],
+    [
+        ("abc", "abc", True),
+        ("abc", "older", False),
+        ("abc+", "abc+", False),
+        ("", "", True),
+        ("", "upgraded", False),
+    ],
 )
 def test_only_repetitions_by_the_present_code_are_kept(
     studies: Studies, monkeypatch: pytest.MonkeyPatch, present: str, of_row: str, kept: bool
 ) -> None:
     """A changed checkout has no commit; an installed package has its version alone."""
     monkeypatch.setattr(verify, "commit", lambda: present)
-    packages = versions() if of_row else versions() | {"normbench": "0.0"}
-    row = replace(RUNS[0], finished="then", commit=of_row, versions=packages)
+    packages = versions() | ({"normbench": "0.0"} if of_row == "upgraded" else {})
+    commit = "" if of_row == "upgraded" else of_row
+    row = replace(RUNS[0], finished="then", commit=commit, versions=packages)
     write(Path("again"), row)
     verify.set_older_aside([RUNS[0]], Path("again"))
     assert (len(results.read("again")) == 1) == kept

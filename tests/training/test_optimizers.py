@@ -82,8 +82,14 @@ def test_momentum_is_the_first_beta() -> None:
         ({"optimizer": "adafactor"}, "optimizer=adafactor: "),
         ({"optimizer": "adagrad"}, "optimizer=adagrad: it has no momentum"),
         ({"momentum": 1.5}, "momentum=1.5: it must be below 1"),
-        ({"betas": [0.9, 0.99]}, r"betas=\[0.9, 0.99\]: adamw has 1 besides recipe.momentum"),
-        ({"optimizer": "sgdw", "betas": [0.9]}, "sgdw has 0 besides"),
+        (
+            {"betas": [0.9, 0.99]},
+            r"betas=\[0.9, 0.99\]: the first one of adamw is recipe.momentum",
+        ),
+        (
+            {"optimizer": "sgdw", "betas": [0.9]},
+            "sgdw has none besides recipe.momentum",
+        ),
         ({"gain_target": 1.0, "decayed": ["gain"]}, "gain_target=1.0: timm's optimizers may"),
         ({"norm_clip": 0.0}, "recipe.norm_clip=0.0: it must be greater than 0"),
     ],
