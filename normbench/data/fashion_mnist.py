@@ -92,7 +92,8 @@ class FashionMNIST(SmallImages):
 
     def file_options(self, split: str) -> list[str]:
         chosen = [] if self.labels is None else ["".join(map(str, self.labels))]
-        return [*super().file_options(split), *chosen]
+        size = [] if self.size is None else [f"size{self.size}"]
+        return [*super().file_options(split), *chosen, *size]
 
     def _choose(self, split: TensorSplit) -> TensorSplit:
         """Return the images of the classes `labels`, with their new numbers."""

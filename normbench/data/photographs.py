@@ -227,7 +227,7 @@ def class_folders(files: OfficialFiles, folder: str) -> list[str]:
     """Return the sorted names of the folders in `folder`, each of which is a class.
 
     Raises:
-        BadInput: there is no such folder, or none in it.
+        BadInput: there is no such folder, or fewer than two are in it.
     """
     try:
         with os.scandir(files.root / folder) as entries:
@@ -237,6 +237,8 @@ def class_folders(files: OfficialFiles, folder: str) -> list[str]:
     names = [name for name in names if not name.startswith(".")]  # as .ipynb_checkpoints
     if not names:
         raise files.unusable(folder, "has no folders, one a class")
+    if len(names) < 2:
+        raise files.unusable(folder, f"has one class, {names[0]}, and there is nothing to learn")
     return names
 
 
@@ -249,6 +251,12 @@ def list_images(files: OfficialFiles, folder: str, classes: Sequence[str]) -> Fi
     labels = {name: label for label, name in enumerate(classes)}
     root = files.root / folder
     images = make_dataset(root, labels, is_valid_file=is_visible_image, allow_empty=True)
+    below = len(root.parts)  # a class may have hidden folders, as .ipynb_checkpoints
+    images = [
+        (path, label)
+        for path, label in images
+        if not any(part.startswith(".") for part in Path(path).parts[below:])
+    ]
     if empty := set(labels.values()) - {label for _, label in images}:
         name = f"{folder}/{classes[min(empty)]}".lstrip("/")
         raise files.unusable(name, "is missing or has no images")

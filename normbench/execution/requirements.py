@@ -206,6 +206,11 @@ def require_images(cell: Cell, images: int) -> None:
 
 def require_learning_rate(cell: Cell, recipe: Recipe) -> None:
     """Refuse a global batch for which the recipe has no learning rate."""
+    if recipe.rates and "lr" in cell.recipe.changed:
+        raise BadInput(
+            f"recipe.lr={recipe.lr:g}: recipe={cell.recipe.name} has a learning rate for each "
+            "global batch in recipe.rates; add recipe.rates={} to use recipe.lr"
+        )
     try:
         recipe.peak_lr(cell.global_batch)
     except ValueError as error:  # a paper's table of learning rates lacks this global batch

@@ -135,6 +135,20 @@ def restore_optimizer_state(optimizer: Optimizer, network: nn.Module, by_name: S
                 group["step"] = step
 
 
+def require_same_optimizer(state: State, optimizer: Optimizer) -> None:
+    """Refuse the state of another optimizer, as momentum for one that also scales gradients.
+
+    Raises:
+        BadInput: it is of another class.
+    """
+    saved, own = state.get("optimizer_class"), type(optimizer).__name__  # older states have none
+    if state["optimizer"] and saved not in (None, own):
+        raise BadInput(
+            f"init_from: the run was trained by {saved}, whose state {own} cannot use; take the "
+            "same optimizer, or init_only=[features] and train from step 0"
+        )
+
+
 def require_continuable(state: State, steps: int, steps_per_epoch: int) -> None:
     """Refuse a state from which a training of `steps` cannot continue.
 

@@ -55,6 +55,12 @@ class LearningRateSchedule:
             if self.schedule != schedule and value is not None:
                 raise ValueError(f"{option}={value}: schedule={self.schedule} has none; null works")
 
+        if self.schedule == "multistep" and not self.milestones:
+            raise ValueError(
+                "schedule=multistep: it needs milestones, as recipe.milestones=[0.5,0.75]; "
+                "schedule=constant has none"
+            )
+
     def peak_lr(self, global_batch: int) -> float:
         """Return the peak learning rate: from `rates`, or lr * global_batch / lr_batch.
 
@@ -96,7 +102,7 @@ class LearningRateSchedule:
         if self.schedule == "constant":
             return 1.0
         if self.schedule == "multistep":
-            passed = sum(step >= milestone * steps for milestone in self.milestones)
+            passed = sum(step >= round(milestone * steps) for milestone in self.milestones)
             return float(self.drop**passed)
         if self.period is not None:
             return float(self.drop ** (step // (self.period * steps)))

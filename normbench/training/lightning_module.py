@@ -30,6 +30,7 @@ from normbench.training.checkpoint import (
     load_part,
     load_weights,
     require_continuable,
+    require_same_optimizer,
     restore_optimizer_state,
 )
 from normbench.training.cuda_graph import ComputeGradients, GraphedStep
@@ -91,6 +92,7 @@ class TrainingModule(EvaluationModule):
     def configure_optimizers(self) -> tuple[list[object], list[object]]:  # type: ignore[override]
         optimizer = self.recipe.build_optimizer(self.model, self.cell.global_batch)
         if self._state is not None:
+            require_same_optimizer(self._state, optimizer)
             restore_optimizer_state(optimizer, self.model, self._state["optimizer"])
         return [optimizer], [self.build_scheduler(optimizer)]
 
@@ -332,6 +334,7 @@ class TrainingModule(EvaluationModule):
             "model": self.model.state_dict(),
             "average": None if self.ema is None else self.ema.state_dict(),
             "optimizer": collect_optimizer_state(optimizer, self.model),
+            "optimizer_class": type(optimizer).__name__,
             "precision": self.trainer.precision_plugin.state_dict(),
             "random": torch.get_rng_state(),  # for layers of other libraries
             "random_cuda": torch.cuda.get_rng_state_all() if on_gpu else [],

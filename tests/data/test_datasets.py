@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from PIL import Image
 from timm.data.random_erasing import RandomErasing
 
 from normbench.catalog import dataset, datasets
@@ -15,7 +16,8 @@ from normbench.data.dataset import Dataset, SmallImages, Split, TensorSplit, hol
 from normbench.data.digits import Digits
 from normbench.data.fashion_mnist import FashionMNIST
 from normbench.data.labelled_photographs import LabelledSplit
-from normbench.data.photographs import FileSplit
+from normbench.data.official_files import OfficialFiles
+from normbench.data.photographs import FileSplit, list_images
 from normbench.data.reading import read_images
 from normbench.data.scattered_digits import SceneSplit
 from normbench.errors import BadInput
@@ -281,3 +283,34 @@ def test_erased_boxes_have_the_distribution_of_timm() -> None:
     for side, reference in zip(sides[:2], sides[2:], strict=True):
         assert abs(side.mean() - reference.mean()) < 0.15
         assert abs(side.std() - reference.std()) < 0.15
+
+
+def make_folder(root: Path, *names: str) -> None:
+    for name in names:
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (8, 8)).save(root / name)
+
+
+def test_images_in_hidden_folders_are_left_out(tmp_path: Path) -> None:
+    """Notebooks keep copies in .ipynb_checkpoints."""
+    make_folder(
+        tmp_path, "train/a/x.png", "train/a/.ipynb_checkpoints/x-checkpoint.png",
+        "train/a/more/.cache/y.png", "train/a/more/y.png", "train/b/x.png",
+    )  # fmt: skip
+    split = list_images(OfficialFiles("image_folder", tmp_path, {}, ""), "train", ["a", "b"])
+    names = [Path(path).relative_to(tmp_path / "train").as_posix() for path in split.paths]
+    assert names == ["a/more/y.png", "a/x.png", "b/x.png"]
+
+
+def test_one_class_is_refused(tmp_path: Path) -> None:
+    make_folder(tmp_path, "train/cat/x.png", "test/cat/y.png")
+    with pytest.raises(BadInput, match=r"t has one class, cat, and there is nothing to learn"):
+        dataset("image_folder", root=str(tmp_path)).splits()
+
+
+def test_files_of_each_size_have_names_of_their_own(tmp_path: Path) -> None:
+    paths = [
+        dataset("fashion_mnist", beton=str(tmp_path), size=size).prepared_file("train")
+        for size in (None, 14, 8)
+    ]
+    assert len(set(paths)) == 3

@@ -405,6 +405,10 @@ def test_hours_of_several_devices_have_no_sum(
             (["norm=in", "model=resnet8"], "in batch=8 seed=0 model=resnet8 cannot work: "),
             (["global_batch=2048"], "data=digits_contrast has 1293 training images"),
             (["recipe=nf_resnet_15", "data=cifar10"], "has learning rates for global batches of "),
+            (
+                ["recipe=nf_resnet_15", "data=cifar10", "recipe.lr=0.3"],
+                "recipe.lr=0.3: recipe=nf_resnet_15 has a learning rate for each global batch",
+            ),
             (["recipe.crop=99"], "recipe.crop=99: Digits has images of 8 pixels"),
             (["data=image_folder", "data.root=/nowhere"], "data=image_folder: /nowhere"),
             (

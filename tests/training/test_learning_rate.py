@@ -1,6 +1,7 @@
 """Learning rates against their closed forms."""
 
 import math
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ from torch import nn
 from torch.optim import SGD
 
 from normbench.config.build import build, options
+from normbench.errors import BadInput
 from normbench.training.recipe import Recipe
 from normbench.training.schedule_preview import simulate_lr
 
@@ -62,3 +64,16 @@ def test_one_cycle_is_torchs_with_a_rise_of_the_warm_up(
         assert reference.param_groups[0]["momentum"] == 0.9
         reference.step()
         scheduler.step()
+
+
+def test_drops_come_after_the_epochs_that_a_rounded_fraction_means() -> None:
+    """30, 60 and 80 of 90 epochs of 1,251 steps."""
+    built: Recipe = build("recipe", options("recipe", "evonorm_resnet_90", {}))
+    factors = [built.lr_factor(step, 112_590) for step in range(30_000, 112_590)]
+    drops = [step for step, (a, b) in enumerate(pairwise(factors), 30_001) if a != b]
+    assert drops == [37_530, 75_060, 100_080]
+
+
+def test_a_schedule_of_drops_needs_milestones() -> None:
+    with pytest.raises(BadInput, match="schedule=multistep: it needs milestones"):
+        recipe(schedule="multistep")

@@ -12,7 +12,11 @@ from torch import Tensor, nn
 from normbench.catalog import model, normalizer
 from normbench.config.build import build, options
 from normbench.errors import BadInput
-from normbench.training.checkpoint import collect_optimizer_state, restore_optimizer_state
+from normbench.training.checkpoint import (
+    collect_optimizer_state,
+    require_same_optimizer,
+    restore_optimizer_state,
+)
 from normbench.training.gradient_clipping import _all_but_classifier, clip_gradients
 from normbench.training.recipe import Recipe
 from normbench.training.schedule_preview import describe_optimizer
@@ -199,6 +203,17 @@ def test_a_resumed_optimizer_goes_on_as_if_nothing_had_happened(name: str) -> No
             optimizer.step()
     for one, other in zip(ours.parameters(), theirs.parameters(), strict=True):
         assert torch.equal(one, other)
+
+
+def test_the_state_of_another_optimizer_is_refused() -> None:
+    """Adam would take momentum for its own and then miss the rest."""
+    ours = network()
+    optimizer = recipe(optimizer="lion").build_optimizer(ours, 128)
+    state = {"optimizer": {"weight": {}}, "optimizer_class": "SGD"}
+    with pytest.raises(BadInput, match=r"trained by SGD, whose state Lion cannot use; take the"):
+        require_same_optimizer(state, optimizer)
+    require_same_optimizer({**state, "optimizer": {}}, optimizer)
+    require_same_optimizer({"optimizer": {"weight": {}}}, optimizer)  # of an older version
 
 
 #: What an optimizer of timm may lack here. The last one is a warning, and so an error in tests.
