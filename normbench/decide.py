@@ -76,7 +76,7 @@ def main(arguments: Sequence[str]) -> int:
         print(f"nothing is undecided: {count_verdicts(wanted)}")
         return 0
     if options.runs != Path("runs") and not study_file(options.runs):
-        words.append(f"runs={options.runs}")
+        words.append(f'runs="{options.runs}"')  # Hydra reads brackets only in quotes
     return _decide(report.claims, wanted, options, words)
 
 

@@ -132,7 +132,7 @@ class LocalScheduler(Scheduler):
             line, written = self.copy_row(row, entry.cell)
             self.show_end(entry.cell, line, written=written)
             return False
-        if run_files.is_locked(entry.job.folder):
+        if self._is_trained_by_another(entry):
             if self.env is not None:  # the other ranks would wait, and then fail without a reason
                 self.screen.add(entry.cell.id, self.title(entry.cell))
                 self.fail(entry, "another process is training it", entry.job.log)
@@ -145,6 +145,11 @@ class LocalScheduler(Scheduler):
                 )
             return False
         return True
+
+    def _is_trained_by_another(self, entry: QueueEntry) -> bool:
+        """Return True if a process trains the cell now, in this sweep or in another one."""
+        folders = {entry.job.folder, *self.root.glob(f"*/{entry.cell.id}")}
+        return any(map(run_files.is_locked, folders))
 
     def take_seeds(self, entry: QueueEntry, free: int) -> list[QueueEntry]:
         """Take other seeds of the cell from the queue, to be stacked with `entry`.

@@ -27,12 +27,16 @@ def shareable_rows(rows: Iterable[Row]) -> dict[str, Row]:
 
 
 def copy_row(row: Row, cell: Cell, root: Path, sweep: str) -> None:
-    """Give `cell` the row, the curve and the test hits of a run that computed the same."""
+    """Give `cell` the row, the curve and the test hits of a run that computed the same.
+
+    Nothing is copied where another command trains the cell: it will have a row of its own.
+    """
     folder = root / sweep / cell.id
     folder.mkdir(parents=True, exist_ok=True)
-    run_files.remove_temporary_files(folder)
-    for name in (HISTORY, TEST_HITS):
-        with suppress(FileNotFoundError):  # the row may have been copied here alone
-            shutil.copyfile(root / row.sweep / row.id / name, folder / name)
-    copy = replace(row, **cell.description(sweep), shared_with=row.id, finished=now())
-    results.write(folder, copy)
+    with suppress(run_files.RunLocked), run_files.lock(folder):
+        run_files.remove_temporary_files(folder)
+        for name in (HISTORY, TEST_HITS):
+            with suppress(FileNotFoundError):  # the row may have been copied here alone
+                shutil.copyfile(root / row.sweep / row.id / name, folder / name)
+        copy = replace(row, **cell.description(sweep), shared_with=row.id, finished=now())
+        results.write(folder, copy)

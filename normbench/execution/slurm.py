@@ -9,7 +9,8 @@ import json
 import math
 import subprocess
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from normbench.execution.job import Summary
 from normbench.execution.progress import print_line
 from normbench.execution.scheduler import QueueEntry, Scheduler
 from normbench.records.history import last_record
+from normbench.run_files import describe_write_error
 
 POLL = 1.0  # seconds between two looks at the runs folder
 QUERY = 5.0  # seconds between two calls of squeue
@@ -94,17 +96,27 @@ class SlurmScheduler(Scheduler):
                 entries.append(entry)
         if not entries:
             return
-        jobs = self.cluster.submit([self.tasks[entry.cell.id] for entry in entries])
-        for entry, job in zip(entries, jobs, strict=True):
-            self.watched[job.job_id] = entry
-            entry.started = time.monotonic()
-            with suppress(OSError):  # on a full disk the job says itself what it lacks
-                run_files.update_state(  # it keeps the W&B run that the job continues
-                    entry.job.folder, phase="queued", error="", job=job.job_id,
-                    title=entry.cell.title,
-                )  # fmt: skip
-        self.active |= {job.job_id for job in jobs}
-        print_line(f"{count(len(entries), 'job')} submitted; logs are in {self.logs}")
+        rest = deque(entries)
+        try:
+            for jobs in self.cluster.submit([self.tasks[entry.cell.id] for entry in entries]):
+                for job in jobs:
+                    self._watch(job.job_id, rest.popleft())
+        except BadInput as rejection:
+            if len(rest) == len(entries):
+                raise
+            for entry in rest:  # the jobs before them are in the queue of the cluster
+                self.fail(entry, str(rejection), self.logs)
+        print_line(f"{count(len(entries) - len(rest), 'job')} submitted; logs are in {self.logs}")
+
+    def _watch(self, job_id: str, entry: QueueEntry) -> None:
+        """Watch a job that has just been submitted."""
+        self.watched[job_id] = entry
+        self.active.add(job_id)
+        entry.started = time.monotonic()
+        with suppress(OSError):  # on a full disk the job says itself what it lacks
+            run_files.update_state(  # it keeps the W&B run that the job continues
+                entry.job.folder, phase="queued", error="", job=job_id, title=entry.cell.title
+            )
 
     def _watch_submitted_jobs(self) -> None:
         """Watch the active jobs that an earlier command submitted for queued cells."""
@@ -169,27 +181,29 @@ class Cluster:
         self.logs = runs.resolve() / ".submitit"
         self._submitted: dict[str, Any] = {}  # submitit's objects by job id
 
-    def submit(self, tasks: Sequence[Callable[[], object]]) -> list[Any]:
-        """Submit jobs in arrays; return submitit's objects of them.
+    def submit(self, tasks: Sequence[Callable[[], object]]) -> Iterator[list[Any]]:
+        """Submit jobs in arrays; yield submitit's objects of each array.
 
         Raises:
-            BadInput: the cluster rejects them.
+            BadInput: the cluster rejects an array, or the logs cannot be written.
         """
         from submitit.core.utils import FailedJobError, FailedSubmissionError
 
-        executor, jobs = self._executor(), []
         try:
+            executor = self._executor()
             for first in range(0, len(tasks), MAX_ARRAY):
                 with executor.batch():  # an array
-                    jobs += [executor.submit(task) for task in tasks[first : first + MAX_ARRAY]]
+                    jobs = [executor.submit(task) for task in tasks[first : first + MAX_ARRAY]]
+                self._submitted |= {job.job_id: job for job in jobs}
+                yield jobs
         except (FailedJobError, FailedSubmissionError, RuntimeError) as error:
             message = " ".join(str(error).split())
             raise BadInput(
                 f"hydra/launcher: the cluster rejected the jobs: {message}; set "
                 "hydra.launcher.partition, account, timeout_min and the like"
             ) from error
-        self._submitted |= {job.job_id: job for job in jobs}
-        return jobs
+        except OSError as error:
+            raise BadInput(describe_write_error(self.logs, self.logs, error)) from None
 
     def active(self, job_ids: Iterable[str]) -> set[str]:
         """Return those of the jobs that wait or run.

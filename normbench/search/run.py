@@ -205,8 +205,8 @@ def _search_on_cluster(request: SearchRequest, settings: Settings) -> list[str]:
     with open_locked(request.folder / "lock", wait=True):  # two commands would both submit
         active = cluster.active(_read_jobs(request.folder))
         missing = max(0, (settings.jobs or 1) - len(active))
-        submitted = cluster.submit([SearchJob(request)] * missing)
-        ids = active | {job.job_id for job in submitted}
+        arrays = cluster.submit([SearchJob(request)] * missing)
+        ids = active | {job.job_id for jobs in arrays for job in jobs}
         write_json(request.folder / JOBS, {"jobs": sorted(ids)})
     print_line(
         f"{count(missing, 'job')} submitted, {len(active)} active before; logs: {cluster.logs}"

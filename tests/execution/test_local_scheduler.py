@@ -354,7 +354,9 @@ def test_a_run_of_another_command_is_waited_for_or_reused(
     with run_files.lock(only.job.folder):
         assert not local.is_open(only)
         assert not local.is_open(only)
-    assert [*local.queue] == [only, only]
+    with run_files.lock(local.root / "elsewhere" / only.cell.id):
+        assert not local.is_open(only)
+    assert [*local.queue] == [only, only, only]
     assert capsys.readouterr().out.count("another process is training it") == 1
     assert local.is_open(only)
     results.write(

@@ -4,7 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from normbench import results
+from normbench import results, run_files
 from normbench.execution.reuse import copy_row, shareable_rows
 from normbench.records.history import History, read_history
 from normbench.records.hits import write_hits
@@ -56,4 +56,14 @@ def test_a_copied_row_describes_the_other_cell_and_has_its_files(tmp_path: Path)
 def test_a_row_without_a_curve_is_copied_alone(tmp_path: Path) -> None:
     row, other = trained("norm=gn", "batch=4"), cell("norm=gn", "batch=8")
     copy_row(row, other, tmp_path, "second")
-    assert [path.name for path in (tmp_path / "second" / other.id).iterdir()] == ["row.json"]
+    assert [path.name for path in (tmp_path / "second" / other.id).iterdir()] == ["lock", "row.json"]
+
+
+def test_nothing_is_copied_where_another_command_trains(tmp_path: Path) -> None:
+    source, other = trained("norm=gn", "batch=4"), cell("norm=gn", "batch=2")
+    folder = tmp_path / "default" / other.id
+    with run_files.lock(folder):
+        copy_row(source, other, tmp_path, "default")
+    assert not (folder / "row.json").exists()
+    copy_row(source, other, tmp_path, "default")
+    assert (folder / "row.json").exists()
