@@ -42,7 +42,7 @@ def train(
     key = "runs" if settings.reports is None else "reports"
     require_writable(
         _reports_folder(settings), f"{key}={getattr(settings, key)}",
-        f"use a writable folder, as {key}=~/normbench-{key}",
+        f"use a writable folder, as {key}=$HOME/normbench-{key}",
     )  # fmt: skip
     summary = dispatch.start(cells, settings)
     if (env := distributed_env()) is None or env.rank == 0:

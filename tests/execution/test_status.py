@@ -142,8 +142,8 @@ def test_a_damaged_row_is_listed_with_the_reason(
 def test_damaged_files_of_an_unfinished_run_end_no_listing(
     name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for kind in DAMAGES:
-        folder = tmp_path / "default" / kind
+    for number, kind in enumerate(DAMAGES):
+        folder = tmp_path / "default" / f"{number:012x}"
         run_files.write_state(folder, "running", pid=1, title="bn", host="elsewhere")
         (folder / "gone").symlink_to("nowhere")
         damage_file(folder / name, kind)
