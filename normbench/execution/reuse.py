@@ -29,11 +29,13 @@ def shareable_rows(rows: Iterable[Row]) -> dict[str, Row]:
 def copy_row(row: Row, cell: Cell, root: Path, sweep: str) -> None:
     """Give `cell` the row, the curve and the test hits of a run that computed the same.
 
-    Nothing is copied where another command trains the cell: it will have a row of its own.
+    Raises:
+        RunLocked: another command trains the cell, which will have a row of its own.
+        OSError: the folder cannot be written.
     """
     folder = root / sweep / cell.id
     folder.mkdir(parents=True, exist_ok=True)
-    with suppress(run_files.RunLocked), run_files.lock(folder):
+    with run_files.lock(folder):
         run_files.remove_temporary_files(folder)
         for name in (HISTORY, TEST_HITS):
             with suppress(FileNotFoundError):  # the row may have been copied here alone

@@ -20,7 +20,7 @@ from normbench.execution.job import Job, Summary
 from normbench.execution.progress import Screen, screen
 from normbench.execution.reuse import copy_row, shareable_rows
 from normbench.results import Row
-from normbench.run_files import describe_write_error
+from normbench.run_files import RunLocked, describe_write_error
 
 
 @dataclass
@@ -172,6 +172,8 @@ class Scheduler:
         """
         try:
             copy_row(row, cell, self.root, self.settings.sweep)
+        except RunLocked:
+            return f"left      {self.title(cell)}: another process is training it", True
         except OSError as error:
             folder = self.root / self.settings.sweep / cell.id
             reason = describe_write_error(folder, folder, error)

@@ -22,7 +22,7 @@ from normbench.execution.reuse import copy_row, shareable_rows
 from normbench.execution.scheduler import QueueEntry, possible_plans
 from normbench.execution.slurm import SlurmScheduler
 from normbench.results import Row
-from normbench.run_files import describe_write_error, record_order, require_writable
+from normbench.run_files import RunLocked, describe_write_error, record_order, require_writable
 
 #: Modules that the fork server imports for all worker processes: the command line, which a worker
 #: of the console script would import again; late imports of wandb.init, which are slower once torch
@@ -204,7 +204,7 @@ class Sweep:
             check = preflight.cells[cell.id]
             computation = cell.computation if check.worker_independent else ""
             if computation in shareable:
-                with self._failing(cell):
+                with suppress(RunLocked), self._failing(cell):  # another command trains it
                     copy_row(shareable[computation], cell, self.root, settings.sweep)
                     self.summary.shared += 1
             elif computation in entries:

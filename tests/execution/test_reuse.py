@@ -4,6 +4,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from normbench import results, run_files
 from normbench.execution.reuse import copy_row, shareable_rows
 from normbench.records.history import History, read_history
@@ -65,7 +67,7 @@ def test_a_row_without_a_curve_is_copied_alone(tmp_path: Path) -> None:
 def test_nothing_is_copied_where_another_command_trains(tmp_path: Path) -> None:
     source, other = trained("norm=gn", "batch=4"), cell("norm=gn", "batch=2")
     folder = tmp_path / "default" / other.id
-    with run_files.lock(folder):
+    with run_files.lock(folder), pytest.raises(run_files.RunLocked):
         copy_row(source, other, tmp_path, "default")
     assert not (folder / "row.json").exists()
     copy_row(source, other, tmp_path, "default")
