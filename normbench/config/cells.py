@@ -128,6 +128,7 @@ class Settings:
     stack_seeds: bool
     sweep: str
     launcher: str = ""  # options of a cluster's launcher as JSON; "" is this machine
+    newer_than: str = ""  # rows that finished before do not count: of force=true on a cluster
 
 
 @dataclass(frozen=True)

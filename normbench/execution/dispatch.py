@@ -19,6 +19,7 @@ from normbench.execution.distributed_env import DistributedEnv, distributed_env,
 from normbench.execution.job import Summary
 from normbench.execution.local_scheduler import TRAIN
 from normbench.execution.process_group import ProcessGroup
+from normbench.execution.provenance import now
 from normbench.execution.sweep import PRELOAD, Sweep, init_checkpoint, make_job
 
 
@@ -77,7 +78,9 @@ def start(cells: Sequence[Cell], settings: Settings) -> Summary:
     options = json.loads(settings.launcher)  # text, so that Settings can be hashed and compared
     if (ranks := options["nodes"] * options["tasks_per_node"]) > 1:
         cells = [cell.with_devices(ranks) for cell in cells]  # refuse now what no job could train
-    # On a node: old rows are set aside already, and a requeued job resumes.
+    if settings.force:
+        settings = replace(settings, newer_than=now())
+    # On a node: old rows do not count, and a requeued job resumes.
     runs = str(Path(settings.runs).resolve())
     node_settings = replace(settings, runs=runs, jobs=1, force=False, resume=True, launcher="")
     tasks = {cell.id: NodeRun(cell, node_settings) for cell in cells}

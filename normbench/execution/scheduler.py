@@ -133,7 +133,8 @@ class Scheduler:
         if self.settings.force:  # a row that is there is the one to replace
             return False
         found = map(results.find_row, self.root.glob(f"*/{entry.cell.id}"))
-        row = next((row for row in found if row is not None and row.final), None)
+        since = self.settings.newer_than
+        row = next((row for row in found if row and row.final and row.finished >= since), None)
         if row is None:
             return False
         self.reuse(entry, row)

@@ -140,11 +140,13 @@ class SlurmScheduler(Scheduler):
             self.summary.trained += 1
             self.finish(entry)
             return
-        if job_id not in self.active and (rows := results.read(self.root, entry.cell.id)):
-            del self.watched[job_id]
-            self.screen.remove(entry.cell.id)
-            self.reuse(entry, rows[0])
-            return
+        if job_id not in self.active:
+            rows = results.read(self.root, entry.cell.id)
+            if rows and rows[0].finished >= self.settings.newer_than:
+                del self.watched[job_id]
+                self.screen.remove(entry.cell.id)
+                self.reuse(entry, rows[0])
+                return
         state = run_files.read_state(folder)
         if isinstance(state.get("steps"), int) and (record := last_record(folder)):
             loss = record.get("train_loss", math.nan)

@@ -76,7 +76,7 @@ class Sweep:
         finished: list[Cell] = []
         for cell in cells:
             row = self.rows.get(cell.id)  # of a run out of memory: it may fit on this machine
-            is_finished = row is not None and row.final and not settings.force
+            is_finished = row is not None and self._counts(row) and not settings.force
             (finished if is_finished else self.cells).append(cell)
             if row is not None and is_finished:
                 results.clean_up(self.root / row.sweep / row.id)
@@ -91,6 +91,10 @@ class Sweep:
             for cell in self.cells
             if cell.init_from
         }
+
+    def _counts(self, row: Row) -> bool:
+        """Return True if a row is a final result, and not one that this sweep replaces."""
+        return row.final and row.finished >= self.settings.newer_than
 
     def run(self, tasks: Mapping[str, Callable[[], object]] | None = None) -> Summary:
         """Give every cell a row.
@@ -198,7 +202,8 @@ class Sweep:
     def _queue(self, cells: Sequence[Cell], preflight: PreflightResults) -> list[QueueEntry]:
         """Return a job for each computation that no run has trained; cells may share it."""
         settings, source_commit = self.settings, commit()
-        shareable = {} if settings.force else shareable_rows(self.rows.values())
+        counted = [] if settings.force else filter(self._counts, self.rows.values())
+        shareable = shareable_rows(counted)
         entries: dict[str, QueueEntry] = {}
         for cell in cells:
             check = preflight.cells[cell.id]

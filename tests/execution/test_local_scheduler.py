@@ -369,6 +369,9 @@ def test_a_run_of_another_command_is_waited_for_or_reused(
     assert f"1/1 finished by another command  {only.cell.title}" in capsys.readouterr().out
     local.settings = replace(settings, force=True)
     assert local.is_open(only)
+    # On a node of a forced sweep, only what has finished since counts.
+    local.settings = replace(settings, newer_than="2099")
+    assert local.is_open(only)
 
 
 def test_ranks_of_a_launcher_do_not_wait_for_another_command(settings: Settings) -> None:
