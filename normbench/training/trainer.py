@@ -79,7 +79,7 @@ def fit_and_test(
     """Train and test `module`; return the fields of a row for each of the `seeds` in it."""
     first = seeds[0]
     trainer = build_trainer(first)
-    started = time.monotonic()
+    started, trained_before = time.monotonic(), first.training_seconds  # until an interruption
     finished = first.done >= first.steps  # a state of the end: only evaluations are left
     with suppress(Diverged), first.stop_signals.deferred():
         if not finished:
@@ -92,7 +92,7 @@ def fit_and_test(
         elif first.datamodule.holds_out and (recipe.recalibration or finished):
             validate()  # under the final statistics
         test()
-    seconds = time.monotonic() - started
+    seconds = trained_before + time.monotonic() - started
     for seed in seeds:
         _report_alpha_curve(seed)
         if not seed.divergence and seed.test_hits is not None:

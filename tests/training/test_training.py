@@ -22,6 +22,7 @@ from normbench.execution import requirements
 from normbench.results import CHECKPOINT
 from normbench.training import checkpoint, cuda_graph
 from normbench.training.batches import Chunk, augment_chunk
+from normbench.training.checkpoint import Checkpoints
 from normbench.training.datamodule import DataModule
 from normbench.training.experiment import Experiment
 from normbench.training.metrics import PassOutput, StepMetrics
@@ -29,9 +30,9 @@ from normbench.training.parameter_groups import build_groups, list_parameters
 from normbench.training.recipe import Recipe
 from normbench.training.sampler import Chunking, WorkerSampler
 from normbench.training.schedule_preview import simulate_lr
-from normbench.training.trainer import prepare
+from normbench.training.trainer import prepare, train
 from normbench.training.training import Training
-from support.cells import SHORT, arguments_for, cell, network_for, train_cell
+from support.cells import SHORT, Curve, Interrupted, arguments_for, cell, network_for, train_cell
 from support.layers import norm_layers
 from support.slow import slow_after, slow_except
 
@@ -598,3 +599,12 @@ def test_checkpoints_of_older_versions_are_read(tmp_path: Path) -> None:
     begun = checkpoint.begin_run(state)
     assert (begun["pending"], begun["first_step"]) == ([], 7)
     assert (checkpoint.is_new_run(begun), checkpoint.is_new_run(state)) == (True, False)
+
+
+def test_the_seconds_of_a_resumed_run_are_those_of_both_parts(tmp_path: Path) -> None:
+    base = cell("norm=gn", *FIVE_STEPS, "trainer.chunk=1")
+    with pytest.raises(Interrupted):
+        listener = Curve(last_step=3)
+        train(Training(Experiment(base), listener, Checkpoints(tmp_path, every=0)))
+    state = checkpoint.load_state(tmp_path / CHECKPOINT) | {"training_seconds": 1e4}
+    assert 1e4 < train(Training(Experiment(base), state=state))["seconds"] < 2e4
