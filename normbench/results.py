@@ -118,7 +118,7 @@ class Row:
     data_limits: str = ""  # what results on this data set cannot show
 
     # Execution; no part of the id.
-    seconds: float | None = None  # training and evaluation
+    seconds: float | None = None  # training and evaluation; before an interruption steps alone
     images_per_second: float | None = None  # training steps only
     peak_memory: int | None = None  # allocated on the GPU; on a CPU, of the whole process
     device_memory: int | None = None

@@ -38,7 +38,7 @@ from normbench.errors import BadInput, DamagedFile, choose_from, count, printabl
 from normbench.records.history import last_record
 from normbench.records.hits import TEST_HITS
 from normbench.records.studies import study_file
-from normbench.results import Row
+from normbench.results import REPORTS, Row
 
 FINISHED = ("ok", "diverged", "impossible", "oom")
 STATES = ("running", "queued", "interrupted", "failed", "lost", "damaged", "finished", *FINISHED)
@@ -71,7 +71,9 @@ def runs(root: Path) -> list[Run]:
     """
     # Not by row.json: an unfinished run has only its state.
     folders = {path.parent for path in root.glob("*/*/*.json")}
-    folders = {folder for folder in folders if is_id(folder.name)}  # not of reports or a search
+    folders = {folder for folder in folders if folder.parent.name != REPORTS}
+    # A search has folders of candidates, which have no row.
+    folders = {each for each in folders if is_id(each.name) or (each / "row.json").exists()}
     places = {sweep: _places(sweep) for sweep in {folder.parent for folder in folders}}
 
     def place(run: Run) -> tuple[str, float, list[str | int], str]:

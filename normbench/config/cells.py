@@ -32,6 +32,9 @@ Impl = Literal["auto", "eager", "compile", "triton"]
 PRECISIONS = ("32-true", "bf16-mixed", "16-mixed", "64-true")
 
 
+OVERLAY = "pretrained_cfg_overlay"  # of a network of timm; its `file` has weights
+
+
 @dataclass(frozen=True)
 class Choice:
     """The yaml chosen in a group, by its name, and its resolved options."""
@@ -57,10 +60,11 @@ class Choice:
             for key, value in self.options.items()
             if key not in LEFT_OUT and value is not None and value != {}
         }
-        arguments = options.get("arguments") or {}
-        if file := (arguments.get("pretrained_cfg_overlay") or {}).get("file"):
-            weights = {"file": _describe_file(str(file))}
-            options["arguments"] = {**arguments, "pretrained_cfg_overlay": weights}
+        arguments = options.get("arguments")
+        overlay = arguments.get(OVERLAY) if isinstance(arguments, Mapping) else None
+        if isinstance(overlay, Mapping) and "file" in overlay:
+            weights = {**overlay, "file": _describe_file(str(overlay["file"]))}
+            options["arguments"] = {**arguments, OVERLAY: weights}  # type: ignore[dict-item]
         if self._is_known_by_folder:
             options["root"] = str(Path(str(self.options["root"])).expanduser().resolve())
         name = options.pop("name", None)

@@ -117,9 +117,10 @@ def _unique(cells: Sequence[Cell]) -> list[Cell]:
         )
     for group in ("checkpoint", "probe", "loader", "logger"):
         if any(getattr(cell, group) != getattr(by_id[cell.id], group) for cell in cells):
+            several = " (several probes are probe.kinds=[power,ratios])" if group == "probe" else ""
             print(
                 f"{group}= has several values, which change no result: each run is trained once, "
-                "with the first of them (several probes are probe.kinds=[power,ratios])"
+                f"with the first of them{several}"
             )
     return list(by_id.values())
 

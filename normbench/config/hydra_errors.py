@@ -219,7 +219,8 @@ def _describe_unknown_key(key: str, words: Sequence[str], config_dirs: Sequence[
                 having = [each for each in names(CONF / group) if _has_option(group, each, option)]
                 if having[MOST_NAMED:]:
                     having[MOST_NAMED:] = ["..."]
-                others = f"; {group}={', '.join(having)} has it" if having else ""
+                verb = "has" if len(having) == 1 else "have"
+                others = f"; {group}={', '.join(having)} {verb} it" if having else ""
                 hint = choose_from(USUAL_NAMES.get(option, option), options)
                 return f"{key} is unknown to {group}={name}; {hint}{others}"
     if option in options:

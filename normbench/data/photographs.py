@@ -251,12 +251,9 @@ def list_images(files: OfficialFiles, folder: str, classes: Sequence[str]) -> Fi
     labels = {name: label for label, name in enumerate(classes)}
     root = files.root / folder
     images = make_dataset(root, labels, is_valid_file=is_visible_image, allow_empty=True)
-    below = len(root.parts)  # a class may have hidden folders, as .ipynb_checkpoints
-    images = [
-        (path, label)
-        for path, label in images
-        if not any(part.startswith(".") for part in Path(path).parts[below:])
-    ]
+    # A class may have hidden folders, as .ipynb_checkpoints.
+    below = len(str(root))
+    images = [(path, label) for path, label in images if "/." not in path[below:]]
     if empty := set(labels.values()) - {label for _, label in images}:
         name = f"{folder}/{classes[min(empty)]}".lstrip("/")
         raise files.unusable(name, "is missing or has no images")

@@ -129,9 +129,10 @@ class LocalScheduler(Scheduler):
             return False
         if entry.job.computation in self.shareable:
             row = self.shareable[entry.job.computation]
-            line, written = self.copy_row(row, entry.cell)
-            self.show_end(entry.cell, line, written=written)
-            return False
+            with suppress(run_files.RunLocked):
+                line, written = self.copy_row(row, entry.cell)
+                self.show_end(entry.cell, line, written=written)
+                return False
         if self._is_trained_by_another(entry):
             if self.env is not None:  # the other ranks would wait, and then fail without a reason
                 self.screen.add(entry.cell.id, self.title(entry.cell))
@@ -334,9 +335,10 @@ class LocalScheduler(Scheduler):
 def _resumption(entry: QueueEntry) -> str:
     """Return what the same command does with an interrupted run."""
     state = run_files.read_state(entry.job.folder)
-    resumption = run_files.describe_resumption(state) or "starts it over"
-    if not entry.job.resume:
-        resumption = f"starts it over; without force=true and resume=false it {resumption}"
+    resumption = run_files.describe_resumption(state)
+    if resumption and not entry.job.resume:
+        resumption = f"starts it over; without force=true or resume=false it {resumption}"
+    resumption = resumption or "starts it over"
     error = f" (stopping failed: {state['error']})" if state.get("error") else ""
     return f"the same command {resumption}{error}"
 

@@ -208,8 +208,8 @@ def require_learning_rate(cell: Cell, recipe: Recipe) -> None:
     """Refuse a global batch for which the recipe has no learning rate."""
     if recipe.rates and "lr" in cell.recipe.changed:
         raise BadInput(
-            f"recipe.lr={recipe.lr:g}: recipe={cell.recipe.name} has a learning rate for each "
-            "global batch in recipe.rates; add recipe.rates={} to use recipe.lr"
+            f"recipe.lr={recipe.lr:g}: recipe={cell.recipe.name} has recipe.rates in its place; "
+            "'~recipe.rates' '+recipe.rates={}' empties these"
         )
     try:
         recipe.peak_lr(cell.global_batch)

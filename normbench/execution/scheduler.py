@@ -154,7 +154,10 @@ class Scheduler:
         source = self.shareable.get(entry.job.computation)
         if source is not None:
             for cell in entry.sharing:
-                line, _ = self.copy_row(source, cell)
+                try:
+                    line, _ = self.copy_row(source, cell)
+                except RunLocked:
+                    line = f"left      {self.title(cell)}: another process is training it"
                 self.screen.note(line)
         elif entry.sharing:
             # It did not fit into memory. A cell with more workers has fewer images in each.
@@ -170,11 +173,12 @@ class Scheduler:
 
         Returns:
             A line about it, and whether the copy could be written.
+
+        Raises:
+            RunLocked: another process trains the cell.
         """
         try:
             copy_row(row, cell, self.root, self.settings.sweep)
-        except RunLocked:
-            return f"left      {self.title(cell)}: another process is training it", True
         except OSError as error:
             folder = self.root / self.settings.sweep / cell.id
             reason = describe_write_error(folder, folder, error)

@@ -114,7 +114,9 @@ class SlurmScheduler(Scheduler):
         self.active.add(job_id)
         entry.started = time.monotonic()
         with suppress(OSError):  # on a full disk the job says itself what it lacks
-            run_files.update_state(  # it keeps the W&B run that the job continues
+            if not entry.job.resume:
+                run_files.write_state(entry.job.folder, "queued")
+            run_files.update_state(  # it keeps the W&B run that a job continues
                 entry.job.folder, phase="queued", error="", job=job_id, title=entry.cell.title
             )
 

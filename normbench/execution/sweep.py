@@ -76,7 +76,7 @@ class Sweep:
         finished: list[Cell] = []
         for cell in cells:
             row = self.rows.get(cell.id)  # of a run out of memory: it may fit on this machine
-            is_finished = row is not None and self._counts(row) and not settings.force
+            is_finished = row is not None and row.final and self._counts(row)
             (finished if is_finished else self.cells).append(cell)
             if row is not None and is_finished:
                 results.clean_up(self.root / row.sweep / row.id)
@@ -93,8 +93,12 @@ class Sweep:
         }
 
     def _counts(self, row: Row) -> bool:
-        """Return True if a row is a final result, and not one that this sweep replaces."""
-        return row.final and row.finished >= self.settings.newer_than
+        """Return True unless this sweep replaces a row."""
+        return not self.settings.force and row.finished >= self.settings.newer_than
+
+    def _has_no_room(self, row: Row | None, memory: int) -> bool:
+        """Return True if a run was out of memory, and there is no more memory now."""
+        return row is not None and self._counts(row) and memory <= (row.device_memory or 0)
 
     def run(self, tasks: Mapping[str, Callable[[], object]] | None = None) -> Summary:
         """Give every cell a row.
@@ -183,8 +187,8 @@ class Sweep:
                     results.write(self.root / self.settings.sweep / cell.id, row)
             elif self.settings.launcher:
                 possible.append(cell)
-            elif row and not self.settings.force and preflight.memory <= (row.device_memory or 0):
-                self.summary.reused += 1  # out of memory then, and there is no more memory now
+            elif self._has_no_room(row, preflight.memory):
+                self.summary.reused += 1
             else:
                 possible.append(cell.with_accelerator(preflight.accelerator))
         return possible
@@ -202,17 +206,14 @@ class Sweep:
     def _queue(self, cells: Sequence[Cell], preflight: PreflightResults) -> list[QueueEntry]:
         """Return a job for each computation that no run has trained; cells may share it."""
         settings, source_commit = self.settings, commit()
-        counted = [] if settings.force else filter(self._counts, self.rows.values())
-        shareable = shareable_rows(counted)
+        shareable = shareable_rows(filter(self._counts, self.rows.values()))
         entries: dict[str, QueueEntry] = {}
         for cell in cells:
             check = preflight.cells[cell.id]
             computation = cell.computation if check.worker_independent else ""
-            if computation in shareable:
-                with suppress(RunLocked), self._failing(cell):  # another command trains it
-                    copy_row(shareable[computation], cell, self.root, settings.sweep)
-                    self.summary.shared += 1
-            elif computation in entries:
+            if computation in shareable and self._share(shareable[computation], cell):
+                continue
+            if computation in entries:
                 entries[computation].sharing.append(cell)
             else:
                 job = replace(
@@ -229,6 +230,16 @@ class Sweep:
                     stackable=settings.stack_seeds and not check.unstackable,
                 )
         return list(entries.values())
+
+    def _share(self, row: Row, cell: Cell) -> bool:
+        """Give `cell` the row of the same computation, unless another command trains it."""
+        with self._failing(cell):
+            try:
+                copy_row(row, cell, self.root, self.settings.sweep)
+            except RunLocked:
+                return False
+            self.summary.shared += 1
+        return True
 
     def _train(
         self,

@@ -12,7 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from normbench.report.figure_files import COLOURS
-from normbench.report.planned_seeds import confidence
+from normbench.report.planned_seeds import verdict_level
 from normbench.report.statistics import bonferroni, welch_contrast
 from normbench.report.table import Entry, Table
 
@@ -41,7 +41,7 @@ def _draw_row(axes: Axes, entries: Sequence[Entry]) -> None:
             first, second = (
                 [source.values[seed] for seed in entry.values] for source in entry.sources
             )
-            level = bonferroni(1 + len(entry.rivals), confidence(entry.sources))
+            level = bonferroni(1 + len(entry.known_rivals), verdict_level([entry]))
             effect = welch_contrast([(1.0, first), (-1.0, second)], level)
             axes.plot(x, effect.value, "o", color=_OURS)
             if effect.low is not None and effect.high is not None:

@@ -399,8 +399,13 @@ def _difference(entries: Mapping[Position, Entry], row: Header, column: Header) 
         return sign * fmean(each.values.values()) if each.values else -math.inf
 
     first, *others = sorted(tried, key=goodness, reverse=True)
-    rivals = tuple(_subtract(entry, each, second) for each in others)
+    possible = (each for each in others if not _is_impossible(each))
+    rivals = tuple(_subtract(entry, each, second) for each in possible)
     return replace(_subtract(entry, first, second), rivals=rivals)
+
+
+def _is_impossible(entry: Entry) -> bool:
+    return bool(entry.runs) and all(row.status == "impossible" for row in entry.runs)
 
 
 def _subtract(entry: Entry, first: Entry, second: Entry) -> Entry:

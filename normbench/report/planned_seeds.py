@@ -34,6 +34,11 @@ def confidence(entries: Iterable[Entry]) -> float:
     return CONFIDENCE if planned else UNPLANNED
 
 
+def verdict_level(entries: Iterable[Entry]) -> float:
+    """Return the confidence of a verdict on entries, which may be the best of several."""
+    return confidence(each for entry in entries for each in (entry, *entry.known_rivals))
+
+
 def is_planned(seeds: int, rows: Sequence[Row]) -> bool:
     """Return True if the results of `seeds` were planned by the sweep or command of these rows."""
     return seeds in _planned_numbers(rows)

@@ -44,6 +44,11 @@ class Entry:
     sources: tuple["Entry", ...] = ()
     rivals: tuple["Entry", ...] = ()
 
+    @property
+    def known_rivals(self) -> Sequence["Entry"]:
+        """The rivals that have values."""
+        return [rival for rival in self.rivals if rival.values]
+
     @cached_property
     def source_runs(self) -> tuple[Row, ...]:
         """The runs, or of a difference the runs of both entries."""

@@ -92,7 +92,7 @@ def tuning_notes(table: Table) -> Iterator[str]:
             f"{', '.join(ends)}."
         )
     tried = {
-        row.id: (row.seconds or 0.0) / max(1, row.stacked_seeds or 1)
+        row.id: (row.seconds or 0.0) / row.stacked_seeds
         for entry in table.entries
         for row in entry.tried
         if row.shared_with is None

@@ -21,7 +21,7 @@ from normbench.report.claims import (
     claim_weights,
 )
 from normbench.report.image_intervals import widen_over_images
-from normbench.report.planned_seeds import UNPLANNED, UNPLANNED_TEXT, confidence
+from normbench.report.planned_seeds import UNPLANNED, UNPLANNED_TEXT, verdict_level
 from normbench.report.statistics import Effect, bonferroni
 from normbench.report.table import Entry, Table
 from normbench.report.table_spec import Position, TableSpec
@@ -73,7 +73,7 @@ def _smallest_shown(claim: Claim, table: Table, verdict: Verdict) -> float | Non
         for pick, entry in entries.items()
         if len(entry.values) > 1
     }
-    level = confidence(entries.values())
+    level = verdict_level(entries.values())
     return smallest_difference(claim, table.spec, deviations, effect.seeds, level)
 
 
@@ -151,8 +151,7 @@ def _judge_one(
     at the full level. It is refuted by any of them, which needs Bonferroni's correction. Holm's
     would refute the same claims, as its first step is Bonferroni's.
     """
-    rivals = (each for entry in entries.values() for each in entry.rivals if each.values)
-    level = confidence([*entries.values(), *rivals])
+    level = verdict_level(entries.values())
     verdict = _compare(claim, entries, weights, level, root)
     if verdict.outcome == "refuted":
         verdict = _compare(claim, entries, weights, bonferroni(comparisons, level), root)
@@ -171,7 +170,7 @@ def _compare(
 ) -> Verdict:
     values = [list(entry.values.values()) for entry in entries.values()]
     over_images: Effect | None = None
-    for_all = bonferroni(1 + max(len(entry.rivals) for entry in entries.values()), level)
+    for_all = bonferroni(1 + max(len(entry.known_rivals) for entry in entries.values()), level)
     if claim.kind == "spread":
         effect = statistics.spread(values, for_all)
     elif claim.kind == "deviation":
@@ -224,7 +223,7 @@ def _ends(
             choices.append([entry, *entry.rivals])
         else:
             choices.append([entry])
-            corrected *= 1 + sum(bool(rival.values) for rival in entry.rivals)
+            corrected *= 1 + len(entry.known_rivals)
     for choice in product(*choices):
         end = None
         if all(entry.values and not entry.failed for entry in choice):

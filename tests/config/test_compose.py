@@ -440,7 +440,7 @@ REFUSED: list[tuple[list[str], str]] = [
     (["norm.grups=4"], "norm.grups is unknown to norm=evonorm_s0; did you mean groups?"),
     (["norm=bn", "norm.groups=4"], "norm.groups is unknown to norm=bn; known: eps, momentum"),
     (["-m", "norm=gn,ln", "norm.groups=4"], "norm.groups is unknown to norm=ln"),
-    (["recipe.optimizer=lamb"], "weight_decay; recipe=adamw, convnext_tiny, deit_small has it"),
+    (["recipe.optimizer=lamb"], "weight_decay; recipe=adamw, convnext_tiny, deit_small have it"),
     (["recipe.learning_rate=1"], "to recipe=demo; did you mean lr?"),
     (["trainer.accumulation=4"], "unknown to trainer=auto; did you mean per_forward?"),
     (["batch=3"], "batch=2 or batch=4 does, or choose global_batch=129 or protocol=fixed_workers"),
@@ -647,3 +647,28 @@ def test_hardware_says_nothing_about_the_science(path: Path) -> None:
     speed = {"accelerator", "devices", "per_forward", "threads", "chunk", "readers"}
     speed |= {"channels_last", "impl", "cuda_graph"}
     assert files.load_options(path).keys() == {*speed, "log_every"}
+
+
+def test_weights_are_known_by_their_content(tmp_path: Path) -> None:
+    def id_of(name: str, content: bytes, more: str = "") -> str:
+        (tmp_path / name).write_bytes(content)
+        overlay = f"+model.arguments.pretrained_cfg_overlay={{file:{tmp_path}/{name}{more}}}"
+        words = ("model=timm", "model.name=resnet18", "+model.arguments.pretrained=true", overlay)
+        return composed(*words).id
+
+    first = id_of("a.safetensors", b"weights")
+    assert id_of("b.safetensors", b"weights") == first
+    others = {id_of("a.safetensors", b"others"), id_of("b.safetensors", b"weights", ",url:x")}
+    assert len({first, *others}) == 3
+    assert composed(
+        "model=timm", "model.name=resnet18", "+model.arguments.pretrained_cfg_overlay=x"
+    )
+
+
+def test_values_that_change_no_result_are_named(capsys: pytest.CaptureFixture[str]) -> None:
+    compose(["-m", "norm=bn", "probe=power,ratios", "trainer.chunk=1,2"])
+    out = capsys.readouterr().out
+    assert "probe= has several values, which change no result" in out
+    assert "cells differ from another in hardware alone" in out
+    compose(["-m", "norm=bn,gn", "logger=none"])
+    assert "several values" not in capsys.readouterr().out

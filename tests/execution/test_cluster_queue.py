@@ -1,6 +1,7 @@
 """Which runs of a sweep are submitted to a cluster. Nothing is submitted or trained."""
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -62,6 +63,15 @@ def test_the_job_of_an_interrupted_run_is_not_waited_for(
     state = run_files.read_state(only.job.folder)
     assert state["mirror"] == "abc"  # the W&B run that it continues
     assert state["phase"] == ("queued" if jobs else phase)
+
+
+def test_a_forced_run_begins_another_run_of_wandb(tmp_path: Path, submitted: list[Any]) -> None:
+    scheduler, (only,) = queue(tmp_path)
+    only.job = replace(only.job, force=True, resume=False)
+    run_files.write_state(only.job.folder, "interrupted", mirror="abc", saved=40, steps=100)
+    scheduler.submit()
+    assert len(submitted) == 1
+    assert {"mirror", "saved"}.isdisjoint(run_files.read_state(only.job.folder))
 
 
 def test_what_was_submitted_is_watched_although_the_cluster_rejects_the_rest(

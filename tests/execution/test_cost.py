@@ -407,10 +407,13 @@ def test_hours_of_several_devices_have_no_sum(
             (["recipe=nf_resnet_15", "data=cifar10"], "has learning rates for global batches of "),
             (
                 ["recipe=nf_resnet_15", "data=cifar10", "recipe.lr=0.3"],
-                "recipe.lr=0.3: recipe=nf_resnet_15 has a learning rate for each global batch",
+                "recipe.lr=0.3: recipe=nf_resnet_15 has recipe.rates in its place; '~recipe.rates'",
             ),
             (["recipe.crop=99"], "recipe.crop=99: Digits has images of 8 pixels"),
-            (["data=image_folder", "data.root=/nowhere"], "data=image_folder: /nowhere"),
+            (
+                ["data=image_folder", "data.root=/nowhere"],
+                "data=image_folder: data.root=/nowhere is no folder",
+            ),
             (
                 ["--config-dir", str(PLUGIN / "conf"), "norm=unbuildable"],
                 "cannot be built and run (",

@@ -7,9 +7,7 @@ from typing import Any
 import pytest
 
 from normbench import results, run_files
-from normbench.config.cells import Settings
 from normbench.execution.reuse import copy_row, shareable_rows
-from normbench.execution.sweep import Sweep
 from normbench.records.history import History, read_history
 from normbench.records.hits import write_hits
 from normbench.results import Row
@@ -74,17 +72,3 @@ def test_nothing_is_copied_where_another_command_trains(tmp_path: Path) -> None:
     assert not (folder / "row.json").exists()
     copy_row(source, other, tmp_path, "default")
     assert (folder / "row.json").exists()
-
-
-@pytest.mark.parametrize("newer_than", ["", "2099"])
-def test_rows_before_a_forced_sweep_count_for_nothing(newer_than: str, tmp_path: Path) -> None:
-    """On the nodes of a cluster: neither those of another sweep nor of the same computation."""
-    own, same = cell("norm=gn", "batch=4"), cell("norm=gn", "batch=2")
-    row = replace(trained("norm=gn", "batch=4"), finished="2026")
-    results.write(tmp_path / "first" / row.id, row)
-    settings = Settings(
-        str(tmp_path), reports=None, jobs=1, force=False, resume=True, stack_seeds=False,
-        sweep="second", newer_than=newer_than,
-    )  # fmt: skip
-    sweep = Sweep([own, same], settings)
-    assert sweep.cells == ([own, same] if newer_than else [same])

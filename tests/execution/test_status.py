@@ -154,6 +154,17 @@ def test_damaged_files_of_an_unfinished_run_end_no_listing(
     assert captured.out.splitlines()[-1] == f"7 runs in {tmp_path}: 7 {state}"
 
 
+def test_a_renamed_run_is_listed_as_damaged(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = write_row(tmp_path)
+    folder.rename(folder.with_name(f"{folder.name}-old"))
+    assert status.main([f"runs={tmp_path}"]) == 0
+    out = capsys.readouterr().out
+    assert "move it to the folder of that name" in out
+    assert out.splitlines()[-1] == f"1 run in {tmp_path}: 1 damaged"
+
+
 def test_status_imports_no_torch() -> None:
     program = (
         "import sys, normbench.status, normbench.bench.__main__; print('torch' in sys.modules)"

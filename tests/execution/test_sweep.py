@@ -5,20 +5,21 @@ import json
 import os
 import signal
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from rich.console import Console
 
 from normbench import results, run_files
-from normbench.errors import LeftOut
+from normbench.errors import BadInput, LeftOut
 from normbench.execution import process_group, worker_process
 from normbench.execution.job import Job
 from normbench.execution.local_scheduler import TRAIN
 from normbench.execution.progress import Bars, Lines, Screen
-from normbench.execution.sweep import PRELOAD
+from normbench.execution.sweep import PRELOAD, init_checkpoint
 from normbench.records.history import read_history
-from normbench.results import Row
+from normbench.results import CHECKPOINT, Row
 from support.cells import BROKEN, LONG, RESUMABLE, SHORT, cell, run_folder
 from support.commands import Command, Rows
 from support.processes import (
@@ -32,7 +33,8 @@ from support.processes import (
     wait_for,
     wait_until_gone,
 )
-from support.rows import numbers
+from support.rows import numbers, run
+from support.shell import shell
 
 
 @pytest.mark.figures
@@ -438,7 +440,7 @@ def test_reports_that_cannot_be_written_are_refused_before_any_training(command:
     end = command("norm=bn", "reports=taken/here", *SHORT)
     assert end.code == 2
     assert "normbench: reports=taken/here cannot be written (" in end.err
-    assert "taken is no folder); use a writable folder, as reports=~/" in end.err
+    assert "taken is no folder); use a writable folder, as reports=$HOME/" in end.err
 
 
 def show(shown: Screen) -> None:
@@ -506,3 +508,39 @@ def test_the_number_of_jobs_changes_no_number(command: Command, rows: Rows) -> N
         assert command("-m", "norm=bn", "seed=0,1", *more, *SHORT).code == 0
         losses.append([row.train_loss for row in rows()])
     assert losses[0] == losses[1]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("batches", ["4", "4,2"])
+def test_a_forced_sweep_on_a_cluster_trains_what_others_have(
+    batches: str, command: Command, rows: Rows
+) -> None:
+    """Its nodes see the rows of other sweeps, and those of the same computation."""
+    assert command("norm=gn", "batch=4", *SHORT).code == 0
+    Path("runs/default").rename("runs/first")
+    (before,) = rows()
+    words = ("-m", "hydra/launcher=submitit_local", "norm=gn", f"batch={batches}", "force=true")
+    # In a process of its own, as submitit leaves its jobs open.
+    end = shell(f"python -m normbench {' '.join((*words, *SHORT))}", Path.cwd())
+    assert end.returncode == 0, end.stderr
+    assert "finished by another command" not in end.stdout
+    assert all(row.finished > before.finished and row.sweep == "default" for row in rows())
+    assert len(rows()) == len(batches.split(","))
+
+
+def test_only_the_end_of_a_finished_run_is_its_last_checkpoint(tmp_path: Path) -> None:
+    """Every run writes checkpoints while it trains."""
+    other = cell("norm=bn", "init_from=0123456789ab@last")
+    folder = tmp_path / "default/0123456789ab"
+    folder.mkdir(parents=True)
+    (folder / CHECKPOINT).touch()
+    with pytest.raises(BadInput, match="the run 0123456789ab has not finished below"):
+        init_checkpoint(other, {}, tmp_path)
+    row = run("bn", 4, 0, 90.0, id="0123456789ab")
+    diverged = {row.id: replace(row, status="diverged")}
+    with pytest.raises(BadInput, match="ended as diverged below"):
+        init_checkpoint(other, diverged, tmp_path)
+    with pytest.raises(BadInput, match=r"there is checkpoint\.pt"):  # of a forced repetition
+        init_checkpoint(other, {row.id: row}, tmp_path)
+    (folder / "row.json").touch()
+    assert init_checkpoint(other, {row.id: row}, tmp_path) == folder / CHECKPOINT
