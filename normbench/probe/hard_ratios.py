@@ -46,7 +46,7 @@ def with_choices(records: Sequence[Record]) -> Iterator[Record]:
     """Yield the records of snapshots with the columns `CHOICES`."""
     for of_run in group_by(records, "network", "seed", "run").values():
         before: dict[object, tuple[str, ...]] = {}
-        for snapshot in group_by(of_run, "epoch").values():
+        for _, snapshot in sorted(group_by(of_run, "epoch").items()):
             members = {
                 layer: tuple(largest_member(each) for each in both)
                 for layer, both in group_by(snapshot, "layer").items()

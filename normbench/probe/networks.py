@@ -121,7 +121,13 @@ def requested_networks(request: ProbeRequest) -> list[ProbedNetwork]:
     # Words that name no file must be ids of runs.
     if source and not Path(source).is_file():
         return [
-            ProbedNetwork(label, run.cell, partial(run.network, epoch), epoch, run)
+            ProbedNetwork(
+                label if len(runs) == 1 else f"{label} seed={run.cell.seed}",
+                run.cell,
+                partial(run.network, epoch),
+                epoch,
+                run,
+            )
             for label, runs in requested_runs(request).items()
             for run in runs
             for epoch in run.checkpoints

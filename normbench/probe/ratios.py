@@ -56,7 +56,7 @@ def run_records(trained: TrainedRun, label: str) -> Iterator[Record]:
         yield {**record, **network, "step": trained.step(record["epoch"])}
     # Only its shape is read.
     image = torch.empty(1, *Experiment(trained.cell).data.image_shape)
-    for epoch in trained.checkpoints.keys() - {record["epoch"] for record in of_training}:
+    for epoch in sorted(trained.checkpoints.keys() - {each["epoch"] for each in of_training}):
         for record in measure(trained.network(epoch), image):
             yield {**network, "epoch": epoch, **record, "step": trained.step(epoch)}
 

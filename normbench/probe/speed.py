@@ -196,7 +196,8 @@ def _out_of_memory(error: RuntimeError, name: str, batch: int, mode: StepMode) -
 
 def run(request: ProbeRequest) -> None:
     """Time the requested networks, and bn in each architecture; print and write the speeds."""
-    cells = [cell for _, words in request.networks for cell in _with_bn(words)]
+    described = [cell for _, words in request.networks for cell in _with_bn(words)]
+    cells = [*{(cell.id, cell.trainer): cell for cell in described}.values()]
     if len({repr(cell.data.identity) for cell in cells}) > 1:
         raise BadInput("data: speeds are compared on images of one size; give one data set")
     data = Experiment(cells[0]).data
@@ -207,6 +208,11 @@ def run(request: ProbeRequest) -> None:
         networks = initial_networks([("", [cell for cell in cells if cell.batch == batch])])
         images = torch.randn(batch, *data.image_shape)
         timed = {network.label: _timed_network(network, images) for network in networks}
+        if len(timed) < len(networks):
+            raise BadInput(
+                "two networks differ only in options of trainer, which their labels leave out; "
+                "measure them by two commands, with name=STEM in one of them"
+            )
         for mode in request.options.mode:
             print(
                 f"batch {batch}, {mode}: {count(len(networks), 'network')}",

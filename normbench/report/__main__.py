@@ -95,7 +95,10 @@ def _write_some(specs: Sequence[TableSpec], runs: Path, reports: Path) -> None:
     for path in changed:
         print(f"{'replaced' if path in before else 'new'}: {path}")
     for name in [spec.name for spec in specs if spec.name not in {t.spec.name for t in printed}]:
-        print(f"{name}: none of the runs below {runs} fits its rows, columns and `where`")
+        print(
+            f"{name}: none of the runs below {runs} fits its rows, columns and `where`, or with "
+            "`tune` no entry has two values of that option"
+        )
     if not changed:
         print("no file has changed")
 

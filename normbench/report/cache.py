@@ -17,7 +17,7 @@ from typing import Any
 
 from normbench import results, run_files
 from normbench.config import files
-from normbench.config.files import CLAIMS, CONF, SWEEPS, TABLES, names
+from normbench.config.files import CLAIMS, CONF, SWEEPS, TABLES, groups, names
 from normbench.errors import DamagedFile, leave_out, one_line
 from normbench.records import (
     csv_table,
@@ -98,8 +98,8 @@ class Cache:
 def inputs_digest(root: Path, runs: Path) -> str:
     """Return a digest of everything that the report in `root` depends on, without reading rows."""
     parts = [str(root.resolve()), str(runs.resolve())]  # the page has relative links to the runs
-    # The page links to sweeps and lists normalizers that were not tested.
-    for folder in (TABLES, CLAIMS, SWEEPS, CONF / "norm"):
+    # The page links to sweeps, lists normalizers that were not tested, and has headlines of others.
+    for folder in (TABLES, CLAIMS, SWEEPS, CONF, *(CONF / group for group in groups())):
         parts += [f"{path} {stamp(path)}" for path in sorted(folder.glob("*.yaml"))]
     parts += [f"{path} {stamp(path)}" for path in speed_files(runs)]
     if study := study_file(runs):

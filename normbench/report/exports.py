@@ -47,7 +47,7 @@ def table_csv(table: Table) -> str:
     lines: list[Sequence[Any]] = [("row", "column", *plain, "metric", "value", "error", *last)]
     for label, entries in table.lines.items():
         for column, entry in zip(table.columns, entries, strict=True):
-            place, name = (" ".join(label), column), entry.metric.label
+            place, name = (" ".join(label), str(column)), entry.metric.label
             for run in entry.runs:
                 values, origin = ([getattr(run, key) for key in keys] for keys in (plain, last))
                 lines.append((*place, *values, name, entry.metric.of(run), "", *origin))

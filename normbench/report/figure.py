@@ -113,9 +113,11 @@ def _draw_lines(table: Table, _runs: Path) -> Figure:
         _share_heights(
             [axes for axes, (each, _) in zip(panels, contents, strict=True) if each == kind]
         )
-    ticks = sorted({x for column in table.columns if (x := table.position(column))})
+    positions = map(table.position, table.columns)
+    ticks = sorted({x for x in positions if x is not None})
     for axes in panels:
-        axes.set_xscale("log", base=2)
+        if ticks[0] > 0:
+            axes.set_xscale("log", base=2)
         axes.xaxis.set_major_locator(FixedLocator(ticks))
         axes.xaxis.set_minor_locator(NullLocator())
         axes.set_xticks(ticks, [f"{x:g}" for x in ticks])
@@ -126,14 +128,14 @@ def _draw_lines(table: Table, _runs: Path) -> Figure:
 
 def _has_ours(table: Table, line: _Line) -> bool:
     pairs = zip(table.columns, line.entries, strict=True)
-    return any(entry.values and table.position(column) for column, entry in pairs)
+    return any(entry.values and table.position(column) is not None for column, entry in pairs)
 
 
 def _draw_ours(axes: Axes, table: Table, line: _Line) -> None:
     points, decimals = [], table.spec.decimals
     for column, entry in zip(table.columns, line.entries, strict=True):
         x = table.position(column)
-        if entry.values and x:
+        if entry.values and x is not None:
             center, std = entry.summary
             level = confidence([entry])
             effect = welch_contrast([(1.0, [*entry.values.values()])], level)
@@ -168,7 +170,7 @@ def _published(table: Table, line: _Line) -> list[tuple[float, float, float, str
     return [
         (x, number.value, number.error or 0.0, str(number))
         for column, entry in zip(table.columns, line.entries, strict=True)
-        if (x := table.position(column)) and (number := entry.published)
+        if (x := table.position(column)) is not None and (number := entry.published)
         if number.value is not None
     ]
 
@@ -284,7 +286,10 @@ def _split_lines(table: Table) -> list[list[_Line]]:
     """Return the rows with numbers as lines, split into panels."""
     variants: Counter[str] = Counter()
     lines = []
+    differences = {row.label for row in table.spec.rows if row.minus}  # the figure of effects
     for label, entries in table.lines.items():
+        if label in differences:
+            continue
         norms = [row.norm for entry in entries for row in entry.runs]
         # "gn groups=8" is a variant of gn.
         name = norms[0] if norms else label[0].split(" ")[0]

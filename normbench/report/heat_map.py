@@ -72,9 +72,13 @@ def draw_sensitivity(table: Table) -> Figure:
     Rows whose mean distance is smallest, which are the least sensitive, are at the top. Where some
     seed failed, no mean is shown; a row that fails everywhere is at the bottom.
     """
-    columns = [at for at, column in enumerate(table.columns) if table.position(column)]
+    positions = [*map(table.position, table.columns)]
+    columns = [at for at, x in enumerate(positions) if x is not None]
+    differences = {row.label for row in table.spec.rows if row.minus}
     lines = [
-        (" ".join(label), [entries[at] for at in columns]) for label, entries in table.lines.items()
+        (" ".join(label), [entries[at] for at in columns])
+        for label, entries in table.lines.items()
+        if label not in differences
     ]
     lines = [line for line in lines if any(each.values or each.failed for each in line[1])]
     lines.sort(key=lambda line: (_mean_gap(line[1]), line[0]))

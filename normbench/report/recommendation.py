@@ -103,7 +103,7 @@ def _recommend(
     lower_is_better: bool,
 ) -> Recommendation:
     sign = -1 if lower_is_better else 1
-    tested = {name.split(" ")[0] for name, entry in entries.items() if entry.runs}
+    tested = {run.norm for entry in entries.values() for run in entry.runs}
     failed = {
         name: ", ".join(f"{n} of {len(e.runs)} {word}" for word, n in e.failures.items())
         for name, e in entries.items()

@@ -174,8 +174,11 @@ def short_sentences(table: Table, columns: Sequence[Recommendation]) -> list[str
 
 def speed_command(table: Table, columns: Sequence[Recommendation]) -> str:
     """Return the command that measures the time of the best normalizers in this network."""
-    names = dict.fromkeys(name.split(" ")[0] for column in columns for name in column.tested[:1])
-    names |= dict.fromkeys(name.split(" ")[0] for column in columns for name in column.tested)
+    norms = {
+        name: run.norm for (name,), line in table.lines.items() for e in line for run in e.runs
+    }
+    names = dict.fromkeys(norms[name] for column in columns for name in column.tested[:1])
+    names |= dict.fromkeys(norms[name] for column in columns for name in column.tested)
     words = [f"norm={','.join([*names][:MOST_NORMS])}", f"batch={columns[0].batch}"]
     defaults = default_choices(table.setting.get("task"))
     words += [

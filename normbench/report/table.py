@@ -152,8 +152,9 @@ class Table:
 
     @property
     def over_batch(self) -> bool:
-        """True if columns differ in the images per worker."""
-        return len({column.batch for column in self.columns} - {None}) > 1
+        """True if columns differ in the images per worker, and not besides."""
+        batches = [column.batch for column in self.columns if column.batch is not None]
+        return len(set(batches)) > 1 and len(set(batches)) == len(batches)
 
     @property
     def over(self) -> str:
@@ -168,7 +169,7 @@ class Table:
     def drawable(self) -> bool:
         """True if columns differ in a number, and some entry of theirs has runs."""
         return bool(self.over) and any(
-            entry.values and self.position(column)
+            entry.values and self.position(column) is not None
             for entries in self.lines.values()
             for column, entry in zip(self.columns, entries, strict=True)
         )

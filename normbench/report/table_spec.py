@@ -144,7 +144,7 @@ class TableSpec:
             return False
         if self.axes:
             return self.axes[0] == "norm"
-        return all("norm" in row.keys for row in self.rows)
+        return all("norm" in row.keys and len(row.label) == 1 for row in self.rows)
 
     @cached_property
     def scales(self) -> int:

@@ -25,6 +25,7 @@ from normbench.report.figure_kinds import (
     SENSITIVITY,
     figure_kinds,
 )
+from normbench.report.footnotes import differences
 from normbench.report.heat_map import draw_map, draw_sensitivity
 from normbench.report.pivot import tables
 from normbench.report.probe_drawings import DRAW
@@ -297,3 +298,54 @@ def test_the_fastest_normalizer_is_at_the_top_with_its_interval() -> None:
     bars: Any = axes.collections[0]
     ends = [path.vertices[:, 0].tolist() for path in bars.get_paths()]
     assert ends == [[0.4, 0.7], [1.0, 3.0]]
+
+
+MADE: dict[str, Any] = {"title": "A table", "metric": "test_top1"}
+
+
+def test_columns_of_the_same_batch_are_no_line() -> None:
+    """They are of different normalizers, which a line over the batch would mix."""
+    columns = {f"{b} {norm}": {"batch": b, "norm": norm} for b in (4, 16) for norm in ("bn", "gn")}
+    made = spec("made", MADE | {"rows": {"ResNet": {"model": "resnet14"}}, "columns": columns})
+    rows = [row for norm in ("bn", "gn") for b in (4, 16) for row in runs(norm, b, [80.0, 81.0])]
+    (table,) = tables([made], rows)
+    assert not table.over_batch
+    assert LINES not in figure_kinds(table, Path())
+    assert differences(table) == []
+
+
+def test_differences_are_no_accuracies(drawn: list[Figure]) -> None:
+    """The figure of effects draws them."""
+    lines = {"bn": {"norm": "bn"}, "gn": {"norm": "gn"}, "gn - bn": {"minus": ["gn", "bn"]}}
+    columns = {batch: {"batch": batch} for batch in (4, 16)}
+    rows = [
+        row
+        for norm, top1 in (("bn", 80.0), ("gn", 82.0))
+        for b in (4, 16)
+        for row in runs(norm, b, [top1, top1 + 1])
+    ]
+    (table,) = tables([spec("made", MADE | {"rows": lines, "columns": columns})], rows)
+    draw(table, LINES, ["svg"], Path())
+    (axes,) = drawn[0].axes
+    assert axes.get_ylim()[0] > 70
+    rates = {f"{rate}": {"recipe.lr": rate} for rate in (0.1, 0.4)}
+    for row, rate in zip(rows, [0.1, 0.1, 0.4, 0.4] * 2, strict=True):
+        row.config["recipe"]["lr"] = rate
+    made = spec("made", MADE | {"rows": lines, "columns": rates, "over": "learning rate"})
+    table, *_ = tables([made], rows)
+    (axes,) = draw_sensitivity(table).axes
+    assert "gn - bn" not in [label.get_text() for label in axes.get_yticklabels()]
+
+
+def test_a_column_of_zero_is_drawn(drawn: list[Figure]) -> None:
+    columns = {f"{rate:g}": {"recipe.momentum": rate} for rate in (0.0, 0.5)}
+    rows = [*runs("bn", 8, [80.0, 81.0]), *runs("bn", 8, [82.0, 83.0])]
+    for row, rate in zip(rows, (0.0, 0.0, 0.5, 0.5), strict=True):
+        row.config["recipe"]["momentum"] = rate
+    made = spec("made", MADE | {"rows": {"bn": {"norm": "bn"}}, "columns": columns, "over": "rate"})
+    (table,) = tables([made], rows)
+    draw(table, LINES, ["svg"], Path())
+    (axes,) = drawn[0].axes
+    assert axes.get_xscale() == "linear"
+    assert axes.get_xticks().tolist() == [0.0, 0.5]
+    assert len([line for line in axes.lines if "point" in str(line.get_gid())]) == 2
