@@ -2,8 +2,9 @@
 
 import re
 from collections.abc import Sequence
+from functools import cache
 
-from normbench.config.files import CONF, headline, names
+from normbench.config.files import CONF, headline, load_options, names
 from normbench.errors import join_words
 from normbench.report.table import Table
 from normbench.report.table_spec import FULL
@@ -68,9 +69,12 @@ def _by_depth(network: str) -> tuple[str, int]:
 def _network(row: Row) -> str:
     """Return the name of a network, with the depth that the row says."""
     known = _DEPTH.search(_headline("model", row.model))
-    depth = row.config.get("model", {}).get("depth")
+    options = row.config.get("model", {})
+    depth, depths = options.get("depth"), options.get("depths")
     if known and isinstance(depth, int):
         return f"{known[1]}-{depth}"
+    if known and depths and depths != _usual_depths(row.model):
+        return f"{known[1]} with stages of {join_words(list(map(str, depths)))} blocks"
     return known[0] if known else row.model
 
 
@@ -88,6 +92,12 @@ def _images(row: Row) -> str:
     if counted := re.search(r"([\d,]+) (?:\w+ )?images", line):
         return f"{round(fraction * int(counted[1].replace(',', ''))):,} images of {name}"
     return f"{100 * fraction:g} % of {name}"
+
+
+@cache
+def _usual_depths(model: str) -> list[int] | None:
+    depths: list[int] | None = load_options(CONF / "model" / f"{model}.yaml").get("depths")
+    return depths
 
 
 def _headline(group: str, name: str) -> str:

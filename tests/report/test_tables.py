@@ -25,6 +25,7 @@ from normbench.report.footnotes import differences, footnotes
 from normbench.report.pivot import tables
 from normbench.report.statistics import summary
 from normbench.report.table import Table
+from normbench.report.titles import setting_title
 from normbench.results import Row
 from support.rows import RUNS, batch_size_tables, config, row, run, runs, write_row
 from support.slow import slow_except
@@ -473,3 +474,20 @@ def test_neither_help_nor_report_imports_torch(module: str, tmp_path: Path) -> N
     assert "normbench" in imported
     heavy = {"torch", "pytorch_lightning", "wandb", "sklearn"}
     assert not imported & (heavy | ({"hydra"} if module == "normbench.report" else set()))
+
+
+@pytest.mark.parametrize(
+    ("model", "options", "name"),
+    [
+        ("resnext50", {"depths": [3, 4, 6, 3]}, "ResNeXt-50"),
+        ("resnext50", {"depths": [1, 2, 2, 1]}, "ResNeXt with stages of 1, 2, 2 and 1 blocks"),
+        ("resnet14_v2", {"depth": 20}, "ResNet-20"),
+    ],
+)
+def test_a_network_is_called_after_what_was_trained(
+    model: str, options: dict[str, Any], name: str
+) -> None:
+    rows = [run("bn", batch, 0, 80.0, model=model) for batch in (4, 8)]
+    for each in rows:
+        each.config["model"] |= options
+    assert setting_title(batch_size_tables(rows)[0]).startswith(f"{name}, ")
