@@ -84,6 +84,7 @@ def test_the_console_script_trains(tmp_path: Path) -> None:
     assert list(tmp_path.glob("runs/default/*/row.json"))
 
 
+@pytest.mark.slow
 def test_the_console_script_finds_modules_of_the_folder(tmp_path: Path) -> None:
     """As `python -m` does: a normalizer of a user's own."""
     (tmp_path / "my_norm.py").write_text("raise SystemExit('found')")
