@@ -114,11 +114,9 @@ class SlurmScheduler(Scheduler):
         self.active.add(job_id)
         entry.started = time.monotonic()
         with suppress(OSError):  # on a full disk the job says itself what it lacks
-            if not entry.job.resume:
-                run_files.write_state(entry.job.folder, "queued")
-            run_files.update_state(  # it keeps the W&B run that a job continues
-                entry.job.folder, phase="queued", error="", job=job_id, title=entry.cell.title
-            )
+            # An update keeps the W&B run that a job continues.
+            write: Any = run_files.update_state if entry.job.resume else run_files.write_state
+            write(entry.job.folder, phase="queued", error="", job=job_id, title=entry.cell.title)
 
     def _watch_submitted_jobs(self) -> None:
         """Watch the active jobs that an earlier command submitted for queued cells."""

@@ -219,6 +219,13 @@ def convolution(norm: Normalizer, conv: Conv, *, bias: bool = True) -> nn.Conv2d
     return plain if norm.conv is None else norm.conv.apply(plain)
 
 
+def add_biases(network: nn.Module, but: nn.Module | None = None) -> None:
+    """Give a bias, initially 0, to convolutions that have none, `but` one of them."""
+    for conv in network.modules():
+        if isinstance(conv, nn.Conv2d) and conv.bias is None and conv is not but:
+            conv.bias = nn.Parameter(conv.weight.new_zeros(conv.out_channels))
+
+
 def excitation(norm: Normalizer, conv: Conv) -> nn.Module:
     """Return the squeeze-excite after `conv`, or the identity."""
     if not conv.excite:

@@ -28,6 +28,7 @@ import torch
 from timm.models.efficientnet import EfficientNet, SqueezeExcite
 from torch import Tensor, nn
 
+from normbench.models.blocks import add_biases
 from normbench.norms.base.layer import Normalizer
 from normbench.norms.base.residual import Residual
 
@@ -79,12 +80,5 @@ def join_blocks(network: EfficientNet, norm: Normalizer) -> None:
                 block.se.gate = Gate(norm.residual.gate_gain)
             stage[place] = MobileBlock(block, norm.residual, next(betas))
     if norm.conv_bias:
-        _add_biases(network)
+        add_biases(network, but=network.conv_stem)
     norm.residual.initialize(network, [], network.classifier)
-
-
-def _add_biases(network: EfficientNet) -> None:
-    """Give a bias, initially 0, to convolutions that have none, but the stem."""
-    for conv in network.modules():
-        if isinstance(conv, nn.Conv2d) and conv.bias is None and conv is not network.conv_stem:
-            conv.bias = nn.Parameter(conv.weight.new_zeros(conv.out_channels))

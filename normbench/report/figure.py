@@ -286,10 +286,7 @@ def _split_lines(table: Table) -> list[list[_Line]]:
     """Return the rows with numbers as lines, split into panels."""
     variants: Counter[str] = Counter()
     lines = []
-    differences = {row.label for row in table.spec.rows if row.minus}  # the figure of effects
-    for label, entries in table.lines.items():
-        if label in differences:
-            continue
+    for label, entries in table.plain_lines.items():
         norms = [row.norm for entry in entries for row in entry.runs]
         # "gn groups=8" is a variant of gn.
         name = norms[0] if norms else label[0].split(" ")[0]

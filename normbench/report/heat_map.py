@@ -74,11 +74,9 @@ def draw_sensitivity(table: Table) -> Figure:
     """
     positions = [*map(table.position, table.columns)]
     columns = [at for at, x in enumerate(positions) if x is not None]
-    differences = {row.label for row in table.spec.rows if row.minus}
     lines = [
         (" ".join(label), [entries[at] for at in columns])
-        for label, entries in table.lines.items()
-        if label not in differences
+        for label, entries in table.plain_lines.items()
     ]
     lines = [line for line in lines if any(each.values or each.failed for each in line[1])]
     lines.sort(key=lambda line: (_mean_gap(line[1]), line[0]))

@@ -161,6 +161,12 @@ class Table:
         """The number in which the columns differ, as text for the x-axis; "": none is known."""
         return "images per worker" if self.over_batch else self.spec.over
 
+    @property
+    def plain_lines(self) -> Mapping[Label, Sequence[Entry]]:
+        """The rows that are no differences of others, which the figure of effects draws."""
+        differences = {row.label for row in self.spec.rows if row.minus}
+        return {label: line for label, line in self.lines.items() if label not in differences}
+
     def position(self, column: Header) -> float | None:
         """Return the number of a column on the x-axis, None if it has none."""
         return column.batch if self.over_batch else column.number

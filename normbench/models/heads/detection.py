@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from torch import nn
 from torchvision.ops.feature_pyramid_network import FeaturePyramidNetwork, LastLevelMaxPool
 
-from normbench.models.blocks import Conv, convolution
+from normbench.models.blocks import Conv, add_biases, convolution
 from normbench.norms.base.layer import Normalizer
 
 
@@ -25,9 +25,7 @@ def feature_pyramid(norm: Normalizer, channels: Sequence[int], width: int) -> Fe
             if isinstance(layer, nn.Conv2d):
                 pyramid.set_submodule(name, norm.conv.apply(layer))
     if norm.conv_bias:
-        for layer in pyramid.modules():
-            if isinstance(layer, nn.Conv2d):
-                layer.bias = nn.Parameter(layer.weight.new_zeros(layer.out_channels))
+        add_biases(pyramid)
     return pyramid
 
 
