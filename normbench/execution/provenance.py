@@ -39,13 +39,29 @@ def commit(root: Path = ROOT) -> str:
 
 
 def processor() -> str:
-    """Return the model of the CPU; on systems that do not tell it, its architecture."""
+    """Return the CPU: "AMD EPYC (family 25, model 17)"; if the system does not tell, "x86_64".
+
+    Virtual machines often give one name to several generations of a processor, whose results
+    differ. They cannot hide the numbers of the generation.
+    """
     try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        text = Path("/proc/cpuinfo").read_text()
     except OSError:
-        lines = []
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.processor() or platform.machine()
+        text = ""
+    return _processor_of(text) or platform.processor() or platform.machine()
+
+
+def _processor_of(text: str) -> str:
+    """Return name and numbers of the first processor of /proc/cpuinfo; "" without any."""
+    pairs = [line.split(":", 1) for line in text.split("\n\n")[0].splitlines() if ":" in line]
+    fields = {key.strip(): value.strip() for key, value in pairs}
+    numbers = {
+        "family": "cpu family", "model": "model",  # of x86
+        "implementer": "CPU implementer", "part": "CPU part",  # of ARM, which has no name
+    }  # fmt: skip
+    found = [f"{name} {fields[key]}" for name, key in numbers.items() if key in fields]
+    name = fields.get("model name", platform.machine() if found else "")
+    return f"{name} ({', '.join(found)})" if found else name
 
 
 def now() -> str:

@@ -1,5 +1,6 @@
-"""The origin of a result: commit, versions, time."""
+"""The origin of a result: commit, versions, processor, time."""
 
+import platform
 import re
 import subprocess
 from datetime import UTC, datetime, timedelta
@@ -70,3 +71,26 @@ def test_now_is_utc_to_the_millisecond() -> None:
     text = provenance.now()
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}\+00:00", text)
     assert abs(datetime.now(UTC) - datetime.fromisoformat(text)) < timedelta(minutes=1)
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        (
+            "processor\t: 0\nvendor_id\t: AuthenticAMD\ncpu family\t: 25\nmodel\t\t: 17\n"
+            "model name\t: AMD EPYC\nflags\t\t: fpu\nbugs: a:b\n\nprocessor\t: 1\nmodel\t\t: 18\n",
+            "AMD EPYC (family 25, model 17)",
+        ),
+        (
+            "processor\t: 0\nCPU implementer\t: 0x41\nCPU architecture: 8\nCPU part\t: 0xd0c\n",
+            f"{platform.machine()} (implementer 0x41, part 0xd0c)",
+        ),
+        ("processor\t: 0\nmodel name\t: Some CPU\n", "Some CPU"),
+        ("", platform.processor() or platform.machine()),
+    ],
+)
+def test_a_processor_has_the_numbers_of_its_generation(
+    text: str, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Path, "read_text", lambda _: text)
+    assert provenance.processor() == name
