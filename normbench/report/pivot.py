@@ -208,7 +208,8 @@ def _setting(spec: TableSpec, group: RunGroup) -> dict[str, Any]:
 def _hardware(row: Row) -> str:
     """Return the hardware that a speed or memory belongs to."""
     together = "" if row.stacked_seeds == 1 else f", {row.stacked_seeds} seeds together"
-    return row.devices + together
+    count, on_cpu, _ = row.devices.partition(" x cpu")
+    return (f"{count} x {row.cpu}" if on_cpu and row.cpu else row.devices) + together
 
 
 def _tables_of_axes(spec: TableSpec, groups: Sequence[RunGroup]) -> Iterator[Table]:

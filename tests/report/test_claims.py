@@ -276,6 +276,18 @@ def test_speeds_are_compared_where_they_fit_into_the_memory() -> None:
     assert judge(claim(known, higher=[["GN", 64], ["BN", 64]]), alone).outcome == "untested"
 
 
+def test_speeds_of_two_processors_are_two_tables() -> None:
+    known = spec("made", TABLE | {"metric": "steps_per_second", "published": {}})
+    first, second = ["AMD EPYC (family 25, model 1)", "AMD EPYC (family 25, model 17)"]
+    rows = [
+        replace(row, images_per_second=speed, devices="1 x cpu (x86_64)", cpu=cpu)
+        for cpu, speed in ((first, 160.0), (second, 80.0))
+        for row in runs("bn", 4, [70.0, 70.0, 70.0])
+    ]
+    made = tables([known], rows, None)
+    assert [table.setting["devices"] for table in made] == [f"1 x {first}", f"1 x {second}"]
+
+
 def test_runs_of_their_own_are_judged_on_flatness() -> None:
     rows = [each for b in (4, 16, 64) for each in runs("gn", b, [74.0, 74.1, 74.2])]
     assert verdict(rows, spread=[["GN", "*"]], bound=1.0).outcome == "confirmed"
