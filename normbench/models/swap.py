@@ -45,7 +45,7 @@ import torchvision
 from torch import fx, nn
 from torch.nn import functional as F
 
-from normbench.errors import Impossible
+from normbench.errors import Impossible, count
 from normbench.models.blocks import PLAIN, Schemes, require_residual
 from normbench.models.dropout import Dropout, StochasticDepth
 from normbench.models.fx_graph import ADDITIONS, NORM_FUNCTIONS, CallGraph, depths
@@ -121,16 +121,26 @@ def swap_calls(
     return swapped
 
 
-def _require_no_batch_norm(network: nn.Module) -> None:
+def _require_no_batch_norm(network: fx.GraphModule) -> None:
     """Raise Impossible if a batch normalization is left."""
-    left = [(name, type(layer)) for name, layer in network.named_modules() if is_batch_norm(layer)]
+    left = [(name, layer) for name, layer in network.named_modules() if is_batch_norm(layer)]
     if left:
-        name, kind = left[0]
+        name, layer = left[0]
         raise Impossible(
-            f"{len(left)} batch normalizations would be left ({kind.__name__} {name}): they do "
-            "not normalize maps (N, C, H, W), are of another author, or stand inside of a module "
-            "that cannot be traced; model.allow_left=true leaves them"
+            f"{count(len(left), 'batch normalization')} would be left, "
+            f"{'such as ' if len(left) > 1 else ''}{type(layer).__name__} {name}: "
+            f"{_why_left(network, name, layer)}; model.allow_left=true keeps such layers"
         )
+
+
+def _why_left(network: fx.GraphModule, name: str, layer: nn.Module) -> str:
+    """Return why a batch normalization was not replaced."""
+    leaves = [str(node.target) for node in network.graph.nodes if node.op == "call_module"]
+    if outer := next((leaf for leaf in leaves if name.startswith(f"{leaf}.")), ""):
+        return f"torch.fx does not trace {type(network.get_submodule(outer)).__name__} {outer}"
+    if isinstance(layer, nn.BatchNorm1d | nn.BatchNorm3d):
+        return "it does not normalize maps (N, C, H, W)"
+    return "normbench does not know its type"
 
 
 def _declare_roles(network: nn.Module, undecayed: Collection[str]) -> None:

@@ -4,8 +4,10 @@ N images of a forward pass, C channels, H W positions, G groups, W workers. A la
 (N, C, H, W) to the same shape and is normalization and activation together: `layer(channels, act)`.
 Without a following activation it is `layer(channels, None)`; an activation without a preceding
 normalization is `activation(channels, act)`. Gains start at 1 and shifts at 0. Statistics are
-computed in at least fp32, also under autocast; the output has the dtype and memory format of the
-input. `eps` is added inside the square root unless a page says otherwise.
+computed in at least fp32, also under autocast, so that squares of fp16 maps do not overflow; the
+output has the dtype and memory format of the input. `eps` is added inside the square root unless a
+page says otherwise. All layers can be exported by `torch.export`; docs/guide/deploy.md says which
+of them fold into convolutions.
 
 Use in the blocks of the papers' networks:
 
