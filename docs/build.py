@@ -149,15 +149,15 @@ def coverage() -> str:
     rows = [coverage_row(name, reasons) for name in COVERED]
     head = [
         "model of timm", "norm and activation", "norm alone", "activation alone", "convolutions",
-        "standardized by gn_ws", "n/a",
+        "standardized by gn_ws", "left", "n/a",
     ]  # fmt: skip
     return _page(
         "Coverage",
         f"How many layers of a network of timm each of the {len(catalog.normalizers())} "
         "normalizers replaces: pairs of normalization and activation, normalizations and "
         "activations that stand alone. `n/a` names the normalizers that do not fit the network, "
-        "with the number of the reason below. In all other pairs no normalization of timm's is "
-        "left. "
+        "with the number of the reason below. `left` are normalizations of timm's that stay with "
+        "every normalizer: in MobileViT those of patches, whose first axis is not the images. "
         "Written by `python docs/build.py coverage`, by a forward pass of every pair at 224x224 in "
         "training mode.",
         markdown_table(head, rows),
@@ -183,13 +183,14 @@ def coverage_row(name: str, reasons: list[str]) -> list[str]:
             refused.setdefault(reasons.index(str(error)) + 1, []).append(norm)
     if not counts:
         numbers = ", ".join(str(number) for number in refused)
-        return [name, *["n/a"] * 5, f"all ({numbers})"]
+        return [name, *["n/a"] * 6, f"all ({numbers})"]
     kinds = {(each.pairs, each.alone, each.activations, each.convs) for each in counts.values()}
     assert len(kinds) == 1, f"{name}: normalizers replace different layers: {counts}"
-    assert not any(each.left for each in counts.values()), f"{name}: something is left: {counts}"
+    left = {str(dict(each.kinds())["left"]) for each in counts.values()}
+    assert len(left) == 1, f"{name}: normalizers leave different layers: {left}"
     standardized = counts["gn_ws"].standardized if "gn_ws" in counts else "n/a"
     refusals = "; ".join(f"{' '.join(norms)} ({number})" for number, norms in refused.items())
-    return [name, *map(str, (*kinds.pop(), standardized)), refusals]
+    return [name, *map(str, (*kinds.pop(), standardized)), left.pop(), refusals]
 
 
 def _page(title: str, *parts: str) -> str:

@@ -17,7 +17,9 @@ become one layer of the normalizer:
 
 Normalizations of the last axis, as in transformers and ConvNeXt, become layers with channels last
 (`normbench.norms.channels_last`), if the first axis is that of the images. An activation of tokens
-joins the normalization directly before it; other activations of tokens stay.
+joins the normalization directly before it; other activations of tokens stay. So do normalizations
+in modules that torch.fx does not trace, but for batch normalizations of timm that activate by
+themselves, as in MobileViT.
 
 Gates (sigmoids) stay, and so do the activations and convolutions of squeeze-excite and of other
 attention on pooled maps. All other convolutions but the classifier are converted as the normalizer
@@ -38,6 +40,8 @@ remaining batch normalizations, other kinds of dropout.
 """
 
 from collections.abc import Collection
+from copy import deepcopy
+from typing import Any
 
 import timm.layers
 import torch
@@ -107,6 +111,7 @@ def swap_calls(
     _refuse_functions(graph)
     if not _is_normalizer_free(graph, norm):
         require_residual(norm, residual)
+        _copy_untraced(graph)
         _replace_norms(graph, norm)
         _replace_activations(graph, norm)
         _standardize(graph, norm)
@@ -191,13 +196,14 @@ def _refuse_functions(graph: CallGraph) -> None:
 
 def _replace_norms(graph: CallGraph, norm: Normalizer) -> None:
     """Replace normalizations of maps, each with the activation that follows it."""
-    layers: dict[nn.Module, NormAct] = {}
+    layers: dict[nn.Module, NormAct] = _replace_untraced(graph, norm)
     for call, old in graph.normalizations():
+        of_tokens = _split_images_from_tokens(graph, call, old)
         shape = graph.shape(call.all_input_nodes[0])
-        axis = channel_axis(old, shape)
+        axis = -1 if of_tokens else channel_axis(old, shape)
         if axis is None:
             continue
-        _require_separable(old, call)
+        _require_separable(old, str(call.target))
         act = _take_activation(graph, call, old)
         is_averaged = _is_averaged(graph, call, axis)
         if old not in layers:  # a layer that is called in several places stays one
@@ -217,6 +223,62 @@ def _replace_norms(graph: CallGraph, norm: Normalizer) -> None:
             "be replaced"
         )
     _require_effect(norm, list(layers.values()))
+
+
+def _split_images_from_tokens(graph: CallGraph, call: fx.Node, old: nn.Module) -> bool:
+    """Give a batch normalization of (N T, C), as in LeViT, the tokens (N, T, C) themselves.
+
+    Return False if the call is another one.
+    """
+    merge: Any = call.args[0]
+    split = next(iter(call.users))
+    found = (
+        isinstance(old, nn.BatchNorm1d)
+        and (merge.target, *merge.args[1:]) == ("flatten", 0, 1)
+        and (split.target, *split.args) == ("reshape_as", call, merge.args[0])
+        and len(merge.users) == len(call.users) == 1
+        and len(graph.shape(split)) == 3
+    )
+    if found:
+        call.meta = dict(split.meta)
+        graph.bypass(merge)
+        graph.bypass(split)
+    return found
+
+
+def _copy_untraced(graph: CallGraph) -> None:
+    """Copy modules that are not traced but have layers to replace; parameters stay shared."""
+    copies: dict[nn.Module, nn.Module] = {}
+    for call, block in graph.untraced():
+        if block not in copies:
+            tensors = (*block.parameters(), *block.buffers())
+            copies[block] = deepcopy(block, {id(each): each for each in tensors})
+        graph.replace(call, copies[block])
+
+
+def _replace_untraced(graph: CallGraph, norm: Normalizer) -> dict[nn.Module, NormAct]:
+    """Replace batch normalizations that activate by themselves in modules that are not traced.
+
+    What follows other normalizations there is unknown, so they stay.
+    """
+    layers: dict[nn.Module, NormAct] = {}
+    for call, block in graph.untraced():
+        for path, old in list(block.named_modules()):
+            if is_batch_norm(old) and hasattr(old, "act"):
+                place = f"{call.target}.{path}"
+                if norm.conv is not None:
+                    raise Impossible(
+                        f"torch.fx does not trace {type(block).__name__} {call.target}, so its "
+                        "convolutions cannot be standardized; use a normalizer without it"
+                    )
+                _require_separable(old, place)
+                layers[old] = norm.inherit_options(old).layer(
+                    old.num_features, _own_act(old, place)
+                )
+                _fit_in(graph.module, layers[old])
+                layers[old].inherit_parameters(old)
+                block.set_submodule(path, layers[old])
+    return layers
 
 
 def _fit_in(network: nn.Module, layer: nn.Module) -> nn.Module:
@@ -256,9 +318,9 @@ def _require_different_means(norm: Normalizer, channels: int) -> None:
         )
 
 
-def _require_separable(old: nn.Module, call: fx.Node) -> None:
+def _require_separable(old: nn.Module, place: str) -> None:
     """Raise Impossible if a layer does more than normalize and then activate."""
-    kind = f"{type(old).__name__} at {call.target}"
+    kind = f"{type(old).__name__} at {place}"
     if getattr(old, "apply_act", False):
         raise Impossible(f"{kind} is normalization and activation in one")
     if not isinstance(getattr(old, "drop", None), nn.Identity | None):
@@ -267,11 +329,7 @@ def _require_separable(old: nn.Module, call: fx.Node) -> None:
 
 def _take_activation(graph: CallGraph, call: fx.Node, old: nn.Module) -> str | None:
     """Return the name of the activation in or behind a normalization, and remove one behind it."""
-    fused = getattr(old, "act", None)  # layers of timm may activate, too
-    if not isinstance(fused, nn.Identity | None):
-        name = activation_name(fused)
-        if name is None:
-            raise _unknown_activation(f"{type(fused).__name__} of {call.target}")
+    if (name := _own_act(old, str(call.target))) is not None:
         return name
     if graph.is_self_gated(call):
         raise _unknown_activation(f"x * sigmoid(x) after {call.target}")
@@ -284,6 +342,17 @@ def _take_activation(graph: CallGraph, call: fx.Node, old: nn.Module) -> str | N
     if name is not None:
         _require_sole_reader(graph, readers[0])
         graph.bypass(readers[0])
+    return name
+
+
+def _own_act(layer: nn.Module, place: str) -> str | None:
+    """Return the name of the activation inside of a normalization, as timm's may have one."""
+    act = getattr(layer, "act", None)
+    if isinstance(act, nn.Identity | None):
+        return None
+    name = activation_name(act)
+    if name is None:
+        raise _unknown_activation(f"{type(act).__name__} of {place}")
     return name
 
 
