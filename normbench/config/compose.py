@@ -263,7 +263,8 @@ class Composition:
         assert isinstance(resolved, dict)
         for group in GROUPS:  # here and not in `parse`: once for all cells of a composition
             if isinstance(options := resolved.get(group), dict):
-                require_usable(group, options)
+                resolved[group] = _with_numbers(options)
+                require_usable(group, resolved[group])
         return {str(key): value for key, value in resolved.items()}
 
     @cached_property
@@ -284,6 +285,18 @@ class Composition:
                 "submitit_local submit them as jobs"
             )
         return json.dumps(options, sort_keys=True)
+
+
+def _with_numbers(value: Any) -> Any:
+    """Return a value with numbers for keys such as "4", as Hydra reads +recipe.rates.4=0.02."""
+    if isinstance(value, list):
+        return [_with_numbers(each) for each in value]
+    if not isinstance(value, dict):
+        return value
+    return {
+        int(key) if isinstance(key, str) and key.isdecimal() else key: _with_numbers(each)
+        for key, each in value.items()
+    }
 
 
 def _as_list_of_one(word: str) -> str:

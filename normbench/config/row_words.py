@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from normbench.config.cells import GROUPS, Cell, Settings
+from normbench.config.cells import GROUPS, OLD_NAMES, Cell, Settings, format_value
 from normbench.config.compose import compose
 from normbench.errors import BadInput
 from normbench.results import Row
@@ -22,13 +22,26 @@ def words_of(row: Row) -> list[str]:
     return words + row.options.split()
 
 
+def _list_changed(cell: Cell, row: Row) -> list[str]:
+    """Return words for options whose value in a yaml is not what it was when a row was trained."""
+    return [
+        f"{group}.{key}={format_value(row.config[group][OLD_NAMES.get(key, key)])}"
+        for group in GROUPS
+        for key, value in getattr(cell, group).options.items()
+        if row.config.get(group, {}).get(OLD_NAMES.get(key, key), value) != value
+    ]
+
+
 def compose_again(row: Row, words: Sequence[str] = ()) -> tuple[Cell, Settings]:
     """Return the cell of the run of a row, and the settings of `words`, which are added to its own.
 
     Raises:
         BadInput: its words make no run, or another one than when it was trained.
     """
-    cells, settings = compose([*words_of(row), *words])
+    own = words_of(row)
+    cells, settings = compose([*own, *words])
+    if settings is not None and cells[0].id != row.id:
+        cells, settings = compose([*own, *_list_changed(cells[0], row), *words])
     if settings is None or [cell.id for cell in cells] != [row.id]:
         raise BadInput(
             f"run {row.id} (norm={row.norm} batch={row.batch}) cannot be composed again: the "

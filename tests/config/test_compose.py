@@ -364,6 +364,13 @@ def test_options_are_said_as_they_are_typed() -> None:
     assert found.title.endswith(found.options)
 
 
+def test_keys_that_are_numbers_take_the_place_of_those_of_the_yaml() -> None:
+    base = cell("recipe=nf_resnet_15")
+    found = cell("recipe=nf_resnet_15", "+recipe.rates.4=0.02", "+recipe.rates.128=0.1")
+    assert found.recipe.options["rates"] == base.recipe.options["rates"] | {4: 0.02, 128: 0.1}
+    assert cell("recipe=nf_resnet_15", *found.options.split()).id == found.id
+
+
 def test_a_model_of_timm_has_its_own_name() -> None:
     found = cell("model=timm", "model.name=resnet50", "+model.arguments.zero_init_last=false")
     assert found.model.name == "timm/resnet50"
