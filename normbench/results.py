@@ -123,7 +123,7 @@ class Row:
     peak_memory: int | None = None  # allocated on the GPU; on a CPU, of the whole process
     device_memory: int | None = None
     devices: str = ""
-    cpu: str = ""  # name, family, model; results repeat bit for bit on the same processor alone
+    cpu: str = ""  # name, family, model; results repeat bit for bit only on the same one
     plan: str = ""
     threads: int = 0
     channels_last: bool = False

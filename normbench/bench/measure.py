@@ -104,5 +104,5 @@ def _round_digits(value: object) -> object:
 
 
 def _machine() -> str:
-    """Return the number of cores, and the model of the processor."""
+    """Return the number of cores, and the processor."""
     return f"{os.cpu_count()} x {processor()}"

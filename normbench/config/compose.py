@@ -263,8 +263,9 @@ class Composition:
         assert isinstance(resolved, dict)
         for group in GROUPS:  # here and not in `parse`: once for all cells of a composition
             if isinstance(options := resolved.get(group), dict):
-                resolved[group] = _with_numbers(options)
-                require_usable(group, resolved[group])
+                if group == "recipe" and isinstance(rates := options.get("rates"), dict):
+                    options["rates"] = _with_numbers(rates)
+                require_usable(group, options)
         return {str(key): value for key, value in resolved.items()}
 
     @cached_property
@@ -287,16 +288,11 @@ class Composition:
         return json.dumps(options, sort_keys=True)
 
 
-def _with_numbers(value: Any) -> Any:
-    """Return a value with numbers for keys such as "4", as Hydra reads +recipe.rates.4=0.02."""
-    if isinstance(value, list):
-        return [_with_numbers(each) for each in value]
-    if not isinstance(value, dict):
-        return value
-    return {
-        int(key) if isinstance(key, str) and key.isdecimal() else key: _with_numbers(each)
-        for key, each in value.items()
-    }
+def _with_numbers(rates: dict[Any, Any]) -> dict[Any, Any]:
+    """Return learning rates with numbers as keys; that of +recipe.rates.4=0.02 is text to Hydra."""
+    if all(str(key).isdecimal() and not isinstance(rate, dict) for key, rate in rates.items()):
+        return {int(key): rate for key, rate in rates.items()}
+    return rates
 
 
 def _as_list_of_one(word: str) -> str:

@@ -1,8 +1,9 @@
 """The words of the command line that make the run of a row again, and its cell."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
-from normbench.config.cells import GROUPS, OLD_NAMES, Cell, Settings, format_value
+from normbench.config.cells import GROUPS, LEFT_OUT, OLD_NAMES, Cell, Settings, format_value
 from normbench.config.compose import compose
 from normbench.errors import BadInput
 from normbench.results import Row
@@ -24,12 +25,18 @@ def words_of(row: Row) -> list[str]:
 
 def _list_changed(cell: Cell, row: Row) -> list[str]:
     """Return words for options whose value in a yaml is not what it was when a row was trained."""
-    return [
-        f"{group}.{key}={format_value(row.config[group][OLD_NAMES.get(key, key)])}"
-        for group in GROUPS
-        for key, value in getattr(cell, group).options.items()
-        if row.config.get(group, {}).get(OLD_NAMES.get(key, key), value) != value
-    ]
+    words = []
+    for group in filter(row.config.__contains__, GROUPS):
+        for key, value in getattr(cell, group).options.items():
+            if key in LEFT_OUT or key in ("name", "arguments"):  # the latter are always typed
+                continue
+            empty: Any = {} if isinstance(value, Mapping) else None  # which rows leave out
+            before = row.config[group].get(OLD_NAMES.get(key, key), empty)
+            if not isinstance(value, Mapping):
+                words += [f"{group}.{key}={format_value(before)}"] if before != value else []
+            elif before != {str(each): number for each, number in value.items()}:
+                words += [f"~{group}.{key}", f"+{group}.{key}={format_value(before)}"]
+    return words
 
 
 def compose_again(row: Row, words: Sequence[str] = ()) -> tuple[Cell, Settings]:
@@ -38,10 +45,10 @@ def compose_again(row: Row, words: Sequence[str] = ()) -> tuple[Cell, Settings]:
     Raises:
         BadInput: its words make no run, or another one than when it was trained.
     """
-    own = words_of(row)
-    cells, settings = compose([*own, *words])
+    typed = words_of(row)
+    cells, settings = compose([*typed, *words])
     if settings is not None and cells[0].id != row.id:
-        cells, settings = compose([*own, *_list_changed(cells[0], row), *words])
+        cells, settings = compose([*typed, *_list_changed(cells[0], row), *words])
     if settings is None or [cell.id for cell in cells] != [row.id]:
         raise BadInput(
             f"run {row.id} (norm={row.norm} batch={row.batch}) cannot be composed again: the "

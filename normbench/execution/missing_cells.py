@@ -84,7 +84,10 @@ def _row_at(table: Table, place: Position, words: Sequence[str]) -> Row:
             (cell,), _ = compose([*_words_at(table, place, template), *words])
         except BadInput:  # an option of the other normalizer, say
             continue
-        row = Row(**cell.description(template.sweep), status="ok", devices=template.devices)
+        row = Row(
+            **cell.description(template.sweep), status="ok", devices=template.devices,
+            cpu=template.cpu, stacked_seeds=template.stacked_seeds,
+        )  # fmt: skip
         for pivoted in tables([table.spec], [*table.runs, row]):
             if row in _entry(pivoted, place).runs and table.runs[0] in pivoted.runs:
                 return row

@@ -39,10 +39,10 @@ def commit(root: Path = ROOT) -> str:
 
 
 def processor() -> str:
-    """Return the CPU: "AMD EPYC (family 25, model 17)"; if the system does not tell, "x86_64".
+    """Return the CPU, as "AMD EPYC (family 25, model 17)"; if it is unknown, the architecture.
 
     Virtual machines often give one name to several generations of a processor, whose results
-    differ. They cannot hide the numbers of the generation.
+    differ; family and model usually tell them apart.
     """
     try:
         text = Path("/proc/cpuinfo").read_text()
@@ -59,9 +59,9 @@ def _processor_of(text: str) -> str:
         "family": "cpu family", "model": "model",  # of x86
         "implementer": "CPU implementer", "part": "CPU part",  # of ARM, which has no name
     }  # fmt: skip
-    found = [f"{name} {fields[key]}" for name, key in numbers.items() if key in fields]
-    name = fields.get("model name", platform.machine() if found else "")
-    return f"{name} ({', '.join(found)})" if found else name
+    known = [f"{name} {fields[key]}" for name, key in numbers.items() if key in fields]
+    name = fields.get("model name", platform.machine() if known else "")
+    return f"{name} ({', '.join(known)})" if known else name
 
 
 def now() -> str:

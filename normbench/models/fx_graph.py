@@ -134,17 +134,15 @@ class CallGraph:
             if layer is not None and layer_types.is_norm(layer):
                 yield call, layer
 
-    def untraced(self) -> Iterator[tuple[fx.Node, nn.Module]]:
-        """Yield the calls of modules with layers inside that are not traced, and these modules."""
-        for call in self.calls:
-            layer = self.layer(call)
-            if (
-                layer is not None
-                and type(layer) in get_notrace_modules()
-                and not layer_types.is_norm(layer)
-                and next(layer.children(), None) is not None
-            ):
-                yield call, layer
+    def untraced(self) -> list[tuple[fx.Node, nn.Module]]:
+        """Return the calls of modules whose inner layers are not traced, and these modules."""
+        known = (*layer_types.NORMS, NormAct, ChannelsLast, Join)
+        pairs = [(call, layer) for call in self.calls if (layer := self.layer(call)) is not None]
+        return [
+            (call, layer)
+            for call, layer in pairs
+            if not isinstance(layer, known) and next(layer.children(), None) is not None
+        ]
 
     def shape(self, call: fx.Node) -> tuple[int, ...]:
         """Return the shape of a result, (1, C, H, W) of maps; () if it is no tensor."""

@@ -89,8 +89,8 @@ def channel_axis(layer: nn.Module, shape: tuple[int, ...]) -> int | None:
     Returns:
         1 or -1; None if the layer normalizes other axes, or if the first axis is not the images.
     """
-    if isinstance(layer, nn.BatchNorm1d):  # of (N, C, L) it has channels in the middle
-        return -1 if len(shape) == 2 and shape[0] == 1 else None
+    if len(shape) == 2 and isinstance(layer, nn.BatchNorm1d | nn.SyncBatchNorm):
+        return -1 if shape[0] == 1 else None
     # LayerNorm2d of timm and torchvision permute the axes themselves.
     if not isinstance(layer, LAST_AXIS_NORMS) or "2d" in type(layer).__name__:
         return 1 if len(shape) == 4 else None

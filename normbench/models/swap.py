@@ -17,9 +17,10 @@ become one layer of the normalizer:
 
 Normalizations of the last axis, as in transformers and ConvNeXt, become layers with channels last
 (`normbench.norms.channels_last`), if the first axis is that of the images. An activation of tokens
-joins the normalization directly before it; other activations of tokens stay. So do normalizations
-in modules that torch.fx does not trace, but for batch normalizations of timm that activate by
-themselves, as in MobileViT.
+joins the normalization directly before it; other activations of tokens stay. Batch normalizations
+of (N, C), and of tokens that are flattened to (N T, C) as in LeViT, become such layers, too. Inside
+modules that torch.fx does not trace, as MobileViT's blocks, only batch normalizations that activate
+by themselves are replaced (`normbench.models.untraced`).
 
 Gates (sigmoids) stay, and so do the activations and convolutions of squeeze-excite and of other
 attention on pooled maps. All other convolutions but the classifier are converted as the normalizer
@@ -34,13 +35,13 @@ eps and momentum where its options have their defaults.
 The result is a torch.fx.GraphModule with `forward` and the parameters, and no other methods. Load
 state dicts of the original before the swap; `num_batches_tracked` is dropped.
 
-The swap raises Impossible where it would change what the network computes or miss a layer:
-unsupported activations or ones that overwrite what others read, normalization by a function,
-remaining batch normalizations, other kinds of dropout.
+The swap raises Impossible where it would change what the network computes or miss a batch
+normalization: unsupported activations or ones that overwrite what others read, normalization by a
+function, remaining batch normalizations, other kinds of dropout. Other normalizations that stay, of
+several axes or of another first axis than the images, are counted by `coverage`.
 """
 
 from collections.abc import Collection
-from copy import deepcopy
 from typing import Any
 
 import timm.layers
@@ -49,17 +50,25 @@ import torchvision
 from torch import fx, nn
 from torch.nn import functional as F
 
-from normbench.errors import Impossible, count
+from normbench.errors import Impossible
 from normbench.models.blocks import PLAIN, Schemes, require_residual
 from normbench.models.dropout import Dropout, StochasticDepth
 from normbench.models.fx_graph import ADDITIONS, NORM_FUNCTIONS, CallGraph, depths
 from normbench.models.layer_types import (
     SCALED_STANDARDIZED_CONVS,
     STANDARDIZED_CONVS,
-    activation_name,
     channel_axis,
     drop_rate,
     is_norm,
+)
+from normbench.models.untraced import (
+    copy_untraced,
+    fit_in,
+    own_activation,
+    replace_untraced,
+    require_no_batch_norm,
+    require_separable,
+    unknown_activation,
 )
 from normbench.norms.base.layer import NormAct, Normalizer, Role, Scale
 from normbench.norms.base.residual import NormalizerFree
@@ -109,10 +118,10 @@ def swap_calls(
 ) -> fx.GraphModule:
     """Return the network of a trace with `norm` in it, as `swap` does; it changes the trace."""
     _refuse_functions(graph)
+    copy_untraced(graph)
     if not _is_normalizer_free(graph, norm):
         require_residual(norm, residual)
-        _copy_untraced(graph)
-        _replace_norms(graph, norm)
+        _replace_norms(graph, norm, allow_left=allow_left)
         _replace_activations(graph, norm)
         _standardize(graph, norm)
     for call in graph.calls:
@@ -122,30 +131,8 @@ def swap_calls(
     _replace_drops(swapped)  # behind the graph: it also reaches inside leaves
     _declare_roles(swapped, graph.undecayed)
     if not allow_left:
-        _require_no_batch_norm(swapped)
+        require_no_batch_norm(swapped)
     return swapped
-
-
-def _require_no_batch_norm(network: fx.GraphModule) -> None:
-    """Raise Impossible if a batch normalization is left."""
-    left = [(name, layer) for name, layer in network.named_modules() if is_batch_norm(layer)]
-    if left:
-        name, layer = left[0]
-        raise Impossible(
-            f"{count(len(left), 'batch normalization')} would be left, "
-            f"{'such as ' if len(left) > 1 else ''}{type(layer).__name__} {name}: "
-            f"{_why_left(network, name, layer)}; model.allow_left=true keeps such layers"
-        )
-
-
-def _why_left(network: fx.GraphModule, name: str, layer: nn.Module) -> str:
-    """Return why a batch normalization was not replaced."""
-    leaves = [str(node.target) for node in network.graph.nodes if node.op == "call_module"]
-    if outer := next((leaf for leaf in leaves if name.startswith(f"{leaf}.")), ""):
-        return f"torch.fx does not trace {type(network.get_submodule(outer)).__name__} {outer}"
-    if isinstance(layer, nn.BatchNorm1d | nn.BatchNorm3d):
-        return "it does not normalize maps (N, C, H, W)"
-    return "normbench does not know its type"
 
 
 def _declare_roles(network: nn.Module, undecayed: Collection[str]) -> None:
@@ -194,29 +181,36 @@ def _refuse_functions(graph: CallGraph) -> None:
             raise Impossible(f"{call.name} normalizes by a function, and layers alone are replaced")
 
 
-def _replace_norms(graph: CallGraph, norm: Normalizer) -> None:
-    """Replace normalizations of maps, each with the activation that follows it."""
-    layers: dict[nn.Module, NormAct] = _replace_untraced(graph, norm)
+def _replace_norms(graph: CallGraph, norm: Normalizer, *, allow_left: bool) -> None:
+    """Replace normalizations of maps and tokens, each with the activation that follows it."""
+    layers = replace_untraced(graph, norm, allow_left=allow_left)
+    others: set[nn.Module] = set()
     for call, old in graph.normalizations():
-        of_tokens = _split_images_from_tokens(graph, call, old)
+        of_tokens = _bypass_flattening(graph, call, old)
         shape = graph.shape(call.all_input_nodes[0])
         axis = -1 if of_tokens else channel_axis(old, shape)
         if axis is None:
+            others.add(old)
             continue
-        _require_separable(old, str(call.target))
+        require_separable(old, str(call.target))
         act = _take_activation(graph, call, old)
         is_averaged = _is_averaged(graph, call, axis)
         if old not in layers:  # a layer that is called in several places stays one
             similar = norm.inherit_options(old)
             make = similar.final_layer if is_averaged and axis == 1 else similar.layer
             layers[old] = make(shape[axis], act)
-            _fit_in(graph.module, layers[old])
+            fit_in(graph.module, layers[old])
             layers[old].inherit_parameters(old)
         if act is None and is_averaged:
             _require_different_means(norm, shape[axis])
         if layers[old].act != act:
             raise Impossible(f"{call.target} is called with an activation behind it and without")
         graph.replace(call, layers[old] if axis == 1 else ChannelsLast(layers[old]))
+    if both := others & layers.keys():
+        kind = type(both.pop()).__name__
+        raise Impossible(
+            f"a {kind} is called with inputs of two kinds, of which one cannot be swapped"
+        )
     if not layers:
         raise Impossible(
             "the network has no normalization of maps (N, C, H, W) or tokens (N, T, C) that could "
@@ -225,66 +219,27 @@ def _replace_norms(graph: CallGraph, norm: Normalizer) -> None:
     _require_effect(norm, list(layers.values()))
 
 
-def _split_images_from_tokens(graph: CallGraph, call: fx.Node, old: nn.Module) -> bool:
-    """Give a batch normalization of (N T, C), as in LeViT, the tokens (N, T, C) themselves.
+def _bypass_flattening(graph: CallGraph, call: fx.Node, old: nn.Module) -> bool:
+    """Remove the flattening around a batch normalization of tokens; return True if there was one.
 
-    Return False if the call is another one.
+    LeViT's are bn(x.flatten(0, 1)).reshape_as(x) with tokens (N, T, C).
     """
-    merge: Any = call.args[0]
-    split = next(iter(call.users))
-    found = (
-        isinstance(old, nn.BatchNorm1d)
-        and (merge.target, *merge.args[1:]) == ("flatten", 0, 1)
-        and (split.target, *split.args) == ("reshape_as", call, merge.args[0])
-        and len(merge.users) == len(call.users) == 1
-        and len(graph.shape(split)) == 3
-    )
-    if found:
-        call.meta = dict(split.meta)
-        graph.bypass(merge)
-        graph.bypass(split)
-    return found
-
-
-def _copy_untraced(graph: CallGraph) -> None:
-    """Copy modules that are not traced but have layers to replace; parameters stay shared."""
-    copies: dict[nn.Module, nn.Module] = {}
-    for call, block in graph.untraced():
-        if block not in copies:
-            tensors = (*block.parameters(), *block.buffers())
-            copies[block] = deepcopy(block, {id(each): each for each in tensors})
-        graph.replace(call, copies[block])
-
-
-def _replace_untraced(graph: CallGraph, norm: Normalizer) -> dict[nn.Module, NormAct]:
-    """Replace batch normalizations that activate by themselves in modules that are not traced.
-
-    What follows other normalizations there is unknown, so they stay.
-    """
-    layers: dict[nn.Module, NormAct] = {}
-    for call, block in graph.untraced():
-        for path, old in list(block.named_modules()):
-            if is_batch_norm(old) and hasattr(old, "act"):
-                place = f"{call.target}.{path}"
-                if norm.conv is not None:
-                    raise Impossible(
-                        f"torch.fx does not trace {type(block).__name__} {call.target}, so its "
-                        "convolutions cannot be standardized; use a normalizer without it"
-                    )
-                _require_separable(old, place)
-                layers[old] = norm.inherit_options(old).layer(
-                    old.num_features, _own_act(old, place)
-                )
-                _fit_in(graph.module, layers[old])
-                layers[old].inherit_parameters(old)
-                block.set_submodule(path, layers[old])
-    return layers
-
-
-def _fit_in(network: nn.Module, layer: nn.Module) -> nn.Module:
-    """Move a new layer to the device and the precision of a network, and return it."""
-    known = next((each for each in network.parameters() if each.is_floating_point()), None)
-    return layer if known is None else layer.to(known.device, known.dtype)
+    if not isinstance(old, nn.BatchNorm1d) or len(call.users) != 1:
+        return False
+    flatten: Any = call.args[0]
+    reshape = next(iter(call.users))
+    if (
+        (flatten.target, *flatten.args[1:]) != ("flatten", 0, 1)
+        or (reshape.target, *reshape.args) != ("reshape_as", call, flatten.args[0])
+        or len(flatten.users) != 1
+        or len(shape := graph.shape(reshape)) != 3
+        or shape[0] != 1  # another first axis than the images, as of windows
+    ):
+        return False
+    call.meta = dict(reshape.meta)
+    graph.bypass(flatten)
+    graph.bypass(reshape)
+    return True
 
 
 def _require_effect(norm: Normalizer, layers: list[NormAct]) -> None:
@@ -318,48 +273,22 @@ def _require_different_means(norm: Normalizer, channels: int) -> None:
         )
 
 
-def _require_separable(old: nn.Module, place: str) -> None:
-    """Raise Impossible if a layer does more than normalize and then activate."""
-    kind = f"{type(old).__name__} at {place}"
-    if getattr(old, "apply_act", False):
-        raise Impossible(f"{kind} is normalization and activation in one")
-    if not isinstance(getattr(old, "drop", None), nn.Identity | None):
-        raise Impossible(f"{kind} drops values between normalization and activation")
-
-
 def _take_activation(graph: CallGraph, call: fx.Node, old: nn.Module) -> str | None:
     """Return the name of the activation in or behind a normalization, and remove one behind it."""
-    if (name := _own_act(old, str(call.target))) is not None:
+    if (name := own_activation(old, str(call.target))) is not None:
         return name
     if graph.is_self_gated(call):
-        raise _unknown_activation(f"x * sigmoid(x) after {call.target}")
+        raise unknown_activation(f"x * sigmoid(x) after {call.target}")
     readers = graph.consumers(call)
     if len(readers) != 1:
         return None
     if kind := graph.unsupported_activation(readers[0]):
-        raise _unknown_activation(f"{kind} after {call.target}")
+        raise unknown_activation(f"{kind} after {call.target}")
     name = graph.activation(readers[0])
     if name is not None:
         _require_sole_reader(graph, readers[0])
         graph.bypass(readers[0])
     return name
-
-
-def _own_act(layer: nn.Module, place: str) -> str | None:
-    """Return the name of the activation inside of a normalization, as timm's may have one."""
-    act = getattr(layer, "act", None)
-    if isinstance(act, nn.Identity | None):
-        return None
-    name = activation_name(act)
-    if name is None:
-        raise _unknown_activation(f"{type(act).__name__} of {place}")
-    return name
-
-
-def _unknown_activation(activation: str) -> Impossible:
-    return Impossible(
-        f"the activation {activation} is none that normalizers know; choose another network"
-    )
 
 
 def _require_sole_reader(graph: CallGraph, activation: fx.Node) -> None:
@@ -391,7 +320,7 @@ def _replace_activations(graph: CallGraph, norm: Normalizer) -> None:
         ):
             _require_sole_reader(graph, call)
             activation = norm.activation(graph.shape(call)[1], act)
-            graph.replace(call, _fit_in(graph.module, activation))
+            graph.replace(call, fit_in(graph.module, activation))
 
 
 def _standardize(graph: CallGraph, norm: Normalizer) -> None:
@@ -400,7 +329,7 @@ def _standardize(graph: CallGraph, norm: Normalizer) -> None:
         return
     if norm.conv.kind == "ws":  # nf scales its branches itself
         for call in _ends_of_branches(graph):
-            graph.insert_after(call, _fit_in(graph.module, Scale(graph.shape(call)[1])), "scale")
+            graph.insert_after(call, fit_in(graph.module, Scale(graph.shape(call)[1])), "scale")
     for call in graph.calls:
         conv = graph.layer(call)
         if isinstance(conv, nn.Conv2d) and _on_maps(graph, call):

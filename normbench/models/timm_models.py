@@ -59,7 +59,7 @@ def timm_model(
         dropout: rate before the classifier, timm's drop_rate.
         stochastic_depth: rate of the last block, timm's drop_path_rate; not passed if 0.
         max_groups: cap on the normalizer's groups; null leaves the normalizer's own number.
-        allow_left: leave batch normalizations that do not work on maps.
+        allow_left: keep batch normalizations that cannot be replaced.
 
     Raises:
         ValueError: there is no such model, or it does not take the arguments.

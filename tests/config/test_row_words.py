@@ -25,6 +25,22 @@ def test_a_run_is_composed_again_after_options_of_its_yamls_have_changed() -> No
         compose_again(untyped, ["recipe.lr=0.2"])
 
 
+@pytest.mark.parametrize(
+    ("words", "options"),
+    [
+        ("model=timm model.name=resnet18 recipe.lr=0.3", ""),
+        ("data=image_folder data.name=birds data.size=32 recipe.lr=0.3", "data.name=birds"),
+        ("recipe=evonorm_efficientnet recipe.ema=null", ""),
+        ("recipe=nf_resnet +recipe.rates.128=0.1", ""),
+        ("recipe=nf_resnet_15 ~recipe.rates +recipe.rates={128:0.1}", "+recipe.rates.128=0.1"),
+    ],
+)
+def test_changed_options_of_any_kind_are_typed(words: str, options: str) -> None:
+    trained = cell(*words.split())
+    row = Row(**trained.description("default"), status="ok")
+    assert compose_again(replace(row, options=options))[0].id == trained.id
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "study",

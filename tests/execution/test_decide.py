@@ -15,15 +15,16 @@ from normbench.config.cells import Cell
 from normbench.config.compose import compose
 from normbench.decide import main
 from normbench.execution.additions import Additions, bring_to, merge
-from normbench.execution.missing_cells import missing_places
+from normbench.execution.missing_cells import missing_cells, missing_places
 from normbench.execution.more_seeds import Trainings
 from normbench.records.studies import STUDY
 from normbench.report import build
 from normbench.report.pivot import tables
 from normbench.report.planned_seeds import UNPLANNED_TEXT
+from normbench.report.table_spec import spec
 from normbench.report.verdicts import judge_claims
 from normbench.results import Row
-from support.claims import SPEC, claim
+from support.claims import SPEC, TABLE, claim
 from support.commands import Command, Finished, Rows, in_process
 from support.rows import runs
 
@@ -232,6 +233,21 @@ def test_cells_are_missing_only_where_they_make_a_claim_testable(
     (result,) = judge_claims([claim(higher=[["GN", 4], ["BN", 4]])], {"made": SPEC}, [table])
     assert result.verdict.outcome == "untested"
     assert missing_places(result) == missing
+
+
+def test_a_missing_speed_is_that_of_the_processor_of_its_table(decide: Decide) -> None:
+    measured = {"devices": "1 x cpu (x86_64)", "cpu": "AMD EPYC (family 25, model 17)"}
+    rows = [
+        row
+        for norm, batch in (("gn", 4), ("gn", 16), ("bn", 4))
+        for row in write([70.0, 71.0], f"norm={norm}", f"batch={batch}", **measured)
+    ]
+    speeds = spec("made", TABLE | {"metric": "steps_per_second", "published": {}, "where": {}})
+    (table,) = tables([speeds], rows)
+    (result,) = judge_claims(
+        [claim(speeds, higher=[["GN", 16], ["BN", 16]])], {"made": speeds}, [table]
+    )
+    assert len(missing_cells(result, missing_places(result), [])) == 1
 
 
 # Refusals

@@ -25,6 +25,7 @@ from normbench.data.counter_rng import Draws
 from normbench.errors import BadInput, Impossible
 from normbench.models.coverage import coverage
 from normbench.models.dropout import Dropout, StochasticDepth
+from normbench.models.layer_types import drop_rate
 from normbench.models.random_layers import random_layers, set_draws
 from normbench.models.swap import swap
 from normbench.norms.base.layer import Activation, Affine, NormAct, Scale
@@ -181,9 +182,9 @@ def test_swapped_bn_of_tokens_and_in_blocks_without_trace_computes_timms_network
     for training in (True, False):
         left, right = (run_once(network.train(training), x) for network in (theirs, ours))
         right = {key.replace(".layer.", "."): value for key, value in right.items()}
-        constants = {key for key in right if "attention_bias" in key}
-        assert len(right) > 150
-        for key in right.keys() - constants:
+        counters = {key for key in left if key.endswith("num_batches_tracked")}
+        assert left.keys() - counters == right.keys()
+        for key in right:
             torch.testing.assert_close(right[key], left[key], rtol=1e-10, atol=1e-10)
 
 
@@ -529,7 +530,7 @@ class Headed(nn.Module):
 
 
 def test_a_batch_normalization_is_left_on_request_alone() -> None:
-    with pytest.raises(Impossible, match=r"1 .*ation .*, BatchNorm1d neck: it does not"):
+    with pytest.raises(Impossible, match="1 batch normalization would be left, BatchNorm1d neck: "):
         swap(Headed(), normalizer("gn"), image=(3, 8, 8))
     network = swap(Headed(), normalizer("gn"), image=(3, 8, 8), allow_left=True)
     assert coverage(network, normalizer("gn")).left == {"BatchNorm1d": 1}
@@ -596,7 +597,7 @@ def test_a_batch_normalization_in_an_untraced_module_is_found() -> None:
 
     Own.__module__ = "torch.nn.modules.linear"
     network = nn.Sequential(sequence(nn.BatchNorm2d(8)), nn.Linear(4, 8), Own())
-    with pytest.raises(Impossible, match=r"1 batch .*ation .* BatchNorm2d 2.hidden: .* Own 2;"):
+    with pytest.raises(Impossible, match=r"BatchNorm2d 2\.hidden: torch\.fx does not trace Own 2"):
         swap(network, normalizer("gn"), image=(3, 8, 8))
 
 
@@ -640,6 +641,104 @@ def test_a_batch_normalization_of_another_author_is_refused() -> None:
 
     with pytest.raises(Impossible, match="batch_norm normalizes by a function"):
         swap(sequence(Their(8)), normalizer("gn"), image=(3, 8, 8))
+
+
+class Untraced(nn.Linear):
+    """A block around a layer, of torch's to the tracer, which does not look into it."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__(8, 8)
+        self.inner = inner
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.inner(x)
+        return y
+
+
+Untraced.__module__ = "torch.nn.modules.linear"
+
+
+def test_a_layer_that_two_untraced_blocks_share_stays_one() -> None:
+    torch.manual_seed(0)
+    shared = timm.layers.BatchNormAct2d(8)
+    theirs = sequence(Untraced(shared), nn.Conv2d(8, 8, 3), Untraced(shared))
+    ours = swap(deepcopy(theirs), normalizer("bn"), image=(3, 8, 8))
+    assert ours.get_submodule("1.inner") is ours.get_submodule("3.inner")
+    x = torch.randn(4, 3, 8, 8)
+    for training in (True, False):
+        outputs = [network.train(training)(x) for network in (theirs, ours)]
+        assert torch.equal(*outputs)
+
+
+def test_what_follows_a_normalization_in_an_untraced_block_is_unknown() -> None:
+    block = Untraced(timm.layers.BatchNormAct2d(8, apply_act=False))
+    with pytest.raises(Impossible, match="so the activation behind it is unknown"):
+        swap(sequence(nn.BatchNorm2d(8), block), normalizer("gn"), image=(3, 8, 8))
+
+
+@pytest.mark.parametrize(
+    ("network", "norm"),
+    [
+        (sequence(nn.BatchNorm2d(8), Untraced(nn.Dropout(0.1))), "gn"),
+        (timm.create_model("nf_resnet26", drop_path_rate=0.1), "nf"),
+    ],
+    ids=["torch", "timm"],
+)
+def test_drops_in_untraced_blocks_of_the_original_stay(network: nn.Module, norm: str) -> None:
+    before = [type(layer) for layer in network.modules()]
+    swapped = swap(network, normalizer(norm), image=(3, 64, 64))
+    assert [type(layer) for layer in network.modules()] == before
+    theirs = (nn.Dropout, timm.layers.DropPath)
+    assert any(issubclass(kind, theirs) for kind in before)
+    assert not any(isinstance(layer, theirs) and drop_rate(layer) for layer in swapped.modules())
+
+
+def test_a_normalization_without_a_reader_is_swapped() -> None:
+    class Unread(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.norm, self.other = nn.BatchNorm2d(3), nn.BatchNorm2d(3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            self.other(x)
+            y: Tensor = self.norm(x)
+            return y
+
+    network = swap(Unread(), normalizer("gn"), image=(3, 8, 8))
+    assert network(torch.randn(2, 3, 8, 8)).shape == (2, 3, 8, 8)
+
+
+class Flattened(nn.Module):
+    """Batch normalization of tokens or windows (N P, T, C), as LeViT writes it."""
+
+    def __init__(self, windows: int, *, twice: bool = False) -> None:
+        super().__init__()
+        self.conv = nn.Sequential(nn.Conv2d(3, 8, 1), nn.BatchNorm2d(8))
+        self.norm = nn.BatchNorm1d(8)
+        self.windows, self.twice = windows, twice
+
+    def forward(self, x: Tensor) -> Tensor:
+        tokens: Tensor = self.conv(x).flatten(2).transpose(1, 2)
+        tokens = tokens.reshape(-1, tokens.shape[1] // self.windows, 8)
+        tokens = self.norm(tokens.flatten(0, 1)).reshape_as(tokens)
+        if self.twice:
+            tokens = self.norm(tokens.transpose(1, 2)).transpose(1, 2)
+        return tokens
+
+
+def test_flattened_tokens_are_normalized_as_tokens() -> None:
+    torch.manual_seed(0)
+    theirs = Flattened(1)
+    x = torch.randn(4, 3, 8, 8)
+    ours = swap(deepcopy(theirs), normalizer("bn"), image=(3, 8, 8))
+    torch.testing.assert_close(ours(x), theirs(x))
+    reasons = {
+        1: "inputs of two kinds",
+        4: r"1 batch normalization would be left, BatchNorm1d norm",
+    }
+    for windows, reason in reasons.items():
+        with pytest.raises(Impossible, match=reason):
+            swap(Flattened(windows, twice=windows == 1), normalizer("gn"), image=(3, 8, 8))
 
 
 def test_channels_last_normalizations_are_replaced() -> None:
