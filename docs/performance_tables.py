@@ -17,7 +17,17 @@ _HEAD = """\
 
 Written by `python docs/build.py` from the files of [reports/bench](../../reports/bench), which
 `python -m normbench.bench KIND out=FILE` writes. The lines of a table were measured in one run, in
-turn. Ratios are medians, with quartiles in brackets. They differ from machine to machine.
+turn. Ratios are medians, with quartiles in brackets.
+
+What a reader may conclude:
+
+- Each table holds for the machine and the versions named below it. On another processor or on a
+  GPU the ratios are others, and even the order of two lines can be: measure there.
+- A line costs more than another if their quartiles in brackets lie apart. The reference is measured
+  like every other line, so the brackets around its 1.00 are the noise of the run. Where the
+  reference was measured twice (`bare again`), a difference below that between the two says nothing.
+- Ratios of two tables cannot be compared, because their references differ. Seconds depend on what
+  else the machine did.
 """
 _LAYERS = """\
 ## Layers
