@@ -23,9 +23,9 @@ What a reader may conclude:
 
 - Each table holds for the machine and the versions named below it. On another processor or on a
   GPU the ratios are others, and even the order of two lines can be: measure there.
-- A line costs more than another if their quartiles in brackets lie apart. The reference is measured
-  like every other line, so the brackets around its 1.00 are the noise of the run. Where the
-  reference was measured twice (`bare again`), a difference below that between the two says nothing.
+- Two lines of a table differ if their quartiles lie apart. The reference is measured like every
+  other line, so the brackets behind its 1.00 are the noise of the run. Where the reference was
+  measured twice (`bare again`), a difference below that between the two says nothing.
 - Ratios of two tables cannot be compared, because their references differ. Seconds depend on what
   else the machine did.
 """
