@@ -252,7 +252,7 @@ def test_the_head_of_a_sweep_says_what_it_asks_and_how_much(name: str, end: str)
     head = (SWEEPS / f"{SPECS[name].sweep}{end}.yaml").read_text().split("\ndefaults", 1)[0]
     first = head.splitlines()[1]
     assert first.startswith("# ")
-    assert len(first) <= 101
+    assert max(len(line) for line in head.splitlines()) <= 100
     said = re.search(r"\b(\d+) runs\b", head)
     assert said is not None
     assert int(said[1]) == len(composed(f"{SPECS[name].sweep}{end}"))
