@@ -25,7 +25,7 @@ from rich.table import Column
 from rich.text import Text
 
 from normbench.config.cells import Cell
-from normbench.config.files import default_choices
+from normbench.config.files import as_typed, default_choices
 from normbench.config.output import terminal
 from normbench.errors import escape_controls
 
@@ -58,14 +58,16 @@ def short_titles(cells: Sequence[Cell]) -> dict[str, str]:
         return {cells[0].id: cells[0].title}
     fields = [_fields(cell) for cell in cells]
     keys = dict.fromkeys(key for each in fields for key in each)
-    usual = {key: f"{key}={name}" for key, name in default_choices().items()}
     varying = [key for key in keys if len({each.get(key) for each in fields}) > 1]
     varying.sort(key=lambda key: "." in key)  # options last, as in a title
-    return {
-        cell.id: " ".join(filter(None, (each.get(key, usual.get(key)) for key in varying)))
-        or cell.title
-        for cell, each in zip(cells, fields, strict=True)
-    }
+    titles = {}
+    for cell, each in zip(cells, fields, strict=True):
+        usual = default_choices(cell.task.name)
+        words = (
+            each.get(key) or as_typed(key, usual[key]) for key in varying if key in each | usual
+        )
+        titles[cell.id] = " ".join(words) or cell.title
+    return titles
 
 
 def _fields(cell: Cell) -> dict[str, str]:
