@@ -8,6 +8,7 @@ from pathlib import Path
 
 import yaml
 from hydra.errors import HydraException, MissingConfigException, OverrideParseException
+from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from normbench.config.files import (
@@ -208,8 +209,7 @@ def _describe_unknown_key(key: str, words: Sequence[str], config_dirs: Sequence[
     if not option or group not in groups():
         return f"{key} is unknown; {choose_from(group, [*PLAIN_KEYS, *groups(), 'sweeps'])}"
     # Of norm=bn,gn norm.groups=4, name the first choice without the option: bn.
-    typed = [word.partition("=")[2] for word in words if word.startswith(f"{group}=")]
-    choice = typed[-1] if typed else default_choices()[group]
+    choice = _choices(words, config_dirs)[group]
     for name in choice.split(","):
         for path in (folder / group / f"{name}.yaml" for folder in (CONF, *config_dirs)):
             options = load_options(path).keys() - {"_target_"} if path.is_file() else {option}
@@ -226,6 +226,34 @@ def _describe_unknown_key(key: str, words: Sequence[str], config_dirs: Sequence[
     if option in options:
         return f"{key} has no such entries yet; to add one write +{key}.NAME=VALUE"
     return f"{key} is unknown to one of {group}={choice}"
+
+
+def _choices(words: Sequence[str], config_dirs: Sequence[Path]) -> dict[str, str]:
+    """Return by group what is typed, or else the choice of a file of sweeps/, of a task, of conf/.
+
+    Several values are separated by commas, as typed.
+    """
+    typed = {key: value for key, _, value in (word.partition("=") for word in words)}
+    given = _choices_of_sweep(typed.get("sweeps", ""), config_dirs) | typed
+    task = given.get("task", "").partition(",")[0]
+    return default_choices(task) | given
+
+
+def _choices_of_sweep(name: str, config_dirs: Sequence[Path]) -> dict[str, str]:
+    """Return by group what a file of sweeps/ and its bases choose; nothing if there is none."""
+    folders = [*(folder / "sweeps" for folder in config_dirs), SWEEPS]
+    path = next((path for each in folders if (path := each / f"{name}.yaml").is_file()), None)
+    if path is None:
+        return {}
+    content = load(path)
+    choices: dict[str, str] = {}
+    for entry in content.get("defaults", []):
+        if isinstance(entry, str):
+            choices |= _choices_of_sweep(entry, config_dirs)
+        else:
+            choices |= {key.removeprefix("override /"): str(each) for key, each in entry.items()}
+    params = OmegaConf.select(OmegaConf.create(content), "hydra.sweeper.params") or {}
+    return choices | {key: str(each) for key, each in params.items() if key in groups()}
 
 
 def _has_option(group: str, name: str, option: str) -> bool:
