@@ -34,42 +34,28 @@ def rate_of_an_image(cell: Cell) -> float:
     return float(cell.recipe.options["lr"] / cell.recipe.options["lr_batch"])
 
 
-def best_rates(tried: dict[tuple[str, ...], dict[float, float]]) -> dict[tuple[str, ...], float]:
-    """Return the lowest rate that is about as good as the best; each key begins with a recipe."""
-    tolerances = defaultdict(lambda: 0.5, dense_depth=0.02)
-    chosen = {
-        key: min(rate for rate in rates if rates[rate] >= max(rates.values()) - tolerances[key[0]])
-        for key, rates in tried.items()
-    }
-    for key, rates in tried.items():
-        assert min(rates) < chosen[key], f"{key}: lower rates may be as good"
-    return chosen
-
-
 @cache
-def tuned() -> dict[str, float]:
-    """Return the rate of each recipe for one image of a step."""
+def scores() -> dict[tuple[object, ...], dict[float, float]]:
+    """Return what each rate of the pilots scores: by recipe, or that, normalizer and clipping."""
     rows = {row.id: row for row in results.read(PILOTS)}
-    tried: dict[tuple[str, ...], dict[float, float]] = defaultdict(dict)
-    for pilot in ("small_pilot", "dense_pilot"):
+    tried: dict[tuple[object, ...], dict[float, float]] = defaultdict(dict)
+    for pilot in ("small_pilot", "dense_pilot", "finetune_pilot"):
         for cell in compose(["-m", f"sweeps={pilot}"])[0]:
-            score = validated(rows[cell.id])
+            recipe, score = cell.recipe, validated(rows[cell.id])
+            of_normalizer = (cell.norm.name, recipe.options["norm_clip"])
             if score is not None:
-                tried[cell.recipe.name,][rate_of_an_image(cell)] = score
-    return {recipe: rate for (recipe,), rate in best_rates(tried).items()}
+                key = (recipe.name, *(of_normalizer if cell.start else ()))
+                tried[key][rate_of_an_image(cell)] = score
+    return tried
 
 
-@cache
-def tuned_clipped() -> dict[tuple[str, ...], float]:
-    """Return the rate of each recipe and normalizer whose gradients are clipped to a norm of 1."""
-    rows = {row.id: row for row in results.read(PILOTS)}
-    tried: dict[tuple[str, ...], dict[float, float]] = defaultdict(dict)
-    for cell in compose(["-m", "sweeps=finetune_pilot"])[0]:
-        if cell.recipe.options["norm_clip"] == 1:
-            score = validated(rows[cell.id])
-            if score is not None:
-                tried[cell.recipe.name, cell.norm.name][rate_of_an_image(cell)] = score
-    return best_rates(tried)
+def tuned(*key: object) -> float:
+    """Return the lowest rate for one image of a step that is about as good as the best."""
+    rates = scores()[key]
+    tolerance = 0.02 if key[0] == "dense_depth" else 0.5
+    chosen = min(rate for rate in rates if rates[rate] >= max(rates.values()) - tolerance)
+    assert min(rates) < chosen, f"{key}: lower rates may be as good"
+    return chosen
 
 
 @pytest.mark.slow
@@ -80,10 +66,11 @@ def test_a_small_sweep_has_the_rates_of_the_pilot(name: str) -> None:
         recipe, options = cell.recipe.name, cell.recipe.options
         if recipe == "sn_rmsprop":  # not tuned, as the sweep says
             continue
-        if options["norm_clip"] is not None:
-            assert rate_of_an_image(cell) == pytest.approx(tuned_clipped()[recipe, cell.norm.name])
+        if cell.start:
+            rate = tuned(recipe, cell.norm.name, options["norm_clip"])
+            assert rate_of_an_image(cell) == pytest.approx(rate)
             continue
-        rate = tuned()[AS.get(recipe, recipe)]
+        rate = tuned(AS.get(recipe, recipe))
         if recipe == "nf_resnet_15":
             # The paper's rates, times the factor by which BN's rate is above that of its table 1.
             factor = rate / (0.1 / 256)
