@@ -68,7 +68,7 @@ def test_a_small_sweep_has_the_rates_of_the_pilot(name: str) -> None:
         recipe, options = cell.recipe.name, cell.recipe.options
         if recipe == "sn_rmsprop":  # not tuned, as the sweep says
             continue
-        if cell.start:
+        if cell.task.name != "classify":
             rate = tuned(recipe, cell.norm.name, options["norm_clip"])
             assert rate_of_an_image(cell) == pytest.approx(rate)
             continue
@@ -82,6 +82,13 @@ def test_a_small_sweep_has_the_rates_of_the_pilot(name: str) -> None:
         else:
             half = 0.5 if cell.norm.name in ("fixup", "skipinit") else 1.0
             assert rate_of_an_image(cell) == pytest.approx(half * rate)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("task", ["segment", "detect", "depth"])
+def test_the_recipe_of_a_task_has_the_rate_of_the_pilot(task: str) -> None:
+    ((cell,), _) = compose([f"task={task}"])
+    assert rate_of_an_image(cell) == pytest.approx(tuned(cell.recipe.name))
 
 
 @pytest.mark.parametrize(
