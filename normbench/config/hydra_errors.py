@@ -8,7 +8,6 @@ from pathlib import Path
 
 import yaml
 from hydra.errors import HydraException, MissingConfigException, OverrideParseException
-from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from normbench.config.files import (
@@ -252,7 +251,8 @@ def _choices_of_sweep(name: str, config_dirs: Sequence[Path]) -> dict[str, str]:
             choices |= _choices_of_sweep(entry, config_dirs)
         else:
             choices |= {key.removeprefix("override /"): str(each) for key, each in entry.items()}
-    params = OmegaConf.select(OmegaConf.create(content), "hydra.sweeper.params") or {}
+    sweeper = (content.get("hydra") or {}).get("sweeper") or {}
+    params = sweeper.get("params") or {}
     return choices | {key: str(each) for key, each in params.items() if key in groups()}
 
 
