@@ -2,7 +2,7 @@
 
 import io
 import re
-from collections.abc import Collection, Hashable
+from collections.abc import Collection, Hashable, Mapping
 from contextlib import suppress
 from functools import cache
 from itertools import takewhile
@@ -249,10 +249,15 @@ def default_choices(task: str | None = None) -> dict[str, str]:
     files = [CONF / "config.yaml"]
     if task is not None and (path := CONF / "task" / f"{task}.yaml").is_file():
         files.append(path)
-    entries = [entry for file in files for entry in load(file).get("defaults", [])]
-    pairs = (item for entry in entries if isinstance(entry, dict) for item in entry.items())
-    names = {group.partition("@")[0].removeprefix("override /"): name for group, name in pairs}
-    return {group: name for group, name in names.items() if "/" not in group}
+    chosen = {group: name for file in files for group, name in choices_of(load(file)).items()}
+    return {group: name for group, name in chosen.items() if "/" not in group}
+
+
+def choices_of(content: Mapping[str, Any]) -> dict[str, Any]:
+    """Return by group what the defaults of a yaml file choose or override."""
+    entries = (each for each in content.get("defaults") or [] if isinstance(each, dict))
+    pairs = (item for entry in entries for item in entry.items())
+    return {group.partition("@")[0].removeprefix("override /"): name for group, name in pairs}
 
 
 @cache

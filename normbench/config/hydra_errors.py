@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from glob import escape
 from pathlib import Path
+from typing import Any
 
 import yaml
 from hydra.errors import HydraException, MissingConfigException, OverrideParseException
@@ -14,6 +15,7 @@ from normbench.config.files import (
     CONF,
     LAUNCHERS,
     SWEEPS,
+    choices_of,
     choose_name,
     default_choices,
     groups,
@@ -233,27 +235,26 @@ def _choices(words: Sequence[str], config_dirs: Sequence[Path]) -> dict[str, str
     Several values are separated by commas, as typed.
     """
     typed = {key: value for key, _, value in (word.partition("=") for word in words)}
-    given = _choices_of_sweep(typed.get("sweeps", ""), config_dirs) | typed
+    of_sweep = _choices_of_sweep(typed.get("sweeps", ""), config_dirs)
+    given = {key: str(value) for key, value in (of_sweep | typed).items()}
     task = given.get("task", "").partition(",")[0]
     return default_choices(task) | given
 
 
-def _choices_of_sweep(name: str, config_dirs: Sequence[Path]) -> dict[str, str]:
+def _choices_of_sweep(name: str, config_dirs: Sequence[Path]) -> dict[str, Any]:
     """Return by group what a file of sweeps/ and its bases choose; nothing if there is none."""
     folders = [*(folder / "sweeps" for folder in config_dirs), SWEEPS]
     path = next((path for each in folders if (path := each / f"{name}.yaml").is_file()), None)
     if path is None:
         return {}
     content = load(path)
-    choices: dict[str, str] = {}
-    for entry in content.get("defaults", []):
-        if isinstance(entry, str):
-            choices |= _choices_of_sweep(entry, config_dirs)
-        else:
-            choices |= {key.removeprefix("override /"): str(each) for key, each in entry.items()}
+    choices: dict[str, Any] = {}
+    for base in content.get("defaults") or []:
+        if isinstance(base, str):
+            choices |= _choices_of_sweep(base, config_dirs)
     sweeper = (content.get("hydra") or {}).get("sweeper") or {}
-    params = sweeper.get("params") or {}
-    return choices | {key: str(each) for key, each in params.items() if key in groups()}
+    grid = sweeper.get("params") or {}
+    return choices | choices_of(content) | {key: grid[key] for key in groups() if key in grid}
 
 
 def _has_option(group: str, name: str, option: str) -> bool:

@@ -85,6 +85,13 @@ def test_a_small_sweep_has_the_rates_of_the_pilot(name: str) -> None:
 
 
 @pytest.mark.slow
+def test_no_recipe_is_best_at_the_lowest_rate_of_its_pilot() -> None:
+    for key in scores():
+        if len(key) == 1:
+            tuned(*key)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("task", ["segment", "detect", "depth"])
 def test_the_recipe_of_a_task_has_the_rate_of_the_pilot(task: str) -> None:
     ((cell,), _) = compose([f"task={task}"])
