@@ -452,7 +452,7 @@ REFUSED: list[tuple[list[str], str]] = [
         ["-m", "task=segment,depth", "recipe.lr_bath=1"],
         "recipe.lr_bath is unknown to recipe=dense;",
     ),
-    (["-m", "sweeps=nf_7_small", "recipe.norm_clp=1"], "is unknown to recipe=dense_depth; did you"),
+    (["-m", "sweeps=nf_7_small", "recipe.norm_clp=1"], "is unknown to recipe=dense; did you"),
     (["-m", "sweeps=evonorm_9_small", "model.dept=9"], "is unknown to model=resnet20_v2; did you"),
     (["-m", "sweeps=proxy_norm_13_small", "norm.ep=9"], "norm.ep is unknown to norm=gn; did you "),
     (["recipe.optimizer=lamb"], "weight_decay; recipe=adamw, convnext_tiny, deit_small have it"),

@@ -119,7 +119,6 @@ def test_every_recipe_of_a_paper_that_gives_one_is_here() -> None:
         "adamw",
         "demo",
         "dense",
-        "dense_depth",
         "detection",
         "onecycle",
         "sn_rmsprop",
