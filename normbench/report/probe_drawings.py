@@ -134,7 +134,7 @@ def _ratios(records: Sequence[Record]) -> Figure:
                 shares.append(row[place])
             of_means = [each for each in chosen if each["of"] == "mean"]
             _over_epochs(rows[2][place], of_means, "divergence", color="black")
-            rows[2][place].set(title=f"{network}: D(λ mean ‖ λ var), {group}")
+            rows[2][place].set(title=f"{network}:\nD(λ mean ‖ λ var), {group}")
             divergences.append(rows[2][place])
             for row, label in zip(rows, ("ratio", "ratio", "divergence"), strict=False):
                 row[place].set(xlabel="epoch", ylabel=label)
