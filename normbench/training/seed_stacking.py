@@ -228,6 +228,7 @@ def explain_unstackable_cell(cell: Cell) -> str:
     clip = next((f"{key}={value}" for key in clips if (value := recipe.get(key))), "")
     optimizer = recipe.get("optimizer")
     reasons = {
+        f"task={cell.task.name}": cell.task.name != default_choices()["task"],
         f"trainer.devices={plan.devices}": plan.devices > 1,
         f"{plan.accumulation} forward passes a step": plan.accumulation > 1,
         "precision=16-mixed": cell.precision == "16-mixed",
@@ -236,6 +237,5 @@ def explain_unstackable_cell(cell: Cell) -> str:
         "trainer.channels_last=true": trainer.channels_last,
         f"trainer.impl={trainer.impl}": trainer.impl not in ("auto", "eager"),
         "trainer.cuda_graph=true": trainer.cuda_graph,
-        f"task={cell.task.name}": cell.task.name != default_choices()["task"],
     }
     return next((reason for reason, applies in reasons.items() if applies), "")

@@ -32,6 +32,14 @@ REFUTED = {
         "variances.",
     ),
     ("nf_2_swish", "With Swish, too, branches have variance 1."),
+    (
+        "sn_7_small",
+        "After finetuning to segmentation the share of IN is larger than that of BN.",
+    ),
+    (
+        "sn_7_small",
+        "After finetuning to segmentation the share of LN is larger than that of BN.",
+    ),
     ("sn_7_small", "The share of BN falls during finetuning to segmentation."),
     (
         "sn_7_small",
